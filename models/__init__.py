@@ -1,0 +1,1 @@
+"""Where the models of `model_repository/` come from: definitions, training and export."""

@@ -1,0 +1,1 @@
+"""A small detector of handwritten digits on photographs."""

@@ -1,0 +1,138 @@
+"""Mean average precision on the 500 test scenes, by pycocotools."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+from rich.progress import track
+
+from models.digit_detector import reference
+from models.digit_detector.dataset import CLASSES, TEST_SCENES, Floats, Scene, encode_jpeg, test_scenes
+from models.graph_builder import DOMAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Detections:
+    """One picture's: boxes f32 (k, 4) xyxy in its pixels, scores f32 (k,) descending, labels i32 (k,)."""
+
+    boxes: Floats
+    scores: Floats
+    labels: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Mean average precision over the classes, at IoU 0.5 and over 0.5:0.95, and at IoU 0.5 for each class."""
+
+    at_50: float
+    at_50_95: float
+    of_class: tuple[float, ...]
+
+
+Detector = Callable[[bytes], Detections]
+"""Takes an encoded picture."""
+
+
+def fused_detector(repository: Path, ops_library: Path, score_threshold: float | None) -> Detector:
+    """The served file `digit_detector/1/model.onnx` on ONNX Runtime with the op library."""
+    model = onnx.load(repository / "digit_detector" / "1" / "model.onnx")
+    if score_threshold is not None:
+        _set_score_threshold(model, score_threshold)
+    options = _options()
+    options.register_custom_ops_library(str(ops_library.resolve()))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    def detect(encoded: bytes) -> Detections:
+        data = np.frombuffer(encoded, np.uint8)
+        feed = {"data": data, "ends": np.array([data.size], np.int32)}
+        boxes, scores, labels, count, status = session.run(["boxes", "scores", "labels", "count", "status"], feed)
+        if status[0] != 0:
+            raise ValueError(f"the detector refused a picture with status {status[0]}")
+        found = int(count[0])
+        return Detections(boxes[0, :found], scores[0, :found], labels[0, :found])
+
+    return detect
+
+
+def reference_detector(repository: Path, score_threshold: float) -> Detector:
+    """`digit_network/1/model.onnx` on ONNX Runtime, the rest in NumPy: needs no op library."""
+    session = reference.network_session(repository / "digit_network" / "1" / "model.onnx", _options())
+
+    def detect(encoded: bytes) -> Detections:
+        image, geometry = reference.preprocess(encoded)
+        (head,) = session.run(["head"], {"image": image})
+        return Detections(*reference.postprocess(head, geometry, score_threshold=score_threshold))
+
+    return detect
+
+
+def evaluate(detect: Detector) -> Precision:
+    """Runs a detector on the test scenes as JPEGs of quality 90."""
+    truth: list[Scene] = []
+    found: list[Detections] = []
+    for scene in track(test_scenes(), "evaluate", total=TEST_SCENES):
+        truth.append(scene)
+        found.append(detect(encode_jpeg(scene.image)))
+    return precision(truth, found)
+
+
+def precision(truth: list[Scene], found: list[Detections]) -> Precision:
+    """COCO's mean average precision of the detections in a list of scenes."""
+    annotations: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    for index, (scene, detections) in enumerate(zip(truth, found, strict=True)):
+        for box, label in zip(scene.boxes, scene.labels, strict=True):
+            x, y, w, h = _xywh(box)
+            annotation = {"id": len(annotations) + 1, "image_id": index, "category_id": int(label)}
+            annotations.append(annotation | {"bbox": [x, y, w, h], "area": w * h, "iscrowd": 0})
+        for box, score, label in zip(detections.boxes, detections.scores, detections.labels, strict=True):
+            result = {"image_id": index, "category_id": int(label)}
+            results.append(result | {"bbox": _xywh(box), "score": float(score)})
+    if not results:
+        raise ValueError("the detector found nothing in any scene")
+    with contextlib.redirect_stdout(io.StringIO()):
+        coco = COCO()
+        coco.dataset = {
+            "info": {},
+            "images": [{"id": i, "width": s.image.shape[1], "height": s.image.shape[0]} for i, s in enumerate(truth)],
+            "categories": [{"id": label, "name": str(label)} for label in range(CLASSES)],
+            "annotations": annotations,
+        }
+        coco.createIndex()
+        evaluation = COCOeval(coco, coco.loadRes(results), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    curves = evaluation.eval["precision"][0, :, :, 0, -1]
+    return Precision(float(evaluation.stats[1]), float(evaluation.stats[0]), tuple(curves.mean(0).tolist()))
+
+
+def _xywh(box: Floats) -> tuple[float, float, float, float]:
+    x1, y1, x2, y2 = (float(side) for side in box)
+    return x1, y1, x2 - x1, y2 - y1
+
+
+def _options() -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return options
+
+
+def _set_score_threshold(model: onnx.ModelProto, value: float) -> None:
+    """Gives the model's DetectionPostprocess another score_threshold."""
+    for node in model.graph.node:
+        if node.domain == DOMAIN and node.op_type == "DetectionPostprocess":
+            kept = [attribute for attribute in node.attribute if attribute.name != "score_threshold"]
+            del node.attribute[:]
+            node.attribute.extend([*kept, onnx.helper.make_attribute("score_threshold", value)])
