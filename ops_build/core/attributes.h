@@ -1,0 +1,48 @@
+// An op's attributes as a kernel reads them: by name, defaults filled in, types and lengths checked.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "signature.h"
+#include "status.h"
+
+namespace opgate {
+
+class Attributes {
+ public:
+  /// `values` are in the signature's order; one that is absent takes its default. Fails, naming the attribute, on one
+  /// that is required and absent, has another type or length, or is none of the choices.
+  static Status make(const Signature& signature, std::vector<std::optional<AttributeValue>> values, Attributes& out);
+
+  std::int64_t integer(std::string_view name) const { return get<std::int64_t>(name); }
+  double number(std::string_view name) const { return get<double>(name); }
+  bool boolean(std::string_view name) const { return get<bool>(name); }
+  /// Of a str or of a choice.
+  const std::string& text(std::string_view name) const { return get<std::string>(name); }
+  const std::vector<std::int64_t>& integers(std::string_view name) const { return get<std::vector<std::int64_t>>(name); }
+  const std::vector<double>& numbers(std::string_view name) const { return get<std::vector<double>>(name); }
+  const std::vector<bool>& booleans(std::string_view name) const { return get<std::vector<bool>>(name); }
+  const std::vector<std::string>& texts(std::string_view name) const { return get<std::vector<std::string>>(name); }
+
+  /// By place in the signature.
+  const AttributeValue& at(std::size_t index) const { return values_[index]; }
+
+ private:
+  template <typename T>
+  const T& get(std::string_view name) const {
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      if (signature_->attributes[i].name == name) return std::get<T>(values_[i]);
+    }
+    throw std::logic_error("the kernel asks for attribute '" + std::string(name) + "', which the signature does not have");
+  }
+
+  const Signature* signature_ = nullptr;
+  std::vector<AttributeValue> values_;
+};
+
+/// Engines that can't carry a list of strings carry a `str[]` as one string, an element a line.
+std::vector<std::string> lines(const std::string& text);
+
+}  // namespace opgate

@@ -1,0 +1,76 @@
+// Element types: their names in a signature, their sizes and the C++ type behind each.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace opgate {
+
+enum class DType : std::uint8_t { f16, bf16, f32, f64, i8, u8, i32, i64, boolean, str };
+
+inline constexpr int kDTypeCount = 10;
+inline constexpr std::array<std::string_view, kDTypeCount> kDTypeNames = {"f16", "bf16", "f32", "f64",  "i8",
+                                                                          "u8",  "i32",  "i64", "bool", "str"};
+
+constexpr std::string_view name_of(DType dtype) { return kDTypeNames[static_cast<int>(dtype)]; }
+
+constexpr std::optional<DType> dtype_named(std::string_view name) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    if (kDTypeNames[i] == name) return static_cast<DType>(i);
+  }
+  return std::nullopt;
+}
+
+constexpr bool is_integer(DType dtype) {
+  return dtype == DType::i8 || dtype == DType::u8 || dtype == DType::i32 || dtype == DType::i64;
+}
+
+/// IEEE 754 binary16. Arithmetic is done in float.
+struct f16 {
+  std::uint16_t bits;
+
+  f16() = default;
+  explicit f16(float value) : bits(std::bit_cast<std::uint16_t>(static_cast<_Float16>(value))) {}
+  explicit operator float() const { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
+};
+
+/// The upper half of a binary32, rounded to nearest even. Arithmetic is done in float.
+struct bf16 {
+  std::uint16_t bits;
+
+  bf16() = default;
+  explicit bf16(float value) {
+    const auto wide = std::bit_cast<std::uint32_t>(value);
+    const bool nan = (wide & 0x7fffffffu) > 0x7f800000u;
+    const std::uint32_t rounded = wide + 0x7fffu + ((wide >> 16) & 1u);
+    bits = nan ? static_cast<std::uint16_t>((wide >> 16) | 0x40u) : static_cast<std::uint16_t>(rounded >> 16);
+  }
+  explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+};
+
+/// The C++ type of a dtype's elements. A kernel reads `str` as std::string_view and writes it as std::string.
+template <DType>
+struct CppType;
+template <> struct CppType<DType::f16> { using type = f16; };
+template <> struct CppType<DType::bf16> { using type = bf16; };
+template <> struct CppType<DType::f32> { using type = float; };
+template <> struct CppType<DType::f64> { using type = double; };
+template <> struct CppType<DType::i8> { using type = std::int8_t; };
+template <> struct CppType<DType::u8> { using type = std::uint8_t; };
+template <> struct CppType<DType::i32> { using type = std::int32_t; };
+template <> struct CppType<DType::i64> { using type = std::int64_t; };
+template <> struct CppType<DType::boolean> { using type = bool; };
+template <> struct CppType<DType::str> { using type = std::string; };
+
+/// Bytes of one element of numeric data; 0 for `str`.
+constexpr std::size_t size_of(DType dtype) {
+  constexpr std::array<std::size_t, kDTypeCount> sizes = {2, 2, 4, 8, 1, 1, 4, 8, 1, 0};
+  return sizes[static_cast<int>(dtype)];
+}
+
+}  // namespace opgate

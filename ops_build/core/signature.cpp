@@ -1,0 +1,645 @@
+#include "signature.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cctype>
+#include <optional>
+#include <set>
+
+namespace opgate {
+namespace {
+
+struct Token {
+  enum class Kind { end, identifier, number, string, punctuation };
+  Kind kind = Kind::end;
+  std::string text;
+  int column = 1;
+};
+
+[[noreturn]] void fail(int column, const std::string& what) { throw SignatureError(column, what); }
+
+std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
+
+std::string described(const Token& token) {
+  return token.kind == Token::Kind::end ? "the end of the signature" : quoted(token.text);
+}
+
+bool starts_identifier(char c) { return std::isalpha(static_cast<unsigned char>(c)) || c == '_'; }
+bool continues_identifier(char c) { return starts_identifier(c) || std::isdigit(static_cast<unsigned char>(c)); }
+bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)); }
+
+class Lexer {
+ public:
+  explicit Lexer(std::string_view text) : text_(text) {}
+
+  std::vector<Token> tokens() {
+    std::vector<Token> all;
+    do {
+      all.push_back(next());
+    } while (all.back().kind != Token::Kind::end);
+    return all;
+  }
+
+ private:
+  Token next() {
+    while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) ++at_;
+    Token token;
+    token.column = static_cast<int>(at_) + 1;
+    if (at_ == text_.size()) return token;
+    const char c = text_[at_];
+    if (starts_identifier(c)) {
+      token.kind = Token::Kind::identifier;
+      token.text = take_while(continues_identifier);
+    } else if (is_digit(c) || (c == '.' && at_ + 1 < text_.size() && is_digit(text_[at_ + 1]))) {
+      token.kind = Token::Kind::number;
+      token.text = number();
+    } else if (c == '"') {
+      token.kind = Token::Kind::string;
+      token.text = string(token.column);
+    } else {
+      token.kind = Token::Kind::punctuation;
+      token.text = punctuation(token.column);
+    }
+    return token;
+  }
+
+  template <typename Predicate>
+  std::string take_while(Predicate wanted) {
+    const std::size_t start = at_;
+    while (at_ < text_.size() && wanted(text_[at_])) ++at_;
+    return std::string(text_.substr(start, at_ - start));
+  }
+
+  std::string number() {
+    std::string text = take_while(is_digit);
+    if (at_ + 1 < text_.size() && text_[at_] == '.' && text_[at_ + 1] != '.') {
+      text += text_[at_++];
+      text += take_while(is_digit);
+    }
+    if (at_ < text_.size() && (text_[at_] == 'e' || text_[at_] == 'E')) {
+      text += text_[at_++];
+      if (at_ < text_.size() && (text_[at_] == '+' || text_[at_] == '-')) text += text_[at_++];
+      text += take_while(is_digit);
+    }
+    return text;
+  }
+
+  std::string string(int column) {
+    std::string text;
+    for (++at_; at_ < text_.size() && text_[at_] != '"'; ++at_) {
+      if (text_[at_] != '\\') {
+        text += text_[at_];
+        continue;
+      }
+      if (++at_ == text_.size()) break;
+      switch (text_[at_]) {
+        case 'n': text += '\n'; break;
+        case 't': text += '\t'; break;
+        case '"': case '\\': text += text_[at_]; break;
+        default: fail(static_cast<int>(at_), "unknown escape '\\" + std::string(1, text_[at_]) + "' in a string");
+      }
+    }
+    if (at_ == text_.size()) fail(column, "a string that does not end");
+    ++at_;
+    return text;
+  }
+
+  std::string punctuation(int column) {
+    for (std::string_view known : {"...", "->", "<="}) {
+      if (text_.substr(at_, known.size()) == known) {
+        at_ += known.size();
+        return std::string(known);
+      }
+    }
+    const char c = text_[at_];
+    if (std::string_view("<>()[]{},;:|?*=+-/%").find(c) == std::string_view::npos) {
+      fail(column, "unexpected character " + quoted(std::string_view(&c, 1)));
+    }
+    ++at_;
+    return std::string(1, c);
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+};
+
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : tokens_(Lexer(text).tokens()) { signature_.text = std::string(text); }
+
+  Signature parse() {
+    if (accept("<")) {
+      do parse_type_variable(); while (accept(","));
+      expect(">");
+    }
+    const Token name = identifier("the op's name");
+    if (!std::isupper(static_cast<unsigned char>(name.text[0]))) {
+      fail(name.column, "an op's name is CamelCase, got " + quoted(name.text));
+    }
+    signature_.name = name.text;
+    expect("(");
+    if (!at(")") && !at(";")) {
+      do parse_input(); while (accept(","));
+    }
+    if (accept(";")) {
+      do parse_attribute(); while (accept(","));
+    }
+    expect(")");
+    expect("->");
+    expect("(");
+    do parse_output(); while (accept(","));
+    expect(")");
+    if (peek().kind != Token::Kind::end) fail(peek().column, "expected the end of the signature, got " + described(peek()));
+    resolve();
+    return std::move(signature_);
+  }
+
+ private:
+  // Tokens.
+  const Token& peek(int ahead = 0) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
+  bool at(std::string_view text, int ahead = 0) const {
+    return peek(ahead).kind == Token::Kind::punctuation && peek(ahead).text == text;
+  }
+  Token take() { return tokens_[at_ + 1 < tokens_.size() ? at_++ : at_]; }
+  bool accept(std::string_view text) {
+    if (!at(text)) return false;
+    take();
+    return true;
+  }
+  void expect(std::string_view text) {
+    if (!accept(text)) fail(peek().column, "expected " + quoted(text) + ", got " + described(peek()));
+  }
+  Token identifier(const std::string& what) {
+    if (peek().kind != Token::Kind::identifier) fail(peek().column, "expected " + what + ", got " + described(peek()));
+    return take();
+  }
+  void claim(const Token& name, const std::string& what) {
+    if (!claimed_.insert(name.text).second) fail(name.column, what + " " + quoted(name.text) + " is named twice");
+  }
+
+  // Declarations.
+  void parse_type_variable() {
+    const Token name = identifier("a type variable");
+    if (!std::isupper(static_cast<unsigned char>(name.text[0]))) {
+      fail(name.column, "a type variable begins with a capital letter, got " + quoted(name.text));
+    }
+    for (const TypeVariable& other : signature_.type_variables) {
+      if (other.name == name.text) fail(name.column, "type variable " + quoted(name.text) + " is named twice");
+    }
+    TypeVariable variable{name.text, {}};
+    expect(":");
+    do {
+      const Token token = identifier("a dtype");
+      const auto dtype = dtype_named(token.text);
+      if (!dtype) fail(token.column, unknown_dtype(token.text));
+      if (std::ranges::count(variable.dtypes, *dtype)) fail(token.column, "dtype " + quoted(token.text) + " is listed twice");
+      variable.dtypes.push_back(*dtype);
+    } while (accept("|"));
+    signature_.type_variables.push_back(variable);
+    variable_columns_.push_back(name.column);
+  }
+
+  static std::string unknown_dtype(const std::string& got) {
+    std::string known;
+    for (std::string_view name : kDTypeNames) known += (known.empty() ? "" : ", ") + std::string(name);
+    return "expected a dtype (" + known + "), got " + quoted(got);
+  }
+
+  ElementType parse_element_type() {
+    const Token token = identifier("a dtype or a type variable");
+    if (const auto dtype = dtype_named(token.text)) return {-1, *dtype};
+    for (std::size_t i = 0; i < signature_.type_variables.size(); ++i) {
+      if (signature_.type_variables[i].name == token.text) return {static_cast<int>(i), DType::f32};
+    }
+    fail(token.column, unknown_dtype(token.text) + (std::isupper(static_cast<unsigned char>(token.text[0]))
+                                                        ? ", which is no declared type variable either" : ""));
+  }
+
+  void parse_input() {
+    Input input;
+    const Token name = identifier("an input's name");
+    claim(name, "input");
+    input.name = name.text;
+    if (!signature_.inputs.empty()) {
+      const Input& before = signature_.inputs.back();
+      if (before.variadic) fail(name.column, "no input may follow the variadic input " + quoted(before.name));
+      if (before.optional && !at("?")) {
+        fail(name.column, "input " + quoted(name.text) + " must be optional, it follows the optional input " +
+                              quoted(before.name));
+      }
+    }
+    input.optional = accept("?");
+    if (at("*") && input.optional) fail(peek().column, "an input is optional or variadic, not both");
+    input.variadic = accept("*");
+    expect(":");
+    if (peek().kind == Token::Kind::identifier && peek().text == "const") {
+      take();
+      input.host = true;
+    }
+    input.type = parse_element_type();
+    expect("[");
+    if (!at("]")) {
+      do parse_input_dim(input); while (accept(","));
+    }
+    expect("]");
+    signature_.inputs.push_back(std::move(input));
+  }
+
+  void parse_input_dim(Input& input) {
+    InputDim dim;
+    const int column = peek().column;
+    if (accept("...")) {
+      check_single_ellipsis(input.dims, column);
+      input_ellipsis_ = true;
+    } else if (peek().kind == Token::Kind::identifier && (at(",", 1) || at("]", 1) || at("=", 1))) {
+      const Token name = take();
+      dim.kind = InputDim::Kind::name;
+      dim.slot = slot(name);
+      if (accept("=")) {
+        if (!input.optional) {
+          fail(name.column, "only an optional input's dim can have a default, and " + quoted(input.name) + " is required");
+        }
+        dim.default_value.push_back(parse_expr());
+      }
+      bound_by_inputs_.push_back({dim.slot, input.optional && dim.default_value.empty()});
+    } else {
+      dim.kind = InputDim::Kind::expr;
+      dim.expr = parse_expr();
+      signature_.checks_expressions = true;
+    }
+    input.dims.push_back(std::move(dim));
+  }
+
+  template <typename DimsList>
+  static void check_single_ellipsis(const DimsList& dims, int column) {
+    for (const auto& dim : dims) {
+      if (dim.kind == std::remove_cvref_t<decltype(dim)>::Kind::ellipsis) fail(column, "'...' stands at most once in a tensor");
+    }
+  }
+
+  void parse_output() {
+    Output output;
+    const Token name = identifier("an output's name");
+    // An output may be called as an input is; the two are told apart by their side.
+    for (const Output& other : signature_.outputs) {
+      if (other.name == name.text) fail(name.column, "output " + quoted(name.text) + " is named twice");
+    }
+    output.name = name.text;
+    if (!signature_.outputs.empty() && signature_.outputs.back().optional && !at("?")) {
+      fail(name.column, "output " + quoted(name.text) + " must be optional, it follows the optional output " +
+                            quoted(signature_.outputs.back().name));
+    }
+    output.optional = accept("?");
+    expect(":");
+    output.type = parse_element_type();
+    expect("[");
+    if (!at("]")) {
+      do parse_output_dim(output); while (accept(","));
+    }
+    expect("]");
+    signature_.outputs.push_back(std::move(output));
+  }
+
+  void parse_output_dim(Output& output) {
+    OutputDim dim;
+    const int column = peek().column;
+    if (accept("...")) {
+      check_single_ellipsis(output.dims, column);
+      if (!input_ellipsis_) fail(column, "'...' in an output needs a '...' in an input");
+    } else if (peek().kind == Token::Kind::identifier && at("<=", 1)) {
+      const Token name = take();
+      take();
+      dim.kind = OutputDim::Kind::bounded;
+      dim.slot = slot(name);
+      if (!kernel_bound_.insert(dim.slot).second) fail(name.column, "size " + quoted(name.text) + " is bounded twice");
+      dim.expr = parse_expr();
+    } else {
+      dim.kind = OutputDim::Kind::expr;
+      dim.expr = parse_expr();
+    }
+    output.dims.push_back(std::move(dim));
+  }
+
+  // Expressions.
+  Expr parse_expr() {
+    Expr left = parse_term();
+    while (at("+") || at("-")) {
+      const Token op = take();
+      left = binary(op.text == "+" ? Expr::Kind::add : Expr::Kind::sub, std::move(left), parse_term(), op.column);
+    }
+    return left;
+  }
+
+  Expr parse_term() {
+    Expr left = parse_factor();
+    while (at("*") || at("/") || at("%")) {
+      const Token op = take();
+      const Expr::Kind kind = op.text == "*" ? Expr::Kind::mul : op.text == "/" ? Expr::Kind::div : Expr::Kind::mod;
+      left = binary(kind, std::move(left), parse_factor(), op.column);
+    }
+    return left;
+  }
+
+  static Expr binary(Expr::Kind kind, Expr left, Expr right, int column) {
+    Expr expr;
+    expr.kind = kind;
+    expr.column = column;
+    expr.operands.push_back(std::move(left));
+    expr.operands.push_back(std::move(right));
+    return expr;
+  }
+
+  Expr parse_factor() {
+    Nesting nesting(*this);
+    if (accept("(")) {
+      Expr inner = parse_expr();
+      expect(")");
+      return inner;
+    }
+    const Token token = take();
+    Expr expr;
+    expr.column = token.column;
+    if (token.kind == Token::Kind::number) {
+      expr.value = integer(token);
+      return expr;
+    }
+    if (token.kind != Token::Kind::identifier) {
+      fail(token.column, "expected a size (a number, a name or an expression), got " + described(token));
+    }
+    if (at("(")) return parse_call(token);
+    expr.kind = Expr::Kind::name;
+    expr.slot = slot(token);
+    return expr;
+  }
+
+  Expr parse_call(const Token& function) {
+    Expr::Kind kind;
+    if (function.text == "min") kind = Expr::Kind::min;
+    else if (function.text == "max") kind = Expr::Kind::max;
+    else if (function.text == "ceildiv") kind = Expr::Kind::ceildiv;
+    else fail(function.column, "expected min, max or ceildiv, got " + quoted(function.text));
+    expect("(");
+    Expr left = parse_expr();
+    expect(",");
+    Expr right = parse_expr();
+    expect(")");
+    return binary(kind, std::move(left), std::move(right), function.column);
+  }
+
+  // Attributes.
+  void parse_attribute() {
+    Attribute attribute;
+    const Token name = identifier("an attribute's name");
+    claim(name, "attribute");
+    attribute.name = name.text;
+    expect(":");
+    if (accept("{")) {
+      attribute.kind = Attribute::Kind::choice;
+      do {
+        const Token choice = identifier("a choice");
+        if (std::ranges::count(attribute.choices, choice.text)) fail(choice.column, "choice " + quoted(choice.text) + " is listed twice");
+        attribute.choices.push_back(choice.text);
+      } while (accept("|"));
+      expect("}");
+    } else {
+      parse_attribute_type(attribute);
+    }
+    if (accept("=")) {
+      attribute.required = false;
+      attribute.default_value = attribute.list ? list_literal(attribute) : literal(attribute);
+    }
+    signature_.attributes.push_back(std::move(attribute));
+  }
+
+  void parse_attribute_type(Attribute& attribute) {
+    const Token type = identifier("int, float, bool, str or {choices}");
+    if (type.text == "int") attribute.kind = Attribute::Kind::integer;
+    else if (type.text == "float") attribute.kind = Attribute::Kind::number;
+    else if (type.text == "bool") attribute.kind = Attribute::Kind::boolean;
+    else if (type.text == "str") attribute.kind = Attribute::Kind::text;
+    else fail(type.column, "expected int, float, bool, str or {choices}, got " + quoted(type.text));
+    if (!accept("[")) return;
+    attribute.list = true;
+    if (!at("]")) {
+      const Token length = take();
+      if (length.kind != Token::Kind::number) fail(length.column, "expected a list's length, got " + described(length));
+      attribute.length = integer(length);
+    }
+    expect("]");
+  }
+
+  static std::int64_t integer(const Token& token) {
+    std::int64_t value = 0;
+    const char* end = token.text.data() + token.text.size();
+    const auto [stop, error] = std::from_chars(token.text.data(), end, value);
+    if (error == std::errc::result_out_of_range) fail(token.column, token.text + " does not fit 64 bits");
+    if (error != std::errc() || stop != end) fail(token.column, "expected an integer, got " + quoted(token.text));
+    return value;
+  }
+
+  static double number(const Token& token) {
+    double value = 0;
+    const char* end = token.text.data() + token.text.size();
+    const auto [stop, error] = std::from_chars(token.text.data(), end, value);
+    if (error != std::errc() || stop != end) fail(token.column, "expected a number, got " + quoted(token.text));
+    return value;
+  }
+
+  AttributeValue literal(const Attribute& attribute) {
+    const bool negative = accept("-");
+    const Token token = take();
+    const bool numeric = attribute.kind == Attribute::Kind::integer || attribute.kind == Attribute::Kind::number;
+    const auto wrong = [&]() { fail(token.column, "expected a default of type " + type_text(element_of(attribute)) + ", got " + described(token)); };
+    if (negative && !numeric) wrong();
+    switch (attribute.kind) {
+      case Attribute::Kind::integer:
+        if (token.kind != Token::Kind::number) wrong();
+        return negative ? -integer(token) : integer(token);
+      case Attribute::Kind::number:
+        if (token.kind != Token::Kind::number) wrong();
+        return negative ? -number(token) : number(token);
+      case Attribute::Kind::boolean:
+        if (token.kind != Token::Kind::identifier || (token.text != "true" && token.text != "false")) wrong();
+        return token.text == "true";
+      case Attribute::Kind::text:
+        if (token.kind != Token::Kind::string) wrong();
+        return token.text;
+      case Attribute::Kind::choice:
+        if (token.kind != Token::Kind::identifier || !std::ranges::count(attribute.choices, token.text)) wrong();
+        return token.text;
+    }
+    fail(token.column, "unknown attribute kind");
+  }
+
+  static Attribute element_of(Attribute attribute) {
+    attribute.list = false;
+    return attribute;
+  }
+
+  AttributeValue list_literal(const Attribute& attribute) {
+    const int column = peek().column;
+    std::vector<AttributeValue> values;
+    expect("[");
+    if (!at("]")) {
+      do values.push_back(literal(attribute)); while (accept(","));
+    }
+    expect("]");
+    if (attribute.length >= 0 && static_cast<std::int64_t>(values.size()) != attribute.length) {
+      fail(column, "expected " + std::to_string(attribute.length) + " values, got " + std::to_string(values.size()));
+    }
+    switch (attribute.kind) {
+      case Attribute::Kind::integer: return elements<std::int64_t>(values);
+      case Attribute::Kind::number: return elements<double>(values);
+      case Attribute::Kind::boolean: return elements<bool>(values);
+      default: return elements<std::string>(values);
+    }
+  }
+
+  template <typename T>
+  static std::vector<T> elements(const std::vector<AttributeValue>& values) {
+    std::vector<T> typed;
+    for (const AttributeValue& value : values) typed.push_back(std::get<T>(value));
+    return typed;
+  }
+
+  // Names.
+  int slot(const Token& name) {
+    for (std::size_t i = 0; i < signature_.slots.size(); ++i) {
+      if (signature_.slots[i].name == name.text) return static_cast<int>(i);
+    }
+    signature_.slots.push_back({name.text, Slot::Kind::dim, -1, name.column});
+    return static_cast<int>(signature_.slots.size()) - 1;
+  }
+
+  /// Says for each named size what binds it, and refuses those that nothing binds.
+  void resolve() {
+    check_type_variables();
+    for (std::size_t i = 0; i < signature_.slots.size(); ++i) resolve_slot(static_cast<int>(i));
+    for (const Input& input : signature_.inputs) {
+      for (const InputDim& dim : input.dims) {
+        for (const Expr& value : dim.default_value) check_names(value, false);
+        if (dim.kind == InputDim::Kind::expr) check_names(dim.expr, false);
+      }
+    }
+    for (const Output& output : signature_.outputs) {
+      for (const OutputDim& dim : output.dims) {
+        if (dim.kind == OutputDim::Kind::ellipsis) continue;
+        check_names(dim.expr, dim.kind == OutputDim::Kind::expr);
+        if (!output.optional) check_always_bound(dim.expr);
+      }
+    }
+  }
+
+  void check_type_variables() {
+    for (std::size_t v = 0; v < signature_.type_variables.size(); ++v) {
+      // A variable that only optional inputs carry would be unknown when they are absent.
+      const bool carried = std::ranges::any_of(signature_.inputs, [&](const Input& input) {
+        return input.type.variable == static_cast<int>(v) && !input.optional;
+      });
+      if (!carried) {
+        fail(variable_columns_[v], "type variable " + quoted(signature_.type_variables[v].name) + " occurs in no required input");
+      }
+    }
+  }
+
+  void resolve_slot(int index) {
+    Slot& slot = signature_.slots[index];
+    const bool by_input = std::ranges::any_of(bound_by_inputs_, [&](const auto& bound) { return bound.slot == index; });
+    if (kernel_bound_.contains(index)) {
+      slot.kind = Slot::Kind::kernel;
+      if (by_input) fail(slot.column, "size " + quoted(slot.name) + " is bound by an input and by '<='");
+    }
+    for (std::size_t i = 0; i < signature_.attributes.size(); ++i) {
+      const Attribute& attribute = signature_.attributes[i];
+      if (attribute.name != slot.name) continue;
+      if (attribute.kind != Attribute::Kind::integer || attribute.list) {
+        fail(slot.column, "attribute " + quoted(slot.name) + " is used as a size and is of type " + type_text(attribute) + ", not int");
+      }
+      bind(slot, Slot::Kind::attribute, static_cast<int>(i));
+    }
+    for (std::size_t i = 0; i < signature_.inputs.size(); ++i) {
+      const Input& input = signature_.inputs[i];
+      if (input.name != slot.name || by_input) continue;
+      const bool integers = input.type.variable < 0 && (input.type.dtype == DType::i32 || input.type.dtype == DType::i64);
+      if (!input.host || !integers || !input.dims.empty() || input.optional || input.variadic) {
+        fail(slot.column, "input " + quoted(slot.name) + " is used as a size and is not a required 'const' i32[] or i64[]");
+      }
+      bind(slot, Slot::Kind::scalar_input, static_cast<int>(i));
+    }
+    if (slot.kind == Slot::Kind::dim && !by_input) {
+      fail(slot.column, "size " + quoted(slot.name) + " is bound by no input, attribute or output");
+    }
+  }
+
+  static void bind(Slot& slot, Slot::Kind kind, int index) {
+    if (slot.kind == Slot::Kind::kernel) fail(slot.column, "size " + quoted(slot.name) + " is bound twice");
+    slot.kind = kind;
+    slot.index = index;
+  }
+
+  void check_names(const Expr& expr, bool kernel_sizes) const {
+    if (expr.kind == Expr::Kind::name && !kernel_sizes && signature_.slots[expr.slot].kind == Slot::Kind::kernel) {
+      fail(expr.column, "size " + quoted(signature_.slots[expr.slot].name) + " is known only after the kernel has run");
+    }
+    for (const Expr& operand : expr.operands) check_names(operand, kernel_sizes);
+  }
+
+  /// A name that only optional inputs bind, with no default, can't stand in a required output.
+  void check_always_bound(const Expr& expr) const {
+    if (expr.kind == Expr::Kind::name && signature_.slots[expr.slot].kind == Slot::Kind::dim) {
+      const bool always = std::ranges::any_of(bound_by_inputs_, [&](const auto& bound) {
+        return bound.slot == expr.slot && !bound.only_if_present;
+      });
+      if (!always) {
+        fail(expr.column, "size " + quoted(signature_.slots[expr.slot].name) +
+                              " is unknown when the optional input is absent: give its dim a default");
+      }
+    }
+    for (const Expr& operand : expr.operands) check_always_bound(operand);
+  }
+
+  /// Counts the depth of nested expressions, so that no signature can exhaust the stack.
+  struct Nesting {
+    explicit Nesting(Parser& parser) : parser(parser) {
+      if (++parser.depth_ > 64) fail(parser.peek().column, "an expression nested more than 64 deep");
+    }
+    ~Nesting() { --parser.depth_; }
+    Parser& parser;
+  };
+
+  struct BoundByInput {
+    int slot;
+    bool only_if_present;
+  };
+
+  std::vector<Token> tokens_;
+  std::size_t at_ = 0;
+  int depth_ = 0;
+  Signature signature_;
+  std::vector<int> variable_columns_;
+  std::vector<BoundByInput> bound_by_inputs_;
+  std::set<int> kernel_bound_;
+  std::set<std::string> claimed_;
+  bool input_ellipsis_ = false;
+};
+
+}  // namespace
+
+Signature parse_signature(std::string_view text) { return Parser(text).parse(); }
+
+std::string type_text(const Attribute& attribute) {
+  std::string text;
+  switch (attribute.kind) {
+    case Attribute::Kind::integer: text = "int"; break;
+    case Attribute::Kind::number: text = "float"; break;
+    case Attribute::Kind::boolean: text = "bool"; break;
+    case Attribute::Kind::text: text = "str"; break;
+    case Attribute::Kind::choice:
+      for (const std::string& choice : attribute.choices) text += (text.empty() ? "{" : "|") + choice;
+      text += "}";
+  }
+  if (attribute.list) text += "[" + (attribute.length >= 0 ? std::to_string(attribute.length) : "") + "]";
+  return text;
+}
+
+}  // namespace opgate

@@ -1,0 +1,42 @@
+// The outcome of an operation that can fail: ok, or a code and a sentence for a person.
+#pragma once
+
+#include <string>
+#include <utility>
+
+namespace opgate {
+
+enum class StatusCode { ok, invalid_argument, internal };
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+
+  /// The caller gave something that the op can't work on: a client's mistake.
+  static Status invalid(std::string message) { return Status(StatusCode::invalid_argument, std::move(message)); }
+
+  /// The op or the engine failed on good input.
+  static Status internal(std::string message) { return Status(StatusCode::internal, std::move(message)); }
+
+  bool ok() const { return code_ == StatusCode::ok; }
+  StatusCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+
+  Status with_prefix(const std::string& prefix) && {
+    message_.insert(0, prefix);
+    return std::move(*this);
+  }
+
+ private:
+  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  StatusCode code_ = StatusCode::ok;
+  std::string message_;
+};
+
+}  // namespace opgate
+
+#define OPGATE_RETURN_IF_ERROR(expression)                                \
+  do {                                                                    \
+    if (::opgate::Status opgate_status_ = (expression); !opgate_status_.ok()) return opgate_status_; \
+  } while (false)

@@ -1,0 +1,13 @@
+"""Mish in NumPy: D. Misra, "Mish: A Self Regularized Non-Monotonic Activation Function", 2019."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ops_build.case import Array
+
+
+def reference(x: Array) -> Array:
+    """x tanh(ln(1 + exp(x))) of the same shape and dtype, computed in f64."""
+    wide = x.astype(np.float64)
+    return (wide * np.tanh(np.logaddexp(0.0, wide))).astype(x.dtype)
