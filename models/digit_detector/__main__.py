@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from models.digit_detector.evaluate import Detector
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="The digit detector: training, export, evaluation.")
 
 HERE = Path(__file__).parent
 WEIGHTS = HERE / "build" / "weights.pt"
 
-Repository = Annotated[Path, typer.Option(help="The model repository.")]
-
 
 class Engine(StrEnum):
-    """What runs the detector."""
+    """What runs the detector: the served file with the op library, or the network alone with NumPy around it."""
 
     fused = "fused"
     reference = "reference"
+
+
+Repository = Annotated[Path, typer.Option(help="The model repository.")]
+OpsLibrary = Annotated[Path, typer.Option(help="The op library for ONNX Runtime.")]
+ScoreThreshold = Annotated[float | None, typer.Option(help="Another score threshold than the served file's.")]
 
 
 @app.command()
@@ -49,22 +55,50 @@ def export(weights: Path = WEIGHTS, repository: Repository = Path("model_reposit
 @app.command()
 def evaluate(
     repository: Repository = Path("model_repository"),
-    engine: Annotated[Engine, typer.Option(help="The served file with the op library, or without it.")] = Engine.fused,
-    ops_library: Path = Path("build/ops/libopgate_onnxruntime.so"),
-    score_threshold: Annotated[float | None, typer.Option(help="Another than the served file's.")] = None,
+    engine: Engine = Engine.fused,
+    ops_library: OpsLibrary = Path("build/ops/libopgate_onnxruntime.so"),
+    score_threshold: ScoreThreshold = None,
 ) -> None:
     """Print the mean average precision on the 500 test scenes."""
-    from models.digit_detector import evaluate as evaluation
+    from models.digit_detector.evaluate import evaluate as evaluate_detector
 
-    if engine is Engine.fused:
-        detect = evaluation.fused_detector(repository, ops_library, score_threshold)
-    else:
-        detect = evaluation.reference_detector(repository, 0.25 if score_threshold is None else score_threshold)
-    precision = evaluation.evaluate(detect)
+    precision = evaluate_detector(_detector(repository, engine, ops_library, score_threshold))
     typer.echo(f"mAP@0.5       {precision.at_50:.4f}")
     typer.echo(f"mAP@0.5:0.95  {precision.at_50_95:.4f}")
     for label, value in enumerate(precision.of_class):
         typer.echo(f"AP@0.5 of {label}   {value:.4f}")
+
+
+@app.command()
+def example(folder: Path = Path("docs/examples")) -> None:
+    """Write the example picture digits.jpg and its truth digits.json."""
+    from models.digit_detector.pictures import write_example
+
+    for path in write_example(folder):
+        typer.echo(path)
+
+
+@app.command()
+def figure(
+    path: Path = HERE / "detections.png",
+    repository: Repository = Path("model_repository"),
+    engine: Engine = Engine.fused,
+    ops_library: OpsLibrary = Path("build/ops/libopgate_onnxruntime.so"),
+    score_threshold: ScoreThreshold = None,
+) -> None:
+    """Write the README's figure: six test scenes with what the detector found."""
+    from models.digit_detector.pictures import write_figure
+
+    write_figure(_detector(repository, engine, ops_library, score_threshold), path)
+    typer.echo(path)
+
+
+def _detector(repository: Path, engine: Engine, ops_library: Path, score_threshold: float | None) -> Detector:
+    from models.digit_detector.evaluate import fused_detector, reference_detector
+
+    if engine is Engine.fused:
+        return fused_detector(repository, ops_library, score_threshold)
+    return reference_detector(repository, 0.25 if score_threshold is None else score_threshold)
 
 
 if __name__ == "__main__":

@@ -107,8 +107,9 @@ def load_digits(*, test: bool) -> tuple[Floats, Ints]:
 class SceneMaker:
     """Draws scenes from one split's digits and photographs; all randomness comes from the generator given to `draw`."""
 
-    def __init__(self, *, test: bool) -> None:
-        self.photographs = load_photographs(TEST_PHOTOGRAPHS if test else TRAIN_PHOTOGRAPHS)
+    def __init__(self, *, test: bool, photographs: tuple[str, ...] | None = None) -> None:
+        names = photographs or (TEST_PHOTOGRAPHS if test else TRAIN_PHOTOGRAPHS)
+        self.photographs = load_photographs(names)
         ink, self.labels = load_digits(test=test)
         self.ink = [Image.fromarray(np.pad(digit, 2)) for digit in ink]
 

@@ -93,9 +93,9 @@ def precision(truth: list[Scene], found: list[Detections]) -> Precision:
     results: list[dict[str, Any]] = []
     for index, (scene, detections) in enumerate(zip(truth, found, strict=True)):
         for box, label in zip(scene.boxes, scene.labels, strict=True):
-            x, y, w, h = _xywh(box)
+            xywh = _xywh(box)
             annotation = {"id": len(annotations) + 1, "image_id": index, "category_id": int(label)}
-            annotations.append(annotation | {"bbox": [x, y, w, h], "area": w * h, "iscrowd": 0})
+            annotations.append(annotation | {"bbox": xywh, "area": xywh[2] * xywh[3], "iscrowd": 0})
         for box, score, label in zip(detections.boxes, detections.scores, detections.labels, strict=True):
             result = {"image_id": index, "category_id": int(label)}
             results.append(result | {"bbox": _xywh(box), "score": float(score)})
@@ -118,9 +118,9 @@ def precision(truth: list[Scene], found: list[Detections]) -> Precision:
     return Precision(float(evaluation.stats[1]), float(evaluation.stats[0]), tuple(curves.mean(0).tolist()))
 
 
-def _xywh(box: Floats) -> tuple[float, float, float, float]:
+def _xywh(box: Floats) -> list[float]:
     x1, y1, x2, y2 = (float(side) for side in box)
-    return x1, y1, x2 - x1, y2 - y1
+    return [x1, y1, x2 - x1, y2 - y1]
 
 
 def _options() -> onnxruntime.SessionOptions:
