@@ -437,8 +437,9 @@ class Parser {
     return value;
   }
 
+  /// A float attribute has single precision, as in ONNX: its default is rounded once, here, for every engine.
   static double number(const Token& token) {
-    double value = 0;
+    float value = 0;
     const char* end = token.text.data() + token.text.size();
     const auto [stop, error] = std::from_chars(token.text.data(), end, value);
     if (error != std::errc() || stop != end) fail(token.column, "expected a number, got " + quoted(token.text));

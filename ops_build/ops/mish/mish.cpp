@@ -23,18 +23,15 @@ inline float exp_in_range(float x) {
 inline double exp_in_range(double x) { return std::exp(x); }
 
 /// tanh(ln(1 + e)) = ((1 + e)^2 - 1) / ((1 + e)^2 + 1) = n / (n + 2) with n = e (e + 2) and e = exp(x): one exponential and
-/// no cancellation. From x = 20 on the factor is 1 in both precisions; below -87 (f32) or -700 (f64) e would be denormal, and
-/// there mish(x) = x e is already smaller than any normal number times x.
+/// no cancellation. From x = 20 on the factor is 1 in either precision. Below -87 (f32) or -700 (f64), where e is about to
+/// become denormal, |mish(x)| is under 1e-35 and taken as 0, which is also the limit at -inf.
 template <typename C>
 C mish(C x) {
   constexpr C kLow = std::is_same_v<C, float> ? C(-87) : C(-700);
-  const C bounded = x < kLow ? kLow : x > C(20) ? C(20) : x;
-  const C e = exp_in_range(bounded);
+  const C above = x >= kLow ? x : kLow;  // NaN too: it must not reach the conversion to an integer
+  const C e = exp_in_range(above > C(20) ? C(20) : above);
   const C n = e * (e + C(2));
-  const C factor = x > C(20) ? C(1) : n / (n + C(2));
-  // exp(-104) is 0 in f32, exp(-746) in f64: -inf times a positive factor would not be 0.
-  constexpr C kZero = std::is_same_v<C, float> ? C(-104) : C(-746);
-  return x < kZero ? C(0) * factor : x * factor;
+  return x < kLow ? C(0) : x > C(20) ? x : x * (n / (n + C(2)));
 }
 
 struct MishCpu {

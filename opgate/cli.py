@@ -1,0 +1,120 @@
+"""The command `opgate`. Every subcommand imports what it needs when it runs, so that serving loads no build code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+app = typer.Typer(
+    help="Write a custom operator once, serve the models that use it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+OpsFolder = Annotated[Optional[Path], typer.Argument(help="Folder of your own ops, one subfolder each; opgate's own when left out.")]
+Output = Annotated[Optional[Path], typer.Option(help="Where the libraries and manifest.json go.")]
+Domain = Annotated[Optional[str], typer.Option(help="Domain of your own ops; the folder's name when left out.")]
+
+
+def _fail(error: Exception) -> typer.Exit:
+    typer.echo(f"opgate: {error}", err=True)
+    return typer.Exit(1)
+
+
+@app.command()
+def build(
+    folder: OpsFolder = None,
+    output: Output = None,
+    domain: Domain = None,
+    arch: Annotated[str, typer.Option(help="Instruction set flags of the compiler.")] = "-march=x86-64-v3",
+    sanitize: Annotated[str, typer.Option(help="Sanitizers, as for -fsanitize: address,undefined.")] = "",
+    verbose: Annotated[bool, typer.Option(help="Show the compiler's lines.")] = False,
+) -> None:
+    """Compile the ops for every engine that this machine has the headers of, and write the manifest."""
+    from dataclasses import replace
+
+    from ops_build import build as builder
+    from ops_build.headers import HeadersNotFound
+
+    def log(line: str) -> None:
+        if verbose or not line.startswith(("[", "ninja:", "gmake")):
+            typer.echo(line)
+        elif line.startswith("[") and typer.get_text_stream("stdout").isatty():
+            typer.echo(f"\r\033[K{line[:100]}\r", nl=False)
+
+    try:
+        options = builder.out_of_tree(folder, output, domain) if folder else builder.BuildOptions()
+        if output:
+            options = replace(options, output=output.resolve())
+        builder.build(replace(options, arch=arch, sanitize=sanitize), log)
+    except (builder.BuildError, HeadersNotFound) as error:
+        raise _fail(error) from None
+
+
+def _library(library: Path | None) -> Path:
+    from ops_build.build import DEFAULT_OUTPUT
+
+    found = library or DEFAULT_OUTPUT / "libopgate_onnxruntime.so"
+    if not found.is_file():
+        raise _fail(FileNotFoundError(f"{found} is not there: run opgate build"))
+    return found
+
+
+Library = Annotated[Optional[Path], typer.Option(help="Op library; the one that `opgate build` wrote when left out.")]
+
+
+@app.command()
+def ops(library: Library = None) -> None:
+    """Print the op table: signatures, dtypes and devices."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ops_build.table import read_table
+
+    table = Table(show_lines=True)
+    for column in ("op", "signature", "dtypes", "devices"):
+        table.add_column(column)
+    for op in read_table(_library(library)):
+        table.add_row(f"{op.domain}::{op.name}\nv{op.since_version}", f"{op.signature}\n[dim]{op.doc}[/dim]".replace("[n", r"\[n"), " ".join(op.dtypes), " ".join(op.devices))
+    Console().print(table)
+
+
+@app.command()
+def verify(
+    names: Annotated[Optional[list[str]], typer.Argument(help="Ops to try; all when left out.")] = None,
+    library: Library = None,
+    folder: Annotated[Optional[Path], typer.Option(help="Where the op folders are; opgate's own when left out.")] = None,
+) -> None:
+    """Run every case of every op on every engine present and print the matrix. Ends with 1 when a cell is red."""
+    from ops_build.report import verify_and_print
+
+    if not verify_and_print(_library(library), folder, names or []):
+        raise typer.Exit(1)
+
+
+@app.command()
+def trust(library: Annotated[Path, typer.Argument(help="The op library to list.")]) -> None:
+    """List a library in the manifest of its folder, so that the gateway loads it."""
+    from service.repository.op_libraries import trust as trust_library
+
+    try:
+        typer.echo(f"listed in {trust_library(library)}")
+    except (OSError, ValueError) as error:
+        raise _fail(error) from None
+
+
+def _register_serving() -> None:
+    """`serve` and `infer` have their options where they are implemented."""
+    from opgate.infer import infer
+    from opgate.serve import serve
+
+    app.command()(serve)
+    app.command()(infer)
+
+
+def main() -> None:
+    _register_serving()
+    app()

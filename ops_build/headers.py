@@ -1,0 +1,145 @@
+"""Finding ONNX Runtime's C header, which no wheel carries.
+
+Looked for in this order: where OPGATE_ONNXRUNTIME_INCLUDE says, where systems put it, Debian's libonnxruntime-dev
+(downloaded and unpacked into the cache, the system is not touched), the release archive. Any version from 1.17 on serves.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HEADER = "onnxruntime_c_api.h"
+RELEASE = "1.22.0"
+ARCHIVE = (
+    "https://github.com/microsoft/onnxruntime/releases/download/"
+    f"v{RELEASE}/onnxruntime-linux-x64-{RELEASE}.tgz"
+)
+#: The first Debian release with libonnxruntime-dev: older ones take it from there.
+DEBIAN_SUITE = "trixie"
+
+Log = Callable[[str], None]
+
+
+class HeadersNotFound(RuntimeError):
+    """The header is nowhere; the text says what was tried and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """`include` is the folder that holds the header; `origin` says where it came from."""
+
+    include: Path
+    origin: str
+
+
+def find_onnxruntime_headers(cache: Path, log: Log) -> Headers:
+    """The headers, fetched into `cache` if need be. Raises HeadersNotFound."""
+    if said := os.environ.get("OPGATE_ONNXRUNTIME_INCLUDE"):
+        for folder in (Path(said), Path(said) / "onnxruntime"):
+            if (folder / HEADER).is_file():
+                return Headers(folder, "OPGATE_ONNXRUNTIME_INCLUDE")
+        raise HeadersNotFound(f"OPGATE_ONNXRUNTIME_INCLUDE is {said}: no {HEADER} there")
+    for folder in _system_folders():
+        if (folder / HEADER).is_file():
+            return Headers(folder, "the system")
+    if found := _below(cache):
+        return Headers(found, "the cache")
+    tried = []
+    for name, fetch in (("Debian's package", _fetch_debian_package), ("the release archive", _fetch_archive)):
+        log(f"ONNX Runtime headers: trying {name}")
+        try:
+            fetch(cache)
+        except (OSError, subprocess.SubprocessError, tarfile.TarError) as error:
+            tried.append(f"{name}: {_reason(error)}")
+            continue
+        if found := _below(cache):
+            return Headers(found, name)
+        tried.append(f"{name}: it has no {HEADER}")
+    raise HeadersNotFound(
+        f"ONNX Runtime's {HEADER} was not found ({'; '.join(tried)}). Install libonnxruntime-dev (Debian 13), or unpack a "
+        "release archive of microsoft/onnxruntime and set OPGATE_ONNXRUNTIME_INCLUDE to its include folder."
+    )
+
+
+def _system_folders() -> Iterator[Path]:
+    for base in (Path("/usr/local/include"), Path("/usr/include"), Path("/opt/onnxruntime/include")):
+        yield base
+        yield base / "onnxruntime"
+        yield base / "onnxruntime/core/session"
+
+
+def _below(folder: Path) -> Path | None:
+    return next((header.parent for header in sorted(folder.rglob(HEADER))), None)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        lines = (error.stderr or "").strip().splitlines()
+        return lines[-1] if lines else f"{error.cmd[0]} ended with {error.returncode}"
+    return str(error)
+
+
+def _fetch_debian_package(cache: Path) -> None:
+    """Downloads libonnxruntime-dev with apt's own sources, their suite replaced where it is older, and unpacks it."""
+    for tool in ("apt-get", "dpkg"):
+        if not shutil.which(tool):
+            raise OSError(f"there is no {tool}")
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary)
+        for folder in ("lists/partial", "archives/partial", "sources"):
+            (root / folder).mkdir(parents=True)
+        _copy_sources(root / "sources")
+        apt = [
+            "apt-get",
+            "-qq",
+            "-o", "Dir::Etc::SourceList=/dev/null",
+            "-o", f"Dir::Etc::SourceParts={root / 'sources'}",
+            "-o", f"Dir::State::Lists={root / 'lists'}",
+            "-o", f"Dir::Cache={root}",
+            "-o", "APT::Sandbox::User=",
+        ]  # fmt: skip
+        for command in (["update"], ["download", "libonnxruntime-dev"]):
+            subprocess.run([*apt, *command], cwd=root, check=True, capture_output=True, text=True, timeout=300)
+        package = next(root.glob("libonnxruntime-dev*.deb"))
+        target = cache / "debian"
+        target.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["dpkg", "-x", str(package), str(target)], check=True, capture_output=True, text=True)
+
+
+def _copy_sources(target: Path) -> None:
+    release = dict(
+        line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line
+    )
+    codename = release.get("VERSION_CODENAME", "").strip('"')
+    if release.get("ID", "").strip('"') != "debian" or not codename:
+        raise OSError("this is not a Debian release")
+    known_newer = codename not in ("bullseye", "bookworm")
+    for source in (Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*.*"))):
+        if source.suffix in (".list", ".sources") and source.is_file():
+            text = source.read_text()
+            # Only the main archive has a newer suite under the same name.
+            if codename in text:
+                (target / source.name).write_text(text if known_newer else text.replace(codename, DEBIAN_SUITE))
+    if not any(target.iterdir()):
+        raise OSError(f"no apt source names {codename}")
+
+
+def _fetch_archive(cache: Path) -> None:
+    """Unpacks the headers of a release archive; OPGATE_ONNXRUNTIME_ARCHIVE names another address (a file:// one, say)."""
+    address = os.environ.get("OPGATE_ONNXRUNTIME_ARCHIVE", ARCHIVE)
+    target = cache / "release"
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile() as archive:
+        with urllib.request.urlopen(address, timeout=60) as response:
+            shutil.copyfileobj(response, archive)
+        archive.seek(0)
+        with tarfile.open(fileobj=archive) as members:
+            members.extractall(target, (m for m in members if m.name.endswith(".h")), filter="data")

@@ -1,0 +1,177 @@
+"""ONNX models of one op, and the op's NumPy reference as an operator of `onnx.reference`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from onnx.reference.op_run import OpRun
+
+from ops_build.case import Array, Case
+from ops_build.table import DTYPES, Op
+
+OPSET = 18
+IR_VERSION = 10
+
+_ELEMENT_TYPES = {
+    "f16": TensorProto.FLOAT16,
+    "bf16": TensorProto.BFLOAT16,
+    "f32": TensorProto.FLOAT,
+    "f64": TensorProto.DOUBLE,
+    "i8": TensorProto.INT8,
+    "u8": TensorProto.UINT8,
+    "i32": TensorProto.INT32,
+    "i64": TensorProto.INT64,
+    "bool": TensorProto.BOOL,
+    "str": TensorProto.STRING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OneNodeModel:
+    """`feeds` are the model's inputs; `outputs` names its outputs by the signature's names."""
+
+    model: onnx.ModelProto
+    feeds: dict[str, Array]
+    outputs: tuple[str, ...]
+
+
+def node_attributes(op: Op, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes as a node carries them: a list of strings is one string, an element a line; a bool is 0 or 1."""
+    carried = {}
+    kinds = {attribute.name: attribute for attribute in op.attributes}
+    for name, value in attributes.items():
+        attribute = kinds[name]
+        if attribute.kind == "str" and attribute.list:
+            carried[name] = "\n".join(value)
+        elif attribute.kind == "bool":
+            carried[name] = [int(v) for v in value] if attribute.list else int(value)
+        elif attribute.kind == "float":
+            carried[name] = [float(v) for v in value] if attribute.list else float(value)
+        else:
+            carried[name] = value
+    return carried
+
+
+def one_node_model(op: Op, case: Case, types: Mapping[str, str], *, static: bool = True) -> OneNodeModel:
+    """A model of one node of `op` for the case's inputs; absent optional inputs in the middle are "".
+
+    bf16 tensors enter and leave as f32 through Cast nodes, since runtimes' Python interfaces can't carry them.
+    With `static` the inputs' shapes are stated, otherwise only their ranks.
+    """
+    nodes, graph_inputs, graph_outputs, feeds = [], [], [], {}
+    node_inputs: list[str] = []
+    for tensor in op.inputs:
+        values = case.inputs.get(tensor.name)
+        if values is None:
+            node_inputs.append("")
+            continue
+        dtype = types.get(tensor.type, tensor.type)
+        for index, value in enumerate(values if tensor.variadic else [values]):
+            name = f"{tensor.name}_{index}" if tensor.variadic else tensor.name
+            array = np.asarray(value)
+            shape = list(array.shape) if static else [f"{name}_{axis}" for axis in range(array.ndim)]
+            outside = "f32" if dtype == "bf16" else dtype
+            feeds[name] = array.astype(np.float32) if dtype == "bf16" else array
+            graph_inputs.append(helper.make_tensor_value_info(name, _ELEMENT_TYPES[outside], shape))
+            if dtype == "bf16":
+                nodes.append(helper.make_node("Cast", [name], [f"{name}_bf16"], to=TensorProto.BFLOAT16))
+            node_inputs.append(f"{name}_bf16" if dtype == "bf16" else name)
+    while node_inputs and not node_inputs[-1]:
+        node_inputs.pop()
+    node_outputs = [
+        f"{tensor.name}_bf16" if types.get(tensor.type, tensor.type) == "bf16" else _output_name(op, tensor.name)
+        for tensor in op.outputs
+    ]
+    attributes = node_attributes(op, case.attributes)
+    nodes.append(helper.make_node(op.name, node_inputs, node_outputs, domain=op.domain, **attributes))
+    for tensor, inside in zip(op.outputs, node_outputs, strict=True):
+        dtype = types.get(tensor.type, tensor.type)
+        name = _output_name(op, tensor.name)
+        if dtype == "bf16":
+            nodes.append(helper.make_node("Cast", [inside], [name], to=TensorProto.FLOAT))
+        graph_outputs.append(
+            helper.make_tensor_value_info(name, _ELEMENT_TYPES["f32" if dtype == "bf16" else dtype], None)
+        )
+    graph = helper.make_graph(nodes, op.name, graph_inputs, graph_outputs)
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(op.domain, op.since_version)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+    return OneNodeModel(model, feeds, tuple(output.name for output in graph_outputs))
+
+
+def _output_name(op: Op, name: str) -> str:
+    """An output may be called as an input is; in a graph the two need names of their own."""
+    return f"{name}_out" if any(tensor.name == name for tensor in op.inputs) else name
+
+
+@dataclass(frozen=True, slots=True)
+class OpModules:
+    """What an op's folder says in Python."""
+
+    reference: Callable[..., Any]
+    cases: Callable[[Mapping[str, np.dtype[Any]]], Any]
+
+
+def load_op_modules(folder: Path) -> OpModules:
+    """`reference` and `cases` of an op's folder. Raises FileNotFoundError where one is missing."""
+    return OpModules(_load(folder / "reference.py").reference, _load(folder / "cases.py").cases)
+
+
+def _load(file: Path) -> ModuleType:
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} is missing: an op's folder has its kernel, reference.py and cases.py")
+    name = f"opgate_op_{abs(hash(str(file.resolve())))}_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_reference(op: Op, reference: Callable[..., Any], case: Case) -> dict[str, Array]:
+    """The reference's outputs by name: absent inputs are None, attributes have their defaults."""
+    inputs = {tensor.name: case.inputs.get(tensor.name) for tensor in op.inputs}
+    attributes = {attribute.name: attribute.default for attribute in op.attributes} | dict(case.attributes)
+    outputs = reference(**inputs, **attributes)
+    arrays = outputs if isinstance(outputs, tuple) else (outputs,)
+    return {tensor.name: np.asarray(array) for tensor, array in zip(op.outputs, arrays, strict=True)}
+
+
+def reference_operator(op: Op, reference: Callable[..., Any]) -> type[OpRun]:
+    """The reference as an operator for `onnx.reference.ReferenceEvaluator(model, new_ops=[...])`."""
+
+    def run(self: OpRun, *inputs: Array | None, **attributes: Any) -> Sequence[Array]:
+        by_name: dict[str, Any] = {}
+        for index, tensor in enumerate(op.inputs):
+            by_name[tensor.name] = inputs[index:] if tensor.variadic else inputs[index] if index < len(inputs) else None
+        values = {
+            attribute.name: _from_node(attribute.kind, attribute.list, attributes.get(attribute.name), attribute.default)
+            for attribute in op.attributes
+        }
+        outputs = reference(**by_name, **values)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    return type(op.name, (OpRun,), {"op_domain": op.domain, "_run": run})
+
+
+def _from_node(kind: str, is_list: bool, value: Any, default: Any) -> Any:
+    if value is None:
+        return default
+    if kind == "str" and is_list:
+        return value.split("\n") if value else []
+    if kind == "bool":
+        return [bool(v) for v in value] if is_list else bool(value)
+    return value
+
+
+def numpy_types(types: Mapping[str, str]) -> dict[str, np.dtype[Any]]:
+    return {variable: DTYPES[dtype] for variable, dtype in types.items()}

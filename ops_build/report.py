@@ -1,0 +1,54 @@
+"""The verification matrix, printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
+from ops_build.build import SOURCE
+from ops_build.table import read_table
+from ops_build.verify import Cell, verify
+
+
+def verify_and_print(library: Path, folder: Path | None, names: Sequence[str]) -> bool:
+    """Verifies the ops of a library and prints op x engine x dtype; True when every cell is green."""
+    console = Console()
+    ops = read_table(library)
+    unknown = set(names) - {op.name for op in ops}
+    if unknown:
+        console.print(f"no such op: {', '.join(sorted(unknown))}; there are {', '.join(op.name for op in ops)}")
+        return False
+    chosen = [op for op in ops if not names or op.name in names]
+    with console.status("verifying") as status:
+        cells = verify(
+            chosen,
+            [folder or SOURCE / "ops"],
+            [OnnxRuntimeEngine(library)],
+            lambda cell: status.update(f"verified {cell.op} {cell.types} on {cell.engine}"),
+        )
+    console.print(_matrix(cells))
+    for cell in cells:
+        for failure in cell.failures:
+            console.print(f"[red]{cell.op} {cell.types} on {cell.engine}[/red]: {failure}", markup=True, highlight=False)
+    failed = sum(len(cell.failures) for cell in cells)
+    console.print(f"{sum(cell.passed for cell in cells)} passed, {failed} failed")
+    return failed == 0
+
+
+def _matrix(cells: Sequence[Cell]) -> Table:
+    engines = list(dict.fromkeys(cell.engine for cell in cells))
+    rows = list(dict.fromkeys((cell.op, cell.types) for cell in cells))
+    by_place = {(cell.op, cell.types, cell.engine): cell for cell in cells}
+    table = Table("op", "dtypes", *engines)
+    for op, types in rows:
+        marks = []
+        for engine in engines:
+            cell = by_place[op, types, engine]
+            total = cell.passed + len(cell.failures)
+            marks.append(f"[red]{cell.passed}/{total}[/red]" if cell.failures else f"[green]{cell.passed}/{total}[/green]")
+        table.add_row(op, types, *marks)
+    return table

@@ -1,0 +1,144 @@
+"""The op table as a library has it: what `opgate_table` of the compiled code says, as Python values.
+
+The signature is parsed in one place, the C++ core; this module reads the result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+#: An expression over named sizes: a number, a name, or [operator, left, right].
+Expr = int | str | list[Any]
+
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "i8": np.dtype(np.int8),
+    "u8": np.dtype(np.uint8),
+    "i32": np.dtype(np.int32),
+    "i64": np.dtype(np.int64),
+    "bool": np.dtype(np.bool_),
+    "str": np.dtype(object),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    name: str
+    type: str  # a dtype's name or a type variable's
+    dims: list[dict[str, Any]]
+    optional: bool
+    variadic: bool
+    const: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    name: str
+    type: str
+    dims: list[dict[str, Any]]
+    optional: bool
+
+    @property
+    def data_dependent(self) -> bool:
+        """A size of it is known only after the kernel has run, and bound here."""
+        return any(dim["kind"] == "bounded" for dim in self.dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    name: str
+    kind: str  # int, float, bool, str or choice
+    list: bool
+    required: bool
+    length: int | None = None
+    choices: tuple[str, ...] = ()
+    default: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    domain: str
+    name: str
+    signature: str
+    doc: str
+    since_version: int
+    devices: tuple[str, ...]
+    type_variables: Mapping[str, tuple[str, ...]]
+    inputs: tuple[Input, ...]
+    attributes: tuple[Attribute, ...]
+    outputs: tuple[Output, ...]
+
+    def type_choices(self) -> Iterator[dict[str, str]]:
+        """Every choice of dtypes for the type variables; one empty choice where there are none."""
+        for dtypes in itertools.product(*self.type_variables.values()):
+            yield dict(zip(self.type_variables, dtypes, strict=True))
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes that inputs and outputs can have, in the signature's order."""
+        found: dict[str, None] = {}
+        for tensor in (*self.inputs, *self.outputs):
+            found.update(dict.fromkeys(self.type_variables.get(tensor.type, (tensor.type,))))
+        return tuple(found)
+
+
+class SignatureError(ValueError):
+    """A signature that the parser refuses; `column` counts from 1."""
+
+    def __init__(self, message: str, column: int) -> None:
+        super().__init__(f"column {column}: {message}")
+        self.column = column
+
+
+def read_table(library: Path) -> list[Op]:
+    """The ops of a compiled op library, sorted by name. Raises ValueError where the library states an op wrongly and
+    OSError where it can't be loaded."""
+    table = json.loads(_function(library, "opgate_table")())
+    if table["errors"]:
+        raise ValueError(f"{library.name}: " + "; ".join(table["errors"]))
+    return [_op(table["domain"], entry) for entry in table["ops"]]
+
+
+def parse_signature(library: Path, text: str) -> Op:
+    """A signature parsed by the core that `library` carries. Raises SignatureError."""
+    parsed = json.loads(_function(library, "opgate_parse_signature", ctypes.c_char_p)(text.encode()))
+    if "error" in parsed:
+        raise SignatureError(parsed["error"], parsed["column"])
+    return _op("", {**parsed, "doc": "", "since_version": 1, "devices": []})
+
+
+def _function(library: Path, name: str, *argument_types: Any) -> Any:
+    function = getattr(ctypes.CDLL(str(library.resolve())), name)
+    function.restype = ctypes.c_char_p
+    function.argtypes = argument_types
+    return function
+
+
+def _op(domain: str, entry: Mapping[str, Any]) -> Op:
+    return Op(
+        domain=domain,
+        name=entry["name"],
+        signature=" ".join(entry["signature"].split()),
+        doc=entry["doc"],
+        since_version=entry["since_version"],
+        devices=tuple(entry["devices"]),
+        type_variables={variable["name"]: tuple(variable["dtypes"]) for variable in entry["type_variables"]},
+        inputs=tuple(Input(**tensor) for tensor in entry["inputs"]),
+        attributes=tuple(
+            Attribute(**{**attribute, "choices": tuple(attribute.get("choices", ()))})
+            for attribute in entry["attributes"]
+        ),
+        outputs=tuple(Output(**tensor) for tensor in entry["outputs"]),
+    )

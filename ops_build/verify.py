@@ -1,0 +1,139 @@
+"""Every case of every op on every engine present, compared with the op's reference."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ops_build.case import Array, Case
+from ops_build.onnx_model import load_op_modules, numpy_types, run_reference
+from ops_build.table import Op
+
+#: (rtol, atol) where a case says nothing: a few units in the last place of a value of order one.
+TOLERANCES: Mapping[str, tuple[float, float]] = {
+    "f16": (2e-3, 1e-3),
+    "bf16": (1.6e-2, 1e-2),
+    "f32": (1e-5, 1e-6),
+    "f64": (1e-12, 1e-12),
+}
+
+
+class Engine(Protocol):
+    """What executes an op; `run` raises where the engine or the op refuses the case."""
+
+    name: str
+
+    def run(self, op: Op, case: Case, types: Mapping[str, str]) -> dict[str, Array]: ...
+
+
+@dataclass(slots=True)
+class Cell:
+    """One op on one engine with one choice of dtypes."""
+
+    op: str
+    engine: str
+    types: str
+    passed: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+def op_folder(op: Op, folders: Iterable[Path]) -> Path:
+    """The folder of an op: its name in snake_case. Raises FileNotFoundError."""
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", op.name).lower()
+    tried = [folder / snake for folder in folders]
+    for folder in tried:
+        if folder.is_dir():
+            return folder
+    raise FileNotFoundError(f"op {op.name} has no folder: expected {' or '.join(map(str, tried))}")
+
+
+def verify(
+    ops: Iterable[Op],
+    folders: Iterable[Path],
+    engines: Iterable[Engine],
+    progress: Callable[[Cell], None] = lambda cell: None,
+) -> list[Cell]:
+    """Runs all cases; `progress` is called with each finished cell. An op without any case fails."""
+    folders, engines = list(folders), list(engines)
+    cells = []
+    for op in ops:
+        modules = load_op_modules(op_folder(op, folders))
+        for types in op.type_choices():
+            cases = list(modules.cases(numpy_types(types)))
+            for engine in engines:
+                cell = Cell(op.name, engine.name, " ".join(types.values()) or _fixed_types(op))
+                if not cases:
+                    cell.failures.append("the op has no cases")
+                for case in cases:
+                    failure = try_case(op, modules.reference, case, types, engine)
+                    if failure is None:
+                        cell.passed += 1
+                    else:
+                        cell.failures.append(f"{case.name}: {failure}")
+                cells.append(cell)
+                progress(cell)
+    return cells
+
+
+def _fixed_types(op: Op) -> str:
+    return " ".join(dict.fromkeys(tensor.type for tensor in (*op.inputs, *op.outputs)))
+
+
+def try_case(
+    op: Op, reference: Callable[..., Any], case: Case, types: Mapping[str, str], engine: Engine
+) -> str | None:
+    """What is wrong with one case on one engine; None when nothing is."""
+    try:
+        outputs = engine.run(op, case, types)
+    except Exception as error:  # whatever an engine throws is the result
+        if case.error and re.search(case.error, str(error)):
+            return None
+        return f"expected an error with /{case.error}/, got: {error}" if case.error else f"{type(error).__name__}: {error}"
+    if case.error:
+        return f"expected an error with /{case.error}/, and the op took the inputs"
+    expected = run_reference(op, reference, case)
+    for tensor in op.outputs:
+        dtype = types.get(tensor.type, tensor.type)
+        failure = difference(outputs[tensor.name], expected[tensor.name], _tolerance(case, tensor.name, dtype))
+        if failure:
+            return f"output '{tensor.name}': {failure}"
+    return None
+
+
+def _tolerance(case: Case, output: str, dtype: str) -> tuple[float, float]:
+    default = TOLERANCES.get(dtype, (0.0, 0.0))
+    if case.tolerance is None:
+        return default
+    if isinstance(case.tolerance, Mapping):
+        return case.tolerance.get(output, default)
+    return case.tolerance
+
+
+def difference(actual: Array, expected: Array, tolerance: tuple[float, float]) -> str | None:
+    """How `actual` differs from `expected` beyond |a - e| <= atol + rtol |e|; NaNs are equal. None when it doesn't."""
+    if actual.shape != expected.shape:
+        return f"expected shape {list(expected.shape)}, got {list(actual.shape)}"
+    if expected.dtype.kind in "OUS" or actual.dtype.kind in "OUS":
+        wrong = np.flatnonzero(actual.ravel() != expected.ravel())
+        return None if wrong.size == 0 else f"{wrong.size} strings differ, first at {wrong[0]}"
+    if actual.dtype != expected.dtype and expected.dtype.name != "bfloat16":
+        return f"expected dtype {expected.dtype}, got {actual.dtype}"
+    rtol, atol = tolerance
+    a, e = actual.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        close = np.isclose(a, e, rtol=rtol, atol=atol, equal_nan=True)
+    if close.all():
+        return None
+    places = np.argwhere(~close)
+    first = tuple(int(i) for i in places[0])
+    with np.errstate(invalid="ignore"):
+        worst = np.nanmax(np.abs(a - e))
+    return (
+        f"{len(places)} of {a.size} elements differ, first at {list(first)}: expected {e[first]:.9g}, got {a[first]:.9g}; "
+        f"largest difference {worst:.3g} (rtol {rtol:g}, atol {atol:g})"
+    )
