@@ -1,6 +1,7 @@
 #include "shapes.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 
 namespace opgate {
@@ -336,15 +337,24 @@ void infer_defaults(const Signature& signature, const std::vector<SymbolicInput>
   }
 }
 
-std::optional<SymbolicShape> output_shape(const Output& output, const SymbolicBinding& binding) {
+/// A name for a size that nothing is known of, unlike any other, so that no two unknown sizes are taken for equal.
+std::string fresh_symbol(const std::string& what) {
+  static std::atomic<std::uint64_t> count{0};
+  return what + "_" + std::to_string(count++);
+}
+
+std::optional<SymbolicShape> output_shape(const Signature& signature, const Output& output, const SymbolicBinding& binding) {
   SymbolicShape shape;
   for (const OutputDim& dim : output.dims) {
     if (dim.kind == OutputDim::Kind::ellipsis) {
       if (!binding.ellipsis) return std::nullopt;
       shape.insert(shape.end(), binding.ellipsis->begin(), binding.ellipsis->end());
     } else {
-      shape.push_back(dim.kind == OutputDim::Kind::bounded ? SymbolicDim{} : evaluate_symbolic(dim.expr, binding));
+      shape.push_back(dim.kind == OutputDim::Kind::bounded ? binding.sizes[dim.slot] : evaluate_symbolic(dim.expr, binding));
     }
+  }
+  for (SymbolicDim& dim : shape) {
+    if (empty(dim)) dim.symbol = fresh_symbol(signature.name);
   }
   return shape;
 }
@@ -359,6 +369,7 @@ Status infer_shapes(const Signature& signature, const std::vector<SymbolicInput>
   for (std::size_t s = 0; s < signature.slots.size(); ++s) {
     const Slot& slot = signature.slots[s];
     if (slot.kind == Slot::Kind::attribute && integers[slot.index]) binding.sizes[s].value = *integers[slot.index];
+    if (slot.kind == Slot::Kind::kernel) binding.sizes[s].symbol = fresh_symbol(signature.name + "_" + slot.name);
   }
   outputs.assign(signature.outputs.size(), std::nullopt);
   for (std::size_t i = 0; i < inputs.size() && !signature.inputs.empty(); ++i) {
@@ -368,7 +379,7 @@ Status infer_shapes(const Signature& signature, const std::vector<SymbolicInput>
   }
   infer_defaults(signature, inputs, binding);
   for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
-    outputs[i] = output_shape(signature.outputs[i], binding);
+    outputs[i] = output_shape(signature, signature.outputs[i], binding);
   }
   return {};
 }

@@ -64,12 +64,7 @@ Status Outputs::allocate() {
     made.done = true;
     made.wanted = data != nullptr;
     made.tensor = Tensor(data, dtype, made.dims);
-    if (!data && !output.optional) {
-      // Nobody reads it, but the kernel may write a required output without asking.
-      if (dtype == DType::str) return Status::internal("output '" + output.name + "' can't be left unconnected");
-      const auto bytes = static_cast<std::size_t>(made.tensor.size()) * size_of(dtype);
-      made.tensor = Tensor(engine_.scratch(std::max<std::size_t>(bytes, 1)), dtype, made.dims);
-    }
+    if (!data && !output.optional) return Status::internal("output '" + output.name + "' is required and the engine has no place for it");
   }
   return {};
 }

@@ -299,6 +299,7 @@ struct Kernel {
 Status input_shape(const OrtTensorTypeAndShapeInfo* info, std::optional<SymbolicShape>& shape) {
   std::size_t rank = 0;
   OPGATE_RETURN_IF_ERROR(taken(api->GetDimensionsCount(info, &rank)));
+  if (rank == 0) return {};  // a scalar, or an unknown rank: the API shows both so
   std::vector<std::int64_t> values(rank);
   std::vector<const char*> symbols(rank, nullptr);
   OPGATE_RETURN_IF_ERROR(taken(api->GetDimensions(info, values.data(), rank)));
@@ -314,14 +315,15 @@ Status input_shape(const OrtTensorTypeAndShapeInfo* info, std::optional<Symbolic
 /// What the type variables stand for in one node, as far as its inputs tell.
 using NodeTypes = std::vector<std::optional<DType>>;
 
-/// Binds the type variable of input `index`, if it has one.
-Status bind_type(const OrtTensorTypeAndShapeInfo* info, const Signature& signature, std::size_t index, NodeTypes& types) {
+/// What is known of one input; an absent optional input has no element type. Binds the input's type variable.
+Status node_input(const OrtTensorTypeAndShapeInfo* info, const Input& declared, SymbolicInput& input, NodeTypes& types) {
   ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   OPGATE_RETURN_IF_ERROR(taken(api->GetTensorElementType(info, &element)));
-  const int variable = signature.inputs[std::min(index, signature.inputs.size() - 1)].type.variable;
   const auto dtype = dtype_of_element(element);
-  if (variable >= 0 && dtype) types[variable] = dtype;
-  return {};
+  input.present = dtype.has_value();
+  if (!dtype) return {};
+  if (declared.type.variable >= 0) types[declared.type.variable] = dtype;
+  return input_shape(info, input.shape);
 }
 
 /// The integer attributes that stand in sizes, as this node has them.
@@ -368,9 +370,8 @@ Status infer(const Op& op, OrtShapeInferContext* context) {
   for (std::size_t i = 0; i < count; ++i) {
     OrtTensorTypeAndShapeInfo* info = nullptr;
     if (!taken(api->ShapeInferContext_GetInputTypeShape(context, i, &info)).ok() || !info) continue;
-    inputs[i].present = true;
-    OPGATE_RETURN_IF_ERROR(input_shape(info, inputs[i].shape));
-    OPGATE_RETURN_IF_ERROR(bind_type(info, signature, i, types));
+    const Input& declared = signature.inputs[std::min(i, signature.inputs.size() - 1)];
+    OPGATE_RETURN_IF_ERROR(node_input(info, declared, inputs[i], types));
   }
   std::vector<std::optional<SymbolicShape>> outputs;
   OPGATE_RETURN_IF_ERROR(infer_shapes(signature, inputs, integers_of(signature, context), outputs));

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ops_build.build import DEFAULT_OUTPUT, BuildOptions, build, out_of_tree
+from ops_build.table import Op, read_table
+
+FIXTURE_OPS = Path(__file__).parent / "fixture_ops"
+
+
+def silent(line: str) -> None:
+    """A log for builds whose lines nobody reads."""
+
+
+@pytest.fixture(scope="session")
+def library() -> Path:
+    """The op library, built if need be."""
+    return build(BuildOptions(), silent)[0]
+
+
+@pytest.fixture(scope="session")
+def fixture_library() -> Path:
+    """The fixture ops, built out of tree in a domain of their own."""
+    return build(out_of_tree(FIXTURE_OPS, DEFAULT_OUTPUT.parent / "fixture_ops"), silent)[0]
+
+
+@pytest.fixture(scope="session")
+def op_named(library: Path, fixture_library: Path) -> Callable[[str], Op]:
+    ops = {op.name: op for op in (*read_table(library), *read_table(fixture_library))}
+    return lambda name: ops[name]

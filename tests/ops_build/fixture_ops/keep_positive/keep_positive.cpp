@@ -1,0 +1,27 @@
+// A size known only after the kernel has run, shared by two outputs; a type variable; scratch memory.
+#include "core/op.h"
+
+OPGATE_OP(KeepPositive, "<T: f32|i32> KeepPositive(x: T[n]) -> (values: T[v<=n], places: i64[v])",
+          "The positive elements and where they stood.")
+
+namespace opgate::ops {
+struct KeepPositiveCpu {
+  template <typename T>
+  Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
+    const Tensor& x = in["x"];
+    const auto places = context.scratch<std::int64_t>(x.size());
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i < x.size(); ++i) {
+      if (x.data<T>()[i] > T{0}) places[count++] = i;
+    }
+    OPGATE_RETURN_IF_ERROR(out.bind("v", count));
+    for (std::int64_t i = 0; i < count; ++i) {
+      out["values"].data<T>()[i] = x.data<T>()[places[i]];
+      out["places"].data<std::int64_t>()[i] = places[i];
+    }
+    return {};
+  }
+};
+}  // namespace opgate::ops
+
+OPGATE_CPU_KERNEL(KeepPositive, opgate::ops::KeepPositiveCpu)

@@ -1,0 +1,28 @@
+// Kernels that break the rules: the core must turn each into an error.
+#include <stdexcept>
+
+#include "core/op.h"
+
+OPGATE_OP(Misbehave,
+          "Misbehave(x: f32[n]; how: {throws|throws_in_pool|leaves_open|binds_too_much|asks_unknown|runs_out}) -> (y: f32[v<=n])",
+          "Breaks a rule.")
+
+namespace opgate::ops {
+struct MisbehaveCpu {
+  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
+    const std::string& how = attributes.text("how");
+    if (how == "throws") throw std::runtime_error("thrown by the kernel");
+    if (how == "throws_in_pool") {
+      context.parallel_for(64, 1, [](std::int64_t begin, std::int64_t) {
+        if (begin == 7) throw std::runtime_error("thrown in the pool");
+      });
+    }
+    if (how == "binds_too_much") return out.bind("v", in.size("n") + 1);
+    if (how == "asks_unknown") return out.bind("v", in["nothing"].size());
+    if (how == "runs_out") context.scratch<double>(std::int64_t{1} << 50);
+    return {};
+  }
+};
+}  // namespace opgate::ops
+
+OPGATE_CPU_KERNEL(Misbehave, opgate::ops::MisbehaveCpu)

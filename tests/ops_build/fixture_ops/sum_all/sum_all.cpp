@@ -1,0 +1,20 @@
+// A variadic input of one type.
+#include "core/op.h"
+
+OPGATE_OP(SumAll, "<T: f32|f64|i64> SumAll(xs*: T[...]) -> (y: T[...])", "The elementwise sum of all inputs.")
+
+namespace opgate::ops {
+struct SumAllCpu {
+  template <typename T>
+  Status operator()(Context&, const Inputs& in, const Attributes&, Outputs& out) const {
+    const Tensor& y = out["y"];
+    std::ranges::fill(y.span<T>(), T{0});
+    for (const Tensor* x : in.all("xs")) {
+      for (std::int64_t i = 0; i < y.size(); ++i) y.data<T>()[i] += x->data<T>()[i];
+    }
+    return {};
+  }
+};
+}  // namespace opgate::ops
+
+OPGATE_CPU_KERNEL(SumAll, opgate::ops::SumAllCpu)

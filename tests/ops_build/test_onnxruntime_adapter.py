@@ -1,0 +1,261 @@
+"""The generic ONNX Runtime adapter, tried by ops that each strain one side of the grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
+from ops_build.case import Case
+from ops_build.onnx_model import one_node_model
+from ops_build.table import Op, read_table
+
+Run = Callable[..., dict[str, np.ndarray]]
+
+
+@pytest.fixture(scope="module")
+def run(fixture_library: Path, op_named: Callable[[str], Op]) -> Run:
+    engine = OnnxRuntimeEngine(fixture_library)
+
+    def call(name: str, inputs: dict[str, Any], types: dict[str, str] | None = None, **attributes: Any) -> dict[str, np.ndarray]:
+        return engine.run(op_named(name), Case(name, inputs, attributes), types or {})
+
+    return call
+
+
+def session_of(library: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], **options: Any) -> ort.InferenceSession:
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("fixture_ops", 1), helper.make_opsetid("opgate", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    session_options = ort.SessionOptions()
+    for key, value in options.items():
+        setattr(session_options, key, value)
+    session_options.register_custom_ops_library(str(library))
+    return ort.InferenceSession(model.SerializeToString(), session_options, providers=["CPUExecutionProvider"])
+
+
+POINTS = np.arange(12, dtype=np.float32).reshape(4, 3)
+QUERY = np.ones((2, 3), np.float32)
+
+
+def expected_sum(points: np.ndarray, query: np.ndarray, weight: np.ndarray | float = 1.0) -> np.ndarray:
+    return (points.sum() + query.sum(1)) * weight
+
+
+def test_optional_inputs_left_out(run: Run) -> None:
+    outputs = run("NearestSum", {"points": POINTS})
+    np.testing.assert_allclose(outputs["sum"], expected_sum(POINTS, POINTS))
+    np.testing.assert_array_equal(outputs["count"], [4, 4, 4, 4])
+
+
+def test_optional_input_given_as_empty_name(run: Run) -> None:
+    outputs = run("NearestSum", {"points": POINTS, "query": QUERY})  # `segment` is "" in the node
+    np.testing.assert_allclose(outputs["sum"], expected_sum(POINTS, QUERY))
+
+
+def test_every_pattern_of_present_optional_inputs(run: Run) -> None:
+    segment = np.array([0, 1, 0, 1], np.int32)
+    for has_segment in (False, True):
+        for has_query in (False, True):
+            for has_weight in (False, True):
+                rows = 2 if has_query else 4
+                weight = np.linspace(1, 2, rows, dtype=np.float32)
+                inputs = {"points": POINTS}
+                inputs |= {"segment": segment} if has_segment else {}
+                inputs |= {"query": QUERY} if has_query else {}
+                inputs |= {"weight": weight} if has_weight else {}
+                counted = POINTS[segment == 0] if has_segment else POINTS
+                wanted = (counted.sum() + (QUERY if has_query else POINTS).sum(1)) * (weight if has_weight else 1)
+                np.testing.assert_allclose(run("NearestSum", inputs)["sum"], wanted, rtol=1e-6)
+
+
+def test_optional_output_left_out(fixture_library: Path) -> None:
+    points = helper.make_tensor_value_info("points", TensorProto.FLOAT, ["n", 3])
+    total = helper.make_tensor_value_info("sum", TensorProto.FLOAT, None)
+    for outputs in (["sum"], ["sum", ""]):
+        node = helper.make_node("NearestSum", ["points"], outputs, domain="fixture_ops")
+        result = session_of(fixture_library, [node], [points], [total]).run(None, {"points": POINTS})
+        np.testing.assert_allclose(result[0], expected_sum(POINTS, POINTS))
+
+
+@pytest.mark.parametrize(("dtype", "numpy_type"), [("f32", np.float32), ("i32", np.int32)])
+def test_data_dependent_size(run: Run, dtype: str, numpy_type: type) -> None:
+    x = np.array([3, -1, 0, 5, -2, 7]).astype(numpy_type)
+    outputs = run("KeepPositive", {"x": x}, {"T": dtype})
+    np.testing.assert_array_equal(outputs["values"], [3, 5, 7])
+    np.testing.assert_array_equal(outputs["places"], [0, 3, 5])
+    assert outputs["values"].dtype == numpy_type
+    assert run("KeepPositive", {"x": -x - 10}, {"T": dtype})["values"].shape == (0,)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize(("dtype", "numpy_type"), [("f32", np.float32), ("f64", np.float64), ("i64", np.int64)])
+def test_variadic_input(run: Run, count: int, dtype: str, numpy_type: type) -> None:
+    xs = [np.full((2, 3), i + 1, numpy_type) for i in range(count)]
+    np.testing.assert_array_equal(run("SumAll", {"xs": xs}, {"T": dtype})["y"], sum(xs))
+
+
+def test_variadic_inputs_must_agree(run: Run) -> None:
+    with pytest.raises(Exception, match=r"fixture_ops::SumAll: input 'xs': expected T\[\.\.\.\] with \.\.\. = \[2\], got f32\[3\]"):
+        run("SumAll", {"xs": [np.ones(2, np.float32), np.ones(3, np.float32)]}, {"T": "f32"})
+
+
+def test_row_status_and_whole_call_error(run: Run) -> None:
+    data = np.frombuffer(b"12x7-4", np.uint8)
+    outputs = run("ParseNumber", {"data": data, "ends": np.array([2, 3, 4, 4, 6], np.int32)})
+    np.testing.assert_array_equal(outputs["value"], [12, 0, 7, 0, -4])
+    np.testing.assert_array_equal(outputs["status"], [0, 1, 0, 1, 0])
+    with pytest.raises(Exception, match="ParseNumber: input 'ends': expected ascending ends up to 6, got 9 at 1"):
+        run("ParseNumber", {"data": data, "ends": np.array([2, 9], np.int32)})
+
+
+def test_strings_and_attributes_of_every_kind(run: Run) -> None:
+    texts = np.array([["ab", "grüß"], ["", "z"]], object)
+    shouted = run("Shout", {"texts": texts})["shouted"]
+    assert shouted.tolist() == [["AB!", "GRüß!"], ["!", "Z!"]]
+    shouted = run("Shout", {"texts": texts}, mark="?", words=["one", "two"], twice=True, letters="lower")["shouted"]
+    assert shouted.tolist() == [["ab one two??", "grüß one two??"], [" one two??", "z one two??"]]
+
+
+def test_expressions_and_scalars_as_sizes(run: Run) -> None:
+    image = np.arange(54, dtype=np.uint8).reshape(6, 9)
+    inputs = {"image": image, "row": np.zeros(18, np.uint8), "times": np.array(3, np.int64)}
+    outputs = run("Patches", inputs)
+    assert outputs["grid"].shape == (2, 3)
+    assert outputs["grid"][1, 2] == image[4:, 8:].sum()
+    assert outputs["tiled"].shape == (3, 9 - 6 + 6 % 4)
+    assert run("Patches", inputs, size=2)["grid"].shape == (3, 5)
+    with pytest.raises(Exception, match=r"input 'row': expected u8\[2\*w\] with 2\*w = 18, got u8\[17\]"):
+        run("Patches", inputs | {"row": np.zeros(17, np.uint8)})
+    with pytest.raises(Exception, match="'times' is a size: expected a number from 0, got -1"):
+        run("Patches", inputs | {"times": np.array(-1, np.int64)})
+    with pytest.raises(Exception, match="divided by zero"):
+        run("Patches", inputs, size=0)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("throws", "thrown by the kernel"),
+        ("throws_in_pool", "thrown in the pool"),
+        ("leaves_open", "left the size of output 'y' open"),
+        ("binds_too_much", r"made 'v' 4, which is not in 0\.\.3"),
+        ("asks_unknown", "asks for input 'nothing'"),
+        ("runs_out", "."),
+    ],
+)
+def test_a_misbehaving_kernel_is_an_error(run: Run, how: str, message: str) -> None:
+    with pytest.raises(Exception, match=f"(?s)fixture_ops::Misbehave: .*{message}"):
+        run("Misbehave", {"x": np.ones(3, np.float32)}, how=how)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({}, r"attribute 'how' is required: \{throws\|"),
+        ({"how": "dances"}, r"attribute 'how': expected \{throws\|.*\}, got 'dances'"),
+        ({"how": 3}, "attribute 'how': expected .* got a value of another type"),
+    ],
+)
+def test_bad_attributes_are_refused_when_the_model_loads(fixture_library: Path, attributes: dict[str, Any], message: str) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    node = helper.make_node("Misbehave", ["x"], ["y"], domain="fixture_ops", **attributes)
+    with pytest.raises(Exception, match=message):
+        session_of(fixture_library, [node], [x], [y])
+
+
+def test_wrong_dtypes_are_refused_when_the_model_loads(fixture_library: Path) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.DOUBLE, ["n"])
+    node = helper.make_node("KeepPositive", ["x"], ["values", "places"], domain="fixture_ops")
+    with pytest.raises(Exception, match=r"tensor\(double\)"):
+        session_of(fixture_library, [node], [x], [helper.make_tensor_value_info("values", TensorProto.DOUBLE, None)])
+
+
+def test_symbolic_shapes_propagate(fixture_library: Path) -> None:
+    points = helper.make_tensor_value_info("points", TensorProto.FLOAT, ["n", 3])
+    query = helper.make_tensor_value_info("query", TensorProto.FLOAT, ["queries", 3])
+    nodes = [
+        helper.make_node("NearestSum", ["points", "", "query"], ["sum", "count"], domain="fixture_ops"),
+        helper.make_node("SumAll", ["sum", "sum", "sum"], ["tripled"], domain="fixture_ops"),
+        helper.make_node("KeepPositive", ["tripled"], ["kept", "places"], domain="fixture_ops"),
+        helper.make_node("NearestSum", ["points"], ["own"], domain="fixture_ops"),
+    ]
+    names = {"tripled": TensorProto.FLOAT, "count": TensorProto.INT64, "kept": TensorProto.FLOAT, "own": TensorProto.FLOAT}
+    outputs = [helper.make_tensor_value_info(name, dtype, None) for name, dtype in names.items()]
+    session = session_of(fixture_library, nodes, [points, query], outputs)
+    shapes = {output.name: output.shape for output in session.get_outputs()}
+    assert shapes["tripled"] == ["queries"]
+    assert shapes["count"] == ["queries"]
+    assert shapes["own"] == ["n"]
+    assert len(shapes["kept"]) == 1 and not isinstance(shapes["kept"][0], int)
+
+
+@pytest.mark.parametrize("element", [TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE])
+def test_one_name_holds_several_dtypes_and_infers_them(library: Path, element: int) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])
+    nodes = [
+        helper.make_node("Cast", ["x"], ["cast"], to=element),
+        helper.make_node("Mish", ["cast"], ["a"], domain="opgate"),
+        helper.make_node("Mish", ["a"], ["b"], domain="opgate"),
+        helper.make_node("Cast", ["b"], ["y"], to=TensorProto.FLOAT),
+    ]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    session = session_of(library, nodes, [x], [y])
+    assert session.get_outputs()[0].shape == ["n", 3]
+    assert session.run(None, {"x": np.ones((2, 3), np.float32)})[0][0, 0] == pytest.approx(0.7254791, rel=2e-2)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_parallel_for_covers_every_element_once(library: Path, threads: int) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    node = helper.make_node("LeakyRelu", ["x"], ["y"], domain="opgate", alpha=0.5)
+    session = session_of(library, [node], [x], [y], intra_op_num_threads=threads)
+    for size in (1, 16_383, 16_385, 100_003, 5_000_011):
+        values = np.random.default_rng(size).standard_normal(size).astype(np.float32)
+        np.testing.assert_array_equal(session.run(None, {"x": values})[0], np.where(values < 0, values * np.float32(0.5), values))
+
+
+def test_two_libraries_of_different_domains_in_one_session(library: Path, fixture_library: Path) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
+    nodes = [
+        helper.make_node("LeakyRelu", ["x"], ["h"], domain="opgate"),
+        helper.make_node("SumAll", ["h", "x"], ["y"], domain="fixture_ops"),
+    ]
+    graph = helper.make_graph(nodes, "g", [x], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    opsets = [helper.make_opsetid("opgate", 1), helper.make_opsetid("fixture_ops", 1)]
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(str(library))
+    options.register_custom_ops_library(str(fixture_library))
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(session.run(None, {"x": np.array([1, 2], np.float32)})[0], [2, 4])
+
+
+def test_out_of_tree_ops_are_all_in_the_table(fixture_library: Path) -> None:
+    names = [op.name for op in read_table(fixture_library)]
+    assert names == ["KeepPositive", "Misbehave", "NearestSum", "ParseNumber", "Patches", "Shout", "SumAll"]
+
+
+def test_names_of_sizes_propagate_past_an_absent_input(op_named: Callable[[str], Op], fixture_library: Path) -> None:
+    case = Case("x", {"points": POINTS, "query": QUERY})
+    one = one_node_model(op_named("NearestSum"), case, {}, static=False)
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(str(fixture_library))
+    session = ort.InferenceSession(one.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    assert [output.shape for output in session.get_outputs()] == [["query_0"], ["query_0"]]
+
+
+def test_an_unknown_rank_is_not_taken_for_a_scalar(library: Path) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
+    nodes = [helper.make_node("Mish", ["x"], ["h"], domain="opgate"), helper.make_node("Relu", ["h"], ["y"])]
+    session = session_of(library, nodes, [x], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    for shape in ((), (3,), (2, 3, 4)):
+        assert session.run(None, {"x": np.ones(shape, np.float32)})[0].shape == shape
