@@ -1,0 +1,1 @@
+"""The gateway: a Triton model repository served over HTTP and gRPC."""

@@ -1,0 +1,1 @@
+"""What a client sees: HTTP and gRPC, the friendly door, administration."""

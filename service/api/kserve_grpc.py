@@ -1,0 +1,189 @@
+"""The KServe v2 service over gRPC, with health and reflection, on the event loop of the HTTP server."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from service.api.status import GRPC
+from service.errors import Kind, ServingError
+from service.execution.spec import ModelSpec, TensorSpec
+from service.gateway import EXTENSIONS, Gateway, package_version
+from service.telemetry.protocol import model_statistics
+from service.wire.kserve_grpc import decode, encode
+
+logger = logging.getLogger("opgate.grpc")
+SERVICE = "inference.GRPCInferenceService"
+
+
+async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: ServingError) -> None:
+    await context.abort(GRPC[error.kind], error.message)
+
+
+class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """The RPCs that are served. The others answer UNIMPLEMENTED by name: see `_refuse_others`."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def ServerLive(self, request: Any, context: Any) -> Any:
+        """Whether the process answers."""
+        return service_pb2.ServerLiveResponse(live=True)
+
+    async def ServerReady(self, request: Any, context: Any) -> Any:
+        """Whether requests should be sent here."""
+        return service_pb2.ServerReadyResponse(ready=self._gateway.is_ready())
+
+    async def ModelReady(self, request: Any, context: Any) -> Any:
+        """Whether a model can serve. NOT_FOUND for one that isn't in the repository."""
+        try:
+            self._gateway.find(request.name, request.version)
+        except ServingError as error:
+            if error.kind is not Kind.UNAVAILABLE:
+                await _abort(context, error)
+            return service_pb2.ModelReadyResponse(ready=False)
+        return service_pb2.ModelReadyResponse(ready=True)
+
+    async def ServerMetadata(self, request: Any, context: Any) -> Any:
+        """Name, version and extensions."""
+        return service_pb2.ServerMetadataResponse(name="opgate", version=package_version(), extensions=EXTENSIONS)
+
+    async def ModelMetadata(self, request: Any, context: Any) -> Any:
+        """Names, types and shapes of a model."""
+        spec = await self._spec(request, context)
+        return service_pb2.ModelMetadataResponse(
+            name=spec.name,
+            versions=[str(number) for number in self._gateway.catalog.versions(spec.name)],
+            platform=spec.platform,
+            inputs=[_tensor(spec, tensor) for tensor in spec.inputs.values()],
+            outputs=[_tensor(spec, tensor) for tensor in spec.outputs.values()],
+        )
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:
+        """The completed config of a model."""
+        try:
+            model = self._gateway.find(request.name, request.version).model
+        except ServingError as error:
+            await _abort(context, error)
+        return service_pb2.ModelConfigResponse(config=model.config)
+
+    async def ModelStatistics(self, request: Any, context: Any) -> Any:
+        """Counts and durations of one model, or of all."""
+        catalog = self._gateway.catalog
+        try:
+            if not request.name:
+                models = list(catalog.models())
+            elif request.version:
+                models = [self._gateway.find(request.name, request.version).model]
+            else:
+                self._gateway.find(request.name)
+                models = [self._gateway.find(request.name, str(n)).model for n in catalog.versions(request.name)]
+        except ServingError as error:
+            await _abort(context, error)
+        return service_pb2.ModelStatisticsResponse(model_stats=[model_statistics(model) for model in models])
+
+    async def RepositoryIndex(self, request: Any, context: Any) -> Any:
+        """What the repository holds, with state and reason."""
+        response = service_pb2.RepositoryIndexResponse()
+        for name, version, state, reason in self._gateway.catalog.index():
+            if state == "READY" or not request.ready:
+                response.models.add(name=name, version=version, state=state, reason=reason)
+        return response
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:
+        """Runs a model."""
+        gateway = self._gateway
+        try:
+            served = gateway.find(request.model_name, request.model_version)
+            spec = served.model.spec
+            try:
+                made = decode(request, spec, gateway.limits)
+            except ServingError as error:
+                served.model.statistics.failed(error.kind.value, 0)
+                raise
+            await gateway.infer(served.model, made)
+            return encode(made, spec)
+        except ServingError as error:
+            await _abort(context, error)
+        except Exception as error:
+            logger.exception("a ModelInfer call failed")
+            await context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
+
+    async def _spec(self, request: Any, context: Any) -> ModelSpec:
+        try:
+            return self._gateway.find(request.name, request.version).model.spec
+        except ServingError as error:
+            await _abort(context, error)
+            raise
+
+
+def _tensor(spec: ModelSpec, tensor: TensorSpec) -> Any:
+    return service_pb2.ModelMetadataResponse.TensorMetadata(
+        name=tensor.name, datatype=tensor.datatype.name, shape=spec.wire_shape(tensor)
+    )
+
+
+def _refuse_others(service: InferenceService) -> None:
+    """Gives every RPC that isn't served an answer that says so."""
+    methods = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
+    for name in (method.name for method in methods):
+        if getattr(type(service), name) is getattr(service_pb2_grpc.GRPCInferenceServiceServicer, name):
+            setattr(service, name, _refusal(name))
+
+
+def _refusal(name: str) -> Any:
+    text = f"{name} is not supported by this server"
+
+    async def refuse(request: Any, context: Any) -> Any:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, text)
+
+    async def refuse_stream(request: Any, context: Any) -> Any:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, text)
+        yield  # makes it the async generator that a streaming RPC needs
+
+    return refuse_stream if name == "ModelStreamInfer" else refuse
+
+
+class GrpcServer:
+    """The listening server."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        settings = gateway.settings
+        self._gateway = gateway
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", settings.max_body_bytes),
+                ("grpc.max_send_message_length", -1),
+                # Without it a second server on the same port would silently take half of the connections.
+                ("grpc.so_reuseport", 0),
+            ]
+        )
+        service = InferenceService(gateway)
+        _refuse_others(service)
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, self._server)
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+        )
+        host = settings.grpc_host or settings.http_host
+        self.port = self._server.add_insecure_port(f"{f'[{host}]' if ':' in host else host}:{settings.grpc_port}")
+
+    async def start(self) -> None:
+        """Starts to listen, and tells health what the gateway says."""
+        state = health_pb2.HealthCheckResponse.SERVING
+        if not self._gateway.is_ready():
+            state = health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", SERVICE):
+            await self._health.set(name, state)
+        await self._server.start()
+
+    async def stop(self, seconds: float) -> None:
+        """Health says NOT_SERVING, new calls are refused, those under way get `seconds` to end."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(seconds)

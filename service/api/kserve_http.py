@@ -1,0 +1,186 @@
+"""The KServe v2 routes over ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from tritonclient.grpc import service_pb2
+
+from service.api.status import HTTP, error_body, error_headers
+from service.errors import Kind, ServingError, invalid
+from service.execution.spec import TensorSpec
+from service.gateway import EXTENSIONS, Gateway, package_version
+from service.repository.loader import LoadedModel
+from service.telemetry.protocol import model_statistics
+from service.wire.compression import compress, decompress, wanted_encoding
+from service.wire.kserve_json import encode
+from service.wire.proto_json import to_plain
+
+JSON = "application/json"
+# Bodies over this are compressed and decompressed off the event loop.
+_OFF_LOOP_BYTES = 65536
+
+
+def answer(content: Any, status: int = 200) -> Response:
+    """A JSON response."""
+    return Response(orjson.dumps(content), status, media_type=JSON)
+
+
+def error_response(error: ServingError, retry_after: int) -> Response:
+    """The response of an error."""
+    headers = dict(error_headers(error, retry_after))
+    return Response(error_body(error.message), HTTP[error.kind], headers, media_type=JSON)
+
+
+async def read_body(request: Request, limit: int, decompressed_limit: int) -> bytes:
+    """The body, decompressed. Raises ServingError (TOO_LARGE) before reading where its length is announced."""
+    announced = request.headers.get("content-length")
+    too_large = ServingError(Kind.TOO_LARGE, f"the body is over the limit of {limit} bytes")
+    if announced is not None and announced.isdecimal() and int(announced) > limit:
+        raise too_large
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise too_large
+        parts.append(part)
+    body = b"".join(parts)
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding in ("identity", ""):
+        return body
+    if len(body) > _OFF_LOOP_BYTES // 16:
+        return await asyncio.to_thread(decompress, body, encoding, decompressed_limit)
+    return decompress(body, encoding, decompressed_limit)
+
+
+def _metadata(tensor: TensorSpec, shape: list[int]) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype.name, "shape": shape}
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """The routes of one gateway."""
+    routes = APIRouter()
+    settings = gateway.settings
+
+    def known(request: Request) -> LoadedModel:
+        return gateway.find(*_named(request)).model
+
+    async def live() -> Response:
+        return Response(status_code=200)
+
+    async def ready() -> Response:
+        if gateway.is_ready():
+            return Response(status_code=200)
+        failed = ", ".join(gateway.catalog.unavailable())
+        text = "the server is shutting down" if gateway.draining else f"not every model is available: {failed}"
+        return Response(error_body(text), 400, media_type=JSON)
+
+    async def server_metadata() -> Response:
+        return answer({"name": "opgate", "version": package_version(), "extensions": EXTENSIONS})
+
+    async def model_metadata(request: Request) -> Response:
+        spec = known(request).spec
+        return answer(
+            {
+                "name": spec.name,
+                "versions": [str(number) for number in gateway.catalog.versions(spec.name)],
+                "platform": spec.platform,
+                "inputs": [_metadata(tensor, spec.wire_shape(tensor)) for tensor in spec.inputs.values()],
+                "outputs": [_metadata(tensor, spec.wire_shape(tensor)) for tensor in spec.outputs.values()],
+            }
+        )
+
+    async def model_ready(request: Request) -> Response:
+        try:
+            known(request)
+        except ServingError as error:
+            if error.kind is Kind.UNAVAILABLE:
+                raise ServingError(Kind.NOT_READY, error.message) from error
+            raise
+        return Response(status_code=200)
+
+    async def model_config(request: Request) -> Response:
+        made = to_plain(known(request).config)
+        made.setdefault("max_batch_size", 0)
+        return answer(made)
+
+    async def statistics(request: Request) -> Response:
+        model, version = _named(request)
+        if not model:
+            models = list(gateway.catalog.models())
+        elif version:
+            models = [known(request)]
+        else:
+            known(request)
+            models = [gateway.find(model, str(number)).model for number in gateway.catalog.versions(model)]
+        message = service_pb2.ModelStatisticsResponse(model_stats=[model_statistics(m) for m in models])
+        return answer(to_plain(message, with_defaults=True))
+
+    async def index(request: Request) -> Response:
+        body = await read_body(request, 65536, 65536)
+        only_ready = False
+        if body:
+            try:
+                options = orjson.loads(body)
+            except orjson.JSONDecodeError as error:
+                raise invalid(f"the request is not valid JSON: {error}") from None
+            only_ready = isinstance(options, dict) and options.get("ready") is True
+        rows = [
+            {"name": name, "version": number, "state": state, "reason": reason}
+            for name, number, state, reason in gateway.catalog.index()
+            if state == "READY" or not only_ready
+        ]
+        return answer(rows)
+
+    async def infer(request: Request) -> Response:
+        model, version = _named(request)
+        body = await read_body(request, settings.max_body_bytes, settings.max_decompressed_bytes)
+        served, made = gateway.decode(model, version, body, _header_length(request))
+        await gateway.infer(served.model, made)
+        header_length, parts = encode(made)
+        headers = {}
+        if header_length is not None:
+            headers["Inference-Header-Content-Length"] = str(header_length)
+        media = JSON if header_length is None else "application/octet-stream"
+        encoding = wanted_encoding(request.headers.get("accept-encoding", ""))
+        if encoding:
+            headers["Content-Encoding"] = encoding
+            content = await asyncio.to_thread(compress, parts, encoding)
+        else:
+            content = b"".join(parts)
+        return Response(content, 200, headers, media_type=media)
+
+    def add(path: str, endpoint: Callable[..., Awaitable[Response]], method: str = "GET") -> None:
+        # The schema at /docs is made from the models instead: see service.api.openapi.
+        routes.add_api_route(path, endpoint, methods=[method], include_in_schema=False)
+
+    add("/v2/health/live", live)
+    add("/v2/health/ready", ready)
+    add("/v2", server_metadata)
+    add("/v2/models/stats", statistics)
+    add("/v2/repository/index", index, "POST")
+    for prefix in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+        add(prefix, model_metadata)
+        add(prefix + "/ready", model_ready)
+        add(prefix + "/config", model_config)
+        add(prefix + "/stats", statistics)
+        add(prefix + "/infer", infer, "POST")
+    return routes
+
+
+def _named(request: Request) -> tuple[str, str]:
+    return request.path_params.get("model", ""), request.path_params.get("version", "")
+
+
+def _header_length(request: Request) -> int | None:
+    text = request.headers.get("inference-header-content-length")
+    if text is None:
+        return None
+    if not text.isdecimal() or len(text) > 18:
+        raise invalid(f"Inference-Header-Content-Length: expected a number of bytes, got '{text[:40]}'")
+    return int(text)

@@ -1,0 +1,340 @@
+"""uvicorn's HTTP/1.1 connection with a short way for infer requests: no ASGI cycle, no task, no copy of a large body.
+
+All that isn't a plain POST to an infer route (other routes, chunked or compressed bodies, pipelined requests, bodies over
+the limit) goes uvicorn's usual way to the ASGI application, whose infer route answers the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import Any
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from service.api.body import BodyReader, aligned_buffer
+from service.api.status import HTTP, error_body, error_headers
+from service.errors import ServingError, internal
+from service.execution.request import Request
+from service.gateway import Gateway
+from service.wire.compression import wanted_encoding
+from service.wire.kserve_json import encode, size_of
+from service.wire.tensors import Bytes
+
+logger = logging.getLogger("opgate.http")
+
+_INFER = re.compile(rb"/v2/models/([A-Za-z0-9_.~-]+)(?:/versions/([0-9]{1,18}))?/infer")
+_MAX_ROUTES = 1024
+# Up to here joining the parts of an answer and writing once is cheaper than several writes.
+_JOIN_BYTES = 65536
+
+
+class _NoEvent:
+    """Stands where uvicorn wakes the ASGI task of a lost connection."""
+
+    def set(self) -> None:
+        return None
+
+
+class InferCycle:
+    """One infer request on a connection, with the attributes that uvicorn's connection looks at."""
+
+    __slots__ = ("body", "disconnected", "filled", "header_length", "keep_alive", "length", "message_event", "owner",
+                 "request", "response_complete", "route")  # fmt: skip
+
+    def __init__(
+        self, owner: InferProtocol, route: tuple[str, str], length: int, header_length: int | None, keep_alive: bool
+    ) -> None:
+        self.owner = owner
+        self.route = route
+        self.length = length
+        self.header_length = header_length
+        self.keep_alive = keep_alive
+        self.body: Bytes | None = None
+        self.filled = 0
+        self.request: Request | None = None
+        self.disconnected = False
+        self.response_complete = False
+        self.message_event = _NO_EVENT
+
+    def feed(self, data: bytes) -> None:
+        """A piece of the body that came with the head."""
+        if self.body is None:
+            if len(data) == self.length:
+                self.body = data
+                self.filled = self.length
+                return
+            self.body = aligned_buffer(self.length, self.header_length or 0)
+        end = self.filled + len(data)
+        memoryview(self.body)[self.filled : end] = data
+        self.filled = end
+
+    def start(self) -> None:
+        """The body is complete: parse and submit. The answer may be written before this returns."""
+        gateway = self.owner.gateway
+        try:
+            name, version = self.route
+            served, request = gateway.decode(name, version, b"" if self.body is None else self.body, self.header_length)
+            self.request = request
+            gateway.submit(served.model, request, self.finish)
+        except ServingError as error:
+            self.refuse(error)
+        except Exception as error:
+            logger.exception("an infer request failed")
+            self.refuse(internal(f"{type(error).__name__}: {error}"))
+
+    def finish(self, request: Request) -> None:
+        """The request's callback."""
+        self.owner.gateway.leave()
+        if self.owner.transport.is_closing():
+            self.response_complete = True
+            return
+        if request.error is not None:
+            self.refuse(request.error)
+            return
+        try:
+            header_length, parts = encode(request)
+        except Exception as error:
+            logger.exception("an answer could not be written")
+            self.refuse(internal(f"{type(error).__name__}: {error}"))
+            return
+        if header_length is None:
+            head = b"content-type: application/json\r\n"
+        else:
+            head = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n" % header_length
+        self._write(200, head, parts)
+
+    def refuse(self, error: ServingError) -> None:
+        """Answers with an error."""
+        head = b"content-type: application/json\r\n"
+        for name, value in error_headers(error, self.owner.gateway.settings.retry_after):
+            head += f"{name}: {value}\r\n".encode("latin-1")
+        self._write(HTTP[error.kind], head, [error_body(error.message)])
+
+    def _write(self, status: int, head: bytes, parts: list[bytes | memoryview]) -> None:
+        owner = self.owner
+        size = size_of(parts)
+        start = b"%b%bcontent-length: %d\r\n%b%b\r\n" % (
+            STATUS_LINE[status],
+            head,
+            size,
+            owner.default_headers(),
+            b"" if self.keep_alive else b"connection: close\r\n",
+        )
+        if size <= _JOIN_BYTES:
+            owner.transport.write(b"".join((start, *parts)))
+        else:
+            owner.transport.writelines((start, *parts))
+        self.response_complete = True
+        self.body = None
+        if not self.keep_alive:
+            owner.transport.close()
+        owner.on_response_complete()
+
+
+_NO_EVENT = _NoEvent()
+
+
+class InferProtocol(HttpToolsProtocol):
+    """uvicorn's connection, for `uvicorn.Config(http=...)`. Made for one Gateway by `protocol_class`."""
+
+    gateway: Gateway
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._routes: dict[bytes, tuple[str, str]] = self._shared_routes
+        self._reader: BodyReader | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle_since = self.loop.time()
+        self._head_bytes = 0
+        self._in_head = False
+        self._default: tuple[Any, bytes] = (None, b"")
+
+    _shared_routes: dict[bytes, tuple[str, str]]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._arm(self.timeout_keep_alive)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        self._reader = None
+        cycle: Any = self.cycle
+        if isinstance(cycle, InferCycle) and cycle.request is not None and not cycle.response_complete:
+            cycle.request.cancelled = True
+        super().connection_lost(exc)
+        if isinstance(cycle, InferCycle) and cycle.request is None:
+            cycle.response_complete = True  # nothing was submitted, nothing will end it
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self.gateway.settings.max_header_bytes and not self.transport.is_closing():
+                self._refuse_head()
+            return
+        cycle: Any = self.cycle
+        if type(cycle) is InferCycle and cycle.request is None and not cycle.response_complete:
+            if cycle.filled < cycle.length and not self.transport.is_closing():
+                self._read_body(cycle)
+
+    def _refuse_head(self) -> None:
+        body = error_body(f"the request's head is over the limit of {self.gateway.settings.max_header_bytes} bytes")
+        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[431] + head + body)
+        self.transport.close()
+
+    def _read_body(self, cycle: InferCycle) -> None:
+        """Lends the transport to a reader that fills the rest of the request's own buffer."""
+        if cycle.body is None:
+            cycle.body = aligned_buffer(cycle.length, cycle.header_length or 0)
+
+        def complete() -> None:
+            self._reader = None
+            self.transport.set_protocol(self)
+            # The old parser still waits for the body that it never saw.
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            cycle.filled = cycle.length
+            cycle.start()
+
+        view = memoryview(cycle.body)  # type: ignore[arg-type]
+        self._reader = BodyReader(self, view, cycle.filled, complete, self.loop.time())
+        self.transport.set_protocol(self._reader)
+
+    # What the parser calls.
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+        self._in_head = True
+        self._head_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        if self._take():
+            return
+        url, headers = self.url, self.headers
+        super().on_message_begin()
+        self._in_head = False
+        self.url = url
+        self.headers.extend(headers)
+        self.expect_100_continue = any(n == b"expect" and v.lower() == b"100-continue" for n, v in headers)
+        super().on_headers_complete()
+
+    def _take(self) -> bool:
+        """Starts an InferCycle where the request can go the short way."""
+        parser = self.parser
+        if parser.get_method() != b"POST":
+            return False
+        route = self._routes.get(self.url) or self._route(self.url)
+        previous: Any = self.cycle
+        if route is None or (previous is not None and not previous.response_complete) or self.flow.write_paused:
+            return False
+        length = -1
+        header_length: int | None = None
+        expect = False
+        for name, value in self.headers:
+            if name == b"content-length":
+                length = int(value) if value.isdigit() else -1
+            elif name == b"inference-header-content-length":
+                if not value.isdigit() or len(value) > 18:
+                    return False
+                header_length = int(value)
+            elif name == b"expect":
+                if value.lower() != b"100-continue":
+                    return False
+                expect = True
+            elif name == b"accept-encoding":
+                if wanted_encoding(value.decode("latin-1")):
+                    return False
+            elif name in (b"content-encoding", b"transfer-encoding", b"upgrade"):
+                return False
+        if not 0 <= length <= self.gateway.settings.max_body_bytes:
+            return False
+        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        self.cycle = InferCycle(self, route, length, header_length, keep_alive)  # type: ignore[assignment]
+        if expect:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return True
+
+    def _route(self, url: bytes) -> tuple[str, str] | None:
+        found = _INFER.fullmatch(url)
+        if found is None:
+            return None
+        route = (found[1].decode(), (found[2] or b"").decode())
+        if len(self._routes) < _MAX_ROUTES:
+            self._routes[url] = route
+        return route
+
+    def on_body(self, body: bytes) -> None:
+        cycle: Any = self.cycle
+        if type(cycle) is InferCycle:
+            cycle.feed(body)
+        else:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        cycle: Any = self.cycle
+        if type(cycle) is InferCycle:
+            cycle.start()
+        else:
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """As uvicorn's, but one timer a connection that is looked at, instead of one a response."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self._idle_since = self.loop.time()
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+
+    def _unset_keepalive_if_required(self) -> None:
+        return None
+
+    def _arm(self, seconds: float) -> None:
+        self._idle_timer = self.loop.call_later(max(seconds, 0.05), self._look)
+
+    def _look(self) -> None:
+        """Closes a connection that has been idle, or owes a body, for too long."""
+        now = self.loop.time()
+        if self._reader is not None:
+            left = self._reader.last_byte + self.gateway.settings.body_timeout - now
+        elif self.cycle is None or self.cycle.response_complete:
+            left = self._idle_since + self.timeout_keep_alive - now
+        else:
+            left = float(self.timeout_keep_alive)
+        if left <= 0:
+            self.transport.close()
+        else:
+            self._arm(min(left, float(self.timeout_keep_alive)))
+
+    def default_headers(self) -> bytes:
+        """The headers of every answer, joined anew when uvicorn changes them, once a second."""
+        headers = self.server_state.default_headers
+        if self._default[0] is not headers:
+            self._default = (headers, b"".join(b"%b: %b\r\n" % pair for pair in headers))
+        return self._default[1]
+
+
+def protocol_class(gateway: Gateway) -> type[InferProtocol]:
+    """The connection class of one gateway: uvicorn makes connections without a place for arguments."""
+    return type("GatewayProtocol", (InferProtocol,), {"gateway": gateway, "_shared_routes": {}})

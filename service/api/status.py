@@ -1,0 +1,51 @@
+"""The one mapping of `service.errors` to HTTP status codes and to gRPC codes."""
+
+from __future__ import annotations
+
+import grpc
+import orjson
+
+from service.errors import Kind, ServingError
+
+HTTP: dict[Kind, int] = {
+    Kind.INVALID: 400,
+    Kind.NOT_FOUND: 404,
+    Kind.NOT_READY: 400,
+    Kind.UNAVAILABLE: 503,
+    Kind.TOO_LARGE: 413,
+    Kind.UNSUPPORTED: 501,
+    Kind.MEDIA_TYPE: 415,
+    Kind.NOT_ACCEPTABLE: 406,
+    Kind.OVERLOADED: 503,
+    Kind.DEADLINE: 504,
+    Kind.CANCELED: 499,
+    Kind.INTERNAL: 500,
+}
+
+GRPC: dict[Kind, grpc.StatusCode] = {
+    Kind.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    Kind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Kind.NOT_READY: grpc.StatusCode.UNAVAILABLE,
+    Kind.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    Kind.TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Kind.UNSUPPORTED: grpc.StatusCode.UNIMPLEMENTED,
+    Kind.MEDIA_TYPE: grpc.StatusCode.INVALID_ARGUMENT,
+    Kind.NOT_ACCEPTABLE: grpc.StatusCode.INVALID_ARGUMENT,
+    Kind.OVERLOADED: grpc.StatusCode.UNAVAILABLE,
+    Kind.DEADLINE: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Kind.CANCELED: grpc.StatusCode.CANCELLED,
+    Kind.INTERNAL: grpc.StatusCode.INTERNAL,
+}
+
+
+def error_body(message: str) -> bytes:
+    """The JSON body of every HTTP error."""
+    try:
+        return orjson.dumps({"error": message})
+    except orjson.JSONEncodeError:  # lone surrogates, from an engine's message
+        return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
+
+
+def error_headers(error: ServingError, retry_after: int) -> list[tuple[str, str]]:
+    """Headers that belong to the error: Retry-After where trying again makes sense."""
+    return [("retry-after", str(retry_after))] if error.kind is Kind.OVERLOADED else []

@@ -1,0 +1,154 @@
+"""The process: loads the repository, listens on HTTP and gRPC, ends cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from service.api import admin, kserve_http
+from service.api.kserve_grpc import GrpcServer
+from service.api.protocol import protocol_class
+from service.api.status import error_body
+from service.errors import ServingError
+from service.gateway import Gateway, package_version
+from service.settings import Settings
+from service.telemetry import logs
+
+logger = logging.getLogger("opgate")
+
+
+def create_app(gateway: Gateway) -> FastAPI:
+    """The ASGI application of a loaded gateway; works under any ASGI server."""
+    app = FastAPI(title="opgate", version=package_version())
+    retry_after = gateway.settings.retry_after
+
+    @app.exception_handler(ServingError)
+    async def on_serving_error(request: Request, error: ServingError) -> Response:
+        return kserve_http.error_response(error, retry_after)
+
+    @app.exception_handler(HTTPException)
+    async def on_http_error(request: Request, error: HTTPException) -> Response:
+        text = error.detail if error.status_code != 404 else f"no route {request.method} {request.url.path}"
+        headers = dict(error.headers or {})
+        return Response(error_body(text), error.status_code, headers, media_type="application/json")
+
+    @app.exception_handler(RequestValidationError)
+    async def on_validation_error(request: Request, error: RequestValidationError) -> Response:
+        return Response(error_body(str(error)), 400, media_type="application/json")
+
+    @app.exception_handler(Exception)
+    async def on_error(request: Request, error: Exception) -> Response:
+        return Response(error_body(f"{type(error).__name__}: {error}"), 500, media_type="application/json")
+
+    app.include_router(kserve_http.router(gateway))
+    app.include_router(admin.router(gateway))
+    return app
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn without its signal handlers: the process has one pair for both servers, and ends with 0."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _http_server(gateway: Gateway) -> _HttpServer:
+    settings = gateway.settings
+    return _HttpServer(
+        uvicorn.Config(
+            create_app(gateway),
+            http=protocol_class(gateway),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=settings.access_log,
+            server_header=False,
+            timeout_keep_alive=settings.keep_alive_timeout,
+            timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout)),
+        )
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.create_server((host, port), family=family, backlog=2048)
+    made.setblocking(False)
+    return made
+
+
+async def serve(gateway: Gateway) -> None:
+    """Serves a loaded gateway until SIGTERM or SIGINT, then finishes what was accepted."""
+    settings = gateway.settings
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    http = _http_server(gateway) if settings.http else None
+
+    def on_signal() -> None:
+        if stop.is_set() and http is not None:
+            http.force_exit = True
+        gateway.draining = True
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    rpc = GrpcServer(gateway) if settings.grpc else None
+    listening: dict[str, int] = {}
+    serving: asyncio.Task[None] | None = None
+    if http is not None:
+        bound = _listen(settings.http_host, settings.http_port)
+        listening["http_port"] = bound.getsockname()[1]
+        serving = asyncio.create_task(http.serve(sockets=[bound]))
+        while not http.started and not serving.done():
+            await asyncio.sleep(0.005)
+    if rpc is not None:
+        await rpc.start()
+        listening["grpc_port"] = rpc.port
+    # What start-up made lives as long as the process: the collector need not walk it again.
+    gc.collect()
+    gc.freeze()
+    logger.info("listening", extra={"host": settings.http_host, **listening})
+    await stop.wait()
+    logger.info("stopping", extra={"running": gateway.running})
+    if http is not None:
+        http.should_exit = True
+    await asyncio.gather(
+        *([serving] if serving is not None else []),
+        *([rpc.stop(settings.shutdown_timeout)] if rpc is not None else []),
+    )
+    if not await gateway.drain(settings.shutdown_timeout):
+        logger.warning("stopped with %d requests unfinished", gateway.running)
+        return
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(gateway.catalog.close(), settings.shutdown_timeout + 1)
+    logger.info("stopped")
+
+
+def run(settings: Settings) -> int:
+    """Loads and serves. Returns the exit status: 0 after a clean stop, 1 where it can't start."""
+    logs.configure(settings.log_level, settings.log_format)
+    gateway = Gateway(settings)
+    try:
+        gateway.catalog.load_all()
+    except ServingError as error:
+        logger.error("%s", error.message)
+        return 1
+    import uvloop
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(gateway))
+    except (OSError, RuntimeError) as error:
+        logger.error("the server can't start: %s", error)
+        return 1
+    return 0

@@ -1,0 +1,1 @@
+"""Queue, batcher, ONNX Runtime sessions, pipelines. Knows nothing of HTTP or gRPC."""

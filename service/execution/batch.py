@@ -1,0 +1,181 @@
+"""Several requests as one run: assemble their inputs, split the outputs, find the guilty when it fails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from time import perf_counter_ns, thread_time_ns
+
+import numpy as np
+
+from service.errors import Kind, ServingError, internal, invalid
+from service.execution.request import Array, Request
+from service.execution.session import Session
+from service.execution.spec import BatchInputSpec, ModelSpec, TensorSpec
+
+
+class Batch:
+    """Requests that run together, and the times of the run. Filled by one thread, read by the loop afterwards."""
+
+    __slots__ = (
+        "cpu_ns", "executions", "formed_ns", "infer_end_ns", "infer_start_ns", "on_loop", "requests", "rows", "wall_ns",
+    )  # fmt: skip
+
+    def __init__(self, requests: list[Request], rows: int) -> None:
+        self.requests = requests
+        self.rows = rows
+        self.formed_ns = perf_counter_ns()
+        self.infer_start_ns = 0
+        self.infer_end_ns = 0
+        self.wall_ns = 0
+        self.cpu_ns = 0
+        self.executions = 0
+        self.on_loop = False
+
+
+def execute(session: Session, spec: ModelSpec, batch: Batch) -> None:
+    """Runs a batch and sets each request's result or error. Raises nothing.
+
+    A batch of several that fails is run again request by request, so that only the guilty fails.
+    """
+    cpu = thread_time_ns()
+    requests = batch.requests
+    try:
+        _run(session, spec, batch, requests)
+    except Exception as error:
+        if len(requests) == 1:
+            requests[0].error = _as_serving_error(spec, error)
+        else:
+            for request in requests:
+                try:
+                    _run(session, spec, batch, [request])
+                except Exception as alone:
+                    request.error = _as_serving_error(spec, alone)
+    end = perf_counter_ns()
+    if not batch.infer_end_ns:
+        batch.infer_start_ns = batch.infer_start_ns or end
+        batch.infer_end_ns = end
+    batch.wall_ns = end - batch.formed_ns
+    batch.cpu_ns = thread_time_ns() - cpu
+
+
+def _as_serving_error(spec: ModelSpec, error: Exception) -> ServingError:
+    if isinstance(error, ServingError):
+        return ServingError(error.kind, f"model '{spec.name}': {error.message}")
+    return internal(f"model '{spec.name}' failed: {type(error).__name__}: {error}")
+
+
+def _run(session: Session, spec: ModelSpec, batch: Batch, requests: list[Request]) -> None:
+    feeds = assemble(spec, requests)
+    wanted = requests[0].outputs
+    status = spec.row_status
+    names = wanted if status is None or status.output in wanted else (*wanted, status.output)
+    batch.executions += 1
+    batch.infer_start_ns = perf_counter_ns()
+    arrays = session.run(names, feeds)
+    batch.infer_end_ns = perf_counter_ns()
+    split(spec, requests, names, arrays)
+
+
+def assemble(spec: ModelSpec, requests: Sequence[Request]) -> dict[str, Array]:
+    """The arrays that the model gets: rows of all requests in order; a single request's arrays are not copied."""
+    feeds: dict[str, Array] = {}
+    first = requests[0]
+    for name in first.inputs:
+        tensor = spec.inputs[name]
+        if tensor.ragged:
+            flat = [request.inputs[name].reshape(-1) for request in requests]
+            feeds[name] = flat[0] if len(flat) == 1 else np.concatenate(flat)
+        else:
+            array = (
+                first.inputs[name]
+                if len(requests) == 1
+                else np.concatenate([request.inputs[name] for request in requests])
+            )
+            feeds[name] = array if tensor.reshape is None else array.reshape(_inner_shape(spec, tensor, array.shape))
+    for made in spec.batch_inputs:
+        feeds[made.name] = _batch_input(made, requests)
+    return feeds
+
+
+def _inner_shape(spec: ModelSpec, tensor: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The model's own shape of an input that has `reshape`: its variable sizes are taken in order."""
+    inner = shape[1:] if spec.batched else shape
+    variable = iter([size for want, size in zip(tensor.dims, inner, strict=True) if want == -1])
+    new = tuple(next(variable) if size == -1 else size for size in tensor.reshape or ())
+    return (shape[0], *new) if spec.batched else new
+
+
+def _row_sizes(requests: Sequence[Request], source: str) -> list[int]:
+    """Elements of each row of a ragged input."""
+    sizes: list[int] = []
+    for request in requests:
+        shape = request.inputs[source].shape
+        sizes.extend([math.prod(shape[1:])] * shape[0])
+    return sizes
+
+
+def _batch_input(made: BatchInputSpec, requests: Sequence[Request]) -> Array:
+    dtype = made.datatype.dtype
+    if made.kind.startswith("BATCH_ITEM_SHAPE"):
+        rows = [r.inputs[made.source].shape[1:] for r in requests for _ in range(r.inputs[made.source].shape[0])]
+        shapes = np.array(rows, dtype=dtype)
+        return shapes.reshape(-1) if made.kind == "BATCH_ITEM_SHAPE_FLATTEN" else shapes
+    sizes = _row_sizes(requests, made.source)
+    if made.kind == "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE":
+        return np.zeros(max(sizes), dtype=dtype)
+    if made.kind == "BATCH_ELEMENT_COUNT":
+        return np.array(sizes, dtype=dtype)
+    total = sum(sizes)
+    if dtype.kind == "i" and total > np.iinfo(dtype).max:
+        raise invalid(f"input '{made.source}': a batch of {total} elements doesn't fit '{made.name}' ({dtype})")
+    ends = np.cumsum([0, *sizes] if made.kind.endswith("WITH_ZERO") else sizes)
+    return ends.astype(dtype)
+
+
+def split(spec: ModelSpec, requests: Sequence[Request], names: Sequence[str], arrays: Sequence[Array]) -> None:
+    """Gives each request its rows, as views. Rows with a nonzero status fail only their request."""
+    rows = sum(request.rows for request in requests)
+    if spec.batched:
+        for name, array in zip(names, arrays, strict=True):
+            if not array.ndim or array.shape[0] != rows:
+                raise internal(
+                    f"output '{name}' has shape {list(array.shape)}, expected {rows} rows for a batch of {rows}"
+                )
+    outputs = dict(zip(names, arrays, strict=True))
+    states = None if spec.row_status is None else outputs[spec.row_status.output].reshape(rows, -1)
+    begin = 0
+    for request in requests:
+        end = begin + request.rows
+        error = None if states is None else _row_error(spec, states[begin:end])
+        if error is not None:
+            request.error = error
+        else:
+            request.result = {
+                name: _outer(spec, spec.outputs[name], outputs[name], begin, end, rows) for name in request.outputs
+            }
+        begin = end
+
+
+def _outer(spec: ModelSpec, tensor: TensorSpec, array: Array, begin: int, end: int, rows: int) -> Array:
+    if spec.batched and end - begin != rows:
+        array = array[begin:end]
+    if tensor.reshape is None:
+        return array
+    inner = array.shape[1:] if spec.batched else array.shape
+    if len(inner) != len(tensor.reshape):
+        raise internal(f"output '{tensor.name}' has shape {list(array.shape)}, expected {list(tensor.reshape)} a row")
+    variable = iter([size for want, size in zip(tensor.reshape, inner, strict=True) if want == -1])
+    new = tuple(next(variable) if size == -1 else size for size in tensor.dims)
+    return array.reshape((array.shape[0], *new) if spec.batched else new)
+
+
+def _row_error(spec: ModelSpec, states: Array) -> ServingError | None:
+    if not states.any():
+        return None
+    row, column = (int(i) for i in np.argwhere(states)[0])
+    code = int(states[row, column])
+    text = spec.row_status.messages.get(code, f"status {code}") if spec.row_status else ""
+    names = ", ".join(f"'{name}'" for name in spec.inputs)
+    where = f" (row {row})" if len(states) > 1 else ""
+    return ServingError(Kind.INVALID, f"input {names} of model '{spec.name}'{where}: {text}")

@@ -1,0 +1,60 @@
+"""Which waiting requests form the next batch. Pure functions of the line, the config, the costs and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from service.execution.cost import CostCurve
+from service.execution.request import Request
+from service.execution.spec import Batching
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The first `requests` of the line, `rows` rows, run now. With none, look again at `wake_ns`."""
+
+    requests: int
+    rows: int
+    wake_ns: int
+
+
+def choose(line: Iterable[Request], batching: Batching, max_rows: int, curve: CostCurve, now_ns: int) -> Choice:
+    """The next batch of a line that is not empty."""
+    sums: list[int] = []
+    rows = 0
+    full = False
+    first: Request | None = None
+    for request in islice(line, max_rows):
+        first = first or request
+        if rows + request.rows > max_rows:
+            full = True
+            break
+        rows += request.rows
+        sums.append(rows)
+    if first is None:
+        raise ValueError("a batch was asked of an empty line")
+    full = full or rows == max_rows
+    if batching.adaptive:
+        return _up_to(sums, curve.choose(rows, max_rows))
+    return _configured(sums, batching, full, first.received_ns, now_ns)
+
+
+def _up_to(sums: list[int], size: int) -> Choice:
+    """As many whole requests as fit into `size` rows, at least one."""
+    count = sum(1 for total in sums if total <= size) or 1
+    return Choice(count, sums[count - 1], 0)
+
+
+def _configured(sums: list[int], batching: Batching, full: bool, oldest_ns: int, now_ns: int) -> Choice:
+    """Triton's rule: a preferred size at once, else all there is when nothing more fits or the delay has passed."""
+    preferred = [total for total in sums if total in batching.preferred]
+    if preferred:
+        size = max(preferred)
+        return Choice(sums.index(size) + 1, size, 0)
+    enough = full or (bool(batching.preferred) and sums[-1] >= max(batching.preferred))
+    wake = oldest_ns + batching.max_delay_ns
+    if enough or now_ns >= wake:
+        return Choice(len(sums), sums[-1], 0)
+    return Choice(0, 0, wake)

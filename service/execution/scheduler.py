@@ -1,0 +1,256 @@
+"""The queue of one model: who runs next, with whom, and on which thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from time import perf_counter_ns
+
+from service.errors import Kind, ServingError
+from service.execution.batch import Batch, execute
+from service.execution.cost import CostCurve, Profile
+from service.execution.policy import Choice, choose
+from service.execution.request import Request
+from service.execution.session import Session
+from service.execution.spec import ModelSpec
+from service.telemetry.statistics import ModelStatistics
+
+logger = logging.getLogger("opgate.scheduler")
+
+
+class Worker:
+    """One instance of a model: a thread that runs batches and wakes the loop once for each."""
+
+    def __init__(self, name: str, run: Callable[[Batch], None], finished: Callable[[Worker, Batch], None]) -> None:
+        self._batches: queue.SimpleQueue[tuple[Batch, asyncio.AbstractEventLoop] | None] = queue.SimpleQueue()
+        self._run = run
+        self._finished = finished
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def start(self, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
+        """Hands over a batch. `finished` is called on `loop` when it has run."""
+        self._batches.put((batch, loop))
+
+    def stop(self) -> None:
+        """Ends the thread after what it has."""
+        self._batches.put(None)
+
+    def _work(self) -> None:
+        while (item := self._batches.get()) is not None:
+            batch, loop = item
+            self._run(batch)
+            try:
+                loop.call_soon_threadsafe(self._finished, self, batch)
+            except RuntimeError:
+                logger.warning("the event loop closed before a batch of %d requests ended", len(batch.requests))
+                return
+
+
+class Scheduler:
+    """Takes requests for one model version and calls each back. Every method belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        session: Session,
+        statistics: ModelStatistics,
+        *,
+        max_queue_size: int = 1024,
+        inline_limit_us: float = 100.0,
+    ) -> None:
+        self.spec = spec
+        self.statistics = statistics
+        self._session = session
+        self._profile = Profile(inline_limit_us)
+        batching = spec.batching
+        self._max_queue = max_queue_size
+        if batching is not None and batching.max_queue_size:
+            self._max_queue = min(max_queue_size, batching.max_queue_size)
+        # Requests that may share a batch stand in one line, lines and their requests in order of arrival.
+        self._lines: dict[Hashable, deque[Request]] = {}
+        self._waiting = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._flush_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._workers = [
+            Worker(f"{spec.name}-{spec.version}-{i}", self._execute, self._finished) for i in range(spec.instances)
+        ]
+        self._idle = list(self._workers)
+
+    def submit(self, request: Request) -> None:
+        """Takes a checked request. Its callback may come before this returns, and always on this thread."""
+        if self._closed:
+            self._fail(request, ServingError(Kind.UNAVAILABLE, f"model '{self.spec.name}' is being unloaded"))
+            return
+        if self._waiting >= self._max_queue:
+            text = f"the queue of model '{self.spec.name}' is full: {self._waiting} requests wait"
+            self._fail(request, ServingError(Kind.OVERLOADED, text))
+            return
+        self._set_deadline(request)
+        if self.spec.batching is None and not self._waiting:
+            batch = Batch([request], request.rows)
+            if self._start(batch):
+                return
+        self._enqueue(request)
+        if self.spec.batching is not None and not self._flush_due:
+            # Once per turn of the loop, so that all that the sockets held by then can share a batch.
+            self._flush_due = True
+            self._running_loop().call_soon(self._flush)
+
+    async def close(self) -> None:
+        """Refuses new requests, waits for those it has and ends the threads."""
+        self._closed = True
+        while self._waiting or len(self._idle) < len(self._workers):
+            await asyncio.sleep(0.005)
+        for worker in self._workers:
+            worker.stop()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have not started."""
+        return self._waiting
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    def _set_deadline(self, request: Request) -> None:
+        batching = self.spec.batching
+        timeout = request.timeout_us
+        if batching is not None and batching.default_timeout_us and (not timeout or not batching.timeout_override):
+            timeout = batching.default_timeout_us
+        if timeout:
+            request.deadline_ns = request.received_ns + timeout * 1000
+
+    def _enqueue(self, request: Request) -> None:
+        key = (request.key, request.outputs)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = deque()
+        line.append(request)
+        self._waiting += 1
+        self.statistics.pending = self._waiting
+
+    def _flush(self) -> None:
+        """Starts all that can start now."""
+        self._flush_due = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wake_ns = 0
+        blocked: set[Hashable] = set()
+        while len(self._lines) > len(blocked):
+            key = min((k for k in self._lines if k not in blocked), key=lambda k: self._lines[k][0].received_ns)
+            line = self._lines[key]
+            if not self._drop_dead(key, line):
+                continue
+            curve = self._curve(line[0])
+            choice = self._choose(line, curve)
+            if not choice.requests:
+                wake_ns = min(wake_ns or choice.wake_ns, choice.wake_ns)
+                blocked.add(key)
+                continue
+            if not self._idle and not curve.cheap(choice.rows):
+                blocked.add(key)
+                continue
+            batch = Batch([line.popleft() for _ in range(choice.requests)], choice.rows)
+            self._waiting -= choice.requests
+            if not line:
+                del self._lines[key]
+            self._start(batch)
+        self.statistics.pending = self._waiting
+        if wake_ns:
+            delay = max(0, wake_ns - perf_counter_ns()) / 1e9
+            self._timer = self._running_loop().call_later(delay, self._flush)
+
+    def _choose(self, line: deque[Request], curve: CostCurve) -> Choice:
+        if self.spec.batching is None:
+            return Choice(1, line[0].rows, 0)
+        return choose(line, self.spec.batching, self.spec.max_batch_size, curve, perf_counter_ns())
+
+    def _drop_dead(self, key: Hashable, line: deque[Request]) -> bool:
+        """Removes requests at the head that nobody waits for any more. Returns whether any are left."""
+        now = perf_counter_ns()
+        while line:
+            request = line[0]
+            if not request.cancelled and not 0 < request.deadline_ns < now:
+                return True
+            line.popleft()
+            self._waiting -= 1
+            if request.cancelled:
+                self._fail(request, ServingError(Kind.CANCELED, "the client left"))
+            else:
+                waited = (now - request.received_ns) // 1000
+                text = f"the request's timeout ran out: it waited {waited} us for model '{self.spec.name}'"
+                self._fail(request, ServingError(Kind.DEADLINE, text))
+        self._lines.pop(key, None)
+        return False
+
+    def _curve(self, request: Request) -> CostCurve:
+        if request.weight:
+            # Twice the ragged elements a row, another cost: classes by powers of two.
+            return self._profile.curve((request.key, (request.weight // request.rows).bit_length()))
+        return self._profile.curve(request.key)
+
+    def _start(self, batch: Batch) -> bool:
+        """Runs a batch on the loop where that is cheap, else hands it to an idle instance. False if none is."""
+        if self._curve(batch.requests[0]).cheap(batch.rows):
+            batch.on_loop = True
+            self._execute(batch)
+            self._complete(batch)
+            return True
+        if not self._idle:
+            return False
+        self._idle.pop().start(batch, self._running_loop())
+        return True
+
+    def _execute(self, batch: Batch) -> None:
+        execute(self._session, self.spec, batch)
+
+    def _finished(self, worker: Worker, batch: Batch) -> None:
+        # The instance goes on with what waits before the answers of the last batch are written.
+        self._idle.append(worker)
+        if self._lines:
+            self._flush()
+        self._complete(batch)
+
+    def _complete(self, batch: Batch) -> None:
+        now = perf_counter_ns()
+        requests = batch.requests
+        if batch.executions == 1:
+            self._curve(requests[0]).record(batch.rows, batch.wall_ns, batch.cpu_ns, batch.on_loop)
+        statistics = self.statistics
+        statistics.executed(
+            batch.rows,
+            len(requests),
+            batch.infer_start_ns - batch.formed_ns,
+            batch.infer_end_ns - batch.infer_start_ns,
+            now - batch.infer_end_ns,
+            batch.executions,
+        )
+        for request in requests:
+            request.started_ns = batch.formed_ns
+            request.finished_ns = now
+            if request.error is not None:
+                statistics.failed(request.error.kind.value, now - request.received_ns)
+            else:
+                statistics.succeeded(request.rows, now - request.received_ns, batch.formed_ns - request.received_ns)
+            try:
+                request.done(request)
+            except Exception:
+                # One client's broken answer must not take the others' with it.
+                logger.exception("writing the answer of a request for model '%s' failed", self.spec.name)
+
+    def _fail(self, request: Request, error: ServingError) -> None:
+        self.statistics.failed(error.kind.value, perf_counter_ns() - request.received_ns)
+        try:
+            request.fail(error)
+        except Exception:
+            logger.exception("writing an error of model '%s' failed", self.spec.name)

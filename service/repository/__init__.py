@@ -1,0 +1,1 @@
+"""From a directory to models: config.pbtxt, versions, op libraries."""

@@ -1,0 +1,91 @@
+"""A config from the model file, where there is none or where it leaves fields out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tritonclient.grpc import model_config_pb2
+
+from service.execution.datatypes import BY_ONNX
+from service.execution.session import EngineTensor
+from service.repository.config import ConfigError, ModelConfig
+
+
+def complete(
+    config: ModelConfig,
+    name: str,
+    inputs: Sequence[EngineTensor],
+    outputs: Sequence[EngineTensor],
+    default_max_batch_size: int,
+) -> None:
+    """Fills what is missing from the session's own tensors. Fields that are set stay as they are.
+
+    Where nothing says otherwise, a model whose every tensor starts with a dimension named as a batch ("N", or a name with
+    "batch" in it) batches up to `default_max_batch_size` rows. Other unknown first dimensions are left alone: they may count
+    points or words, which must not be mixed between clients.
+    """
+    config.name = config.name or name
+    if not config.backend and not config.platform:
+        config.backend = "onnxruntime"
+    bare = not config.input and not config.output
+    made = {batch_input.target_name for batch_input in config.batch_input}
+    if bare and not config.max_batch_size and default_max_batch_size and _batches((*inputs, *outputs)):
+        config.max_batch_size = default_max_batch_size
+        if not config.HasField("dynamic_batching"):
+            config.dynamic_batching.SetInParent()
+    skip = 1 if config.max_batch_size else 0
+    if not config.input:
+        for tensor in inputs:
+            if tensor.name not in made:
+                _fill(config.input.add(), tensor, skip, config.max_batch_size)
+    else:
+        _types(config.input, inputs)
+    if not config.output:
+        for tensor in outputs:
+            _fill(config.output.add(), tensor, skip, config.max_batch_size)
+    else:
+        _types(config.output, outputs)
+    if not config.instance_group:
+        config.instance_group.add(count=1, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
+    for group in config.instance_group:
+        group.name = group.name or f"{config.name}_{list(config.instance_group).index(group)}"
+        group.count = group.count or 1
+        if group.kind == model_config_pb2.ModelInstanceGroup.KIND_AUTO:
+            group.kind = model_config_pb2.ModelInstanceGroup.KIND_CPU
+    if config.version_policy.WhichOneof("policy_choice") is None:
+        config.version_policy.latest.num_versions = 1
+
+
+def _batches(tensors: Sequence[EngineTensor]) -> bool:
+    if any(len(tensor.shape) < 2 for tensor in tensors):
+        return False
+    names = {tensor.shape[0] for tensor in tensors}
+    return all(isinstance(name, str) and (name == "N" or "batch" in name.lower()) for name in names)
+
+
+def _fill(
+    target: model_config_pb2.ModelInput | model_config_pb2.ModelOutput, tensor: EngineTensor, skip: int, max_batch: int
+) -> None:
+    known = BY_ONNX.get(tensor.type)
+    if known is None:
+        raise ConfigError(f"tensor '{tensor.name}' of the model file has type {tensor.type}, which can't be served")
+    if skip and not tensor.shape:
+        raise ConfigError(f"tensor '{tensor.name}' of the model file is a scalar, but max_batch_size is {max_batch}")
+    target.name = tensor.name
+    target.data_type = model_config_pb2.DataType.Value(known.config_name)
+    dims = [size if isinstance(size, int) and size >= 0 else -1 for size in tensor.shape[skip:]]
+    if dims:
+        target.dims.extend(dims)
+    else:  # config.pbtxt has no rank 0: one element, reshaped to none
+        target.dims.append(1)
+        target.reshape.SetInParent()
+
+
+def _types(
+    declared: Sequence[model_config_pb2.ModelInput | model_config_pb2.ModelOutput], tensors: Sequence[EngineTensor]
+) -> None:
+    known = {tensor.name: BY_ONNX.get(tensor.type) for tensor in tensors}
+    for target in declared:
+        found = known.get(target.name)
+        if target.data_type == model_config_pb2.TYPE_INVALID and found is not None:
+            target.data_type = model_config_pb2.DataType.Value(found.config_name)

@@ -1,0 +1,192 @@
+"""All models of a repository: which versions serve, and why the others don't."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from service.errors import Kind, ServingError
+from service.repository.config import ConfigError, ModelConfig
+from service.repository.ensembles import step_models
+from service.repository.loader import LoadedModel, load_config, load_ensemble, load_model, unavailable
+from service.repository.paths import model_names, version_numbers
+from service.settings import Settings
+
+logger = logging.getLogger("opgate.repository")
+
+
+@dataclass(slots=True)
+class Entry:
+    """One model folder. `reasons` holds why a version, or under 0 the whole model, is unavailable."""
+
+    name: str
+    versions: dict[int, LoadedModel] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+
+
+class Catalog:
+    """The repository as loaded at start-up."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._entries: dict[str, Entry] = {}
+        self.complete = False  # every model has been tried
+
+    def load_all(self) -> None:
+        """Loads every model, ensembles after their steps. A model that fails is left out with its reason.
+
+        Raises ConfigError where the repository itself can't be read.
+        """
+        repository = self._settings.model_repository
+        if not repository.is_dir():
+            raise ConfigError(f"model repository '{repository}' is not a directory")
+        repository = repository.resolve()
+        configs: dict[str, ModelConfig] = {}
+        for name in model_names(repository):
+            entry = self._entries[name] = Entry(name)
+            try:
+                configs[name] = load_config(repository, name)
+            except ServingError as error:
+                self._failed(entry, 0, error.message)
+        ensembles = {name for name, config in configs.items() if config.HasField("ensemble_scheduling")}
+        for name in configs:
+            if name not in ensembles:
+                self._load(repository, configs[name], False)
+        for name in _in_order(configs, ensembles, self._entries, self._failed):
+            self._load(repository, configs[name], True)
+        self.complete = True
+
+    def _load(self, repository: Path, config: ModelConfig, ensemble: bool) -> None:
+        entry = self._entries[config.name]
+        try:
+            versions = _chosen(config, version_numbers(repository / config.name))
+        except ServingError as error:
+            self._failed(entry, 0, error.message)
+            return
+        for version in versions:
+            try:
+                if ensemble:
+                    loaded = load_ensemble(repository, config, version, self._settings, self._step)
+                else:
+                    loaded = load_model(repository, config, version, self._settings)
+            except ServingError as error:
+                self._failed(entry, version, error.message)
+                continue
+            except Exception as error:  # a broken file must not keep the others from being served
+                logger.exception("loading model '%s' failed", config.name)
+                self._failed(entry, version, f"{type(error).__name__}: {error}")
+                continue
+            entry.versions[version] = loaded
+            logger.info(
+                "model loaded",
+                extra={"model": config.name, "version": version, "seconds": round(loaded.statistics.load_seconds, 3)},
+            )
+
+    def _failed(self, entry: Entry, version: int, reason: str) -> None:
+        entry.reasons[version] = reason
+        logger.error("model unavailable: %s", reason, extra={"model": entry.name, "version": version or None})
+
+    def _step(self, name: str, version: int) -> LoadedModel:
+        return self.find(name, "" if version < 0 else str(version))
+
+    def find(self, name: str, version: str = "") -> LoadedModel:
+        """The model to run, its highest version where none is named.
+
+        Raises ServingError: NOT_FOUND for an unknown one, UNAVAILABLE with the reason for one that didn't load.
+        """
+        entry = self._entries.get(name)
+        if entry is None:
+            raise ServingError(Kind.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
+        if not version:
+            if entry.versions:
+                return entry.versions[max(entry.versions)]
+            raise unavailable(name, "; ".join(entry.reasons.values()) or "no version is loaded")
+        try:
+            number = int(version)
+        except ValueError:
+            raise ServingError(
+                Kind.INVALID, f"model '{name}': the version must be a number, got '{version[:40]}'"
+            ) from None
+        found = entry.versions.get(number)
+        if found is not None:
+            return found
+        reason = entry.reasons.get(number) or entry.reasons.get(0)
+        if reason is not None:
+            raise unavailable(f"{name}' version '{number}", reason)
+        known = ", ".join(map(str, sorted(entry.versions))) or "none"
+        raise ServingError(
+            Kind.NOT_FOUND, f"Request for unknown model: '{name}' version {number} is not found, loaded versions: {known}"
+        )
+
+    def versions(self, name: str) -> list[int]:
+        """The versions of a model that serve, ascending."""
+        return sorted(self._entries[name].versions)
+
+    def models(self) -> Iterator[LoadedModel]:
+        """Every version that serves, by name."""
+        for name in sorted(self._entries):
+            for version in self.versions(name):
+                yield self._entries[name].versions[version]
+
+    def index(self) -> list[tuple[str, str, str, str]]:
+        """Name, version, state and reason of all that the repository holds."""
+        rows = []
+        for entry in self._entries.values():
+            for version in sorted({*entry.versions, *entry.reasons}):
+                ready = version in entry.versions
+                rows.append(
+                    (
+                        entry.name,
+                        str(version) if version else "",
+                        "READY" if ready else "UNAVAILABLE",
+                        "" if ready else entry.reasons[version],
+                    )
+                )
+        return rows
+
+    def unavailable(self) -> list[str]:
+        """The names of models with something that failed to load."""
+        return [entry.name for entry in self._entries.values() if entry.reasons]
+
+    async def close(self) -> None:
+        """Lets every model finish what it has."""
+        for model in self.models():
+            await model.executor.close()
+
+
+def _chosen(config: ModelConfig, present: list[int]) -> list[int]:
+    """The versions that the version policy wants served."""
+    if not present:
+        raise ConfigError("the model's folder has no version: expected a folder named by a number, such as 1")
+    policy = config.version_policy
+    choice = policy.WhichOneof("policy_choice")
+    if choice == "all":
+        return present
+    if choice == "specific":
+        missing = sorted(set(policy.specific.versions) - set(present))
+        if missing:
+            raise ConfigError(f"version_policy wants version {missing[0]}, present are {present}")
+        return sorted(set(policy.specific.versions))
+    return present[-(policy.latest.num_versions or 1) :]
+
+
+def _in_order(
+    configs: dict[str, ModelConfig],
+    ensembles: set[str],
+    entries: dict[str, Entry],
+    failed: Callable[[Entry, int, str], None],
+) -> list[str]:
+    """Ensembles with those they use first. Those in a cycle are marked as failed."""
+    ordered: list[str] = []
+    todo = sorted(ensembles)
+    while todo:
+        ready = [n for n in todo if not set(step_models(configs[n])) & set(todo)]
+        if not ready:
+            for name in todo:
+                failed(entries[name], 0, "ensembles use each other in a cycle: " + ", ".join(todo))
+            break
+        ordered += ready
+        todo = [n for n in todo if n not in ready]
+    return ordered

@@ -1,0 +1,177 @@
+"""config.pbtxt into Triton's own ModelConfig, and by name the refusal of what the gateway does not do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from service.errors import Kind, ServingError
+
+ModelConfig = model_config_pb2.ModelConfig
+
+PARAMETERS = frozenset({
+    "intra_op_thread_count", "inter_op_thread_count", "execution_mode", "enable_mem_arena", "enable_mem_pattern",
+    "memory.enable_memory_arena_shrinkage", "row_status_output", "row_status_messages", "predict_count_output",
+    "predict_fields", "predict_picture_model",
+})  # fmt: skip
+SESSION_PREFIX = "session."  # passed to ONNX Runtime as session configuration entries
+
+
+class ConfigError(ServingError):
+    """A model that can't be served as it is described. The message names the field."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Kind.UNAVAILABLE, message)
+
+
+def read_config(path: Path) -> ModelConfig:
+    """Parses a config.pbtxt. Raises ConfigError with line and column."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path.name} can't be read: {error}") from error
+    try:
+        return text_format.Parse(text, ModelConfig())
+    except text_format.ParseError as error:
+        raise ConfigError(f"{path.name} can't be parsed: {error}") from error
+
+
+def refuse_unsupported(config: ModelConfig) -> None:
+    """Raises ConfigError that names every field the gateway doesn't honour."""
+    found = list(_unsupported(config))
+    if found:
+        raise ConfigError("the config asks for what this gateway doesn't do: " + "; ".join(found))
+
+
+def _unsupported(config: ModelConfig) -> Iterator[str]:
+    ensemble = config.HasField("ensemble_scheduling")
+    engine = config.backend or config.platform
+    if not ensemble and engine not in ("", "onnxruntime", "onnxruntime_onnx"):
+        yield f"backend '{engine}' (only 'onnxruntime' and ensembles are served)"
+    if config.backend not in ("", "onnxruntime") and ensemble:
+        yield f"backend '{config.backend}' together with ensemble_scheduling"
+    if ensemble and config.platform not in ("", "ensemble"):
+        yield f"platform '{config.platform}' together with ensemble_scheduling"
+    if config.HasField("sequence_batching"):
+        yield "sequence_batching"
+    if config.HasField("response_cache") and config.response_cache.enable:
+        yield "response_cache"
+    if config.model_transaction_policy.decoupled:
+        yield "model_transaction_policy.decoupled"
+    if config.model_warmup:
+        yield "model_warmup"
+    if config.batch_output:
+        yield "batch_output"
+    if config.HasField("model_repository_agents"):
+        yield "model_repository_agents"
+    if config.HasField("model_metrics"):
+        yield "model_metrics"
+    if config.metric_tags:
+        yield "metric_tags"
+    if config.cc_model_filenames:
+        yield "cc_model_filenames"
+    if config.runtime:
+        yield f"runtime '{config.runtime}'"
+    yield from _batching(config)
+    yield from _instances(config)
+    yield from _optimization(config)
+    yield from _tensors(config)
+    for key in config.parameters:
+        if key not in PARAMETERS and not key.startswith(SESSION_PREFIX):
+            yield f"parameter '{key}'"
+    if ensemble:
+        yield from _ensemble(config)
+
+
+def _batching(config: ModelConfig) -> Iterator[str]:
+    if not config.HasField("dynamic_batching"):
+        return
+    block = config.dynamic_batching
+    if config.max_batch_size < 1:
+        yield "dynamic_batching with max_batch_size 0"
+    if block.priority_levels or block.default_priority_level or block.priority_queue_policy:
+        yield "dynamic_batching.priority_levels"
+    if block.preserve_ordering and sum(group.count or 1 for group in config.instance_group) > 1:
+        yield "dynamic_batching.preserve_ordering with more than one instance"
+    if block.default_queue_policy.timeout_action != model_config_pb2.ModelQueuePolicy.REJECT:
+        yield "dynamic_batching.default_queue_policy.timeout_action DELAY"
+    for size in block.preferred_batch_size:
+        if not 1 <= size <= config.max_batch_size:
+            yield f"dynamic_batching.preferred_batch_size {size} outside 1 to max_batch_size {config.max_batch_size}"
+
+
+def _instances(config: ModelConfig) -> Iterator[str]:
+    kinds = model_config_pb2.ModelInstanceGroup.Kind
+    for i, group in enumerate(config.instance_group):
+        where = f"instance_group[{i}]"
+        if group.kind not in (kinds.Value("KIND_AUTO"), kinds.Value("KIND_CPU")) or group.gpus:
+            yield f"{where}.kind {kinds.Name(group.kind)} (there is no GPU here; KIND_CPU or KIND_AUTO)"
+        for name in ("rate_limiter", "secondary_devices", "profile", "passive", "host_policy"):
+            value = getattr(group, name)
+            if (group.HasField(name) if name == "rate_limiter" else value):
+                yield f"{where}.{name}"
+        if group.count < 0:
+            yield f"{where}.count {group.count}"
+
+
+def _optimization(config: ModelConfig) -> Iterator[str]:
+    block = config.optimization
+    if block.graph.level not in (-1, 0, 1, 2):
+        yield f"optimization.graph.level {block.graph.level} (one of -1, 0, 1, 2)"
+    policy = model_config_pb2.ModelOptimizationPolicy
+    if block.priority != policy.PRIORITY_DEFAULT:
+        yield "optimization.priority"
+    if block.HasField("cuda"):
+        yield "optimization.cuda"
+    if block.execution_accelerators.gpu_execution_accelerator or block.execution_accelerators.cpu_execution_accelerator:
+        yield "optimization.execution_accelerators"
+    if block.gather_kernel_buffer_threshold:
+        yield "optimization.gather_kernel_buffer_threshold"
+    if block.eager_batching:
+        yield "optimization.eager_batching"
+
+
+def _tensors(config: ModelConfig) -> Iterator[str]:
+    for tensor in config.input:
+        where = f"input '{tensor.name}'"
+        if tensor.format != model_config_pb2.ModelInput.FORMAT_NONE:
+            yield f"{where} format"
+        if tensor.is_shape_tensor:
+            yield f"{where} is_shape_tensor"
+        if tensor.is_non_linear_format_io:
+            yield f"{where} is_non_linear_format_io"
+        if tensor.allow_ragged_batch and config.max_batch_size < 1:
+            yield f"{where} allow_ragged_batch with max_batch_size 0"
+    for tensor in config.output:
+        where = f"output '{tensor.name}'"
+        if tensor.is_shape_tensor:
+            yield f"{where} is_shape_tensor"
+        if tensor.is_non_linear_format_io:
+            yield f"{where} is_non_linear_format_io"
+
+
+def _ensemble(config: ModelConfig) -> Iterator[str]:
+    if config.HasField("dynamic_batching"):
+        yield "dynamic_batching of an ensemble (its steps batch)"
+    if config.instance_group:
+        yield "instance_group of an ensemble"
+    if config.ensemble_scheduling.max_inflight_requests:
+        yield "ensemble_scheduling.max_inflight_requests"
+    if config.batch_input:
+        yield "batch_input of an ensemble"
+    if config.HasField("model_operations"):
+        yield "model_operations of an ensemble"
+    for step in config.ensemble_scheduling.step:
+        if step.model_namespace:
+            yield f"model_namespace '{step.model_namespace}'"
+    for key in config.parameters:
+        if not key.startswith("predict_"):
+            yield f"parameter '{key}' of an ensemble"
+
+
+def parameter(config: ModelConfig, key: str) -> str:
+    """A parameter's string value, "" where it is not set."""
+    return config.parameters[key].string_value if key in config.parameters else ""

@@ -1,0 +1,94 @@
+"""Pipelines checked before anything runs: known models and tensors, one producer each, types, shapes, no cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from service.execution.spec import ModelSpec, TensorSpec
+from service.repository.config import ConfigError, ModelConfig
+
+# The specification of a model by name and version (-1: the latest). Raises ServingError with the reason.
+Lookup = Callable[[str, int], ModelSpec]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Who makes a tensor of the pipeline, and of what kind."""
+
+    maker: str
+    tensor: TensorSpec
+    batched: bool
+
+
+def step_models(config: ModelConfig) -> list[str]:
+    """The names of the models that an ensemble uses."""
+    return [step.model_name for step in config.ensemble_scheduling.step]
+
+
+def check_ensemble(config: ModelConfig, spec: ModelSpec, lookup: Lookup) -> list[ModelSpec]:
+    """Returns the models' specifications, step by step. Raises ConfigError that names step and tensor."""
+    steps = config.ensemble_scheduling.step
+    if not steps:
+        raise ConfigError("ensemble_scheduling has no step")
+    sources = {name: _Source("the ensemble's input", tensor, spec.batched) for name, tensor in spec.inputs.items()}
+    models = [lookup(step.model_name, step.model_version) for step in steps]
+    for step, model in zip(steps, models, strict=True):
+        where = f"step '{step.model_name}'"
+        _check_names(where, "input", step.input_map, model.inputs)
+        _check_names(where, "output", step.output_map, model.outputs)
+        unmapped = [name for name, tensor in model.inputs.items() if not tensor.optional and name not in step.input_map]
+        if unmapped:
+            raise ConfigError(f"{where}: input_map lacks the model's input '{unmapped[0]}'")
+        for name, tensor in step.output_map.items():
+            if tensor in sources:
+                raise ConfigError(f"{where}: tensor '{tensor}' is already made by {sources[tensor].maker}")
+            sources[tensor] = _Source(where, model.outputs[name], model.batched)
+    for step, model in zip(steps, models, strict=True):
+        for name, tensor in step.input_map.items():
+            if tensor not in sources:
+                raise ConfigError(f"step '{step.model_name}': nothing makes tensor '{tensor}' for its input '{name}'")
+            _check_pair(sources[tensor], model.inputs[name], f"input '{name}' of step '{step.model_name}'")
+    for name, output in spec.outputs.items():
+        if name not in sources or name in spec.inputs:
+            raise ConfigError(f"no step makes the ensemble's output '{name}'")
+        _check_pair(sources[name], output, f"the ensemble's output '{name}'")
+    used = {tensor for step in steps for tensor in step.input_map.values()}
+    for name in spec.inputs:
+        if name not in used:
+            raise ConfigError(f"no step uses the ensemble's input '{name}'")
+    _check_cycles(config, set(spec.inputs))
+    return models
+
+
+def _check_names(where: str, kind: str, mapping: Mapping[str, str], known: Mapping[str, TensorSpec]) -> None:
+    for name, tensor in mapping.items():
+        if name not in known:
+            raise ConfigError(f"{where}: {kind}_map names '{name}', the model has {', '.join(known)}")
+        if not tensor:
+            raise ConfigError(f"{where}: {kind}_map of '{name}' names no tensor")
+
+
+def _check_pair(source: _Source, target: TensorSpec, where: str) -> None:
+    tensor = source.tensor
+    if tensor.datatype != target.datatype:
+        raise ConfigError(
+            f"{where}: expected {target.datatype.config_name}, {source.maker} gives {tensor.datatype.config_name}"
+        )
+    fits = len(tensor.dims) == len(target.dims) and all(
+        a == b or -1 in (a, b) for a, b in zip(tensor.dims, target.dims, strict=True)
+    )
+    if not fits:
+        raise ConfigError(f"{where}: expected dims {list(target.dims)}, {source.maker} gives {list(tensor.dims)}")
+
+
+def _check_cycles(config: ModelConfig, available: set[str]) -> None:
+    todo = list(config.ensemble_scheduling.step)
+    while todo:
+        ready = [step for step in todo if set(step.input_map.values()) <= available]
+        if not ready:
+            names = " -> ".join(step.model_name for step in todo)
+            raise ConfigError(f"the steps wait for each other in a cycle: {names}")
+        for step in ready:
+            available |= set(step.output_map.values())
+            todo.remove(step)

@@ -1,0 +1,193 @@
+"""One version of a model from its folder: config, op library, session, scheduler."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from service.errors import Kind, ServingError
+from service.execution.checks import Limits
+from service.execution.pipeline import Pipeline, Step
+from service.execution.request import Request
+from service.execution.scheduler import Scheduler
+from service.execution.session import Session, SessionOptions, usable_cores
+from service.execution.spec import ModelSpec
+from service.repository.autocomplete import complete
+from service.repository.config import (
+    SESSION_PREFIX,
+    ConfigError,
+    ModelConfig,
+    parameter,
+    read_config,
+    refuse_unsupported,
+)
+from service.repository.ensembles import check_ensemble
+from service.repository.op_libraries import explain_missing_op, trusted_library
+from service.repository.paths import confined, file_name
+from service.repository.validation import check_against_engine, make_spec
+from service.settings import Settings
+from service.telemetry.statistics import ModelStatistics
+
+logger = logging.getLogger("opgate.repository")
+
+
+class Executor(Protocol):
+    """What takes a model's requests."""
+
+    @property
+    def waiting(self) -> int: ...
+
+    def submit(self, request: Request) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class LoadedModel:
+    """A version that can serve."""
+
+    config: ModelConfig
+    spec: ModelSpec
+    executor: Executor
+    statistics: ModelStatistics
+
+    @property
+    def submit(self) -> Callable[[Request], None]:
+        """Takes a checked request."""
+        return self.executor.submit
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The limits that a single request is held to."""
+    return Limits(
+        max_rank=settings.max_rank,
+        max_elements=settings.max_elements,
+        max_tensors=settings.max_tensors,
+        max_json_depth=settings.max_json_depth,
+        max_string_bytes=settings.max_string_bytes,
+    )
+
+
+def load_config(repository: Path, name: str) -> ModelConfig:
+    """A model's config as written, an empty one where there is no file. Raises ConfigError."""
+    folder = confined(repository, repository / name)
+    path = folder / "config.pbtxt"
+    config = read_config(confined(repository, path)) if path.exists() else ModelConfig()
+    if config.name and config.name != name:
+        raise ConfigError(f"config.pbtxt names the model '{config.name}', its folder is '{name}'")
+    refuse_unsupported(config)
+    config.name = name
+    return config
+
+
+def load_model(repository: Path, config: ModelConfig, version: int, settings: Settings) -> LoadedModel:
+    """Opens one version of an ONNX model. Raises ServingError (UNAVAILABLE) with the reason."""
+    began = time.perf_counter()
+    config = _copy(config)
+    folder = confined(repository, repository / config.name)
+    path = folder / str(version) / file_name(config.default_model_filename or "model.onnx", "default_model_filename")
+    if not path.is_file():
+        raise ConfigError(f"there is no model file {config.name}/{version}/{path.name}")
+    path = confined(repository, path)
+    library = config.model_operations.op_library_filename
+    if len(library) > 1:
+        # One domain may be registered once only, and a library's domain is not known before it is loaded.
+        raise ConfigError("model_operations.op_library_filename: one library a model, got " + ", ".join(library))
+    trusted = settings.trusted_directories()
+    folders = [folder / str(version), folder]
+    libraries = tuple(trusted_library(name, folders, trusted) for name in library)
+    try:
+        session = Session(path, _session_options(config, libraries, settings))
+    except ServingError as error:
+        raise ConfigError(explain_missing_op(error.message, library[0] if library else "", trusted)) from error
+    complete(config, config.name, session.inputs, session.outputs, settings.default_max_batch_size)
+    spec = make_spec(config, version, repository, folder)
+    check_against_engine(spec, session.inputs, session.outputs, session.defaulted)
+    statistics = ModelStatistics()
+    scheduler = Scheduler(
+        spec,
+        session,
+        statistics,
+        max_queue_size=settings.max_queue_size,
+        inline_limit_us=settings.inline_limit_us,
+    )
+    statistics.load_seconds = time.perf_counter() - began
+    return LoadedModel(config, spec, scheduler, statistics)
+
+
+def load_ensemble(
+    repository: Path, config: ModelConfig, version: int, settings: Settings, find: Callable[[str, int], LoadedModel]
+) -> LoadedModel:
+    """Checks a pipeline against its models and connects them. Raises ServingError (UNAVAILABLE) with the reason."""
+    began = time.perf_counter()
+    config = _copy(config)
+    config.platform = "ensemble"
+    folder = confined(repository, repository / config.name)
+    if not config.input or not config.output:
+        raise ConfigError("an ensemble's config must state its inputs and outputs")
+    if config.version_policy.WhichOneof("policy_choice") is None:
+        config.version_policy.latest.num_versions = 1
+    spec = make_spec(config, version, repository, folder)
+
+    def lookup(name: str, wanted: int) -> ModelSpec:
+        try:
+            return find(name, wanted).spec
+        except ServingError as error:
+            raise ConfigError(f"step '{name}': {error.message}") from error
+
+    models = check_ensemble(config, spec, lookup)
+    steps = [
+        Step(model, find(step.model_name, step.model_version).submit, dict(step.input_map), dict(step.output_map))
+        for step, model in zip(config.ensemble_scheduling.step, models, strict=True)
+    ]
+    statistics = ModelStatistics()
+    pipeline = Pipeline(spec, steps, statistics, limits_of(settings))
+    statistics.load_seconds = time.perf_counter() - began
+    return LoadedModel(config, spec, pipeline, statistics)
+
+
+def _copy(config: ModelConfig) -> ModelConfig:
+    made = ModelConfig()
+    made.CopyFrom(config)
+    return made
+
+
+def _session_options(config: ModelConfig, libraries: tuple[Path, ...], settings: Settings) -> SessionOptions:
+    instances = max(1, sum(group.count or 1 for group in config.instance_group) or 1)
+    threads = settings.intra_op_threads or max(1, usable_cores() // instances)
+    levels = {-1: "basic", 0: "all", 1: "extended", 2: "disabled"}
+    return SessionOptions(
+        intra_op_threads=_number(config, "intra_op_thread_count") or threads,
+        inter_op_threads=_number(config, "inter_op_thread_count"),
+        parallel=bool(_number(config, "execution_mode", (0, 1))),
+        graph_level=levels[config.optimization.graph.level],
+        memory_arena=bool(_number(config, "enable_mem_arena", (0, 1), 1)),
+        memory_pattern=bool(_number(config, "enable_mem_pattern", (0, 1), 1)),
+        arena_shrinkage=parameter(config, "memory.enable_memory_arena_shrinkage"),
+        libraries=libraries,
+        entries={
+            key: value.string_value for key, value in config.parameters.items() if key.startswith(SESSION_PREFIX)
+        },
+    )
+
+
+def _number(config: ModelConfig, key: str, allowed: tuple[int, ...] = (), default: int = 0) -> int:
+    text = parameter(config, key)
+    if not text:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        raise ConfigError(f"parameter '{key}': expected an integer, got '{text}'") from None
+    if value < 0 or (allowed and value not in allowed):
+        raise ConfigError(f"parameter '{key}': expected {list(allowed) or 'a positive integer'}, got {value}")
+    return value
+
+
+def unavailable(name: str, reason: str) -> ServingError:
+    """The answer for a model that exists but didn't load."""
+    return ServingError(Kind.UNAVAILABLE, f"model '{name}' is not available: {reason}")

@@ -1,0 +1,112 @@
+"""Op libraries: where they are looked for, and which of them are trusted.
+
+A library is native code. It is loaded only where a manifest.json in a place that the operator named (OPGATE_OPS_PATH or
+the build's output) lists its SHA-256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from service.repository.config import ConfigError
+from service.repository.paths import file_name
+
+MANIFEST = "manifest.json"
+_MISSING_OP = re.compile(r"(?:(\S+?):)?(\w+)\((-?\d+)\) is not a registered function/op")
+
+
+def sha256(path: Path) -> str:
+    """The hexadecimal SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of a directory, an empty one where there is none. Raises ConfigError where it is broken."""
+    path = directory / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {"format": 1, "libraries": []}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} can't be read: {error}") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != 1 or not isinstance(manifest.get("libraries"), list):
+        raise ConfigError(f"{path}: expected format 1 with a list of libraries; run `opgate build` to write it anew")
+    return manifest
+
+
+def entries(directories: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """Every library that the manifests list."""
+    for directory in directories:
+        yield from (entry for entry in read_manifest(directory)["libraries"] if isinstance(entry, dict))
+
+
+def find_library(name: str, folders: Sequence[Path]) -> Path:
+    """The first folder's file of that name. Raises ConfigError that says what to do."""
+    file_name(name, "model_operations.op_library_filename")
+    for folder in folders:
+        path = folder / name
+        if path.is_file():
+            return path.resolve()
+    searched = ", ".join(str(folder) for folder in folders)
+    raise ConfigError(
+        f"op library '{name}' was not found in {searched}. Run `opgate build` to build it, "
+        "or put its directory on OPGATE_OPS_PATH"
+    )
+
+
+def trusted_library(name: str, folders: Sequence[Path], trusted: Sequence[Path]) -> Path:
+    """Finds a library and checks its hash. `folders` are the model's own, searched before the trusted directories.
+
+    Raises ConfigError where it is missing or no manifest of a trusted directory lists its hash.
+    """
+    path = find_library(name, [*folders, *trusted])
+    digest = sha256(path)
+    if any(entry.get("sha256") == digest for entry in entries(trusted)):
+        return path
+    raise ConfigError(
+        f"op library {path} is not trusted: no {MANIFEST} in {', '.join(map(str, trusted))} lists its SHA-256 {digest}. "
+        f"If you built it or know who did, run `opgate trust {path}`; if it is opgate's own, run `opgate build`"
+    )
+
+
+def explain_missing_op(message: str, library: str, trusted: Sequence[Path]) -> str:
+    """ONNX Runtime's "is not a registered function/op", with the op's name and the remedy."""
+    found = _MISSING_OP.search(message)
+    if found is None:
+        return message
+    domain, op, version = found.groups()
+    where = f"{domain}::{op}" if domain else op
+    known = [str(e.get("file")) for e in entries(trusted) if any(o.get("name") == op for o in e.get("ops", []))]
+    if known and library in known:
+        remedy = f"{library} has an op of that name: its domain or types differ; compare with `opgate ops`"
+    elif known:
+        remedy = f'add model_operations {{ op_library_filename: "{known[0]}" }} to config.pbtxt'
+    else:
+        remedy = "no trusted op library has it: run `opgate build` on the folder of its source, or `opgate trust` its library"
+    return f"op '{where}' (version {version}) is not known to ONNX Runtime: {remedy}. The engine said: {message}"
+
+
+def trust(library: Path, directory: Path) -> dict[str, Any]:
+    """Adds a library's hash to `directory`'s manifest, by an atomic replacement, and returns the new entry.
+
+    What the library holds can't be known without running it, so the entry has no ops. Raises FileNotFoundError.
+    """
+    digest = sha256(library)
+    manifest = read_manifest(directory)
+    for entry in manifest["libraries"]:
+        if entry.get("sha256") == digest:
+            return dict(entry)
+    made: dict[str, Any] = {"file": library.name, "sha256": digest, "engine": "onnxruntime", "ops": []}
+    manifest["libraries"].append(made)
+    directory.mkdir(parents=True, exist_ok=True)
+    temporary = directory / f".{MANIFEST}.{os.getpid()}"
+    temporary.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(directory / MANIFEST)
+    return made

@@ -1,0 +1,116 @@
+"""Prometheus metrics by Triton's names, read from the models' statistics when they are scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from service.telemetry.protocol import Counted
+from service.telemetry.statistics import Histogram, ModelStatistics
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_LABELS = ["model", "version"]
+
+_COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...] = (
+    ("nv_inference_request_success", "Number of successful inference requests, all batch sizes", lambda s: s.success_count),
+    ("nv_inference_count", "Number of inferences performed (a batch of n counts n)", lambda s: s.inferences),
+    ("nv_inference_exec_count", "Number of model executions performed", lambda s: s.executions),
+    ("nv_inference_request_duration_us", "Cumulative inference request duration", lambda s: s.request_ns // 1000),
+    ("nv_inference_queue_duration_us", "Cumulative inference queuing duration", lambda s: s.queue_ns // 1000),
+    ("nv_inference_compute_input_duration_us", "Cumulative compute input duration", lambda s: s.input_ns // 1000),
+    ("nv_inference_compute_infer_duration_us", "Cumulative compute inference duration", lambda s: s.infer_ns // 1000),
+    ("nv_inference_compute_output_duration_us", "Cumulative compute output duration", lambda s: s.output_ns // 1000),
+)
+
+_HISTOGRAMS: tuple[tuple[str, str, float, Callable[[ModelStatistics], Histogram]], ...] = (
+    ("opgate_request_duration_seconds", "Time from a request's arrival to its answer", 1e9, lambda s: s.request_seconds),
+    ("opgate_queue_duration_seconds", "Time that a request waited", 1e9, lambda s: s.queue_seconds),
+    ("opgate_compute_infer_duration_seconds", "Time of a model execution", 1e9, lambda s: s.infer_seconds),
+    ("opgate_batch_size", "Rows of a model execution", 1, lambda s: s.batch_rows),
+)
+
+
+class ModelCollector(Collector):
+    """Turns statistics into metrics at each scrape."""
+
+    def __init__(self, models: Callable[[], Iterable[Counted]]) -> None:
+        self._models = models
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, each with every model."""
+        rows = [([m.spec.name, m.spec.version], m.statistics) for m in self._models()]
+        for name, text, read in _COUNTERS:
+            # Triton's counters don't end in _total, so they are written as gauges' lines of type counter.
+            family = _plain_counter(name, text)
+            for labels, statistics in rows:
+                family.add_metric(labels, float(read(statistics)))
+            yield family
+        failures = _plain_counter("nv_inference_request_failure", "Number of failed inference requests", "reason")
+        for labels, statistics in rows:
+            for reason, count in sorted((statistics.failures or {"BACKEND": 0}).items()):
+                failures.add_metric([*labels, reason], float(count))
+        yield failures
+        pending = GaugeMetricFamily(
+            "nv_inference_pending_request_count", "Requests that wait to be executed", labels=_LABELS
+        )
+        seconds = GaugeMetricFamily("nv_model_load_duration_secs", "Time that loading the model took", labels=_LABELS)
+        for labels, statistics in rows:
+            pending.add_metric(labels, statistics.pending)
+            seconds.add_metric(labels, statistics.load_seconds)
+        yield pending
+        yield seconds
+        for name, text, unit, histogram in _HISTOGRAMS:
+            family_h = HistogramMetricFamily(name, text, labels=_LABELS)
+            for labels, statistics in rows:
+                family_h.add_metric(labels, _buckets(histogram(statistics), unit), histogram(statistics).total / unit)
+            yield family_h
+
+
+def _plain_counter(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=[*_LABELS, *labels])
+    family.type = "counter"
+    return family
+
+
+def _buckets(histogram: Histogram, unit: float) -> list[tuple[str, float]]:
+    total = 0
+    made: list[tuple[str, float]] = []
+    for bound, count in zip((*histogram.bounds, None), histogram.counts, strict=True):
+        total += count
+        made.append(("+Inf" if bound is None else str(bound / unit), total))
+    return made
+
+
+class CpuCollector(Collector):
+    """The machine's CPU use since the last scrape."""
+
+    def __init__(self) -> None:
+        self._last = (0, 0)
+
+    def collect(self) -> Iterator[Metric]:
+        """Nothing where /proc/stat can't be read."""
+        try:
+            with open("/proc/stat", encoding="ascii") as file:
+                numbers = [int(part) for part in file.readline().split()[1:9]]
+        except (OSError, ValueError):
+            return
+        idle, total = numbers[3] + numbers[4], sum(numbers)
+        busy = 1 - (idle - self._last[0]) / max(1, total - self._last[1])
+        self._last = (idle, total)
+        yield GaugeMetricFamily("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", max(0.0, busy))
+
+
+class Metrics:
+    """The registry of one gateway: no global one, so that several can live in a process."""
+
+    def __init__(self, models: Callable[[], Iterable[Counted]]) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(ModelCollector(models))
+        self._registry.register(CpuCollector())
+
+    def text(self) -> bytes:
+        """The exposition format."""
+        return generate_latest(self._registry)

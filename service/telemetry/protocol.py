@@ -1,0 +1,52 @@
+"""A model's statistics as Triton's protobuf message."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from tritonclient.grpc import service_pb2
+
+from service.execution.spec import ModelSpec
+from service.telemetry.statistics import ModelStatistics
+
+
+class Counted(Protocol):
+    """A model with statistics."""
+
+    spec: ModelSpec
+    statistics: ModelStatistics
+
+
+def _duration(count: int, ns: int) -> Any:
+    return service_pb2.StatisticDuration(count=count, ns=ns)
+
+
+def model_statistics(model: Counted) -> Any:
+    """Triton's ModelStatistics."""
+    s = model.statistics
+    return service_pb2.ModelStatistics(
+        name=model.spec.name,
+        version=model.spec.version,
+        last_inference=s.last_ms,
+        inference_count=s.inferences,
+        execution_count=s.executions,
+        inference_stats=service_pb2.InferStatistics(
+            success=_duration(s.success_count, s.request_ns),
+            fail=_duration(s.fail_count, s.fail_ns),
+            queue=_duration(s.success_count, s.queue_ns),
+            compute_input=_duration(s.success_count, s.input_ns),
+            compute_infer=_duration(s.success_count, s.infer_ns),
+            compute_output=_duration(s.success_count, s.output_ns),
+            cache_hit=_duration(0, 0),
+            cache_miss=_duration(0, 0),
+        ),
+        batch_stats=[
+            service_pb2.InferBatchStatistics(
+                batch_size=rows,
+                compute_input=_duration(batch.count, batch.input_ns),
+                compute_infer=_duration(batch.count, batch.infer_ns),
+                compute_output=_duration(batch.count, batch.output_ns),
+            )
+            for rows, batch in sorted(s.batches.items())
+        ],
+    )

@@ -1,0 +1,106 @@
+"""What has happened to each model, as plain numbers: cheap to add to on the request path, read by metrics and stats."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter
+
+LATENCY_BOUNDS_NS = tuple(
+    int(seconds * 1e9)
+    for seconds in (
+        0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+    )
+)  # fmt: skip
+BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Histogram:
+    """Counts per bucket and a sum. The last bucket has no bound."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[int, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0
+
+    def add(self, value: int) -> None:
+        """Counts one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class BatchCount:
+    """Executions of one batch size. Times are nanoseconds."""
+
+    __slots__ = ("count", "infer_ns", "input_ns", "output_ns")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.input_ns = 0
+        self.infer_ns = 0
+        self.output_ns = 0
+
+
+class ModelStatistics:
+    """Totals of one model version since it was loaded. Written on the event loop's thread. Times are nanoseconds."""
+
+    __slots__ = (
+        "batch_rows", "batches", "executions", "fail_count", "fail_ns", "failures", "infer_ns", "infer_seconds",
+        "inferences", "input_ns", "last_ms", "load_seconds", "output_ns", "pending", "queue_ns", "queue_seconds",
+        "request_ns", "request_seconds", "success_count",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.load_seconds = 0.0
+        self.pending = 0
+        self.success_count = 0
+        self.request_ns = 0
+        self.queue_ns = 0
+        self.input_ns = 0
+        self.infer_ns = 0
+        self.output_ns = 0
+        self.fail_count = 0
+        self.fail_ns = 0
+        self.failures: Counter[str] = Counter()
+        self.inferences = 0
+        self.executions = 0
+        self.last_ms = 0
+        self.batches: dict[int, BatchCount] = {}
+        self.request_seconds = Histogram(LATENCY_BOUNDS_NS)
+        self.queue_seconds = Histogram(LATENCY_BOUNDS_NS)
+        self.infer_seconds = Histogram(LATENCY_BOUNDS_NS)
+        self.batch_rows = Histogram(BATCH_BOUNDS)
+
+    def succeeded(self, rows: int, request_ns: int, queue_ns: int) -> None:
+        """Counts an answered request."""
+        self.success_count += 1
+        self.inferences += rows
+        self.request_ns += request_ns
+        self.queue_ns += queue_ns
+        self.request_seconds.add(request_ns)
+        self.queue_seconds.add(queue_ns)
+
+    def failed(self, reason: str, request_ns: int) -> None:
+        """Counts a request that got an error. `reason` is the name of its kind."""
+        self.fail_count += 1
+        self.fail_ns += request_ns
+        self.failures[reason] += 1
+
+    def executed(self, rows: int, requests: int, input_ns: int, infer_ns: int, output_ns: int, times: int = 1) -> None:
+        """Counts one run of the model for several requests; as in Triton each of them is charged the whole run."""
+        self.executions += times
+        self.input_ns += input_ns * requests
+        self.infer_ns += infer_ns * requests
+        self.output_ns += output_ns * requests
+        self.infer_seconds.add(infer_ns)
+        self.batch_rows.add(rows)
+        self.last_ms = int(time.time() * 1000)
+        batch = self.batches.get(rows)
+        if batch is None:
+            batch = self.batches[rows] = BatchCount()
+        batch.count += 1
+        batch.input_ns += input_ns
+        batch.infer_ns += infer_ns
+        batch.output_ns += output_ns

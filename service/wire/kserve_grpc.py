@@ -1,0 +1,120 @@
+"""ModelInferRequest to a Request, a Request's result to a ModelInferResponse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tritonclient.grpc import service_pb2
+
+from service.errors import Kind, ServingError, invalid
+from service.execution.checks import Head, Limits, check_inputs, check_outputs
+from service.execution.datatypes import DATATYPES, DataType
+from service.execution.request import Array, Request
+from service.execution.spec import ModelSpec
+from service.wire.kserve_json import refuse_shared_memory, request_timeout
+from service.wire.tensors import check_bool, from_raw, to_raw, to_text
+
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+
+
+def decode(message: Any, spec: ModelSpec, limits: Limits) -> Request:
+    """Checks a ModelInferRequest. Arrays are views on the raw contents. Raises ServingError."""
+    heads = []
+    for item in message.inputs:
+        if item.datatype not in DATATYPES:
+            raise invalid(
+                f"input '{item.name}': datatype: expected one of {', '.join(DATATYPES)}, got {item.datatype[:40]!r}"
+            )
+        heads.append(Head(item.name, item.datatype, tuple(item.shape)))
+        if item.parameters:
+            refuse_shared_memory(item.parameters, f"input '{item.name}'")
+    fit = check_inputs(spec, heads, limits)
+    raws = message.raw_input_contents
+    if raws and len(raws) != len(heads):
+        raise invalid(f"raw_input_contents: expected one entry for each of the {len(heads)} inputs, got {len(raws)}")
+    arrays: dict[str, Array] = {}
+    for i, head in enumerate(heads):
+        datatype = DATATYPES[head.datatype]
+        if raws:
+            if message.inputs[i].HasField("contents"):
+                raise invalid(f"input '{head.name}' has both contents and raw_input_contents")
+            data = raws[i]
+            arrays[head.name] = from_raw(data, 0, len(data), datatype, head.shape, head.name, limits)
+        else:
+            arrays[head.name] = _from_contents(message.inputs[i].contents, datatype, head)
+    for item in message.outputs:
+        if item.parameters:
+            refuse_shared_memory(item.parameters, f"output '{item.name}'")
+            if "classification" in item.parameters:
+                raise ServingError(Kind.UNSUPPORTED, f"output '{item.name}': classification is not supported")
+    outputs = check_outputs(spec, [item.name for item in message.outputs], limits)
+    timeout = request_timeout(_plain(message.parameters)) if message.parameters else 0
+    return Request(arrays, fit.rows, fit.key, outputs, id=message.id, timeout_us=timeout, weight=fit.weight)
+
+
+def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {}
+    for key, value in parameters.items():
+        choice = value.WhichOneof("parameter_choice")
+        plain[key] = None if choice is None else getattr(value, choice)
+    return plain
+
+
+def _from_contents(contents: Any, datatype: DataType, head: Head) -> Array:
+    field = _CONTENTS.get(datatype.name)
+    if field is None:
+        raise invalid(f"input '{head.name}': {datatype.name} must come in raw_input_contents")
+    values = getattr(contents, field)
+    count = 1
+    for size in head.shape:
+        count *= size
+    if len(values) != count:
+        raise invalid(
+            f"input '{head.name}': expected {count} elements in {field} for shape {list(head.shape)}, got {len(values)}"
+        )
+    if datatype.name == "BYTES":
+        array: Array = np.empty(count, np.object_)
+        for i, value in enumerate(values):
+            array[i] = to_text(value, head.name, i)
+        return array.reshape(head.shape)
+    if datatype.dtype.kind in "iu" and count:
+        bounds = np.iinfo(datatype.dtype)
+        low, high = min(values), max(values)
+        if low < bounds.min or high > bounds.max:
+            raise invalid(
+                f"input '{head.name}': expected {datatype.name} values of {bounds.min} to {bounds.max}, "
+                f"got {low if low < bounds.min else high}"
+            )
+    array = np.array(values, dtype=datatype.dtype)
+    if datatype.name == "BOOL":
+        check_bool(array, head.name)
+    return array.reshape(head.shape)
+
+
+def encode(request: Request, spec: ModelSpec) -> Any:
+    """The ModelInferResponse of a finished request."""
+    result = request.result or {}
+    response = service_pb2.ModelInferResponse(model_name=spec.name, model_version=spec.version, id=request.id)
+    raw = response.raw_output_contents
+    for name in request.outputs:
+        array = result[name]
+        datatype = spec.outputs[name].datatype
+        response.outputs.add(name=name, datatype=datatype.name, shape=array.shape)
+        data = to_raw(array, datatype)
+        raw.append(data if isinstance(data, bytes) else bytes(data))
+    return response

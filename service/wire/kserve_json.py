@@ -1,0 +1,309 @@
+"""The KServe v2 JSON body with Triton's binary extension: an HTTP body to a Request, a Request's result to a body."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from service.errors import Kind, ServingError, invalid
+from service.execution.checks import Head, Limits, check_inputs, check_outputs
+from service.execution.datatypes import DATATYPES, DataType
+from service.execution.request import Array, Request
+from service.execution.spec import ModelSpec
+from service.wire.tensors import Bytes, from_json, from_raw, json_ready, to_raw
+
+# Request heads with binary tensors only and no id repeat byte for byte: their checks are kept.
+MAX_PLANS = 512
+MAX_PLAN_BYTES = 4096
+
+SHARED_MEMORY = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
+SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryInput:
+    """Where an input lies in the bytes after the JSON."""
+
+    name: str
+    datatype: DataType
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checked request head: all of the request but its data."""
+
+    id: str
+    rows: int
+    key: Hashable
+    weight: int
+    outputs: tuple[str, ...]
+    binary: tuple[bool, ...]  # for each output, whether its data follows the JSON
+    inputs: tuple[BinaryInput, ...]
+    size: int  # bytes after the JSON
+    timeout_us: int
+
+
+@dataclass(slots=True)
+class Answer:
+    """What the encoder needs beside the result."""
+
+    model: ModelSpec
+    binary: tuple[bool, ...]
+
+
+class Decoder:
+    """Reads the infer requests of one model version."""
+
+    def __init__(self, spec: ModelSpec, limits: Limits) -> None:
+        self._spec = spec
+        self._limits = limits
+        self._plans: dict[bytes, Plan] = {}
+
+    def decode(self, body: Bytes, header_length: int | None) -> Request:
+        """Parses and checks a body. `header_length` is Inference-Header-Content-Length, None without one.
+
+        The request's arrays are views on the body. `request.context` is the Answer for `encode`. Raises ServingError.
+        """
+        total = len(body)
+        if header_length is None:
+            header_length = total
+        if not 0 <= header_length <= total:
+            raise invalid(f"Inference-Header-Content-Length is {header_length}, but the body has {total} bytes")
+        if header_length == 0 and total:
+            return self._decode_raw(body, total)
+        head = bytes(memoryview(body)[:header_length])
+        plan = self._plans.get(head)
+        arrays: dict[str, Array] = {}
+        if plan is None:
+            plan, arrays = self._plan(head, total > header_length)
+        if plan.size != total - header_length:
+            raise invalid(
+                f"the inputs' binary_data_size add up to {plan.size} bytes, but {total - header_length} follow the JSON"
+            )
+        for part in plan.inputs:
+            arrays[part.name] = from_raw(
+                body, header_length + part.offset, part.size, part.datatype, part.shape, part.name, self._limits
+            )
+        return self._request(plan, arrays)
+
+    def _request(self, plan: Plan, arrays: dict[str, Array]) -> Request:
+        request = Request(
+            arrays,
+            plan.rows,
+            plan.key,
+            plan.outputs,
+            id=plan.id,
+            timeout_us=plan.timeout_us,
+            weight=plan.weight,
+        )
+        request.context = Answer(self._spec, plan.binary)
+        return request
+
+    def _decode_raw(self, body: Bytes, total: int) -> Request:
+        """Triton's raw request: the body is the data of the model's only input, whose shape its size must tell."""
+        spec = self._spec
+        if len(spec.inputs) != 1:
+            raise invalid(f"a raw binary request needs a model with one input, '{spec.name}' has {len(spec.inputs)}")
+        tensor = next(iter(spec.inputs.values()))
+        shape = list(tensor.dims)
+        if tensor.datatype.name == "BYTES":
+            if math.prod(shape) != 1 and shape != [-1]:
+                raise invalid(f"input '{tensor.name}': a raw binary request can't tell the number of BYTES elements")
+            data: Array = from_raw(
+                len(body).to_bytes(4, "little") + bytes(body), 0, total + 4, tensor.datatype, (1,), tensor.name, self._limits
+            )
+            shape = [1] * len(shape)
+        else:
+            variable = [i for i, size in enumerate(shape) if size == -1]
+            unit = math.prod(size for size in shape if size != -1) * tensor.datatype.itemsize
+            if len(variable) > 1:
+                raise invalid(f"input '{tensor.name}': a raw binary request can't tell several variable sizes")
+            if variable:
+                if total % unit:
+                    raise invalid(f"input '{tensor.name}': expected a multiple of {unit} bytes, got {total}")
+                shape[variable[0]] = total // unit
+            data = from_raw(body, 0, total, tensor.datatype, tuple(shape), tensor.name, self._limits)
+        full = (1, *shape) if spec.batched else tuple(shape)
+        fit = check_inputs(spec, [Head(tensor.name, tensor.datatype.name, full)], self._limits)
+        outputs = tuple(spec.outputs)
+        plan = Plan("", fit.rows, fit.key, fit.weight, outputs, (True,) * len(outputs), (), 0, 0)
+        return self._request(plan, {tensor.name: data.reshape(full)})
+
+    def _plan(self, head: bytes, has_binary: bool) -> tuple[Plan, dict[str, Array]]:
+        message = parse_object(head)
+        arrays: dict[str, Array] = {}
+        heads: list[Head] = []
+        pending: list[tuple[Head, Mapping[str, Any]]] = []
+        for item in _items(message, "inputs", self._limits):
+            made = _head(item)
+            heads.append(made)
+            pending.append((made, item))
+        fit = check_inputs(self._spec, heads, self._limits)
+        inputs: list[BinaryInput] = []
+        offset = 0
+        for made, item in pending:
+            datatype = DATATYPES[made.datatype]
+            size = _binary_size(item, made.name)
+            if size is None:
+                if "data" not in item:
+                    raise invalid(f"input '{made.name}' has neither data nor binary_data_size")
+                arrays[made.name] = from_json(item["data"], datatype, made.shape, made.name, self._limits)
+            else:
+                if "data" in item:
+                    raise invalid(f"input '{made.name}' has both data and binary_data_size")
+                inputs.append(BinaryInput(made.name, datatype, made.shape, offset, size))
+                offset += size
+        parameters = _parameters(message, "the request")
+        outputs, binary = self._outputs(message, parameters)
+        id = message.get("id", "")
+        if not isinstance(id, str):
+            raise invalid(f"id: expected a string, got {type(id).__name__}")
+        plan = Plan(
+            id, fit.rows, fit.key, fit.weight, outputs, binary, tuple(inputs), offset, request_timeout(parameters)
+        )
+        if not arrays and not id and has_binary and len(head) <= MAX_PLAN_BYTES:
+            if len(self._plans) >= MAX_PLANS:
+                del self._plans[next(iter(self._plans))]
+            self._plans[head] = plan
+        return plan, arrays
+
+    def _outputs(
+        self, message: Mapping[str, Any], parameters: Mapping[str, Any]
+    ) -> tuple[tuple[str, ...], tuple[bool, ...]]:
+        every = _flag(parameters, "binary_data_output", False, "the request")
+        wanted = _items(message, "outputs", self._limits) if message.get("outputs") is not None else []
+        names: list[str] = []
+        binary: list[bool] = []
+        for item in wanted:
+            name = item.get("name")
+            if not isinstance(name, str):
+                raise invalid("an entry of outputs lacks its name")
+            own = _parameters(item, f"output '{name}'")
+            if own.get("classification"):
+                raise ServingError(Kind.UNSUPPORTED, f"output '{name}': classification is not supported")
+            refuse_shared_memory(own, f"output '{name}'")
+            names.append(name)
+            binary.append(_flag(own, "binary_data", every, f"output '{name}'"))
+        outputs = check_outputs(self._spec, names, self._limits)
+        return outputs, tuple(binary) if binary else (every,) * len(outputs)
+
+
+def parse_object(data: bytes | memoryview) -> dict[str, Any]:
+    """A JSON object. Raises ServingError (INVALID)."""
+    try:
+        message = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise invalid(f"the request is not valid JSON: {error}") from None
+    if not isinstance(message, dict):
+        raise invalid(f"expected a JSON object, got {type(message).__name__}")
+    return message
+
+
+def _items(message: Mapping[str, Any], key: str, limits: Limits) -> list[dict[str, Any]]:
+    items = message.get(key)
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise invalid(f"'{key}': expected a list of objects, got {_kind(items)}")
+    if len(items) > limits.max_tensors:
+        raise ServingError(Kind.TOO_LARGE, f"'{key}' has {len(items)} entries, the limit is {limits.max_tensors}")
+    return items
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else type(value).__name__
+
+
+def _head(item: Mapping[str, Any]) -> Head:
+    name = item.get("name")
+    if not isinstance(name, str):
+        raise invalid(f"an input's name: expected a string, got {_kind(name)}")
+    datatype = item.get("datatype")
+    if not isinstance(datatype, str) or datatype not in DATATYPES:
+        raise invalid(f"input '{name}': datatype: expected one of {', '.join(DATATYPES)}, got {str(datatype)[:40]!r}")
+    shape = item.get("shape")
+    if not isinstance(shape, list) or not all(type(size) is int and -1 << 62 < size < 1 << 62 for size in shape):
+        raise invalid(f"input '{name}': shape: expected a list of integers, got {str(shape)[:80]}")
+    return Head(name, datatype, tuple(shape))
+
+
+def _parameters(item: Mapping[str, Any], where: str) -> dict[str, Any]:
+    parameters = item.get("parameters")
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise invalid(f"{where}: parameters: expected an object, got {_kind(parameters)}")
+    return parameters
+
+
+def _binary_size(item: Mapping[str, Any], name: str) -> int | None:
+    parameters = _parameters(item, f"input '{name}'")
+    refuse_shared_memory(parameters, f"input '{name}'")
+    size = parameters.get("binary_data_size")
+    if size is None:
+        return None
+    if type(size) is not int or not 0 <= size < 1 << 62:
+        raise invalid(f"input '{name}': binary_data_size: expected a size in bytes, got {str(size)[:40]}")
+    return size
+
+
+def _flag(parameters: Mapping[str, Any], key: str, default: bool, where: str) -> bool:
+    value = parameters.get(key, default)
+    if not isinstance(value, bool):
+        raise invalid(f"{where}: parameter {key}: expected a boolean, got {str(value)[:40]!r}")
+    return value
+
+
+def refuse_shared_memory(parameters: Mapping[str, Any], where: str) -> None:
+    """Raises ServingError (UNSUPPORTED) where a tensor is said to lie in shared memory."""
+    if any(key in parameters for key in SHARED_MEMORY):
+        raise ServingError(Kind.UNSUPPORTED, f"{where}: shared memory is not supported, send the data itself")
+
+
+def request_timeout(parameters: Mapping[str, Any]) -> int:
+    """The request's `timeout` in microseconds, 0 for none. Refuses parameters of sequences."""
+    for key in SEQUENCE:
+        if parameters.get(key):
+            raise ServingError(Kind.UNSUPPORTED, f"parameter {key}: sequences are not supported")
+    timeout = parameters.get("timeout", 0)
+    if isinstance(timeout, str) and timeout.isdecimal():
+        timeout = int(timeout)
+    if type(timeout) is not int or not 0 <= timeout < 1 << 62:
+        raise invalid(f"parameter timeout: expected microseconds, got {str(timeout)[:40]!r}")
+    return timeout
+
+
+def encode(request: Request) -> tuple[int | None, list[bytes | memoryview]]:
+    """The body of a finished request: its parts, and the length of the JSON where binary data follows it."""
+    answer: Answer = request.context
+    spec = answer.model
+    result = request.result or {}
+    outputs: list[dict[str, Any]] = []
+    tail: list[bytes | memoryview] = []
+    for name, binary in zip(request.outputs, answer.binary, strict=True):
+        array = result[name]
+        datatype = spec.outputs[name].datatype
+        item: dict[str, Any] = {"name": name, "datatype": datatype.name, "shape": array.shape}
+        if binary:
+            data = to_raw(array, datatype)
+            item["parameters"] = {"binary_data_size": len(data)}
+            if len(data):
+                tail.append(data)
+        else:
+            item["data"] = json_ready(array.reshape(-1), datatype)
+        outputs.append(item)
+    message: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version, "outputs": outputs}
+    if request.id:
+        message["id"] = request.id
+    head = orjson.dumps(message, option=orjson.OPT_SERIALIZE_NUMPY)
+    return (len(head) if any(answer.binary) else None), [head, *tail]
+
+
+def size_of(parts: Sequence[bytes | memoryview]) -> int:
+    """Bytes of a body in parts; views are of bytes."""
+    return sum(len(part) for part in parts)

@@ -1,0 +1,222 @@
+"""Tensors to and from raw bytes (little-endian, row-major) and to and from JSON values."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from service.errors import Kind, ServingError, invalid
+from service.execution.checks import Limits
+from service.execution.datatypes import DataType
+from service.execution.request import Array
+
+# What holds a body: bytes as they came, or the aligned buffer that a large body was read into.
+Bytes = bytes | bytearray | memoryview | np.ndarray[Any, Any]
+
+_LENGTH = struct.Struct("<I")
+
+
+def from_raw(
+    data: Bytes, offset: int, size: int, datatype: DataType, shape: tuple[int, ...], name: str, limits: Limits
+) -> Array:
+    """A view of `size` bytes at `offset` as an array; a copy only where the bytes are misaligned or BYTES.
+
+    Raises ServingError (INVALID) where the size doesn't fit the shape or a value isn't one of the type.
+    """
+    count = math.prod(shape)
+    if datatype.name == "BYTES":
+        return _strings(memoryview(data)[offset : offset + size], count, name, limits).reshape(shape)
+    if size != count * datatype.itemsize:
+        raise invalid(
+            f"input '{name}': expected {count * datatype.itemsize} bytes for shape {list(shape)} of {datatype.name}, "
+            f"got {size}"
+        )
+    array: Array = np.frombuffer(data, datatype.dtype, count, offset) if count else np.empty(0, datatype.dtype)
+    if not array.flags.aligned:
+        array = array.copy()
+    if datatype.name == "BOOL":
+        check_bool(array, name)
+    return array.reshape(shape)
+
+
+def check_bool(array: Array, name: str) -> None:
+    """Raises ServingError where a byte of a BOOL tensor is neither 0 nor 1."""
+    bits = array.view(np.uint8)
+    if bits.size and bits.max() > 1:
+        raise invalid(f"input '{name}': expected BOOL bytes 0 or 1, got {int(bits.max())}")
+
+
+def _strings(data: memoryview, count: int, name: str, limits: Limits) -> Array:
+    """BYTES elements, each after its length in 4 little-endian bytes, as str: the engine's strings are UTF-8 text."""
+    array = np.empty(count, np.object_)
+    view = data.cast("B") if data.format != "B" else data
+    at, end = 0, len(view)
+    for i in range(count):
+        if end - at < 4:
+            raise invalid(f"input '{name}': expected {count} BYTES elements, the data ends in element {i}")
+        (length,) = _LENGTH.unpack_from(view, at)
+        at += 4
+        if length > end - at:
+            raise invalid(f"input '{name}': element {i} says {length} bytes, {end - at} are left")
+        if length > limits.max_string_bytes:
+            raise ServingError(
+                Kind.TOO_LARGE, f"input '{name}': element {i} has {length} bytes, the limit is {limits.max_string_bytes}"
+            )
+        array[i] = to_text(bytes(view[at : at + length]), name, i)
+        at += length
+    if at != end:
+        raise invalid(f"input '{name}': {end - at} bytes are left over after {count} BYTES elements")
+    return array
+
+
+def to_text(data: bytes, name: str, index: int) -> str:
+    """UTF-8 decoded. Raises ServingError (INVALID)."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise invalid(
+            f"input '{name}': element {index} is not UTF-8 ({error.reason} at byte {error.start}); the model's tensor is "
+            "text, send binary data to an input of type UINT8"
+        ) from None
+
+
+def to_raw(array: Array, datatype: DataType) -> bytes | memoryview:
+    """An output's bytes: a view of the array's own memory where it is contiguous."""
+    if datatype.name == "BYTES":
+        parts: list[bytes] = []
+        for element in array.reshape(-1).tolist():
+            data = element.encode("utf-8", "surrogatepass") if isinstance(element, str) else bytes(element)
+            parts += (_LENGTH.pack(len(data)), data)
+        return b"".join(parts)
+    if not array.size:
+        return b""
+    if array.nbytes <= 16384:
+        return array.tobytes()
+    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+
+
+def json_depth(data: Any, limit: int, name: str) -> int:
+    """How deep lists are nested, along the first elements; the array's own rules find uneven ones."""
+    depth = 0
+    while isinstance(data, list):
+        depth += 1
+        if depth > limit:
+            raise invalid(f"input '{name}': data is nested more than {limit} deep")
+        if not data:
+            break
+        data = data[0]
+    return depth
+
+
+_ACCEPTED = {"b": "b", "u": "iub", "i": "iub", "f": "iuf"}
+
+
+def from_json(data: Any, datatype: DataType, shape: tuple[int, ...] | None, name: str, limits: Limits) -> Array:
+    """JSON numbers, booleans or strings, nested or flat, as an array of `shape` (None: as nested).
+
+    Raises ServingError (INVALID) that says which value or structure doesn't fit the type.
+    """
+    json_depth(data, limits.max_json_depth, name)
+    if datatype.name == "BYTES":
+        array = _json_strings(data, name)
+    else:
+        array = _json_numbers(data, datatype, name)
+    if shape is None:
+        return array
+    if array.size != math.prod(shape):
+        raise invalid(f"input '{name}': expected {math.prod(shape)} elements for shape {list(shape)}, got {array.size}")
+    if array.ndim > 1 and array.shape != shape:
+        raise invalid(f"input '{name}': expected data nested as shape {list(shape)} or flat, got {list(array.shape)}")
+    return array.reshape(shape)
+
+
+def _json_numbers(data: Any, datatype: DataType, name: str) -> Array:
+    try:
+        raw: Array = np.array(data)
+    except (ValueError, OverflowError, TypeError):
+        raise invalid(f"input '{name}': expected evenly nested lists of {datatype.name}, got uneven ones") from None
+    if not raw.size:
+        return raw.astype(datatype.dtype)
+    kind = "f" if datatype.name == "BF16" else datatype.dtype.kind
+    if raw.dtype.kind not in _ACCEPTED[kind] or raw.dtype.kind == "O":
+        raise invalid(f"input '{name}': expected {datatype.name} values, got {_sample(raw)}")
+    if raw.dtype.kind == "b" and kind != "b":
+        raise invalid(f"input '{name}': expected {datatype.name} values, got a boolean")
+    if kind in "iu":
+        bounds = np.iinfo(datatype.dtype)
+        low, high = int(raw.min()), int(raw.max())
+        if low < bounds.min or high > bounds.max:
+            raise invalid(
+                f"input '{name}': expected {datatype.name} values of {bounds.min} to {bounds.max}, "
+                f"got {low if low < bounds.min else high}"
+            )
+    if datatype.name == "BF16":
+        return to_bf16(raw.astype(np.float32))
+    if kind == "f" and datatype.itemsize < 8:
+        largest = float(np.abs(raw).max())
+        if largest > float(np.finfo(datatype.dtype).max):
+            raise invalid(f"input '{name}': {largest} is too large for {datatype.name}")
+    return raw.astype(datatype.dtype)
+
+
+def _sample(raw: Array) -> str:
+    value = raw.reshape(-1)[0].item() if raw.dtype.kind != "O" else next(iter(raw.reshape(-1).tolist()))
+    names = {bool: "boolean", str: "string", float: "number with a fraction", int: "integer", dict: "object"}
+    return f"{names.get(type(value), 'null' if value is None else type(value).__name__)} {str(value)[:40]!r}"
+
+
+def _json_strings(data: Any, name: str) -> Array:
+    flat: list[str] = []
+    shape: list[int] = []
+
+    def walk(value: Any, depth: int) -> None:
+        if isinstance(value, list):
+            if depth == len(shape):
+                shape.append(len(value))
+            if shape[depth] != len(value) or (depth + 1 == len(shape) and any(isinstance(v, list) for v in value) and flat):
+                raise invalid(f"input '{name}': expected evenly nested lists of strings, got uneven ones")
+            for part in value:
+                walk(part, depth + 1)
+        elif not isinstance(value, str):
+            raise invalid(f"input '{name}': expected strings for BYTES, got {type(value).__name__} {str(value)[:40]!r}")
+        elif depth != len(shape):
+            raise invalid(f"input '{name}': expected evenly nested lists of strings, got uneven ones")
+        else:
+            flat.append(value)
+
+    walk(data, 0)
+    array = np.empty(len(flat), np.object_)
+    array[:] = flat
+    return array.reshape(shape)
+
+
+def to_bf16(values: Array) -> Array:
+    """float32 to bfloat16 bits, rounded to nearest even; NaN stays NaN."""
+    bits = values.view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+
+
+def from_bf16(bits: Array) -> Array:
+    """bfloat16 bits to float32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def json_ready(array: Array, datatype: DataType) -> Array | list[Any]:
+    """An output as orjson can write it: a contiguous numeric array or a list of strings, shaped as it is."""
+    if datatype.name == "BYTES":
+        made: list[Any] = [e if isinstance(e, str) else bytes(e).decode("utf-8", "replace") for e in array.reshape(-1)]
+        return _nest(made, array.shape) if array.ndim > 1 else made
+    if datatype.name == "BF16":
+        array = from_bf16(array)
+    return np.ascontiguousarray(array)
+
+
+def _nest(flat: list[Any], shape: Sequence[int]) -> list[Any]:
+    for size in reversed(shape[1:]):
+        flat = [flat[i : i + size] for i in range(0, len(flat), size)] if size else []
+    return flat
