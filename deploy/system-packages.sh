@@ -1,0 +1,46 @@
+#!/bin/sh
+# Installs the system packages that a step needs, where it may; otherwise prints the one line to run and fails.
+# Usage: system-packages.sh venv|serve|test
+set -eu
+
+python=${PYTHON:-python3}
+missing=""
+need() { missing="$missing $1"; }
+has() { command -v "$1" >/dev/null 2>&1; }
+header() { printf '#include <%s>\n' "$2" | "${CXX:-g++}" -x c++ -E -include cstdio - >/dev/null 2>&1 || need "$1"; }
+
+case $1 in
+venv)
+  has "$python" || need python3
+  "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 || need python3-venv
+  ;;
+serve | test)
+  has "${CXX:-g++}" || need g++
+  has cmake || need cmake
+  if has "${CXX:-g++}"; then
+    header libjpeg-dev jpeglib.h
+    header libpng-dev png.h
+  else
+    need libjpeg-dev
+    need libpng-dev
+  fi
+  if [ "$1" = test ]; then
+    has ninja || need ninja-build
+    if has "${CXX:-g++}"; then header libgtest-dev gtest/gtest.h; else need libgtest-dev; fi
+  fi
+  ;;
+*)
+  echo "usage: $0 venv|serve|test" >&2
+  exit 2
+  ;;
+esac
+
+[ -n "$missing" ] || exit 0
+line="apt-get install -y --no-install-recommends$missing"
+if has apt-get && [ "$(id -u)" = 0 ]; then
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive $line
+else
+  echo "These system packages are missing. Run, as root: $line" >&2
+  exit 1
+fi

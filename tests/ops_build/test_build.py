@@ -1,0 +1,117 @@
+"""Finding headers, building out of tree, the manifest, and what each says when it can't go on."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from ops_build import headers
+from ops_build.build import BuildError, BuildOptions, build, out_of_tree, sha256
+from ops_build.headers import HEADER, HeadersNotFound, find_onnxruntime_headers
+
+from .conftest import silent
+
+
+def fake_header(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / HEADER).write_text("")
+    return folder
+
+
+@pytest.fixture
+def no_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPGATE_ONNXRUNTIME_INCLUDE", raising=False)
+    monkeypatch.setattr(headers, "_system_folders", lambda: iter(()))
+
+
+def test_the_variable_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = fake_header(tmp_path / "include" / "onnxruntime")
+    monkeypatch.setenv("OPGATE_ONNXRUNTIME_INCLUDE", str(folder.parent))
+    assert find_onnxruntime_headers(tmp_path / "cache", silent).include == folder
+    monkeypatch.setenv("OPGATE_ONNXRUNTIME_INCLUDE", str(tmp_path / "nowhere"))
+    with pytest.raises(HeadersNotFound, match="OPGATE_ONNXRUNTIME_INCLUDE is .*nowhere: no onnxruntime_c_api.h there"):
+        find_onnxruntime_headers(tmp_path / "cache", silent)
+
+
+def test_then_the_system_then_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system: None) -> None:
+    cached = fake_header(tmp_path / "cache" / "debian" / "usr")
+    assert find_onnxruntime_headers(tmp_path / "cache", silent).include == cached
+    system = fake_header(tmp_path / "usr")
+    monkeypatch.setattr(headers, "_system_folders", lambda: iter([system]))
+    assert find_onnxruntime_headers(tmp_path / "cache", silent).origin == "the system"
+
+
+def test_then_the_release_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system: None) -> None:
+    fake_header(tmp_path / "onnxruntime-linux-x64" / "include")
+    with tarfile.open(tmp_path / "release.tgz", "w:gz") as archive:
+        archive.add(tmp_path / "onnxruntime-linux-x64", "onnxruntime-linux-x64")
+    monkeypatch.setenv("OPGATE_ONNXRUNTIME_ARCHIVE", (tmp_path / "release.tgz").as_uri())
+    monkeypatch.setattr(headers.shutil, "which", lambda tool: None)
+    found = find_onnxruntime_headers(tmp_path / "cache", silent)
+    assert found.origin == "the release archive"
+    assert (found.include / HEADER).is_file()
+
+
+def test_nowhere_says_what_was_tried_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system: None) -> None:
+    monkeypatch.setenv("OPGATE_ONNXRUNTIME_ARCHIVE", (tmp_path / "none.tgz").as_uri())
+    monkeypatch.setattr(headers.shutil, "which", lambda tool: None)
+    with pytest.raises(HeadersNotFound, match=r"(?s)there is no apt-get.*none\.tgz.*libonnxruntime-dev.*OPGATE_ONNXRUNTIME_INCLUDE"):
+        find_onnxruntime_headers(tmp_path / "cache", silent)
+
+
+def test_the_manifest_lists_what_was_built(library: Path) -> None:
+    manifest = json.loads((library.parent / "manifest.json").read_text())
+    assert manifest["format"] == 1
+    (entry,) = manifest["libraries"]
+    assert entry["file"] == library.name
+    assert entry["sha256"] == sha256(library)
+    assert entry["domain"] == "opgate"
+    assert entry["devices"] == ["cpu"]
+    assert entry["api_version"] == 17
+    ops = {op["name"]: op for op in entry["ops"]}
+    assert ops["Mish"]["signature"] == "<T: f16|bf16|f32|f64> Mish(x: T[...]) -> (y: T[...])"
+    assert ops["Mish"]["dtypes"] == ["f16", "bf16", "f32", "f64"]
+    assert ops["Mish"]["since_version"] == 1
+
+
+def test_a_second_build_rebuilds_nothing(library: Path) -> None:
+    before = library.stat().st_mtime_ns
+    lines: list[str] = []
+    build(BuildOptions(), lines.append)
+    assert library.stat().st_mtime_ns == before
+    assert not any("Building" in line for line in lines)
+
+
+def test_out_of_tree_folders_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="is no folder"):
+        out_of_tree(tmp_path / "nothing")
+    with pytest.raises(BuildError, match="holds no op"):
+        out_of_tree(tmp_path)
+    (tmp_path / "op").mkdir()
+    (tmp_path / "op" / "op.cpp").write_text("")
+    with pytest.raises(BuildError, match="the domain 'opgate' is taken"):
+        out_of_tree(tmp_path, domain="opgate")
+    assert out_of_tree(tmp_path, domain="mine").output == tmp_path / "build"
+
+
+def test_a_compiler_error_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "broken.cpp").write_text('#include "core/op.h"\nint f() { return undeclared_name; }\n')
+    with pytest.raises(BuildError, match=r"(?s)the compiler failed.*undeclared_name"):
+        build(out_of_tree(tmp_path, domain="broken"), silent)
+
+
+def test_a_bad_signature_fails_the_build_with_its_column(tmp_path: Path) -> None:
+    (tmp_path / "typo").mkdir()
+    (tmp_path / "typo" / "typo.cpp").write_text(
+        '#include "core/op.h"\n'
+        'OPGATE_OP(Typo, "Typo(x: f32[n]) -> (y: f32[m])", "A typo.")\n'
+        "namespace opgate::ops { struct TypoCpu { Status operator()(Context&, const Inputs&, const Attributes&, Outputs&) const "
+        "{ return {}; } }; }\n"
+        "OPGATE_CPU_KERNEL(Typo, opgate::ops::TypoCpu)\n"
+    )
+    with pytest.raises(BuildError, match="column 28: size 'm' is bound by no input, attribute or output"):
+        build(out_of_tree(tmp_path, domain="typo"), silent)

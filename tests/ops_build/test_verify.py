@@ -1,0 +1,94 @@
+"""All cases of all ops, as `opgate verify` runs them, and the references as operators of onnx.reference."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
+from ops_build.build import SOURCE
+from ops_build.case import Case
+from ops_build.onnx_model import load_op_modules, one_node_model, reference_operator, run_reference
+from ops_build.table import Op, read_table
+from ops_build.verify import difference, numpy_types, op_folder, try_case, verify
+
+OPS = SOURCE / "ops"
+
+
+def test_every_case_on_every_engine(library: Path) -> None:
+    cells = verify(read_table(library), [OPS], [OnnxRuntimeEngine(library)])
+    failures = [f"{cell.op} {cell.types}: {failure}" for cell in cells for failure in cell.failures]
+    assert not failures, "\n".join(failures)
+    assert sum(cell.passed for cell in cells) > 100
+
+
+def test_every_op_folder_is_in_the_table_and_documented(library: Path) -> None:
+    folders = {folder.name for folder in OPS.iterdir() if any(folder.glob("*.cpp"))}
+    assert {op_folder(op, [OPS]).name for op in read_table(library)} == folders
+    for folder in folders:
+        readme = (OPS / folder / "README.md").read_text()
+        assert len(readme.splitlines()) > 8, folder
+
+
+def test_references_run_in_onnx_reference(library: Path) -> None:
+    tried = 0
+    for op in read_table(library):
+        modules = load_op_modules(op_folder(op, [OPS]))
+        types = next(op.type_choices())
+        case = next(case for case in modules.cases(numpy_types(types)) if case.error is None)
+        one = one_node_model(op, case, types)
+        evaluator = ReferenceEvaluator(one.model, new_ops=[reference_operator(op, modules.reference)])
+        outputs = evaluator.run(None, one.feeds)
+        expected = run_reference(op, modules.reference, case)
+        for tensor, output in zip(op.outputs, outputs, strict=True):
+            np.testing.assert_array_equal(output, expected[tensor.name])
+        tried += 1
+    assert tried >= 3
+
+
+class Answers:
+    """An engine that gives the reference's outputs, changed by `change`."""
+
+    name = "answers"
+
+    def __init__(self, reference, change) -> None:
+        self._reference, self._change = reference, change
+
+    def run(self, op: Op, case: Case, types):
+        return {name: self._change(array) for name, array in run_reference(op, self._reference, case).items()}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda y: y, None),
+        (lambda y: y + 1e-3, r"elements differ, first at \[0\]: expected .* got"),
+        (lambda y: y[:-1], r"expected shape \[7\], got \[6\]"),
+        (lambda y: y.astype(np.float64), "expected dtype float32, got float64"),
+        (lambda y: np.where(np.arange(7) == 3, np.nan, y).astype(y.dtype), r"1 of 7 elements differ, first at \[3\]"),
+    ],
+)
+def test_a_wrong_answer_turns_a_cell_red(library: Path, change, message: str | None) -> None:
+    op = next(op for op in read_table(library) if op.name == "LeakyRelu")
+    modules = load_op_modules(OPS / "leaky_relu")
+    case = Case("x", {"x": np.linspace(-1, 1, 7, dtype=np.float32)})
+    failure = try_case(op, modules.reference, case, {"T": "f32"}, Answers(modules.reference, change))
+    assert failure is None if message is None else failure and re.search(message, failure)
+
+
+def test_an_expected_error_must_come(library: Path) -> None:
+    op = next(op for op in read_table(library) if op.name == "LeakyRelu")
+    modules = load_op_modules(OPS / "leaky_relu")
+    case = Case("x", {"x": np.ones(3, np.float32)}, error="never said")
+    failure = try_case(op, modules.reference, case, {"T": "f32"}, OnnxRuntimeEngine(library))
+    assert failure == "expected an error with /never said/, and the op took the inputs"
+
+
+def test_strings_are_compared() -> None:
+    a = np.array(["a", "b"], object)
+    assert difference(a, a.copy(), (0, 0)) is None
+    assert difference(a, np.array(["a", "c"], object), (0, 0)) == "1 strings differ, first at 1"
