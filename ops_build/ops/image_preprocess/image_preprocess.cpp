@@ -1,0 +1,141 @@
+#include "image_preprocess.h"
+
+#include <cmath>
+
+#include "codecs/decoder.h"
+#include "letterbox.h"
+#include "resampler.h"
+
+namespace opgate::ops {
+namespace {
+
+using codecs::DecodeStatus;
+
+struct Settings {
+  std::int64_t height, width, max_pixels;
+  std::uint8_t pad;
+  Normalization normalization;
+
+  float pad_value(int k) const { return static_cast<float>(pad) * normalization.scale[k] + normalization.bias[k]; }
+};
+
+Status wrong(const std::string& name, const std::string& expected, const std::string& got) {
+  return Status::invalid("attribute '" + name + "': expected " + expected + ", got " + got);
+}
+
+Status read_settings(const Attributes& attributes, Settings& settings) {
+  settings.height = attributes.integer("height");
+  settings.width = attributes.integer("width");
+  settings.max_pixels = attributes.integer("max_pixels");
+  const std::int64_t pad = attributes.integer("pad");
+  for (const char* name : {"height", "width"}) {
+    const std::int64_t side = attributes.integer(name);
+    if (side < 1 || side > codecs::kMaxSide) return wrong(name, "1..65535", std::to_string(side));
+  }
+  if (settings.max_pixels < 1) return wrong("max_pixels", "a positive number", std::to_string(settings.max_pixels));
+  if (pad < 0 || pad > 255) return wrong("pad", "0..255", std::to_string(pad));
+  settings.pad = static_cast<std::uint8_t>(pad);
+  const std::vector<double>& mean = attributes.numbers("mean");
+  const std::vector<double>& deviation = attributes.numbers("std");
+  const bool reversed = attributes.text("order") == "BGR";
+  for (int k = 0; k < 3; ++k) {
+    if (!std::isfinite(mean[k])) return wrong("mean", "finite numbers", std::to_string(mean[k]));
+    if (!std::isfinite(deviation[k]) || deviation[k] == 0) {
+      return wrong("std", "finite numbers other than 0", std::to_string(deviation[k]));
+    }
+    settings.normalization.scale[k] = static_cast<float>(1 / (255 * deviation[k]));
+    settings.normalization.bias[k] = static_cast<float>(-mean[k] / deviation[k]);
+    settings.normalization.channel[k] = reversed ? 2 - k : k;
+  }
+  return {};
+}
+
+/// Where each encoded picture of `data` begins and ends.
+Status check_ends(std::span<const std::int32_t> ends, std::int64_t total) {
+  std::int64_t begin = 0;
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    if (ends[i] < begin || ends[i] > total) {
+      return Status::invalid("input 'ends': expected offsets that don't decrease, within 0.." + std::to_string(total) +
+                             " (the size of 'data'), got " + std::to_string(ends[i]) + " at " + std::to_string(i) +
+                             (i ? " after " + std::to_string(begin) : ""));
+    }
+    begin = ends[i];
+  }
+  return {};
+}
+
+/// Pads what lies around the picture, or everything where `box` is empty.
+void fill_pad(const Settings& settings, const Letterbox& box, float* image) {
+  for (int k = 0; k < 3; ++k) {
+    const float value = settings.pad_value(k);
+    for (std::int64_t y = 0; y < settings.height; ++y, image += settings.width) {
+      const bool inside = y >= box.top && y < box.top + box.height;
+      const std::int64_t left = inside ? box.left : settings.width;
+      std::fill(image, image + left, value);
+      if (inside) std::fill(image + box.left + box.width, image + settings.width, value);
+    }
+  }
+}
+
+DecodeStatus preprocess(std::span<const std::uint8_t> bytes, const Settings& settings, float* image, float* geometry) {
+  DecodeStatus status;
+  const std::unique_ptr<codecs::Decoder> decoder = codecs::open(bytes, settings.max_pixels, status);
+  if (!decoder) return status;
+  const codecs::PictureHeader& header = decoder->header();
+  const int width = header.upright_width();
+  const int height = header.upright_height();
+  const Letterbox box = Letterbox::of(width, height, settings.width, settings.height);
+  status = decoder->start(box.reduction, settings.pad);
+  if (status != DecodeStatus::good) return status;
+
+  // The picture is resized as it is stored and turned by the way it is written.
+  const bool transposed = header.orientation.transposed;
+  Planes planes{image + box.top * settings.width + box.left, settings.height * settings.width,
+                codecs::Strides::of(header.orientation, box.width, box.height, settings.width)};
+  const auto reduced = [&](int side) { return (side + box.reduction - 1) / box.reduction; };
+  status = resample(*decoder, reduced(header.width), reduced(header.height), transposed ? box.height : box.width,
+                    transposed ? box.width : box.height, settings.normalization, planes);
+  if (status != DecodeStatus::good) return status;
+  fill_pad(settings, box, image);
+  geometry[0] = static_cast<float>(static_cast<double>(width) / box.width);
+  geometry[1] = static_cast<float>(static_cast<double>(height) / box.height);
+  geometry[2] = static_cast<float>(box.left);
+  geometry[3] = static_cast<float>(box.top);
+  geometry[4] = static_cast<float>(width);
+  geometry[5] = static_cast<float>(height);
+  return status;
+}
+
+struct ImagePreprocessCpu {
+  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
+    Settings settings;
+    OPGATE_RETURN_IF_ERROR(read_settings(attributes, settings));
+    const std::span<const std::uint8_t> data = in["data"].span<const std::uint8_t>();
+    const std::span<const std::int32_t> ends = in["ends"].span<const std::int32_t>();
+    OPGATE_RETURN_IF_ERROR(check_ends(ends, static_cast<std::int64_t>(data.size())));
+    auto* const images = out["image"].data<float>();
+    auto* const geometries = out["geometry"].data<float>();
+    auto* const statuses = out["status"].data<std::int32_t>();
+    const std::int64_t image_size = 3 * settings.height * settings.width;
+    context.parallel_for(static_cast<std::int64_t>(ends.size()), 1, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) {
+        const auto begin = static_cast<std::size_t>(i ? ends[static_cast<std::size_t>(i - 1)] : 0);
+        const auto end = static_cast<std::size_t>(ends[static_cast<std::size_t>(i)]);
+        float* image = images + i * image_size;
+        float* geometry = geometries + i * 6;
+        const DecodeStatus status = preprocess(data.subspan(begin, end - begin), settings, image, geometry);
+        statuses[i] = static_cast<std::int32_t>(status);
+        if (status == DecodeStatus::good) continue;
+        fill_pad(settings, Letterbox{}, image);
+        std::fill(geometry, geometry + 6, 0.0f);
+        geometry[0] = geometry[1] = 1.0f;
+      }
+    });
+    return {};
+  }
+};
+
+}  // namespace
+}  // namespace opgate::ops
+
+OPGATE_CPU_KERNEL(ImagePreprocess, opgate::ops::ImagePreprocessCpu)
