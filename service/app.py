@@ -13,10 +13,12 @@ from collections.abc import Iterator
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
-from service.api import admin, kserve_http
+from service.api import admin, kserve_http, predict
 from service.api.kserve_grpc import GrpcServer
+from service.api.openapi import schema
 from service.api.protocol import protocol_class
 from service.api.status import error_body
 from service.errors import ServingError
@@ -29,7 +31,10 @@ logger = logging.getLogger("opgate")
 
 def create_app(gateway: Gateway) -> FastAPI:
     """The ASGI application of a loaded gateway; works under any ASGI server."""
-    app = FastAPI(title="opgate", version=package_version())
+    # Its pages come with the package: /docs works where no network is.
+    app = FastAPIOffline(title="opgate", version=package_version(), redoc_url=None)
+    document = schema(gateway)
+    app.openapi = lambda: document  # type: ignore[method-assign]
     retry_after = gateway.settings.retry_after
 
     @app.exception_handler(ServingError)
@@ -51,6 +56,7 @@ def create_app(gateway: Gateway) -> FastAPI:
         return Response(error_body(f"{type(error).__name__}: {error}"), 500, media_type="application/json")
 
     app.include_router(kserve_http.router(gateway))
+    app.include_router(predict.router(gateway))
     app.include_router(admin.router(gateway))
     return app
 

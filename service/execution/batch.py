@@ -147,7 +147,7 @@ def split(spec: ModelSpec, requests: Sequence[Request], names: Sequence[str], ar
     begin = 0
     for request in requests:
         end = begin + request.rows
-        error = None if states is None else _row_error(spec, states[begin:end])
+        error = None if states is None else row_error(spec, states[begin:end])
         if error is not None:
             request.error = error
         else:
@@ -170,9 +170,11 @@ def _outer(spec: ModelSpec, tensor: TensorSpec, array: Array, begin: int, end: i
     return array.reshape((array.shape[0], *new) if spec.batched else new)
 
 
-def _row_error(spec: ModelSpec, states: Array) -> ServingError | None:
+def row_error(spec: ModelSpec, states: Array) -> ServingError | None:
+    """The error of the first row whose status is not zero, by the model's `row_status_messages`."""
     if not states.any():
         return None
+    states = states.reshape(len(states), -1)
     row, column = (int(i) for i in np.argwhere(states)[0])
     code = int(states[row, column])
     text = spec.row_status.messages.get(code, f"status {code}") if spec.row_status else ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 
 from service.errors import Kind, ServingError, internal, invalid
+from service.execution.batch import row_error
 from service.execution.checks import Head, Limits, check_inputs
 from service.execution.request import Array, Request
 from service.execution.spec import ModelSpec, TensorSpec
@@ -91,10 +92,11 @@ class _Run:
     def __init__(self, pipeline: Pipeline, request: Request) -> None:
         self._pipeline = pipeline
         self._request = request
-        self._tensors: dict[str, tuple[Array, bool]] = {  # with whether a batch dimension leads
-            name: (array, pipeline.spec.batched) for name, array in request.inputs.items()
-        }
-        self._todo = pipeline.steps_for(request.outputs)
+        status = pipeline.spec.row_status
+        self._status = None if status is None else status.output
+        self._wanted = request.outputs if status is None else (*request.outputs, status.output)
+        self._tensors: dict[str, Array] = dict(request.inputs)
+        self._todo = pipeline.steps_for(self._wanted)
         self._ended = False
         request.started_ns = perf_counter_ns()
 
@@ -117,8 +119,7 @@ class _Run:
     def _sub_request(self, step: Step) -> Request:
         arrays: dict[str, Array] = {}
         for name, tensor in step.inputs.items():
-            array, has_batch = self._tensors[tensor]
-            arrays[name] = _with_batch(array, has_batch, step.spec.batched, f"step '{step.spec.name}' input '{name}'")
+            arrays[name] = _fitted(self._tensors[tensor], step.spec, step.spec.inputs[name], f"input '{name}'")
         heads = [Head(name, step.spec.inputs[name].datatype.name, array.shape) for name, array in arrays.items()]
         fit = check_inputs(step.spec, heads, self._pipeline.limits)
         request = Request(arrays, fit.rows, fit.key, tuple(step.outputs), id=self._request.id, weight=fit.weight)
@@ -139,8 +140,13 @@ class _Run:
             self._end(_in_step(step, part.error or internal("no result")))
             return
         for name, tensor in step.outputs.items():
-            self._tensors[tensor] = (part.result[name], step.spec.batched)
-        if all(name in self._tensors for name in self._request.outputs):
+            self._tensors[tensor] = part.result[name]
+        if self._status in step.outputs.values():
+            error = row_error(self._pipeline.spec, self._tensors[self._status])
+            if error is not None:
+                self._end(error)
+                return
+        if all(name in self._tensors for name in self._wanted):
             self._finish()
         else:
             self.advance()
@@ -150,9 +156,7 @@ class _Run:
         result: dict[str, Array] = {}
         try:
             for name in self._request.outputs:
-                array, has_batch = self._tensors[name]
-                array = _with_batch(array, has_batch, spec.batched, f"output '{name}'")
-                result[name] = _fitting(spec, spec.outputs[name], array)
+                result[name] = _checked(spec, spec.outputs[name], self._tensors[name])
         except ServingError as error:
             self._end(error)
             return
@@ -170,23 +174,23 @@ class _Run:
             logger.exception("writing the answer of pipeline '%s' failed", self._pipeline.spec.name)
 
 
-def _with_batch(array: Array, has_batch: bool, wants_batch: bool, where: str) -> Array:
-    """Adds or takes away the leading dimension where a batching model meets one that isn't."""
-    if has_batch == wants_batch:
-        return array
-    if wants_batch:
+def _fitted(array: Array, spec: ModelSpec, tensor: TensorSpec, where: str) -> Array:
+    """Adds or takes away a leading dimension of 1 where a batching model meets one that isn't, as Triton does."""
+    rank = len(tensor.dims) + spec.batched
+    if spec.batched and array.ndim == rank - 1:
         return array[None]
-    if array.shape[0] != 1:
-        raise invalid(f"{where}: takes one row at a time, got a batch of {array.shape[0]}")
-    return array[0]
+    if not spec.batched and array.ndim == rank + 1:
+        if array.shape[0] != 1:
+            raise invalid(f"{where}: takes one row at a time, got a batch of {array.shape[0]}")
+        return array[0]
+    return array
 
 
-def _fitting(spec: ModelSpec, tensor: TensorSpec, array: Array) -> Array:
-    inner = array.shape[1:] if spec.batched else array.shape
-    if len(inner) != len(tensor.dims) or any(
-        want not in (-1, got) for want, got in zip(tensor.dims, inner, strict=True)
-    ):
-        raise internal(f"output '{tensor.name}': expected shape {spec.wire_shape(tensor)}, got {list(array.shape)}")
+def _checked(spec: ModelSpec, tensor: TensorSpec, array: Array) -> Array:
+    array = _fitted(array, spec, tensor, f"output '{tensor.name}'")
+    want = spec.wire_shape(tensor)
+    if len(want) != array.ndim or any(size not in (-1, got) for size, got in zip(want, array.shape, strict=True)):
+        raise internal(f"output '{tensor.name}': expected shape {want}, got {list(array.shape)}")
     return array
 
 

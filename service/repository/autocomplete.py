@@ -28,7 +28,7 @@ def complete(
     if not config.backend and not config.platform:
         config.backend = "onnxruntime"
     bare = not config.input and not config.output
-    made = {batch_input.target_name for batch_input in config.batch_input}
+    made = {name for batch_input in config.batch_input for name in batch_input.target_name}
     if bare and not config.max_batch_size and default_max_batch_size and _batches((*inputs, *outputs)):
         config.max_batch_size = default_max_batch_size
         if not config.HasField("dynamic_batching"):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from service.errors import Kind, ServingError
-from service.repository.config import ConfigError, ModelConfig
+from service.repository.config import ConfigError, ModelConfig, parameter
 from service.repository.ensembles import step_models
 from service.repository.loader import LoadedModel, load_config, load_ensemble, load_model, unavailable
 from service.repository.paths import model_names, version_numbers
@@ -34,9 +34,10 @@ class Catalog:
         self._entries: dict[str, Entry] = {}
         self.complete = False  # every model has been tried
 
-    def load_all(self) -> None:
+    def load_all(self, only: str = "") -> None:
         """Loads every model, ensembles after their steps. A model that fails is left out with its reason.
 
+        `only` names a model to load with no others but those it needs.
         Raises ConfigError where the repository itself can't be read.
         """
         repository = self._settings.model_repository
@@ -50,6 +51,9 @@ class Catalog:
                 configs[name] = load_config(repository, name)
             except ServingError as error:
                 self._failed(entry, 0, error.message)
+        if only:
+            configs = {name: configs[name] for name in _needed_by(only, configs)}
+            self._entries = {name: entry for name, entry in self._entries.items() if name in configs or name == only}
         ensembles = {name for name, config in configs.items() if config.HasField("ensemble_scheduling")}
         for name in configs:
             if name not in ensembles:
@@ -190,3 +194,15 @@ def _in_order(
         ordered += ready
         todo = [n for n in todo if n not in ready]
     return ordered
+
+
+def _needed_by(name: str, configs: dict[str, ModelConfig]) -> set[str]:
+    """The model, the models of its steps, and the one that draws its picture."""
+    needed: set[str] = set()
+    todo = {name}
+    while todo:
+        current = todo.pop()
+        if current in configs and current not in needed:
+            needed.add(current)
+            todo |= {*step_models(configs[current]), parameter(configs[current], "predict_picture_model")}
+    return needed

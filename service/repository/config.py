@@ -168,7 +168,7 @@ def _ensemble(config: ModelConfig) -> Iterator[str]:
         if step.model_namespace:
             yield f"model_namespace '{step.model_namespace}'"
     for key in config.parameters:
-        if not key.startswith("predict_"):
+        if not key.startswith(("predict_", "row_status_")):
             yield f"parameter '{key}' of an ensemble"
 
 

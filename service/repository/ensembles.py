@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from service.execution.spec import ModelSpec, TensorSpec
@@ -18,7 +18,7 @@ class _Source:
 
     maker: str
     tensor: TensorSpec
-    batched: bool
+    model: ModelSpec
 
 
 def step_models(config: ModelConfig) -> list[str]:
@@ -31,7 +31,7 @@ def check_ensemble(config: ModelConfig, spec: ModelSpec, lookup: Lookup) -> list
     steps = config.ensemble_scheduling.step
     if not steps:
         raise ConfigError("ensemble_scheduling has no step")
-    sources = {name: _Source("the ensemble's input", tensor, spec.batched) for name, tensor in spec.inputs.items()}
+    sources = {name: _Source("the ensemble's input", tensor, spec) for name, tensor in spec.inputs.items()}
     models = [lookup(step.model_name, step.model_version) for step in steps]
     for step, model in zip(steps, models, strict=True):
         where = f"step '{step.model_name}'"
@@ -43,16 +43,16 @@ def check_ensemble(config: ModelConfig, spec: ModelSpec, lookup: Lookup) -> list
         for name, tensor in step.output_map.items():
             if tensor in sources:
                 raise ConfigError(f"{where}: tensor '{tensor}' is already made by {sources[tensor].maker}")
-            sources[tensor] = _Source(where, model.outputs[name], model.batched)
+            sources[tensor] = _Source(where, model.outputs[name], model)
     for step, model in zip(steps, models, strict=True):
         for name, tensor in step.input_map.items():
             if tensor not in sources:
                 raise ConfigError(f"step '{step.model_name}': nothing makes tensor '{tensor}' for its input '{name}'")
-            _check_pair(sources[tensor], model.inputs[name], f"input '{name}' of step '{step.model_name}'")
+            _check_pair(sources[tensor], model, model.inputs[name], f"input '{name}' of step '{step.model_name}'")
     for name, output in spec.outputs.items():
         if name not in sources or name in spec.inputs:
             raise ConfigError(f"no step makes the ensemble's output '{name}'")
-        _check_pair(sources[name], output, f"the ensemble's output '{name}'")
+        _check_pair(sources[name], spec, output, f"the ensemble's output '{name}'")
     used = {tensor for step in steps for tensor in step.input_map.values()}
     for name in spec.inputs:
         if name not in used:
@@ -69,17 +69,20 @@ def _check_names(where: str, kind: str, mapping: Mapping[str, str], known: Mappi
             raise ConfigError(f"{where}: {kind}_map of '{name}' names no tensor")
 
 
-def _check_pair(source: _Source, target: TensorSpec, where: str) -> None:
+def _check_pair(source: _Source, model: ModelSpec, target: TensorSpec, where: str) -> None:
     tensor = source.tensor
     if tensor.datatype != target.datatype:
         raise ConfigError(
             f"{where}: expected {target.datatype.config_name}, {source.maker} gives {tensor.datatype.config_name}"
         )
-    fits = len(tensor.dims) == len(target.dims) and all(
-        a == b or -1 in (a, b) for a, b in zip(tensor.dims, target.dims, strict=True)
-    )
-    if not fits:
+    # As in Triton: either the dims agree, or where one batches and the other doesn't the whole shapes do.
+    whole = (source.model.wire_shape(tensor), model.wire_shape(target))
+    if not _agree(tensor.dims, target.dims) and not _agree(*whole):
         raise ConfigError(f"{where}: expected dims {list(target.dims)}, {source.maker} gives {list(tensor.dims)}")
+
+
+def _agree(one: Sequence[int], other: Sequence[int]) -> bool:
+    return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
 
 
 def _check_cycles(config: ModelConfig, available: set[str]) -> None:

@@ -28,6 +28,7 @@ from service.repository.config import (
 from service.repository.ensembles import check_ensemble
 from service.repository.op_libraries import explain_missing_op, trusted_library
 from service.repository.paths import confined, file_name
+from service.repository.presentation import Presentation, read_presentation
 from service.repository.validation import check_against_engine, make_spec
 from service.settings import Settings
 from service.telemetry.statistics import ModelStatistics
@@ -54,6 +55,7 @@ class LoadedModel:
     spec: ModelSpec
     executor: Executor
     statistics: ModelStatistics
+    presentation: Presentation
 
     @property
     def submit(self) -> Callable[[Request], None]:
@@ -107,6 +109,7 @@ def load_model(repository: Path, config: ModelConfig, version: int, settings: Se
     complete(config, config.name, session.inputs, session.outputs, settings.default_max_batch_size)
     spec = make_spec(config, version, repository, folder)
     check_against_engine(spec, session.inputs, session.outputs, session.defaulted)
+    presentation = read_presentation(config, spec)
     statistics = ModelStatistics()
     scheduler = Scheduler(
         spec,
@@ -116,7 +119,7 @@ def load_model(repository: Path, config: ModelConfig, version: int, settings: Se
         inline_limit_us=settings.inline_limit_us,
     )
     statistics.load_seconds = time.perf_counter() - began
-    return LoadedModel(config, spec, scheduler, statistics)
+    return LoadedModel(config, spec, scheduler, statistics, presentation)
 
 
 def load_ensemble(
@@ -147,7 +150,7 @@ def load_ensemble(
     statistics = ModelStatistics()
     pipeline = Pipeline(spec, steps, statistics, limits_of(settings))
     statistics.load_seconds = time.perf_counter() - began
-    return LoadedModel(config, spec, pipeline, statistics)
+    return LoadedModel(config, spec, pipeline, statistics, read_presentation(config, spec))
 
 
 def _copy(config: ModelConfig) -> ModelConfig:

@@ -16,6 +16,7 @@ from typing import Any
 
 from service.repository.config import ConfigError
 from service.repository.paths import file_name
+from service.settings import Settings
 
 MANIFEST = "manifest.json"
 _MISSING_OP = re.compile(r"(?:(\S+?):)?(\w+)\((-?\d+)\) is not a registered function/op")
@@ -93,20 +94,32 @@ def explain_missing_op(message: str, library: str, trusted: Sequence[Path]) -> s
     return f"op '{where}' (version {version}) is not known to ONNX Runtime: {remedy}. The engine said: {message}"
 
 
-def trust(library: Path, directory: Path) -> dict[str, Any]:
-    """Adds a library's hash to `directory`'s manifest, by an atomic replacement, and returns the new entry.
+def trust(library: Path, directory: Path | None = None) -> Path:
+    """Lists a library's hash in a manifest and returns the manifest's path.
 
-    What the library holds can't be known without running it, so the entry has no ops. Raises FileNotFoundError.
+    Without `directory` it is the library's own folder where the settings trust that one, else the first that they trust.
+    What the library holds can't be known without running it, so the entry has no ops. Raises OSError where a file can't be
+    read or written, ValueError where the manifest is broken.
     """
     digest = sha256(library)
-    manifest = read_manifest(directory)
-    for entry in manifest["libraries"]:
-        if entry.get("sha256") == digest:
-            return dict(entry)
-    made: dict[str, Any] = {"file": library.name, "sha256": digest, "engine": "onnxruntime", "ops": []}
-    manifest["libraries"].append(made)
-    directory.mkdir(parents=True, exist_ok=True)
-    temporary = directory / f".{MANIFEST}.{os.getpid()}"
+    place = directory or _place_for(library)
+    try:
+        manifest = read_manifest(place)
+    except ConfigError as error:
+        raise ValueError(error.message) from error
+    path = place / MANIFEST
+    if any(entry.get("sha256") == digest for entry in manifest["libraries"]):
+        return path
+    manifest["libraries"].append({"file": library.name, "sha256": digest, "engine": "onnxruntime", "ops": []})
+    place.mkdir(parents=True, exist_ok=True)
+    # By replacement, so that a server that starts meanwhile never reads half a manifest.
+    temporary = place / f".{MANIFEST}.{os.getpid()}"
     temporary.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(directory / MANIFEST)
-    return made
+    temporary.replace(path)
+    return path
+
+
+def _place_for(library: Path) -> Path:
+    trusted = [place.resolve() for place in Settings().trusted_directories()]
+    own = library.resolve().parent
+    return own if own in trusted else trusted[0]

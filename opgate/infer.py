@@ -1,0 +1,155 @@
+"""`opgate infer`: what POST /predict does, from the command line; without a server unless --url names one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        "-i",
+        help="name=VALUE or name=@FILE, once for each input. VALUE is JSON without a batch dimension, or text; "
+        "FILE is .json, .npy, or bytes for a UINT8 or BYTES input.",
+    ),
+]
+Image = Annotated[Path | None, typer.Option(help="A picture, for a model that takes an encoded one.")]
+OutputImage = Annotated[Path | None, typer.Option(help="Ask for the picture with the answer drawn, and write it here.")]
+Url = Annotated[str | None, typer.Option(help="A running server, such as http://127.0.0.1:8000.")]
+Repository = Annotated[Path | None, typer.Option(help="The directory of models.", show_default="./model_repository")]
+Version = Annotated[str, typer.Option(help="The model's version.", show_default="the highest")]
+
+
+def infer(
+    model: Annotated[str, typer.Argument(help="The model's name.")],
+    inputs: Inputs = None,
+    image: Image = None,
+    output_image: OutputImage = None,
+    url: Url = None,
+    model_repository: Repository = None,
+    version: Version = "",
+) -> None:
+    """Run a model on one input and print labelled JSON."""
+    from service.errors import ServingError
+
+    try:
+        values = dict(_read_input(text) for text in inputs or [])
+        if (image is None) == (not values):
+            raise typer.BadParameter("give either --image or --input")
+        payload: bytes | dict[str, Any] = values if image is None else image.read_bytes()
+        if url is not None:
+            answer = _remote(url, model, version, payload, output_image is not None)
+        else:
+            answer = _local(model_repository, model, version, payload, output_image is not None)
+        if output_image is not None:
+            output_image.write_bytes(answer)
+            typer.echo(f"wrote {output_image} ({len(answer)} bytes)", err=True)
+        else:
+            typer.echo(answer.decode())
+    except (ServingError, OSError) as error:
+        typer.echo(f"opgate: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _read_input(text: str) -> tuple[str, Any]:
+    """name=VALUE or name=@FILE as the name and a JSON value or bytes."""
+    import orjson
+
+    name, separator, value = text.partition("=")
+    if not name or not separator:
+        raise typer.BadParameter(f"--input: expected name=VALUE or name=@FILE, got '{text}'")
+    if value.startswith("@"):
+        return name, _read_file(Path(value[1:]))
+    try:
+        return name, orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return name, value
+
+
+def _read_file(path: Path) -> Any:
+    import numpy as np
+    import orjson
+
+    if path.suffix == ".npy":
+        return np.load(path, allow_pickle=False).tolist()
+    data = path.read_bytes()
+    if path.suffix != ".json":
+        return data
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise typer.BadParameter(f"{path} is not valid JSON: {error}") from None
+
+
+def _local(repository: Path | None, name: str, version: str, payload: bytes | dict[str, Any], picture: bool) -> bytes:
+    """Loads the model and what it needs, runs it in this process."""
+    import asyncio
+
+    import orjson
+
+    from service.errors import Kind, ServingError
+    from service.gateway import Gateway
+    from service.settings import Settings
+    from service.telemetry import logs
+    from service.wire.friendly import labelled, picture_bytes, picture_request, values_request
+
+    logs.configure("critical", "text")
+    settings = Settings() if repository is None else Settings(model_repository=repository)
+    gateway = Gateway(settings)
+    gateway.catalog.load_all(only=name)
+    model = gateway.find(name, version).model
+    if picture:
+        if not model.presentation.picture_model:
+            raise ServingError(Kind.NOT_ACCEPTABLE, f"model '{name}' answers with JSON, it makes no picture")
+        model = gateway.find(model.presentation.picture_model).model
+    make = picture_request if isinstance(payload, bytes) else values_request
+    request = make(model.spec, payload, gateway.limits)  # type: ignore[arg-type]
+    result = asyncio.run(gateway.infer(model, request))
+    if picture:
+        return picture_bytes(model.spec, result)[0]
+    made = labelled(model.spec, model.presentation, result)
+    return orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2)
+
+
+def _remote(url: str, name: str, version: str, payload: bytes | dict[str, Any], picture: bool) -> bytes:
+    """POST /predict on a running server."""
+    import urllib.error
+    import urllib.request
+
+    import orjson
+
+    if not url.startswith(("http://", "https://")):
+        raise typer.BadParameter(f"--url: expected http://HOST:PORT, got '{url}'")
+    body, media = _body(payload)
+    path = f"{url.rstrip('/')}/predict/{quote(name)}" + (f"/versions/{quote(version)}" if version else "")
+    headers = {"Content-Type": media, "Accept": "image/*" if picture else "application/json"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(path, body, headers)) as response:
+            data: bytes = response.read()
+    except urllib.error.HTTPError as error:
+        raise OSError(f"{path} answered {error.code}: {error.read().decode('utf-8', 'replace')}") from None
+    return data if picture else orjson.dumps(orjson.loads(data), option=orjson.OPT_INDENT_2)
+
+
+def _body(payload: bytes | dict[str, Any]) -> tuple[bytes, str]:
+    """A picture as it is, values as JSON, or as a form where a file's bytes are among them."""
+    import secrets
+
+    import orjson
+
+    if isinstance(payload, bytes):
+        return payload, "application/octet-stream"
+    if not any(isinstance(value, bytes) for value in payload.values()):
+        return orjson.dumps(payload), "application/json"
+    boundary = secrets.token_hex(16)
+    parts = []
+    for name, value in payload.items():
+        is_file = isinstance(value, bytes)
+        file = '; filename="data"\r\nContent-Type: application/octet-stream' if is_file else ""
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n'.encode()
+        parts.append(head + (value if is_file else orjson.dumps(value)) + b"\r\n")
+    return b"".join(parts) + f"--{boundary}--\r\n".encode(), f"multipart/form-data; boundary={boundary}"

@@ -1,0 +1,71 @@
+"""`opgate serve`: the options, by Triton's names where Triton has one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Repository = Annotated[
+    Path | None, typer.Option("--model-repository", "--model-store", help="The directory of models.", show_default="./model_repository")
+]
+HttpHost = Annotated[
+    str | None, typer.Option("--http-host", "--http-address", help="Where HTTP listens.", show_default="127.0.0.1")
+]
+HttpPort = Annotated[int | None, typer.Option("--http-port", help="0 takes a free one.", show_default="8000")]
+GrpcHost = Annotated[
+    str | None, typer.Option("--grpc-host", "--grpc-address", help="Where gRPC listens.", show_default="as HTTP")
+]
+GrpcPort = Annotated[int | None, typer.Option("--grpc-port", help="0 takes a free one.", show_default="8001")]
+AllowHttp = Annotated[bool | None, typer.Option("--allow-http/--no-http", help="Serve HTTP.", show_default="yes")]
+AllowGrpc = Annotated[bool | None, typer.Option("--allow-grpc/--no-grpc", help="Serve gRPC.", show_default="yes")]
+Strict = Annotated[
+    bool | None,
+    typer.Option("--strict-readiness/--no-strict-readiness", help="Not ready while a model is unavailable.", show_default="yes"),
+]
+Exit = Annotated[
+    float | None, typer.Option("--exit-timeout-secs", help="Seconds to finish requests when stopped.", show_default="30")
+]
+Queue = Annotated[int | None, typer.Option(help="Requests that may wait for one model.", show_default="1024")]
+Body = Annotated[int | None, typer.Option(help="Largest request body in bytes.", show_default="256 MiB")]
+Level = Annotated[str | None, typer.Option(help="debug, info, warning or error.", show_default="info")]
+Format = Annotated[str | None, typer.Option(help="json or text.", show_default="json")]
+Access = Annotated[bool | None, typer.Option("--access-log/--no-access-log", help="Log requests.", show_default="no")]
+
+
+def serve(
+    model_repository: Repository = None,
+    http_host: HttpHost = None,
+    http_port: HttpPort = None,
+    grpc_host: GrpcHost = None,
+    grpc_port: GrpcPort = None,
+    http: AllowHttp = None,
+    grpc: AllowGrpc = None,
+    strict_readiness: Strict = None,
+    shutdown_timeout: Exit = None,
+    max_queue_size: Queue = None,
+    max_body_bytes: Body = None,
+    log_level: Level = None,
+    log_format: Format = None,
+    access_log: Access = None,
+) -> None:
+    """Serve a model repository over HTTP and gRPC until SIGTERM. Every setting is also an OPGATE_... variable."""
+    given = {name: value for name, value in locals().items() if value is not None}
+    raise typer.Exit(run(**given))
+
+
+def run(**given: Any) -> int:
+    """Serves with the given settings over those of the environment. Returns the exit status."""
+    from pydantic import ValidationError
+
+    from service.app import run as run_server
+    from service.settings import Settings
+
+    try:
+        settings = Settings(**given)
+    except ValidationError as error:
+        for problem in error.errors():
+            typer.echo(f"opgate: {'.'.join(map(str, problem['loc']))}: {problem['msg']}, got {problem['input']!r}", err=True)
+        return 2
+    return run_server(settings)

@@ -1,0 +1,134 @@
+"""POST /predict/<model>: a picture, a form or plain JSON in; labelled JSON, or a picture, out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+
+from service.api.kserve_http import JSON, read_body
+from service.errors import Kind, ServingError, invalid
+from service.execution.request import Request as InferRequest
+from service.execution.spec import ModelSpec
+from service.gateway import Gateway
+from service.wire.friendly import labelled, picture_bytes, picture_request, values_request
+from service.wire.kserve_json import parse_object
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """The routes of one gateway."""
+    routes = APIRouter()
+
+    async def predict(request: Request) -> Response:
+        params = request.path_params
+        served = gateway.find(params["model"], params.get("version", ""))
+        wants = wanted_media(request.headers.get("accept", "*/*"))
+        payload = await _payload(gateway, request)
+        if wants:
+            return await _picture(gateway, served.model.spec, served.model.presentation.picture_model, payload, wants)
+        model = served.model
+        made = _request(gateway, model.spec, payload)
+        result = await gateway.infer(model, made)
+        content = orjson.dumps(labelled(model.spec, model.presentation, result), option=orjson.OPT_SERIALIZE_NUMPY)
+        return Response(content, media_type=JSON)
+
+    for path in ("/predict/{model}", "/predict/{model}/versions/{version}"):
+        routes.add_api_route(path, predict, methods=["POST"], include_in_schema=False)
+    return routes
+
+
+def _request(gateway: Gateway, spec: ModelSpec, payload: bytes | dict[str, Any]) -> InferRequest:
+    if isinstance(payload, bytes):
+        return picture_request(spec, payload, gateway.limits)
+    return values_request(spec, payload, gateway.limits)
+
+
+async def _picture(
+    gateway: Gateway, spec: ModelSpec, name: str, payload: bytes | dict[str, Any], wants: set[str]
+) -> Response:
+    if not name:
+        raise ServingError(Kind.NOT_ACCEPTABLE, f"model '{spec.name}' answers with JSON, it makes no picture")
+    served = gateway.find(name)
+    made = _request(gateway, served.model.spec, payload)
+    result = await gateway.infer(served.model, made)
+    data, media = picture_bytes(served.model.spec, result)
+    if not wants & {media, "image/*"}:
+        raise ServingError(Kind.NOT_ACCEPTABLE, f"model '{spec.name}' answers with {media}, not {', '.join(wants)}")
+    return Response(data, media_type=media)
+
+
+def wanted_media(accept: str) -> set[str]:
+    """The image types of an Accept header where a picture is preferred to JSON, an empty set where JSON is.
+
+    Raises ServingError (NOT_ACCEPTABLE) where neither would do.
+    """
+    json_quality = picture_quality = 0.0
+    pictures: set[str] = set()
+    for part in accept.split(","):
+        media, *options = (text.strip().lower() for text in part.split(";"))
+        quality = 1.0
+        for option in options:
+            if option.startswith("q="):
+                try:
+                    quality = float(option[2:])
+                except ValueError:
+                    raise invalid(f"Accept: '{part.strip()}' has no valid quality") from None
+        if media in ("application/json", "application/*"):
+            json_quality = max(json_quality, quality)
+        elif media == "*/*":  # anything will do: JSON, unless a picture is named beside it
+            json_quality = max(json_quality, quality * 0.99)
+        elif media.startswith("image/") and quality:
+            pictures.add(media)
+            picture_quality = max(picture_quality, quality)
+    if picture_quality > json_quality:
+        return pictures
+    if not json_quality:
+        raise ServingError(Kind.NOT_ACCEPTABLE, f"Accept: expected application/json or image/*, got '{accept[:80]}'")
+    return set()
+
+
+async def _payload(gateway: Gateway, request: Request) -> bytes | dict[str, Any]:
+    """The body: bytes of a picture, or values by input name."""
+    settings = gateway.settings
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media == "multipart/form-data":
+        return await _form(gateway, request)
+    if not (media in (JSON, "application/octet-stream") or media.startswith("image/")):
+        raise ServingError(
+            Kind.MEDIA_TYPE,
+            "Content-Type: expected image/jpeg, image/png, application/octet-stream, multipart/form-data or "
+            f"application/json, got '{media[:80]}'",
+        )
+    body = await read_body(request, settings.max_body_bytes, settings.max_decompressed_bytes)
+    return parse_object(body) if media == JSON else body
+
+
+async def _form(gateway: Gateway, request: Request) -> dict[str, Any]:
+    limit = gateway.settings.max_body_bytes
+    announced = request.headers.get("content-length", "")
+    if not announced.isdecimal():
+        raise invalid("a multipart form needs a Content-Length")
+    if int(announced) > limit:
+        raise ServingError(Kind.TOO_LARGE, f"the body is over the limit of {limit} bytes")
+    values: dict[str, Any] = {}
+    tensors = gateway.limits.max_tensors
+    try:
+        async with request.form(max_files=tensors, max_fields=tensors, max_part_size=limit) as form:
+            for name, part in form.multi_items():
+                if name in values:
+                    raise invalid(f"input '{name}' was given twice")
+                values[name] = await part.read() if isinstance(part, UploadFile) else _text_value(part)
+    except HTTPException as error:
+        raise invalid(f"the form can't be read: {error.detail}") from None
+    return values
+
+
+def _text_value(text: str) -> Any:
+    """JSON where it is, else the text itself."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text

@@ -1,0 +1,129 @@
+"""The friendly door's bodies: a picture or named values in, one row; labelled JSON out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from service.errors import Kind, ServingError, invalid
+from service.execution.checks import Head, Limits, check_inputs
+from service.execution.request import Array, Request
+from service.execution.spec import ModelSpec, TensorSpec
+from service.repository.presentation import Presentation
+from service.wire.tensors import from_bf16, from_json, from_raw, to_text
+
+_MAGIC = ((b"\xff\xd8\xff", "image/jpeg"), (b"\x89PNG\r\n\x1a\n", "image/png"))
+
+
+def picture_input(spec: ModelSpec) -> TensorSpec | None:
+    """The input that takes an encoded picture: the only required one, UINT8, of one variable size."""
+    required = [tensor for tensor in spec.inputs.values() if not tensor.optional]
+    if len(required) != 1 or required[0].datatype.name != "UINT8":
+        return None
+    return required[0] if _flat(required[0]) else None
+
+
+def _flat(tensor: TensorSpec) -> bool:
+    return sorted(tensor.dims) == [-1] + [1] * (len(tensor.dims) - 1)
+
+
+def picture_request(spec: ModelSpec, data: bytes, limits: Limits) -> Request:
+    """A request with a whole body as its only input. Raises ServingError (MEDIA_TYPE) where the model takes none."""
+    tensor = picture_input(spec)
+    if tensor is None:
+        inputs = ", ".join(f"'{t.name}' {t.datatype.name} {list(t.dims)}" for t in spec.inputs.values())
+        raise ServingError(Kind.MEDIA_TYPE, f"model '{spec.name}' takes no picture, send JSON or a form with {inputs}")
+    return values_request(spec, {tensor.name: data}, limits)
+
+
+def values_request(spec: ModelSpec, values: Mapping[str, Any], limits: Limits) -> Request:
+    """A request of one row. Each value is bytes, or JSON of the input's shape without a batch dimension."""
+    arrays: dict[str, Array] = {}
+    for name, value in values.items():
+        tensor = spec.inputs.get(name)
+        if tensor is None:
+            known = ", ".join(f"'{known}'" for known in spec.inputs)
+            raise invalid(f"model '{spec.name}' has no input '{name}', its inputs are {known}")
+        array = _from_bytes(tensor, value, limits) if isinstance(value, bytes) else _from_value(tensor, value, limits)
+        arrays[name] = array[None] if spec.batched else array
+    heads = [Head(name, spec.inputs[name].datatype.name, array.shape) for name, array in arrays.items()]
+    fit = check_inputs(spec, heads, limits)
+    return Request(arrays, fit.rows, fit.key, tuple(spec.outputs), weight=fit.weight)
+
+
+def _from_bytes(tensor: TensorSpec, data: bytes, limits: Limits) -> Array:
+    if tensor.datatype.name == "UINT8" and _flat(tensor):
+        shape = tuple(len(data) if size == -1 else size for size in tensor.dims)
+        return from_raw(data, 0, len(data), tensor.datatype, shape, tensor.name, limits)
+    if tensor.datatype.name == "BYTES" and all(size in (1, -1) for size in tensor.dims):
+        array = np.empty((1,) * len(tensor.dims), np.object_)
+        array.reshape(-1)[0] = to_text(data, tensor.name, 0)
+        return array
+    raise invalid(
+        f"input '{tensor.name}': expected JSON of {tensor.datatype.name} and shape {list(tensor.dims)}, "
+        f"got {len(data)} bytes"
+    )
+
+
+def _from_value(tensor: TensorSpec, value: Any, limits: Limits) -> Array:
+    array = from_json(value, tensor.datatype, None, tensor.name, limits)
+    if array.size == 1 and array.ndim < len(tensor.dims) and all(size in (1, -1) for size in tensor.dims):
+        array = array.reshape((1,) * len(tensor.dims))
+    fits = array.ndim == len(tensor.dims) and all(
+        want in (-1, got) for want, got in zip(tensor.dims, array.shape, strict=True)
+    )
+    if not fits:
+        raise invalid(
+            f"input '{tensor.name}': expected {tensor.datatype.name} of shape {list(tensor.dims)}, "
+            f"got shape {list(array.shape)}"
+        )
+    return array
+
+
+def labelled(spec: ModelSpec, presentation: Presentation, result: Mapping[str, Array]) -> dict[str, Any]:
+    """A one-row result as JSON values (for orjson with NumPy): records where the config says how, else all outputs."""
+    rows = {name: array[0] if spec.batched else array for name, array in result.items()}
+    made: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
+    if presentation.fields:
+        count = int(rows[presentation.count].reshape(-1)[0])
+        made["predictions"] = [
+            {field: _item(spec.outputs[output], rows[output], i) for field, output in presentation.fields}
+            for i in range(min(count, *(len(rows[output]) for _, output in presentation.fields)))
+        ]
+    else:
+        made["outputs"] = {name: _values(spec.outputs[name], row) for name, row in rows.items()}
+    return made
+
+
+def _values(tensor: TensorSpec, array: Array) -> Any:
+    if tensor.labels and array.dtype.kind in "iu":
+        texts = np.empty(array.shape, np.object_)
+        texts.reshape(-1)[:] = [_label(tensor, int(value)) for value in array.reshape(-1)]
+        return texts.tolist()
+    if tensor.datatype.name == "BYTES":
+        return array.tolist()
+    if tensor.datatype.name == "BF16":
+        array = from_bf16(array)
+    return np.ascontiguousarray(array) if array.ndim else array[()]
+
+
+def _item(tensor: TensorSpec, row: Array, index: int) -> Any:
+    return _values(tensor, np.asarray(row[index]))
+
+
+def _label(tensor: TensorSpec, value: int) -> str | int:
+    return tensor.labels[value] if 0 <= value < len(tensor.labels) else value
+
+
+def picture_bytes(spec: ModelSpec, result: Mapping[str, Array]) -> tuple[bytes, str]:
+    """The bytes of a picture model's answer and their media type. Raises ServingError (INTERNAL)."""
+    arrays = list(result.values())
+    if len(arrays) != 1 or arrays[0].dtype != np.uint8:
+        raise ServingError(Kind.INTERNAL, f"model '{spec.name}' is no picture model: it needs one UINT8 output")
+    data = arrays[0].tobytes()
+    for magic, media in _MAGIC:
+        if data.startswith(magic):
+            return data, media
+    raise ServingError(Kind.INTERNAL, f"model '{spec.name}' answered with neither a JPEG nor a PNG")
