@@ -97,17 +97,25 @@ std::string text_of(const Rows& rows, std::int64_t i, const std::vector<std::str
   return text;
 }
 
+/// A row that is to be drawn.
+struct Shown {
+  Rectangle rectangle;
+  std::int64_t row;
+  Colour colour;
+};
+
 void draw(Canvas& canvas, const Rows& rows, const std::vector<std::string>& names, std::int64_t thickness) {
-  const std::int64_t scale = (thickness + 1) / 2;
-  // The first row is the best of a detector's: it is drawn last, on top.
+  // The first row is the best of a detector's: it is drawn last, on top. All tags lie above all outlines.
+  std::vector<Shown> all;
   for (std::int64_t i = rows.count - 1; i >= 0; --i) {
     const std::int32_t label = rows.labels ? rows.labels[i] : 0;
-    Rectangle rectangle;
-    if (label < 0 || !rectangle_of(rows.boxes + 4 * i, canvas, thickness, rectangle)) continue;
-    const Colour& colour = kPalette[label % std::size(kPalette)];
-    outline(canvas, rectangle, thickness, colour);
-    const std::string text = text_of(rows, i, names);
-    if (!text.empty()) tag(canvas, rectangle, text, scale, colour);
+    Shown shown{{}, i, kPalette[std::max(label, 0) % std::size(kPalette)]};
+    if (label >= 0 && rectangle_of(rows.boxes + 4 * i, canvas, thickness, shown.rectangle)) all.push_back(shown);
+  }
+  for (const Shown& shown : all) outline(canvas, shown.rectangle, thickness, shown.colour);
+  for (const Shown& shown : all) {
+    const std::string text = text_of(rows, shown.row, names);
+    if (!text.empty()) tag(canvas, shown.rectangle, text, (thickness + 1) / 2, shown.colour);
   }
 }
 

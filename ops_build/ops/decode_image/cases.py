@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ops_build.case import Array, Case
+from ops_build.codecs.pictures import jpeg, jpeg_of_every_kind, png, png_of_every_kind, scene
+
+
+def array(encoded: bytes) -> Array:
+    return np.frombuffer(encoded, np.uint8)
+
+
+def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
+    for name, encoded in jpeg_of_every_kind(67, 45):
+        yield Case(f"JPEG {name}", {"data": array(encoded)})
+    for name, encoded in png_of_every_kind(23, 17):
+        yield Case(f"PNG {name}", {"data": array(encoded)})
+    for size in [(1, 1), (1, 37), (37, 1), (640, 427)]:
+        yield Case(f"JPEG {size[0]} x {size[1]}", {"data": array(jpeg(scene(*size)))})
+    for orientation in range(10):
+        for name, encoded in [
+            ("JPEG", jpeg(scene(21, 34), orientation=orientation)),
+            ("PNG", png(scene(20, 14), 2, orientation=orientation)),
+        ]:
+            yield Case(f"{name}, orientation {orientation}", {"data": array(encoded)})
+    good = jpeg(scene(40, 30))
+    for name, encoded, attributes, message in [
+        ("empty", b"", {}, r"not a JPEG or PNG \(0 bytes\)"),
+        ("text", b"no picture", {}, "not a JPEG or PNG"),
+        ("truncated", good[: len(good) // 2], {}, "corrupt or truncated"),
+        ("too large", good, {"max_pixels": 1199}, "more than max_pixels pixels"),
+        ("max_pixels 0", good, {"max_pixels": 0}, "attribute 'max_pixels': expected a positive number, got 0"),
+    ]:
+        yield Case(f"bad: {name}", {"data": array(encoded)}, attributes, error=message)

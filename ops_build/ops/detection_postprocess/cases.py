@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ops_build.case import Array, Case
+
+GEOMETRY = np.float32([[2.5, 2.5, 0, 12, 640, 427], [0.5, 0.5, 8, 0, 20, 32], [1, 1, 0, 0, 0, 0]])
+
+
+def random_head(n: int, classes: int, anchors: int, seed: int = 0) -> Array:
+    """Boxes in clusters, so that much is suppressed; one score in eight is high."""
+    rng = np.random.default_rng(seed)
+    head = np.empty((n, 4 + classes, anchors), np.float32)
+    centres = rng.uniform(0, 64, (n, 2, 9))[:, :, rng.integers(0, 9, anchors)]
+    head[:, :2] = centres + rng.normal(0, 2, (n, 2, anchors))
+    head[:, 2:4] = rng.uniform(8, 24, (n, 2, anchors))
+    head[:, 4:] = rng.uniform(0, 1, (n, classes, anchors)) ** 4
+    return head
+
+
+def head_of(rows: list[list[float]]) -> Array:
+    """One row of a batch from an anchor a line."""
+    return np.float32(rows).T[None].copy()
+
+
+def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
+    for n, classes, anchors in [(1, 1, 1), (1, 1, 7), (3, 3, 65), (2, 80, 300), (1, 2, 5000)]:
+        head = random_head(n, classes, anchors)
+        name = f"{n} x {classes} classes x {anchors} anchors"
+        yield Case(name, {"head": head})
+        yield Case(f"{name}, geometry", {"head": head, "geometry": GEOMETRY[:n]})
+        yield Case(f"{name}, best 5", {"head": head}, {"max_detections": 5, "score_threshold": 0.1})
+        yield Case(f"{name}, xyxy", {"head": np.sort(head, axis=1)}, {"box_format": "xyxy"})
+    clustered = random_head(2, 3, 400)
+    for threshold in (0.0, 0.3, 0.9, 1.0):
+        yield Case(f"iou_threshold {threshold}", {"head": clustered}, {"iou_threshold": threshold})
+    for score in (-1.0, 0.0, 0.5, 1.0):
+        attributes = {"score_threshold": score, "max_detections": 2000}
+        yield Case(f"score_threshold {score}", {"head": clustered}, attributes)
+    for n, classes, anchors in [(0, 3, 5), (2, 0, 5), (2, 3, 0)]:
+        head = np.zeros((n, 4 + classes, anchors), np.float32)
+        yield Case(f"empty: {n} x {classes} classes x {anchors} anchors", {"head": head})
+    yield Case("max_detections 0", {"head": clustered}, {"max_detections": 0})
+    yield from boundary_cases()
+    yield from error_cases()
+
+
+def boundary_cases() -> Iterator[Case]:
+    xyxy = {"box_format": "xyxy"}
+    half = head_of([[0, 0, 4, 2, 0.9], [0, 0, 2, 2, 0.8], [0, 0, 1, 2, 0.7]])
+    yield Case("IoU equal to the threshold stays", {"head": half}, xyxy)
+    same = head_of([[0, 0, 4, 4, 0.5, 0.5], [50, 0, 54, 4, 0.5, 0.5], [0, 0, 4, 4, 0.5, 0.5]])
+    yield Case("equal scores", {"head": same}, xyxy)
+    yield Case("equal scores, best 3", {"head": same}, {**xyxy, "max_detections": 3})
+    zeros = head_of([[1, 1, 4, 4, 0.0], [20, 1, 24, 4, -0.0], [40, 1, 44, 4, 0.0]])
+    yield Case("zeros of both signs", {"head": zeros}, {**xyxy, "score_threshold": -0.5})
+    threshold = head_of([[0, 0, 4, 4, 0.25], [9, 9, 12, 12, np.nextafter(np.float32(0.25), 1)]])
+    yield Case("a score equal to the threshold", {"head": threshold}, xyxy)
+    flat = head_of([[3, 3, 3, 3, 0.9], [3, 3, 3, 3, 0.8], [3, 3, 3, 9, 0.7], [9, 9, 2, 2, 0.6], [0, 0, 5, 5, 0.5]])
+    yield Case("boxes without an area", {"head": flat}, {**xyxy, "iou_threshold": 0.0})
+    nan, inf = np.nan, np.inf
+    odd = head_of(
+        [[0, 0, 4, 4, nan], [0, 0, 4, 4, 0.9], [nan, 0, 4, 4, 0.8], [0, 0, inf, 4, 0.7], [-inf, 0, inf, 4, inf], [0, 0, 4, 4, -inf]]
+    )
+    yield Case("NaN and infinity", {"head": odd}, xyxy)
+    yield Case("NaN and infinity, geometry", {"head": odd, "geometry": GEOMETRY[:1]}, xyxy)
+    outside = head_of([[-50, -50, -40, -40, 0.9], [-10, 5, 900, 20, 0.8], [700, 700, 800, 800, 0.7]])
+    yield Case("clipped to the picture", {"head": outside, "geometry": GEOMETRY[:1]}, xyxy)
+
+
+def error_cases() -> Iterator[Case]:
+    head = random_head(1, 2, 5)
+    for name, value, pattern in [
+        ("iou_threshold", -0.1, r"attribute 'iou_threshold': expected 0\.\.1, got -0\.1"),
+        ("iou_threshold", 1.5, r"attribute 'iou_threshold': expected 0\.\.1, got 1\.5"),
+        ("max_detections", -1, "-1"),
+        ("score_threshold", float("nan"), "attribute 'score_threshold': expected a number, got nan"),
+        ("box_format", "xywh", "attribute 'box_format'"),
+    ]:
+        yield Case(f"{name} {value}", {"head": head}, {name: value}, error=pattern)
+    yield Case("three channels", {"head": np.zeros((1, 3, 5), np.float32)}, error="input 'head': .* got c = 3")
+    yield Case("another n", {"head": head, "geometry": GEOMETRY}, error="input 'geometry'")

@@ -1,0 +1,78 @@
+"""DetectionPostprocess in NumPy: each class on its own, then the best of all classes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ops_build.case import Array
+
+
+def reference(
+    head: Array,
+    geometry: Array | None,
+    *,
+    score_threshold: float,
+    iou_threshold: float,
+    max_detections: int,
+    box_format: str,
+) -> tuple[Array, Array, Array, Array]:
+    """Boxes f32 [n, max_detections, 4], scores f32 and labels i32 [n, max_detections], count i32 [n]."""
+    n, channels, _ = head.shape
+    boxes = np.zeros((n, max_detections, 4), np.float32)
+    scores = np.zeros((n, max_detections), np.float32)
+    labels = np.full((n, max_detections), -1, np.int32)
+    count = np.zeros(n, np.int32)
+    for i in range(n):
+        corners = _corners(head[i, :4].T.astype(np.float64), box_format)
+        kept: list[tuple[float, int, int]] = []  # -score, anchor, class: their order is the output's
+        for label in range(channels - 4):
+            probability = head[i, 4 + label]
+            anchors = np.flatnonzero(probability > np.float32(score_threshold))
+            anchors = anchors[np.argsort(-probability[anchors], kind="stable")]
+            kept += [
+                (-float(probability[a]), int(a), label)
+                for a in _greedy(corners, anchors, float(np.float32(iou_threshold)))
+            ]
+        best = sorted(kept)[:max_detections]
+        count[i] = len(best)
+        for k, (score, anchor, label) in enumerate(best):
+            scores[i, k], labels[i, k] = -score, label
+            boxes[i, k] = corners[anchor] if geometry is None else _to_source(corners[anchor], geometry[i])
+    return boxes, scores, labels, count
+
+
+def _corners(boxes: Array, box_format: str) -> Array:
+    """f64 [a, 4], x1 y1 x2 y2."""
+    if box_format == "xyxy":
+        return boxes
+    centre, size = boxes[:, :2], boxes[:, 2:]
+    with np.errstate(invalid="ignore"):
+        return np.concatenate([centre - size / 2, centre + size / 2], axis=1)
+
+
+def _greedy(corners: Array, anchors: Array, threshold: float) -> list[int]:
+    """Those of `anchors`, the best first, that no better one of them suppresses."""
+    kept: list[int] = []
+    left = anchors
+    while left.size:
+        best, left = left[0], left[1:]
+        kept.append(int(best))
+        left = left[~(_iou(corners[best], corners[left]) > threshold)]
+    return kept
+
+
+def _iou(one: Array, others: Array) -> Array:
+    def area(low: Array, high: Array) -> Array:
+        sides = high - low
+        return np.where(sides < 0, 0, sides).prod(-1)
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shared = area(np.maximum(one[:2], others[:, :2]), np.minimum(one[2:], others[:, 2:]))
+        union = area(one[:2], one[2:]) + area(others[:, :2], others[:, 2:]) - shared
+        return np.where(union == 0, 0, shared / union)
+
+
+def _to_source(box: Array, geometry: Array) -> Array:
+    scale, shift, size = (np.tile(geometry[i : i + 2].astype(np.float64), 2) for i in (0, 2, 4))
+    with np.errstate(invalid="ignore"):
+        return np.clip((box - shift) * scale, 0, size)

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ops_build.case import Case
+from ops_build.codecs.pictures import scene
+
+BOXES = np.float32(
+    [[30, 40, 90, 80], [30.5, 20.49, 120.5, 99.5], [-20, -20, 25, 25], [140, 100, 400, 300], [60, 3, 100, 50], [10, 60, 10, 60]]
+)
+LABELS = np.int32([0, 1, 2, 19, 5, 3])
+SCORES = np.float32([0.876, 0.5, 0.005, 1.0, 0.0, 0.995])
+NAMES = ["zero", "the one", "Ⅱ größer", "", "4", ''.join(map(chr, range(32, 127)))]
+
+
+def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
+    picture = scene(160, 120)
+    everything = {"image": picture, "boxes": BOXES, "scores": SCORES, "labels": LABELS}
+    yield Case("boxes only", {"image": picture, "boxes": BOXES})
+    yield Case("scores", {"image": picture, "boxes": BOXES, "scores": SCORES})
+    yield Case("labels", {"image": picture, "boxes": BOXES, "labels": LABELS})
+    yield Case("scores and labels", everything)
+    yield Case("names", everything, {"names": NAMES})
+    for thickness in (1, 2, 3, 7, 40, 1000):
+        yield Case(f"thickness {thickness}", everything, {"names": NAMES, "thickness": thickness})
+    for count in (-3, 0, 1, 4, 100):
+        yield Case(f"count {count}", {**everything, "count": np.int32([count])}, {"names": NAMES})
+    for size in [(1, 1), (3, 200), (200, 3), (1000, 500), (1920, 1080)]:
+        yield Case(f"{size[0]} x {size[1]}", {**everything, "image": scene(*size)}, {"names": NAMES})
+    yield Case("no boxes", {"image": picture, "boxes": np.zeros((0, 4), np.float32)})
+    yield Case("no pixels", {**everything, "image": np.zeros((0, 5, 3), np.uint8)})
+    odd = np.float32(
+        [[np.nan, 0, 9, 9], [0, 0, np.inf, 9], [50, 50, 40, 60], [-3e38, -3e38, 3e38, 3e38], [1e9, 0, 2e9, 9], [5, 5, 20, 20]]
+    )
+    yield Case("odd boxes", {**everything, "boxes": odd})
+    yield Case("labels below 0 are not drawn", {**everything, "labels": np.int32([-1, 0, -1, 2**31 - 1, -(2**31), 15])})
+    yield Case("odd scores", {**everything, "scores": np.float32([np.nan, np.inf, -np.inf, -0.1, 7.0, 0.5])})
+    for thickness in (-1, 1001):
+        pattern = rf"attribute 'thickness': expected 0 .* to 1000, got {thickness}"
+        yield Case(f"thickness {thickness}", everything, {"thickness": thickness}, error=pattern)
+    yield Case("four channels", {"image": np.zeros((4, 4, 4), np.uint8), "boxes": BOXES}, error="input 'image'")
+    yield Case("another k", {**everything, "scores": SCORES[:2]}, error="input 'scores'")

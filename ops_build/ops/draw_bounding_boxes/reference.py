@@ -1,0 +1,89 @@
+"""DrawBoundingBoxes in NumPy. The font and the palette are read from the kernel's sources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from ops_build.case import Array
+
+_FOLDER = Path(__file__).parent
+
+
+def reference(
+    image: Array,
+    boxes: Array,
+    scores: Array | None,
+    labels: Array | None,
+    count: Array | None,
+    *,
+    names: Sequence[str],
+    thickness: int,
+) -> Array:
+    """A copy of u8 [h, w, 3] with the outlines, then the tags, of the first `count` boxes; the first on top."""
+    drawn = image.copy()
+    thickness = thickness or max(2, (min(image.shape[:2]) + 100) // 200)
+    rows = len(boxes) if count is None else min(max(int(count[0]), 0), len(boxes))
+    shown = [(row, place) for row in reversed(range(rows)) if (place := _place(boxes[row], labels, row, image.shape))]
+    palette = _table("draw_bounding_boxes.cpp", "kPalette")
+    colours = [palette[0 if labels is None else labels[row] % 16] for row, _ in shown]
+    for (_, (left, top, right, bottom)), colour in zip(shown, colours, strict=True):
+        inside = drawn.copy()
+        _fill(drawn, left, top, right, bottom, colour)
+        kept = [left + thickness, top + thickness, right - thickness, bottom - thickness]
+        if kept[0] < kept[2] and kept[1] < kept[3]:
+            x1, y1, x2, y2 = (max(value, 0) for value in kept)
+            drawn[y1:y2, x1:x2] = inside[y1:y2, x1:x2]
+    for (row, (left, top, _, _)), colour in zip(shown, colours, strict=True):
+        if text := _text(row, scores, labels, names):
+            _tag(drawn, left, top, text, (thickness + 1) // 2, colour)
+    return drawn
+
+
+def _place(box: Array, labels: Array | None, row: int, shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:
+    if not np.isfinite(box).all() or box[2] < box[0] or box[3] < box[1] or (labels is not None and labels[row] < 0):
+        return None
+    left, top, right, bottom = (int(np.floor(float(value) + 0.5)) for value in box)
+    right, bottom = max(right, left + 1), max(bottom, top + 1)
+    return (left, top, right, bottom) if left < shape[1] and top < shape[0] and right > 0 and bottom > 0 else None
+
+
+def _fill(drawn: Array, left: int, top: int, right: int, bottom: int, colour: Array) -> None:
+    drawn[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)] = colour
+
+
+def _text(row: int, scores: Array | None, labels: Array | None, names: Sequence[str]) -> str:
+    text = ""
+    if labels is not None:
+        text = names[labels[row]] if labels[row] < len(names) else str(labels[row])
+        text = re.sub("[^ -~]", "?", text)
+    if scores is not None and not np.isnan(scores[row]):
+        percent = int(np.floor(100 * min(max(float(scores[row]), 0.0), 1.0) + 0.5))
+        text += f"{' ' if text else ''}{percent}%"
+    return text
+
+
+def _tag(drawn: Array, left: int, top: int, text: str, scale: int, colour: Array) -> None:
+    font = _table("font.h", "kFont")
+    glyphs = np.stack([np.unpackbits(font[ord(letter) - 32, :, None], axis=1)[:, 3:] for letter in text])
+    bitmap = np.pad(glyphs, ((0, 0), (0, 0), (0, 1))).transpose(1, 0, 2).reshape(8, -1)[:, :-1]
+    bitmap = np.pad(bitmap, ((1, 1), (2, 2))).repeat(scale, axis=0).repeat(scale, axis=1).astype(bool)
+    height, width = bitmap.shape
+    y = max(min(top - height if top >= height else top, drawn.shape[0] - height), 0)
+    x = max(min(left, drawn.shape[1] - width), 0)
+    region = drawn[y : y + height, x : x + width]
+    ink = 0 if colour.astype(int) @ (299, 587, 114) >= 128_000 else 255
+    region[...] = np.where(bitmap[: region.shape[0], : region.shape[1], None], np.uint8(ink), colour)
+
+
+@cache
+def _table(file: str, name: str) -> Array:
+    """u8 [rows, columns]: a table of numbers in braces."""
+    source = (_FOLDER / file).read_text()
+    body = source[source.index("{", source.index(f"{name}[")) + 1 :].split("};")[0]
+    rows = [re.findall(r"0x[0-9a-f]+|\d+", row) for row in re.findall(r"\{((?:0x[0-9a-f]+|[\d, ])+[\w, ]*)\}", body)]
+    return np.array([[int(value, 0) for value in row] for row in rows], np.uint8)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ops_build.case import Case
+from ops_build.codecs.pictures import flat, jpeg, jpeg_of_every_kind, png, png_chunk, png_of_every_kind, scene
+
+#: Sums of a few terms of order one in f32, from pixels that agree to the last bit.
+TOLERANCE = {"image": (1e-5, 1e-5), "geometry": (1e-6, 0.0)}
+
+
+def case(name: str, encoded: list[bytes], height: int, width: int, **attributes: Any) -> Case:
+    data, ends = flat(encoded)
+    return Case(name, {"data": data, "ends": ends}, {"height": height, "width": width, **attributes}, TOLERANCE)
+
+
+def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
+    for name, encoded in jpeg_of_every_kind(67, 45):
+        for side in (8, 16, 32, 64, 100):
+            yield case(f"JPEG {name} to {side}", [encoded], side, side)
+    for name, encoded in png_of_every_kind(23, 17):
+        for side in (3, 8, 16, 40):
+            yield case(f"PNG {name} to {side}", [encoded], side, side)
+    for size in [(1, 1), (1, 37), (37, 1), (8, 8), (17, 33), (640, 427)]:
+        picture = scene(*size)
+        both = [jpeg(picture), png(picture, 2)] if size != (640, 427) else [jpeg(picture)]
+        for target in [(1, 1), (7, 5), (64, 96), (128, 128)]:
+            yield case(f"{size[0]} x {size[1]} to {target[1]} x {target[0]}", both, *target)
+    yield case("1920 x 1080 to 640 x 640", [jpeg(scene(1920, 1080))], 640, 640)
+    for orientation in range(10):
+        turned = [jpeg(scene(61, 34), orientation=orientation), png(scene(20, 14), 2, orientation=orientation)]
+        yield case(f"orientation {orientation}", turned, 32, 48)
+    yield from attribute_cases()
+    yield from bad_cases()
+
+
+def attribute_cases() -> Iterator[Case]:
+    mixed = [jpeg(scene(50, 80)), png(scene(30, 20), 2), jpeg(scene(90, 31), "L")]
+    imagenet = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+    yield case("ImageNet's mean and std", mixed, 48, 48, **imagenet)
+    yield case("BGR", mixed, 48, 48, order="BGR", **imagenet)
+    transparent = png(np.dstack([scene(30, 20), np.arange(600).reshape(20, 30, 1) % 256]), 6)
+    for pad in (0, 255):
+        yield case(f"pad {pad}", [transparent, *mixed], 20, 48, pad=pad)
+    yield case("no pictures", [], 8, 8)
+    for name, value, pattern in [
+        ("height", 0, r"attribute 'height': expected 1\.\.65535, got 0"),
+        ("width", -1, "-1"),
+        ("pad", 256, r"attribute 'pad': expected 0\.\.255, got 256"),
+        ("max_pixels", 0, r"attribute 'max_pixels': expected a positive number, got 0"),
+        ("std", [1.0, 0.0, 1.0], r"attribute 'std': expected finite numbers other than 0, got 0"),
+        ("order", "GBR", "attribute 'order'"),
+    ]:
+        data, ends = flat(mixed)
+        attributes = {"height": 8, "width": 8, name: value}
+        yield Case(f"{name} {value}", {"data": data, "ends": ends}, attributes, error=pattern)
+    data, _ = flat(mixed)
+    for name, bad in [("decreasing", [9, 5]), ("beyond the data", [data.size + 1]), ("negative", [-1])]:
+        inputs = {"data": data, "ends": np.array(bad, np.int32)}
+        yield Case(f"ends {name}", inputs, {"height": 8, "width": 8}, error="input 'ends': expected offsets")
+
+
+def bad_cases() -> Iterator[Case]:
+    good_jpeg, good_png = jpeg(scene(40, 30)), png(scene(20, 12), 2)
+    bad = {
+        "empty": b"",
+        "text": b"no picture",
+        "GIF": b"GIF89a" + bytes(40),
+        "two bytes of a JPEG": good_jpeg[:2],
+        "header of a JPEG only": good_jpeg[:20],
+        "half a JPEG": good_jpeg[: len(good_jpeg) // 2],
+        "half a progressive JPEG": (progressive := jpeg(scene(40, 30), progressive=True))[: len(progressive) // 2],
+        "magic of a PNG only": good_png[:8],
+        "half a PNG": good_png[: len(good_png) // 2],
+        "PNG without its end": good_png[:-12],
+        "PNG with a wrong checksum": good_png[:-20] + bytes([good_png[-20] ^ 1]) + good_png[-19:],
+        "huge PNG": huge_png(100_000, 100_000),
+        "huge JPEG": huge_jpeg(good_jpeg, 65_000, 65_000),
+        "wide PNG": huge_png(70_000, 1),
+    }
+    for name, encoded in bad.items():
+        yield case(f"bad: {name}", [good_png, encoded, good_jpeg], 16, 24)
+    yield case("more than max_pixels", [good_jpeg, good_png], 16, 16, max_pixels=40 * 30 - 1)
+    yield case("exactly max_pixels", [good_jpeg, good_png], 16, 16, max_pixels=40 * 30)
+
+
+def huge_png(width: int, height: int) -> bytes:
+    """A header that promises much and a little data."""
+    small = png(scene(4, 4), 2)
+    header = width.to_bytes(4) + height.to_bytes(4) + small[24:29]
+    return small[:8] + png_chunk(b"IHDR", header) + small[33:]
+
+
+def huge_jpeg(encoded: bytes, width: int, height: int) -> bytes:
+    at = encoded.index(b"\xff\xc0")
+    return encoded[: at + 5] + height.to_bytes(2) + width.to_bytes(2) + encoded[at + 9 :]
