@@ -29,4 +29,6 @@ async def infer(request: Request) -> Response:
 
 
 if __name__ == "__main__":
-    uvicorn.run(app, host="127.0.0.1", port=port, loop="uvloop", http="httptools", access_log=False, log_level="warning")
+    uvicorn.run(
+        app, host="127.0.0.1", port=port, loop="uvloop", http="httptools", access_log=False, log_level="warning"
+    )

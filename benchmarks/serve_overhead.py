@@ -2,9 +2,9 @@
 
     python benchmarks/serve_overhead.py [--seconds 2] [--rounds 5] [--output benchmarks/results/serve_overhead.md]
 
-Two models, made here: `tiny` (4 floats doubled) and `cnn` (3x224x224, 600 KB in). The servers are pinned to one core and
-the load to another; servers take turns in short rounds, and medians over the rounds are reported, so that a machine's
-other work falls on all of them.
+Two models, made here: `tiny` (4 floats doubled) and `cnn` (3x224x224, 600 KB in). The servers are pinned to one core
+and the load to another; servers take turns in short rounds, and medians over the rounds are reported, so that a
+machine's other work falls on all of them.
 """
 
 from __future__ import annotations
@@ -230,7 +230,8 @@ def free_port() -> int:
 @contextlib.contextmanager
 def server(command: list[str], ready: str, core: int) -> Iterator[None]:
     """A server process on one core, until the block ends."""
-    process = subprocess.Popen(command, cwd=ROOT, preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    os.sched_setaffinity(process.pid, {core})  # before it has started its threads
     try:
         for _ in range(300):
             try:
@@ -252,7 +253,8 @@ def measure(cases: list[Case], repository: Path, cores: tuple[int, int], seconds
     http, rpc = free_port(), free_port()
     serve = (
         "import sys; from service.app import run; from service.settings import Settings; "
-        f"sys.exit(run(Settings(model_repository={str(repository)!r}, http_port={http}, grpc_port={rpc}, log_level='warning')))"
+        f"s = Settings(model_repository={str(repository)!r}, http_port={http}, grpc_port={rpc}, log_level='warning'); "
+        "sys.exit(run(s))"
     )
     with contextlib.ExitStack() as stack:
         ports = {}
@@ -289,8 +291,9 @@ def machine() -> str:
                 model = line.partition(":")[2].strip()
                 break
     return (
-        f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}, "
-        f"onnxruntime {ort.__version__}, load average {os.getloadavg()[0]:.1f} at the end"
+        f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, "
+        f"Python {platform.python_version()}, onnxruntime {ort.__version__}, "
+        f"load average {os.getloadavg()[0]:.1f} at the end"
     )
 
 
@@ -301,15 +304,18 @@ def report(medians: dict, cases: list[Case], seconds: float, rounds: int, note: 
         "",
         f"Machine: {note}.",
         "",
-        f"Requests/s, medians of {rounds} interleaved rounds of {seconds:g} s each; server on one core, load on the other, "
-        "all models with one thread. `onnxruntime` is `session.run` in a loop on the server's core, no server.",
+        f"Requests/s, medians of {rounds} interleaved rounds of {seconds:g} s each; server on one core, load on the "
+        "other, all models with one thread. `onnxruntime` is `session.run` in a loop on the server's core, no server.",
         "",
         "| model | concurrency | onnxruntime | hand-written | opgate HTTP | opgate gRPC | HTTP / hand-written |",
         "|---|---|---|---|---|---|---|",
     ]
     for case in cases:
         for concurrency in CONCURRENCIES:
-            row = [medians[case.name, concurrency, w] for w in ("onnxruntime", "hand-written", "opgate HTTP", "opgate gRPC")]
+            row = [
+                medians[case.name, concurrency, w]
+                for w in ("onnxruntime", "hand-written", "opgate HTTP", "opgate gRPC")
+            ]
             cells = " | ".join(f"{rate:,.0f}" for rate in row)
             lines.append(f"| {case.name} | {concurrency} | {cells} | {row[2] / row[1]:.2f} |")
     lines += ["", "Made by `python benchmarks/serve_overhead.py`.", ""]

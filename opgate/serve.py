@@ -8,7 +8,10 @@ from typing import Annotated, Any
 import typer
 
 Repository = Annotated[
-    Path | None, typer.Option("--model-repository", "--model-store", help="The directory of models.", show_default="./model_repository")
+    Path | None,
+    typer.Option(
+        "--model-repository", "--model-store", help="The directory of models.", show_default="./model_repository"
+    ),
 ]
 HttpHost = Annotated[
     str | None, typer.Option("--http-host", "--http-address", help="Where HTTP listens.", show_default="127.0.0.1")
@@ -22,10 +25,13 @@ AllowHttp = Annotated[bool | None, typer.Option("--allow-http/--no-http", help="
 AllowGrpc = Annotated[bool | None, typer.Option("--allow-grpc/--no-grpc", help="Serve gRPC.", show_default="yes")]
 Strict = Annotated[
     bool | None,
-    typer.Option("--strict-readiness/--no-strict-readiness", help="Not ready while a model is unavailable.", show_default="yes"),
+    typer.Option(
+        "--strict-readiness/--no-strict-readiness", help="Not ready while a model is unavailable.", show_default="yes"
+    ),
 ]
 Exit = Annotated[
-    float | None, typer.Option("--exit-timeout-secs", help="Seconds to finish requests when stopped.", show_default="30")
+    float | None,
+    typer.Option("--exit-timeout-secs", help="Seconds to finish requests when stopped.", show_default="30"),
 ]
 Queue = Annotated[int | None, typer.Option(help="Requests that may wait for one model.", show_default="1024")]
 Body = Annotated[int | None, typer.Option(help="Largest request body in bytes.", show_default="256 MiB")]
@@ -34,7 +40,7 @@ Format = Annotated[str | None, typer.Option(help="json or text.", show_default="
 Access = Annotated[bool | None, typer.Option("--access-log/--no-access-log", help="Log requests.", show_default="no")]
 
 
-def serve(
+def serve(  # noqa: PLR0917
     model_repository: Repository = None,
     http_host: HttpHost = None,
     http_port: HttpPort = None,
@@ -66,6 +72,8 @@ def run(**given: Any) -> int:
         settings = Settings(**given)
     except ValidationError as error:
         for problem in error.errors():
-            typer.echo(f"opgate: {'.'.join(map(str, problem['loc']))}: {problem['msg']}, got {problem['input']!r}", err=True)
+            typer.echo(
+                f"opgate: {'.'.join(map(str, problem['loc']))}: {problem['msg']}, got {problem['input']!r}", err=True
+            )
         return 2
     return run_server(settings)

@@ -115,7 +115,7 @@ async def serve(gateway: Gateway) -> None:
         bound = _listen(settings.http_host, settings.http_port)
         listening["http_port"] = bound.getsockname()[1]
         serving = asyncio.create_task(http.serve(sockets=[bound]))
-        while not http.started and not serving.done():
+        while not http.started and not serving.done():  # noqa: ASYNC110  # uvicorn has no event for it
             await asyncio.sleep(0.005)
     if rpc is not None:
         await rpc.start()

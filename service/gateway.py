@@ -44,6 +44,7 @@ class Gateway:
         self.catalog = Catalog(settings)
         self.running = 0  # requests accepted and not answered
         self.draining = False
+        self._drained: asyncio.Event | None = None
         self._served: dict[tuple[str, str], Served] = {}
 
     def find(self, name: str, version: str = "") -> Served:
@@ -85,6 +86,8 @@ class Gateway:
     def leave(self) -> None:
         """A submitted request was called back."""
         self.running -= 1
+        if self._drained is not None and not self.running:
+            self._drained.set()
 
     async def infer(self, model: LoadedModel, request: Request) -> dict[str, Array]:
         """Submits and waits. Raises ServingError."""
@@ -94,12 +97,16 @@ class Gateway:
         try:
             return await run(model.submit, request)
         finally:
-            self.running -= 1
+            self.leave()
 
     async def drain(self, seconds: float) -> bool:
         """Waits until every accepted request is answered. Returns whether that happened in time."""
         self.draining = True
-        end = asyncio.get_running_loop().time() + seconds
-        while self.running and asyncio.get_running_loop().time() < end:
-            await asyncio.sleep(0.01)
-        return not self.running
+        if not self.running:
+            return True
+        self._drained = asyncio.Event()
+        try:
+            await asyncio.wait_for(self._drained.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True

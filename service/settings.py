@@ -19,9 +19,9 @@ class Settings(BaseSettings):
 
     model_repository: Path = Path("model_repository")
     http_host: str = "127.0.0.1"
-    http_port: int = Field(8000, ge=0, le=65535)
+    http_port: int = Field(default=8000, ge=0, le=65535)
     grpc_host: str | None = None  # the HTTP host when not given
-    grpc_port: int = Field(8001, ge=0, le=65535)
+    grpc_port: int = Field(default=8001, ge=0, le=65535)
     http: bool = True
     grpc: bool = True
 
@@ -30,27 +30,27 @@ class Settings(BaseSettings):
     build_ops: Path = Field(default_factory=_build_output)
     strict_readiness: bool = True  # /v2/health/ready is 400 while a model of the repository is unavailable
 
-    max_body_bytes: int = Field(256 * 1024 * 1024, gt=0)
-    max_decompressed_bytes: int = Field(256 * 1024 * 1024, gt=0)
-    max_rank: int = Field(16, gt=0)
-    max_elements: int = Field(256 * 1024 * 1024, gt=0)
-    max_tensors: int = Field(256, gt=0)  # inputs, and outputs, of one request
-    max_json_depth: int = Field(32, gt=0)
-    max_string_bytes: int = Field(64 * 1024 * 1024, gt=0)  # one element of a BYTES tensor
-    max_queue_size: int = Field(1024, gt=0)  # requests that wait for one model
-    max_concurrent_requests: int = Field(8192, gt=0)  # requests in the process, all models
-    max_header_bytes: int = Field(64 * 1024, gt=0)
-    body_timeout: float = Field(60.0, gt=0)  # seconds without a byte of a promised body
-    retry_after: int = Field(1, ge=1)  # seconds, in Retry-After of 503
+    max_body_bytes: int = Field(default=256 * 1024 * 1024, gt=0)
+    max_decompressed_bytes: int = Field(default=256 * 1024 * 1024, gt=0)
+    max_rank: int = Field(default=16, gt=0)
+    max_elements: int = Field(default=256 * 1024 * 1024, gt=0)
+    max_tensors: int = Field(default=256, gt=0)  # inputs, and outputs, of one request
+    max_json_depth: int = Field(default=32, gt=0)
+    max_string_bytes: int = Field(default=64 * 1024 * 1024, gt=0)  # one element of a BYTES tensor
+    max_queue_size: int = Field(default=1024, gt=0)  # requests that wait for one model
+    max_concurrent_requests: int = Field(default=8192, gt=0)  # requests in the process, all models
+    max_header_bytes: int = Field(default=64 * 1024, gt=0)
+    body_timeout: float = Field(default=60.0, gt=0)  # seconds without a byte of a promised body
+    retry_after: int = Field(default=1, ge=1)  # seconds, in Retry-After of 503
 
-    keep_alive_timeout: int = Field(75, ge=1)  # seconds an idle connection is kept
-    shutdown_timeout: float = Field(30.0, ge=0)  # seconds to finish what was accepted
-    intra_op_threads: int = Field(0, ge=0)  # a session's threads; 0: usable cores over instances
-    inline_limit_us: float = Field(100.0, ge=0)  # p99 under which a model runs on the event loop
-    default_max_batch_size: int = Field(4, ge=0)  # for models without a config whose first dim is a batch
+    keep_alive_timeout: int = Field(default=75, ge=1)  # seconds an idle connection is kept
+    shutdown_timeout: float = Field(default=30.0, ge=0)  # seconds to finish what was accepted
+    intra_op_threads: int = Field(default=0, ge=0)  # a session's threads; 0: usable cores over instances
+    inline_limit_us: float = Field(default=100.0, ge=0)  # p99 under which a model runs on the event loop
+    default_max_batch_size: int = Field(default=4, ge=0)  # for models without a config whose first dim is a batch
 
     log_level: str = "info"
-    log_format: str = Field("json", pattern="^(json|text)$")
+    log_format: str = Field(default="json", pattern="^(json|text)$")
     access_log: bool = False
 
     def trusted_directories(self) -> list[Path]:

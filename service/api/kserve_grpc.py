@@ -168,9 +168,7 @@ class GrpcServer:
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, self._server)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection(
-            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
-        )
+        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         host = settings.grpc_host or settings.http_host
         self.port = self._server.add_insecure_port(f"{f'[{host}]' if ':' in host else host}:{settings.grpc_port}")
 

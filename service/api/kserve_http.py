@@ -62,66 +62,75 @@ def _metadata(tensor: TensorSpec, shape: list[int]) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": tensor.datatype.name, "shape": shape}
 
 
-def router(gateway: Gateway) -> APIRouter:
-    """The routes of one gateway."""
-    routes = APIRouter()
-    settings = gateway.settings
+class _Routes:
+    """The endpoints of one gateway."""
 
-    def known(request: Request) -> LoadedModel:
-        return gateway.find(*_named(request)).model
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
 
-    async def live() -> Response:
+    def _known(self, request: Request) -> LoadedModel:
+        return self._gateway.find(*_named(request)).model
+
+    async def live(self) -> Response:
+        """Whether the process answers."""
         return Response(status_code=200)
 
-    async def ready() -> Response:
-        if gateway.is_ready():
+    async def ready(self) -> Response:
+        """Whether requests should be sent here: 200 or 400."""
+        if self._gateway.is_ready():
             return Response(status_code=200)
-        failed = ", ".join(gateway.catalog.unavailable())
-        text = "the server is shutting down" if gateway.draining else f"not every model is available: {failed}"
+        failed = ", ".join(self._gateway.catalog.unavailable())
+        text = "the server is shutting down" if self._gateway.draining else f"not every model is available: {failed}"
         return Response(error_body(text), 400, media_type=JSON)
 
-    async def server_metadata() -> Response:
+    async def server_metadata(self) -> Response:
+        """Name, version and extensions."""
         return answer({"name": "opgate", "version": package_version(), "extensions": EXTENSIONS})
 
-    async def model_metadata(request: Request) -> Response:
-        spec = known(request).spec
+    async def model_metadata(self, request: Request) -> Response:
+        """A model's inputs and outputs."""
+        spec = self._known(request).spec
         return answer(
             {
                 "name": spec.name,
-                "versions": [str(number) for number in gateway.catalog.versions(spec.name)],
+                "versions": [str(number) for number in self._gateway.catalog.versions(spec.name)],
                 "platform": spec.platform,
                 "inputs": [_metadata(tensor, spec.wire_shape(tensor)) for tensor in spec.inputs.values()],
                 "outputs": [_metadata(tensor, spec.wire_shape(tensor)) for tensor in spec.outputs.values()],
             }
         )
 
-    async def model_ready(request: Request) -> Response:
+    async def model_ready(self, request: Request) -> Response:
+        """Whether a model can serve: 200 or 400."""
         try:
-            known(request)
+            self._known(request)
         except ServingError as error:
             if error.kind is Kind.UNAVAILABLE:
                 raise ServingError(Kind.NOT_READY, error.message) from error
             raise
         return Response(status_code=200)
 
-    async def model_config(request: Request) -> Response:
-        made = to_plain(known(request).config)
+    async def model_config(self, request: Request) -> Response:
+        """The completed config."""
+        made = to_plain(self._known(request).config)
         made.setdefault("max_batch_size", 0)
         return answer(made)
 
-    async def statistics(request: Request) -> Response:
+    async def statistics(self, request: Request) -> Response:
+        """Counts and durations of one model, or of all."""
         model, version = _named(request)
         if not model:
-            models = list(gateway.catalog.models())
+            models = list(self._gateway.catalog.models())
         elif version:
-            models = [known(request)]
+            models = [self._known(request)]
         else:
-            known(request)
-            models = [gateway.find(model, str(number)).model for number in gateway.catalog.versions(model)]
+            self._known(request)
+            models = [self._gateway.find(model, str(number)).model for number in self._gateway.catalog.versions(model)]
         message = service_pb2.ModelStatisticsResponse(model_stats=[model_statistics(m) for m in models])
         return answer(to_plain(message, with_defaults=True))
 
-    async def index(request: Request) -> Response:
+    async def index(self, request: Request) -> Response:
+        """What the repository holds, with state and reason."""
         body = await read_body(request, 65536, 65536)
         only_ready = False
         if body:
@@ -132,16 +141,18 @@ def router(gateway: Gateway) -> APIRouter:
             only_ready = isinstance(options, dict) and options.get("ready") is True
         rows = [
             {"name": name, "version": number, "state": state, "reason": reason}
-            for name, number, state, reason in gateway.catalog.index()
+            for name, number, state, reason in self._gateway.catalog.index()
             if state == "READY" or not only_ready
         ]
         return answer(rows)
 
-    async def infer(request: Request) -> Response:
+    async def infer(self, request: Request) -> Response:
+        """Runs a model."""
         model, version = _named(request)
+        settings = self._gateway.settings
         body = await read_body(request, settings.max_body_bytes, settings.max_decompressed_bytes)
-        served, made = gateway.decode(model, version, body, _header_length(request))
-        await gateway.infer(served.model, made)
+        served, made = self._gateway.decode(model, version, body, _header_length(request))
+        await self._gateway.infer(served.model, made)
         header_length, parts = encode(made)
         headers = {}
         if header_length is not None:
@@ -155,21 +166,27 @@ def router(gateway: Gateway) -> APIRouter:
             content = b"".join(parts)
         return Response(content, 200, headers, media_type=media)
 
+
+def router(gateway: Gateway) -> APIRouter:
+    """The routes of one gateway."""
+    routes = APIRouter()
+    endpoints = _Routes(gateway)
+
     def add(path: str, endpoint: Callable[..., Awaitable[Response]], method: str = "GET") -> None:
         # The schema at /docs is made from the models instead: see service.api.openapi.
         routes.add_api_route(path, endpoint, methods=[method], include_in_schema=False)
 
-    add("/v2/health/live", live)
-    add("/v2/health/ready", ready)
-    add("/v2", server_metadata)
-    add("/v2/models/stats", statistics)
-    add("/v2/repository/index", index, "POST")
+    add("/v2/health/live", endpoints.live)
+    add("/v2/health/ready", endpoints.ready)
+    add("/v2", endpoints.server_metadata)
+    add("/v2/models/stats", endpoints.statistics)
+    add("/v2/repository/index", endpoints.index, "POST")
     for prefix in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-        add(prefix, model_metadata)
-        add(prefix + "/ready", model_ready)
-        add(prefix + "/config", model_config)
-        add(prefix + "/stats", statistics)
-        add(prefix + "/infer", infer, "POST")
+        add(prefix, endpoints.model_metadata)
+        add(prefix + "/ready", endpoints.model_ready)
+        add(prefix + "/config", endpoints.model_config)
+        add(prefix + "/stats", endpoints.statistics)
+        add(prefix + "/infer", endpoints.infer, "POST")
     return routes
 
 

@@ -1,7 +1,7 @@
 """uvicorn's HTTP/1.1 connection with a short way for infer requests: no ASGI cycle, no task, no copy of a large body.
 
-All that isn't a plain POST to an infer route (other routes, chunked or compressed bodies, pipelined requests, bodies over
-the limit) goes uvicorn's usual way to the ASGI application, whose infer route answers the same.
+All that isn't a plain POST to an infer route (other routes, chunked or compressed bodies, pipelined requests, bodies
+over the limit) goes uvicorn's usual way to the ASGI application, whose infer route answers the same.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import httptools
 from uvicorn.config import Config
@@ -23,12 +23,13 @@ from service.execution.request import Request
 from service.gateway import Gateway
 from service.wire.compression import wanted_encoding
 from service.wire.kserve_json import encode, size_of
-from service.wire.tensors import Bytes
+from service.wire.tensors import Bytes, view
 
 logger = logging.getLogger("opgate.http")
 
 _INFER = re.compile(rb"/v2/models/([A-Za-z0-9_.~-]+)(?:/versions/([0-9]{1,18}))?/infer")
 _MAX_ROUTES = 1024
+_NOT_PLAIN = frozenset((b"content-encoding", b"transfer-encoding", b"upgrade"))
 # Up to here joining the parts of an answer and writing once is cheaper than several writes.
 _JOIN_BYTES = 65536
 
@@ -40,19 +41,25 @@ class _NoEvent:
         return None
 
 
+class Framing(NamedTuple):
+    """A body's length, its Inference-Header-Content-Length, and whether the client waits for 100 Continue."""
+
+    length: int
+    header_length: int | None
+    expect: bool
+
+
 class InferCycle:
     """One infer request on a connection, with the attributes that uvicorn's connection looks at."""
 
     __slots__ = ("body", "disconnected", "filled", "header_length", "keep_alive", "length", "message_event", "owner",
                  "request", "response_complete", "route")  # fmt: skip
 
-    def __init__(
-        self, owner: InferProtocol, route: tuple[str, str], length: int, header_length: int | None, keep_alive: bool
-    ) -> None:
+    def __init__(self, owner: InferProtocol, route: tuple[str, str], framing: Framing, keep_alive: bool) -> None:
         self.owner = owner
         self.route = route
-        self.length = length
-        self.header_length = header_length
+        self.length = framing.length
+        self.header_length = framing.header_length
         self.keep_alive = keep_alive
         self.body: Bytes | None = None
         self.filled = 0
@@ -70,7 +77,7 @@ class InferCycle:
                 return
             self.body = aligned_buffer(self.length, self.header_length or 0)
         end = self.filled + len(data)
-        memoryview(self.body)[self.filled : end] = data
+        view(self.body)[self.filled : end] = data
         self.filled = end
 
     def start(self) -> None:
@@ -186,9 +193,8 @@ class InferProtocol(HttpToolsProtocol):
                 self._refuse_head()
             return
         cycle: Any = self.cycle
-        if type(cycle) is InferCycle and cycle.request is None and not cycle.response_complete:
-            if cycle.filled < cycle.length and not self.transport.is_closing():
-                self._read_body(cycle)
+        if type(cycle) is InferCycle and cycle.filled < cycle.length and not self.transport.is_closing():
+            self._read_body(cycle)
 
     def _refuse_head(self) -> None:
         body = error_body(f"the request's head is over the limit of {self.gateway.settings.max_header_bytes} bytes")
@@ -210,8 +216,7 @@ class InferProtocol(HttpToolsProtocol):
             cycle.filled = cycle.length
             cycle.start()
 
-        view = memoryview(cycle.body)  # type: ignore[arg-type]
-        self._reader = BodyReader(self, view, cycle.filled, complete, self.loop.time())
+        self._reader = BodyReader(self, view(cycle.body), cycle.filled, complete, self.loop.time())
         self.transport.set_protocol(self._reader)
 
     # What the parser calls.
@@ -246,6 +251,17 @@ class InferProtocol(HttpToolsProtocol):
         previous: Any = self.cycle
         if route is None or (previous is not None and not previous.response_complete) or self.flow.write_paused:
             return False
+        framing = self._framing()
+        if framing is None or framing.length > self.gateway.settings.max_body_bytes:
+            return False
+        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        self.cycle = InferCycle(self, route, framing, keep_alive)  # type: ignore[assignment]
+        if framing.expect:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return True
+
+    def _framing(self) -> Framing | None:
+        """What the headers say of the body, None where it is not a plain one of known length."""
         length = -1
         header_length: int | None = None
         expect = False
@@ -254,24 +270,16 @@ class InferProtocol(HttpToolsProtocol):
                 length = int(value) if value.isdigit() else -1
             elif name == b"inference-header-content-length":
                 if not value.isdigit() or len(value) > 18:
-                    return False
+                    return None
                 header_length = int(value)
             elif name == b"expect":
-                if value.lower() != b"100-continue":
-                    return False
-                expect = True
+                expect = value.lower() == b"100-continue"
             elif name == b"accept-encoding":
                 if wanted_encoding(value.decode("latin-1")):
-                    return False
-            elif name in (b"content-encoding", b"transfer-encoding", b"upgrade"):
-                return False
-        if not 0 <= length <= self.gateway.settings.max_body_bytes:
-            return False
-        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
-        self.cycle = InferCycle(self, route, length, header_length, keep_alive)  # type: ignore[assignment]
-        if expect:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        return True
+                    return None
+            elif name in _NOT_PLAIN:
+                return None
+        return None if length < 0 else Framing(length, header_length, expect)
 
     def _route(self, url: bytes) -> tuple[str, str] | None:
         found = _INFER.fullmatch(url)

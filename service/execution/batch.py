@@ -152,13 +152,13 @@ def split(spec: ModelSpec, requests: Sequence[Request], names: Sequence[str], ar
             request.error = error
         else:
             request.result = {
-                name: _outer(spec, spec.outputs[name], outputs[name], begin, end, rows) for name in request.outputs
+                name: _outer(spec, spec.outputs[name], outputs[name], begin, end) for name in request.outputs
             }
         begin = end
 
 
-def _outer(spec: ModelSpec, tensor: TensorSpec, array: Array, begin: int, end: int, rows: int) -> Array:
-    if spec.batched and end - begin != rows:
+def _outer(spec: ModelSpec, tensor: TensorSpec, array: Array, begin: int, end: int) -> Array:
+    if spec.batched and end - begin != len(array):
         array = array[begin:end]
     if tensor.reshape is None:
         return array

@@ -45,15 +45,10 @@ def check_inputs(spec: ModelSpec, heads: Sequence[Head], limits: Limits) -> Fit:
     Raises ServingError (INVALID, TOO_LARGE) that names the input, what was expected and what came.
     """
     if len(heads) > limits.max_tensors:
-        raise ServingError(Kind.TOO_LARGE, f"the request has {len(heads)} inputs, at most {limits.max_tensors} may come")
-    seen: dict[str, Head] = {}
-    for head in heads:
-        if head.name in seen:
-            raise invalid(f"input '{head.name}' of model '{spec.name}' was given twice")
-        seen[head.name] = head
-    for name in seen:
-        if name not in spec.inputs:
-            raise invalid(f"model '{spec.name}' has no input '{name}', its inputs are {_names(spec.inputs)}")
+        raise ServingError(
+            Kind.TOO_LARGE, f"the request has {len(heads)} inputs, at most {limits.max_tensors} may come"
+        )
+    seen = _by_name(spec, heads)
     rows: int | None = None
     first = ""
     parts: list[Hashable] = []
@@ -84,6 +79,17 @@ def check_inputs(spec: ModelSpec, heads: Sequence[Head], limits: Limits) -> Fit:
     return Fit(rows or 1, tuple(parts), weight)
 
 
+def _by_name(spec: ModelSpec, heads: Sequence[Head]) -> dict[str, Head]:
+    seen: dict[str, Head] = {}
+    for head in heads:
+        if head.name in seen:
+            raise invalid(f"input '{head.name}' of model '{spec.name}' was given twice")
+        if head.name not in spec.inputs:
+            raise invalid(f"model '{spec.name}' has no input '{head.name}', its inputs are {_names(spec.inputs)}")
+        seen[head.name] = head
+    return seen
+
+
 def check_tensor(spec: ModelSpec, tensor: TensorSpec, head: Head, limits: Limits) -> int:
     """Checks one tensor and returns its number of elements."""
     where = f"input '{tensor.name}' of model '{spec.name}'"
@@ -102,7 +108,7 @@ def check_tensor(spec: ModelSpec, tensor: TensorSpec, head: Head, limits: Limits
     if (spec.batched and not shape) or len(inner) != len(dims):
         raise invalid(f"{where}: expected {_expected(spec, tensor)}, got shape {list(shape)}")
     for want, got in zip(dims, inner, strict=True):
-        if want != got and want != -1:
+        if want not in (-1, got):
             raise invalid(f"{where}: expected {_expected(spec, tensor)}, got shape {list(shape)}")
     if spec.batched and not 1 <= shape[0] <= spec.max_batch_size:
         raise invalid(

@@ -8,8 +8,9 @@ from collections.abc import Hashable
 EXPLORE = 4
 # Every so many choices one goes to the size that was measured longest ago, as machines and inputs change.
 REVISIT = 256
-# A batch may cost this much more per row than the cheapest size: it still saves hand-overs that are not measured.
-TOLERANCE = 1.05
+# A batch may cost this much more per row than the cheapest size: less than that can't be told from noise, and a batch
+# saves hand-overs that are not measured.
+TOLERANCE = 1.1
 # Runs on a thread before a size may move to the loop. The first ones pay for allocations and are not counted.
 PROBATION = 16
 WARM_UP = 2
@@ -23,7 +24,7 @@ class SizeCost:
 
     def __init__(self) -> None:
         self.count = 0
-        self.per_row = 0.0  # median of nanoseconds per row
+        self.per_row = 0.0  # 20th percentile of nanoseconds per row: the machine's other work only ever adds
         self.wall = 0.0  # median of nanoseconds per run, on the loop
         self.cpu_p99 = 0.0  # 99th percentile of the running thread's CPU nanoseconds
         self.top = 0.0
@@ -40,7 +41,7 @@ class SizeCost:
             self.per_row = wall / rows
             return
         step = max(0.03, 1.0 / self.count)
-        self.per_row *= 1 + step if wall > self.per_row * rows else 1 - step
+        self.per_row *= 1 + 0.2 * step if wall > self.per_row * rows else 1 - 0.8 * step
         if self.count <= PROBATION + WARM_UP:
             if cpu > self.top:
                 self.top, self.second = float(cpu), self.top

@@ -82,7 +82,7 @@ class Pipeline:
             self.statistics.failed(request.error.kind.value, elapsed)
         else:
             self.statistics.succeeded(request.rows, elapsed, request.started_ns - request.received_ns)
-            self.statistics.executed(request.rows, 1, 0, now - request.started_ns, 0)
+            self.statistics.executed(request.rows, 1, (0, now - request.started_ns, 0))
         request.done(request)
 
 
@@ -141,7 +141,7 @@ class _Run:
             return
         for name, tensor in step.outputs.items():
             self._tensors[tensor] = part.result[name]
-        if self._status in step.outputs.values():
+        if self._status is not None and self._status in step.outputs.values():
             error = row_error(self._pipeline.spec, self._tensors[self._status])
             if error is not None:
                 self._end(error)
@@ -178,11 +178,11 @@ def _fitted(array: Array, spec: ModelSpec, tensor: TensorSpec, where: str) -> Ar
     """Adds or takes away a leading dimension of 1 where a batching model meets one that isn't, as Triton does."""
     rank = len(tensor.dims) + spec.batched
     if spec.batched and array.ndim == rank - 1:
-        return array[None]
+        return array.reshape((1, *array.shape))
     if not spec.batched and array.ndim == rank + 1:
         if array.shape[0] != 1:
             raise invalid(f"{where}: takes one row at a time, got a batch of {array.shape[0]}")
-        return array[0]
+        return array.reshape(array.shape[1:])
     return array
 
 

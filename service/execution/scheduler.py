@@ -78,6 +78,7 @@ class Scheduler:
         self._flush_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._rest: asyncio.Event | None = None
         self._workers = [
             Worker(f"{spec.name}-{spec.version}-{i}", self._execute, self._finished) for i in range(spec.instances)
         ]
@@ -106,10 +107,14 @@ class Scheduler:
     async def close(self) -> None:
         """Refuses new requests, waits for those it has and ends the threads."""
         self._closed = True
-        while self._waiting or len(self._idle) < len(self._workers):
-            await asyncio.sleep(0.005)
+        if not self._at_rest():
+            self._rest = asyncio.Event()
+            await self._rest.wait()
         for worker in self._workers:
             worker.stop()
+
+    def _at_rest(self) -> bool:
+        return not self._waiting and len(self._idle) == len(self._workers)
 
     @property
     def waiting(self) -> int:
@@ -220,6 +225,8 @@ class Scheduler:
         if self._lines:
             self._flush()
         self._complete(batch)
+        if self._rest is not None and self._at_rest():
+            self._rest.set()
 
     def _complete(self, batch: Batch) -> None:
         now = perf_counter_ns()
@@ -230,9 +237,11 @@ class Scheduler:
         statistics.executed(
             batch.rows,
             len(requests),
-            batch.infer_start_ns - batch.formed_ns,
-            batch.infer_end_ns - batch.infer_start_ns,
-            now - batch.infer_end_ns,
+            (
+                batch.infer_start_ns - batch.formed_ns,
+                batch.infer_end_ns - batch.infer_start_ns,
+                now - batch.infer_end_ns,
+            ),
             batch.executions,
         )
         for request in requests:

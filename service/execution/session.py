@@ -74,7 +74,7 @@ def _ort_options(options: SessionOptions) -> Any:
     }[options.graph_level]
     made.enable_cpu_mem_arena = options.memory_arena
     made.enable_mem_pattern = options.memory_pattern
-    made.log_severity_level = 3
+    made.log_severity_level = 4  # errors come as exceptions
     # Spinning threads take the cores that the event loop and other models need.
     made.add_session_config_entry("session.intra_op.allow_spinning", "0")
     made.add_session_config_entry("session.inter_op.allow_spinning", "0")

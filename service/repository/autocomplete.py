@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from tritonclient.grpc import model_config_pb2
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
 
 from service.execution.datatypes import BY_ONNX
 from service.execution.session import EngineTensor
-from service.repository.config import ConfigError, ModelConfig
+from service.repository.config import ConfigError
+
+Tensor: TypeAlias = ModelInput | ModelOutput
 
 
 def complete(
@@ -20,9 +24,9 @@ def complete(
 ) -> None:
     """Fills what is missing from the session's own tensors. Fields that are set stay as they are.
 
-    Where nothing says otherwise, a model whose every tensor starts with a dimension named as a batch ("N", or a name with
-    "batch" in it) batches up to `default_max_batch_size` rows. Other unknown first dimensions are left alone: they may count
-    points or words, which must not be mixed between clients.
+    Where nothing says otherwise, a model whose every tensor starts with a dimension named as a batch ("N", or a name
+    with "batch" in it) batches up to `default_max_batch_size` rows. Other unknown first dimensions are left alone: they
+    may count points or words, which must not be mixed between clients.
     """
     config.name = config.name or name
     if not config.backend and not config.platform:
@@ -45,6 +49,11 @@ def complete(
             _fill(config.output.add(), tensor, skip, config.max_batch_size)
     else:
         _types(config.output, outputs)
+    _defaults(config)
+
+
+def _defaults(config: ModelConfig) -> None:
+    """One CPU instance and the latest version, where nothing is said."""
     if not config.instance_group:
         config.instance_group.add(count=1, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
     for group in config.instance_group:
@@ -63,9 +72,7 @@ def _batches(tensors: Sequence[EngineTensor]) -> bool:
     return all(isinstance(name, str) and (name == "N" or "batch" in name.lower()) for name in names)
 
 
-def _fill(
-    target: model_config_pb2.ModelInput | model_config_pb2.ModelOutput, tensor: EngineTensor, skip: int, max_batch: int
-) -> None:
+def _fill(target: Tensor, tensor: EngineTensor, skip: int, max_batch: int) -> None:
     known = BY_ONNX.get(tensor.type)
     if known is None:
         raise ConfigError(f"tensor '{tensor.name}' of the model file has type {tensor.type}, which can't be served")
@@ -81,9 +88,7 @@ def _fill(
         target.reshape.SetInParent()
 
 
-def _types(
-    declared: Sequence[model_config_pb2.ModelInput | model_config_pb2.ModelOutput], tensors: Sequence[EngineTensor]
-) -> None:
+def _types(declared: Sequence[Tensor], tensors: Sequence[EngineTensor]) -> None:
     known = {tensor.name: BY_ONNX.get(tensor.type) for tensor in tensors}
     for target in declared:
         found = known.get(target.name)

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
 from service.errors import Kind, ServingError
-from service.repository.config import ConfigError, ModelConfig, parameter
+from service.repository.config import ConfigError, parameter
 from service.repository.ensembles import step_models
 from service.repository.loader import LoadedModel, load_config, load_ensemble, load_model, unavailable
 from service.repository.paths import model_names, version_numbers
@@ -121,7 +123,8 @@ class Catalog:
             raise unavailable(f"{name}' version '{number}", reason)
         known = ", ".join(map(str, sorted(entry.versions))) or "none"
         raise ServingError(
-            Kind.NOT_FOUND, f"Request for unknown model: '{name}' version {number} is not found, loaded versions: {known}"
+            Kind.NOT_FOUND,
+            f"Request for unknown model: '{name}' version {number} is not found, loaded versions: {known}",
         )
 
     def versions(self, name: str) -> list[int]:

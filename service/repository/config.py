@@ -7,10 +7,9 @@ from pathlib import Path
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from service.errors import Kind, ServingError
-
-ModelConfig = model_config_pb2.ModelConfig
 
 PARAMETERS = frozenset({
     "intra_op_thread_count", "inter_op_thread_count", "execution_mode", "enable_mem_arena", "enable_mem_pattern",
@@ -55,6 +54,19 @@ def _unsupported(config: ModelConfig) -> Iterator[str]:
         yield f"backend '{config.backend}' together with ensemble_scheduling"
     if ensemble and config.platform not in ("", "ensemble"):
         yield f"platform '{config.platform}' together with ensemble_scheduling"
+    yield from _features(config)
+    yield from _batching(config)
+    yield from _instances(config)
+    yield from _optimization(config)
+    yield from _tensors(config)
+    for key in config.parameters:
+        if key not in PARAMETERS and not key.startswith(SESSION_PREFIX):
+            yield f"parameter '{key}'"
+    if ensemble:
+        yield from _ensemble(config)
+
+
+def _features(config: ModelConfig) -> Iterator[str]:
     if config.HasField("sequence_batching"):
         yield "sequence_batching"
     if config.HasField("response_cache") and config.response_cache.enable:
@@ -75,15 +87,6 @@ def _unsupported(config: ModelConfig) -> Iterator[str]:
         yield "cc_model_filenames"
     if config.runtime:
         yield f"runtime '{config.runtime}'"
-    yield from _batching(config)
-    yield from _instances(config)
-    yield from _optimization(config)
-    yield from _tensors(config)
-    for key in config.parameters:
-        if key not in PARAMETERS and not key.startswith(SESSION_PREFIX):
-            yield f"parameter '{key}'"
-    if ensemble:
-        yield from _ensemble(config)
 
 
 def _batching(config: ModelConfig) -> Iterator[str]:
@@ -111,7 +114,7 @@ def _instances(config: ModelConfig) -> Iterator[str]:
             yield f"{where}.kind {kinds.Name(group.kind)} (there is no GPU here; KIND_CPU or KIND_AUTO)"
         for name in ("rate_limiter", "secondary_devices", "profile", "passive", "host_policy"):
             value = getattr(group, name)
-            if (group.HasField(name) if name == "rate_limiter" else value):
+            if group.HasField(name) if name == "rate_limiter" else value:
                 yield f"{where}.{name}"
         if group.count < 0:
             yield f"{where}.count {group.count}"

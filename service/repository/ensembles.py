@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
 from service.execution.spec import ModelSpec, TensorSpec
-from service.repository.config import ConfigError, ModelConfig
+from service.repository.config import ConfigError
 
 # The specification of a model by name and version (-1: the latest). Raises ServingError with the reason.
 Lookup = Callable[[str, int], ModelSpec]

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
 from service.errors import Kind, ServingError
 from service.execution.checks import Limits
 from service.execution.pipeline import Pipeline, Step
@@ -20,7 +22,6 @@ from service.repository.autocomplete import complete
 from service.repository.config import (
     SESSION_PREFIX,
     ConfigError,
-    ModelConfig,
     parameter,
     read_config,
     refuse_unsupported,
@@ -172,9 +173,7 @@ def _session_options(config: ModelConfig, libraries: tuple[Path, ...], settings:
         memory_pattern=bool(_number(config, "enable_mem_pattern", (0, 1), 1)),
         arena_shrinkage=parameter(config, "memory.enable_memory_arena_shrinkage"),
         libraries=libraries,
-        entries={
-            key: value.string_value for key, value in config.parameters.items() if key.startswith(SESSION_PREFIX)
-        },
+        entries={key: value.string_value for key, value in config.parameters.items() if key.startswith(SESSION_PREFIX)},
     )
 
 

@@ -72,8 +72,8 @@ def trusted_library(name: str, folders: Sequence[Path], trusted: Sequence[Path])
     if any(entry.get("sha256") == digest for entry in entries(trusted)):
         return path
     raise ConfigError(
-        f"op library {path} is not trusted: no {MANIFEST} in {', '.join(map(str, trusted))} lists its SHA-256 {digest}. "
-        f"If you built it or know who did, run `opgate trust {path}`; if it is opgate's own, run `opgate build`"
+        f"op library {path} is not trusted: no {MANIFEST} in {', '.join(map(str, trusted))} lists its SHA-256 "
+        f"{digest}. If you built it or know who did, run `opgate trust {path}`; opgate's own is made by `opgate build`"
     )
 
 
@@ -90,16 +90,16 @@ def explain_missing_op(message: str, library: str, trusted: Sequence[Path]) -> s
     elif known:
         remedy = f'add model_operations {{ op_library_filename: "{known[0]}" }} to config.pbtxt'
     else:
-        remedy = "no trusted op library has it: run `opgate build` on the folder of its source, or `opgate trust` its library"
+        remedy = "no trusted op library has it: run `opgate build` on its source, or `opgate trust` its library"
     return f"op '{where}' (version {version}) is not known to ONNX Runtime: {remedy}. The engine said: {message}"
 
 
 def trust(library: Path, directory: Path | None = None) -> Path:
     """Lists a library's hash in a manifest and returns the manifest's path.
 
-    Without `directory` it is the library's own folder where the settings trust that one, else the first that they trust.
-    What the library holds can't be known without running it, so the entry has no ops. Raises OSError where a file can't be
-    read or written, ValueError where the manifest is broken.
+    Without `directory` it is the library's own folder where the settings trust that one, else the first that they
+    trust. What the library holds can't be known without running it, so the entry has no ops. Raises OSError where a
+    file can't be read or written, ValueError where the manifest is broken.
     """
     digest = sha256(library)
     place = directory or _place_for(library)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
 from service.execution.spec import ModelSpec
-from service.repository.config import ConfigError, ModelConfig, parameter
+from service.repository.config import ConfigError, parameter
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from tritonclient.grpc import model_config_pb2
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
 
 from service.execution.datatypes import BY_CONFIG, DataType
 from service.execution.session import EngineTensor
 from service.execution.spec import Batching, BatchInputSpec, ModelSpec, RowStatus, TensorSpec
-from service.repository.config import ConfigError, ModelConfig, parameter
+from service.repository.config import ConfigError, parameter
 from service.repository.paths import read_labels
 
-Tensor = model_config_pb2.ModelInput | model_config_pb2.ModelOutput
+Tensor: TypeAlias = ModelInput | ModelOutput
 
 
 def make_spec(config: ModelConfig, version: int, repository: Path, folder: Path) -> ModelSpec:
@@ -116,7 +118,9 @@ def _batch_inputs(config: ModelConfig, inputs: Mapping[str, TensorSpec]) -> tupl
             raise ConfigError(f"{where}: '{target}' is an input as well")
         datatype = _datatype(block.data_type, f"{where} '{target}'")
         if datatype.name not in ("INT32", "INT64", "FP32"):
-            raise ConfigError(f"{where} '{target}': expected TYPE_INT32, TYPE_INT64 or TYPE_FP32, got {datatype.config_name}")
+            raise ConfigError(
+                f"{where} '{target}': expected TYPE_INT32, TYPE_INT64 or TYPE_FP32, got {datatype.config_name}"
+            )
         if config.max_batch_size < 1:
             raise ConfigError(f"{where} '{target}': max_batch_size is 0, there is no batch")
         made.append(BatchInputSpec(kind, target, datatype, source))

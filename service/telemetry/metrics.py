@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from service.telemetry.protocol import Counted
@@ -15,7 +16,11 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LABELS = ["model", "version"]
 
 _COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...] = (
-    ("nv_inference_request_success", "Number of successful inference requests, all batch sizes", lambda s: s.success_count),
+    (
+        "nv_inference_request_success",
+        "Number of successful inference requests, all batch sizes",
+        lambda s: s.success_count,
+    ),
     ("nv_inference_count", "Number of inferences performed (a batch of n counts n)", lambda s: s.inferences),
     ("nv_inference_exec_count", "Number of model executions performed", lambda s: s.executions),
     ("nv_inference_request_duration_us", "Cumulative inference request duration", lambda s: s.request_ns // 1000),
@@ -26,7 +31,12 @@ _COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...] = (
 )
 
 _HISTOGRAMS: tuple[tuple[str, str, float, Callable[[ModelStatistics], Histogram]], ...] = (
-    ("opgate_request_duration_seconds", "Time from a request's arrival to its answer", 1e9, lambda s: s.request_seconds),
+    (
+        "opgate_request_duration_seconds",
+        "Time from a request's arrival to its answer",
+        1e9,
+        lambda s: s.request_seconds,
+    ),
     ("opgate_queue_duration_seconds", "Time that a request waited", 1e9, lambda s: s.queue_seconds),
     ("opgate_compute_infer_duration_seconds", "Time of a model execution", 1e9, lambda s: s.infer_seconds),
     ("opgate_batch_size", "Rows of a model execution", 1, lambda s: s.batch_rows),
@@ -93,8 +103,8 @@ class CpuCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Nothing where /proc/stat can't be read."""
         try:
-            with open("/proc/stat", encoding="ascii") as file:
-                numbers = [int(part) for part in file.readline().split()[1:9]]
+            line = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0]
+            numbers = [int(part) for part in line.split()[1:9]]
         except (OSError, ValueError):
             return
         idle, total = numbers[3] + numbers[4], sum(numbers)

@@ -88,8 +88,12 @@ class ModelStatistics:
         self.fail_ns += request_ns
         self.failures[reason] += 1
 
-    def executed(self, rows: int, requests: int, input_ns: int, infer_ns: int, output_ns: int, times: int = 1) -> None:
-        """Counts one run of the model for several requests; as in Triton each of them is charged the whole run."""
+    def executed(self, rows: int, requests: int, durations: tuple[int, int, int], times: int = 1) -> None:
+        """Counts one run of the model for several requests; as in Triton each of them is charged the whole run.
+
+        `durations` are nanoseconds of input, inference and output.
+        """
+        input_ns, infer_ns, output_ns = durations
         self.executions += times
         self.input_ns += input_ns * requests
         self.infer_ns += infer_ns * requests

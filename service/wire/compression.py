@@ -14,7 +14,9 @@ ENCODINGS = ("gzip", "deflate")
 def decompress(body: bytes, encoding: str, limit: int) -> bytes:
     """A gzip or deflate body. Raises ServingError: TOO_LARGE over `limit` bytes, INVALID where it is broken."""
     if encoding not in ENCODINGS:
-        raise ServingError(Kind.MEDIA_TYPE, f"Content-Encoding: expected one of {', '.join(ENCODINGS)}, got '{encoding[:40]}'")
+        raise ServingError(
+            Kind.MEDIA_TYPE, f"Content-Encoding: expected one of {', '.join(ENCODINGS)}, got '{encoding[:40]}'"
+        )
     try:
         decoder = zlib.decompressobj(31 if encoding == "gzip" else 15)
         data = decoder.decompress(body, limit + 1)
@@ -38,8 +40,8 @@ def compress(parts: Iterable[bytes | memoryview], encoding: str) -> bytes:
 def wanted_encoding(accept: str) -> str:
     """The encoding to answer with, "" for none.
 
-    Only a single named encoding is taken as a wish: HTTP libraries send a list by default, and compressing tensors costs
-    more time than it saves on most networks.
+    Only a single named encoding is taken as a wish: HTTP libraries send a list by default, and compressing tensors
+    costs more time than it saves on most networks.
     """
     name = accept.strip().lower()
     return name if name in ENCODINGS else ""

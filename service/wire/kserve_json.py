@@ -14,7 +14,7 @@ from service.execution.checks import Head, Limits, check_inputs, check_outputs
 from service.execution.datatypes import DATATYPES, DataType
 from service.execution.request import Array, Request
 from service.execution.spec import ModelSpec
-from service.wire.tensors import Bytes, from_json, from_raw, json_ready, to_raw
+from service.wire.tensors import Bytes, from_json, from_raw, json_ready, to_raw, view
 
 # Request heads with binary tensors only and no id repeat byte for byte: their checks are kept.
 MAX_PLANS = 512
@@ -78,7 +78,7 @@ class Decoder:
             raise invalid(f"Inference-Header-Content-Length is {header_length}, but the body has {total} bytes")
         if header_length == 0 and total:
             return self._decode_raw(body, total)
-        head = bytes(memoryview(body)[:header_length])
+        head = bytes(view(body)[:header_length])
         plan = self._plans.get(head)
         arrays: dict[str, Array] = {}
         if plan is None:
@@ -117,7 +117,13 @@ class Decoder:
             if math.prod(shape) != 1 and shape != [-1]:
                 raise invalid(f"input '{tensor.name}': a raw binary request can't tell the number of BYTES elements")
             data: Array = from_raw(
-                len(body).to_bytes(4, "little") + bytes(body), 0, total + 4, tensor.datatype, (1,), tensor.name, self._limits
+                len(body).to_bytes(4, "little") + bytes(body),
+                0,
+                total + 4,
+                tensor.datatype,
+                (1,),
+                tensor.name,
+                self._limits,
             )
             shape = [1] * len(shape)
         else:
@@ -140,7 +146,7 @@ class Decoder:
         message = parse_object(head)
         arrays: dict[str, Array] = {}
         heads: list[Head] = []
-        pending: list[tuple[Head, Mapping[str, Any]]] = []
+        pending: list[tuple[Head, dict[str, Any]]] = []
         for item in _items(message, "inputs", self._limits):
             made = _head(item)
             heads.append(made)
