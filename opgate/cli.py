@@ -106,15 +106,9 @@ def trust(library: Annotated[Path, typer.Argument(help="The op library to list."
         raise _fail(error) from None
 
 
-def _register_serving() -> None:
-    """`serve` and `infer` have their options where they are implemented."""
-    from opgate.infer import infer
+def main() -> None:
+    # `serve` and `infer` have their options where they are implemented.
     from opgate.serve import serve
 
     app.command()(serve)
-    app.command()(infer)
-
-
-def main() -> None:
-    _register_serving()
     app()

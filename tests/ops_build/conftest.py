@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +24,9 @@ def library() -> Path:
 
 @pytest.fixture(scope="session")
 def fixture_library() -> Path:
-    """The fixture ops, built out of tree in a domain of their own."""
+    """The fixture ops, built out of tree in a domain of their own; OPGATE_TEST_FIXTURE_LIBRARY names another build."""
+    if said := os.environ.get("OPGATE_TEST_FIXTURE_LIBRARY"):
+        return Path(said)
     return build(out_of_tree(FIXTURE_OPS, DEFAULT_OUTPUT.parent / "fixture_ops"), silent)[0]
 
 

@@ -1,0 +1,85 @@
+"""Faults seeded into the kernels: each one must turn `opgate verify` red."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ops_build.build import PROJECT, SOURCE, BuildOptions, build
+
+from .conftest import silent
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    op: str
+    file: str
+    right: str
+    wrong: str
+
+
+FAULTS = [
+    Fault("a lost remainder", "LeakyRelu", "core/kernel.h", "std::min(piece, count % pieces)", "0 * (count % pieces)"),
+    Fault("a wrong constant", "Mish", "ops/mish/mish.cpp", "n / (n + C(2))", "n / (n + C(1))"),
+    Fault("branches swapped", "LeakyRelu", "ops/leaky_relu/leaky_relu.cpp", "alpha * x : x", "x : alpha * x"),
+    Fault("operands swapped", "MyAdd", "ops/my_add/my_add.cpp", "C{2} * a + b", "a + C{2} * b"),
+    Fault("pixels' corners for their centres", "ImagePreprocess", "ops/image_preprocess/resampler.cpp",
+          "(i + 0.5) * step - 0.5", "i * step"),
+    Fault("off by one in the letterbox", "ImagePreprocess", "ops/image_preprocess/letterbox.h",
+          "(height - scaled_height) / 2", "(height - scaled_height + 1) / 2"),
+    Fault("channels' order ignored", "ImagePreprocess", "ops/image_preprocess/image_preprocess.cpp",
+          "reversed ? 2 - k : k", "(reversed, k)"),
+    Fault("a wrong tie", "DetectionPostprocess", "ops/detection_postprocess/detection_postprocess.cpp",
+          "std::sort(begin, end);",
+          "std::sort(begin, end, [](auto a, auto b) { return a >> 32 != b >> 32 ? a < b : a > b; });"),
+    Fault("classes suppress one another", "DetectionPostprocess", "ops/detection_postprocess/detection_postprocess.cpp",
+          "better.label == label && iou", "iou"),
+    Fault("suppressed at the threshold itself", "DetectionPostprocess",
+          "ops/detection_postprocess/detection_postprocess.cpp", "> settings.iou_threshold", ">= settings.iou_threshold"),
+    Fault("the letterbox not undone", "DetectionPostprocess", "ops/detection_postprocess/detection_postprocess.cpp",
+          "(value - geometry[2 + axis]) * geometry[axis]", "value * geometry[axis]"),
+    Fault("the quality ignored", "EncodeImage", "codecs/jpeg_encoder.cpp", "quality, TRUE", "50, TRUE"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sources() -> Path:
+    """A copy of the sources that faults may be written into; its build is kept from run to run."""
+    copy = PROJECT / "build" / "faults" / "ops_build"
+    shutil.copytree(SOURCE, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+def verify(sources: Path, op: str) -> subprocess.CompletedProcess[str]:
+    options = BuildOptions(
+        output=sources.parent / "build", ops=(sources / "ops",), source=sources, build_type="Debug"
+    )
+    library = build(options, silent)[0]
+    command = [sys.executable, "-m", "opgate", "verify", op, "--library", str(library)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_without_a_fault_all_is_green(sources: Path) -> None:
+    for op in {fault.op for fault in FAULTS}:
+        finished = verify(sources, op)
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_turns_verify_red(sources: Path, fault: Fault) -> None:
+    file = sources / fault.file
+    good = file.read_text()
+    assert good.count(fault.right) == 1, f"{fault.file} has {good.count(fault.right)} times {fault.right!r}"
+    file.write_text(good.replace(fault.right, fault.wrong))
+    try:
+        finished = verify(sources, fault.op)
+    finally:
+        file.write_text(good)
+    assert finished.returncode == 1, finished.stdout + finished.stderr
+    assert f"{fault.op} " in finished.stdout and " 0 failed" not in finished.stdout

@@ -1,0 +1,91 @@
+"""The kernels under the address and undefined-behaviour sanitizers, inside ONNX Runtime."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ops_build.build import PROJECT, BuildOptions, build, out_of_tree
+
+from .conftest import FIXTURE_OPS, silent
+
+SANITIZERS = "address,undefined"
+
+
+def runtime(name: str) -> str:
+    """The compiler's own copy of a sanitizer's runtime: Python is not linked with it, so it is preloaded."""
+    found = subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+    if not Path(found).is_absolute():
+        pytest.skip(f"g++ has no {name}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, str]:
+    options = "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1"
+    preload = f"{runtime('libasan.so')}:{runtime('libstdc++.so.6')}"
+    return os.environ | {"LD_PRELOAD": preload, "ASAN_OPTIONS": options, "UBSAN_OPTIONS": "print_stacktrace=1"}
+
+
+def sanitized(options: BuildOptions) -> Path:
+    from dataclasses import replace
+
+    return build(replace(options, sanitize=SANITIZERS, build_type="RelWithDebInfo"), silent)[0]
+
+
+@pytest.fixture(scope="module")
+def library() -> Path:
+    return sanitized(BuildOptions(output=PROJECT / "build" / "sanitized"))
+
+
+def run(command: list[str], environment: dict[str, str]) -> str:
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, cwd=PROJECT)
+    output = finished.stdout + finished.stderr
+    assert finished.returncode == 0, output[-8000:]
+    assert "ERROR: AddressSanitizer" not in output and "runtime error" not in output, output[-8000:]
+    return output
+
+
+def test_every_case_of_every_op(library: Path, environment: dict[str, str]) -> None:
+    assert " 0 failed" in run([sys.executable, "-m", "opgate", "verify", "--library", str(library)], environment)
+
+
+def test_the_adapter(environment: dict[str, str]) -> None:
+    fixtures = sanitized(out_of_tree(FIXTURE_OPS, PROJECT / "build" / "sanitized_fixture_ops"))
+    # An allocation that can't be had ends the process under the sanitizer's own allocator.
+    tests = str(Path(__file__).with_name("test_onnxruntime_adapter.py"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not runs_out", tests]
+    assert " passed" in run(command, environment | {"OPGATE_TEST_FIXTURE_LIBRARY": str(fixtures)})
+
+
+def test_damaged_pictures(library: Path, environment: dict[str, str]) -> None:
+    tests = PROJECT / "tests" / "ops"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "fuzz or broken or damaged", str(tests)]
+    assert " passed" in run(command, environment | {"OPGATE_OPS_LIBRARY": str(library)})
+
+
+def test_a_fault_would_be_found(environment: dict[str, str], tmp_path: Path) -> None:
+    """The harness itself: an op that reads past its input must end the process with a report."""
+    (tmp_path / "overrun").mkdir()
+    (tmp_path / "overrun" / "overrun.cpp").write_text(
+        '#include "core/op.h"\n'
+        'OPGATE_OP(Overrun, "Overrun(x: f32[n]) -> (y: f32[n])", "Reads past its scratch memory.")\n'
+        "namespace opgate::ops { struct OverrunCpu { Status operator()(Context&, const Inputs&, const Attributes&, Outputs& out) "
+        "const { std::vector<float> v(4); volatile int i = 4; *out[\"y\"].data<float>() = v.data()[i]; return {}; } }; }\n"
+        "OPGATE_CPU_KERNEL(Overrun, opgate::ops::OverrunCpu)\n"
+    )  # fmt: skip
+    bad = sanitized(out_of_tree(tmp_path, tmp_path / "out", "overrun"))
+    program = (
+        "import sys, numpy; from pathlib import Path; from ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine;"
+        "from ops_build.table import read_table; from ops_build.case import Case; library = Path(sys.argv[1]);"
+        "print(OnnxRuntimeEngine(library).run(read_table(library)[0], Case('x', {'x': numpy.ones(1, 'f')}), {}))"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program, str(bad)], env=environment, capture_output=True, text=True, cwd=PROJECT
+    )
+    assert finished.returncode != 0
+    assert "AddressSanitizer: heap-buffer-overflow" in finished.stderr
