@@ -80,7 +80,7 @@ def draw_detections() -> onnx.ModelProto:
     rows = ("data", "boxes", "scores", "labels", "count")
     data, *detections = [graph.add("Squeeze", [row, axis], f"{row}_row") for row in rows]
     decoded = graph.add("DecodeImage", [data], "decoded", domain=DOMAIN)
-    drawn = graph.add("DrawBoundingBoxes", [decoded, *detections], "drawn", domain=DOMAIN, names=list(NAMES))
+    drawn = graph.add("DrawBoundingBoxes", [decoded, *detections], "drawn", domain=DOMAIN, names="\n".join(NAMES))
     graph.add("EncodeImage", [drawn], "picture", domain=DOMAIN)
     inputs: list[TensorSpec] = [
         ("data", TensorProto.UINT8, [1, "size"]),
