@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from ops_build.case import Array, Case
+from ops_build.onnx_model import one_node_model
+from ops_build.table import read_table
+
+BUILT = Path(__file__).parents[2] / "build" / "ops" / "libopgate_onnxruntime.so"
+
+#: run_op(name, inputs, attributes) -> the op's outputs in their order; an input that is None is left out.
+RunOp = Callable[..., list[Array]]
+
+
+@pytest.fixture(scope="session")
+def library() -> Path:
+    """The op library: OPGATE_OPS_LIBRARY, or what `opgate build` has written."""
+    library = Path(os.environ.get("OPGATE_OPS_LIBRARY", BUILT))
+    if not library.is_file():
+        pytest.skip(f"{library} is missing: run `opgate build`")
+    return library
+
+
+@pytest.fixture(scope="session")
+def run_op(library: Path) -> RunOp:
+    """Runs one op in ONNX Runtime, in a session that is kept for the next call of the same kind."""
+    ops = {op.name: op for op in read_table(library)}
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.register_custom_ops_library(str(library.resolve()))
+    sessions: dict[str, ort.InferenceSession] = {}
+
+    def run(name: str, inputs: Mapping[str, Array | None], attributes: Mapping[str, Any] | None = None) -> list[Array]:
+        present = {key: np.asarray(value) for key, value in inputs.items() if value is not None}
+        key = repr((name, sorted(present), attributes))
+        if key not in sessions:
+            one = one_node_model(ops[name], Case(name, present, attributes or {}), {}, static=False)
+            sessions[key] = ort.InferenceSession(one.model.SerializeToString(), options, ["CPUExecutionProvider"])
+        outputs: list[Array] = sessions[key].run(None, present)
+        return outputs
+
+    return run
