@@ -157,8 +157,6 @@ def _tensors(config: ModelConfig) -> Iterator[str]:
 
 
 def _ensemble(config: ModelConfig) -> Iterator[str]:
-    if config.HasField("dynamic_batching"):
-        yield "dynamic_batching of an ensemble (its steps batch)"
     if config.instance_group:
         yield "instance_group of an ensemble"
     if config.ensemble_scheduling.max_inflight_requests:

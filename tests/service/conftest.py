@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from service.gateway import Gateway
+from service.settings import Settings
+
+
+@pytest.fixture
+def repository(tmp_path):
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def settings(repository, tmp_path):
+    return Settings(model_repository=repository, build_ops=tmp_path / "ops", ops_path="")
+
+
+@pytest.fixture
+def load(settings):
+    """Loads the repository as it is now and gives the gateway."""
+
+    def make(**changes):
+        gateway = Gateway(settings.model_copy(update=changes))
+        gateway.catalog.load_all()
+        return gateway
+
+    return make
+
+
+@pytest.fixture
+def reason(load):
+    """Why a model of the repository is unavailable."""
+
+    def read(name):
+        rows = {row[0]: row for row in load().catalog.index()}
+        assert rows[name][2] == "UNAVAILABLE", f"{name} was loaded"
+        return rows[name][3]
+
+    return read

@@ -1,0 +1,94 @@
+"""Which op libraries are loaded: only those that a manifest of a trusted place lists by their hash."""
+
+from __future__ import annotations
+
+import json
+
+import onnx
+import pytest
+from onnx import helper
+
+from service.repository import op_libraries
+from service.repository.config import ConfigError
+from tests.service.onnx_models import double, save, value
+
+
+@pytest.fixture
+def library(tmp_path):
+    path = tmp_path / "libs" / "libmine.so"
+    path.parent.mkdir()
+    path.write_bytes(b"not really native code")
+    return path
+
+
+def test_a_library_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="opgate build"):
+        op_libraries.trusted_library("libmine.so", [], [tmp_path])
+
+
+def test_a_library_that_no_manifest_lists(tmp_path, library):
+    with pytest.raises(ConfigError, match=r"not trusted.*opgate trust"):
+        op_libraries.trusted_library("libmine.so", [library.parent], [tmp_path])
+
+
+def test_a_manifest_beside_the_library_is_not_enough(tmp_path, library):
+    op_libraries.trust(library, library.parent)
+    with pytest.raises(ConfigError, match="not trusted"):
+        op_libraries.trusted_library("libmine.so", [library.parent], [tmp_path])
+
+
+def test_trust_lists_the_hash_once_and_a_changed_file_is_refused(tmp_path, library):
+    place = tmp_path / "ops"
+    assert op_libraries.trust(library, place) == place / "manifest.json"
+    op_libraries.trust(library, place)
+    manifest = json.loads((place / "manifest.json").read_text())
+    assert [entry["sha256"] for entry in manifest["libraries"]] == [op_libraries.sha256(library)]
+    assert op_libraries.trusted_library("libmine.so", [library.parent], [place]) == library
+    library.write_bytes(b"something else")
+    with pytest.raises(ConfigError, match="not trusted"):
+        op_libraries.trusted_library("libmine.so", [library.parent], [place])
+
+
+def test_the_version_folder_comes_before_the_model_folder(tmp_path, library):
+    version = tmp_path / "m" / "1"
+    version.mkdir(parents=True)
+    (version / "libmine.so").write_bytes(b"of this version")
+    found = op_libraries.find_library("libmine.so", [version, library.parent])
+    assert found == version / "libmine.so"
+
+
+@pytest.mark.parametrize("name", ["../libmine.so", "/tmp/libmine.so", "a/b.so", "", ".."])
+def test_only_bare_names(tmp_path, name):
+    with pytest.raises(ConfigError, match="bare file name"):
+        op_libraries.find_library(name, [tmp_path])
+
+
+def test_a_broken_manifest_is_said_to_be_broken(tmp_path, library):
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"manifest\.json"):
+        op_libraries.trusted_library("libmine.so", [library.parent], [tmp_path])
+
+
+def test_a_missing_op_is_named_with_the_remedy(repository, reason, settings):
+    node = helper.make_node("Sparkle", ["x"], ["y"], domain="mine")
+    folder = save(repository, "m", [node], [value("x", "FP32", [4])], [value("y", "FP32", [4])])
+    model = onnx.load(folder / "1" / "model.onnx")
+    model.opset_import.append(helper.make_opsetid("mine", 1))
+    onnx.save(model, folder / "1" / "model.onnx")
+    assert "op 'mine::Sparkle'" in reason("m")
+    assert "opgate build" in reason("m")
+    settings.build_ops.mkdir()
+    entry = {"file": "libmine.so", "sha256": "0", "ops": [{"name": "Sparkle"}]}
+    (settings.build_ops / "manifest.json").write_text(json.dumps({"format": 1, "libraries": [entry]}))
+    assert 'op_library_filename: "libmine.so"' in reason("m")
+
+
+def test_an_untrusted_library_keeps_only_its_model_from_being_served(repository, load, library):
+    double(repository, "good")
+    folder = double(
+        repository, "bad", config='max_batch_size: 4 model_operations { op_library_filename: "libmine.so" }'
+    )
+    (folder / "libmine.so").write_bytes(library.read_bytes())
+    gateway = load()
+    assert gateway.find("good")
+    assert gateway.catalog.unavailable() == ["bad"]

@@ -1,0 +1,368 @@
+"""Bodies to requests and back: round trips for every type, and whatever else a client may send."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zlib
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings as hypothesis_settings, strategies as st
+from tritonclient.grpc import service_pb2
+
+from service.errors import Kind, ServingError
+from service.execution.checks import Limits
+from service.execution.datatypes import DATATYPES
+from service.execution.spec import ModelSpec, TensorSpec
+from service.wire import compression, kserve_grpc, tensors
+from service.wire.kserve_json import Decoder, encode
+
+LIMITS = Limits()
+NUMERIC = [name for name in DATATYPES if name not in ("BYTES", "BF16")]
+
+
+def spec(datatype="FP32", dims=(-1,), max_batch_size=0, **more):
+    tensor = DATATYPES[datatype]
+    return ModelSpec(
+        "m",
+        "1",
+        {"x": TensorSpec("x", tensor, dims)},
+        {"y": TensorSpec("y", tensor, dims)},
+        max_batch_size=max_batch_size,
+        **more,
+    )
+
+
+def message(array, datatype, binary, **top):
+    tensor = {"name": "x", "datatype": datatype, "shape": list(array.shape)}
+    tail = b""
+    if binary:
+        tail = bytes(tensors.to_raw(array, DATATYPES[datatype]))
+        tensor["parameters"] = {"binary_data_size": len(tail)}
+    else:
+        ready = tensors.json_ready(array.reshape(-1), DATATYPES[datatype])
+        tensor["data"] = ready if isinstance(ready, list) else ready.tolist()
+    head = orjson.dumps({"inputs": [tensor], **top})
+    return head + tail, len(head) if binary else None
+
+
+def arrays(datatype):
+    shape = st.lists(st.integers(0, 4), min_size=1, max_size=3).map(tuple)
+    if datatype == "BYTES":
+        element = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+    elif datatype == "BOOL":
+        element = st.booleans()
+    elif datatype.startswith(("UINT", "INT")):
+        bounds = np.iinfo(DATATYPES[datatype].dtype)
+        element = st.integers(int(bounds.min), int(bounds.max))
+    elif datatype == "BF16":
+        element = st.integers(0, 0x7F7F)
+    else:
+        width = DATATYPES[datatype].itemsize * 8
+        element = st.floats(width=width, allow_nan=False, allow_infinity=False)
+
+    def build(size):
+        count = math.prod(size)
+        return st.lists(element, min_size=count, max_size=count).map(
+            lambda values: np.array(values, dtype=DATATYPES[datatype].dtype).reshape(size)
+        )
+
+    return shape.flatmap(build)
+
+
+@pytest.mark.parametrize("datatype", list(DATATYPES))
+@pytest.mark.parametrize("binary", [True, False])
+def test_round_trip(datatype, binary):
+    @given(arrays(datatype))
+    @hypothesis_settings(max_examples=25, deadline=None)
+    def check(array):
+        model = spec(datatype, (-1,) * array.ndim)
+        body, header_length = message(array, datatype, binary, parameters={"binary_data_output": binary}, id="q")
+        request = Decoder(model, LIMITS).decode(body, header_length)
+        assert request.inputs["x"].shape == array.shape
+        assert request.inputs["x"].dtype == array.dtype
+        assert (request.inputs["x"] == array).all()
+        request.result = {"y": request.inputs["x"]}
+        length, parts = encode(request)
+        answer = b"".join(parts)
+        head = json.loads(answer[:length] if binary else answer)
+        assert head["id"] == "q"
+        assert head["outputs"][0]["shape"] == list(array.shape)
+        if binary:
+            assert head["outputs"][0]["parameters"]["binary_data_size"] == len(answer) - length
+            assert answer[length:] == tensors.to_raw(array, DATATYPES[datatype])
+
+    check()
+
+
+@pytest.mark.parametrize("datatype", list(DATATYPES))
+def test_grpc_round_trip(datatype):
+    @given(arrays(datatype))
+    @hypothesis_settings(max_examples=25, deadline=None)
+    def check(array):
+        model = spec(datatype, (-1,) * array.ndim)
+        raw = bytes(tensors.to_raw(array, DATATYPES[datatype]))
+        asked = service_pb2.ModelInferRequest(model_name="m", id="q", raw_input_contents=[raw])
+        asked.inputs.add(name="x", datatype=datatype, shape=array.shape)
+        request = kserve_grpc.decode(asked, model, LIMITS)
+        assert (request.inputs["x"] == array).all()
+        request.result = {"y": array}
+        response = kserve_grpc.encode(request, model)
+        assert response.raw_output_contents[0] == raw
+        assert list(response.outputs[0].shape) == list(array.shape)
+
+    check()
+
+
+@pytest.mark.parametrize("datatype", [name for name in DATATYPES if name not in ("FP16", "BF16")])
+def test_grpc_typed_contents(datatype):
+    model = spec(datatype)
+    asked = service_pb2.ModelInferRequest(model_name="m")
+    tensor = asked.inputs.add(name="x", datatype=datatype, shape=[2])
+    getattr(tensor.contents, kserve_grpc._CONTENTS[datatype]).extend([b"1", b"0"] if datatype == "BYTES" else [1, 0])
+    made = kserve_grpc.decode(asked, model, LIMITS).inputs["x"]
+    assert made.tolist() == (["1", "0"] if datatype == "BYTES" else [1, 0])
+
+
+def test_grpc_contents_out_of_range_are_refused():
+    asked = service_pb2.ModelInferRequest(model_name="m")
+    asked.inputs.add(name="x", datatype="INT8", shape=[1]).contents.int_contents.append(300)
+    with pytest.raises(ServingError, match="-128 to 127, got 300"):
+        kserve_grpc.decode(asked, spec("INT8"), LIMITS)
+
+
+def test_a_binary_head_is_checked_once_and_its_data_every_time():
+    decoder = Decoder(spec(max_batch_size=4, dims=(2,)), LIMITS)
+    for fill in (1.0, 2.0):
+        body, length = message(np.full((3, 2), fill, np.float32), "FP32", True)
+        request = decoder.decode(body, length)
+        assert request.rows == 3
+        assert (request.inputs["x"] == fill).all()
+    with pytest.raises(ServingError, match="add up to 24 bytes, but 20 follow"):
+        decoder.decode(body[:-4], length)
+
+
+def test_arrays_are_views_of_the_body():
+    array = np.arange(64, dtype=np.float32)
+    body, length = message(array, "FP32", True)
+    body += b""
+    pad = -length % 4
+    aligned = np.frombuffer(b"\0" * pad + body, np.uint8)[pad:]
+    made = Decoder(spec(), LIMITS).decode(aligned, length).inputs["x"]
+    if aligned.__array_interface__["data"][0] % 4 == (-length) % 4:
+        assert np.shares_memory(made, aligned)
+
+
+BAD = [
+    (b"", None, "not valid JSON"),
+    (b"[]", None, "expected a JSON object"),
+    (b"{}", None, "'inputs': expected a list of objects, got nothing"),
+    (b'{"inputs":{}}', None, "'inputs': expected a list"),
+    (b'{"inputs":[1]}', None, "'inputs': expected a list"),
+    (b'{"inputs":[{}]}', None, "an input's name"),
+    (b'{"inputs":[{"name":"x"}]}', None, "input 'x': datatype"),
+    (b'{"inputs":[{"name":"x","datatype":"FP31","shape":[1],"data":[1]}]}', None, "FP31"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32"}]}', None, "input 'x': shape"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1.5],"data":[1]}]}', None, "input 'x': shape"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[true],"data":[1]}]}', None, "input 'x': shape"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[-1],"data":[1]}]}', None, "negative size"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1]}]}', None, "neither data nor binary_data_size"),
+    (b'{"inputs":[{"name":"q","datatype":"FP32","shape":[1],"data":[1]}]}', None, "no input 'q', its inputs are 'x'"),
+    (b'{"inputs":[]}', None, "input 'x' of model 'm' is missing"),
+    (b'{"inputs":[{"name":"x","datatype":"INT8","shape":[1],"data":[1]}]}', None, "expected datatype FP32, got INT8"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,1],"data":[1]}]}', None, "shape [-1], got shape [1, 1]"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[2],"data":[1]}]}', None, "expected 2 elements"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[2],"data":["a","b"]}]}', None, "expected FP32 values, got string"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[2],"data":[[1],[2]]}]}', None, "nested as shape [2]"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[2],"data":[[1],2]}]}', None, "uneven"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1e39]}]}', None, "too large for FP32"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[null]}]}', None, "got null"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[true]}]}', None, "boolean"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[{}]}]}', None, "object"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1],"parameters":3}]}', None, "parameters"),
+    (
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":-4}}]}',
+        None,
+        "binary_data_size",
+    ),
+    (
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":8}}]}',
+        None,
+        "add up to 8 bytes, but 0 follow",
+    ),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}', 999, "but the body has"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}', 5, "not valid JSON"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}],"outputs":[{"name":"z"}]}', None, "no output 'z'"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}],"outputs":[{}]}', None, "lacks its name"),
+    (
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}],"outputs":[{"name":"y"},{"name":"y"}]}',
+        None,
+        "asked for twice",
+    ),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}],"id":3}', None, "id: expected a string"),
+    (
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}],"parameters":{"timeout":-1}}',
+        None,
+        "timeout",
+    ),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[4611686018427387904],"data":[1]}]}', None, "shape"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":' + b"[" * 200 + b"]" * 200 + b"}]}", None, "deep"),
+    (b"[" * 5000, None, "not valid JSON"),
+    (b"123", 0, "multiple of 4 bytes, got 3"),
+    (b"\xff\xfe", None, "not valid JSON"),
+]
+
+
+@pytest.mark.parametrize(("body", "header_length", "text"), BAD, ids=[text for _, _, text in BAD])
+def test_a_bad_body_is_refused_with_what_was_expected(body, header_length, text):
+    with pytest.raises(ServingError) as caught:
+        Decoder(spec(), LIMITS).decode(body, header_length)
+    assert caught.value.kind is Kind.INVALID
+    assert text in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "text"),
+    [
+        ("INT8", [300], "-128 to 127, got 300"),
+        ("UINT8", [-1], "0 to 255, got -1"),
+        ("INT32", [1.5], "number with a fraction"),
+        ("INT64", [10**30], "integer"),
+        ("BOOL", [1], "expected BOOL values, got integer"),
+        ("FP16", [70000], "too large for FP16"),
+        ("BYTES", [1], "expected strings"),
+        ("BYTES", [["a"], "b"], "uneven"),
+    ],
+)
+def test_json_values_are_checked_against_the_type(datatype, data, text):
+    with pytest.raises(ServingError, match=text):
+        tensors.from_json(data, DATATYPES[datatype], None, "x", LIMITS)
+
+
+def test_bool_bytes_are_zero_or_one():
+    with pytest.raises(ServingError, match="0 or 1, got 2"):
+        tensors.from_raw(b"\x02", 0, 1, DATATYPES["BOOL"], (1,), "x", LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"\x01", "ends in element 0"),
+        (b"\x05\0\0\0ab", "element 0 says 5 bytes, 2 are left"),
+        (b"\x01\0\0\0ab", "1 bytes are left over"),
+        (b"\x01\0\0\0\xff", "not UTF-8"),
+        (b"\xff\xff\xff\xff", "4294967295 bytes"),
+    ],
+)
+def test_bytes_elements_are_checked(data, text):
+    with pytest.raises(ServingError, match=text):
+        tensors.from_raw(data, 0, len(data), DATATYPES["BYTES"], (1,), "x", LIMITS)
+
+
+@given(st.binary(max_size=300), st.one_of(st.none(), st.integers(0, 400)))
+@hypothesis_settings(max_examples=300, deadline=None)
+def test_no_bytes_do_more_than_a_client_error(body, header_length):
+    for model in (spec(), spec("BYTES"), spec("INT64", (2, -1), max_batch_size=4)):
+        try:
+            Decoder(model, LIMITS).decode(body, header_length)
+        except ServingError as error:
+            assert error.kind in (Kind.INVALID, Kind.TOO_LARGE, Kind.UNSUPPORTED)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**64), 2**64) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {"name": JSON_VALUES | st.just("x"), "datatype": JSON_VALUES | st.sampled_from(list(DATATYPES))},
+        optional={
+            "shape": JSON_VALUES | st.lists(st.integers(-2, 3), max_size=3),
+            "data": JSON_VALUES,
+            "parameters": JSON_VALUES | st.fixed_dictionaries({"binary_data_size": JSON_VALUES}),
+        },
+    ),
+    st.sampled_from(list(DATATYPES)),
+)
+@hypothesis_settings(max_examples=300, deadline=None)
+def test_no_json_does_more_than_a_client_error(tensor, datatype):
+    body = json.dumps({"inputs": [tensor]}).encode()
+    try:
+        Decoder(spec(datatype), LIMITS).decode(body, None)
+    except ServingError as error:
+        assert error.kind in (Kind.INVALID, Kind.TOO_LARGE, Kind.UNSUPPORTED)
+
+
+def test_limits():
+    limits = Limits(max_rank=1, max_elements=4, max_tensors=1, max_string_bytes=3)
+    with pytest.raises(ServingError, match="rank 2 is over the limit of 1"):
+        Decoder(spec(dims=(-1, -1)), limits).decode(*message(np.zeros((1, 1), np.float32), "FP32", True))
+    with pytest.raises(ServingError, match="5 elements are over the limit of 4"):
+        Decoder(spec(), limits).decode(*message(np.zeros(5, np.float32), "FP32", True))
+    with pytest.raises(ServingError, match="'inputs' has 2 entries"):
+        Decoder(spec(), limits).decode(b'{"inputs":[{},{}]}', None)
+    with pytest.raises(ServingError, match="element 0 has 4 bytes"):
+        tensors.from_raw(b"\4\0\0\0abcd", 0, 8, DATATYPES["BYTES"], (1,), "x", limits)
+
+
+def test_shared_memory_and_classification_are_refused_by_name():
+    body = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"parameters":{"shared_memory_region":"r"}}]}'
+    with pytest.raises(ServingError, match="shared memory is not supported") as caught:
+        Decoder(spec(), LIMITS).decode(body, None)
+    assert caught.value.kind is Kind.UNSUPPORTED
+    body = (
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}],'
+        b'"outputs":[{"name":"y","parameters":{"classification":2}}]}'
+    )
+    with pytest.raises(ServingError, match="classification is not supported"):
+        Decoder(spec(), LIMITS).decode(body, None)
+
+
+def test_a_raw_request_is_the_only_input():
+    request = Decoder(spec(dims=(2, -1), max_batch_size=8), LIMITS).decode(np.arange(6, dtype="f4").tobytes(), 0)
+    assert request.inputs["x"].tolist() == [[[0, 1, 2], [3, 4, 5]]]
+
+
+class TestCompression:
+    @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+    def test_round_trip(self, encoding):
+        data = b"abc" * 1000
+        assert compression.decompress(compression.compress([data, b"d"], encoding), encoding, 10000) == data + b"d"
+
+    def test_a_bomb_is_stopped_at_the_limit(self):
+        bomb = gzip.compress(b"\0" * 10_000_000)
+        with pytest.raises(ServingError) as caught:
+            compression.decompress(bomb, "gzip", 1000)
+        assert caught.value.kind is Kind.TOO_LARGE
+
+    @pytest.mark.parametrize(
+        "body", [b"", b"nonsense", gzip.compress(b"abc")[:-3], gzip.compress(b"abc") + b"x", zlib.compress(b"abc")]
+    )
+    def test_broken_bodies(self, body):
+        with pytest.raises(ServingError) as caught:
+            compression.decompress(body, "gzip", 1000)
+        assert caught.value.kind is Kind.INVALID
+
+    def test_unknown_encoding(self):
+        with pytest.raises(ServingError) as caught:
+            compression.decompress(b"", "br", 1000)
+        assert caught.value.kind is Kind.MEDIA_TYPE
+
+    def test_only_a_single_encoding_is_a_wish(self):
+        assert compression.wanted_encoding("GZIP ") == "gzip"
+        assert compression.wanted_encoding("gzip, deflate") == ""
+
+
+@given(st.floats(width=32, allow_nan=False))
+@hypothesis_settings(max_examples=200, deadline=None)
+def test_bf16_rounds_to_the_nearest(number):
+    import ml_dtypes
+
+    array = np.array([number], np.float32)
+    assert tensors.to_bf16(array).tolist() == array.astype(ml_dtypes.bfloat16).view(np.uint16).tolist()
