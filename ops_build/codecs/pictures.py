@@ -6,6 +6,7 @@ import io
 import struct
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -33,7 +34,9 @@ def exif(orientation: int, *, little: bool = True) -> bytes:
     return (b"II" if little else b"MM") + struct.pack(order + "HIH", 42, 8, 2) + entries + bytes(4)
 
 
-def jpeg(pixels: Array, mode: str = "RGB", *, orientation: int | None = None, quality: int = 90, **options: object) -> bytes:
+def jpeg(
+    pixels: Array, mode: str = "RGB", *, orientation: int | None = None, quality: int = 90, **options: Any
+) -> bytes:
     """A JPEG of u8 [h, w, 3] in a Pillow mode; `options` are those of Pillow's encoder (subsampling, progressive)."""
     if orientation is not None:
         options["exif"] = b"Exif\0\0" + exif(orientation, little=orientation % 2 == 0)
@@ -45,16 +48,17 @@ def jpeg(pixels: Array, mode: str = "RGB", *, orientation: int | None = None, qu
 
 
 def cmyk(pixels: Array) -> Array:
-    """u8 [h, w, 4] with some black of its own."""
-    inverse = 255 - pixels.astype(np.int64)
-    black = inverse.min(axis=-1, keepdims=True) // 2
-    return np.concatenate([inverse - black, black], axis=-1).astype(np.uint8)
+    """u8 [h, w, 4] that is this picture when R = (255 - C)(255 - K) / 255, half as black as can be."""
+    light = pixels.astype(np.float64)
+    black = (255 - light.max(axis=-1, keepdims=True)) // 2
+    inks = 255 - light * 255 / (255 - black)
+    return np.concatenate([inks, black], axis=-1).round().astype(np.uint8)
 
 
-def ycck(pixels: Array, **options: object) -> bytes:
-    """A JPEG whose four channels are YCCK, as Adobe's programs write them: a CMYK one with its Adobe marker's transform set
-    to 2. The colours come out strange, and must come out the same everywhere."""
-    data = bytearray(jpeg(pixels, "CMYK", **options))  # type: ignore[arg-type]
+def ycck(pixels: Array, **options: Any) -> bytes:
+    """A JPEG whose four channels are YCCK, as Adobe's programs write them: a CMYK one with its Adobe marker's
+    transform set to 2. The colours come out strange, and must come out the same everywhere."""
+    data = bytearray(jpeg(pixels, "CMYK", **options))
     at = data.index(b"Adobe")
     data[at + 11] = 2
     return bytes(data)
@@ -148,8 +152,9 @@ def png_of_every_kind(width: int, height: int) -> Iterator[tuple[str, bytes]]:
                 suffix = f"{name} {depth} bit{', interlaced' if interlaced else ''}"
                 yield suffix, png(samples, kind, depth, interlaced=interlaced, palette=palette)
                 if hidden:
-                    yield f"{suffix}, tRNS", png(
-                        samples, kind, depth, interlaced=interlaced, palette=palette, transparency=hidden
+                    yield (
+                        f"{suffix}, tRNS",
+                        png(samples, kind, depth, interlaced=interlaced, palette=palette, transparency=hidden),
                     )
 
 

@@ -1,7 +1,7 @@
 """Decoding of JPEG and PNG as the ops define it, with Pillow for JPEG and zlib for PNG.
 
-Pillow carries libjpeg-turbo too, so JPEG pixels are equal to the last bit, also where the picture is decoded at a half, a
-quarter or an eighth of its size. Pillow reads 16-bit PNG at 8 bits, by another rounding: PNG is read here.
+Pillow carries libjpeg-turbo too, so JPEG pixels are equal to the last bit, also where the picture is decoded at a half,
+a quarter or an eighth of its size. Pillow reads 16-bit PNG at 8 bits, by another rounding: PNG is read here.
 """
 
 from __future__ import annotations
@@ -81,16 +81,16 @@ def open_picture(data: bytes, max_pixels: int) -> Picture:
 def upright(pixels: Array, orientation: int) -> Array:
     """[h, w, c] turned by EXIF's orientation 1..8."""
     turned = {
-        1: lambda: pixels,
-        2: lambda: pixels[:, ::-1],
-        3: lambda: pixels[::-1, ::-1],
-        4: lambda: pixels[::-1],
-        5: lambda: pixels.transpose(1, 0, 2),
-        6: lambda: np.rot90(pixels, -1),
-        7: lambda: pixels[::-1, ::-1].transpose(1, 0, 2),
-        8: lambda: np.rot90(pixels, 1),
+        1: pixels,
+        2: pixels[:, ::-1],
+        3: pixels[::-1, ::-1],
+        4: pixels[::-1],
+        5: pixels.transpose(1, 0, 2),
+        6: np.rot90(pixels, -1),
+        7: pixels[::-1, ::-1].transpose(1, 0, 2),
+        8: np.rot90(pixels, 1),
     }
-    return turned[orientation]()
+    return turned[orientation]
 
 
 def _orientation(exif: bytes) -> int:
@@ -145,7 +145,8 @@ def _mean(pixels: Array, reduction: int) -> Array:
         np.diff(np.append(starts, side)) for starts, side in zip((rows, columns), pixels.shape[:2], strict=True)
     )
     counts = np.outer(heights, widths)[..., None]
-    return ((sums + counts // 2) // counts).astype(np.uint8)
+    means: Array = (sums + counts // 2) // counts
+    return means.astype(np.uint8)
 
 
 class _Png:
@@ -251,4 +252,5 @@ def _png_rgb(data: bytes, background: int) -> Array:
             hidden = np.array(struct.unpack(f">{count}H", png.transparency)) & most
             alpha = np.where((samples[..., :count] == hidden).all(-1), 0, 255)
     weight = alpha[..., None]
-    return ((colours * weight + background * (255 - weight) + 127) // 255).astype(np.uint8)
+    composited: Array = (colours * weight + background * (255 - weight) + 127) // 255
+    return composited.astype(np.uint8)

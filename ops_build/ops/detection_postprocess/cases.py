@@ -7,7 +7,7 @@ import numpy as np
 
 from ops_build.case import Array, Case
 
-GEOMETRY = np.float32([[2.5, 2.5, 0, 12, 640, 427], [0.5, 0.5, 8, 0, 20, 32], [1, 1, 0, 0, 0, 0]])
+GEOMETRY = np.array([[2.5, 2.5, 0, 12, 640, 427], [0.5, 0.5, 8, 0, 20, 32], [1, 1, 0, 0, 0, 0]], np.float32)
 
 
 def random_head(n: int, classes: int, anchors: int, seed: int = 0) -> Array:
@@ -23,7 +23,7 @@ def random_head(n: int, classes: int, anchors: int, seed: int = 0) -> Array:
 
 def head_of(rows: list[list[float]]) -> Array:
     """One row of a batch from an anchor a line."""
-    return np.float32(rows).T[None].copy()
+    return np.array(rows, np.float32).T[None].copy()
 
 
 def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
@@ -63,7 +63,14 @@ def boundary_cases() -> Iterator[Case]:
     yield Case("boxes without an area", {"head": flat}, {**xyxy, "iou_threshold": 0.0})
     nan, inf = np.nan, np.inf
     odd = head_of(
-        [[0, 0, 4, 4, nan], [0, 0, 4, 4, 0.9], [nan, 0, 4, 4, 0.8], [0, 0, inf, 4, 0.7], [-inf, 0, inf, 4, inf], [0, 0, 4, 4, -inf]]
+        [
+            [0, 0, 4, 4, nan],
+            [0, 0, 4, 4, 0.9],
+            [nan, 0, 4, 4, 0.8],
+            [0, 0, inf, 4, 0.7],
+            [-inf, 0, inf, 4, inf],
+            [0, 0, 4, 4, -inf],
+        ]
     )
     yield Case("NaN and infinity", {"head": odd}, xyxy)
     yield Case("NaN and infinity, geometry", {"head": odd, "geometry": GEOMETRY[:1]}, xyxy)

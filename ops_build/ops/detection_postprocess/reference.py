@@ -64,7 +64,9 @@ def _greedy(corners: Array, anchors: Array, threshold: float) -> list[int]:
 def _iou(one: Array, others: Array) -> Array:
     def area(low: Array, high: Array) -> Array:
         sides = high - low
-        return np.where(sides < 0, 0, sides).prod(-1)
+        sides = np.where(sides < 0, 0, sides)
+        product: Array = sides[..., 0] * sides[..., 1]
+        return product
 
     with np.errstate(invalid="ignore", divide="ignore"):
         shared = area(np.maximum(one[:2], others[:, :2]), np.minimum(one[2:], others[:, 2:]))

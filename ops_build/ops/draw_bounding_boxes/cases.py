@@ -8,12 +8,20 @@ import numpy as np
 from ops_build.case import Case
 from ops_build.codecs.pictures import scene
 
-BOXES = np.float32(
-    [[30, 40, 90, 80], [30.5, 20.49, 120.5, 99.5], [-20, -20, 25, 25], [140, 100, 400, 300], [60, 3, 100, 50], [10, 60, 10, 60]]
+BOXES = np.array(
+    [
+        [30, 40, 90, 80],
+        [30.5, 20.49, 120.5, 99.5],
+        [-20, -20, 25, 25],
+        [140, 100, 400, 300],
+        [60, 3, 100, 50],
+        [10, 60, 10, 60],
+    ],
+    np.float32,
 )
-LABELS = np.int32([0, 1, 2, 19, 5, 3])
-SCORES = np.float32([0.876, 0.5, 0.005, 1.0, 0.0, 0.995])
-NAMES = ["zero", "the one", "Ⅱ größer", "", "4", ''.join(map(chr, range(32, 127)))]
+LABELS = np.array([0, 1, 2, 19, 5, 3], np.int32)
+SCORES = np.array([0.876, 0.5, 0.005, 1.0, 0.0, 0.995], np.float32)
+NAMES = ["zero", "the one", "Ⅱ größer", "", "4", "".join(map(chr, range(32, 127)))]
 
 
 def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
@@ -27,17 +35,28 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     for thickness in (1, 2, 3, 7, 40, 1000):
         yield Case(f"thickness {thickness}", everything, {"names": NAMES, "thickness": thickness})
     for count in (-3, 0, 1, 4, 100):
-        yield Case(f"count {count}", {**everything, "count": np.int32([count])}, {"names": NAMES})
+        yield Case(f"count {count}", {**everything, "count": np.array([count], np.int32)}, {"names": NAMES})
     for size in [(1, 1), (3, 200), (200, 3), (1000, 500), (1920, 1080)]:
         yield Case(f"{size[0]} x {size[1]}", {**everything, "image": scene(*size)}, {"names": NAMES})
     yield Case("no boxes", {"image": picture, "boxes": np.zeros((0, 4), np.float32)})
     yield Case("no pixels", {**everything, "image": np.zeros((0, 5, 3), np.uint8)})
-    odd = np.float32(
-        [[np.nan, 0, 9, 9], [0, 0, np.inf, 9], [50, 50, 40, 60], [-3e38, -3e38, 3e38, 3e38], [1e9, 0, 2e9, 9], [5, 5, 20, 20]]
+    odd = np.array(
+        [
+            [np.nan, 0, 9, 9],
+            [0, 0, np.inf, 9],
+            [50, 50, 40, 60],
+            [-3e38, -3e38, 3e38, 3e38],
+            [1e9, 0, 2e9, 9],
+            [5, 5, 20, 20],
+        ],
+        np.float32,
     )
     yield Case("odd boxes", {**everything, "boxes": odd})
-    yield Case("labels below 0 are not drawn", {**everything, "labels": np.int32([-1, 0, -1, 2**31 - 1, -(2**31), 15])})
-    yield Case("odd scores", {**everything, "scores": np.float32([np.nan, np.inf, -np.inf, -0.1, 7.0, 0.5])})
+    yield Case(
+        "labels below 0 are not drawn",
+        {**everything, "labels": np.array([-1, 0, -1, 2**31 - 1, -(2**31), 15], np.int32)},
+    )
+    yield Case("odd scores", {**everything, "scores": np.array([np.nan, np.inf, -np.inf, -0.1, 7.0, 0.5], np.float32)})
     for thickness in (-1, 1001):
         pattern = rf"attribute 'thickness': expected 0 .* to 1000, got {thickness}"
         yield Case(f"thickness {thickness}", everything, {"thickness": thickness}, error=pattern)

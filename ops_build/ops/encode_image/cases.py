@@ -17,7 +17,7 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         yield Case(f"{size[0]} x {size[1]}, grey", {"image": picture[..., :1].copy()})
     for quality in (1, 50, 95, 100):
         yield Case(f"quality {quality}", {"image": scene(70, 50)}, {"quality": quality})
-    for name, shape, attributes, message in [
+    bad: list[tuple[str, tuple[int, ...], dict[str, Any], str]] = [
         ("two channels", (4, 4, 2), {}, r"input 'image': expected 1 \(grey\) or 3 \(RGB\) channels, got 2"),
         ("no rows", (0, 4, 3), {}, r"input 'image': expected sides of 1\.\.65500 pixels, got 0 x 4"),
         ("no columns", (4, 0, 3), {"format": "png"}, r"expected sides of 1\.\.65535 pixels, got 4 x 0"),
@@ -25,5 +25,6 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         ("quality 0", (4, 4, 3), {"quality": 0}, r"attribute 'quality': expected 1\.\.100, got 0"),
         ("quality 101", (4, 4, 3), {"quality": 101}, r"attribute 'quality': expected 1\.\.100, got 101"),
         ("format gif", (4, 4, 3), {"format": "gif"}, "attribute 'format'"),
-    ]:
+    ]
+    for name, shape, attributes, message in bad:
         yield Case(name, {"image": np.zeros(shape, np.uint8)}, attributes, error=message)

@@ -25,10 +25,10 @@ def reference(
     """Planes f32 [n, 3, height, width], geometry f32 [n, 6] and status i32 [n] of the n encoded pictures in `data`."""
     count = len(ends)
     # Attributes are f32 in a model.
-    shift, scale = np.float32(mean).astype(np.float64), np.float32(std).astype(np.float64)
+    shift, scale = np.array(mean, np.float32).astype(np.float64), np.array(std, np.float32).astype(np.float64)
     images = np.empty((count, 3, height, width), np.float32)
     images[:] = ((pad / 255 - shift) / scale)[:, None, None]
-    geometry = np.tile(np.float32([1, 1, 0, 0, 0, 0]), (count, 1))
+    geometry = np.tile(np.array([1, 1, 0, 0, 0, 0], np.float32), (count, 1))
     status = np.zeros(count, np.int32)
     begin = 0
     for i, end in enumerate(ends.tolist()):
@@ -53,7 +53,7 @@ def letterboxed(data: bytes, width: int, height: int, pad: int, max_pixels: int)
     reduction = next(s for s in (8, 4, 2, 1) if s == 1 or (-(-w // s) >= new_w and -(-h // s) >= new_h))
     canvas = np.full((height, width, 3), float(pad))
     canvas[top : top + new_h, left : left + new_w] = bilinear(picture.pixels(reduction, pad), new_w, new_h)
-    return canvas, np.float32([w / new_w, h / new_h, left, top, w, h])
+    return canvas, np.array([w / new_w, h / new_h, left, top, w, h], np.float32)
 
 
 def bilinear(pixels: Array, width: int, height: int) -> Array:
