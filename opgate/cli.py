@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -14,9 +14,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-OpsFolder = Annotated[Optional[Path], typer.Argument(help="Folder of your own ops, one subfolder each; opgate's own when left out.")]
-Output = Annotated[Optional[Path], typer.Option(help="Where the libraries and manifest.json go.")]
-Domain = Annotated[Optional[str], typer.Option(help="Domain of your own ops; the folder's name when left out.")]
+OpsFolder = Annotated[
+    Path | None, typer.Argument(help="Folder of your own ops, one subfolder each; opgate's own when left out.")
+]
+Output = Annotated[Path | None, typer.Option(help="Where the libraries and manifest.json go.")]
+Domain = Annotated[str | None, typer.Option(help="Domain of your own ops; the folder's name when left out.")]
 
 
 def _fail(error: Exception) -> typer.Exit:
@@ -63,30 +65,22 @@ def _library(library: Path | None) -> Path:
     return found
 
 
-Library = Annotated[Optional[Path], typer.Option(help="Op library; the one that `opgate build` wrote when left out.")]
+Library = Annotated[Path | None, typer.Option(help="Op library; the one that `opgate build` wrote when left out.")]
 
 
 @app.command()
 def ops(library: Library = None) -> None:
     """Print the op table: signatures, dtypes and devices."""
-    from rich.console import Console
-    from rich.table import Table
+    from ops_build.report import print_table
 
-    from ops_build.table import read_table
-
-    table = Table(show_lines=True)
-    for column in ("op", "signature", "dtypes", "devices"):
-        table.add_column(column)
-    for op in read_table(_library(library)):
-        table.add_row(f"{op.domain}::{op.name}\nv{op.since_version}", f"{op.signature}\n[dim]{op.doc}[/dim]".replace("[n", r"\[n"), " ".join(op.dtypes), " ".join(op.devices))
-    Console().print(table)
+    print_table(_library(library))
 
 
 @app.command()
 def verify(
-    names: Annotated[Optional[list[str]], typer.Argument(help="Ops to try; all when left out.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Ops to try; all when left out.")] = None,
     library: Library = None,
-    folder: Annotated[Optional[Path], typer.Option(help="Where the op folders are; opgate's own when left out.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Where the op folders are; opgate's own when left out.")] = None,
 ) -> None:
     """Run every case of every op on every engine present and print the matrix. Ends with 1 when a cell is red."""
     from ops_build.report import verify_and_print
@@ -108,7 +102,9 @@ def trust(library: Annotated[Path, typer.Argument(help="The op library to list."
 
 def main() -> None:
     # `serve` and `infer` have their options where they are implemented.
+    from opgate.infer import infer
     from opgate.serve import serve
 
     app.command()(serve)
+    app.command()(infer)
     app()

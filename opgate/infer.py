@@ -24,7 +24,7 @@ Repository = Annotated[Path | None, typer.Option(help="The directory of models."
 Version = Annotated[str, typer.Option(help="The model's version.", show_default="the highest")]
 
 
-def infer(  # noqa: PLR0917
+def infer(
     model: Annotated[str, typer.Argument(help="The model's name.")],
     inputs: Inputs = None,
     image: Image = None,

@@ -40,7 +40,7 @@ Format = Annotated[str | None, typer.Option(help="json or text.", show_default="
 Access = Annotated[bool | None, typer.Option("--access-log/--no-access-log", help="Log requests.", show_default="no")]
 
 
-def serve(  # noqa: PLR0917
+def serve(
     model_repository: Repository = None,
     http_host: HttpHost = None,
     http_port: HttpPort = None,

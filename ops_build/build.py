@@ -56,7 +56,9 @@ def out_of_tree(folder: Path, output: Path | None = None, domain: str | None = N
         raise BuildError(f"{folder} holds no op: expected {folder.name}/<op>/<op>.cpp")
     name = domain or re.sub(r"\W+", "_", folder.name).strip("_").lower()
     if name == "opgate":
-        raise BuildError("the domain 'opgate' is taken: a session can't load two libraries of one domain. Name another with --domain")
+        raise BuildError(
+            "the domain 'opgate' is taken: a session can't load two libraries of one domain. Name another with --domain"
+        )
     return BuildOptions(output=output or folder / "build", ops=(folder,), domain=name, prefix=name)
 
 

@@ -14,8 +14,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 @dataclass(frozen=True, slots=True)
 class Case:
     """`inputs` by the signature's names: an array, a list of arrays for a variadic input; an optional input left out is
-    absent. `attributes` hold what differs from the defaults. `tolerance` is (rtol, atol) for every output, or by output's
-    name; without it the dtype's own. `error` is a pattern: the op must refuse the inputs with a message that has it."""
+    absent. `attributes` hold what differs from the defaults. `tolerance` is (rtol, atol) for every output, or by
+    output's name; without it the dtype's own. `error` is a pattern: the op must refuse the inputs with a message that
+    has it."""
 
     name: str
     inputs: Mapping[str, Array | Sequence[Array]]

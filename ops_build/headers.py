@@ -1,7 +1,8 @@
 """Finding ONNX Runtime's C header, which no wheel carries.
 
 Looked for in this order: where OPGATE_ONNXRUNTIME_INCLUDE says, where systems put it, Debian's libonnxruntime-dev
-(downloaded and unpacked into the cache, the system is not touched), the release archive. Any version from 1.17 on serves.
+(downloaded and unpacked into the cache, the system is not touched), the release archive. Any version from 1.17 on
+serves.
 """
 
 from __future__ import annotations
@@ -18,10 +19,7 @@ from pathlib import Path
 
 HEADER = "onnxruntime_c_api.h"
 RELEASE = "1.22.0"
-ARCHIVE = (
-    "https://github.com/microsoft/onnxruntime/releases/download/"
-    f"v{RELEASE}/onnxruntime-linux-x64-{RELEASE}.tgz"
-)
+ARCHIVE = f"https://github.com/microsoft/onnxruntime/releases/download/v{RELEASE}/onnxruntime-linux-x64-{RELEASE}.tgz"
 #: The first Debian release with libonnxruntime-dev: older ones take it from there.
 DEBIAN_SUITE = "trixie"
 
@@ -64,8 +62,8 @@ def find_onnxruntime_headers(cache: Path, log: Log) -> Headers:
             return Headers(found, name)
         tried.append(f"{name}: it has no {HEADER}")
     raise HeadersNotFound(
-        f"ONNX Runtime's {HEADER} was not found ({'; '.join(tried)}). Install libonnxruntime-dev (Debian 13), or unpack a "
-        "release archive of microsoft/onnxruntime and set OPGATE_ONNXRUNTIME_INCLUDE to its include folder."
+        f"ONNX Runtime's {HEADER} was not found ({'; '.join(tried)}). Install libonnxruntime-dev (Debian 13), "
+        "or unpack a release archive of microsoft/onnxruntime and set OPGATE_ONNXRUNTIME_INCLUDE to its include folder."
     )
 
 
@@ -115,9 +113,7 @@ def _fetch_debian_package(cache: Path) -> None:
 
 
 def _copy_sources(target: Path) -> None:
-    release = dict(
-        line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line
-    )
+    release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     codename = release.get("VERSION_CODENAME", "").strip('"')
     if release.get("ID", "").strip('"') != "debian" or not codename:
         raise OSError("this is not a Debian release")
@@ -133,7 +129,7 @@ def _copy_sources(target: Path) -> None:
 
 
 def _fetch_archive(cache: Path) -> None:
-    """Unpacks the headers of a release archive; OPGATE_ONNXRUNTIME_ARCHIVE names another address (a file:// one, say)."""
+    """Unpacks the headers of a release archive; OPGATE_ONNXRUNTIME_ARCHIVE names another address, also a file:// one."""
     address = os.environ.get("OPGATE_ONNXRUNTIME_ARCHIVE", ARCHIVE)
     target = cache / "release"
     target.mkdir(parents=True, exist_ok=True)

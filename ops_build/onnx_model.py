@@ -37,74 +37,85 @@ _ELEMENT_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class OneNodeModel:
-    """`feeds` are the model's inputs; `outputs` names its outputs by the signature's names."""
+    """`feeds` are the model's inputs by name."""
 
     model: onnx.ModelProto
     feeds: dict[str, Array]
-    outputs: tuple[str, ...]
 
 
 def node_attributes(op: Op, attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes as a node carries them: a list of strings is one string, an element a line; a bool is 0 or 1."""
-    carried = {}
-    kinds = {attribute.name: attribute for attribute in op.attributes}
-    for name, value in attributes.items():
-        attribute = kinds[name]
-        if attribute.kind == "str" and attribute.list:
-            carried[name] = "\n".join(value)
-        elif attribute.kind == "bool":
-            carried[name] = [int(v) for v in value] if attribute.list else int(value)
-        elif attribute.kind == "float":
-            carried[name] = [float(v) for v in value] if attribute.list else float(value)
-        else:
-            carried[name] = value
-    return carried
+    declared = {attribute.name: attribute for attribute in op.attributes}
+    return {name: _to_node(declared[name].kind, declared[name].list, value) for name, value in attributes.items()}
+
+
+def _to_node(kind: str, is_list: bool, value: Any) -> Any:
+    if kind == "str" and is_list:
+        return "\n".join(value)
+    convert = {"bool": int, "float": float}.get(kind)
+    if convert is None:
+        return value
+    return [convert(v) for v in value] if is_list else convert(value)
+
+
+class _Graph:
+    """A graph under construction. bf16 tensors enter and leave as f32 through Cast nodes: runtimes' Python interfaces
+    can't carry them."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+        self.feeds: dict[str, Array] = {}
+
+    def add_input(self, name: str, array: Array, dtype: str, static: bool) -> str:
+        """Declares and feeds an input; returns the name that the node reads."""
+        shape = list(array.shape) if static else [f"{name}_{axis}" for axis in range(array.ndim)]
+        outside = "f32" if dtype == "bf16" else dtype
+        self.feeds[name] = array.astype(np.float32) if dtype == "bf16" else array
+        self.inputs.append(helper.make_tensor_value_info(name, _ELEMENT_TYPES[outside], shape))
+        if dtype != "bf16":
+            return name
+        self.nodes.append(helper.make_node("Cast", [name], [f"{name}_bf16"], to=TensorProto.BFLOAT16))
+        return f"{name}_bf16"
+
+    def add_output(self, name: str, written: str, dtype: str) -> None:
+        """Declares output `name`, which the node writes as `written`."""
+        if dtype == "bf16":
+            self.nodes.append(helper.make_node("Cast", [written], [name], to=TensorProto.FLOAT))
+        outside = "f32" if dtype == "bf16" else dtype
+        self.outputs.append(helper.make_tensor_value_info(name, _ELEMENT_TYPES[outside], None))
 
 
 def one_node_model(op: Op, case: Case, types: Mapping[str, str], *, static: bool = True) -> OneNodeModel:
     """A model of one node of `op` for the case's inputs; absent optional inputs in the middle are "".
 
-    bf16 tensors enter and leave as f32 through Cast nodes, since runtimes' Python interfaces can't carry them.
     With `static` the inputs' shapes are stated, otherwise only their ranks.
     """
-    nodes, graph_inputs, graph_outputs, feeds = [], [], [], {}
+    graph = _Graph()
     node_inputs: list[str] = []
     for tensor in op.inputs:
-        values = case.inputs.get(tensor.name)
-        if values is None:
+        given = case.inputs.get(tensor.name)
+        if given is None:
             node_inputs.append("")
             continue
         dtype = types.get(tensor.type, tensor.type)
-        for index, value in enumerate(values if tensor.variadic else [values]):
+        for index, value in enumerate(given if tensor.variadic else [given]):
             name = f"{tensor.name}_{index}" if tensor.variadic else tensor.name
-            array = np.asarray(value)
-            shape = list(array.shape) if static else [f"{name}_{axis}" for axis in range(array.ndim)]
-            outside = "f32" if dtype == "bf16" else dtype
-            feeds[name] = array.astype(np.float32) if dtype == "bf16" else array
-            graph_inputs.append(helper.make_tensor_value_info(name, _ELEMENT_TYPES[outside], shape))
-            if dtype == "bf16":
-                nodes.append(helper.make_node("Cast", [name], [f"{name}_bf16"], to=TensorProto.BFLOAT16))
-            node_inputs.append(f"{name}_bf16" if dtype == "bf16" else name)
+            node_inputs.append(graph.add_input(name, np.asarray(value), dtype, static))
     while node_inputs and not node_inputs[-1]:
         node_inputs.pop()
-    node_outputs = [
-        f"{tensor.name}_bf16" if types.get(tensor.type, tensor.type) == "bf16" else _output_name(op, tensor.name)
-        for tensor in op.outputs
-    ]
+    dtypes = [types.get(output.type, output.type) for output in op.outputs]
+    names = [_output_name(op, output.name) for output in op.outputs]
+    written = [f"{name}_bf16" if dtype == "bf16" else name for name, dtype in zip(names, dtypes, strict=True)]
     attributes = node_attributes(op, case.attributes)
-    nodes.append(helper.make_node(op.name, node_inputs, node_outputs, domain=op.domain, **attributes))
-    for tensor, inside in zip(op.outputs, node_outputs, strict=True):
-        dtype = types.get(tensor.type, tensor.type)
-        name = _output_name(op, tensor.name)
-        if dtype == "bf16":
-            nodes.append(helper.make_node("Cast", [inside], [name], to=TensorProto.FLOAT))
-        graph_outputs.append(
-            helper.make_tensor_value_info(name, _ELEMENT_TYPES["f32" if dtype == "bf16" else dtype], None)
-        )
-    graph = helper.make_graph(nodes, op.name, graph_inputs, graph_outputs)
+    graph.nodes.append(helper.make_node(op.name, node_inputs, written, domain=op.domain, **attributes))
+    for name, inside, dtype in zip(names, written, dtypes, strict=True):
+        graph.add_output(name, inside, dtype)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(op.domain, op.since_version)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
-    return OneNodeModel(model, feeds, tuple(output.name for output in graph_outputs))
+    body = helper.make_graph(graph.nodes, op.name, graph.inputs, graph.outputs)
+    model = helper.make_model(body, opset_imports=opsets, ir_version=IR_VERSION)
+    return OneNodeModel(model, graph.feeds)
 
 
 def _output_name(op: Op, name: str) -> str:
@@ -153,10 +164,7 @@ def reference_operator(op: Op, reference: Callable[..., Any]) -> type[OpRun]:
         by_name: dict[str, Any] = {}
         for index, tensor in enumerate(op.inputs):
             by_name[tensor.name] = inputs[index:] if tensor.variadic else inputs[index] if index < len(inputs) else None
-        values = {
-            attribute.name: _from_node(attribute.kind, attribute.list, attributes.get(attribute.name), attribute.default)
-            for attribute in op.attributes
-        }
+        values = {a.name: _from_node(a.kind, a.list, attributes.get(a.name), a.default) for a in op.attributes}
         outputs = reference(**by_name, **values)
         return outputs if isinstance(outputs, tuple) else (outputs,)
 

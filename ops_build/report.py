@@ -7,11 +7,24 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
 from ops_build.build import SOURCE
 from ops_build.table import read_table
 from ops_build.verify import Cell, verify
+
+
+def print_table(library: Path) -> None:
+    """Prints the ops of a library."""
+    table = Table("op", "signature", "dtypes", "devices", show_lines=True)
+    for op in read_table(library):
+        # Plain texts: in a signature square brackets are no markup.
+        signature = Text(op.signature).append(f"\n{op.doc}", style="dim")
+        table.add_row(
+            Text(f"{op.domain}::{op.name}\nv{op.since_version}"), signature, " ".join(op.dtypes), " ".join(op.devices)
+        )
+    Console().print(table)
 
 
 def verify_and_print(library: Path, folder: Path | None, names: Sequence[str]) -> bool:
@@ -33,7 +46,9 @@ def verify_and_print(library: Path, folder: Path | None, names: Sequence[str]) -
     console.print(_matrix(cells))
     for cell in cells:
         for failure in cell.failures:
-            console.print(f"[red]{cell.op} {cell.types} on {cell.engine}[/red]: {failure}", markup=True, highlight=False)
+            console.print(
+                Text(f"{cell.op} {cell.types} on {cell.engine}", style="red").append(f": {failure}", style="default")
+            )
     failed = sum(len(cell.failures) for cell in cells)
     console.print(f"{sum(cell.passed for cell in cells)} passed, {failed} failed")
     return failed == 0
@@ -49,6 +64,8 @@ def _matrix(cells: Sequence[Cell]) -> Table:
         for engine in engines:
             cell = by_place[op, types, engine]
             total = cell.passed + len(cell.failures)
-            marks.append(f"[red]{cell.passed}/{total}[/red]" if cell.failures else f"[green]{cell.passed}/{total}[/green]")
+            marks.append(
+                f"[red]{cell.passed}/{total}[/red]" if cell.failures else f"[green]{cell.passed}/{total}[/green]"
+            )
         table.add_row(op, types, *marks)
     return table

@@ -89,9 +89,14 @@ class Op:
     def dtypes(self) -> tuple[str, ...]:
         """The dtypes that inputs and outputs can have, in the signature's order."""
         found: dict[str, None] = {}
-        for tensor in (*self.inputs, *self.outputs):
-            found.update(dict.fromkeys(self.type_variables.get(tensor.type, (tensor.type,))))
+        for name in self.tensor_types:
+            found.update(dict.fromkeys(self.type_variables.get(name, (name,))))
         return tuple(found)
+
+    @property
+    def tensor_types(self) -> tuple[str, ...]:
+        """The types of the inputs, then of the outputs: dtypes and type variables."""
+        return (*(tensor.type for tensor in self.inputs), *(tensor.type for tensor in self.outputs))
 
 
 class SignatureError(ValueError):

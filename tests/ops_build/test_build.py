@@ -32,7 +32,7 @@ def test_the_variable_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("OPGATE_ONNXRUNTIME_INCLUDE", str(folder.parent))
     assert find_onnxruntime_headers(tmp_path / "cache", silent).include == folder
     monkeypatch.setenv("OPGATE_ONNXRUNTIME_INCLUDE", str(tmp_path / "nowhere"))
-    with pytest.raises(HeadersNotFound, match="OPGATE_ONNXRUNTIME_INCLUDE is .*nowhere: no onnxruntime_c_api.h there"):
+    with pytest.raises(HeadersNotFound, match=r"OPGATE_ONNXRUNTIME_INCLUDE is .*nowhere: no onnxruntime_c_api.h there"):
         find_onnxruntime_headers(tmp_path / "cache", silent)
 
 
@@ -55,10 +55,14 @@ def test_then_the_release_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (found.include / HEADER).is_file()
 
 
-def test_nowhere_says_what_was_tried_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system: None) -> None:
+def test_nowhere_says_what_was_tried_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system: None
+) -> None:
     monkeypatch.setenv("OPGATE_ONNXRUNTIME_ARCHIVE", (tmp_path / "none.tgz").as_uri())
     monkeypatch.setattr(headers.shutil, "which", lambda tool: None)
-    with pytest.raises(HeadersNotFound, match=r"(?s)there is no apt-get.*none\.tgz.*libonnxruntime-dev.*OPGATE_ONNXRUNTIME_INCLUDE"):
+    with pytest.raises(
+        HeadersNotFound, match=r"(?s)there is no apt-get.*none\.tgz.*libonnxruntime-dev.*OPGATE_ONNXRUNTIME_INCLUDE"
+    ):
         find_onnxruntime_headers(tmp_path / "cache", silent)
 
 

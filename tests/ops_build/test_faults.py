@@ -57,9 +57,7 @@ def sources() -> Path:
 
 
 def verify(sources: Path, op: str) -> subprocess.CompletedProcess[str]:
-    options = BuildOptions(
-        output=sources.parent / "build", ops=(sources / "ops",), source=sources, build_type="Debug"
-    )
+    options = BuildOptions(output=sources.parent / "build", ops=(sources / "ops",), source=sources, build_type="Debug")
     library = build(options, silent)[0]
     command = [sys.executable, "-m", "opgate", "verify", op, "--library", str(library)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -23,13 +23,17 @@ Run = Callable[..., dict[str, np.ndarray]]
 def run(fixture_library: Path, op_named: Callable[[str], Op]) -> Run:
     engine = OnnxRuntimeEngine(fixture_library)
 
-    def call(name: str, inputs: dict[str, Any], types: dict[str, str] | None = None, **attributes: Any) -> dict[str, np.ndarray]:
+    def call(
+        name: str, inputs: dict[str, Any], types: dict[str, str] | None = None, **attributes: Any
+    ) -> dict[str, np.ndarray]:
         return engine.run(op_named(name), Case(name, inputs, attributes), types or {})
 
     return call
 
 
-def session_of(library: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], **options: Any) -> ort.InferenceSession:
+def session_of(
+    library: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], **options: Any
+) -> ort.InferenceSession:
     graph = helper.make_graph(nodes, "g", inputs, outputs)
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("fixture_ops", 1), helper.make_opsetid("opgate", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
@@ -102,7 +106,9 @@ def test_variadic_input(run: Run, count: int, dtype: str, numpy_type: type) -> N
 
 
 def test_variadic_inputs_must_agree(run: Run) -> None:
-    with pytest.raises(Exception, match=r"fixture_ops::SumAll: input 'xs': expected T\[\.\.\.\] with \.\.\. = \[2\], got f32\[3\]"):
+    with pytest.raises(
+        Exception, match=r"fixture_ops::SumAll: input 'xs': expected T\[\.\.\.\] with \.\.\. = \[2\], got f32\[3\]"
+    ):
         run("SumAll", {"xs": [np.ones(2, np.float32), np.ones(3, np.float32)]}, {"T": "f32"})
 
 
@@ -163,7 +169,9 @@ def test_a_misbehaving_kernel_is_an_error(run: Run, how: str, message: str) -> N
         ({"how": 3}, "attribute 'how': expected .* got a value of another type"),
     ],
 )
-def test_bad_attributes_are_refused_when_the_model_loads(fixture_library: Path, attributes: dict[str, Any], message: str) -> None:
+def test_bad_attributes_are_refused_when_the_model_loads(
+    fixture_library: Path, attributes: dict[str, Any], message: str
+) -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     node = helper.make_node("Misbehave", ["x"], ["y"], domain="fixture_ops", **attributes)
@@ -187,7 +195,12 @@ def test_symbolic_shapes_propagate(fixture_library: Path) -> None:
         helper.make_node("KeepPositive", ["tripled"], ["kept", "places"], domain="fixture_ops"),
         helper.make_node("NearestSum", ["points"], ["own"], domain="fixture_ops"),
     ]
-    names = {"tripled": TensorProto.FLOAT, "count": TensorProto.INT64, "kept": TensorProto.FLOAT, "own": TensorProto.FLOAT}
+    names = {
+        "tripled": TensorProto.FLOAT,
+        "count": TensorProto.INT64,
+        "kept": TensorProto.FLOAT,
+        "own": TensorProto.FLOAT,
+    }
     outputs = [helper.make_tensor_value_info(name, dtype, None) for name, dtype in names.items()]
     session = session_of(fixture_library, nodes, [points, query], outputs)
     shapes = {output.name: output.shape for output in session.get_outputs()}
@@ -220,7 +233,9 @@ def test_parallel_for_covers_every_element_once(library: Path, threads: int) -> 
     session = session_of(library, [node], [x], [y], intra_op_num_threads=threads)
     for size in (1, 16_383, 16_385, 100_003, 5_000_011):
         values = np.random.default_rng(size).standard_normal(size).astype(np.float32)
-        np.testing.assert_array_equal(session.run(None, {"x": values})[0], np.where(values < 0, values * np.float32(0.5), values))
+        np.testing.assert_array_equal(
+            session.run(None, {"x": values})[0], np.where(values < 0, values * np.float32(0.5), values)
+        )
 
 
 def test_two_libraries_of_different_domains_in_one_session(library: Path, fixture_library: Path) -> None:

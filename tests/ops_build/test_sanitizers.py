@@ -18,7 +18,9 @@ SANITIZERS = "address,undefined"
 
 def runtime(name: str) -> str:
     """The compiler's own copy of a sanitizer's runtime: Python is not linked with it, so it is preloaded."""
-    found = subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+    found = subprocess.run(
+        ["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     if not Path(found).is_absolute():
         pytest.skip(f"g++ has no {name}")
     return found
@@ -64,7 +66,17 @@ def test_the_adapter(environment: dict[str, str]) -> None:
 
 def test_damaged_pictures(library: Path, environment: dict[str, str]) -> None:
     tests = PROJECT / "tests" / "ops"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "fuzz or broken or damaged", str(tests)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "fuzz or broken or damaged",
+        str(tests),
+    ]
     assert " passed" in run(command, environment | {"OPGATE_OPS_LIBRARY": str(library)})
 
 

@@ -18,4 +18,8 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
         edge = np.array([limits.max, limits.min, -1, 0], dtype)
         yield Case("wraps around", {"a": edge, "b": edge[::-1].copy()})
     one, two = np.ones(2, dtype), np.ones(3, dtype)
-    yield Case("unequal shapes", {"a": one, "b": two}, error=r"input 'b': expected T\[\.\.\.\] with \.\.\. = \[2\], got \w+\[3\]")
+    yield Case(
+        "unequal shapes",
+        {"a": one, "b": two},
+        error=r"input 'b': expected T\[\.\.\.\] with \.\.\. = \[2\], got \w+\[3\]",
+    )

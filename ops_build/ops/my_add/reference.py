@@ -11,4 +11,5 @@ def reference(a: Array, b: Array) -> Array:
     """2 a + b of equal shapes and dtypes; f16 is computed in f32, integers wrap around."""
     wide = np.float32 if a.dtype == np.float16 else a.dtype
     with np.errstate(over="ignore"):
-        return (np.asarray(2, wide) * a.astype(wide) + b.astype(wide)).astype(a.dtype)
+        total: Array = np.asarray(2, wide) * a.astype(wide) + b.astype(wide)
+    return total.astype(a.dtype)
