@@ -129,7 +129,7 @@ def _copy_sources(target: Path) -> None:
 
 
 def _fetch_archive(cache: Path) -> None:
-    """Unpacks the headers of a release archive; OPGATE_ONNXRUNTIME_ARCHIVE names another address, also a file:// one."""
+    """Unpacks the headers of a release archive; OPGATE_ONNXRUNTIME_ARCHIVE names another address."""
     address = os.environ.get("OPGATE_ONNXRUNTIME_ARCHIVE", ARCHIVE)
     target = cache / "release"
     target.mkdir(parents=True, exist_ok=True)

@@ -6,20 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ops_build.build import DEFAULT_OUTPUT, BuildOptions, build, out_of_tree
+from ops_build.build import DEFAULT_OUTPUT, build, out_of_tree
 from ops_build.table import Op, read_table
 
+from tests.conftest import silent
+
 FIXTURE_OPS = Path(__file__).parent / "fixture_ops"
-
-
-def silent(line: str) -> None:
-    """A log for builds whose lines nobody reads."""
-
-
-@pytest.fixture(scope="session")
-def library() -> Path:
-    """The op library, built if need be."""
-    return build(BuildOptions(), silent)[0]
 
 
 @pytest.fixture(scope="session")

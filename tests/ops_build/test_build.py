@@ -12,7 +12,7 @@ from ops_build import headers
 from ops_build.build import BuildError, BuildOptions, build, out_of_tree, sha256
 from ops_build.headers import HEADER, HeadersNotFound, find_onnxruntime_headers
 
-from .conftest import silent
+from tests.conftest import silent
 
 
 def fake_header(folder: Path) -> Path:

@@ -12,7 +12,7 @@ import pytest
 
 from ops_build.build import PROJECT, SOURCE, BuildOptions, build
 
-from .conftest import silent
+from tests.conftest import silent
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import pytest
 
 from ops_build.build import PROJECT, BuildOptions, build, out_of_tree
 
-from .conftest import FIXTURE_OPS, silent
+from tests.conftest import silent
+from tests.ops_build.conftest import FIXTURE_OPS
 
 SANITIZERS = "address,undefined"
 

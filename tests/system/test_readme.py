@@ -1,0 +1,126 @@
+"""The README's examples, run as they are shown."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from .running import PROJECT, Gateway, running_gateway
+
+README = (PROJECT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def commands(beginning: str) -> list[str]:
+    """The shell lines that begin so, without their comments."""
+    lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith(beginning)]
+    assert lines, f"the README has no line that begins with {beginning!r}"
+    return [line.split("  #")[0].strip() for line in lines]
+
+
+def run(command: str, **options: object) -> str:
+    """A shell line with this interpreter's opgate in place of the virtual environment's."""
+    line = command.replace(".venv/bin/opgate", f"{shlex.quote(sys.executable)} -m opgate")
+    finished = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=300, cwd=PROJECT, **options)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+@pytest.fixture(scope="module")
+def gateway(library: Path) -> Iterator[Gateway]:
+    with running_gateway() as running:
+        yield running
+
+
+def test_the_curl_line(gateway: Gateway) -> None:
+    if not shutil.which("curl"):
+        pytest.skip("there is no curl")
+    (line,) = commands("curl")
+    answer = json.loads(run(line.replace("localhost:8000", gateway.http).replace("curl", "curl -s")))
+    shown = json.loads(re.sub(r", \.\.\.", "", blocks("json")[0]))
+    assert answer.keys() == shown.keys()
+    assert answer["predictions"][0].keys() == shown["predictions"][0].keys()
+    assert answer["predictions"][0]["label"] == shown["predictions"][0]["label"]
+    np.testing.assert_allclose(answer["predictions"][0]["box"], shown["predictions"][0]["box"], atol=2)
+
+
+def test_the_python_client(gateway: Gateway) -> None:
+    (program,) = blocks("python")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(program.replace("localhost:8000", gateway.http), "README.md", "exec"), {})
+    assert printed.getvalue().strip() == program.strip().splitlines()[-1].split("# ")[1]
+
+
+def test_infer_on_the_command_line(library: Path) -> None:
+    detector, added = commands(".venv/bin/opgate infer")
+    assert json.loads(run(detector))["predictions"]
+    assert json.loads(run(added))["outputs"] == {"y": [2.0, 4.0, 6.0, 9.0]}
+
+
+def test_the_table_and_the_matrix(library: Path) -> None:
+    assert "ImagePreprocess(data: u8[total]" in " ".join(run("COLUMNS=200 " + commands(".venv/bin/opgate ops")[0]).split())
+    assert " 0 failed" in run(commands(".venv/bin/opgate verify")[0] + " MyAdd LeakyRelu")
+
+
+def test_an_op_of_ones_own(tmp_path: Path) -> None:
+    (source,) = blocks("cpp")
+    file = tmp_path / source.splitlines()[0].removeprefix("// ")
+    file.parent.mkdir(parents=True)
+    file.write_text(source)
+    (build,) = commands(".venv/bin/opgate build")
+    run(build.replace("my_ops", str(tmp_path / "my_ops")))
+    library = tmp_path / "my_ops" / "build" / "libmy_ops_onnxruntime.so"
+
+    model = tmp_path / "models" / "clamp" / "1" / "model.onnx"
+    model.parent.mkdir(parents=True)
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in "aby"]
+    node = helper.make_node("ClampAdd", ["a", "b"], ["y"], domain="my_ops", high=5)
+    graph = helper.make_graph([node], "clamp", tensors[:2], tensors[2:])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("my_ops", 1)], ir_version=10)
+    model.write_bytes(made.SerializeToString())
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(str(library))
+    session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    assert session.run(None, {"a": np.array([1, 4], "f"), "b": np.array([2, 4], "f")})[0].tolist() == [3, 5]
+
+    (serve,) = commands("OPGATE_OPS_PATH")
+    assert "opgate serve --model-repository models_that_use_it" in serve
+    (model.parent.parent / "config.pbtxt").write_text(
+        'model_operations { op_library_filename: "libmy_ops_onnxruntime.so" }\n'
+    )
+    with running_gateway(tmp_path / "models", OPGATE_OPS_PATH=str(library.parent)) as running:
+        body = json.dumps({"inputs": [{"name": n, "datatype": "FP32", "shape": [2], "data": [1, 4]} for n in "ab"]})
+        command = ["curl", "-s", "--data", body, f"http://{running.http}/v2/models/clamp/infer"]
+        answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert answer["outputs"][0]["data"] == [2.0, 5.0]
+
+
+def test_every_link_leads_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)", README):
+        if not target.startswith("http"):
+            assert (PROJECT / target).exists(), target
+
+
+def test_the_make_targets_exist() -> None:
+    makefile = (PROJECT / "Makefile").read_text()
+    for target in set(re.findall(r"(?:^|`)make (\w+)", README, re.MULTILINE)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    assert os.access(PROJECT / ".ci" / "run", os.X_OK)
