@@ -1,8 +1,8 @@
 // Pictures out of encoded bytes, row by row: JPEG by libjpeg-turbo, PNG by libpng. No engine in sight.
 //
-// Whatever the bytes are, a decoder returns a DecodeStatus. The memory it takes is bounded by max_pixels and the size of
-// the input: some rows for baseline JPEG and plain PNG, 6 bytes a pixel for progressive JPEG (8 for CMYK), 4 for interlaced
-// PNG.
+// Whatever the bytes are, a decoder returns a DecodeStatus. The memory it takes is bounded by max_pixels and the size
+// of the input: some rows for baseline JPEG and plain PNG, 6 bytes a pixel for progressive JPEG (8 for CMYK), 4 for
+// interlaced PNG.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ const char* message(DecodeStatus status);
 inline constexpr std::int64_t kMaxSide = 65535;
 
 struct PictureHeader {
-  int width = 0;   ///< as stored, before any turning
+  int width = 0;  ///< as stored, before any turning
   int height = 0;
   Orientation orientation;
 
@@ -37,8 +37,8 @@ class Decoder {
 
   const PictureHeader& header() const { return header_; }
 
-  /// To be called once, before the first row. `reduction` is 1, 2, 4 or 8: rows are ceil(width / reduction) pixels and there
-  /// are ceil(height / reduction) of them. Transparent pixels are composited over `background` in every channel.
+  /// To be called once, before the first row. `reduction` is 1, 2, 4 or 8: rows are ceil(width / reduction) pixels and
+  /// there are ceil(height / reduction) of them. Transparent pixels are composited over `background` in every channel.
   virtual DecodeStatus start(int reduction, std::uint8_t background) = 0;
 
   /// The next row, three bytes a pixel (R, G, B).
@@ -51,8 +51,8 @@ class Decoder {
   PictureHeader header_;
 };
 
-/// Reads the header of a JPEG or PNG; `bytes` must outlive the decoder. Null unless `status` is good. Nothing in proportion
-/// to the picture's size is allocated here.
+/// Reads the header of a JPEG or PNG; `bytes` must outlive the decoder. Null unless `status` is good. Nothing in
+/// proportion to the picture's size is allocated here.
 std::unique_ptr<Decoder> open(std::span<const std::uint8_t> bytes, std::int64_t max_pixels, DecodeStatus& status);
 
 }  // namespace opgate::codecs

@@ -1,13 +1,14 @@
-// libjpeg reports errors by a callback that must not return: ours jumps back to the setjmp of the method that called it.
-// Between the two lie libjpeg's frames and callbacks without destructors, nothing else, so no destructor is skipped.
+// libjpeg reports errors by a callback that must not return: ours jumps back to the setjmp of the method that called
+// it. Between the two lie libjpeg's frames and callbacks without destructors, nothing else, so no destructor is
+// skipped.
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
 #include <new>
 #include <vector>
 
-#include <jpeglib.h>
 #include <jerror.h>
+#include <jpeglib.h>
 
 #include "codecs/formats.h"
 
@@ -138,8 +139,8 @@ class JpegDecoder final : public Decoder {
     }
   }
 
-  /// Warnings (level -1) are where libjpeg would guess pixels. The first one ends the decoding, but for those that cameras
-  /// and editors cause and that change no pixel.
+  /// Warnings (level -1) are where libjpeg would guess pixels. The first one ends the decoding, but for those that
+  /// cameras and editors cause and that change no pixel.
   static void on_message(j_common_ptr cinfo, int level) {
     if (level >= 0) return;
     switch (cinfo->err->msg_code) {
@@ -151,7 +152,8 @@ class JpegDecoder final : public Decoder {
   }
 
   static void on_progress(j_common_ptr cinfo) {
-    if (reinterpret_cast<j_decompress_ptr>(cinfo)->input_scan_number > kMaxScans) of(cinfo).fail(DecodeStatus::unsupported);
+    if (reinterpret_cast<j_decompress_ptr>(cinfo)->input_scan_number > kMaxScans)
+      of(cinfo).fail(DecodeStatus::unsupported);
   }
 
   jpeg_decompress_struct cinfo_{};

@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <new>
 
-#include <jpeglib.h>
 #include <jerror.h>
+#include <jpeglib.h>
 
 #include "codecs/encoder.h"
 
@@ -20,7 +20,9 @@ struct JpegEncoder {
 
   JpegEncoder() {
     cinfo.err = jpeg_std_error(&errors);
-    errors.error_exit = [](j_common_ptr common) { std::longjmp(static_cast<JpegEncoder*>(common->client_data)->jump, 1); };
+    errors.error_exit = [](j_common_ptr common) {
+      std::longjmp(static_cast<JpegEncoder*>(common->client_data)->jump, 1);
+    };
     errors.output_message = [](j_common_ptr) {};
     cinfo.client_data = this;
   }

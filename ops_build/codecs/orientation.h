@@ -7,8 +7,8 @@
 
 namespace opgate::codecs {
 
-/// Stored column c and row r become, with (u, v) = transposed ? (r, c) : (c, r), the upright x = mirrored_x ? w - 1 - u : u
-/// and y = mirrored_y ? h - 1 - v : v.
+/// Stored column c and row r become, with (u, v) = transposed ? (r, c) : (c, r), the upright x = mirrored_x ? w - 1 - u
+/// : u and y = mirrored_y ? h - 1 - v : v.
 struct Orientation {
   bool transposed = false;
   bool mirrored_x = false;
@@ -28,8 +28,8 @@ struct Strides {
   static Strides of(Orientation orientation, std::ptrdiff_t width, std::ptrdiff_t height, std::ptrdiff_t pitch);
 };
 
-/// The value of Orientation in a TIFF header with its directories, as JPEG's APP1 (after "Exif\0\0") and PNG's eXIf hold
-/// it; 1 where there is none.
+/// The value of Orientation in a TIFF header with its directories, as JPEG's APP1 (after "Exif\0\0") and PNG's eXIf
+/// hold it; 1 where there is none.
 int exif_orientation(std::span<const std::uint8_t> tiff);
 
 }  // namespace opgate::codecs

@@ -117,8 +117,10 @@ class PngDecoder final : public Decoder {
 
   DecodeStatus read_full_row(std::uint8_t* rgb) {
     const std::uint8_t* row = pixels_.data();
-    if (!rows_.empty()) row = rows_[static_cast<std::size_t>(next_row_)];
-    else if (const DecodeStatus status = checked(guarded_read_row(pixels_.data())); status != DecodeStatus::good) return status;
+    if (!rows_.empty())
+      row = rows_[static_cast<std::size_t>(next_row_)];
+    else if (const DecodeStatus status = checked(guarded_read_row(pixels_.data())); status != DecodeStatus::good)
+      return status;
     ++next_row_;
     write_rgb(row, rgb);
     return DecodeStatus::good;

@@ -19,8 +19,8 @@ void copy_row(const std::uint8_t* rgb, std::ptrdiff_t width, std::ptrdiff_t colu
 DecodeStatus decode(codecs::Decoder& decoder, std::uint8_t* image) {
   const codecs::PictureHeader& header = decoder.header();
   if (const DecodeStatus status = decoder.start(1, kBackground); status != DecodeStatus::good) return status;
-  const auto strides = codecs::Strides::of(header.orientation, header.upright_width(), header.upright_height(),
-                                           header.upright_width());
+  const auto strides =
+      codecs::Strides::of(header.orientation, header.upright_width(), header.upright_height(), header.upright_width());
   const bool in_place = strides.column == 1;
   std::vector<std::uint8_t> row(in_place ? 0 : std::size_t{3} * static_cast<std::size_t>(header.width));
   for (std::ptrdiff_t y = 0; y < header.height; ++y) {
@@ -46,8 +46,8 @@ struct DecodeImageCpu {
       status = decode(*decoder, out["image"].data<std::uint8_t>());
     }
     if (status == DecodeStatus::good) return {};
-    return Status::invalid("input 'data': expected a JPEG or PNG, got one that is " + std::string(message(status)) + " (" +
-                           std::to_string(in.size("size")) + " bytes)");
+    return Status::invalid("input 'data': expected a JPEG or PNG, got one that is " + std::string(message(status)) +
+                           " (" + std::to_string(in.size("size")) + " bytes)");
   }
 };
 

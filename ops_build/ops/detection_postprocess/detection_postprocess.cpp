@@ -19,8 +19,8 @@ struct Box {
   double x1, y1, x2, y2, area;
 };
 
-/// An anchor and a class whose probability passed, as one number: the best is the smallest. In the upper half the score,
-/// descending; in the lower anchor * classes + class, ascending.
+/// An anchor and a class whose probability passed, as one number: the best is the smallest. In the upper half the
+/// score, descending; in the lower anchor * classes + class, ascending.
 using Candidate = std::uint64_t;
 
 Candidate candidate(float score, std::uint32_t place) {
@@ -71,7 +71,8 @@ std::vector<Candidate> candidates_of(const Head& head, float threshold) {
       for (std::int64_t i = begin; i < end; ++i) passed |= row[i] > threshold;
       if (!passed) continue;
       for (std::int64_t i = begin; i < end; ++i) {
-        if (row[i] > threshold) found.push_back(candidate(row[i], static_cast<std::uint32_t>(i * head.classes + label)));
+        if (row[i] > threshold)
+          found.push_back(candidate(row[i], static_cast<std::uint32_t>(i * head.classes + label)));
       }
     }
   }
@@ -101,8 +102,9 @@ std::vector<Kept> suppress(const Head& head, const Settings& settings, std::vect
     const std::int64_t anchor = place_of(candidates[next]) / head.classes;
     const std::int64_t label = place_of(candidates[next]) % head.classes;
     const Box box = head.box(anchor, settings.corners);
-    const bool suppressed = std::ranges::any_of(
-        kept, [&](const Kept& better) { return better.label == label && iou(better.box, box) > settings.iou_threshold; });
+    const bool suppressed = std::ranges::any_of(kept, [&](const Kept& better) {
+      return better.label == label && iou(better.box, box) > settings.iou_threshold;
+    });
     if (!suppressed) kept.push_back({box, label, head.probability(anchor, label)});
   }
   return kept;
@@ -145,8 +147,9 @@ struct DetectionPostprocessCpu {
     OPGATE_RETURN_IF_ERROR(read_settings(attributes, settings));
     const std::int64_t n = in.size("n"), channels = in.size("c"), anchors = in.size("a");
     if (channels < 4) {
-      return Status::invalid("input 'head': expected f32[n,c,a] with c >= 4 (four box channels, then one a class), got c = " +
-                             std::to_string(channels));
+      return Status::invalid(
+          "input 'head': expected f32[n,c,a] with c >= 4 (four box channels, then one a class), got c = " +
+          std::to_string(channels));
     }
     if ((channels - 4) * anchors > std::numeric_limits<std::uint32_t>::max()) {
       return Status::invalid("input 'head': expected fewer than 2^32 probabilities a row, got " +
@@ -156,7 +159,8 @@ struct DetectionPostprocessCpu {
     const auto* const geometry = in.has("geometry") ? in["geometry"].data<const float>() : nullptr;
     context.parallel_for(n, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) {
-        run_row({head + i * channels * anchors, channels - 4, anchors}, settings, geometry ? geometry + 6 * i : nullptr, out, i);
+        run_row({head + i * channels * anchors, channels - 4, anchors}, settings, geometry ? geometry + 6 * i : nullptr,
+                out, i);
       }
     });
     return {};

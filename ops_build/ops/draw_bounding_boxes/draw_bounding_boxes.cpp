@@ -12,9 +12,9 @@ constexpr std::int64_t kMaxThickness = 1000;
 
 /// Sixteen colours that stand out from photographs and from one another; the reference reads the same table.
 constexpr Colour kPalette[16] = {
-    {230, 57, 70},  {29, 143, 225}, {67, 170, 80},   {255, 183, 3},  {155, 93, 229}, {0, 187, 176},
-    {251, 133, 0},  {241, 91, 181}, {118, 200, 40},  {90, 90, 230},  {255, 221, 60}, {0, 150, 120},
-    {200, 80, 30},  {120, 205, 255}, {190, 60, 160}, {140, 150, 165},
+    {230, 57, 70}, {29, 143, 225},  {67, 170, 80},  {255, 183, 3},   {155, 93, 229}, {0, 187, 176},
+    {251, 133, 0}, {241, 91, 181},  {118, 200, 40}, {90, 90, 230},   {255, 221, 60}, {0, 150, 120},
+    {200, 80, 30}, {120, 205, 255}, {190, 60, 160}, {140, 150, 165},
 };
 
 /// Of a box, in whole pixels; right and bottom are the first outside.
@@ -76,8 +76,10 @@ std::string writable(std::string_view name) {
   std::string text;
   for (const char letter : name) {
     const bool continuation = (static_cast<unsigned char>(letter) & 0xc0) == 0x80;
-    if (letter >= kFirstGlyph && letter <= kLastGlyph) text += letter;
-    else if (!continuation) text += '?';
+    if (letter >= kFirstGlyph && letter <= kLastGlyph)
+      text += letter;
+    else if (!continuation)
+      text += '?';
   }
   return text;
 }

@@ -1,5 +1,5 @@
-// A font of 5 x 8 pixels for ASCII 32..126, drawn for this project: capitals are 7 high, the eighth row is for what hangs
-// below the line. A byte is a row from the top, its bit 4 the leftmost pixel. The reference reads the same table.
+// A font of 5 x 8 pixels for ASCII 32..126, drawn for this project: capitals are 7 high, the eighth row is for what
+// hangs below the line. A byte is a row from the top, its bit 4 the leftmost pixel. The reference reads the same table.
 #pragma once
 
 #include <cstdint>

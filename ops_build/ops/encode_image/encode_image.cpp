@@ -29,9 +29,10 @@ struct EncodeImageCpu {
     const std::int64_t quality = attributes.integer("quality");
     const bool jpeg = attributes.text("format") == "jpeg";
     OPGATE_RETURN_IF_ERROR(check(height, width, channels, quality, jpeg));
-    const codecs::Pixels pixels{in["image"].data<const std::uint8_t>(), static_cast<int>(width), static_cast<int>(height),
-                                static_cast<int>(channels)};
-    const codecs::Bytes bytes = jpeg ? codecs::encode_jpeg(pixels, static_cast<int>(quality)) : codecs::encode_png(pixels);
+    const codecs::Pixels pixels{in["image"].data<const std::uint8_t>(), static_cast<int>(width),
+                                static_cast<int>(height), static_cast<int>(channels)};
+    const codecs::Bytes bytes =
+        jpeg ? codecs::encode_jpeg(pixels, static_cast<int>(quality)) : codecs::encode_png(pixels);
     if (bytes.empty()) return Status::internal("the encoder failed");
     OPGATE_RETURN_IF_ERROR(out.bind("size", static_cast<std::int64_t>(bytes.span().size())));
     std::memcpy(out["data"].data<std::uint8_t>(), bytes.span().data(), bytes.span().size());

@@ -15,8 +15,11 @@ struct Settings {
   std::int64_t height, width, max_pixels;
   std::uint8_t pad;
   Normalization normalization;
+  int plane[3];  ///< of R, G and B in the output
 
-  float pad_value(int k) const { return static_cast<float>(pad) * normalization.scale[k] + normalization.bias[k]; }
+  float pad_value(int c) const { return static_cast<float>(pad) * normalization.scale[c] + normalization.bias[c]; }
+
+  float* plane_of(int c, float* image) const { return image + plane[c] * height * width; }
 };
 
 Status wrong(const std::string& name, const std::string& expected, const std::string& got) {
@@ -43,9 +46,10 @@ Status read_settings(const Attributes& attributes, Settings& settings) {
     if (!std::isfinite(deviation[k]) || deviation[k] == 0) {
       return wrong("std", "finite numbers other than 0", std::to_string(deviation[k]));
     }
-    settings.normalization.scale[k] = static_cast<float>(1 / (255 * deviation[k]));
-    settings.normalization.bias[k] = static_cast<float>(-mean[k] / deviation[k]);
-    settings.normalization.channel[k] = reversed ? 2 - k : k;
+    const int channel = reversed ? 2 - k : k;
+    settings.normalization.scale[channel] = static_cast<float>(1 / (255 * deviation[k]));
+    settings.normalization.bias[channel] = static_cast<float>(-mean[k] / deviation[k]);
+    settings.plane[channel] = k;
   }
   return {};
 }
@@ -66,13 +70,13 @@ Status check_ends(std::span<const std::int32_t> ends, std::int64_t total) {
 
 /// Pads what lies around the picture, or everything where `box` is empty.
 void fill_pad(const Settings& settings, const Letterbox& box, float* image) {
-  for (int k = 0; k < 3; ++k) {
-    const float value = settings.pad_value(k);
-    for (std::int64_t y = 0; y < settings.height; ++y, image += settings.width) {
+  for (int c = 0; c < 3; ++c) {
+    const float value = settings.pad_value(c);
+    float* row = settings.plane_of(c, image);
+    for (std::int64_t y = 0; y < settings.height; ++y, row += settings.width) {
       const bool inside = y >= box.top && y < box.top + box.height;
-      const std::int64_t left = inside ? box.left : settings.width;
-      std::fill(image, image + left, value);
-      if (inside) std::fill(image + box.left + box.width, image + settings.width, value);
+      std::fill(row, row + (inside ? box.left : settings.width), value);
+      if (inside) std::fill(row + box.left + box.width, row + settings.width, value);
     }
   }
 }
@@ -90,8 +94,8 @@ DecodeStatus preprocess(std::span<const std::uint8_t> bytes, const Settings& set
 
   // The picture is resized as it is stored and turned by the way it is written.
   const bool transposed = header.orientation.transposed;
-  Planes planes{image + box.top * settings.width + box.left, settings.height * settings.width,
-                codecs::Strides::of(header.orientation, box.width, box.height, settings.width)};
+  Planes planes{{}, codecs::Strides::of(header.orientation, box.width, box.height, settings.width)};
+  for (int c = 0; c < 3; ++c) planes.data[c] = settings.plane_of(c, image) + box.top * settings.width + box.left;
   const auto reduced = [&](int side) { return (side + box.reduction - 1) / box.reduction; };
   status = resample(*decoder, reduced(header.width), reduced(header.height), transposed ? box.height : box.width,
                     transposed ? box.width : box.height, settings.normalization, planes);

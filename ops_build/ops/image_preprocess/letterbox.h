@@ -27,8 +27,9 @@ struct Letterbox {
       if (reduction == 1) break;  // the picture is to be enlarged
       reduction /= 2;
     }
-    return {static_cast<int>(scaled_width), static_cast<int>(scaled_height), static_cast<int>((width - scaled_width) / 2),
-            static_cast<int>((height - scaled_height) / 2), static_cast<int>(reduction)};
+    return {static_cast<int>(scaled_width), static_cast<int>(scaled_height),
+            static_cast<int>((width - scaled_width) / 2), static_cast<int>((height - scaled_height) / 2),
+            static_cast<int>(reduction)};
   }
 };
 

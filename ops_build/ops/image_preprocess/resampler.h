@@ -9,32 +9,30 @@
 
 namespace opgate::ops {
 
-/// value = pixel * scale + bias, plane by plane in the order of the output.
+/// value = pixel * scale + bias for R, G and B.
 struct Normalization {
   float scale[3];
   float bias[3];
-  int channel[3];  ///< which of R, G, B
 };
 
-/// Three planes to write to: pixel (x, y) of plane k goes to data[k * plane + strides.origin + x * column + y * row].
+/// Where R, G and B go: pixel (x, y) to data[c][strides.origin + x * strides.column + y * strides.row].
 struct Planes {
-  float* data;
-  std::ptrdiff_t plane;
+  float* data[3];
   codecs::Strides strides;
 };
 
-/// A tap of the bilinear filter: source places `first` and `second`, and the weight of the second.
+/// A tap of the bilinear filter: between the source's places `first` and `first + 1`, of which the second weighs
+/// `weight`. At the edges the weight is 0.
 struct Tap {
   int first;
-  int second;
   float weight;
 };
 
 /// Half-pixel centres, clamped at the edges: place i of `to` lies at (i + 0.5) * from / to - 0.5.
 std::vector<Tap> bilinear_taps(int from, int to);
 
-/// Resizes what `decoder` gives (already started with a reduction; source_width x source_height) to width x height. Each
-/// source row is resampled across once; two such rows are kept.
+/// Resizes what `decoder` gives (already started with a reduction; source_width x source_height) to width x height. Of
+/// the source two rows are kept; each row of the result is blended from them, then resampled across.
 codecs::DecodeStatus resample(codecs::Decoder& decoder, int source_width, int source_height, int width, int height,
                               const Normalization& normalization, const Planes& planes);
 
