@@ -1,8 +1,8 @@
 // Pictures out of encoded bytes, row by row: JPEG by libjpeg-turbo, PNG by libpng. No engine in sight.
 //
 // Whatever the bytes are, a decoder returns a DecodeStatus. The memory it takes is bounded by max_pixels and the size
-// of the input: some rows for baseline JPEG and plain PNG, 6 bytes a pixel for progressive JPEG (8 for CMYK), 4 for
-// interlaced PNG.
+// of the input: some rows for baseline JPEG and plain PNG, 6 bytes a pixel for JPEG in several scans (8 with four
+// channels), 4 for interlaced PNG.
 #pragma once
 
 #include <cstdint>

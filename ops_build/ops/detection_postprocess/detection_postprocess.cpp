@@ -79,6 +79,55 @@ std::vector<Candidate> candidates_of(const Head& head, float threshold) {
   return found;
 }
 
+/// The boxes kept in one class.
+class KeptBoxes {
+ public:
+  void add(const Box& box) {
+    const Outer outer(box);
+    boxes_.push_back(box);
+    x1_.push_back(outer.x1);
+    y1_.push_back(outer.y1);
+    x2_.push_back(outer.x2);
+    y2_.push_back(outer.y2);
+  }
+
+  /// Whether the IoU with one of them is greater than `threshold`.
+  bool suppress(const Box& box, double threshold) const {
+    constexpr std::size_t kBlock = 16;
+    const Outer outer(box);
+    for (std::size_t begin = 0; begin < boxes_.size(); begin += kBlock) {
+      const std::size_t end = std::min(begin + kBlock, boxes_.size());
+      // Nearly all boxes lie elsewhere: one vectorized look at a block of them.
+      int met = 0;
+      for (std::size_t i = begin; i < end; ++i) met |= meets(outer, i);
+      if (!met) continue;
+      for (std::size_t i = begin; i < end; ++i) {
+        if (meets(outer, i) && iou(boxes_[i], box) > threshold) return true;
+      }
+    }
+    return false;
+  }
+
+ private:
+  /// Floats around a box: what doesn't meet here shares nothing, and its IoU is 0.
+  struct Outer {
+    float x1, y1, x2, y2;
+
+    explicit Outer(const Box& box) : x1(below(box.x1)), y1(below(box.y1)), x2(above(box.x2)), y2(above(box.y2)) {}
+
+    static constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    static float below(double value) { return std::nextafter(static_cast<float>(value), -kInfinity); }
+    static float above(double value) { return std::nextafter(static_cast<float>(value), kInfinity); }
+  };
+
+  int meets(const Outer& outer, std::size_t i) const {
+    return (x1_[i] < outer.x2) & (x2_[i] > outer.x1) & (y1_[i] < outer.y2) & (y2_[i] > outer.y1);
+  }
+
+  std::vector<Box> boxes_;
+  std::vector<float> x1_, y1_, x2_, y2_;
+};
+
 struct Kept {
   Box box;
   std::int64_t label;
@@ -89,6 +138,7 @@ struct Kept {
 /// last detection that is asked for; and so only as much of the order is made as is needed, a chunk at a time.
 std::vector<Kept> suppress(const Head& head, const Settings& settings, std::vector<Candidate> candidates) {
   std::vector<Kept> kept;
+  std::vector<KeptBoxes> by_class(static_cast<std::size_t>(head.classes));
   std::size_t sorted = 0;
   for (std::size_t next = 0; next < candidates.size(); ++next) {
     if (static_cast<std::int64_t>(kept.size()) == settings.max_detections) break;
@@ -102,10 +152,10 @@ std::vector<Kept> suppress(const Head& head, const Settings& settings, std::vect
     const std::int64_t anchor = place_of(candidates[next]) / head.classes;
     const std::int64_t label = place_of(candidates[next]) % head.classes;
     const Box box = head.box(anchor, settings.corners);
-    const bool suppressed = std::ranges::any_of(kept, [&](const Kept& better) {
-      return better.label == label && iou(better.box, box) > settings.iou_threshold;
-    });
-    if (!suppressed) kept.push_back({box, label, head.probability(anchor, label)});
+    KeptBoxes& others = by_class[static_cast<std::size_t>(label)];
+    if (others.suppress(box, settings.iou_threshold)) continue;
+    others.add(box);
+    kept.push_back({box, label, head.probability(anchor, label)});
   }
   return kept;
 }
