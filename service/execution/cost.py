@@ -50,7 +50,7 @@ class SizeCost:
             self.cpu_p99 = self.second or self.top
         else:
             self.cpu_p99 *= 1.099 if cpu > self.cpu_p99 else 0.999
-        self.recent += 1
+        self.recent += on_loop == self.inline
         if on_loop:
             self.wall = float(wall) if not self.wall else self.wall * (1.03 if wall > self.wall else 0.97)
             if self.inline and (self.cpu_p99 > limit_ns or (self.recent >= 4 and self.wall > limit_ns)):

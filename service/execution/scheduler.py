@@ -74,7 +74,6 @@ class Scheduler:
         # Requests that may share a batch stand in one line, lines and their requests in order of arrival.
         self._lines: dict[Hashable, deque[Request]] = {}
         self._waiting = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._flush_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -102,7 +101,7 @@ class Scheduler:
         if self.spec.batching is not None and not self._flush_due:
             # Once per turn of the loop, so that all that the sockets held by then can share a batch.
             self._flush_due = True
-            self._running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self._flush)
 
     async def close(self) -> None:
         """Refuses new requests, waits for those it has and ends the threads."""
@@ -120,11 +119,6 @@ class Scheduler:
     def waiting(self) -> int:
         """Requests that have not started."""
         return self._waiting
-
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        return self._loop
 
     def _set_deadline(self, request: Request) -> None:
         batching = self.spec.batching
@@ -173,7 +167,7 @@ class Scheduler:
         self.statistics.pending = self._waiting
         if wake_ns:
             delay = max(0, wake_ns - perf_counter_ns()) / 1e9
-            self._timer = self._running_loop().call_later(delay, self._flush)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._flush)
 
     def _choose(self, line: deque[Request], curve: CostCurve) -> Choice:
         if self.spec.batching is None:
@@ -213,7 +207,7 @@ class Scheduler:
             return True
         if not self._idle:
             return False
-        self._idle.pop().start(batch, self._running_loop())
+        self._idle.pop().start(batch, asyncio.get_running_loop())
         return True
 
     def _execute(self, batch: Batch) -> None:

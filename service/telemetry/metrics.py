@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from service.telemetry.protocol import Counted
 from service.telemetry.statistics import Histogram, ModelStatistics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_TOTAL = re.compile(rb"^(# (?:HELP|TYPE) nv_\w+)_total ", re.MULTILINE)
 _LABELS = ["model", "version"]
 
 _COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...] = (
@@ -53,7 +55,6 @@ class ModelCollector(Collector):
         """All families, each with every model."""
         rows = [([m.spec.name, m.spec.version], m.statistics) for m in self._models()]
         for name, text, read in _COUNTERS:
-            # Triton's counters don't end in _total, so they are written as gauges' lines of type counter.
             family = _plain_counter(name, text)
             for labels, statistics in rows:
                 family.add_metric(labels, float(read(statistics)))
@@ -123,4 +124,5 @@ class Metrics:
 
     def text(self) -> bytes:
         """The exposition format."""
-        return generate_latest(self._registry)
+        # The library says a counter's name ends in _total; Triton's don't, and a line of type must name its samples.
+        return _TOTAL.sub(rb"\1 ", generate_latest(self._registry))

@@ -58,13 +58,14 @@ def check_bool(array: Array, name: str) -> None:
 
 def _strings(data: memoryview, count: int, name: str, limits: Limits) -> Array:
     """BYTES elements, each after its length in 4 little-endian bytes, as str: the engine's strings are UTF-8 text."""
+    at, end = 0, len(data)
+    if count * _LENGTH.size > end:
+        raise invalid(f"input '{name}': expected {count} BYTES elements, {end} bytes can't hold their lengths")
     array = np.empty(count, np.object_)
-    view = data.cast("B") if data.format != "B" else data
-    at, end = 0, len(view)
     for i in range(count):
         if end - at < 4:
             raise invalid(f"input '{name}': expected {count} BYTES elements, the data ends in element {i}")
-        (length,) = _LENGTH.unpack_from(view, at)
+        (length,) = _LENGTH.unpack_from(data, at)
         at += 4
         if length > end - at:
             raise invalid(f"input '{name}': element {i} says {length} bytes, {end - at} are left")
@@ -73,7 +74,7 @@ def _strings(data: memoryview, count: int, name: str, limits: Limits) -> Array:
                 Kind.TOO_LARGE,
                 f"input '{name}': element {i} has {length} bytes, the limit is {limits.max_string_bytes}",
             )
-        array[i] = to_text(bytes(view[at : at + length]), name, i)
+        array[i] = to_text(bytes(data[at : at + length]), name, i)
         at += length
     if at != end:
         raise invalid(f"input '{name}': {end - at} bytes are left over after {count} BYTES elements")
@@ -145,6 +146,8 @@ def _json_numbers(data: Any, datatype: DataType, name: str) -> Array:
         raise invalid(f"input '{name}': expected evenly nested lists of {datatype.name}, got uneven ones") from None
     if not raw.size:
         return raw.astype(datatype.dtype)
+    if datatype.name == "UINT64" and raw.dtype.kind in "fO":
+        raw = _exact_uint64(data, raw, name)
     kind = "f" if datatype.name == "BF16" else datatype.dtype.kind
     if raw.dtype.kind not in _ACCEPTED[kind] or raw.dtype.kind == "O":
         raise invalid(f"input '{name}': expected {datatype.name} values, got {_sample(raw)}")
@@ -165,6 +168,17 @@ def _json_numbers(data: Any, datatype: DataType, name: str) -> Array:
         if largest > float(np.finfo(datatype.dtype).max):
             raise invalid(f"input '{name}': {largest} is too large for {datatype.name}")
     return raw.astype(datatype.dtype)
+
+
+def _exact_uint64(data: Any, raw: Array, name: str) -> Array:
+    """Integers on both sides of 2**63, of which NumPy makes floats; anything else stays as it is."""
+    exact = np.array(data, dtype=np.object_).reshape(-1)
+    if not all(type(part) is int for part in exact):
+        return raw
+    low, high = min(exact), max(exact)
+    if low < 0 or high >= 1 << 64:
+        raise invalid(f"input '{name}': expected UINT64 values, got {low if low < 0 else high}")
+    return exact.astype(np.uint64).reshape(raw.shape)
 
 
 def _sample(raw: Array) -> str:

@@ -66,7 +66,7 @@ def pick(repository, name, config):
 
 
 def fragile(repository, name, config):
-    """Fails inside the engine, not for its arguments, where x[:, 0] sums to an odd size: y = reshape(range(...), 2 rows)."""
+    """Fails inside the engine, not for its arguments, where the batch's n sum to an odd number: that many can't be halved."""
     int64 = TensorProto.INT64
     initializers = [
         helper.make_tensor("zero", int64, [], [0]),

@@ -250,7 +250,7 @@ def test_bool_bytes_are_zero_or_one():
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"\x01", "ends in element 0"),
+        (b"\x01", "can't hold their lengths"),
         (b"\x05\0\0\0ab", "element 0 says 5 bytes, 2 are left"),
         (b"\x01\0\0\0ab", "1 bytes are left over"),
         (b"\x01\0\0\0\xff", "not UTF-8"),

@@ -1,0 +1,449 @@
+"""Queue and batcher: every request gets its own rows, and batches are formed as the config says."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from service.errors import Kind, ServingError
+from service.execution import cost
+from service.execution.cost import CostCurve
+from service.execution.policy import choose
+from service.execution.request import Request
+from service.execution.spec import Batching
+from tests.service.onnx_models import (
+    PIPELINE_CONFIG,
+    RAGGED_CONFIG,
+    batching,
+    double,
+    fragile,
+    identity,
+    pick,
+    ragged_sum,
+    save,
+    value,
+    write_config,
+)
+
+
+def make_request(model, inputs, gateway, outputs=()):
+    """A checked request, as the wire makes it."""
+    from service.execution.checks import Head, check_inputs, check_outputs
+
+    heads = [Head(name, model.spec.inputs[name].datatype.name, array.shape) for name, array in inputs.items()]
+    fit = check_inputs(model.spec, heads, gateway.limits)
+    names = check_outputs(model.spec, outputs, gateway.limits)
+    return Request(inputs, fit.rows, fit.key, names, weight=fit.weight)
+
+
+async def infer(gateway, name, **inputs):
+    model = gateway.find(name).model
+    return await gateway.infer(model, make_request(model, inputs, gateway))
+
+
+async def errors_of(tasks):
+    return [r if isinstance(r, Exception) else None for r in await asyncio.gather(*tasks, return_exceptions=True)]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "",
+        "dynamic_batching { }",
+        "dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 500 }",
+        "dynamic_batching { } instance_group [ { count: 3 } ]",
+    ],
+)
+def test_every_client_gets_its_own_answer(repository, load, block):
+    double(repository, "m", config=batching(block), shape=("batch", "length"))
+    gateway = load()
+
+    async def one(i):
+        rows, length = i % 3 + 1, 4 if i % 2 else 7
+        x = np.full((rows, length), i, np.float32)
+        out = await infer(gateway, "m", x=x)
+        assert out["y"].shape == x.shape
+        assert (out["y"] == 2 * i).all()
+
+    async def main():
+        for _ in range(3):
+            await asyncio.gather(*(one(i) for i in range(100)))
+        await gateway.catalog.close()
+
+    asyncio.run(main())
+    statistics = gateway.find("m").model.statistics
+    assert statistics.success_count == 300
+    assert statistics.inferences == 3 * sum(i % 3 + 1 for i in range(100))
+    assert (statistics.executions < 300) == ("dynamic_batching" in block)
+    assert statistics.pending == 0
+
+
+def test_different_outputs_are_not_batched_together(repository, load):
+    from onnx import helper
+
+    nodes = [helper.make_node("Add", ["x", "x"], ["a"]), helper.make_node("Neg", ["x"], ["b"])]
+    shape = ["batch", 2]
+    outputs = [value("a", "FP32", shape), value("b", "FP32", shape)]
+    save(repository, "m", nodes, [value("x", "FP32", shape)], outputs, config=batching())
+    gateway = load()
+    model = gateway.find("m").model
+
+    async def one(i, names):
+        request = make_request(model, {"x": np.full((1, 2), i, np.float32)}, gateway, names)
+        return await gateway.infer(model, request)
+
+    async def main():
+        return await asyncio.gather(*(one(i, names) for i in range(8) for names in (("a",), ("b",), ("b", "a"))))
+
+    made = asyncio.run(main())
+    for i in range(8):
+        a, b, both = made[3 * i : 3 * i + 3]
+        assert list(a) == ["a"]
+        assert (a["a"] == 2 * i).all()
+        assert (b["b"] == -i).all()
+        assert list(both) == ["b", "a"]
+
+
+@pytest.mark.parametrize("make", [pick, fragile])
+def test_one_guilty_request_fails_alone(repository, load, make):
+    make(repository, "m", batching(max_batch_size=16))
+    gateway = load()
+    name = "i" if make is pick else "n"
+    bad = {3: 99, 7: -99} if make is pick else {3: 5}
+
+    async def main():
+        tasks = [
+            infer(gateway, "m", **{name: np.array([[bad.get(i, 2)]], np.int64)}) for i in range(12)
+        ]
+        return await errors_of(tasks)
+
+    failures = asyncio.run(main())
+    assert {i for i, error in enumerate(failures) if error} == set(bad)
+    # The engine says whose mistake it is: an index out of bounds is the client's, a failing node the model's.
+    kinds = {error.kind for error in failures if error}
+    assert kinds == ({Kind.INVALID} if make is pick else {Kind.INTERNAL})
+    assert gateway.find("m").model.statistics.success_count == 12 - len(bad)
+
+
+class TestRagged:
+    def test_rows_of_different_lengths_in_one_batch(self, repository, load):
+        ragged_sum(repository, "m")
+        gateway = load()
+
+        async def one(i):
+            x = np.arange(1, i + 2, dtype=np.float32)[None]
+            out = await infer(gateway, "m", data=x)
+            assert out["sum"].shape == (1, 1)
+            assert out["sum"][0, 0] == x.sum()
+
+        async def main():
+            for _ in range(3):
+                await asyncio.gather(*(one(i) for i in range(40)))
+
+        asyncio.run(main())
+        statistics = gateway.find("m").model.statistics
+        assert statistics.executions < statistics.inferences == 120
+
+    def test_a_request_of_several_rows_has_as_many_ends(self, repository, load):
+        ragged_sum(repository, "m")
+        out = asyncio.run(infer(load(), "m", data=np.array([[1, 2], [3, 4], [5, 6]], np.float32)))
+        assert out["sum"].tolist() == [[3], [7], [11]]
+
+    def test_without_batching_the_ends_are_made_too(self, repository, load):
+        ragged_sum(repository, "m", RAGGED_CONFIG.replace("dynamic_batching { }", ""))
+        assert asyncio.run(infer(load(), "m", data=np.array([[1, 2, 3]], np.float32)))["sum"].tolist() == [[6]]
+
+    def test_a_bad_row_fails_only_its_request(self, repository, load):
+        ragged_sum(repository, "m")
+        gateway = load()
+
+        async def main():
+            rows = [np.array([[-5 if i == 9 else i, 1]], np.float32) for i in range(16)]
+            return await errors_of([infer(gateway, "m", data=row) for row in rows])
+
+        failures = asyncio.run(main())
+        assert [i for i, error in enumerate(failures) if error] == [9]
+        assert failures[9].kind is Kind.INVALID
+        assert failures[9].message == "input 'data' of model 'm': the sum is negative"
+
+    @pytest.mark.parametrize(
+        ("kind", "shape", "wanted"),
+        [
+            ("BATCH_ELEMENT_COUNT", ["n"], [2, 3]),
+            ("BATCH_ACCUMULATED_ELEMENT_COUNT", ["n"], [2, 5]),
+            ("BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO", ["n"], [0, 2, 5]),
+            ("BATCH_MAX_ELEMENT_COUNT_AS_SHAPE", ["n"], [0, 0, 0]),
+            ("BATCH_ITEM_SHAPE", ["n", "r"], [[2], [3]]),
+            ("BATCH_ITEM_SHAPE_FLATTEN", ["n"], [2, 3]),
+        ],
+    )
+    def test_batch_input_kinds(self, repository, load, kind, shape, wanted):
+        from onnx import helper
+
+        from service.execution.batch import assemble
+
+        config = f"""max_batch_size: 8
+            input [ {{ name: "data" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true }} ]
+            batch_input [ {{ kind: {kind} target_name: "e" data_type: TYPE_FP32 source_input: "data" }} ]"""
+        inputs = [value("data", "FP32", ["total"]), value("e", "FP32", shape)]
+        nodes = [helper.make_node("Identity", ["data"], ["y"]), helper.make_node("Identity", ["e"], ["z"])]
+        save(repository, "m", nodes, inputs, [value("y", "FP32", ["batch"])], config=config)
+        spec = load().find("m").model.spec
+        requests = [Request({"data": np.zeros((1, n), np.float32)}, 1, (), ("y",)) for n in (2, 3)]
+        feeds = assemble(spec, requests)
+        assert feeds["e"].tolist() == wanted
+        assert feeds["data"].shape == (5,)
+
+
+class TestReshape:
+    def test_input_and_output(self, repository, load):
+        config = """max_batch_size: 4
+            input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 2 ] reshape { shape: [ 1, -1, 2 ] } } ]
+            output [ { name: "y" data_type: TYPE_FP32 dims: [ -1, 2 ] reshape { shape: [ 1, -1, 2 ] } } ]"""
+        double(repository, "m", config=config, shape=("batch", 1, "n", 2))
+        out = asyncio.run(infer(load(), "m", x=np.ones((3, 5, 2), np.float32)))
+        assert out["y"].shape == (3, 5, 2)
+
+
+def test_bf16_passes_bit_for_bit(repository, load):
+    identity(repository, "m", "BF16", config=batching())
+    x = np.array([[0x3F80, 0xC000, 0x7F80, 1]], np.uint16)
+    assert asyncio.run(infer(load(), "m", x=x))["y"].tolist() == x.tolist()
+
+
+def test_strings_pass_with_zeros_and_accents(repository, load):
+    identity(repository, "m", "BYTES", config=batching())
+    x = np.array([["a\0b", "é", "", "日本"]], dtype=object)
+    assert asyncio.run(infer(load(), "m", x=x))["y"].tolist() == x.tolist()
+
+
+class TestPipeline:
+    def test_steps_in_memory_and_batched(self, repository, load):
+        double(repository, "double", config=batching())
+        double(repository, "again", config=batching())
+        write_config(repository, "p", PIPELINE_CONFIG)
+        gateway = load()
+
+        async def main():
+            return await asyncio.gather(*(infer(gateway, "p", **{"in": np.full((1, 4), i, np.float32)}) for i in range(32)))
+
+        for i, out in enumerate(asyncio.run(main())):
+            assert (out["out"] == 4 * i).all()
+        again = gateway.find("again").model.statistics
+        assert again.executions < again.inferences == 32
+        assert gateway.find("p").model.statistics.inferences == 32
+
+    def test_a_failing_step_is_named(self, repository, load):
+        pick(repository, "double", batching())
+        pick(repository, "again", batching())
+        config = PIPELINE_CONFIG.replace("TYPE_FP32 dims: [ 4 ]", "TYPE_INT64 dims: [ 1 ]", 1).replace("[ 4 ]", "[ 1 ]")
+        config = config.replace('key: "x" value: "in"', 'key: "i" value: "in"').replace('value: "mid"', 'value: "out"', 1)
+        end = config.index('    { model_name: "again"')
+        write_config(repository, "p", config[:end].rstrip().rstrip(",") + "\n  ]\n}\n")
+        with pytest.raises(ServingError, match="step 'double': model 'double'"):
+            asyncio.run(infer(load(), "p", **{"in": np.array([[99]], np.int64)}))
+
+    def test_a_batching_model_meets_one_that_does_not(self, repository, load):
+        double(repository, "double", config=batching())
+        double(repository, "again", config='backend: "onnxruntime"', shape=(4,))
+        write_config(repository, "p", PIPELINE_CONFIG)
+        gateway = load()
+
+        async def main():
+            out = await infer(gateway, "p", **{"in": np.ones((1, 4), np.float32)})
+            assert out["out"].tolist() == [[4, 4, 4, 4]]
+            with pytest.raises(ServingError, match="one row at a time, got a batch of 2"):
+                await infer(gateway, "p", **{"in": np.ones((2, 4), np.float32)})
+
+        asyncio.run(main())
+
+
+class TestLimitsOfTheQueue:
+    def test_a_full_queue_refuses_and_the_rest_is_answered(self, repository, load):
+        block = "dynamic_batching { default_queue_policy { max_queue_size: 4 } }"
+        double(repository, "m", config=batching(block))
+        gateway = load()
+
+        async def main():
+            return await errors_of([infer(gateway, "m", x=np.ones((1, 4), np.float32)) for _ in range(10)])
+
+        kinds = [error and error.kind for error in asyncio.run(main())]
+        assert kinds == [None] * 4 + [Kind.OVERLOADED] * 6
+
+    def test_a_request_whose_time_ran_out_is_not_run(self, repository, load):
+        double(repository, "m", config=batching())
+        gateway = load()
+        model = gateway.find("m").model
+
+        async def main():
+            request = make_request(model, {"x": np.ones((1, 4), np.float32)}, gateway)
+            request.timeout_us = 1
+            request.received_ns -= 1_000_000
+            await gateway.infer(model, request)
+
+        with pytest.raises(ServingError) as caught:
+            asyncio.run(main())
+        assert caught.value.kind is Kind.DEADLINE
+        assert model.statistics.executions == 0
+
+    def test_a_cancelled_request_is_dropped(self, repository, load):
+        double(repository, "m", config=batching())
+        gateway = load()
+        model = gateway.find("m").model
+
+        async def main():
+            request = make_request(model, {"x": np.ones((1, 4), np.float32)}, gateway)
+            request.cancelled = True
+            with pytest.raises(ServingError) as caught:
+                await gateway.infer(model, request)
+            assert caught.value.kind is Kind.CANCELED
+
+        asyncio.run(main())
+        assert model.statistics.executions == 0
+        assert gateway.running == 0
+
+    def test_closing_finishes_what_waits_and_refuses_more(self, repository, load):
+        double(repository, "m", config=batching())
+        gateway = load()
+
+        async def main():
+            tasks = [asyncio.create_task(infer(gateway, "m", x=np.ones((1, 4), np.float32))) for _ in range(20)]
+            await asyncio.sleep(0)
+            await gateway.catalog.close()
+            assert await errors_of(tasks) == [None] * 20
+            with pytest.raises(ServingError, match="unloaded"):
+                await infer(gateway, "m", x=np.ones((1, 4), np.float32))
+
+        asyncio.run(main())
+
+
+def line(*rows, received=0):
+    made = [Request({}, n, (), ()) for n in rows]
+    for request in made:
+        request.received_ns = received
+    return made
+
+
+class TestConfiguredBatches:
+    """Triton's rule, with the time given."""
+
+    CURVE = CostCurve(0)
+
+    def pick(self, rows, batching, now=0, limit=8):
+        choice = choose(line(*rows), batching, limit, self.CURVE, now)
+        return (choice.requests, choice.rows) if choice.requests else choice.wake_ns
+
+    def test_a_preferred_size_goes_at_once(self):
+        batching = Batching(adaptive=False, preferred=(4,), max_delay_ns=1000)
+        assert self.pick([1] * 4, batching) == (4, 4)
+        assert self.pick([1] * 6, batching) == (4, 4)
+        assert self.pick([1, 3], batching) == (2, 4)
+
+    def test_the_largest_preferred_size_wins(self):
+        assert self.pick([1] * 7, Batching(adaptive=False, preferred=(2, 6), max_delay_ns=1000)) == (6, 6)
+
+    def test_else_it_waits_for_the_delay(self):
+        batching = Batching(adaptive=False, preferred=(4,), max_delay_ns=1000)
+        assert self.pick([1] * 3, batching, now=999) == 1000
+        assert self.pick([1] * 3, batching, now=1000) == (3, 3)
+
+    def test_a_batch_that_can_not_grow_goes(self):
+        batching = Batching(adaptive=False, max_delay_ns=1000)
+        assert self.pick([1] * 8, batching) == (8, 8)
+        assert self.pick([5, 4], batching) == (1, 5)
+        assert self.pick([5, 2], batching) == 1000
+
+    def test_without_a_delay_preferred_sizes_are_only_preferred(self):
+        assert self.pick([1] * 3, Batching(adaptive=False, preferred=(4,))) == (3, 3)
+
+
+class TestMeasuredBatches:
+    """The cost curve decides; costs are given, not measured."""
+
+    def curve(self, seconds):
+        made = CostCurve(100_000)
+        for rows, per_run in seconds.items():
+            for _ in range(cost.EXPLORE + cost.WARM_UP):
+                made.record(rows, int(per_run * 1e9), int(per_run * 1e9), False)
+        return made
+
+    def test_an_unknown_size_is_tried(self):
+        assert self.curve({1: 1.0}).choose(8, 16) == 8
+
+    def test_a_batch_that_pays_is_formed(self):
+        assert self.curve({1: 1.0, 8: 2.0}).choose(8, 8) == 8
+
+    def test_a_batch_that_costs_more_than_its_rows_alone_is_not(self):
+        assert self.curve({1: 1.0, 2: 2.5, 4: 6.0, 8: 16.0}).choose(8, 8) == 1
+
+    def test_the_size_with_the_least_cost_per_row_is_taken(self):
+        assert self.curve({1: 1.0, 2: 1.2, 4: 1.4, 8: 16.0}).choose(8, 8) == 4
+
+    def test_never_more_than_wait_or_fit(self):
+        curve = self.curve({1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0})
+        assert curve.choose(3, 8) == 3
+        assert curve.choose(100, 8) == 8
+        assert curve.choose(1, 8) == 1
+
+    def test_other_sizes_are_looked_at_again(self):
+        curve = self.curve({1: 1.0, 8: 2.0})
+        assert {curve.choose(8, 8) for _ in range(cost.REVISIT * 3)} > {8}
+
+    def test_one_outlier_does_not_change_the_choice(self):
+        curve = self.curve({1: 1.0, 8: 2.0})
+        curve.record(8, 10**12, 10**12, False)
+        assert curve.choose(8, 8) == 8
+
+
+class TestLoopOrThread:
+    """Where a run happens follows its measured times."""
+
+    LIMIT = 100_000
+
+    def feed(self, curve, times, wall, cpu=None, rows=1, on_loop=False):
+        for _ in range(times):
+            curve.record(rows, wall, wall if cpu is None else cpu, on_loop)
+
+    def test_an_unseen_shape_runs_on_the_thread(self):
+        assert not CostCurve(self.LIMIT).cheap(1)
+
+    def test_a_cheap_one_moves_to_the_loop(self):
+        curve = CostCurve(self.LIMIT)
+        self.feed(curve, cost.PROBATION + cost.WARM_UP, 10_000)
+        assert curve.cheap(1)
+        assert curve.cheap(8)
+        assert not curve.cheap(16)
+
+    def test_an_expensive_one_does_not(self):
+        curve = CostCurve(self.LIMIT)
+        self.feed(curve, 1000, 200_000)
+        assert not curve.cheap(1)
+
+    def test_one_that_waits_without_working_does_not(self):
+        curve = CostCurve(self.LIMIT)
+        self.feed(curve, 1000, 5_000_000, cpu=1000)
+        assert not curve.cheap(1)
+
+    def test_one_that_turns_slow_moves_back(self):
+        curve = CostCurve(self.LIMIT)
+        self.feed(curve, cost.PROBATION + cost.WARM_UP, 10_000)
+        self.feed(curve, 100, 500_000, on_loop=True)
+        assert not curve.cheap(1)
+
+    def test_and_has_to_prove_itself_longer(self):
+        curve = CostCurve(self.LIMIT)
+        self.feed(curve, cost.PROBATION + cost.WARM_UP, 10_000)
+        self.feed(curve, 100, 5_000_000, cpu=1000, on_loop=True)
+        assert not curve.cheap(1)
+        self.feed(curve, cost.PROBATION, 10_000)
+        assert not curve.cheap(1)
+        self.feed(curve, cost.PROBATION, 10_000)
+        assert curve.cheap(1)
+
+    def test_shapes_are_forgotten_at_last(self):
+        profile = cost.Profile(100)
+        for i in range(cost.MAX_SHAPES + 10):
+            profile.curve(i)
+        assert len(profile.curves) == cost.MAX_SHAPES

@@ -1,0 +1,222 @@
+"""The friendly door over ASGI, and the document that describes it."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from onnx import TensorProto, helper
+
+from service.app import create_app
+from service.api.predict import wanted_media
+from service.errors import ServingError
+from tests.service.onnx_models import batching, double, identity, pick, save, value, write_config
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"rest"
+
+COUNTER = """max_batch_size: 4
+input [ { name: "data" data_type: TYPE_UINT8 dims: [ -1 ] allow_ragged_batch: true } ]
+batch_input [ { kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: "ends" data_type: TYPE_INT32 source_input: "data" } ]
+output [
+  { name: "labels" data_type: TYPE_INT32 dims: [ 3 ] label_filename: "labels.txt" },
+  { name: "scores" data_type: TYPE_FP32 dims: [ 3 ] },
+  { name: "count" data_type: TYPE_INT32 dims: [ 1 ] }
+]
+parameters { key: "predict_count_output" value { string_value: "count" } }
+parameters { key: "predict_fields" value { string_value: "label=labels,score=scores" } }
+parameters { key: "predict_picture_model" value { string_value: "picture" } }
+"""
+
+
+def counter(repository):
+    """A "detector": two of three boxes, whatever the picture; the first score is the picture's size."""
+    int64, int32 = TensorProto.INT64, TensorProto.INT32
+    initializers = [
+        helper.make_tensor("column", int64, [2], [-1, 1]),
+        helper.make_tensor("labels_row", int32, [1, 3], [1, 0, -1]),
+        helper.make_tensor("two", int32, [1, 1], [2]),
+        helper.make_tensor("nothing", int32, [1, 1], [0]),
+        helper.make_tensor("halves", TensorProto.FLOAT, [1, 2], [0.5, 0.0]),
+        helper.make_tensor("zero_f", TensorProto.FLOAT, [1, 1], [0.0]),
+    ]
+    nodes = [
+        helper.make_node("Reshape", ["ends", "column"], ["e"]),
+        helper.make_node("Mul", ["e", "nothing"], ["z"]),
+        helper.make_node("Add", ["z", "labels_row"], ["labels"]),
+        helper.make_node("Add", ["z", "two"], ["count"]),
+        helper.make_node("Cast", ["e"], ["ef"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["ef", "zero_f"], ["zf"]),
+        helper.make_node("Add", ["zf", "halves"], ["h"]),
+        helper.make_node("Concat", ["ef", "h"], ["scores"], axis=1),
+        helper.make_node("Size", ["data"], ["unused"]),
+    ]
+    outputs = [
+        value("labels", "INT32", ["batch", 3]),
+        value("scores", "FP32", ["batch", 3]),
+        value("count", "INT32", ["batch", 1]),
+    ]
+    inputs = [value("data", "UINT8", ["total"]), value("ends", "INT32", ["batch"])]
+    folder = save(repository, "counter", nodes, inputs, outputs, initializers=initializers, config=COUNTER)
+    (folder / "labels.txt").write_text("cat\ndog\n")
+
+
+@pytest.fixture
+def post(repository, load):
+    counter(repository)
+    identity(repository, "picture", "UINT8", shape=("n",))
+    double(repository, "floats", config=batching())
+    pick(repository, "numbers", batching())
+    identity(repository, "text", "BYTES", shape=("batch", 1), config=batching())
+    save(
+        repository,
+        "two",
+        [helper.make_node("Concat", ["a", "b"], ["y"], axis=1)],
+        [value("a", "INT32", ["batch", "n"]), value("b", "INT32", ["batch", 1])],
+        [value("y", "INT32", ["batch", "m"])],
+        config=batching(),
+    )
+    app = create_app(load(max_body_bytes=100_000))
+
+    def send(path, method="POST", **request):
+        async def main():
+            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                return await client.request(method, path, **request)
+
+        import asyncio
+
+        return asyncio.run(main())
+
+    return send
+
+
+WANTED = [{"label": "dog", "score": float(len(PNG))}, {"label": "cat", "score": 0.5}]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"content": PNG, "headers": {"content-type": "image/png"}},
+        {"content": PNG, "headers": {"content-type": "application/octet-stream"}},
+        {"files": {"data": ("a.png", PNG, "image/png")}},
+        {"json": {"data": list(PNG)}},
+    ],
+    ids=["image", "octets", "form", "json"],
+)
+def test_a_picture_in_every_way(post, body):
+    answer = post("/predict/counter", **body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == {"model_name": "counter", "model_version": "1", "predictions": WANTED}
+
+
+def test_a_picture_out(post):
+    headers = {"content-type": "image/png", "accept": "image/*"}
+    answer = post("/predict/counter", content=PNG, headers=headers)
+    assert (answer.status_code, answer.headers["content-type"], answer.content) == (200, "image/png", PNG)
+    assert post("/predict/counter", content=PNG, headers=headers | {"accept": "image/jpeg"}).status_code == 406
+    assert post("/predict/floats", json={"x": [1, 2, 3, 4]}, headers={"accept": "image/png"}).status_code == 406
+
+
+def test_values_as_json_and_as_a_form(post):
+    assert post("/predict/floats", json={"x": [1, 2, 3, 4.5]}).json()["outputs"] == {"y": [2, 4, 6, 9]}
+    assert post("/predict/numbers", json={"i": 3}).json()["outputs"] == {"y": [30]}
+    assert post("/predict/text", json={"x": "héllo"}).json()["outputs"] == {"y": ["héllo"]}
+    assert post("/predict/two", files={"a": (None, "[1, 2]"), "b": (None, "3")}).json()["outputs"] == {"y": [1, 2, 3]}
+    assert post("/predict/text", files={"x": ("a.txt", b"from a file")}).json()["outputs"] == {"y": ["from a file"]}
+    assert post("/predict/text", files={"x": (None, "plain")}).json()["outputs"] == {"y": ["plain"]}
+    assert post("/predict/floats/versions/1", json={"x": [1, 2, 3, 4]}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "text"),
+    [
+        ("nope", {"json": {}}, 404, "unknown model: 'nope'"),
+        ("floats/versions/9", {"json": {}}, 404, "version 9"),
+        ("floats", {"json": {}}, 400, "input 'x' of model 'floats' is missing"),
+        ("floats", {"json": {"z": 1}}, 400, "no input 'z'"),
+        ("floats", {"json": {"x": [1, 2]}}, 400, "expected FP32 of shape [4], got shape [2]"),
+        ("floats", {"json": {"x": ["a"] * 4}}, 400, "got string"),
+        ("floats", {"json": [1]}, 400, "expected a JSON object"),
+        ("floats", {"content": b"{", "headers": {"content-type": "application/json"}}, 400, "not valid JSON"),
+        ("floats", {"content": PNG, "headers": {"content-type": "image/png"}}, 415, "takes no picture"),
+        ("floats", {"data": {"x": "1"}}, 415, "got 'application/x-www-form-urlencoded'"),
+        ("floats", {"files": {"x": ("a", b"123")}}, 400, "got 3 bytes"),
+        ("floats", {"json": {"x": [1, 2, 3, 4]}, "headers": {"accept": "text/html"}}, 406, "expected application/json"),
+        ("numbers", {"json": {"i": 99}}, 400, "model 'numbers'"),
+        ("counter", {"content": b"x" * 100_001, "headers": {"content-type": "image/png"}}, 413, "100000 bytes"),
+        (
+            "floats",
+            {"content": b"--b\r\nnonsense", "headers": {"content-type": "multipart/form-data; boundary=b"}},
+            400,
+            "",
+        ),
+        ("floats", {"content": b"x", "headers": {"content-type": "multipart/form-data"}}, 400, "form can't be read"),
+    ],
+)
+def test_mistakes(post, path, body, status, text):
+    answer = post(f"/predict/{path}", **body)
+    assert answer.status_code == status, answer.text
+    assert text in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("accept", "pictures"),
+    [
+        ("*/*", set()),
+        ("application/json", set()),
+        ("image/jpeg", {"image/jpeg"}),
+        ("image/jpeg, */*", {"image/jpeg"}),
+        ("application/json, image/png;q=0.5", set()),
+        ("image/png;q=0.9, application/json;q=0.1", {"image/png"}),
+    ],
+)
+def test_accept(accept, pictures):
+    assert wanted_media(accept) == pictures
+
+
+@pytest.mark.parametrize("accept", ["text/html", "image/png;q=x", "image/png;q=0"])
+def test_accept_that_nothing_satisfies(accept):
+    with pytest.raises(ServingError):
+        wanted_media(accept)
+
+
+def test_the_document_describes_each_model(post):
+    document = post("/openapi.json", "GET").json()
+    body = document["paths"]["/predict/counter"]["post"]["requestBody"]["content"]
+    assert {"image/jpeg", "image/png", "multipart/form-data", "application/json"} <= set(body)
+    answers = document["paths"]["/predict/counter"]["post"]["responses"]["200"]["content"]
+    assert set(answers) == {"application/json", "image/jpeg"}
+    example = document["paths"]["/predict/two"]["post"]["requestBody"]["content"]["application/json"]["example"]
+    assert post("/predict/two", json=example).status_code == 200
+    example = document["paths"]["/v2/models/floats/infer"]["post"]["requestBody"]["content"]["application/json"]["example"]
+    assert post("/v2/models/floats/infer", json=example).status_code == 200
+    page = post("/docs", "GET")
+    assert page.status_code == 200
+    assert "cdn" not in page.text
+    assert post("/static-offline-docs/swagger-ui-bundle.js", "GET").status_code == 200
+
+
+def test_the_kserve_routes_work_under_any_asgi_server(post):
+    answer = post(
+        "/v2/models/floats/infer",
+        json={"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]},
+        headers={"accept-encoding": "gzip"},
+    )
+    assert answer.headers["content-encoding"] == "gzip"
+    assert answer.json()["outputs"][0]["data"] == [2, 4, 6, 8]
+    assert post("/v2/models/floats/infer", "GET").status_code == 405
+    assert post("/v2/nothing", "GET").status_code == 404
+    assert "no route" in post("/v2/nothing", "GET").json()["error"]
+    assert post("/v2/models/floats/config", "GET").json()["input"][0]["dims"] == [4]
+
+
+def test_an_ensemble_answers_as_its_model(post, repository, load):
+    write_config(
+        repository,
+        "twice",
+        """platform: "ensemble" max_batch_size: 8
+        input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
+        output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]
+        ensemble_scheduling { step [ { model_name: "floats" model_version: -1
+          input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } ] }""",
+    )
+    assert load().find("twice").model.spec.platform == "ensemble"
