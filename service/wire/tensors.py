@@ -26,7 +26,7 @@ def view(body: Bytes) -> memoryview:
 _LENGTH = struct.Struct("<I")
 
 
-def from_raw(  # noqa: PLR0917
+def from_raw(
     data: Bytes, offset: int, size: int, datatype: DataType, shape: tuple[int, ...], name: str, limits: Limits
 ) -> Array:
     """A view of `size` bytes at `offset` as an array; a copy only where the bytes are misaligned or BYTES.

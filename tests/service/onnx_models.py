@@ -46,7 +46,13 @@ def double(repository, name, config=None, shape=("batch", 4), version=1):
     """y = x + x."""
     node = helper.make_node("Add", ["x", "x"], ["y"])
     return save(
-        repository, name, [node], [value("x", "FP32", shape)], [value("y", "FP32", shape)], config=config, version=version
+        repository,
+        name,
+        [node],
+        [value("x", "FP32", shape)],
+        [value("y", "FP32", shape)],
+        config=config,
+        version=version,
     )
 
 

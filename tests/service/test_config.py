@@ -26,7 +26,10 @@ REFUSED = [
     ("dynamic_batching { preferred_batch_size: [ 99 ] }", "preferred_batch_size 99"),
     ("dynamic_batching { default_queue_policy { timeout_action: DELAY } }", "timeout_action DELAY"),
     ("dynamic_batching { preserve_ordering: true } instance_group [ { count: 2 } ]", "preserve_ordering"),
-    ("optimization { execution_accelerators { gpu_execution_accelerator : [ { name : 'tensorrt' } ] } }", "accelerators"),
+    (
+        "optimization { execution_accelerators { gpu_execution_accelerator : [ { name : 'tensorrt' } ] } }",
+        "accelerators",
+    ),
     ("optimization { cuda { graphs: true } }", "optimization.cuda"),
     ("optimization { priority: PRIORITY_MAX }", "optimization.priority"),
     ("batch_output [ { target_name: 'y' kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: 'x' } ]", "batch_output"),
@@ -199,7 +202,10 @@ class TestEnsembles:
         third = """step [
             { model_name: "double" model_version: -1
               input_map { key: "x" value: "in" } output_map { key: "y" value: "unused" } },"""
-        config = PIPELINE_CONFIG.replace("step [", third).replace('{ key: "x" value: "in" } output_map { key: "y" value: "mid" }', '{ key: "x" value: "out" } output_map { key: "y" value: "mid" }')
+        config = PIPELINE_CONFIG.replace("step [", third).replace(
+            '{ key: "x" value: "in" } output_map { key: "y" value: "mid" }',
+            '{ key: "x" value: "out" } output_map { key: "y" value: "mid" }',
+        )
         write_config(models, "p", config)
         assert "wait for each other in a cycle" in reason("p")
 
@@ -216,5 +222,3 @@ class TestEnsembles:
         )
         write_config(models, "p", inner)
         assert load().find("p")
-
-

@@ -114,9 +114,7 @@ def test_one_guilty_request_fails_alone(repository, load, make):
     bad = {3: 99, 7: -99} if make is pick else {3: 5}
 
     async def main():
-        tasks = [
-            infer(gateway, "m", **{name: np.array([[bad.get(i, 2)]], np.int64)}) for i in range(12)
-        ]
+        tasks = [infer(gateway, "m", **{name: np.array([[bad.get(i, 2)]], np.int64)}) for i in range(12)]
         return await errors_of(tasks)
 
     failures = asyncio.run(main())
@@ -227,7 +225,9 @@ class TestPipeline:
         gateway = load()
 
         async def main():
-            return await asyncio.gather(*(infer(gateway, "p", **{"in": np.full((1, 4), i, np.float32)}) for i in range(32)))
+            return await asyncio.gather(
+                *(infer(gateway, "p", **{"in": np.full((1, 4), i, np.float32)}) for i in range(32))
+            )
 
         for i, out in enumerate(asyncio.run(main())):
             assert (out["out"] == 4 * i).all()
@@ -239,7 +239,9 @@ class TestPipeline:
         pick(repository, "double", batching())
         pick(repository, "again", batching())
         config = PIPELINE_CONFIG.replace("TYPE_FP32 dims: [ 4 ]", "TYPE_INT64 dims: [ 1 ]", 1).replace("[ 4 ]", "[ 1 ]")
-        config = config.replace('key: "x" value: "in"', 'key: "i" value: "in"').replace('value: "mid"', 'value: "out"', 1)
+        config = config.replace('key: "x" value: "in"', 'key: "i" value: "in"').replace(
+            'value: "mid"', 'value: "out"', 1
+        )
         end = config.index('    { model_name: "again"')
         write_config(repository, "p", config[:end].rstrip().rstrip(",") + "\n  ]\n}\n")
         with pytest.raises(ServingError, match="step 'double': model 'double'"):

@@ -6,8 +6,8 @@ import httpx
 import pytest
 from onnx import TensorProto, helper
 
-from service.app import create_app
 from service.api.predict import wanted_media
+from service.app import create_app
 from service.errors import ServingError
 from tests.service.onnx_models import batching, double, identity, pick, save, value, write_config
 
@@ -187,7 +187,9 @@ def test_the_document_describes_each_model(post):
     assert set(answers) == {"application/json", "image/jpeg"}
     example = document["paths"]["/predict/two"]["post"]["requestBody"]["content"]["application/json"]["example"]
     assert post("/predict/two", json=example).status_code == 200
-    example = document["paths"]["/v2/models/floats/infer"]["post"]["requestBody"]["content"]["application/json"]["example"]
+    example = document["paths"]["/v2/models/floats/infer"]["post"]["requestBody"]["content"]["application/json"][
+        "example"
+    ]
     assert post("/v2/models/floats/infer", json=example).status_code == 200
     page = post("/docs", "GET")
     assert page.status_code == 200

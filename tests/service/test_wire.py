@@ -10,7 +10,9 @@ import zlib
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings as hypothesis_settings, strategies as st
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from service.errors import Kind, ServingError
@@ -175,7 +177,11 @@ BAD = [
     (b'{"inputs":[{"name":"x","datatype":"INT8","shape":[1],"data":[1]}]}', None, "expected datatype FP32, got INT8"),
     (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,1],"data":[1]}]}', None, "shape [-1], got shape [1, 1]"),
     (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[2],"data":[1]}]}', None, "expected 2 elements"),
-    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[2],"data":["a","b"]}]}', None, "expected FP32 values, got string"),
+    (
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[2],"data":["a","b"]}]}',
+        None,
+        "expected FP32 values, got string",
+    ),
     (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[2],"data":[[1],[2]]}]}', None, "nested as shape [2]"),
     (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[2],"data":[[1],2]}]}', None, "uneven"),
     (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1e39]}]}', None, "too large for FP32"),
@@ -195,7 +201,11 @@ BAD = [
     ),
     (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}', 999, "but the body has"),
     (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}', 5, "not valid JSON"),
-    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}],"outputs":[{"name":"z"}]}', None, "no output 'z'"),
+    (
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}],"outputs":[{"name":"z"}]}',
+        None,
+        "no output 'z'",
+    ),
     (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}],"outputs":[{}]}', None, "lacks its name"),
     (
         b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}],"outputs":[{"name":"y"},{"name":"y"}]}',

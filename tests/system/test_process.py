@@ -1,0 +1,109 @@
+"""The process: how it starts, what it says, how it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from tests.service.onnx_models import batching, double
+from tests.system.conftest import ROOT, Server, running
+from tests.system.test_http import Connection, error, infer_request, output
+
+
+def opgate(*arguments, **more):
+    return subprocess.run(
+        [sys.executable, "-m", "opgate", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, **more
+    )
+
+
+def test_sigterm_finishes_what_was_accepted(repository):
+    server = Server(repository)
+    with Connection(server) as half_sent, Connection(server) as idle:
+        assert (output(idle.send(infer_request(1.0)).read()) == 2).all()
+        data = infer_request(9.0, rows=16)
+        half_sent.send(data[:300])
+        assert (output(idle.send(infer_request(1.0)).read()) == 2).all()  # by now the half has been read
+        ended = []
+        stopper = threading.Thread(target=lambda: ended.append(server.stop()))
+        stopper.start()
+        assert idle.closed()  # idle connections end at once
+        half_sent.send(data[300:])
+        answer = half_sent.read()
+        assert (output(answer) == 18).all()
+        assert answer[1]["connection"] == "close"
+        stopper.join(30)
+    assert ended == [0]
+    messages = [json.loads(line)["message"] for line in server.log if line.startswith("{")]
+    assert messages[-1] == "stopped"
+
+
+def test_sigterm_without_anything_to_do(repository):
+    server = Server(repository, "--no-grpc")
+    assert server.grpc is None
+    assert server.stop() == 0
+
+
+def test_a_model_that_fails_is_named_and_the_server_stays_up(tmp_path):
+    double(tmp_path, "good", config=batching())
+    double(tmp_path, "bad", config="sequence_batching { }")
+    with running(tmp_path) as server, Connection(server) as connection:
+        ready = connection.send(b"GET /v2/health/ready HTTP/1.1\r\nHost: t\r\n\r\n").read()
+        assert error(ready) == (400, "not every model is available: bad")
+        asked = connection.send(infer_request(path="/v2/models/bad/infer")).read()
+        assert asked[0] == 503
+        assert "sequence_batching" in error(asked)[1]
+        assert (output(connection.send(infer_request(path="/v2/models/good/infer")).read()) == 2).all()
+        lines = [json.loads(line) for line in server.log if line.startswith("{")]
+        assert any(line["level"] == "error" and line.get("model") == "bad" for line in lines)
+    with running(tmp_path, "--no-strict-readiness") as server, Connection(server) as connection:
+        assert connection.send(b"GET /v2/health/ready HTTP/1.1\r\nHost: t\r\n\r\n").read()[0] == 200
+
+
+def test_overload_says_when_to_come_back(tmp_path):
+    double(tmp_path, "double", config=batching())
+    with running(tmp_path, env={"OPGATE_MAX_CONCURRENT_REQUESTS": "1"}) as server, Connection(server) as connection:
+        connection.send(infer_request(1.0) * 40)
+        answers = [connection.read() for _ in range(40)]
+        assert {status for status, _, _ in answers} <= {200, 503}
+        assert all(headers["retry-after"] == "1" for status, headers, _ in answers if status == 503)
+
+
+def test_a_port_in_use_and_a_repository_that_is_not_there(server, tmp_path):
+    double(tmp_path, "m")
+    made = opgate("serve", "--model-repository", str(tmp_path), "--http-port", str(server.http), "--grpc-port", "0")
+    assert made.returncode == 1
+    assert "Address already in use" in made.stderr
+    made = opgate("serve", "--model-repository", str(tmp_path / "none"))
+    assert made.returncode == 1
+    assert "is not a directory" in made.stderr
+    made = opgate("serve", "--http-port", "99999")
+    assert made.returncode == 2
+    assert "http_port" in made.stderr
+
+
+class TestInfer:
+    """`opgate infer` answers as /predict does, with and without a server."""
+
+    @pytest.fixture(params=["here", "server"])
+    def place(self, request, repository, server):
+        return ["--model-repository", str(repository)] if request.param == "here" else ["--url", server.url]
+
+    def test_values(self, place, tmp_path):
+        made = opgate("infer", "double", "-i", "x=[1, 2, 3, 4]", *place)
+        assert made.returncode == 0, made.stderr
+        assert json.loads(made.stdout)["outputs"] == {"y": [2, 4, 6, 8]}
+        np.save(tmp_path / "x.npy", np.ones(4, np.float32))
+        made = opgate("infer", "double", "-i", f"x=@{tmp_path / 'x.npy'}", *place)
+        assert json.loads(made.stdout)["outputs"] == {"y": [2, 2, 2, 2]}
+
+    def test_mistakes(self, place):
+        made = opgate("infer", "double", "-i", "x=[1, 2]", *place)
+        assert made.returncode == 1
+        assert "got shape [2]" in made.stderr
+        assert "Traceback" not in made.stderr
+        assert "unknown model" in opgate("infer", "none", "-i", "x=1", *place).stderr
