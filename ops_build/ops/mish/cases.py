@@ -16,4 +16,6 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
     finite = [x for x in extremes if abs(x) < 6e4 or dtype != np.float16]
     relative = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "float64": 1e-13}[dtype.name]
     # Below e^-80 results are denormal in some of the dtypes and not promised.
-    yield Case("extremes", {"x": np.array([*finite, np.inf, -np.inf, np.nan]).astype(dtype)}, tolerance=(relative, 1e-35))
+    yield Case(
+        "extremes", {"x": np.array([*finite, np.inf, -np.inf, np.nan]).astype(dtype)}, tolerance=(relative, 1e-35)
+    )
