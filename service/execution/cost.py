@@ -6,11 +6,11 @@ from collections.abc import Hashable
 
 # Until a size has run this often, it is chosen whenever that many rows wait: bounded exploration.
 EXPLORE = 4
-# Every so many choices one goes to the size that was measured longest ago, as machines and inputs change.
+# Every so many choices go, in turn, to the other sizes: machines and inputs change.
 REVISIT = 256
 # A batch may cost this much more per row than the cheapest size: less than that can't be told from noise, and a batch
 # saves hand-overs that are not measured.
-TOLERANCE = 1.1
+TOLERANCE = 1.15
 # Runs on a thread before a size may move to the loop. The first ones pay for allocations and are not counted.
 PROBATION = 16
 WARM_UP = 2
@@ -40,8 +40,12 @@ class SizeCost:
         if self.count <= WARM_UP:
             self.per_row = wall / rows
             return
-        step = max(0.03, 1.0 / self.count)
-        self.per_row *= 1 + 0.2 * step if wall > self.per_row * rows else 1 - 0.8 * step
+        if self.count == WARM_UP + 1:
+            self.per_row = wall / rows
+        elif self.count <= WARM_UP + EXPLORE:
+            self.per_row = min(self.per_row, wall / rows)
+        else:
+            self.per_row *= 1.006 if wall > self.per_row * rows else 0.976
         if self.count <= PROBATION + WARM_UP:
             if cpu > self.top:
                 self.top, self.second = float(cpu), self.top
@@ -118,9 +122,7 @@ class CostCurve:
         for j in range(k - 1, -1, -1):
             cost = self.sizes.get(j)
             if cost is None or cost.count < EXPLORE + WARM_UP:
-                if j == 0:
-                    return 1  # without the cost of a single row nothing can be compared
-                continue
+                return 1 << j
             options.append((1 << j, cost.per_row))
         if self.choices % REVISIT == 0:
             return options[(self.choices // REVISIT) % len(options)][0]

@@ -373,9 +373,21 @@ class TestMeasuredBatches:
 
     def test_an_unknown_size_is_tried(self):
         assert self.curve({1: 1.0}).choose(8, 16) == 8
+        assert self.curve({1: 1.0, 8: 2.0}).choose(8, 16) == 4
+
+    def test_trying_has_an_end(self):
+        curve = CostCurve(100_000)
+        sizes = []
+        for _ in range(60):
+            sizes.append(curve.choose(8, 8))
+            curve.record(sizes[-1], sizes[-1] * 10**6, sizes[-1] * 10**6, False)
+        assert [sizes.count(n) for n in (1, 2, 4)] == [cost.EXPLORE + cost.WARM_UP] * 3
 
     def test_a_batch_that_pays_is_formed(self):
-        assert self.curve({1: 1.0, 8: 2.0}).choose(8, 8) == 8
+        assert self.curve({1: 1.0, 2: 1.2, 4: 1.4, 8: 2.0}).choose(8, 8) == 8
+
+    def test_a_size_that_costs_little_more_saves_hand_overs(self):
+        assert self.curve({1: 1.0, 2: 2.1, 4: 4.4, 8: 12.0}).choose(8, 8) == 4
 
     def test_a_batch_that_costs_more_than_its_rows_alone_is_not(self):
         assert self.curve({1: 1.0, 2: 2.5, 4: 6.0, 8: 16.0}).choose(8, 8) == 1
@@ -390,11 +402,11 @@ class TestMeasuredBatches:
         assert curve.choose(1, 8) == 1
 
     def test_other_sizes_are_looked_at_again(self):
-        curve = self.curve({1: 1.0, 8: 2.0})
+        curve = self.curve({1: 1.0, 2: 2.0, 4: 4.0, 8: 2.0})
         assert {curve.choose(8, 8) for _ in range(cost.REVISIT * 3)} > {8}
 
     def test_one_outlier_does_not_change_the_choice(self):
-        curve = self.curve({1: 1.0, 8: 2.0})
+        curve = self.curve({1: 1.0, 2: 1.2, 4: 1.4, 8: 2.0})
         curve.record(8, 10**12, 10**12, False)
         assert curve.choose(8, 8) == 8
 
