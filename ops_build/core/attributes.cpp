@@ -25,8 +25,10 @@ std::int64_t length_of(const AttributeValue& value) {
   return std::visit(
       [](const auto& held) -> std::int64_t {
         using Held = std::remove_cvref_t<decltype(held)>;
-        if constexpr (std::is_arithmetic_v<Held> || std::is_same_v<Held, std::string>) return 1;
-        else return static_cast<std::int64_t>(held.size());
+        if constexpr (std::is_arithmetic_v<Held> || std::is_same_v<Held, std::string>)
+          return 1;
+        else
+          return static_cast<std::int64_t>(held.size());
       },
       value);
 }
@@ -46,7 +48,8 @@ Status check(const Attribute& attribute, const AttributeValue& value) {
 
 }  // namespace
 
-Status Attributes::make(const Signature& signature, std::vector<std::optional<AttributeValue>> values, Attributes& out) {
+Status Attributes::make(const Signature& signature, std::vector<std::optional<AttributeValue>> values,
+                        Attributes& out) {
   out.signature_ = &signature;
   out.values_.clear();
   for (std::size_t i = 0; i < signature.attributes.size(); ++i) {

@@ -21,7 +21,9 @@ class Attributes {
   bool boolean(std::string_view name) const { return get<bool>(name); }
   /// Of a str or of a choice.
   const std::string& text(std::string_view name) const { return get<std::string>(name); }
-  const std::vector<std::int64_t>& integers(std::string_view name) const { return get<std::vector<std::int64_t>>(name); }
+  const std::vector<std::int64_t>& integers(std::string_view name) const {
+    return get<std::vector<std::int64_t>>(name);
+  }
   const std::vector<double>& numbers(std::string_view name) const { return get<std::vector<double>>(name); }
   const std::vector<bool>& booleans(std::string_view name) const { return get<std::vector<bool>>(name); }
   const std::vector<std::string>& texts(std::string_view name) const { return get<std::vector<std::string>>(name); }
@@ -35,7 +37,8 @@ class Attributes {
     for (std::size_t i = 0; i < values_.size(); ++i) {
       if (signature_->attributes[i].name == name) return std::get<T>(values_[i]);
     }
-    throw std::logic_error("the kernel asks for attribute '" + std::string(name) + "', which the signature does not have");
+    throw std::logic_error("the kernel asks for attribute '" + std::string(name) +
+                           "', which the signature does not have");
   }
 
   const Signature* signature_ = nullptr;

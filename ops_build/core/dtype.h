@@ -56,16 +56,46 @@ struct bf16 {
 /// The C++ type of a dtype's elements. A kernel reads `str` as std::string_view and writes it as std::string.
 template <DType>
 struct CppType;
-template <> struct CppType<DType::f16> { using type = f16; };
-template <> struct CppType<DType::bf16> { using type = bf16; };
-template <> struct CppType<DType::f32> { using type = float; };
-template <> struct CppType<DType::f64> { using type = double; };
-template <> struct CppType<DType::i8> { using type = std::int8_t; };
-template <> struct CppType<DType::u8> { using type = std::uint8_t; };
-template <> struct CppType<DType::i32> { using type = std::int32_t; };
-template <> struct CppType<DType::i64> { using type = std::int64_t; };
-template <> struct CppType<DType::boolean> { using type = bool; };
-template <> struct CppType<DType::str> { using type = std::string; };
+template <>
+struct CppType<DType::f16> {
+  using type = f16;
+};
+template <>
+struct CppType<DType::bf16> {
+  using type = bf16;
+};
+template <>
+struct CppType<DType::f32> {
+  using type = float;
+};
+template <>
+struct CppType<DType::f64> {
+  using type = double;
+};
+template <>
+struct CppType<DType::i8> {
+  using type = std::int8_t;
+};
+template <>
+struct CppType<DType::u8> {
+  using type = std::uint8_t;
+};
+template <>
+struct CppType<DType::i32> {
+  using type = std::int32_t;
+};
+template <>
+struct CppType<DType::i64> {
+  using type = std::int64_t;
+};
+template <>
+struct CppType<DType::boolean> {
+  using type = bool;
+};
+template <>
+struct CppType<DType::str> {
+  using type = std::string;
+};
 
 /// Bytes of one element of numeric data; 0 for `str`.
 constexpr std::size_t size_of(DType dtype) {

@@ -24,7 +24,9 @@ class InlineVector {
     return *this;
   }
   template <typename Range>
-  explicit InlineVector(const Range& range) { assign(range); }
+  explicit InlineVector(const Range& range) {
+    assign(range);
+  }
 
   /// New elements are value-initialized.
   void resize(std::size_t size) {

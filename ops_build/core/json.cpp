@@ -47,8 +47,8 @@ std::string json(const Signature& signature, const Expr& expr) {
   static constexpr std::array<const char*, 10> kOperators = {"", "", "+", "-", "*", "/", "%", "min", "max", "ceildiv"};
   if (expr.kind == Expr::Kind::literal) return json(expr.value);
   if (expr.kind == Expr::Kind::name) return json(signature.slots[expr.slot].name);
-  return "[" + json(std::string(kOperators[static_cast<int>(expr.kind)])) + ", " + json(signature, expr.operands[0]) + ", " +
-         json(signature, expr.operands[1]) + "]";
+  return "[" + json(std::string(kOperators[static_cast<int>(expr.kind)])) + ", " + json(signature, expr.operands[0]) +
+         ", " + json(signature, expr.operands[1]) + "]";
 }
 
 std::string json(const Signature& signature, const InputDim& dim) {
@@ -86,18 +86,22 @@ std::string json(const AttributeValue& value) {
   return std::visit(
       [](const auto& held) -> std::string {
         using Held = std::remove_cvref_t<decltype(held)>;
-        if constexpr (std::is_arithmetic_v<Held> || std::is_same_v<Held, std::string>) return json(held);
-        else return list(held, [](const auto& element) { return json(static_cast<typename Held::value_type>(element)); });
+        if constexpr (std::is_arithmetic_v<Held> || std::is_same_v<Held, std::string>)
+          return json(held);
+        else
+          return list(held, [](const auto& element) { return json(static_cast<typename Held::value_type>(element)); });
       },
       value);
 }
 
 std::string json(const Attribute& attribute) {
   static constexpr std::array<const char*, 5> kKinds = {"int", "float", "bool", "str", "choice"};
-  std::string out = R"({"name": )" + json(attribute.name) + R"(, "kind": ")" + kKinds[static_cast<int>(attribute.kind)] +
-                    R"(", "list": )" + json(attribute.list) + R"(, "required": )" + json(attribute.required);
+  std::string out = R"({"name": )" + json(attribute.name) + R"(, "kind": ")" +
+                    kKinds[static_cast<int>(attribute.kind)] + R"(", "list": )" + json(attribute.list) +
+                    R"(, "required": )" + json(attribute.required);
   if (attribute.length >= 0) out += R"(, "length": )" + json(attribute.length);
-  if (!attribute.choices.empty()) out += R"(, "choices": )" + list(attribute.choices, [](const std::string& c) { return json(c); });
+  if (!attribute.choices.empty())
+    out += R"(, "choices": )" + list(attribute.choices, [](const std::string& c) { return json(c); });
   if (!attribute.required) out += R"(, "default": )" + json(attribute.default_value);
   return out + "}";
 }
@@ -105,10 +109,11 @@ std::string json(const Attribute& attribute) {
 /// The members of a signature's object, without its braces.
 std::string members(const Signature& signature) {
   const auto variable = [](const TypeVariable& v) {
-    return R"({"name": )" + json(v.name) + R"(, "dtypes": )" + list(v.dtypes, [](DType d) { return json(name_of(d)); }) + "}";
+    return R"({"name": )" + json(v.name) + R"(, "dtypes": )" +
+           list(v.dtypes, [](DType d) { return json(name_of(d)); }) + "}";
   };
-  return R"("name": )" + json(signature.name) + R"(, "signature": )" + json(signature.text) + R"(, "type_variables": )" +
-         list(signature.type_variables, variable) + R"(, "inputs": )" +
+  return R"("name": )" + json(signature.name) + R"(, "signature": )" + json(signature.text) +
+         R"(, "type_variables": )" + list(signature.type_variables, variable) + R"(, "inputs": )" +
          list(signature.inputs, [&](const Input& input) { return json(signature, input); }) + R"(, "attributes": )" +
          list(signature.attributes, [](const Attribute& attribute) { return json(attribute); }) + R"(, "outputs": )" +
          list(signature.outputs, [&](const Output& output) { return json(signature, output); });
@@ -135,7 +140,8 @@ std::string signature_json(std::string_view text) {
   try {
     return "{" + members(parse_signature(text)) + "}";
   } catch (const SignatureError& error) {
-    return R"({"error": )" + json(std::string(error.what())) + R"(, "column": )" + json(static_cast<std::int64_t>(error.column)) + "}";
+    return R"({"error": )" + json(std::string(error.what())) + R"(, "column": )" +
+           json(static_cast<std::int64_t>(error.column)) + "}";
   }
 }
 

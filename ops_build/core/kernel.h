@@ -145,7 +145,8 @@ class Context {
   std::span<T> scratch(std::int64_t count) {
     static_assert(std::is_trivially_copyable_v<T>);
     if (count == 0) return {};
-    return {static_cast<T*>(engine_.scratch(static_cast<std::size_t>(count) * sizeof(T))), static_cast<std::size_t>(count)};
+    return {static_cast<T*>(engine_.scratch(static_cast<std::size_t>(count) * sizeof(T))),
+            static_cast<std::size_t>(count)};
   }
 
   /// The CUDA stream that the call belongs to.

@@ -25,7 +25,8 @@ struct TypeLists {
     for (;; ++at) {
       const char c = text[at];
       if (c != ':' && c != '|' && c != ',' && c != '>') continue;
-      if (in_types) lists.masks[lists.count] |= 1u << static_cast<int>(*dtype_named(trim(text.substr(word, at - word))));
+      if (in_types)
+        lists.masks[lists.count] |= 1u << static_cast<int>(*dtype_named(trim(text.substr(word, at - word))));
       if (c == ':') in_types = true;
       if (c == ',' || c == '>') {
         in_types = false;
@@ -57,8 +58,10 @@ struct Dispatch {
   template <typename... Bound>
   static Status pick(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) {
     if constexpr (static_cast<int>(sizeof...(Bound)) == kTypes.count) {
-      if constexpr (kTypes.count == 0) return Kernel{}(context, in, attributes, out);
-      else return Kernel{}.template operator()<Bound...>(context, in, attributes, out);
+      if constexpr (kTypes.count == 0)
+        return Kernel{}(context, in, attributes, out);
+      else
+        return Kernel{}.template operator()<Bound...>(context, in, attributes, out);
     } else {
       return among<0, Bound...>(context, in, attributes, out);
     }
@@ -89,12 +92,12 @@ struct Registration {
 }  // namespace opgate
 
 /// States an op: a tag, the signature, one line of documentation.
-#define OPGATE_OP(Tag, Signature, Doc)                   \
-  namespace opgate::ops {                                \
-  struct Tag {                                           \
-    static constexpr const char* signature = Signature;  \
-    static constexpr const char* doc = Doc;              \
-  };                                                     \
+#define OPGATE_OP(Tag, Signature, Doc)                  \
+  namespace opgate::ops {                               \
+  struct Tag {                                          \
+    static constexpr const char* signature = Signature; \
+    static constexpr const char* doc = Doc;             \
+  };                                                    \
   }
 
 #define OPGATE_CPU_KERNEL(Tag, Kernel) \

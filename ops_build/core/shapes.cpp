@@ -20,9 +20,12 @@ Status arithmetic(Expr::Kind kind, std::int64_t a, std::int64_t b, std::int64_t&
       if (a == std::numeric_limits<std::int64_t>::min() && b == -1) return Status::invalid("a size overflows 64 bits");
       const std::int64_t quotient = a / b, remainder = a % b;
       const bool apart = remainder != 0 && (remainder < 0) != (b < 0);
-      if (kind == Expr::Kind::div) value = quotient - apart;
-      else if (kind == Expr::Kind::mod) value = remainder + (apart ? b : 0);
-      else value = quotient + (remainder != 0 && !apart);  // ceildiv
+      if (kind == Expr::Kind::div)
+        value = quotient - apart;
+      else if (kind == Expr::Kind::mod)
+        value = remainder + (apart ? b : 0);
+      else
+        value = quotient + (remainder != 0 && !apart);  // ceildiv
     }
   }
   return overflow ? Status::invalid("a size overflows 64 bits") : Status();
@@ -53,14 +56,19 @@ std::string input_text(const Signature& signature, const Input& input) {
   for (std::size_t i = 0; i < input.dims.size(); ++i) {
     const InputDim& dim = input.dims[i];
     text += i ? ", " : "";
-    if (dim.kind == InputDim::Kind::ellipsis) text += "...";
-    else if (dim.kind == InputDim::Kind::name) text += signature.slots[dim.slot].name;
-    else text += expr_text(signature, dim.expr);
+    if (dim.kind == InputDim::Kind::ellipsis)
+      text += "...";
+    else if (dim.kind == InputDim::Kind::name)
+      text += signature.slots[dim.slot].name;
+    else
+      text += expr_text(signature, dim.expr);
   }
   return text + "]";
 }
 
-std::string actual_text(const Tensor& tensor) { return std::string(name_of(tensor.dtype())) + dims_text(tensor.dims()); }
+std::string actual_text(const Tensor& tensor) {
+  return std::string(name_of(tensor.dtype())) + dims_text(tensor.dims());
+}
 
 Status mismatch(const Signature& signature, const Input& input, const Tensor& tensor, const std::string& why) {
   return Status::invalid("input '" + input.name + "': expected " + input_text(signature, input) + why + ", got " +
@@ -116,9 +124,11 @@ Status bind_dims(const Signature& signature, const Input& input, const Tensor& t
     } else if (dim.kind == InputDim::Kind::name) {
       std::int64_t& bound = binding.sizes[dim.slot];
       const std::int64_t size = tensor.dim(place_of(i, ellipsis, dims, rank));
-      if (bound < 0) bound = size;
+      if (bound < 0)
+        bound = size;
       else if (bound != size) {
-        return mismatch(signature, input, tensor, " with " + signature.slots[dim.slot].name + " = " + std::to_string(bound));
+        return mismatch(signature, input, tensor,
+                        " with " + signature.slots[dim.slot].name + " = " + std::to_string(bound));
       }
     }
   }
@@ -141,7 +151,8 @@ Status check_expressions(const Signature& signature, const Input& input, const T
 }
 
 /// Integer attributes and integer scalars that are used as sizes.
-Status bind_scalars(const Signature& signature, const InputPointers& inputs, const Attributes& attributes, Binding& binding) {
+Status bind_scalars(const Signature& signature, const InputPointers& inputs, const Attributes& attributes,
+                    Binding& binding) {
   for (std::size_t s = 0; s < signature.slots.size(); ++s) {
     const Slot& slot = signature.slots[s];
     if (slot.kind == Slot::Kind::attribute) {
@@ -154,7 +165,8 @@ Status bind_scalars(const Signature& signature, const InputPointers& inputs, con
       continue;
     }
     if (binding.sizes[s] < 0) {
-      return Status::invalid("'" + slot.name + "' is a size: expected a number from 0, got " + std::to_string(binding.sizes[s]));
+      return Status::invalid("'" + slot.name + "' is a size: expected a number from 0, got " +
+                             std::to_string(binding.sizes[s]));
     }
   }
   return {};
@@ -236,7 +248,8 @@ bool awaits_kernel(const Signature& signature, const Expr& expr, const Binding& 
   if (expr.kind == Expr::Kind::name) {
     return signature.slots[expr.slot].kind == Slot::Kind::kernel && binding.sizes[expr.slot] < 0;
   }
-  return std::ranges::any_of(expr.operands, [&](const Expr& operand) { return awaits_kernel(signature, operand, binding); });
+  return std::ranges::any_of(expr.operands,
+                             [&](const Expr& operand) { return awaits_kernel(signature, operand, binding); });
 }
 
 }  // namespace
@@ -274,7 +287,9 @@ DType dtype_of(const ElementType& type, const Binding& binding) {
 // Shape inference. A name stands for an unknown but fixed size; an expression of names is unknown.
 namespace {
 
-bool same_or_unknown(const SymbolicDim& a, const SymbolicDim& b) { return a.value < 0 || b.value < 0 || a.value == b.value; }
+bool same_or_unknown(const SymbolicDim& a, const SymbolicDim& b) {
+  return a.value < 0 || b.value < 0 || a.value == b.value;
+}
 
 bool empty(const SymbolicDim& dim) { return dim.value < 0 && dim.symbol.empty(); }
 
@@ -301,15 +316,18 @@ Status contradiction(const Signature& signature, const Input& input) {
   return Status::invalid("input '" + input.name + "': its shape does not fit " + input_text(signature, input));
 }
 
-Status bind_symbolic(const Signature& signature, const Input& input, const SymbolicShape& shape, SymbolicBinding& binding) {
+Status bind_symbolic(const Signature& signature, const Input& input, const SymbolicShape& shape,
+                     SymbolicBinding& binding) {
   const std::size_t dims = input.dims.size(), rank = shape.size(), ellipsis = ellipsis_place(input);
   if (ellipsis == dims ? rank != dims : rank + 1 < dims) return contradiction(signature, input);
   for (std::size_t i = 0; i < dims; ++i) {
     const InputDim& dim = input.dims[i];
     if (dim.kind == InputDim::Kind::ellipsis) {
       SymbolicShape middle(shape.begin() + i, shape.begin() + i + (rank + 1 - dims));
-      if (!binding.ellipsis) binding.ellipsis = std::move(middle);
-      else if (binding.ellipsis->size() != middle.size()) return contradiction(signature, input);
+      if (!binding.ellipsis)
+        binding.ellipsis = std::move(middle);
+      else if (binding.ellipsis->size() != middle.size())
+        return contradiction(signature, input);
       else {
         for (std::size_t d = 0; d < middle.size(); ++d) {
           if (!same_or_unknown((*binding.ellipsis)[d], middle[d])) return contradiction(signature, input);
@@ -343,14 +361,16 @@ std::string fresh_symbol(const std::string& what) {
   return what + "_" + std::to_string(count++);
 }
 
-std::optional<SymbolicShape> output_shape(const Signature& signature, const Output& output, const SymbolicBinding& binding) {
+std::optional<SymbolicShape> output_shape(const Signature& signature, const Output& output,
+                                          const SymbolicBinding& binding) {
   SymbolicShape shape;
   for (const OutputDim& dim : output.dims) {
     if (dim.kind == OutputDim::Kind::ellipsis) {
       if (!binding.ellipsis) return std::nullopt;
       shape.insert(shape.end(), binding.ellipsis->begin(), binding.ellipsis->end());
     } else {
-      shape.push_back(dim.kind == OutputDim::Kind::bounded ? binding.sizes[dim.slot] : evaluate_symbolic(dim.expr, binding));
+      shape.push_back(dim.kind == OutputDim::Kind::bounded ? binding.sizes[dim.slot]
+                                                           : evaluate_symbolic(dim.expr, binding));
     }
   }
   for (SymbolicDim& dim : shape) {

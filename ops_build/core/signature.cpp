@@ -1,8 +1,8 @@
 #include "signature.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cctype>
+#include <charconv>
 #include <optional>
 #include <set>
 
@@ -95,7 +95,8 @@ class Lexer {
       switch (text_[at_]) {
         case 'n': text += '\n'; break;
         case 't': text += '\t'; break;
-        case '"': case '\\': text += text_[at_]; break;
+        case '"':
+        case '\\': text += text_[at_]; break;
         default: fail(static_cast<int>(at_), "unknown escape '\\" + std::string(1, text_[at_]) + "' in a string");
       }
     }
@@ -129,7 +130,8 @@ class Parser {
 
   Signature parse() {
     if (accept("<")) {
-      do parse_type_variable(); while (accept(","));
+      do parse_type_variable();
+      while (accept(","));
       expect(">");
     }
     const Token name = identifier("the op's name");
@@ -139,17 +141,21 @@ class Parser {
     signature_.name = name.text;
     expect("(");
     if (!at(")") && !at(";")) {
-      do parse_input(); while (accept(","));
+      do parse_input();
+      while (accept(","));
     }
     if (accept(";")) {
-      do parse_attribute(); while (accept(","));
+      do parse_attribute();
+      while (accept(","));
     }
     expect(")");
     expect("->");
     expect("(");
-    do parse_output(); while (accept(","));
+    do parse_output();
+    while (accept(","));
     expect(")");
-    if (peek().kind != Token::Kind::end) fail(peek().column, "expected the end of the signature, got " + described(peek()));
+    if (peek().kind != Token::Kind::end)
+      fail(peek().column, "expected the end of the signature, got " + described(peek()));
     resolve();
     return std::move(signature_);
   }
@@ -192,7 +198,8 @@ class Parser {
       const Token token = identifier("a dtype");
       const auto dtype = dtype_named(token.text);
       if (!dtype) fail(token.column, unknown_dtype(token.text));
-      if (std::ranges::count(variable.dtypes, *dtype)) fail(token.column, "dtype " + quoted(token.text) + " is listed twice");
+      if (std::ranges::count(variable.dtypes, *dtype))
+        fail(token.column, "dtype " + quoted(token.text) + " is listed twice");
       variable.dtypes.push_back(*dtype);
     } while (accept("|"));
     signature_.type_variables.push_back(variable);
@@ -212,7 +219,8 @@ class Parser {
       if (signature_.type_variables[i].name == token.text) return {static_cast<int>(i), DType::f32};
     }
     fail(token.column, unknown_dtype(token.text) + (std::isupper(static_cast<unsigned char>(token.text[0]))
-                                                        ? ", which is no declared type variable either" : ""));
+                                                        ? ", which is no declared type variable either"
+                                                        : ""));
   }
 
   void parse_input() {
@@ -224,8 +232,8 @@ class Parser {
       const Input& before = signature_.inputs.back();
       if (before.variadic) fail(name.column, "no input may follow the variadic input " + quoted(before.name));
       if (before.optional && !at("?")) {
-        fail(name.column, "input " + quoted(name.text) + " must be optional, it follows the optional input " +
-                              quoted(before.name));
+        fail(name.column,
+             "input " + quoted(name.text) + " must be optional, it follows the optional input " + quoted(before.name));
       }
     }
     input.optional = accept("?");
@@ -239,7 +247,8 @@ class Parser {
     input.type = parse_element_type();
     expect("[");
     if (!at("]")) {
-      do parse_input_dim(input); while (accept(","));
+      do parse_input_dim(input);
+      while (accept(","));
     }
     expect("]");
     signature_.inputs.push_back(std::move(input));
@@ -257,7 +266,8 @@ class Parser {
       dim.slot = slot(name);
       if (accept("=")) {
         if (!input.optional) {
-          fail(name.column, "only an optional input's dim can have a default, and " + quoted(input.name) + " is required");
+          fail(name.column,
+               "only an optional input's dim can have a default, and " + quoted(input.name) + " is required");
         }
         dim.default_value.push_back(parse_expr());
       }
@@ -273,7 +283,8 @@ class Parser {
   template <typename DimsList>
   static void check_single_ellipsis(const DimsList& dims, int column) {
     for (const auto& dim : dims) {
-      if (dim.kind == std::remove_cvref_t<decltype(dim)>::Kind::ellipsis) fail(column, "'...' stands at most once in a tensor");
+      if (dim.kind == std::remove_cvref_t<decltype(dim)>::Kind::ellipsis)
+        fail(column, "'...' stands at most once in a tensor");
     }
   }
 
@@ -294,7 +305,8 @@ class Parser {
     output.type = parse_element_type();
     expect("[");
     if (!at("]")) {
-      do parse_output_dim(output); while (accept(","));
+      do parse_output_dim(output);
+      while (accept(","));
     }
     expect("]");
     signature_.outputs.push_back(std::move(output));
@@ -374,10 +386,14 @@ class Parser {
 
   Expr parse_call(const Token& function) {
     Expr::Kind kind;
-    if (function.text == "min") kind = Expr::Kind::min;
-    else if (function.text == "max") kind = Expr::Kind::max;
-    else if (function.text == "ceildiv") kind = Expr::Kind::ceildiv;
-    else fail(function.column, "expected min, max or ceildiv, got " + quoted(function.text));
+    if (function.text == "min")
+      kind = Expr::Kind::min;
+    else if (function.text == "max")
+      kind = Expr::Kind::max;
+    else if (function.text == "ceildiv")
+      kind = Expr::Kind::ceildiv;
+    else
+      fail(function.column, "expected min, max or ceildiv, got " + quoted(function.text));
     expect("(");
     Expr left = parse_expr();
     expect(",");
@@ -397,7 +413,8 @@ class Parser {
       attribute.kind = Attribute::Kind::choice;
       do {
         const Token choice = identifier("a choice");
-        if (std::ranges::count(attribute.choices, choice.text)) fail(choice.column, "choice " + quoted(choice.text) + " is listed twice");
+        if (std::ranges::count(attribute.choices, choice.text))
+          fail(choice.column, "choice " + quoted(choice.text) + " is listed twice");
         attribute.choices.push_back(choice.text);
       } while (accept("|"));
       expect("}");
@@ -413,11 +430,16 @@ class Parser {
 
   void parse_attribute_type(Attribute& attribute) {
     const Token type = identifier("int, float, bool, str or {choices}");
-    if (type.text == "int") attribute.kind = Attribute::Kind::integer;
-    else if (type.text == "float") attribute.kind = Attribute::Kind::number;
-    else if (type.text == "bool") attribute.kind = Attribute::Kind::boolean;
-    else if (type.text == "str") attribute.kind = Attribute::Kind::text;
-    else fail(type.column, "expected int, float, bool, str or {choices}, got " + quoted(type.text));
+    if (type.text == "int")
+      attribute.kind = Attribute::Kind::integer;
+    else if (type.text == "float")
+      attribute.kind = Attribute::Kind::number;
+    else if (type.text == "bool")
+      attribute.kind = Attribute::Kind::boolean;
+    else if (type.text == "str")
+      attribute.kind = Attribute::Kind::text;
+    else
+      fail(type.column, "expected int, float, bool, str or {choices}, got " + quoted(type.text));
     if (!accept("[")) return;
     attribute.list = true;
     if (!at("]")) {
@@ -450,7 +472,10 @@ class Parser {
     const bool negative = accept("-");
     const Token token = take();
     const bool numeric = attribute.kind == Attribute::Kind::integer || attribute.kind == Attribute::Kind::number;
-    const auto wrong = [&]() { fail(token.column, "expected a default of type " + type_text(element_of(attribute)) + ", got " + described(token)); };
+    const auto wrong = [&]() {
+      fail(token.column,
+           "expected a default of type " + type_text(element_of(attribute)) + ", got " + described(token));
+    };
     if (negative && !numeric) wrong();
     switch (attribute.kind) {
       case Attribute::Kind::integer:
@@ -482,7 +507,8 @@ class Parser {
     std::vector<AttributeValue> values;
     expect("[");
     if (!at("]")) {
-      do values.push_back(literal(attribute)); while (accept(","));
+      do values.push_back(literal(attribute));
+      while (accept(","));
     }
     expect("]");
     if (attribute.length >= 0 && static_cast<std::int64_t>(values.size()) != attribute.length) {
@@ -538,7 +564,8 @@ class Parser {
         return input.type.variable == static_cast<int>(v) && !input.optional;
       });
       if (!carried) {
-        fail(variable_columns_[v], "type variable " + quoted(signature_.type_variables[v].name) + " occurs in no required input");
+        fail(variable_columns_[v],
+             "type variable " + quoted(signature_.type_variables[v].name) + " occurs in no required input");
       }
     }
   }
@@ -554,16 +581,19 @@ class Parser {
       const Attribute& attribute = signature_.attributes[i];
       if (attribute.name != slot.name) continue;
       if (attribute.kind != Attribute::Kind::integer || attribute.list) {
-        fail(slot.column, "attribute " + quoted(slot.name) + " is used as a size and is of type " + type_text(attribute) + ", not int");
+        fail(slot.column, "attribute " + quoted(slot.name) + " is used as a size and is of type " +
+                              type_text(attribute) + ", not int");
       }
       bind(slot, Slot::Kind::attribute, static_cast<int>(i));
     }
     for (std::size_t i = 0; i < signature_.inputs.size(); ++i) {
       const Input& input = signature_.inputs[i];
       if (input.name != slot.name || by_input) continue;
-      const bool integers = input.type.variable < 0 && (input.type.dtype == DType::i32 || input.type.dtype == DType::i64);
+      const bool integers =
+          input.type.variable < 0 && (input.type.dtype == DType::i32 || input.type.dtype == DType::i64);
       if (!input.host || !integers || !input.dims.empty() || input.optional || input.variadic) {
-        fail(slot.column, "input " + quoted(slot.name) + " is used as a size and is not a required 'const' i32[] or i64[]");
+        fail(slot.column,
+             "input " + quoted(slot.name) + " is used as a size and is not a required 'const' i32[] or i64[]");
       }
       bind(slot, Slot::Kind::scalar_input, static_cast<int>(i));
     }
@@ -588,9 +618,8 @@ class Parser {
   /// A name that only optional inputs bind, with no default, can't stand in a required output.
   void check_always_bound(const Expr& expr) const {
     if (expr.kind == Expr::Kind::name && signature_.slots[expr.slot].kind == Slot::Kind::dim) {
-      const bool always = std::ranges::any_of(bound_by_inputs_, [&](const auto& bound) {
-        return bound.slot == expr.slot && !bound.only_if_present;
-      });
+      const bool always = std::ranges::any_of(
+          bound_by_inputs_, [&](const auto& bound) { return bound.slot == expr.slot && !bound.only_if_present; });
       if (!always) {
         fail(expr.column, "size " + quoted(signature_.slots[expr.slot].name) +
                               " is unknown when the optional input is absent: give its dim a default");

@@ -36,7 +36,7 @@ class [[nodiscard]] Status {
 
 }  // namespace opgate
 
-#define OPGATE_RETURN_IF_ERROR(expression)                                \
-  do {                                                                    \
+#define OPGATE_RETURN_IF_ERROR(expression)                                                           \
+  do {                                                                                               \
     if (::opgate::Status opgate_status_ = (expression); !opgate_status_.ok()) return opgate_status_; \
   } while (false)

@@ -28,7 +28,8 @@ void Table::add(const char* signature, const char* doc, Device device, KernelFun
     errors_.push_back("op " + op.signature.name + ": more than 4 type variables");
     return;
   }
-  const auto place = std::ranges::lower_bound(ops_, op.signature.name, {}, [](const Op& o) { return o.signature.name; });
+  const auto place =
+      std::ranges::lower_bound(ops_, op.signature.name, {}, [](const Op& o) { return o.signature.name; });
   if (place == ops_.end() || place->signature.name != op.signature.name) {
     op.doc = doc;
     op.kernels[static_cast<int>(device)] = kernel;
@@ -46,7 +47,8 @@ void Table::add(const char* signature, const char* doc, Device device, KernelFun
 }
 
 const Op* Table::find(std::string_view name) const {
-  const auto place = std::ranges::lower_bound(ops_, name, {}, [](const Op& op) { return std::string_view(op.signature.name); });
+  const auto place =
+      std::ranges::lower_bound(ops_, name, {}, [](const Op& op) { return std::string_view(op.signature.name); });
   return place != ops_.end() && place->signature.name == name ? &*place : nullptr;
 }
 
@@ -64,7 +66,8 @@ Status Outputs::allocate() {
     made.done = true;
     made.wanted = data != nullptr;
     made.tensor = Tensor(data, dtype, made.dims);
-    if (!data && !output.optional) return Status::internal("output '" + output.name + "' is required and the engine has no place for it");
+    if (!data && !output.optional)
+      return Status::internal("output '" + output.name + "' is required and the engine has no place for it");
   }
   return {};
 }
@@ -83,12 +86,14 @@ Status Outputs::bind(std::string_view size, std::int64_t value) {
       return allocate();
     }
   }
-  return Status::internal("the kernel binds size '" + std::string(size) + "', which the signature does not leave to it");
+  return Status::internal("the kernel binds size '" + std::string(size) +
+                          "', which the signature does not leave to it");
 }
 
 Status Outputs::finished() const {
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
-    if (!outputs_[i].done) return Status::internal("the kernel left the size of output '" + signature_.outputs[i].name + "' open");
+    if (!outputs_[i].done)
+      return Status::internal("the kernel left the size of output '" + signature_.outputs[i].name + "' open");
   }
   return {};
 }

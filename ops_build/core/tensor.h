@@ -38,9 +38,13 @@ class Tensor {
 
   /// The elements as T. `str` inputs are read as std::string_view, `str` outputs written as std::string.
   template <typename T>
-  T* data() const { return static_cast<T*>(data_); }
+  T* data() const {
+    return static_cast<T*>(data_);
+  }
   template <typename T>
-  std::span<T> span() const { return {data<T>(), static_cast<std::size_t>(size())}; }
+  std::span<T> span() const {
+    return {data<T>(), static_cast<std::size_t>(size())};
+  }
 
  private:
   void* data_ = nullptr;

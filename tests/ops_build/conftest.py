@@ -8,7 +8,6 @@ import pytest
 
 from ops_build.build import DEFAULT_OUTPUT, build, out_of_tree
 from ops_build.table import Op, read_table
-
 from tests.conftest import silent
 
 FIXTURE_OPS = Path(__file__).parent / "fixture_ops"

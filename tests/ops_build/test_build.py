@@ -11,7 +11,6 @@ import pytest
 from ops_build import headers
 from ops_build.build import BuildError, BuildOptions, build, out_of_tree, sha256
 from ops_build.headers import HEADER, HeadersNotFound, find_onnxruntime_headers
-
 from tests.conftest import silent
 
 

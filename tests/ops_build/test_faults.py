@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from ops_build.build import PROJECT, SOURCE, BuildOptions, build
-
 from tests.conftest import silent
 
 

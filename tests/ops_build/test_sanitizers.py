@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ops_build.build import PROJECT, BuildOptions, build, out_of_tree
-
 from tests.conftest import silent
 from tests.ops_build.conftest import FIXTURE_OPS
 

@@ -76,7 +76,9 @@ def test_infer_on_the_command_line(library: Path) -> None:
 
 
 def test_the_table_and_the_matrix(library: Path) -> None:
-    assert "ImagePreprocess(data: u8[total]" in " ".join(run("COLUMNS=200 " + commands(".venv/bin/opgate ops")[0]).split())
+    assert "ImagePreprocess(data: u8[total]" in " ".join(
+        run("COLUMNS=200 " + commands(".venv/bin/opgate ops")[0]).split()
+    )
     assert " 0 failed" in run(commands(".venv/bin/opgate verify")[0] + " MyAdd LeakyRelu")
 
 

@@ -1,7 +1,7 @@
 // Shows the op table to ONNX Runtime through its C API: RegisterCustomOps is the library's one entry.
 //
-// The API version asked for is the lowest that has shape inference for custom ops and KernelContext_ParallelFor, so that
-// the library loads into every ONNX Runtime from 1.17 on.
+// The API version asked for is the lowest that has shape inference for custom ops and KernelContext_ParallelFor, so
+// that the library loads into every ONNX Runtime from 1.17 on.
 #define ORT_API_MANUAL_INIT
 #include <onnxruntime_c_api.h>
 
@@ -22,7 +22,9 @@ const OrtApi* api = nullptr;  // set once, by the first RegisterCustomOps
 template <auto Release>
 struct Releaser {
   template <typename T>
-  void operator()(T* held) const { (api->*Release)(held); }
+  void operator()(T* held) const {
+    (api->*Release)(held);
+  }
 };
 using ShapeInfo = std::unique_ptr<OrtTensorTypeAndShapeInfo, Releaser<&OrtApi::ReleaseTensorTypeAndShapeInfo>>;
 using MemoryInfo = std::unique_ptr<OrtMemoryInfo, Releaser<&OrtApi::ReleaseMemoryInfo>>;
@@ -82,20 +84,26 @@ Status read_attribute(const OrtKernelInfo* info, const Attribute& attribute, Att
   if (attribute.kind == Attribute::Kind::text || attribute.kind == Attribute::Kind::choice) {
     std::string text;
     OPGATE_RETURN_IF_ERROR(read_text(info, name, text));
-    if (attribute.list) value = lines(text);  // the C API can't read a list of strings
-    else value = std::move(text);
+    if (attribute.list)
+      value = lines(text);  // the C API can't read a list of strings
+    else
+      value = std::move(text);
   } else if (attribute.list && real) {
     std::vector<float> values;
     OPGATE_RETURN_IF_ERROR(read_list(
-        [&](float* out, std::size_t* count) { return api->KernelInfoGetAttributeArray_float(info, name, out, count); }, values));
+        [&](float* out, std::size_t* count) { return api->KernelInfoGetAttributeArray_float(info, name, out, count); },
+        values));
     value = std::vector<double>(values.begin(), values.end());
   } else if (attribute.list) {
     std::vector<std::int64_t> values;
-    OPGATE_RETURN_IF_ERROR(read_list(
-        [&](std::int64_t* out, std::size_t* count) { return api->KernelInfoGetAttributeArray_int64(info, name, out, count); },
-        values));
-    if (attribute.kind == Attribute::Kind::boolean) value = std::vector<bool>(values.begin(), values.end());
-    else value = std::move(values);
+    OPGATE_RETURN_IF_ERROR(
+        read_list([&](std::int64_t* out,
+                      std::size_t* count) { return api->KernelInfoGetAttributeArray_int64(info, name, out, count); },
+                  values));
+    if (attribute.kind == Attribute::Kind::boolean)
+      value = std::vector<bool>(values.begin(), values.end());
+    else
+      value = std::move(values);
   } else if (real) {
     float number = 0;
     OPGATE_RETURN_IF_ERROR(taken(api->KernelInfoGetAttribute_float(info, name, &number)));
@@ -103,8 +111,10 @@ Status read_attribute(const OrtKernelInfo* info, const Attribute& attribute, Att
   } else {
     std::int64_t integer = 0;
     OPGATE_RETURN_IF_ERROR(taken(api->KernelInfoGetAttribute_int64(info, name, &integer)));
-    if (attribute.kind == Attribute::Kind::boolean) value = integer != 0;
-    else value = integer;
+    if (attribute.kind == Attribute::Kind::boolean)
+      value = integer != 0;
+    else
+      value = integer;
   }
   return {};
 }
@@ -234,7 +244,8 @@ Status read_texts(const OrtValue* value, std::size_t count, InputTexts& texts) {
   OPGATE_RETURN_IF_ERROR(taken(api->GetStringTensorDataLength(value, &total)));
   texts.characters = std::make_unique<char[]>(total + 1);
   std::vector<std::size_t> starts(count + 1, total);
-  OPGATE_RETURN_IF_ERROR(taken(api->GetStringTensorContent(value, texts.characters.get(), total, starts.data(), count)));
+  OPGATE_RETURN_IF_ERROR(
+      taken(api->GetStringTensorContent(value, texts.characters.get(), total, starts.data(), count)));
   for (std::size_t i = 0; i < count; ++i) {
     texts.views.emplace_back(texts.characters.get() + starts[i], starts[i + 1] - starts[i]);
   }
@@ -257,7 +268,9 @@ Status read_input(const OrtValue* value, InputSlot& slot, std::deque<InputTexts>
   slot.dims.resize(rank);
   OPGATE_RETURN_IF_ERROR(taken(api->GetDimensions(info.get(), slot.dims.data(), rank)));
   const auto dtype = dtype_of_element(element);
-  if (!dtype) return Status::invalid("an input of ONNX element type " + std::to_string(element) + ", which no signature can state");
+  if (!dtype)
+    return Status::invalid("an input of ONNX element type " + std::to_string(element) +
+                           ", which no signature can state");
   void* data = nullptr;
   if (*dtype == DType::str) {
     std::size_t count = 0;
@@ -318,7 +331,8 @@ Status input_shape(const OrtTensorTypeAndShapeInfo* info, std::optional<Symbolic
 using NodeTypes = std::vector<std::optional<DType>>;
 
 /// What is known of one input; an absent optional input has no element type. Binds the input's type variable.
-Status node_input(const OrtTensorTypeAndShapeInfo* info, const Input& declared, SymbolicInput& input, NodeTypes& types) {
+Status node_input(const OrtTensorTypeAndShapeInfo* info, const Input& declared, SymbolicInput& input,
+                  NodeTypes& types) {
   ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   OPGATE_RETURN_IF_ERROR(taken(api->GetTensorElementType(info, &element)));
   const auto dtype = dtype_of_element(element);
@@ -337,8 +351,8 @@ std::vector<std::optional<std::int64_t>> integers_of(const Signature& signature,
     const OrtOpAttr* node_attribute = nullptr;
     std::int64_t value = 0;
     std::size_t size = 0;
-    if (taken(api->ShapeInferContext_GetAttribute(context, attribute.name.c_str(), &node_attribute)).ok() && node_attribute &&
-        taken(api->ReadOpAttr(node_attribute, ORT_OP_ATTR_INT, &value, sizeof value, &size)).ok()) {
+    if (taken(api->ShapeInferContext_GetAttribute(context, attribute.name.c_str(), &node_attribute)).ok() &&
+        node_attribute && taken(api->ReadOpAttr(node_attribute, ORT_OP_ATTR_INT, &value, sizeof value, &size)).ok()) {
       integers[i] = value;
     } else if (!attribute.required) {
       integers[i] = std::get<std::int64_t>(attribute.default_value);
@@ -419,8 +433,12 @@ void fill(Registered& registered) {
   registered.GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
   registered.GetInputTypeCount = [](const OrtCustomOp* op) { return of(op).op->signature.inputs.size(); };
   registered.GetOutputTypeCount = [](const OrtCustomOp* op) { return of(op).op->signature.outputs.size(); };
-  registered.GetInputType = [](const OrtCustomOp* op, std::size_t i) { return of(op).element(of(op).op->signature.inputs[i].type); };
-  registered.GetOutputType = [](const OrtCustomOp* op, std::size_t i) { return of(op).element(of(op).op->signature.outputs[i].type); };
+  registered.GetInputType = [](const OrtCustomOp* op, std::size_t i) {
+    return of(op).element(of(op).op->signature.inputs[i].type);
+  };
+  registered.GetOutputType = [](const OrtCustomOp* op, std::size_t i) {
+    return of(op).element(of(op).op->signature.outputs[i].type);
+  };
   registered.GetInputCharacteristic = [](const OrtCustomOp* op, std::size_t i) {
     const Input& input = of(op).op->signature.inputs[i];
     return characteristic(input.optional, input.variadic);
@@ -437,7 +455,8 @@ void fill(Registered& registered) {
   registered.GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 1; };
   registered.GetStartVersion = [](const OrtCustomOp* op) { return of(op).op->since_version; };
   registered.GetEndVersion = [](const OrtCustomOp*) { return std::numeric_limits<int>::max(); };
-  registered.CreateKernelV2 = [](const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info, void** kernel) -> OrtStatusPtr {
+  registered.CreateKernelV2 = [](const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info,
+                                 void** kernel) -> OrtStatusPtr {
     return guarded([&]() -> Status {
       auto made = std::make_unique<Kernel>();
       made->op = of(op).op;
@@ -459,7 +478,8 @@ void fill(Registered& registered) {
 }
 
 /// Every choice of dtypes for the type variables, the last one varying fastest.
-void choices(const std::vector<TypeVariable>& variables, std::vector<DType>& chosen, std::vector<std::vector<DType>>& all) {
+void choices(const std::vector<TypeVariable>& variables, std::vector<DType>& chosen,
+             std::vector<std::vector<DType>>& all) {
   if (chosen.size() == variables.size()) {
     all.push_back(chosen);
     return;
@@ -479,7 +499,8 @@ Status make_domain(OrtCustomOpDomain** domain) {
   const std::lock_guard lock(mutex);
   if (!made) {
     const Table& table = Table::instance();
-    if (!table.errors().empty()) return Status::internal("op library '" + std::string(Table::domain()) + "': " + table.errors()[0]);
+    if (!table.errors().empty())
+      return Status::internal("op library '" + std::string(Table::domain()) + "': " + table.errors()[0]);
     OrtCustomOpDomain* fresh = nullptr;
     OPGATE_RETURN_IF_ERROR(taken(api->CreateCustomOpDomain(Table::domain(), &fresh)));
     for (const Op& op : table.ops()) {

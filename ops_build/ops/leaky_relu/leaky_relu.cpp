@@ -10,8 +10,9 @@ struct LeakyReluCpu {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const auto alpha = static_cast<ComputeType<T>>(attributes.number("alpha"));
     const Tensor& y = out["y"];
-    map_elements<T>(context, y.size(), y.data<T>(), [alpha](auto x) { return x < 0 ? alpha * x : x; },
-                    static_cast<const T*>(in["x"].data<T>()));
+    map_elements<T>(
+        context, y.size(), y.data<T>(), [alpha](auto x) { return x < 0 ? alpha * x : x; },
+        static_cast<const T*>(in["x"].data<T>()));
     return {};
   }
 };

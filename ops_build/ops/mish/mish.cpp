@@ -22,9 +22,9 @@ inline float exp_in_range(float x) {
 
 inline double exp_in_range(double x) { return std::exp(x); }
 
-/// tanh(ln(1 + e)) = ((1 + e)^2 - 1) / ((1 + e)^2 + 1) = n / (n + 2) with n = e (e + 2) and e = exp(x): one exponential and
-/// no cancellation. From x = 20 on the factor is 1 in either precision. Below -87 (f32) or -700 (f64), where e is about to
-/// become denormal, |mish(x)| is under 1e-35 and taken as 0, which is also the limit at -inf.
+/// tanh(ln(1 + e)) = ((1 + e)^2 - 1) / ((1 + e)^2 + 1) = n / (n + 2) with n = e (e + 2) and e = exp(x): one exponential
+/// and no cancellation. From x = 20 on the factor is 1 in either precision. Below -87 (f32) or -700 (f64), where e is
+/// about to become denormal, |mish(x)| is under 1e-35 and taken as 0, which is also the limit at -inf.
 template <typename C>
 C mish(C x) {
   constexpr C kLow = std::is_same_v<C, float> ? C(-87) : C(-700);
@@ -38,7 +38,8 @@ struct MishCpu {
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
     const Tensor& y = out["y"];
-    map_elements<T>(context, y.size(), y.data<T>(), [](auto x) { return mish(x); }, static_cast<const T*>(in["x"].data<T>()));
+    map_elements<T>(
+        context, y.size(), y.data<T>(), [](auto x) { return mish(x); }, static_cast<const T*>(in["x"].data<T>()));
     return {};
   }
 };

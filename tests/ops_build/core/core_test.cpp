@@ -110,7 +110,8 @@ TEST(Binding, NamesTheInputTheExpectationAndWhatCame) {
   std::vector<float> data(12);
   std::vector<std::int32_t> whole(12);
   const std::vector<std::int64_t> good{4, 3}, short_rank{4}, wrong{4, 2};
-  const Tensor a = view(data, good, DType::f32), flat = view(data, short_rank, DType::f32), w = view(data, wrong, DType::f32);
+  const Tensor a = view(data, good, DType::f32), flat = view(data, short_rank, DType::f32),
+               w = view(data, wrong, DType::f32);
   const Tensor other = view(whole, short_rank, DType::i32);
   std::vector<double> doubles(12);
   const Tensor d = view(doubles, good, DType::f64);
@@ -124,13 +125,16 @@ TEST(Binding, NamesTheInputTheExpectationAndWhatCame) {
   EXPECT_EQ(bound(signature, {&flat}, binding).message(), "input 'a': expected T[n, 3], got f32[4]");
   EXPECT_EQ(bound(signature, {&w}, binding).message(), "input 'a': expected T[n, 3], got f32[4, 2]");
   EXPECT_EQ(bound(signature, {&a, &other}, binding).message(), "input 'b': expected T[m] with T = f32, got i32[4]");
-  EXPECT_EQ(bound(signature, {&d}, binding).message(), "input 'a': expected T[n, 3] with T one of f32, i32, got f64[4, 3]");
+  EXPECT_EQ(bound(signature, {&d}, binding).message(),
+            "input 'a': expected T[n, 3] with T one of f32, i32, got f64[4, 3]");
 }
 
 TEST(Attributes_, AreCheckedAndDefaulted) {
-  const Signature signature = parse_signature("X(a: f32[n]; k: int, m: float[3]=[1,2,3], c: {one|two}=two) -> (y: f32[n])");
+  const Signature signature =
+      parse_signature("X(a: f32[n]; k: int, m: float[3]=[1,2,3], c: {one|two}=two) -> (y: f32[n])");
   Attributes attributes;
-  const auto make = [&](std::optional<AttributeValue> k, std::optional<AttributeValue> m, std::optional<AttributeValue> c) {
+  const auto make = [&](std::optional<AttributeValue> k, std::optional<AttributeValue> m,
+                        std::optional<AttributeValue> c) {
     return Attributes::make(signature, {k, m, c}, attributes).message();
   };
   EXPECT_EQ(make(AttributeValue(std::int64_t{5}), {}, {}), "");
@@ -157,7 +161,8 @@ TEST(ShapeInference, KeepsNamesAndNumbers) {
       "X(a: f32[n,3], q?: f32[m=n,3]; k: int=2) -> (y: f32[m,k], z: f32[n+1], v: f32[u<=n], w: f32[u])");
   std::vector<std::optional<SymbolicShape>> outputs;
   const auto infer = [&](SymbolicInput a, SymbolicInput q) { return infer_shapes(signature, {a, q}, {2}, outputs); };
-  const SymbolicInput named{true, SymbolicShape{{-1, "rows"}, {3, ""}}}, numbered{true, SymbolicShape{{7, ""}, {3, ""}}};
+  const SymbolicInput named{true, SymbolicShape{{-1, "rows"}, {3, ""}}},
+      numbered{true, SymbolicShape{{7, ""}, {3, ""}}};
   ASSERT_TRUE(infer(named, {}).ok());
   EXPECT_EQ((*outputs[0])[0].symbol, "rows");
   EXPECT_EQ((*outputs[0])[1].value, 2);
@@ -211,14 +216,16 @@ TEST(ParallelFor, CoversEachElementOnceAndPassesOnWhatIsThrown) {
     });
     for (const auto& times : seen) EXPECT_EQ(times.load(), 1);
   }
-  EXPECT_THROW(context.parallel_for(100, 1, [](std::int64_t, std::int64_t) { throw std::runtime_error("x"); }), std::runtime_error);
+  EXPECT_THROW(context.parallel_for(100, 1, [](std::int64_t, std::int64_t) { throw std::runtime_error("x"); }),
+               std::runtime_error);
 }
 
 struct Halves {
   template <typename T>
   Status operator()(Context&, const Inputs& in, const Attributes&, Outputs& out) const {
     OPGATE_RETURN_IF_ERROR(out.bind("v", in.size("n") / 2));
-    for (std::int64_t i = 0; i < in.size("n") / 2; ++i) out["y"].template data<T>()[i] = in["x"].template data<T>()[2 * i];
+    for (std::int64_t i = 0; i < in.size("n") / 2; ++i)
+      out["y"].template data<T>()[i] = in["x"].template data<T>()[2 * i];
     if (out.has("sum")) *out["sum"].template data<T>() = T{42};
     return {};
   }

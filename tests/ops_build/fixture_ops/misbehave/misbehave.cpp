@@ -4,7 +4,8 @@
 #include "core/op.h"
 
 OPGATE_OP(Misbehave,
-          "Misbehave(x: f32[n]; how: {throws|throws_in_pool|leaves_open|binds_too_much|asks_unknown|runs_out}) -> (y: f32[v<=n])",
+          "Misbehave(x: f32[n]; how: {throws|throws_in_pool|leaves_open|binds_too_much|asks_unknown|runs_out}) -> (y: "
+          "f32[v<=n])",
           "Breaks a rule.")
 
 namespace opgate::ops {

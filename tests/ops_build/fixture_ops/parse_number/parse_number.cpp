@@ -19,7 +19,8 @@ struct ParseNumberCpu {
                                std::to_string(end) + " at " + std::to_string(i));
       }
       std::int64_t value = 0;
-      const auto [stop, error] = std::from_chars(text + start, text + end, value, static_cast<int>(attributes.integer("base")));
+      const auto [stop, error] =
+          std::from_chars(text + start, text + end, value, static_cast<int>(attributes.integer("base")));
       const bool good = error == std::errc() && stop == text + end;
       out["value"].data<std::int64_t>()[i] = good ? value : 0;
       out["status"].data<std::int32_t>()[i] = good ? 0 : 1;

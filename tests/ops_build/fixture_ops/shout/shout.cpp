@@ -3,8 +3,9 @@
 
 #include "core/op.h"
 
-OPGATE_OP(Shout, "Shout(texts: str[...]; mark: str=\"!\", words: str[]=[], twice: bool=false, letters: {upper|lower}=upper) "
-                 "-> (shouted: str[...])",
+OPGATE_OP(Shout,
+          "Shout(texts: str[...]; mark: str=\"!\", words: str[]=[], twice: bool=false, letters: {upper|lower}=upper) "
+          "-> (shouted: str[...])",
           "Each text in capitals, then the words, then the mark.")
 
 namespace opgate::ops {
