@@ -77,11 +77,15 @@ class Gateway:
 
     def submit(self, model: LoadedModel, request: Request, done: Callable[[Request], None]) -> None:
         """Hands a request to its model; `done` may be called before this returns. Raises ServingError (OVERLOADED)."""
-        if self.running >= self.settings.max_concurrent_requests:
-            raise ServingError(Kind.OVERLOADED, f"{self.running} requests are under way, the limit")
-        self.running += 1
+        self._enter(model)
         request.done = done
         model.submit(request)
+
+    def _enter(self, model: LoadedModel) -> None:
+        if self.running >= self.settings.max_concurrent_requests:
+            model.statistics.failed(Kind.OVERLOADED.value, 0)
+            raise ServingError(Kind.OVERLOADED, f"{self.running} requests are under way, the limit")
+        self.running += 1
 
     def leave(self) -> None:
         """A submitted request was called back."""
@@ -91,9 +95,7 @@ class Gateway:
 
     async def infer(self, model: LoadedModel, request: Request) -> dict[str, Array]:
         """Submits and waits. Raises ServingError."""
-        if self.running >= self.settings.max_concurrent_requests:
-            raise ServingError(Kind.OVERLOADED, f"{self.running} requests are under way, the limit")
-        self.running += 1
+        self._enter(model)
         try:
             return await run(model.submit, request)
         finally:

@@ -245,7 +245,7 @@ class InferProtocol(HttpToolsProtocol):
     def _take(self) -> bool:
         """Starts an InferCycle where the request can go the short way."""
         parser = self.parser
-        if parser.get_method() != b"POST":
+        if parser.get_method() != b"POST" or self.access_log:  # uvicorn's way writes the log
             return False
         route = self._routes.get(self.url) or self._route(self.url)
         previous: Any = self.cycle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,8 @@ from service.repository.ensembles import step_models
 from service.repository.loader import LoadedModel, load_config, load_ensemble, load_model, unavailable
 from service.repository.paths import model_names, version_numbers
 from service.settings import Settings
+
+_VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
 logger = logging.getLogger("opgate.repository")
 
@@ -109,12 +112,9 @@ class Catalog:
             if entry.versions:
                 return entry.versions[max(entry.versions)]
             raise unavailable(name, "; ".join(entry.reasons.values()) or "no version is loaded")
-        try:
-            number = int(version)
-        except ValueError:
-            raise ServingError(
-                Kind.INVALID, f"model '{name}': the version must be a number, got '{version[:40]}'"
-            ) from None
+        if not _VERSION.fullmatch(version):
+            raise ServingError(Kind.INVALID, f"model '{name}': the version must be a number, got '{version[:40]}'")
+        number = int(version)
         found = entry.versions.get(number)
         if found is not None:
             return found

@@ -97,8 +97,8 @@ def _batching(config: ModelConfig) -> Iterator[str]:
         yield "dynamic_batching with max_batch_size 0"
     if block.priority_levels or block.default_priority_level or block.priority_queue_policy:
         yield "dynamic_batching.priority_levels"
-    if block.preserve_ordering and sum(group.count or 1 for group in config.instance_group) > 1:
-        yield "dynamic_batching.preserve_ordering with more than one instance"
+    if block.preserve_ordering:
+        yield "dynamic_batching.preserve_ordering"
     if block.default_queue_policy.timeout_action != model_config_pb2.ModelQueuePolicy.REJECT:
         yield "dynamic_batching.default_queue_policy.timeout_action DELAY"
     for size in block.preferred_batch_size:

@@ -25,7 +25,7 @@ REFUSED = [
     ("dynamic_batching { priority_levels: 2 default_priority_level: 1 }", "dynamic_batching.priority_levels"),
     ("dynamic_batching { preferred_batch_size: [ 99 ] }", "preferred_batch_size 99"),
     ("dynamic_batching { default_queue_policy { timeout_action: DELAY } }", "timeout_action DELAY"),
-    ("dynamic_batching { preserve_ordering: true } instance_group [ { count: 2 } ]", "preserve_ordering"),
+    ("dynamic_batching { preserve_ordering: true }", "preserve_ordering"),
     (
         "optimization { execution_accelerators { gpu_execution_accelerator : [ { name : 'tensorrt' } ] } }",
         "accelerators",
