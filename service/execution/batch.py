@@ -9,6 +9,7 @@ from time import perf_counter_ns, thread_time_ns
 import numpy as np
 
 from service.errors import Kind, ServingError, internal, invalid
+from service.execution.cost import CostCurve
 from service.execution.request import Array, Request
 from service.execution.session import Session
 from service.execution.spec import BatchInputSpec, ModelSpec, TensorSpec
@@ -18,10 +19,12 @@ class Batch:
     """Requests that run together, and the times of the run. Filled by one thread, read by the loop afterwards."""
 
     __slots__ = (
-        "cpu_ns", "executions", "formed_ns", "infer_end_ns", "infer_start_ns", "on_loop", "requests", "rows", "wall_ns",
+        "cpu_ns", "executions", "formed_ns", "infer_end_ns", "infer_start_ns", "on_loop", "place", "requests", "rows",
+        "wall_ns",
     )  # fmt: skip
 
-    def __init__(self, requests: list[Request], rows: int) -> None:
+    def __init__(self, requests: list[Request], rows: int, place: CostCurve) -> None:
+        self.place = place  # what is known of the time of such a run
         self.requests = requests
         self.rows = rows
         self.formed_ns = perf_counter_ns()

@@ -131,7 +131,7 @@ class CostCurve:
 
 
 class Profile:
-    """The cost curves of one model, one for each input shape, the longest unused dropped first."""
+    """The cost curves of one model, one for each input shape, the oldest dropped first."""
 
     __slots__ = ("curves", "limit_ns")
 

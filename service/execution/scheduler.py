@@ -8,11 +8,12 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
+from itertools import islice
 from time import perf_counter_ns
 
 from service.errors import Kind, ServingError
 from service.execution.batch import Batch, execute
-from service.execution.cost import CostCurve, Profile
+from service.execution.cost import Profile
 from service.execution.policy import Choice, choose
 from service.execution.request import Request
 from service.execution.session import Session
@@ -93,10 +94,9 @@ class Scheduler:
             self._fail(request, ServingError(Kind.OVERLOADED, text))
             return
         self._set_deadline(request)
-        if self.spec.batching is None and not self._waiting:
-            batch = Batch([request], request.rows)
-            if self._start(batch):
-                return
+        alone = self.spec.batching is None and not self._waiting
+        if alone and self._start(self._form([request], request.rows)):
+            return
         self._enqueue(request)
         if self.spec.batching is not None and not self._flush_due:
             # Once per turn of the loop, so that all that the sockets held by then can share a batch.
@@ -148,66 +148,80 @@ class Scheduler:
         while len(self._lines) > len(blocked):
             key = min((k for k in self._lines if k not in blocked), key=lambda k: self._lines[k][0].received_ns)
             line = self._lines[key]
-            if not self._drop_dead(key, line):
+            if self._drop_dead(key, line):
                 continue
-            curve = self._curve(line[0])
-            choice = self._choose(line, curve)
+            choice = self._choose(line)
             if not choice.requests:
                 wake_ns = min(wake_ns or choice.wake_ns, choice.wake_ns)
                 blocked.add(key)
                 continue
-            if not self._idle and not curve.cheap(choice.rows):
+            batch = self._form(list(islice(line, choice.requests)), choice.rows)
+            if not self._start(batch, lambda key=key, n=choice.requests: self._take(key, n)):  # type: ignore[misc]
                 blocked.add(key)
-                continue
-            batch = Batch([line.popleft() for _ in range(choice.requests)], choice.rows)
-            self._waiting -= choice.requests
-            if not line:
-                del self._lines[key]
-            self._start(batch)
         self.statistics.pending = self._waiting
         if wake_ns:
             delay = max(0, wake_ns - perf_counter_ns()) / 1e9
             self._timer = asyncio.get_running_loop().call_later(delay, self._flush)
+        self._rested()
 
-    def _choose(self, line: deque[Request], curve: CostCurve) -> Choice:
+    def _take(self, key: Hashable, count: int) -> None:
+        line = self._lines[key]
+        for _ in range(count):
+            line.popleft()
+        self._waiting -= count
+        if not line:
+            del self._lines[key]
+
+    def _choose(self, line: deque[Request]) -> Choice:
         if self.spec.batching is None:
             return Choice(1, line[0].rows, 0)
+        curve = self._profile.curve(line[0].key)
         return choose(line, self.spec.batching, self.spec.max_batch_size, curve, perf_counter_ns())
 
     def _drop_dead(self, key: Hashable, line: deque[Request]) -> bool:
-        """Removes requests at the head that nobody waits for any more. Returns whether any are left."""
+        """Removes those that nobody waits for any more from the next batch's candidates. Returns whether any were."""
         now = perf_counter_ns()
-        while line:
-            request = line[0]
-            if not request.cancelled and not 0 < request.deadline_ns < now:
-                return True
+        near = list(islice(line, max(1, self.spec.max_batch_size)))
+        dead = [r for r in near if r.cancelled or 0 < r.deadline_ns < now]
+        if not dead:
+            return False
+        for _ in near:
             line.popleft()
-            self._waiting -= 1
+        line.extendleft(r for r in reversed(near) if r not in dead)
+        if not line:
+            del self._lines[key]
+        self._waiting -= len(dead)
+        for request in dead:
             if request.cancelled:
                 self._fail(request, ServingError(Kind.CANCELED, "the client left"))
             else:
                 waited = (now - request.received_ns) // 1000
                 text = f"the request's timeout ran out: it waited {waited} us for model '{self.spec.name}'"
                 self._fail(request, ServingError(Kind.DEADLINE, text))
-        self._lines.pop(key, None)
-        return False
+        return True
 
-    def _curve(self, request: Request) -> CostCurve:
-        if request.weight:
-            # Twice the ragged elements a row, another cost: classes by powers of two.
-            return self._profile.curve((request.key, (request.weight // request.rows).bit_length()))
-        return self._profile.curve(request.key)
+    def _form(self, requests: list[Request], rows: int) -> Batch:
+        key = requests[0].key
+        weight = sum(request.weight for request in requests)
+        # Twice the ragged elements, another time: whether a run fits the loop is learnt by powers of two of them.
+        place = self._profile.curve((key, weight.bit_length()) if weight else key)
+        return Batch(requests, rows, place)
 
-    def _start(self, batch: Batch) -> bool:
-        """Runs a batch on the loop where that is cheap, else hands it to an idle instance. False if none is."""
-        if self._curve(batch.requests[0]).cheap(batch.rows):
-            batch.on_loop = True
+    def _start(self, batch: Batch, taken: Callable[[], None] | None = None) -> bool:
+        """Runs a batch on the loop where that is cheap, else hands it to an idle instance. False if none is.
+
+        `taken` is called before anything runs.
+        """
+        batch.on_loop = batch.place.cheap(batch.rows)
+        if not batch.on_loop and not self._idle:
+            return False
+        if taken is not None:
+            taken()
+        if batch.on_loop:
             self._execute(batch)
             self._complete(batch)
-            return True
-        if not self._idle:
-            return False
-        self._idle.pop().start(batch, asyncio.get_running_loop())
+        else:
+            self._idle.pop().start(batch, asyncio.get_running_loop())
         return True
 
     def _execute(self, batch: Batch) -> None:
@@ -219,6 +233,9 @@ class Scheduler:
         if self._lines:
             self._flush()
         self._complete(batch)
+        self._rested()
+
+    def _rested(self) -> None:
         if self._rest is not None and self._at_rest():
             self._rest.set()
 
@@ -226,7 +243,9 @@ class Scheduler:
         now = perf_counter_ns()
         requests = batch.requests
         if batch.executions == 1:
-            self._curve(requests[0]).record(batch.rows, batch.wall_ns, batch.cpu_ns, batch.on_loop)
+            shape = self._profile.curve(requests[0].key)
+            for curve in (shape,) if shape is batch.place else (shape, batch.place):
+                curve.record(batch.rows, batch.wall_ns, batch.cpu_ns, batch.on_loop)
         statistics = self.statistics
         statistics.executed(
             batch.rows,
