@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,5 +14,7 @@ def silent(line: str) -> None:
 
 @pytest.fixture(scope="session")
 def library() -> Path:
-    """The op library, built if need be."""
+    """The op library, built if need be; OPGATE_OPS_LIBRARY names another build."""
+    if said := os.environ.get("OPGATE_OPS_LIBRARY"):
+        return Path(said)
     return build(BuildOptions(), silent)[0]

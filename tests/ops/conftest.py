@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,8 @@ from ops_build.case import Array, Case
 from ops_build.onnx_model import one_node_model
 from ops_build.table import read_table
 
-BUILT = Path(__file__).parents[2] / "build" / "ops" / "libopgate_onnxruntime.so"
-
 #: run_op(name, inputs, attributes) -> the op's outputs in their order; an input that is None is left out.
 RunOp = Callable[..., list[Array]]
-
-
-@pytest.fixture(scope="session")
-def library() -> Path:
-    """The op library: OPGATE_OPS_LIBRARY, or what `opgate build` has written."""
-    library = Path(os.environ.get("OPGATE_OPS_LIBRARY", BUILT))
-    if not library.is_file():
-        pytest.skip(f"{library} is missing: run `opgate build`")
-    return library
 
 
 @pytest.fixture(scope="session")

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.service.onnx_models import batching, double, identity, pick, ragged_sum, write_config
+from tests.system.running import running
 
-ROOT = Path(__file__).resolve().parents[2]
 TYPES = [
     "BOOL",
     "UINT8",
@@ -40,51 +33,6 @@ ensemble_scheduling { step [
   { model_name: "double" model_version: -1 input_map { key: "x" value: "mid" } output_map { key: "y" value: "y" } } ] }"""
 
 
-class Server:
-    """`opgate serve` as a process; ports are read from its log."""
-
-    def __init__(self, repository, *options, env=None):
-        command = [sys.executable, "-m", "opgate", "serve", "--model-repository", str(repository)]
-        command += ["--http-port", "0", "--grpc-port", "0", *options]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
-        )
-        self.log = []
-        for line in self.process.stderr:
-            self.log.append(line)
-            record = json.loads(line) if line.startswith("{") else {}
-            if record.get("message") == "listening":
-                self.http, self.grpc = record["http_port"], record.get("grpc_port")
-                break
-        else:
-            raise RuntimeError("the server did not start:\n" + "".join(self.log))
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.http}"
-
-    def stop(self, seconds=30):
-        """SIGTERM; returns the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            status = self.process.wait(seconds)
-        finally:
-            self.process.kill()
-            self.log += self.process.stderr.readlines()
-            self.process.stderr.close()
-        return status
-
-
-@contextlib.contextmanager
-def running(repository, *options, env=None):
-    server = Server(repository, *options, env=env)
-    try:
-        yield server
-    finally:
-        server.stop()
-
-
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory):
     folder = tmp_path_factory.mktemp("repository")
@@ -103,7 +51,6 @@ def repository(tmp_path_factory):
 def server(repository):
     with running(repository, "--max-body-bytes", str(8 << 20)) as made:
         yield made
-        assert made.process.poll() is None, "the server died:\n" + "".join(made.log)
 
 
 def wait_until(condition, seconds=10.0):

@@ -1,45 +1,57 @@
-"""A real gateway in a process of its own."""
+"""A real gateway in a process of its own, on free ports."""
 
 from __future__ import annotations
 
+import json
 import os
+import queue
 import signal
-import socket
 import subprocess
 import sys
-import time
+import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-PROJECT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+class Server:
+    """`opgate serve`; its ports are read from its log, which a thread keeps reading so that it never blocks."""
 
+    def __init__(self, repository: Path, *options: str, env: Mapping[str, str] | None = None) -> None:
+        command = [sys.executable, "-m", "opgate", "serve", "--model-repository", str(repository)]
+        command += ["--http-port", "0", "--grpc-port", "0", *options]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
+        )
+        self.log: list[str] = []
+        listening: queue.SimpleQueue[dict[str, int] | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, args=(listening,), daemon=True)
+        self._reader.start()
+        record = listening.get(timeout=60)
+        if record is None:
+            raise RuntimeError("the server did not start:\n" + "".join(self.log))
+        self.http = record["http_port"]
+        self.grpc = record.get("grpc_port")
 
-@dataclass(frozen=True)
-class Gateway:
-    process: subprocess.Popen[bytes]
-    http_port: int
-    grpc_port: int
+    def _read(self, listening: queue.SimpleQueue[dict[str, int] | None]) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
+            record = json.loads(line) if line.startswith("{") else {}
+            if record.get("message") == "listening":
+                listening.put(record)
+        listening.put(None)
 
     @property
-    def http(self) -> str:
-        return f"127.0.0.1:{self.http_port}"
-
-    @property
-    def grpc(self) -> str:
-        return f"127.0.0.1:{self.grpc_port}"
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http}"
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=10) as answer:
-            return answer.read().decode()
+        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            return str(answer.read().decode())
 
     def metric(self, name: str, model: str) -> float:
         """The value of a metric of a model, as /metrics has it."""
@@ -48,28 +60,26 @@ class Gateway:
                 return float(line.rsplit(" ", 1)[1])
         raise KeyError(f"{name} of {model}")
 
+    def stop(self, seconds: float = 30) -> int:
+        """SIGTERM; returns the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(seconds)
+        finally:
+            self.process.kill()
+            self._reader.join(10)
+            assert self.process.stderr is not None
+            self.process.stderr.close()
+
 
 @contextmanager
-def running_gateway(repository: Path = PROJECT / "model_repository", **environment: str) -> Iterator[Gateway]:
-    """A gateway that is ready; ends it with SIGTERM and checks that it went in peace."""
-    http_port, grpc_port = free_port(), free_port()
-    command = [sys.executable, "-m", "opgate", "serve", "--model-repository", str(repository),
-               "--http-port", str(http_port), "--grpc-port", str(grpc_port)]  # fmt: skip
-    process = subprocess.Popen(command, env=os.environ | environment, cwd=PROJECT)
-    gateway = Gateway(process, http_port, grpc_port)
+def running(repository: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """A server that has loaded its repository; it must still live, and end in peace."""
+    server = Server(repository, *options, env=env)
     try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                gateway.get("/v2/health/ready")
-                break
-            except OSError as error:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError("the gateway did not get ready") from error
-                time.sleep(0.05)
-        yield gateway
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        yield server
+        assert server.process.poll() is None, "the server died:\n" + "".join(server.log)
     finally:
-        process.kill()
-        process.wait()
+        status = server.stop()
+    assert status == 0, "".join(server.log)

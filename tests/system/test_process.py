@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.service.onnx_models import batching, double
-from tests.system.conftest import ROOT, Server, running
+from tests.system.running import ROOT, Server, running
 from tests.system.test_http import Connection, error, infer_request, output
 
 

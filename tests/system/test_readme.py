@@ -19,9 +19,9 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from .running import PROJECT, Gateway, running_gateway
+from tests.system.running import ROOT, Server, running
 
-README = (PROJECT / "README.md").read_text()
+README = (ROOT / "README.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
@@ -38,22 +38,22 @@ def commands(beginning: str) -> list[str]:
 def run(command: str, **options: object) -> str:
     """A shell line with this interpreter's opgate in place of the virtual environment's."""
     line = command.replace(".venv/bin/opgate", f"{shlex.quote(sys.executable)} -m opgate")
-    finished = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=300, cwd=PROJECT, **options)
+    finished = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=300, cwd=ROOT, **options)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return finished.stdout
 
 
 @pytest.fixture(scope="module")
-def gateway(library: Path) -> Iterator[Gateway]:
-    with running_gateway() as running:
-        yield running
+def gateway(library: Path) -> Iterator[Server]:
+    with running(ROOT / "model_repository") as server:
+        yield server
 
 
-def test_the_curl_line(gateway: Gateway) -> None:
+def test_the_curl_line(gateway: Server) -> None:
     if not shutil.which("curl"):
         pytest.skip("there is no curl")
     (line,) = commands("curl")
-    answer = json.loads(run(line.replace("localhost:8000", gateway.http).replace("curl", "curl -s")))
+    answer = json.loads(run(line.replace("localhost:8000", f"127.0.0.1:{gateway.http}").replace("curl", "curl -s")))
     shown = json.loads(re.sub(r", \.\.\.", "", blocks("json")[0]))
     assert answer.keys() == shown.keys()
     assert answer["predictions"][0].keys() == shown["predictions"][0].keys()
@@ -61,11 +61,11 @@ def test_the_curl_line(gateway: Gateway) -> None:
     np.testing.assert_allclose(answer["predictions"][0]["box"], shown["predictions"][0]["box"], atol=2)
 
 
-def test_the_python_client(gateway: Gateway) -> None:
+def test_the_python_client(gateway: Server) -> None:
     (program,) = blocks("python")
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(program.replace("localhost:8000", gateway.http), "README.md", "exec"), {})
+        exec(compile(program.replace("localhost:8000", f"127.0.0.1:{gateway.http}"), "README.md", "exec"), {})
     assert printed.getvalue().strip() == program.strip().splitlines()[-1].split("# ")[1]
 
 
@@ -108,9 +108,9 @@ def test_an_op_of_ones_own(tmp_path: Path) -> None:
     (model.parent.parent / "config.pbtxt").write_text(
         'model_operations { op_library_filename: "libmy_ops_onnxruntime.so" }\n'
     )
-    with running_gateway(tmp_path / "models", OPGATE_OPS_PATH=str(library.parent)) as running:
+    with running(tmp_path / "models", env={"OPGATE_OPS_PATH": str(library.parent)}) as server:
         body = json.dumps({"inputs": [{"name": n, "datatype": "FP32", "shape": [2], "data": [1, 4]} for n in "ab"]})
-        command = ["curl", "-s", "--data", body, f"http://{running.http}/v2/models/clamp/infer"]
+        command = ["curl", "-s", "--data", body, f"{server.url}/v2/models/clamp/infer"]
         answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert answer["outputs"][0]["data"] == [2.0, 5.0]
 
@@ -119,11 +119,11 @@ def test_every_link_leads_somewhere() -> None:
     text = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)#]+)", text):
         if not target.startswith("http"):
-            assert (PROJECT / target).exists(), target
+            assert (ROOT / target).exists(), target
 
 
 def test_the_make_targets_exist() -> None:
-    makefile = (PROJECT / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
     for target in set(re.findall(r"(?:^|`)make (\w+)", README, re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-    assert os.access(PROJECT / ".ci" / "run", os.X_OK)
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
