@@ -7,7 +7,9 @@ python=${PYTHON:-python3}
 missing=""
 need() { missing="$missing $1"; }
 has() { command -v "$1" >/dev/null 2>&1; }
-header() { printf '#include <%s>\n' "$2" | "${CXX:-g++}" -x c++ -E -include cstdio - >/dev/null 2>&1 || need "$1"; }
+# CXX may hold arguments: ccache g++.
+has_compiler() { has ${CXX:-g++}; }
+header() { printf '#include <%s>\n' "$2" | ${CXX:-g++} -x c++ -E -include cstdio - >/dev/null 2>&1 || need "$1"; }
 
 case $1 in
 venv)
@@ -15,9 +17,9 @@ venv)
   "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 || need python3-venv
   ;;
 serve | test)
-  has "${CXX:-g++}" || need g++
+  has_compiler || need g++
   has cmake || need cmake
-  if has "${CXX:-g++}"; then
+  if has_compiler; then
     header libjpeg-dev jpeglib.h
     header libpng-dev png.h
   else
@@ -26,7 +28,7 @@ serve | test)
   fi
   if [ "$1" = test ]; then
     has ninja || need ninja-build
-    if has "${CXX:-g++}"; then header libgtest-dev gtest/gtest.h; else need libgtest-dev; fi
+    if has_compiler; then header libgtest-dev gtest/gtest.h; else need libgtest-dev; fi
   fi
   ;;
 *)

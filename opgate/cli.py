@@ -51,6 +51,8 @@ def build(
         options = builder.out_of_tree(folder, output, domain) if folder else builder.BuildOptions()
         if output:
             options = replace(options, output=output.resolve())
+        elif sanitize:  # never in the place of what is served
+            options = replace(options, output=options.output.parent / "sanitized")
         builder.build(replace(options, arch=arch, sanitize=sanitize), log)
     except (builder.BuildError, HeadersNotFound) as error:
         raise _fail(error) from None
@@ -73,7 +75,10 @@ def ops(library: Library = None) -> None:
     """Print the op table: signatures, dtypes and devices."""
     from ops_build.report import print_table
 
-    print_table(_library(library))
+    try:
+        print_table(_library(library))
+    except (OSError, ValueError) as error:
+        raise _fail(error) from None
 
 
 @app.command()
@@ -85,7 +90,11 @@ def verify(
     """Run every case of every op on every engine present and print the matrix. Ends with 1 when a cell is red."""
     from ops_build.report import verify_and_print
 
-    if not verify_and_print(_library(library), folder, names or []):
+    try:
+        green = verify_and_print(_library(library), folder, names or [])
+    except (OSError, ValueError) as error:
+        raise _fail(error) from None
+    if not green:
         raise typer.Exit(1)
 
 

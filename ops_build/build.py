@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,11 +67,27 @@ def out_of_tree(folder: Path, output: Path | None = None, domain: str | None = N
 
 def build(options: BuildOptions, log: Log) -> list[Path]:
     """Compiles for every engine whose headers are there; returns the libraries. Raises BuildError."""
-    for tool, package in (("cmake", "cmake"), (os.environ.get("CXX", "g++"), "g++")):
+    for tool, package in (("cmake", "cmake"), (shlex.split(os.environ.get("CXX", "g++"))[0], "g++")):
         if not shutil.which(tool):
             raise BuildError(f"{tool} is not installed. On Debian or Ubuntu: apt-get install {package}")
-    headers = find_onnxruntime_headers(PROJECT / "build" / "toolchain", log)
+    toolchain = PROJECT / "build" / "toolchain"
+    with _locked(toolchain):
+        headers = find_onnxruntime_headers(toolchain, log)
     log(f"ONNX Runtime headers: {headers.include} (from {headers.origin})")
+    with _locked(options.output):
+        return _build(options, headers, log)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Holds a folder for this process: another build waits."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _build(options: BuildOptions, headers: Headers, log: Log) -> list[Path]:
     work = options.output / "cmake"
     _configure(options, headers, work)
     log(f"compiling {', '.join(str(folder) for folder in options.ops)} for onnxruntime on cpu")
@@ -86,7 +105,9 @@ def _targets(options: BuildOptions) -> list[str]:
 
 def _configure(options: BuildOptions, headers: Headers, work: Path) -> None:
     work.mkdir(parents=True, exist_ok=True)
-    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    cache = work / "CMakeCache.txt"
+    # A cache keeps the generator that it was made with, also when another gets installed, and its source folder.
+    generator = ["-G", "Ninja"] if not cache.exists() and shutil.which("ninja") else []
     definitions = {
         "CMAKE_BUILD_TYPE": options.build_type,
         "OPGATE_OPS_DIRS": ";".join(str(folder) for folder in options.ops),
@@ -99,6 +120,10 @@ def _configure(options: BuildOptions, headers: Headers, work: Path) -> None:
     arguments = [f"-D{name}={value}" for name, value in definitions.items()] + [f"-D{d}" for d in options.definitions]
     command = ["cmake", "-S", str(options.source), "-B", str(work), *generator, *arguments]
     finished = subprocess.run(command, capture_output=True, text=True)
+    if finished.returncode and cache.exists():
+        cache.unlink()
+        shutil.rmtree(work / "CMakeFiles", ignore_errors=True)
+        finished = subprocess.run(command, capture_output=True, text=True)
     if finished.returncode:
         raise BuildError(f"cmake could not configure the build:\n{finished.stdout}{finished.stderr}")
 

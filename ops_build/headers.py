@@ -13,9 +13,14 @@ import subprocess
 import tarfile
 import tempfile
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
+from subprocess import SubprocessError
+from tarfile import TarError
 
 HEADER = "onnxruntime_c_api.h"
 RELEASE = "1.22.0"
@@ -55,7 +60,7 @@ def find_onnxruntime_headers(cache: Path, log: Log) -> Headers:
         log(f"ONNX Runtime headers: trying {name}")
         try:
             fetch(cache)
-        except (OSError, subprocess.SubprocessError, tarfile.TarError) as error:
+        except (OSError, EOFError, HTTPException, StopIteration, SubprocessError, TarError, zlib.error) as error:
             tried.append(f"{name}: {_reason(error)}")
             continue
         if found := _below(cache):
@@ -107,9 +112,20 @@ def _fetch_debian_package(cache: Path) -> None:
         for command in (["update"], ["download", "libonnxruntime-dev"]):
             subprocess.run([*apt, *command], cwd=root, check=True, capture_output=True, text=True, timeout=300)
         package = next(root.glob("libonnxruntime-dev*.deb"))
-        target = cache / "debian"
-        target.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["dpkg", "-x", str(package), str(target)], check=True, capture_output=True, text=True)
+        with _complete(cache / "debian") as target:
+            subprocess.run(["dpkg", "-x", str(package), str(target)], check=True, capture_output=True, text=True)
+
+
+@contextmanager
+def _complete(folder: Path) -> Iterator[Path]:
+    """A folder to fill that becomes `folder` once it is full: what breaks off leaves nothing behind."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".partial-") as temporary:
+        filled = Path(temporary) / folder.name
+        filled.mkdir()
+        yield filled
+        shutil.rmtree(folder, ignore_errors=True)
+        filled.rename(folder)
 
 
 def _copy_sources(target: Path) -> None:
@@ -131,9 +147,7 @@ def _copy_sources(target: Path) -> None:
 def _fetch_archive(cache: Path) -> None:
     """Unpacks the headers of a release archive; OPGATE_ONNXRUNTIME_ARCHIVE names another address."""
     address = os.environ.get("OPGATE_ONNXRUNTIME_ARCHIVE", ARCHIVE)
-    target = cache / "release"
-    target.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile() as archive:
+    with tempfile.TemporaryFile() as archive, _complete(cache / "release") as target:
         with urllib.request.urlopen(address, timeout=60) as response:
             shutil.copyfileobj(response, archive)
         archive.seek(0)

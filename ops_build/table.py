@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +112,7 @@ class SignatureError(ValueError):
 def read_table(library: Path) -> list[Op]:
     """The ops of a compiled op library, sorted by name. Raises ValueError where the library states an op wrongly and
     OSError where it can't be loaded."""
-    table = json.loads(_function(library, "opgate_table")())
+    table = _call(library, "opgate_table")
     if table["errors"]:
         raise ValueError(f"{library.name}: " + "; ".join(table["errors"]))
     return [_op(table["domain"], entry) for entry in table["ops"]]
@@ -118,17 +120,20 @@ def read_table(library: Path) -> list[Op]:
 
 def parse_signature(library: Path, text: str) -> Op:
     """A signature parsed by the core that `library` carries. Raises SignatureError."""
-    parsed = json.loads(_function(library, "opgate_parse_signature", ctypes.c_char_p)(text.encode()))
+    parsed = _call(library, "opgate_parse_signature", text.encode())
     if "error" in parsed:
         raise SignatureError(parsed["error"], parsed["column"])
     return _op("", {**parsed, "doc": "", "since_version": 1, "devices": []})
 
 
-def _function(library: Path, name: str, *argument_types: Any) -> Any:
-    function = getattr(ctypes.CDLL(str(library.resolve())), name)
-    function.restype = ctypes.c_char_p
-    function.argtypes = argument_types
-    return function
+def _call(library: Path, name: str, *arguments: bytes) -> Any:
+    """The JSON that an exported function of the library returns. A copy is loaded: the loader knows a library by its
+    path, and would give the old one after a rebuild."""
+    with tempfile.TemporaryDirectory() as folder:
+        function = getattr(ctypes.CDLL(shutil.copy(library, folder)), name)
+        function.restype = ctypes.c_char_p
+        function.argtypes = [ctypes.c_char_p] * len(arguments)
+        return json.loads(function(*arguments).decode(errors="replace"))
 
 
 def _op(domain: str, entry: Mapping[str, Any]) -> Op:

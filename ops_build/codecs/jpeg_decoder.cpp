@@ -66,8 +66,8 @@ class JpegDecoder final : public Decoder {
     return status;
   }
 
-  /// The entropy decoder has looked for what follows the last block: an end that is missing was found there.
-  DecodeStatus finish() override { return DecodeStatus::good; }
+  /// Looks for the end of the picture: the entropy decoder has read that far only where it ran dry.
+  DecodeStatus finish() override { return checked(guarded_finish()); }
 
  private:
   // The only methods with a setjmp. They hold no local that changes after it.
@@ -91,6 +91,12 @@ class JpegDecoder final : public Decoder {
   DecodeStatus guarded_read_row(std::uint8_t* row) {
     if (setjmp(jump_)) return status_;
     return jpeg_read_scanlines(&cinfo_, &row, 1) == 1 ? DecodeStatus::good : DecodeStatus::corrupt;
+  }
+
+  DecodeStatus guarded_finish() {
+    if (setjmp(jump_)) return status_;
+    jpeg_finish_decompress(&cinfo_);
+    return DecodeStatus::good;
   }
 
   DecodeStatus checked(DecodeStatus status) const {

@@ -18,7 +18,7 @@ struct TypeLists {
 
   static constexpr TypeLists of(std::string_view text) {
     TypeLists lists;
-    std::size_t at = text.find_first_not_of(" \t\n");
+    std::size_t at = text.find_first_not_of(kSpace);
     if (at == std::string_view::npos || text[at] != '<') return lists;
     bool in_types = false;
     std::size_t word = ++at;
@@ -38,10 +38,11 @@ struct TypeLists {
   }
 
  private:
+  static constexpr std::string_view kSpace = " \t\n\r\v\f";
+
   static constexpr std::string_view trim(std::string_view word) {
-    while (!word.empty() && (word.front() == ' ' || word.front() == '\n')) word.remove_prefix(1);
-    while (!word.empty() && (word.back() == ' ' || word.back() == '\n')) word.remove_suffix(1);
-    return word;
+    const std::size_t first = word.find_first_not_of(kSpace), last = word.find_last_not_of(kSpace);
+    return first == std::string_view::npos ? std::string_view() : word.substr(first, last + 1 - first);
   }
 };
 

@@ -178,7 +178,12 @@ Status bind_defaults(const Signature& signature, const InputPointers& inputs, Bi
     if (!input.optional || (i < inputs.size() && inputs[i])) continue;
     for (const InputDim& dim : input.dims) {
       if (dim.kind != InputDim::Kind::name || dim.default_value.empty() || binding.sizes[dim.slot] >= 0) continue;
-      OPGATE_RETURN_IF_ERROR(evaluate(signature, dim.default_value[0], binding, binding.sizes[dim.slot]));
+      std::int64_t& size = binding.sizes[dim.slot];
+      OPGATE_RETURN_IF_ERROR(evaluate(signature, dim.default_value[0], binding, size));
+      if (size < 0) {
+        return Status::invalid("size '" + signature.slots[dim.slot].name + "' is " + std::to_string(size) +
+                               " for these inputs");
+      }
     }
   }
   return {};

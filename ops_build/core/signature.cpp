@@ -114,7 +114,9 @@ class Lexer {
     }
     const char c = text_[at_];
     if (std::string_view("<>()[]{},;:|?*=+-/%").find(c) == std::string_view::npos) {
-      fail(column, "unexpected character " + quoted(std::string_view(&c, 1)));
+      std::size_t end = at_ + 1;  // of the whole UTF-8 sequence
+      while (end < text_.size() && (static_cast<unsigned char>(text_[end]) & 0xc0) == 0x80) ++end;
+      fail(column, "unexpected character " + quoted(text_.substr(at_, end - at_)));
     }
     ++at_;
     return std::string(1, c);
@@ -260,6 +262,7 @@ class Parser {
     if (accept("...")) {
       check_single_ellipsis(input.dims, column);
       input_ellipsis_ = true;
+      if (!input.optional) required_ellipsis_ = true;
     } else if (peek().kind == Token::Kind::identifier && (at(",", 1) || at("]", 1) || at("=", 1))) {
       const Token name = take();
       dim.kind = InputDim::Kind::name;
@@ -318,6 +321,8 @@ class Parser {
     if (accept("...")) {
       check_single_ellipsis(output.dims, column);
       if (!input_ellipsis_) fail(column, "'...' in an output needs a '...' in an input");
+      if (!required_ellipsis_)
+        fail(column, "'...' is unknown when the optional input is absent: a required input must have it");
     } else if (peek().kind == Token::Kind::identifier && at("<=", 1)) {
       const Token name = take();
       take();
@@ -352,7 +357,9 @@ class Parser {
     return left;
   }
 
-  static Expr binary(Expr::Kind kind, Expr left, Expr right, int column) {
+  Expr binary(Expr::Kind kind, Expr left, Expr right, int column) {
+    // A chain makes a tree as deep as it is long, and whoever walks it recurses.
+    if (++operators_ > 256) fail(column, "more than 256 operators in a signature");
     Expr expr;
     expr.kind = kind;
     expr.column = column;
@@ -450,12 +457,13 @@ class Parser {
     expect("]");
   }
 
-  static std::int64_t integer(const Token& token) {
+  static std::int64_t integer(const Token& token, bool negative = false) {
+    const std::string text = (negative ? "-" : "") + token.text;
     std::int64_t value = 0;
-    const char* end = token.text.data() + token.text.size();
-    const auto [stop, error] = std::from_chars(token.text.data(), end, value);
-    if (error == std::errc::result_out_of_range) fail(token.column, token.text + " does not fit 64 bits");
-    if (error != std::errc() || stop != end) fail(token.column, "expected an integer, got " + quoted(token.text));
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    if (error == std::errc::result_out_of_range) fail(token.column, text + " does not fit 64 bits");
+    if (error != std::errc() || stop != end) fail(token.column, "expected an integer, got " + quoted(text));
     return value;
   }
 
@@ -480,7 +488,7 @@ class Parser {
     switch (attribute.kind) {
       case Attribute::Kind::integer:
         if (token.kind != Token::Kind::number) wrong();
-        return negative ? -integer(token) : integer(token);
+        return integer(token, negative);
       case Attribute::Kind::number:
         if (token.kind != Token::Kind::number) wrong();
         return negative ? -number(token) : number(token);
@@ -552,7 +560,7 @@ class Parser {
       for (const OutputDim& dim : output.dims) {
         if (dim.kind == OutputDim::Kind::ellipsis) continue;
         check_names(dim.expr, dim.kind == OutputDim::Kind::expr);
-        if (!output.optional) check_always_bound(dim.expr);
+        check_always_bound(dim.expr);
       }
     }
   }
@@ -615,7 +623,8 @@ class Parser {
     for (const Expr& operand : expr.operands) check_names(operand, kernel_sizes);
   }
 
-  /// A name that only optional inputs bind, with no default, can't stand in a required output.
+  /// A name that only optional inputs bind, with no default, can't stand in an output: it would be unknown without
+  /// them.
   void check_always_bound(const Expr& expr) const {
     if (expr.kind == Expr::Kind::name && signature_.slots[expr.slot].kind == Slot::Kind::dim) {
       const bool always = std::ranges::any_of(
@@ -645,12 +654,14 @@ class Parser {
   std::vector<Token> tokens_;
   std::size_t at_ = 0;
   int depth_ = 0;
+  int operators_ = 0;
   Signature signature_;
   std::vector<int> variable_columns_;
   std::vector<BoundByInput> bound_by_inputs_;
   std::set<int> kernel_bound_;
   std::set<std::string> claimed_;
   bool input_ellipsis_ = false;
+  bool required_ellipsis_ = false;
 };
 
 }  // namespace

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from ops_build import headers
 from ops_build.build import BuildError, BuildOptions, build, out_of_tree, sha256
 from ops_build.headers import HEADER, HeadersNotFound, find_onnxruntime_headers
+from ops_build.table import read_table
 from tests.conftest import silent
 
 
@@ -86,6 +89,46 @@ def test_a_second_build_rebuilds_nothing(library: Path) -> None:
     build(BuildOptions(), lines.append)
     assert library.stat().st_mtime_ns == before
     assert not any("Building" in line for line in lines)
+
+
+def test_a_build_goes_on_where_another_generator_was_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "ops" / "nothing"
+    source.mkdir(parents=True)
+    (source / "nothing.cpp").write_text("")
+    options = out_of_tree(source.parent, domain="nothing")
+    which = shutil.which
+    with monkeypatch.context() as without_ninja:
+        without_ninja.setattr("ops_build.build.shutil.which", lambda tool: None if tool == "ninja" else which(tool))
+        build(options, silent)
+    build(options, silent)
+    moved = tmp_path / "moved"
+    source.parent.rename(moved)
+    assert build(out_of_tree(moved, domain="nothing"), silent)[0].is_file()
+
+
+def test_the_table_of_a_rebuilt_library_is_read_anew(library: Path, fixture_library: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "lib.so"
+    shutil.copy(library, copy)
+    first = [op.name for op in read_table(copy)]
+    shutil.copy(fixture_library, copy)
+    assert first != [op.name for op in read_table(copy)] == [op.name for op in read_table(fixture_library)]
+
+
+def test_an_archive_that_breaks_off_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system: None
+) -> None:
+    include = fake_header(tmp_path / "onnxruntime" / "include")
+    (include / "big.h").write_bytes(os.urandom(100_000))
+    with tarfile.open(tmp_path / "whole.tgz", "w:gz") as archive:
+        archive.add(include.parent, "onnxruntime")
+    (tmp_path / "half.tgz").write_bytes((tmp_path / "whole.tgz").read_bytes()[:60_000])
+    monkeypatch.setattr(headers.shutil, "which", lambda tool: None)
+    monkeypatch.setenv("OPGATE_ONNXRUNTIME_ARCHIVE", (tmp_path / "half.tgz").as_uri())
+    for _ in range(2):
+        with pytest.raises(HeadersNotFound):
+            find_onnxruntime_headers(tmp_path / "cache", silent)
+    monkeypatch.setenv("OPGATE_ONNXRUNTIME_ARCHIVE", (tmp_path / "whole.tgz").as_uri())
+    assert find_onnxruntime_headers(tmp_path / "cache", silent).origin == "the release archive"
 
 
 def test_out_of_tree_folders_are_checked(tmp_path: Path) -> None:

@@ -68,6 +68,13 @@ def test_attributes_and_defaults_are_read(library: Path) -> None:
     assert op.attributes[5].length == 2
 
 
+def test_the_ends_of_the_integers_are_defaults(library: Path) -> None:
+    op = parse_signature(
+        library, "X(a: f32[n]; low: int=-9223372036854775808, high: int=9223372036854775807) -> (y: f32[n])"
+    )
+    assert [attribute.default for attribute in op.attributes] == [-(2**63), 2**63 - 1]
+
+
 def test_expressions_bind_as_in_arithmetic(library: Path) -> None:
     op = parse_signature(library, "E(x: f32[n,m]) -> (y: f32[n+2*m-1, (n+2)*m, n/2/3, min(n, max(m, 4)) % 5])")
     assert [dim["expr"] for dim in op.outputs[0].dims] == [
@@ -119,6 +126,14 @@ BAD = [
     ("X(a: f32[n], k: i64[]) -> (y: f32[k])", 35, "input 'k' is used as a size and is not a required 'const'"),
     ("X(a: f32[99999999999999999999]) -> (y: f32[3])", 10, "does not fit 64 bits"),
     ("X(a: f32[2^n]) -> (y: f32[3])", 11, "unexpected character '^'"),
+    ("X(a: f32[n]) -> (y: f32[v≤n])", 26, "unexpected character '≤'"),
+    ("X(a: f32[n], b?: f32[...,n]) -> (y: f32[...,n])", 41, "'...' is unknown when the optional input is absent"),
+    (
+        "X(a: f32[n], b?: f32[k]) -> (y: f32[n], z?: f32[k])",
+        49,
+        "size 'k' is unknown when the optional input is absent",
+    ),
+    ("X(a: f32[n" + "+n" * 300 + "]) -> (y: f32[3])", 523, "more than 256 operators"),
     ('X(a: f32[n]; s: str="open) -> (y: f32[n])', 21, "a string that does not end"),
     ('X(a: f32[n]; s: str="\\q") -> (y: f32[n])', 22, "unknown escape"),
     ("X(a: f32[pow(2,3)]) -> (y: f32[3])", 10, "expected min, max or ceildiv, got 'pow'"),

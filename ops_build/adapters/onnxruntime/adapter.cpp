@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint32_t kApiVersion = 17;
 
-const OrtApi* api = nullptr;  // set once, by the first RegisterCustomOps
+const OrtApi* api = nullptr;  // set once, by the first RegisterCustomOps, before any other function here runs
 
 template <auto Release>
 struct Releaser {
@@ -156,6 +156,7 @@ class OrtEngine final : public Engine {
 
   ~OrtEngine() override {
     for (void* memory : scratch_) allocator_->Free(allocator_, memory);
+    if (allocator_) api->ReleaseAllocator(allocator_);
   }
 
   Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
@@ -534,7 +535,10 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* ORT_API_CALL Regist
                                 std::to_string(kApiVersion) + " or later, this is " + base->GetVersionString();
     return base->GetApi(1)->CreateStatus(ORT_FAIL, message.c_str());
   }
-  api = asked;
+  static const OrtApi* const first = api = asked;
+  if (first != asked) {
+    return asked->CreateStatus(ORT_FAIL, "the op library serves another ONNX Runtime of this process already");
+  }
   return guarded([&]() -> Status {
     OrtCustomOpDomain* domain = nullptr;
     OPGATE_RETURN_IF_ERROR(make_domain(&domain));
