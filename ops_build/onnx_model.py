@@ -21,7 +21,7 @@ from ops_build.table import DTYPES, Op
 OPSET = 18
 IR_VERSION = 10
 
-_ELEMENT_TYPES = {
+ELEMENT_TYPES = {
     "f16": TensorProto.FLOAT16,
     "bf16": TensorProto.BFLOAT16,
     "f32": TensorProto.FLOAT,
@@ -73,7 +73,7 @@ class _Graph:
         shape = list(array.shape) if static else [f"{name}_{axis}" for axis in range(array.ndim)]
         outside = "f32" if dtype == "bf16" else dtype
         self.feeds[name] = array.astype(np.float32) if dtype == "bf16" else array
-        self.inputs.append(helper.make_tensor_value_info(name, _ELEMENT_TYPES[outside], shape))
+        self.inputs.append(helper.make_tensor_value_info(name, ELEMENT_TYPES[outside], shape))
         if dtype != "bf16":
             return name
         self.nodes.append(helper.make_node("Cast", [name], [f"{name}_bf16"], to=TensorProto.BFLOAT16))
@@ -84,7 +84,7 @@ class _Graph:
         if dtype == "bf16":
             self.nodes.append(helper.make_node("Cast", [written], [name], to=TensorProto.FLOAT))
         outside = "f32" if dtype == "bf16" else dtype
-        self.outputs.append(helper.make_tensor_value_info(name, _ELEMENT_TYPES[outside], None))
+        self.outputs.append(helper.make_tensor_value_info(name, ELEMENT_TYPES[outside], None))
 
 
 def one_node_model(op: Op, case: Case, types: Mapping[str, str], *, static: bool = True) -> OneNodeModel:

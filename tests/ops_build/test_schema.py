@@ -1,0 +1,123 @@
+"""The ops as onnx.defs schemas: the checker knows them, and shape inference tells what a run gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from ops_build.build import PROJECT, SOURCE
+from ops_build.onnx_model import ELEMENT_TYPES, load_op_modules, numpy_types, one_node_model, run_reference
+from ops_build.schema import register, schema
+from ops_build.table import Op, read_table
+from ops_build.verify import op_folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(library: Path, fixture_library: Path) -> None:
+    register([*read_table(library), *read_table(fixture_library)])
+
+
+def sizes(value: onnx.ValueInfoProto) -> list[int | str]:
+    """Numbers and names; "" where inference made up a name for an unknown size."""
+    dims = value.type.tensor_type.shape.dim
+    return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param.split("unk__")[0] for dim in dims]
+
+
+def model_of(
+    nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], outputs: list[onnx.ValueInfoProto]
+) -> onnx.ModelProto:
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("fixture_ops", 1), helper.make_opsetid("opgate", 1)]
+    return helper.make_model(helper.make_graph(nodes, "g", inputs, outputs), opset_imports=opsets, ir_version=10)
+
+
+def infer(
+    nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], outputs: list[str]
+) -> dict[str, list[int | str]]:
+    model = model_of(nodes, inputs, [onnx.ValueInfoProto(name=name) for name in outputs])
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, check_type=True)
+    return {output.name: sizes(output) for output in inferred.graph.output}
+
+
+def test_inference_tells_what_the_reference_gives(library: Path) -> None:
+    tried = 0
+    for op in read_table(library):
+        modules = load_op_modules(op_folder(op, [SOURCE / "ops"]))
+        for types in op.type_choices():
+            for case in modules.cases(numpy_types(types)):
+                if case.error is not None or tried % 5:
+                    tried += 1
+                    continue
+                tried += 1
+                one = one_node_model(op, case, types)
+                for output in one.model.graph.output:
+                    output.ClearField("type")
+                inferred = onnx.shape_inference.infer_shapes(one.model, strict_mode=True, check_type=True)
+                expected = run_reference(op, modules.reference, case)
+                for tensor, output in zip(op.outputs, inferred.graph.output, strict=True):
+                    dtype = types.get(tensor.type, tensor.type)
+                    assert output.type.tensor_type.elem_type == ELEMENT_TYPES["f32" if dtype == "bf16" else dtype]
+                    actual = expected[tensor.name].shape
+                    assert len(sizes(output)) == len(actual)
+                    assert all(size in ("", given) for size, given in zip(sizes(output), actual, strict=True))
+    assert tried > 300
+
+
+def test_served_models_pass_the_full_check() -> None:
+    for file in sorted((PROJECT / "model_repository").glob("*/1/model.onnx")):
+        onnx.checker.check_model(onnx.load(file), full_check=True)
+
+
+def test_names_optional_inputs_and_kernel_sizes() -> None:
+    points = helper.make_tensor_value_info("points", TensorProto.FLOAT, ["n", 3])
+    query = helper.make_tensor_value_info("query", TensorProto.FLOAT, ["q", 3])
+    nodes = [
+        helper.make_node("NearestSum", ["points", "", "query"], ["sum", "count"], domain="fixture_ops"),
+        helper.make_node("NearestSum", ["points"], ["own"], domain="fixture_ops"),
+        helper.make_node("SumAll", ["sum", "sum"], ["both"], domain="fixture_ops"),
+        helper.make_node("KeepPositive", ["own"], ["values", "places"], domain="fixture_ops"),
+    ]
+    inferred = infer(nodes, [points, query], ["sum", "count", "own", "both", "values"])
+    assert inferred == {"sum": ["q"], "count": ["q"], "own": ["n"], "both": ["q"], "values": [""]}
+
+
+def test_expressions_and_attributes() -> None:
+    image = helper.make_tensor_value_info("image", TensorProto.UINT8, [6, 9])
+    row = helper.make_tensor_value_info("row", TensorProto.UINT8, [18])
+    times = helper.make_tensor_value_info("times", TensorProto.INT64, [])
+    node = helper.make_node("Patches", ["image", "row", "times"], ["grid", "tiled"], domain="fixture_ops", size=2)
+    assert infer([node], [image, row, times], ["grid", "tiled"]) == {"grid": [3, 5], "tiled": ["", 3]}
+
+
+def test_a_contradiction_names_the_op_and_the_input() -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
+    node = helper.make_node("KeepPositive", ["x"], ["values", "places"], domain="fixture_ops")
+    with pytest.raises(Exception, match=r"fixture_ops::KeepPositive: input 'x': expected rank 1, got shape \[2, 3\]"):
+        infer([node], [x], ["values"])
+
+
+def test_the_checker_refuses_a_missing_attribute_and_a_wrong_type() -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["v"])
+    with pytest.raises(onnx.checker.ValidationError, match="Required attribute 'how' is missing"):
+        onnx.checker.check_model(
+            model_of([helper.make_node("Misbehave", ["x"], ["y"], domain="fixture_ops")], [x], [y])
+        )
+    doubles = helper.make_tensor_value_info("x", TensorProto.DOUBLE, ["n"])
+    with pytest.raises(Exception, match=r"(?i)type"):
+        infer([helper.make_node("KeepPositive", ["x"], ["v", "p"], domain="fixture_ops")], [doubles], ["v"])
+
+
+def test_schemas_say_what_the_signature_says(op_named: Callable[[str], Op]) -> None:
+    made = schema(op_named("Shout"))
+    assert made.doc.startswith("Each text in capitals")
+    defaults = {name: helper.get_attribute_value(a.default_value) for name, a in made.attributes.items()}
+    assert defaults == {"mark": b"!", "words": b"", "twice": 0, "letters": b"upper"}
+    assert [str(parameter.option) for parameter in schema(op_named("NearestSum")).inputs] == [
+        "FormalParameterOption.Single", *["FormalParameterOption.Optional"] * 3,
+    ]  # fmt: skip
+    assert np.isclose(helper.get_attribute_value(schema(op_named("LeakyRelu")).attributes["alpha"].default_value), 0.01)
