@@ -58,16 +58,19 @@ def build(
         raise _fail(error) from None
 
 
-def _library(library: Path | None) -> Path:
-    from ops_build.build import DEFAULT_OUTPUT
+def _library(library: Path | None, folder: Path | None = None) -> Path:
+    """The library that is meant: the one said, else the one that was built for the op folders `folder`."""
+    from ops_build.build import BuildError, BuildOptions, built_library, out_of_tree
 
-    found = library or DEFAULT_OUTPUT / "libopgate_onnxruntime.so"
-    if not found.is_file():
-        raise _fail(FileNotFoundError(f"{found} is not there: run opgate build"))
-    return found
+    try:
+        return library or built_library(out_of_tree(folder) if folder else BuildOptions())
+    except BuildError as error:
+        raise _fail(error) from None
 
 
-Library = Annotated[Path | None, typer.Option(help="Op library; the one that `opgate build` wrote when left out.")]
+Library = Annotated[
+    Path | None, typer.Option(exists=True, help="Op library; the one that `opgate build` wrote when left out.")
+]
 
 
 @app.command()
@@ -91,7 +94,7 @@ def verify(
     from ops_build.report import verify_and_print
 
     try:
-        green = verify_and_print(_library(library), folder, names or [])
+        green = verify_and_print(_library(library, folder), folder, names or [])
     except (OSError, ValueError) as error:
         raise _fail(error) from None
     if not green:

@@ -78,6 +78,14 @@ def build(options: BuildOptions, log: Log) -> list[Path]:
         return _build(options, headers, log)
 
 
+def built_library(options: BuildOptions) -> Path:
+    """The library that a build with these options has written. Raises BuildError where there is none."""
+    library = options.output / f"lib{options.prefix}_onnxruntime.so"
+    if not library.is_file():
+        raise BuildError(f"{library} is not there: run opgate build")
+    return library
+
+
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Holds a folder for this process: another build waits."""

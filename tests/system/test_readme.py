@@ -22,6 +22,7 @@ from onnx import TensorProto, helper
 from tests.system.running import ROOT, Server, running
 
 README = (ROOT / "README.md").read_text()
+SIGNATURES = (ROOT / "docs" / "signatures.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
@@ -79,7 +80,8 @@ def test_the_table_and_the_matrix(library: Path) -> None:
     assert "ImagePreprocess(data: u8[total]" in " ".join(
         run("COLUMNS=200 " + commands(".venv/bin/opgate ops")[0]).split()
     )
-    assert " 0 failed" in run(commands(".venv/bin/opgate verify")[0] + " MyAdd LeakyRelu")
+    verify = next(line for line in commands(".venv/bin/opgate verify") if "--folder" not in line)
+    assert " 0 failed" in run(verify + " MyAdd LeakyRelu")
 
 
 def test_an_op_of_ones_own(tmp_path: Path) -> None:
@@ -102,6 +104,12 @@ def test_an_op_of_ones_own(tmp_path: Path) -> None:
     options.register_custom_ops_library(str(library))
     session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     assert session.run(None, {"a": np.array([1, 4], "f"), "b": np.array([2, 4], "f")})[0].tolist() == [3, 5]
+
+    for block in re.findall(r"```python\n(# clamp_add/.*?)```", SIGNATURES, re.DOTALL):
+        (tmp_path / "my_ops" / block.splitlines()[0].removeprefix("# ")).write_text(block)
+    verify = next(line for line in commands(".venv/bin/opgate verify") if "--folder" in line)
+    matrix = run(verify.replace("my_ops", str(tmp_path / "my_ops")))
+    assert "6 passed, 0 failed" in matrix
 
     (serve,) = commands("OPGATE_OPS_PATH")
     assert "opgate serve --model-repository models_that_use_it" in serve
