@@ -108,6 +108,8 @@ def trust(library: Annotated[Path, typer.Argument(help="The op library to list."
 
     try:
         typer.echo(f"listed in {trust_library(library)}")
+    except FileNotFoundError:
+        raise _fail(FileNotFoundError(f"{library}: there is no such file")) from None
     except (OSError, ValueError) as error:
         raise _fail(error) from None
 

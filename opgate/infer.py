@@ -51,7 +51,8 @@ def infer(
         else:
             typer.echo(answer.decode())
     except (ServingError, OSError) as error:
-        typer.echo(f"opgate: {error}", err=True)
+        missing = f"{error.filename}: there is no such file" if isinstance(error, FileNotFoundError) else error
+        typer.echo(f"opgate: {missing}", err=True)
         raise typer.Exit(1) from None
 
 
@@ -132,6 +133,8 @@ def _remote(url: str, name: str, version: str, payload: bytes | dict[str, Any], 
             data: bytes = response.read()
     except urllib.error.HTTPError as error:
         raise OSError(f"{path} answered {error.code}: {error.read().decode('utf-8', 'replace')}") from None
+    except urllib.error.URLError as error:
+        raise OSError(f"no answer from {url} ({error.reason}): is opgate serve running there?") from None
     return data if picture else orjson.dumps(orjson.loads(data), option=orjson.OPT_INDENT_2)
 
 

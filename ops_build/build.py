@@ -143,9 +143,13 @@ def _run(command: list[str], log: Log) -> None:
         lines = []
         for line in process.stdout:
             lines.append(line.rstrip())
-            log(lines[-1])
+            if line.startswith("["):  # progress
+                log(lines[-1])
     if process.returncode:
         raise BuildError("the compiler failed:\n" + "\n".join(lines[-60:]))
+    for line in lines:
+        if "warning" in line:
+            log(line)
 
 
 def _replace(made: Path, library: Path) -> None:
@@ -173,6 +177,8 @@ def write_manifest(options: BuildOptions, work: Path, libraries: Iterable[Path])
             ops = read_table(library) if not options.sanitize else []
         except (ValueError, OSError) as error:
             raise BuildError(str(error)) from error
+        if not ops and not options.sanitize:
+            raise BuildError(f"{library.name} holds no op: does each kernel end with OPGATE_CPU_KERNEL(Tag, Kernel)?")
         entries.append(
             {
                 "file": library.name,

@@ -92,6 +92,7 @@ def one_node_model(op: Op, case: Case, types: Mapping[str, str], *, static: bool
 
     With `static` the inputs' shapes are stated, otherwise only their ranks.
     """
+    _check_names(op, case)
     graph = _Graph()
     node_inputs: list[str] = []
     for tensor in op.inputs:
@@ -116,6 +117,17 @@ def one_node_model(op: Op, case: Case, types: Mapping[str, str], *, static: bool
     body = helper.make_graph(graph.nodes, op.name, graph.inputs, graph.outputs)
     model = helper.make_model(body, opset_imports=opsets, ir_version=IR_VERSION)
     return OneNodeModel(model, graph.feeds)
+
+
+def _check_names(op: Op, case: Case) -> None:
+    declared: dict[str, tuple[Mapping[str, Any], set[str]]] = {
+        "input": (case.inputs, {tensor.name for tensor in op.inputs}),
+        "attribute": (case.attributes, {attribute.name for attribute in op.attributes}),
+    }
+    for what, (given, known) in declared.items():
+        for name in given:
+            if name not in known:
+                raise ValueError(f"the case gives {what} '{name}', {op.name} has: {', '.join(sorted(known)) or 'none'}")
 
 
 def _output_name(op: Op, name: str) -> str:
@@ -154,6 +166,8 @@ def run_reference(op: Op, reference: Callable[..., Any], case: Case) -> dict[str
     attributes = {attribute.name: attribute.default for attribute in op.attributes} | dict(case.attributes)
     outputs = reference(**inputs, **attributes)
     arrays = outputs if isinstance(outputs, tuple) else (outputs,)
+    if len(arrays) != len(op.outputs):
+        raise ValueError(f"expected a tuple of {len(op.outputs)} arrays, one for each output, got {len(arrays)}")
     return {tensor.name: np.asarray(array) for tensor, array in zip(op.outputs, arrays, strict=True)}
 
 

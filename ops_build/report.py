@@ -14,10 +14,15 @@ from ops_build.build import SOURCE
 from ops_build.table import read_table
 from ops_build.verify import Cell, verify
 
+#: Failures of one cell that are printed: the rest is mostly the same.
+SHOWN = 5
+
 
 def print_table(library: Path) -> None:
     """Prints the ops of a library."""
-    table = Table("op", "signature", "dtypes", "devices", show_lines=True)
+    table = Table(show_lines=True)
+    for column in ("op", "signature", "dtypes", "devices"):
+        table.add_column(column, overflow="fold")  # a signature is never cut
     for op in read_table(library):
         # Plain texts: in a signature square brackets are no markup.
         signature = Text(op.signature).append(f"\n{op.doc}", style="dim")
@@ -45,13 +50,14 @@ def verify_and_print(library: Path, folder: Path | None, names: Sequence[str]) -
         )
     console.print(_matrix(cells))
     for cell in cells:
-        for failure in cell.failures:
-            console.print(
-                Text(f"{cell.op} {cell.types} on {cell.engine}", style="red").append(f": {failure}", style="default")
-            )
+        where = Text(f"{cell.op} {cell.types} on {cell.engine}", style="red")
+        for failure in cell.failures[:SHOWN]:
+            console.print(where.copy().append(f": {failure}", style="default"))
+        if len(cell.failures) > SHOWN:
+            console.print(where.append(f": and {len(cell.failures) - SHOWN} more", style="default"))
     failed = sum(len(cell.failures) for cell in cells)
     console.print(f"{sum(cell.passed for cell in cells)} passed, {failed} failed")
-    return failed == 0
+    return failed == 0 and bool(cells)
 
 
 def _matrix(cells: Sequence[Cell]) -> Table:

@@ -92,7 +92,10 @@ def try_case(op: Op, reference: Callable[..., Any], case: Case, types: Mapping[s
         )
     if case.error:
         return f"expected an error with /{case.error}/, and the op took the inputs"
-    expected = run_reference(op, reference, case)
+    try:
+        expected = run_reference(op, reference, case)
+    except Exception as error:
+        return f"reference.py: {type(error).__name__}: {error}"
     for tensor in op.outputs:
         dtype = types.get(tensor.type, tensor.type)
         failure = difference(outputs[tensor.name], expected[tensor.name], _tolerance(case, tensor.name, dtype))

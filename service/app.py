@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse
 
 from service.api import admin, kserve_http, predict
 from service.api.kserve_grpc import GrpcServer
@@ -55,6 +56,10 @@ def create_app(gateway: Gateway) -> FastAPI:
     async def on_error(request: Request, error: Exception) -> Response:
         return Response(error_body(f"{type(error).__name__}: {error}"), 500, media_type="application/json")
 
+    @app.get("/", include_in_schema=False)
+    async def home() -> Response:
+        return RedirectResponse("/docs")
+
     app.include_router(kserve_http.router(gateway))
     app.include_router(predict.router(gateway))
     app.include_router(admin.router(gateway))
@@ -88,7 +93,10 @@ def _http_server(gateway: Gateway) -> _HttpServer:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.create_server((host, port), family=family, backlog=2048)
+    try:
+        made = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise OSError(f"HTTP can't listen on {host}:{port} ({error.strerror}): name another with --http-port") from None
     made.setblocking(False)
     return made
 

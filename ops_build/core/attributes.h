@@ -35,7 +35,10 @@ class Attributes {
   template <typename T>
   const T& get(std::string_view name) const {
     for (std::size_t i = 0; i < values_.size(); ++i) {
-      if (signature_->attributes[i].name == name) return std::get<T>(values_[i]);
+      if (signature_->attributes[i].name != name) continue;
+      if (const T* value = std::get_if<T>(&values_[i])) return *value;
+      throw std::logic_error("the kernel reads attribute '" + std::string(name) + "' as another type than its " +
+                             type_text(signature_->attributes[i]));
     }
     throw std::logic_error("the kernel asks for attribute '" + std::string(name) +
                            "', which the signature does not have");

@@ -25,8 +25,10 @@ struct TypeLists {
     for (;; ++at) {
       const char c = text[at];
       if (c != ':' && c != '|' && c != ',' && c != '>') continue;
-      if (in_types)
-        lists.masks[lists.count] |= 1u << static_cast<int>(*dtype_named(trim(text.substr(word, at - word))));
+      // An unknown dtype is left to the parser, which says its column when the library loads.
+      if (const auto dtype = dtype_named(trim(text.substr(word, at - word))); in_types && dtype) {
+        lists.masks[lists.count] |= 1u << static_cast<int>(*dtype);
+      }
       if (c == ':') in_types = true;
       if (c == ',' || c == '>') {
         in_types = false;

@@ -170,7 +170,11 @@ class GrpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         host = settings.grpc_host or settings.http_host
-        self.port = self._server.add_insecure_port(f"{f'[{host}]' if ':' in host else host}:{settings.grpc_port}")
+        address = f"{f'[{host}]' if ':' in host else host}:{settings.grpc_port}"
+        try:
+            self.port = self._server.add_insecure_port(address)
+        except RuntimeError:
+            raise OSError(f"gRPC can't listen on {address}: name another with --grpc-port") from None
 
     async def start(self) -> None:
         """Starts to listen, and tells health what the gateway says."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -47,7 +48,9 @@ class Catalog:
         """
         repository = self._settings.model_repository
         if not repository.is_dir():
-            raise ConfigError(f"model repository '{repository}' is not a directory")
+            raise ConfigError(
+                f"model repository '{repository.absolute()}' is not a directory: name one with --model-repository"
+            )
         repository = repository.resolve()
         configs: dict[str, ModelConfig] = {}
         for name in model_names(repository):
@@ -107,7 +110,9 @@ class Catalog:
         """
         entry = self._entries.get(name)
         if entry is None:
-            raise ServingError(Kind.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
+            near = difflib.get_close_matches(name, self._entries, n=1)
+            hint = f", did you mean '{near[0]}'?" if near else ""
+            raise ServingError(Kind.NOT_FOUND, f"Request for unknown model: '{name}' is not found{hint}")
         if not version:
             if entry.versions:
                 return entry.versions[max(entry.versions)]

@@ -12,6 +12,22 @@ import orjson
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "color_message", "taskName"}
 
 
+def _extra(record: logging.LogRecord) -> dict[str, Any]:
+    """What was given to the log call as `extra`."""
+    return {k: v for k, v in record.__dict__.items() if k not in _STANDARD and v is not None}
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level, logger, message and what was given as `extra`, for people."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line without an exception's traceback."""
+        return " ".join([super().formatMessage(record), *(f"{k}={v}" for k, v in _extra(record).items())])
+
+
 class JsonFormatter(logging.Formatter):
     """Time, level, logger and message, and what was given as `extra`."""
 
@@ -23,7 +39,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= {k: v for k, v in record.__dict__.items() if k not in _STANDARD and v is not None}
+        line |= _extra(record)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return orjson.dumps(line, default=str).decode()
@@ -32,9 +48,7 @@ class JsonFormatter(logging.Formatter):
 def configure(level: str, form: str) -> None:
     """Sends all logs of the process to stderr. `form` is "json" or "text"."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        JsonFormatter() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    )
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -150,7 +150,7 @@ def _json_numbers(data: Any, datatype: DataType, name: str) -> Array:
         raw = _exact_uint64(data, raw, name)
     kind = "f" if datatype.name == "BF16" else datatype.dtype.kind
     if raw.dtype.kind not in _ACCEPTED[kind] or raw.dtype.kind == "O":
-        raise invalid(f"input '{name}': expected {datatype.name} values, got {_sample(raw)}")
+        raise invalid(f"input '{name}': expected {datatype.name} values, got {_first_other(data, kind)}")
     if raw.dtype.kind == "b" and kind != "b":
         raise invalid(f"input '{name}': expected {datatype.name} values, got a boolean")
     if kind in "iu":
@@ -170,6 +170,24 @@ def _json_numbers(data: Any, datatype: DataType, name: str) -> Array:
     return raw.astype(datatype.dtype)
 
 
+def _first_other(data: Any, kind: str) -> str:
+    """The first value that is none of the kind; an array would show it as the one type that it made of all."""
+    kinds: tuple[type, ...] = (bool,) if kind == "b" else (int, float) if kind == "f" else (int,)
+    waiting = [data]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting.extend(reversed(part))
+        elif not isinstance(part, kinds) or (isinstance(part, bool) and kind != "b"):
+            return _described(part)
+    return "an integer beyond 64 bits"
+
+
+def _described(value: Any) -> str:
+    names = {bool: "boolean", str: "string", float: "number with a fraction", int: "integer", dict: "object"}
+    return f"{names.get(type(value), 'null' if value is None else type(value).__name__)} {str(value)[:40]!r}"
+
+
 def _exact_uint64(data: Any, raw: Array, name: str) -> Array:
     """Integers on both sides of 2**63, of which NumPy makes floats; anything else stays as it is."""
     exact = np.array(data, dtype=np.object_).reshape(-1)
@@ -179,12 +197,6 @@ def _exact_uint64(data: Any, raw: Array, name: str) -> Array:
     if low < 0 or high >= 1 << 64:
         raise invalid(f"input '{name}': expected UINT64 values, got {low if low < 0 else high}")
     return exact.astype(np.uint64).reshape(raw.shape)
-
-
-def _sample(raw: Array) -> str:
-    value = raw.reshape(-1)[0].item() if raw.dtype.kind != "O" else next(iter(raw.reshape(-1).tolist()))
-    names = {bool: "boolean", str: "string", float: "number with a fraction", int: "integer", dict: "object"}
-    return f"{names.get(type(value), 'null' if value is None else type(value).__name__)} {str(value)[:40]!r}"
 
 
 def _json_strings(data: Any, name: str) -> Array:

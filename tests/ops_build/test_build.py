@@ -15,6 +15,7 @@ from ops_build.build import BuildError, BuildOptions, build, out_of_tree, sha256
 from ops_build.headers import HEADER, HeadersNotFound, find_onnxruntime_headers
 from ops_build.table import read_table
 from tests.conftest import silent
+from tests.ops_build.conftest import FIXTURE_OPS
 
 
 def fake_header(folder: Path) -> Path:
@@ -92,10 +93,9 @@ def test_a_second_build_rebuilds_nothing(library: Path) -> None:
 
 
 def test_a_build_goes_on_where_another_generator_was_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tmp_path / "ops" / "nothing"
-    source.mkdir(parents=True)
-    (source / "nothing.cpp").write_text("")
-    options = out_of_tree(source.parent, domain="nothing")
+    source = tmp_path / "ops" / "sum_all"
+    shutil.copytree(FIXTURE_OPS / "sum_all", source)
+    options = out_of_tree(source.parent, domain="summing")
     which = shutil.which
     with monkeypatch.context() as without_ninja:
         without_ninja.setattr("ops_build.build.shutil.which", lambda tool: None if tool == "ninja" else which(tool))
@@ -103,7 +103,14 @@ def test_a_build_goes_on_where_another_generator_was_used(tmp_path: Path, monkey
     build(options, silent)
     moved = tmp_path / "moved"
     source.parent.rename(moved)
-    assert build(out_of_tree(moved, domain="nothing"), silent)[0].is_file()
+    assert build(out_of_tree(moved, domain="summing"), silent)[0].is_file()
+
+
+def test_a_forgotten_registration_is_found(tmp_path: Path) -> None:
+    (tmp_path / "forgotten").mkdir()
+    (tmp_path / "forgotten" / "forgotten.cpp").write_text('#include "core/op.h"\n')
+    with pytest.raises(BuildError, match="holds no op: does each kernel end with OPGATE_CPU_KERNEL"):
+        build(out_of_tree(tmp_path, domain="forgotten"), silent)
 
 
 def test_the_table_of_a_rebuilt_library_is_read_anew(library: Path, fixture_library: Path, tmp_path: Path) -> None:

@@ -140,9 +140,11 @@ Status read_attributes(const OrtKernelInfo* info, const Signature& signature, At
     if (read_attribute(info, attribute, value).ok()) {
       values[i] = std::move(value);
     } else if (carries(info, attribute.name.c_str())) {
-      const bool texts = attribute.list && attribute.kind == Attribute::Kind::text;
-      return Status::invalid("attribute '" + attribute.name + "': expected " + type_text(attribute) +
-                             (texts ? " as one string, an element a line" : "") + ", got a value of another type");
+      std::string hint;
+      if (attribute.list && attribute.kind == Attribute::Kind::text) hint = " as one string, an element a line";
+      if (attribute.kind == Attribute::Kind::number) hint = " (1.0, not 1)";
+      return Status::invalid("attribute '" + attribute.name + "': expected " + type_text(attribute) + hint +
+                             ", got a value of another type");
     }
   }
   return Attributes::make(signature, std::move(values), attributes);
