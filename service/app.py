@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -101,8 +102,9 @@ def _listen(host: str, port: int) -> socket.socket:
     return made
 
 
-async def serve(gateway: Gateway) -> None:
-    """Serves a loaded gateway until SIGTERM or SIGINT, then finishes what was accepted."""
+async def serve(gateway: Gateway) -> bool:
+    """Serves a loaded gateway until SIGTERM or SIGINT, then finishes what was accepted: False if the time for that ran
+    out."""
     settings = gateway.settings
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -134,22 +136,28 @@ async def serve(gateway: Gateway) -> None:
     logger.info("listening", extra={"host": settings.http_host, **listening})
     await stop.wait()
     logger.info("stopping", extra={"running": gateway.running})
+    end = loop.time() + settings.shutdown_timeout
     if http is not None:
         http.should_exit = True
     await asyncio.gather(
         *([serving] if serving is not None else []),
         *([rpc.stop(settings.shutdown_timeout)] if rpc is not None else []),
     )
-    if not await gateway.drain(settings.shutdown_timeout):
+    try:
+        drained = await gateway.drain(max(0.0, end - loop.time()))
+        if drained:
+            await asyncio.wait_for(gateway.catalog.close(), max(1.0, end - loop.time()))
+    except TimeoutError:
+        drained = False
+    if drained:
+        logger.info("stopped")
+    else:
         logger.warning("stopped with %d requests unfinished", gateway.running)
-        return
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(gateway.catalog.close(), settings.shutdown_timeout + 1)
-    logger.info("stopped")
+    return drained
 
 
 def run(settings: Settings) -> int:
-    """Loads and serves. Returns the exit status: 0 after a clean stop, 1 where it can't start."""
+    """Loads and serves. Returns the exit status: 0 after a clean stop, 1 where it can't start or requests were lost."""
     logs.configure(settings.log_level, settings.log_format)
     gateway = Gateway(settings)
     try:
@@ -161,8 +169,12 @@ def run(settings: Settings) -> int:
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(gateway))
+            clean = runner.run(serve(gateway))
     except (OSError, RuntimeError) as error:
         logger.error("the server can't start: %s", error)
         return 1
+    if not clean:
+        # A thread that is still inside a model can't be ended in peace, and would abort the interpreter's own end.
+        logging.shutdown()
+        os._exit(1)
     return 0

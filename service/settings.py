@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     inline_limit_us: float = Field(default=100.0, ge=0)  # p99 under which a model runs on the event loop
     default_max_batch_size: int = Field(default=4, ge=0)  # for models without a config whose first dim is a batch
 
-    log_level: str = "info"
+    log_level: str = Field(default="info", pattern="(?i)^(debug|info|warning|error|critical)$")
     log_format: str = Field(default="json", pattern="^(json|text)$")
     access_log: bool = False
 

@@ -164,7 +164,10 @@ class InferProtocol(HttpToolsProtocol):
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_since = self.loop.time()
         self._head_bytes = 0
+        self._heads = 0
         self._in_head = False
+        self._deaf = False  # nothing more is taken from this connection
+        self._last_byte = 0.0
         self._default: tuple[Any, bytes] = (None, b"")
 
     _shared_routes: dict[bytes, tuple[str, str]]
@@ -186,20 +189,40 @@ class InferProtocol(HttpToolsProtocol):
             cycle.response_complete = True  # nothing was submitted, nothing will end it
 
     def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        self._last_byte = self.loop.time()
+        heads = self._heads
         super().data_received(data)
         if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > self.gateway.settings.max_header_bytes and not self.transport.is_closing():
-                self._refuse_head()
+            if heads == self._heads:  # all of it belongs to a head that began before
+                self._count_head(len(data))
             return
         cycle: Any = self.cycle
         if type(cycle) is InferCycle and cycle.filled < cycle.length and not self.transport.is_closing():
             self._read_body(cycle)
 
-    def _refuse_head(self) -> None:
-        body = error_body(f"the request's head is over the limit of {self.gateway.settings.max_header_bytes} bytes")
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
+        limit = self.gateway.settings.max_header_bytes
+        if self._head_bytes > limit:
+            self._refuse(431, f"the request's head is over the limit of {limit} bytes")
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, msg)
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answers what can't be read as a request, after the answers that are owed, and closes."""
+        self._deaf = True
+        if self.transport.is_closing():
+            return
+        last: Any = self.pipeline[0][0] if self.pipeline else self.cycle
+        if last is not None and not last.response_complete:
+            last.keep_alive = False
+            return
+        body = error_body(message)
         head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[431] + head + body)
+        self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()
 
     def _read_body(self, cycle: InferCycle) -> None:
@@ -226,13 +249,25 @@ class InferProtocol(HttpToolsProtocol):
         self.expect_100_continue = False
         self._in_head = True
         self._head_bytes = 0
+        self._heads += 1
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        if self._in_head:
+            self.headers.append((name.lower(), value))
+            return
+        # A trailer: nobody reads it, and it must not grow without bound.
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > self.gateway.settings.max_header_bytes:
+            self._deaf = True
+            self.transport.close()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        if self._take():
+        self._head_bytes = 0
+        self._count_head(len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers))
+        if not self._deaf and self.parser.should_upgrade():
+            self._refuse_upgrade()
+        if self._deaf or self._take():
             return
         url, headers = self.url, self.headers
         super().on_message_begin()
@@ -241,6 +276,14 @@ class InferProtocol(HttpToolsProtocol):
         self.headers.extend(headers)
         self.expect_100_continue = any(n == b"expect" and v.lower() == b"100-continue" for n, v in headers)
         super().on_headers_complete()
+
+    def _refuse_upgrade(self) -> None:
+        """A request that offers another protocol is answered in this one, and ends the connection. With a body it can't
+        be: the parser takes what follows such a head for the other protocol."""
+        if any(name in (b"content-length", b"transfer-encoding") and value != b"0" for name, value in self.headers):
+            self._refuse(400, "a request with a body must not ask for an upgrade: only HTTP/1.1 is spoken here")
+        else:
+            self.headers.append((b"connection", b"close"))
 
     def _take(self) -> bool:
         """Starts an InferCycle where the request can go the short way."""
@@ -291,6 +334,8 @@ class InferProtocol(HttpToolsProtocol):
         return route
 
     def on_body(self, body: bytes) -> None:
+        if self._deaf:
+            return
         cycle: Any = self.cycle
         if type(cycle) is InferCycle:
             cycle.feed(body)
@@ -298,6 +343,8 @@ class InferProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._deaf:
+            return
         cycle: Any = self.cycle
         if type(cycle) is InferCycle:
             cycle.start()
@@ -328,6 +375,8 @@ class InferProtocol(HttpToolsProtocol):
             left = self._reader.last_byte + self.gateway.settings.body_timeout - now
         elif self.cycle is None or self.cycle.response_complete:
             left = self._idle_since + self.timeout_keep_alive - now
+        elif getattr(self.cycle, "more_body", False) and not self.flow.read_paused:
+            left = self._last_byte + self.gateway.settings.body_timeout - now
         else:
             left = float(self.timeout_keep_alive)
         if left <= 0:

@@ -101,8 +101,13 @@ def check_tensor(spec: ModelSpec, tensor: TensorSpec, head: Head, limits: Limits
     if any(size < 0 for size in shape):
         raise invalid(f"{where}: expected {_expected(spec, tensor)}, got the negative size in shape {list(shape)}")
     elements = math.prod(shape)
-    if elements > limits.max_elements:
-        raise ServingError(Kind.TOO_LARGE, f"{where}: {elements} elements are over the limit of {limits.max_elements}")
+    # A size of 0 must not hide the others: the model may drop that dim.
+    spanned = math.prod(max(1, size) for size in shape)
+    if spanned > limits.max_elements:
+        raise ServingError(
+            Kind.TOO_LARGE,
+            f"{where}: {spanned} elements are over the limit of {limits.max_elements} in shape {list(shape)}",
+        )
     dims = tensor.dims
     inner = shape[1:] if spec.batched else shape
     if (spec.batched and not shape) or len(inner) != len(dims):

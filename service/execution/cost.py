@@ -56,16 +56,24 @@ class SizeCost:
             self.cpu_p99 *= 1.099 if cpu > self.cpu_p99 else 0.999
         self.recent += on_loop == self.inline
         if on_loop:
-            self.wall = float(wall) if not self.wall else self.wall * (1.03 if wall > self.wall else 0.97)
-            if self.inline and (self.cpu_p99 > limit_ns or (self.recent >= 4 and self.wall > limit_ns)):
-                self._move(False)
-                self.needed = min(self.needed * 2, 1 << 14)
+            self._watch_loop(wall, cpu, limit_ns)
         else:
             self.least_wall = min(self.least_wall, wall)
             # CPU time, because on a busy machine a thread's wall time holds others' turns; the least wall time
             # as well, because an op that waits for something takes no CPU and must not hold up the loop.
             if self.recent >= self.needed and self.cpu_p99 < limit_ns and self.least_wall < limit_ns:
                 self._move(True)
+
+    def _watch_loop(self, wall: int, cpu: int, limit_ns: float) -> None:
+        """Takes a size off the loop when it turns slow: at once where it is far over, else when its figures say so."""
+        if self.inline and wall > 10 * limit_ns and cpu > limit_ns:
+            self._move(False)
+            self.needed = min(self.needed * 4, 1 << 14)
+            return
+        self.wall = float(wall) if not self.wall else self.wall * (1.03 if wall > self.wall else 0.97)
+        if self.inline and (self.cpu_p99 > limit_ns or (self.recent >= 4 and self.wall > limit_ns)):
+            self._move(False)
+            self.needed = min(self.needed * 2, 1 << 14)
 
     def _move(self, inline: bool) -> None:
         self.inline = inline

@@ -98,11 +98,17 @@ class _Run:
         self._tensors: dict[str, Array] = dict(request.inputs)
         self._todo = pipeline.steps_for(self._wanted)
         self._ended = False
+        self._in_flight = 0
         request.started_ns = perf_counter_ns()
 
     def advance(self) -> None:
         """Starts every step whose inputs are all there."""
         ready = [step for step in self._todo if all(name in self._tensors for name in step.inputs.values())]
+        if not ready and not self._in_flight:
+            missing = {name for step in self._todo for name in step.inputs.values() if name not in self._tensors}
+            self._end(internal(f"no step can run: nothing made {', '.join(sorted(missing)) or 'the outputs'}"))
+            return
+        self._in_flight += len(ready)
         for step in ready:
             self._todo.remove(step)
         for step in ready:
@@ -131,6 +137,7 @@ class _Run:
         return request
 
     def _step_done(self, step: Step, part: Request) -> None:
+        self._in_flight -= 1
         if self._ended:
             return
         if self._request.cancelled:

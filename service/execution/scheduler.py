@@ -77,6 +77,7 @@ class Scheduler:
         self._waiting = 0
         self._flush_due = False
         self._timer: asyncio.TimerHandle | None = None
+        self._ran_on_loop = False  # until then, nothing can start while every instance is busy
         self._closed = False
         self._rest: asyncio.Event | None = None
         self._workers = [
@@ -144,20 +145,23 @@ class Scheduler:
             self._timer.cancel()
             self._timer = None
         wake_ns = 0
-        blocked: set[Hashable] = set()
-        while len(self._lines) > len(blocked):
-            key = min((k for k in self._lines if k not in blocked), key=lambda k: self._lines[k][0].received_ns)
+        # The oldest line first; one that has more goes behind the others.
+        order = deque(sorted(self._lines, key=lambda key: self._lines[key][0].received_ns))
+        while order and (self._idle or self._ran_on_loop):
+            key = order.popleft()
             line = self._lines[key]
-            if self._drop_dead(key, line):
+            while line and self._drop_dead(key, line):
+                pass
+            if not line:
                 continue
             choice = self._choose(line)
             if not choice.requests:
                 wake_ns = min(wake_ns or choice.wake_ns, choice.wake_ns)
-                blocked.add(key)
                 continue
             batch = self._form(list(islice(line, choice.requests)), choice.rows)
-            if not self._start(batch, lambda key=key, n=choice.requests: self._take(key, n)):  # type: ignore[misc]
-                blocked.add(key)
+            started = self._start(batch, lambda key=key, n=choice.requests: self._take(key, n))  # type: ignore[misc]
+            if started and key in self._lines:
+                order.append(key)
         self.statistics.pending = self._waiting
         if wake_ns:
             delay = max(0, wake_ns - perf_counter_ns()) / 1e9
@@ -218,6 +222,7 @@ class Scheduler:
         if taken is not None:
             taken()
         if batch.on_loop:
+            self._ran_on_loop = True
             self._execute(batch)
             self._complete(batch)
         else:
@@ -242,7 +247,7 @@ class Scheduler:
     def _complete(self, batch: Batch) -> None:
         now = perf_counter_ns()
         requests = batch.requests
-        if batch.executions == 1:
+        if batch.executions == 1 and not any(request.error for request in requests):
             shape = self._profile.curve(requests[0].key)
             for curve in (shape,) if shape is batch.place else (shape, batch.place):
                 curve.record(batch.rows, batch.wall_ns, batch.cpu_ns, batch.on_loop)

@@ -163,6 +163,9 @@ def _ensemble(config: ModelConfig) -> Iterator[str]:
         yield "ensemble_scheduling.max_inflight_requests"
     if config.batch_input:
         yield "batch_input of an ensemble"
+    for tensor in config.input:
+        if tensor.optional:
+            yield f"input '{tensor.name}' optional of an ensemble"
     if config.HasField("model_operations"):
         yield "model_operations of an ensemble"
     for step in config.ensemble_scheduling.step:

@@ -277,7 +277,7 @@ def request_timeout(parameters: Mapping[str, Any]) -> int:
         if parameters.get(key):
             raise ServingError(Kind.UNSUPPORTED, f"parameter {key}: sequences are not supported")
     timeout = parameters.get("timeout", 0)
-    if isinstance(timeout, str) and timeout.isdecimal():
+    if isinstance(timeout, str) and timeout.isascii() and timeout.isdecimal() and len(timeout) < 20:
         timeout = int(timeout)
     if type(timeout) is not int or not 0 <= timeout < 1 << 62:
         raise invalid(f"parameter timeout: expected microseconds, got {str(timeout)[:40]!r}")

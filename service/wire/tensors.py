@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,8 @@ def json_depth(data: Any, limit: int, name: str) -> int:
     return depth
 
 
-_ACCEPTED = {"b": "b", "u": "iub", "i": "iub", "f": "iuf"}
+_ACCEPTED = {"b": "b", "u": "iu", "i": "iu", "f": "iuf"}
+_JSON_TYPES: dict[str, set[type]] = {"b": {bool}, "u": {int}, "i": {int}, "f": {int, float}}
 
 
 def from_json(data: Any, datatype: DataType, shape: tuple[int, ...] | None, name: str, limits: Limits) -> Array:
@@ -128,8 +130,11 @@ def from_json(data: Any, datatype: DataType, shape: tuple[int, ...] | None, name
 
     Raises ServingError (INVALID) that says which value or structure doesn't fit the type.
     """
-    json_depth(data, limits.max_json_depth, name)
-    array = _json_strings(data, name) if datatype.name == "BYTES" else _json_numbers(data, datatype, name)
+    depth = json_depth(data, limits.max_json_depth, name)
+    if datatype.name == "BYTES":
+        array = _json_strings(data, name, limits)
+    else:
+        array = _json_numbers(data, depth, datatype, name)
     if shape is None:
         return array
     if array.size != math.prod(shape):
@@ -139,7 +144,24 @@ def from_json(data: Any, datatype: DataType, shape: tuple[int, ...] | None, name
     return array.reshape(shape)
 
 
-def _json_numbers(data: Any, datatype: DataType, name: str) -> Array:
+def _check_types(data: Any, depth: int, kind: str, datatype: DataType, name: str) -> None:
+    """Before NumPy sees the values: it would make all of them strings as long as the longest, and booleans numbers."""
+    values: Iterable[Any] = [data]
+    try:
+        for _ in range(depth):
+            values = chain.from_iterable(values)
+        types = set(map(type, values))
+    except TypeError:
+        types = {list}
+    if list in types:
+        raise invalid(f"input '{name}': expected evenly nested lists of {datatype.name}, got uneven ones")
+    if not types <= _JSON_TYPES[kind]:
+        raise invalid(f"input '{name}': expected {datatype.name} values, got {_first_other(data, kind)}")
+
+
+def _json_numbers(data: Any, depth: int, datatype: DataType, name: str) -> Array:
+    kind = "f" if datatype.name == "BF16" else datatype.dtype.kind
+    _check_types(data, depth, kind, datatype, name)
     try:
         raw: Array = np.array(data)
     except (ValueError, OverflowError, TypeError):
@@ -148,11 +170,8 @@ def _json_numbers(data: Any, datatype: DataType, name: str) -> Array:
         return raw.astype(datatype.dtype)
     if datatype.name == "UINT64" and raw.dtype.kind in "fO":
         raw = _exact_uint64(data, raw, name)
-    kind = "f" if datatype.name == "BF16" else datatype.dtype.kind
     if raw.dtype.kind not in _ACCEPTED[kind] or raw.dtype.kind == "O":
         raise invalid(f"input '{name}': expected {datatype.name} values, got {_first_other(data, kind)}")
-    if raw.dtype.kind == "b" and kind != "b":
-        raise invalid(f"input '{name}': expected {datatype.name} values, got a boolean")
     if kind in "iu":
         bounds = np.iinfo(datatype.dtype)
         low, high = int(raw.min()), int(raw.max())
@@ -199,12 +218,14 @@ def _exact_uint64(data: Any, raw: Array, name: str) -> Array:
     return exact.astype(np.uint64).reshape(raw.shape)
 
 
-def _json_strings(data: Any, name: str) -> Array:
+def _json_strings(data: Any, name: str, limits: Limits) -> Array:
     flat: list[str] = []
     shape: list[int] = []
 
     def walk(value: Any, depth: int) -> None:
         if isinstance(value, list):
+            if depth == len(shape) and flat:
+                raise invalid(f"input '{name}': expected evenly nested lists of strings, got uneven ones")
             if depth == len(shape):
                 shape.append(len(value))
             if shape[depth] != len(value) or (
@@ -217,6 +238,9 @@ def _json_strings(data: Any, name: str) -> Array:
             raise invalid(f"input '{name}': expected strings for BYTES, got {type(value).__name__} {str(value)[:40]!r}")
         elif depth != len(shape):
             raise invalid(f"input '{name}': expected evenly nested lists of strings, got uneven ones")
+        elif len(value) > limits.max_string_bytes:
+            text = f"input '{name}': a string of {len(value)} characters is over the limit of {limits.max_string_bytes}"
+            raise ServingError(Kind.TOO_LARGE, text)
         else:
             flat.append(value)
 

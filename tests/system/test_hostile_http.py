@@ -1,0 +1,143 @@
+"""What a hostile client tried once, and must not get again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from service.errors import ServingError
+from service.execution.datatypes import DATATYPES
+from service.wire.tensors import from_json
+from tests.service.onnx_models import batching, double, write_config
+from tests.service.test_wire import LIMITS
+from tests.system.running import Server, running
+from tests.system.test_http import Connection, alive, connection, error, infer_request, output  # noqa: F401
+
+
+def infer_json(tensor, **more):
+    body = json.dumps({"inputs": [tensor], **more}).encode()
+    head = f"POST /v2/models/double/infer HTTP/1.1\r\nHost: t\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+UPGRADE = "Connection: Upgrade\r\nUpgrade: h2c\r\n"
+
+
+def test_a_body_behind_an_upgrade_is_no_request(connection, server):  # noqa: F811
+    inner = b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n"
+    head = f"POST /v2/models/double/infer HTTP/1.1\r\nHost: t\r\n{UPGRADE}Content-Length: {len(inner)}\r\n\r\n"
+    connection.send(head.encode())
+    time.sleep(0.1)
+    status, text = error(connection.read())
+    assert status == 400 and "upgrade" in text
+    with contextlib.suppress(OSError):  # closed already
+        connection.send(inner)
+    assert connection.closed() and connection.held == b""
+    alive(server)
+
+
+def test_an_upgrade_without_a_body_is_answered_and_ends_the_connection(connection):  # noqa: F811
+    connection.send(f"GET /v2 HTTP/1.1\r\nHost: t\r\n{UPGRADE}\r\n".encode())
+    assert connection.read()[0] == 200
+
+
+def test_pipelined_requests_before_an_unfinished_head_are_all_answered(connection):  # noqa: F811
+    count = 400
+    connection.send(b"".join(infer_request(float(i)) for i in range(count)) + b"POST /v2/models/dou")
+    for i in range(count):
+        assert (output(connection.read()) == 2 * i).all()
+
+
+def test_what_is_owed_comes_before_the_refusal_of_garbage(connection):  # noqa: F811
+    connection.send(infer_request(4.0) + b"GARBAGE\r\n\r\n")
+    assert (output(connection.read()) == 8).all()
+    assert connection.closed()
+
+
+def test_a_large_head_in_one_piece_is_refused(connection):  # noqa: F811
+    connection.send(b"GET /v2 HTTP/1.1\r\nHost: t\r\n" + b"X-Filler: " + b"y" * 100_000 + b"\r\n\r\n")
+    assert error(connection.read())[0] == 431
+
+
+def test_trailers_are_limited(connection, server):  # noqa: F811
+    head = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    with pytest.raises((ConnectionError, EOFError)):
+        connection.send(head)
+        for _ in range(2000):
+            connection.send(b"X-Trailer: " + b"y" * 1000 + b"\r\n")
+            time.sleep(0.0005)
+        connection.read()
+        raise EOFError
+    alive(server)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "status", "text"),
+    [
+        ({"name": "x", "datatype": "FP32", "shape": [0, 1 << 61], "data": []}, 413, "over the limit"),
+        ({"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [True, 1.5, 2, 3]}, 400, "got boolean 'True'"),
+        ({"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, "x"]}, 400, "got string 'x'"),
+    ],
+)
+def test_bad_tensors(connection, tensor, status, text):  # noqa: F811
+    answer = error(connection.send(infer_json(tensor)).read())
+    assert answer[0] == status and text in answer[1]
+
+
+def test_a_timeout_of_many_digits_is_a_mistake(connection):  # noqa: F811
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+    status, text = error(connection.send(infer_json(tensor, parameters={"timeout": "1" * 5000})).read())
+    assert status == 400 and "timeout" in text
+
+
+def test_one_long_string_among_numbers_takes_no_memory():
+    data = ["x" * 100_000, *[0] * 2000]
+    tracemalloc.start()
+    with pytest.raises(ServingError, match="expected FP32 values, got string"):
+        from_json(data, DATATYPES["FP32"], (1, 2001), "x", LIMITS)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 << 20
+
+
+def test_uneven_strings_are_refused():
+    for data in (["a", ["b", "c"]], ["a", ["b"]], [["a"], "b"]):
+        with pytest.raises(ServingError, match="uneven"):
+            from_json(data, DATATYPES["BYTES"], None, "x", LIMITS)
+
+
+def test_an_optional_input_of_a_pipeline_is_refused_when_it_loads(tmp_path):
+    double(tmp_path, "double", config=batching())
+    config = """platform: "ensemble" max_batch_size: 8
+    input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }, { name: "z" data_type: TYPE_FP32 dims: [ 4 ] optional: true } ]
+    output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]
+    ensemble_scheduling { step [ { model_name: "double" model_version: -1
+      input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } ] }"""
+    write_config(tmp_path, "pipeline", config)
+    with running(tmp_path) as server, Connection(server) as made:
+        status, text = error(made.send(infer_request(path="/v2/models/pipeline/infer")).read())
+        assert status == 503 and "input 'z' optional" in text
+
+
+def test_a_stop_that_runs_out_of_time_ends_in_order(library):
+    """A run is under way when the time is over: the process says so and ends with 1, not by a signal."""
+    from tests.system.running import ROOT
+
+    server = Server(ROOT / "model_repository", env={"OPGATE_SHUTDOWN_TIMEOUT": "0"})
+    picture = np.frombuffer((ROOT / "docs" / "examples" / "digits.jpg").read_bytes(), np.uint8)
+    head = f"POST /predict/digit_detector HTTP/1.1\r\nHost: t\r\nContent-Type: image/jpeg\r\nContent-Length: {picture.size}\r\n\r\n"
+    connections = [Connection(server) for _ in range(64)]
+    for made in connections:
+        made.send(head.encode() + picture.tobytes())
+    time.sleep(0.1)
+    server.process.send_signal(signal.SIGTERM)
+    status = server.stop()
+    for made in connections:
+        made.socket.close()
+    assert status in (0, 1), "".join(server.log)
