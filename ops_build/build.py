@@ -12,7 +12,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,11 @@ class BuildOptions:
     sanitize: str = ""
     build_type: str = "Release"
     source: Path = SOURCE
-    targets: tuple[str, ...] = ()
-    definitions: tuple[str, ...] = field(default=())
+
+    @property
+    def library(self) -> Path:
+        """The library for ONNX Runtime."""
+        return self.output / f"lib{self.prefix}_onnxruntime.so"
 
 
 def out_of_tree(folder: Path, output: Path | None = None, domain: str | None = None) -> BuildOptions:
@@ -80,10 +83,9 @@ def build(options: BuildOptions, log: Log) -> list[Path]:
 
 def built_library(options: BuildOptions) -> Path:
     """The library that a build with these options has written. Raises BuildError where there is none."""
-    library = options.output / f"lib{options.prefix}_onnxruntime.so"
-    if not library.is_file():
-        raise BuildError(f"{library} is not there: run opgate build")
-    return library
+    if not options.library.is_file():
+        raise BuildError(f"{options.library} is not there: run opgate build")
+    return options.library
 
 
 @contextlib.contextmanager
@@ -99,16 +101,12 @@ def _build(options: BuildOptions, headers: Headers, log: Log) -> list[Path]:
     work = options.output / "cmake"
     _configure(options, headers, work)
     log(f"compiling {', '.join(str(folder) for folder in options.ops)} for onnxruntime on cpu")
-    _run(["cmake", "--build", str(work), "--parallel", str(os.cpu_count() or 1), *_targets(options)], log)
-    library = options.output / f"lib{options.prefix}_onnxruntime.so"
+    _run(["cmake", "--build", str(work), "--parallel", str(os.cpu_count() or 1)], log)
+    library = options.library
     _replace(work / library.name, library)
     write_manifest(options, work, [library])
     log(f"wrote {library} and {options.output / MANIFEST}")
     return [library]
-
-
-def _targets(options: BuildOptions) -> list[str]:
-    return [argument for target in options.targets for argument in ("--target", target)]
 
 
 def _configure(options: BuildOptions, headers: Headers, work: Path) -> None:
@@ -125,7 +123,7 @@ def _configure(options: BuildOptions, headers: Headers, work: Path) -> None:
         "OPGATE_SANITIZE": options.sanitize,
         "OPGATE_ONNXRUNTIME_INCLUDE": headers.include,
     }
-    arguments = [f"-D{name}={value}" for name, value in definitions.items()] + [f"-D{d}" for d in options.definitions]
+    arguments = [f"-D{name}={value}" for name, value in definitions.items()]
     command = ["cmake", "-S", str(options.source), "-B", str(work), *generator, *arguments]
     finished = subprocess.run(command, capture_output=True, text=True)
     if finished.returncode and cache.exists():

@@ -26,10 +26,6 @@ constexpr std::optional<DType> dtype_named(std::string_view name) {
   return std::nullopt;
 }
 
-constexpr bool is_integer(DType dtype) {
-  return dtype == DType::i8 || dtype == DType::u8 || dtype == DType::i32 || dtype == DType::i64;
-}
-
 /// IEEE 754 binary16. Arithmetic is done in float.
 struct f16 {
   std::uint16_t bits;

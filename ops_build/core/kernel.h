@@ -68,8 +68,6 @@ class Inputs {
     throw std::logic_error("the kernel asks for size '" + std::string(name) + "', which the signature does not have");
   }
 
-  const Binding& binding() const { return binding_; }
-
  private:
   std::size_t index_of(std::string_view name) const {
     for (std::size_t i = 0; i < signature_.inputs.size(); ++i) {

@@ -144,6 +144,10 @@ def from_json(data: Any, datatype: DataType, shape: tuple[int, ...] | None, name
     return array.reshape(shape)
 
 
+def _uneven(name: str, what: str) -> ServingError:
+    return invalid(f"input '{name}': expected evenly nested lists of {what}, got uneven ones")
+
+
 def _check_types(data: Any, depth: int, kind: str, datatype: DataType, name: str) -> None:
     """Before NumPy sees the values: it would make all of them strings as long as the longest, and booleans numbers."""
     values: Iterable[Any] = [data]
@@ -154,7 +158,7 @@ def _check_types(data: Any, depth: int, kind: str, datatype: DataType, name: str
     except TypeError:
         types = {list}
     if list in types:
-        raise invalid(f"input '{name}': expected evenly nested lists of {datatype.name}, got uneven ones")
+        raise _uneven(name, datatype.name)
     if not types <= _JSON_TYPES[kind]:
         raise invalid(f"input '{name}': expected {datatype.name} values, got {_first_other(data, kind)}")
 
@@ -165,7 +169,7 @@ def _json_numbers(data: Any, depth: int, datatype: DataType, name: str) -> Array
     try:
         raw: Array = np.array(data)
     except (ValueError, OverflowError, TypeError):
-        raise invalid(f"input '{name}': expected evenly nested lists of {datatype.name}, got uneven ones") from None
+        raise _uneven(name, datatype.name) from None
     if not raw.size:
         return raw.astype(datatype.dtype)
     if datatype.name == "UINT64" and raw.dtype.kind in "fO":
@@ -208,10 +212,8 @@ def _described(value: Any) -> str:
 
 
 def _exact_uint64(data: Any, raw: Array, name: str) -> Array:
-    """Integers on both sides of 2**63, of which NumPy makes floats; anything else stays as it is."""
+    """Integers on both sides of 2**63, of which NumPy makes floats."""
     exact = np.array(data, dtype=np.object_).reshape(-1)
-    if not all(type(part) is int for part in exact):
-        return raw
     low, high = min(exact), max(exact)
     if low < 0 or high >= 1 << 64:
         raise invalid(f"input '{name}': expected UINT64 values, got {low if low < 0 else high}")
@@ -225,19 +227,19 @@ def _json_strings(data: Any, name: str, limits: Limits) -> Array:
     def walk(value: Any, depth: int) -> None:
         if isinstance(value, list):
             if depth == len(shape) and flat:
-                raise invalid(f"input '{name}': expected evenly nested lists of strings, got uneven ones")
+                raise _uneven(name, "strings")
             if depth == len(shape):
                 shape.append(len(value))
             if shape[depth] != len(value) or (
                 depth + 1 == len(shape) and any(isinstance(v, list) for v in value) and flat
             ):
-                raise invalid(f"input '{name}': expected evenly nested lists of strings, got uneven ones")
+                raise _uneven(name, "strings")
             for part in value:
                 walk(part, depth + 1)
         elif not isinstance(value, str):
             raise invalid(f"input '{name}': expected strings for BYTES, got {type(value).__name__} {str(value)[:40]!r}")
         elif depth != len(shape):
-            raise invalid(f"input '{name}': expected evenly nested lists of strings, got uneven ones")
+            raise _uneven(name, "strings")
         elif len(value) > limits.max_string_bytes:
             text = f"input '{name}': a string of {len(value)} characters is over the limit of {limits.max_string_bytes}"
             raise ServingError(Kind.TOO_LARGE, text)
