@@ -15,7 +15,7 @@ serve: build
 	exec $(BIN)/opgate serve $(ARGS)
 
 build: $(VENV)/.serve
-	$(BIN)/opgate build
+	$(BIN)/opgate build --engine onnxruntime
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(ARGS)

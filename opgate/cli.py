@@ -31,7 +31,13 @@ def build(
     folder: OpsFolder = None,
     output: Output = None,
     domain: Domain = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="Engines to compile for; all that the machine has the toolchain of.")
+    ] = None,
     arch: Annotated[str, typer.Option(help="Instruction set flags of the compiler.")] = "-march=x86-64-v3",
+    cuda: Annotated[
+        str, typer.Option(help="CUDA architectures, 90 or 80;90; auto: this machine's; all; empty: no CUDA.")
+    ] = "auto",
     sanitize: Annotated[str, typer.Option(help="Sanitizers, as for -fsanitize: address,undefined.")] = "",
     verbose: Annotated[bool, typer.Option(help="Show the compiler's lines.")] = False,
 ) -> None:
@@ -39,7 +45,6 @@ def build(
     from dataclasses import replace
 
     from ops_build import build as builder
-    from ops_build.headers import HeadersNotFound
 
     def log(line: str) -> None:
         if verbose or not line.startswith(("[", "ninja:", "gmake")):
@@ -53,8 +58,14 @@ def build(
             options = replace(options, output=output.resolve())
         elif sanitize:  # never in the place of what is served
             options = replace(options, output=options.output.parent / "sanitized")
-        builder.build(replace(options, arch=arch, sanitize=sanitize), log)
-    except (builder.BuildError, HeadersNotFound) as error:
+        if engine:
+            if unknown := set(engine) - set(builder.ENGINES):
+                raise builder.BuildError(
+                    f"there is no engine {', '.join(sorted(unknown))}: expected {', '.join(builder.ENGINES)}"
+                )
+            options = replace(options, engines=tuple(engine))
+        builder.build(replace(options, arch=arch, sanitize=sanitize, cuda=cuda), log)
+    except builder.BuildError as error:
         raise _fail(error) from None
 
 

@@ -1,33 +1,36 @@
-"""Compiling op folders into the libraries that engines load, and the manifest that lists them."""
+"""Compiling op folders into the libraries that engines load, and the manifest that lists them.
+
+An adapter is a folder of adapters/ with a CMakeLists.txt, which makes its libraries, and a toolchain.py, whose
+`find(cache, cuda, log)` says which those are and what they need, or raises LeftOut.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import hashlib
+import importlib
 import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ops_build.headers import Headers, find_onnxruntime_headers
 from ops_build.table import Op, read_table
+from ops_build.toolchain import Cuda, LeftOut, Log, Toolchain, find_cuda
 
 SOURCE = Path(__file__).parent
 PROJECT = SOURCE.parent
 DEFAULT_OUTPUT = PROJECT / "build" / "ops"
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
-#: The ONNX Runtime API that the adapter asks for (adapters/onnxruntime/adapter.cpp).
-ONNXRUNTIME_API_VERSION = 17
-
-Log = Callable[[str], None]
+#: The engines there are adapters for, in the order of reports.
+ENGINES: tuple[str, ...] = ("onnxruntime", "tensorrt")
 
 
 class BuildError(RuntimeError):
@@ -36,7 +39,9 @@ class BuildError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """What to compile. `ops` are folders whose subfolders are ops; the libraries are called lib<prefix>_<engine>.so."""
+    """What to compile. `ops` are folders whose subfolders are ops; the libraries are called lib<prefix>_<engine>.so.
+    `engines` are the adapters; one without a toolchain is left out. `cuda` is a list of CUDA architectures as CMake
+    writes them, "auto" for what find_cuda takes, "" for no CUDA."""
 
     output: Path = DEFAULT_OUTPUT
     ops: tuple[Path, ...] = (SOURCE / "ops",)
@@ -46,11 +51,21 @@ class BuildOptions:
     sanitize: str = ""
     build_type: str = "Release"
     source: Path = SOURCE
+    engines: tuple[str, ...] = ENGINES
+    cuda: str = "auto"
 
-    @property
-    def library(self) -> Path:
-        """The library for ONNX Runtime."""
-        return self.output / f"lib{self.prefix}_onnxruntime.so"
+    def library(self, name: str = "onnxruntime") -> Path:
+        """A library that the build writes: "onnxruntime" is for ONNX Runtime on the CPU."""
+        return self.output / f"lib{self.prefix}_{name}.so"
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What a build has made, by the library's name ("onnxruntime", "onnxruntime_cuda", "torch", ...), and what it has
+    left out, with the reason."""
+
+    libraries: Mapping[str, Path]
+    left_out: Mapping[str, str]
 
 
 def out_of_tree(folder: Path, output: Path | None = None, domain: str | None = None) -> BuildOptions:
@@ -68,24 +83,42 @@ def out_of_tree(folder: Path, output: Path | None = None, domain: str | None = N
     return BuildOptions(output=output or folder / "build", ops=(folder,), domain=name, prefix=name)
 
 
-def build(options: BuildOptions, log: Log) -> list[Path]:
-    """Compiles for every engine whose headers are there; returns the libraries. Raises BuildError."""
+def build(options: BuildOptions, log: Log) -> Build:
+    """Compiles for every engine whose toolchain is there and says what it leaves out. Raises BuildError."""
     for tool, package in (("cmake", "cmake"), (shlex.split(os.environ.get("CXX", "g++"))[0], "g++")):
         if not shutil.which(tool):
             raise BuildError(f"{tool} is not installed. On Debian or Ubuntu: apt-get install {package}")
-    toolchain = PROJECT / "build" / "toolchain"
-    with _locked(toolchain):
-        headers = find_onnxruntime_headers(toolchain, log)
-    log(f"ONNX Runtime headers: {headers.include} (from {headers.origin})")
+    left_out: dict[str, str] = {}
+    cuda = None
+    try:
+        cuda = find_cuda(options.cuda)
+        log(f"CUDA {cuda.version}: {cuda.nvcc}, for {cuda.architectures}")
+    except LeftOut as error:
+        left_out["cuda"] = str(error)
+    toolchains: dict[str, Toolchain] = {}
+    cache = PROJECT / "build" / "toolchain"
+    with _locked(cache):
+        for engine in options.engines:
+            try:
+                find = importlib.import_module(f"ops_build.adapters.{engine}.toolchain").find
+                toolchains[engine] = find(cache, cuda, log)
+                log(f"{engine} headers: {toolchains[engine].origin}")
+            except LeftOut as error:
+                left_out[engine] = str(error)
+    for name, reason in left_out.items():
+        log(f"left out {name}: {reason}")
+    if not toolchains:
+        raise BuildError("there is nothing to build: " + "; ".join(left_out.values()))
     with _locked(options.output):
-        return _build(options, headers, log)
+        return Build(_build(options, cuda, toolchains, left_out, log), left_out)
 
 
-def built_library(options: BuildOptions) -> Path:
+def built_library(options: BuildOptions, name: str = "onnxruntime") -> Path:
     """The library that a build with these options has written. Raises BuildError where there is none."""
-    if not options.library.is_file():
-        raise BuildError(f"{options.library} is not there: run opgate build")
-    return options.library
+    library = options.library(name)
+    if not library.is_file():
+        raise BuildError(f"{library} is not there: run opgate build")
+    return library
 
 
 @contextlib.contextmanager
@@ -97,19 +130,31 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _build(options: BuildOptions, headers: Headers, log: Log) -> list[Path]:
+def _build(
+    options: BuildOptions,
+    cuda: Cuda | None,
+    toolchains: Mapping[str, Toolchain],
+    left_out: Mapping[str, str],
+    log: Log,
+) -> dict[str, Path]:
     work = options.output / "cmake"
-    _configure(options, headers, work)
-    log(f"compiling {', '.join(str(folder) for folder in options.ops)} for onnxruntime on cpu")
+    _configure(options, cuda, toolchains, work)
+    log(f"compiling {', '.join(str(folder) for folder in options.ops)} for {', '.join(toolchains)}")
     _run(["cmake", "--build", str(work), "--parallel", str(os.cpu_count() or 1)], log)
-    library = options.library
-    _replace(work / library.name, library)
-    write_manifest(options, work, [library])
-    log(f"wrote {library} and {options.output / MANIFEST}")
-    return [library]
+    made = [library for toolchain in toolchains.values() for library in toolchain.libraries]
+    paths = {library.name: options.library(library.name) for library in made}
+    for path in paths.values():
+        _replace(work / path.name, path)
+    for engine in options.engines:  # what an earlier build has left would not fit these sources
+        for path in options.output.glob(f"lib{options.prefix}_{engine}*.so"):
+            if path not in paths.values():
+                path.unlink()
+    write_manifest(options, work, toolchains, left_out)
+    log(f"wrote {', '.join(str(path) for path in paths.values())} and {options.output / MANIFEST}")
+    return paths
 
 
-def _configure(options: BuildOptions, headers: Headers, work: Path) -> None:
+def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str, Toolchain], work: Path) -> None:
     work.mkdir(parents=True, exist_ok=True)
     cache = work / "CMakeCache.txt"
     # A cache keeps the generator that it was made with, also when another gets installed, and its source folder.
@@ -121,8 +166,13 @@ def _configure(options: BuildOptions, headers: Headers, work: Path) -> None:
         "OPGATE_LIBRARY_PREFIX": options.prefix,
         "OPGATE_ARCH_FLAGS": options.arch,
         "OPGATE_SANITIZE": options.sanitize,
-        "OPGATE_ONNXRUNTIME_INCLUDE": headers.include,
+        "OPGATE_ENGINES": ";".join(toolchains),
+        "OPGATE_CUDA_ARCHITECTURES": cuda.architectures if cuda else "",
     }
+    if cuda:
+        definitions["CMAKE_CUDA_COMPILER"] = str(cuda.nvcc)
+    for toolchain in toolchains.values():
+        definitions |= toolchain.definitions
     arguments = [f"-D{name}={value}" for name, value in definitions.items()]
     command = ["cmake", "-S", str(options.source), "-B", str(work), *generator, *arguments]
     finished = subprocess.run(command, capture_output=True, text=True)
@@ -165,45 +215,65 @@ def sha256(file: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def write_manifest(options: BuildOptions, work: Path, libraries: Iterable[Path]) -> None:
+def write_manifest(
+    options: BuildOptions, work: Path, toolchains: Mapping[str, Toolchain], left_out: Mapping[str, str]
+) -> None:
     """Lists the libraries with their hashes and ops. Raises BuildError where a library states an op wrongly."""
     compiler = _cached(work, "CMAKE_CXX_COMPILER")
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    libraries = [(engine, library) for engine, found in toolchains.items() for library in found.libraries]
+    tables = {
+        library.name: _table(options, options.library(library.name)) for _, library in libraries if library.has_table
+    }
     entries = []
-    for library in libraries:
-        try:
-            ops = read_table(library) if not options.sanitize else []
-        except (ValueError, OSError) as error:
-            raise BuildError(str(error)) from error
-        if not ops and not options.sanitize:
-            raise BuildError(f"{library.name} holds no op: does each kernel end with OPGATE_CPU_KERNEL(Tag, Kernel)?")
+    for engine, library in libraries:
+        # A library that may export nothing but its engine's entries is built of the same table as the others.
+        every = tables[library.name] if library.has_table else max(tables.values(), key=_devices, default=[])
+        ops = [op for op in every if set(op.devices) & set(library.devices)]
+        path = options.library(library.name)
         entries.append(
             {
-                "file": library.name,
-                "sha256": sha256(library),
-                "engine": "onnxruntime",
-                "devices": ["cpu"],
+                "file": path.name,
+                "sha256": sha256(path),
+                "engine": engine,
+                "devices": list(library.devices),
                 "domain": options.domain,
-                "api_version": ONNXRUNTIME_API_VERSION,
                 "compiler": version,
                 "flags": options.arch,
-                "ops": [_manifest_op(op) for op in ops],
+                "ops": [_manifest_op(op, library.devices) for op in ops],
+                **library.details,
             }
         )
-    text = json.dumps({"format": MANIFEST_FORMAT, "libraries": entries}, indent=2) + "\n"
+    document = {"format": MANIFEST_FORMAT, "libraries": entries, "left_out": dict(left_out)}
     target = options.output / MANIFEST
     temporary = target.with_suffix(".new")
-    temporary.write_text(text)
+    temporary.write_text(json.dumps(document, indent=2) + "\n")
     temporary.replace(target)
 
 
-def _manifest_op(op: Op) -> dict[str, Any]:
+def _devices(ops: Sequence[Op]) -> int:
+    return sum(len(op.devices) for op in ops)
+
+
+def _table(options: BuildOptions, library: Path) -> list[Op]:
+    if options.sanitize:  # only a process that has the sanitizer's runtime can load it
+        return []
+    try:
+        ops = read_table(library)
+    except (ValueError, OSError) as error:
+        raise BuildError(str(error)) from error
+    if not ops:
+        raise BuildError(f"{library.name} holds no op: does each kernel end with OPGATE_CPU_KERNEL(Tag, Kernel)?")
+    return ops
+
+
+def _manifest_op(op: Op, devices: Sequence[str]) -> dict[str, Any]:
     return {
         "name": op.name,
         "since_version": op.since_version,
         "signature": op.signature,
         "dtypes": list(op.dtypes),
-        "devices": list(op.devices),
+        "devices": [device for device in op.devices if device in devices],
     }
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_build.build import BuildOptions, build
+from ops_build.build import Build, BuildOptions, build
 
 
 def silent(line: str) -> None:
@@ -13,8 +13,14 @@ def silent(line: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def library() -> Path:
-    """The op library, built if need be; OPGATE_OPS_LIBRARY names another build."""
+def built() -> Build:
+    """Every library that this machine's toolchains allow, built if need be."""
+    return build(BuildOptions(), silent)
+
+
+@pytest.fixture(scope="session")
+def library(request: pytest.FixtureRequest) -> Path:
+    """The op library for ONNX Runtime; OPGATE_OPS_LIBRARY names another build."""
     if said := os.environ.get("OPGATE_OPS_LIBRARY"):
         return Path(said)
-    return build(BuildOptions(), silent)[0]
+    return request.getfixturevalue("built").libraries["onnxruntime"]

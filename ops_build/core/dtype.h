@@ -9,6 +9,14 @@
 #include <string>
 #include <string_view>
 
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#define OPGATE_HOST_DEVICE __host__ __device__
+#else
+#define OPGATE_HOST_DEVICE
+#endif
+
 namespace opgate {
 
 enum class DType : std::uint8_t { f16, bf16, f32, f64, i8, u8, i32, i64, boolean, str };
@@ -31,8 +39,20 @@ struct f16 {
   std::uint16_t bits;
 
   f16() = default;
-  explicit f16(float value) : bits(std::bit_cast<std::uint16_t>(static_cast<_Float16>(value))) {}
-  explicit operator float() const { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
+  OPGATE_HOST_DEVICE explicit f16(float value) {
+#ifdef __CUDA_ARCH__
+    bits = __half_as_ushort(__float2half_rn(value));
+#else
+    bits = std::bit_cast<std::uint16_t>(static_cast<_Float16>(value));
+#endif
+  }
+  OPGATE_HOST_DEVICE explicit operator float() const {
+#ifdef __CUDA_ARCH__
+    return __half2float(__ushort_as_half(bits));
+#else
+    return static_cast<float>(std::bit_cast<_Float16>(bits));
+#endif
+  }
 };
 
 /// The upper half of a binary32, rounded to nearest even. Arithmetic is done in float.
@@ -40,13 +60,23 @@ struct bf16 {
   std::uint16_t bits;
 
   bf16() = default;
-  explicit bf16(float value) {
+  OPGATE_HOST_DEVICE explicit bf16(float value) {
+#ifdef __CUDA_ARCH__
+    bits = __bfloat16_as_ushort(__float2bfloat16_rn(value));
+#else
     const auto wide = std::bit_cast<std::uint32_t>(value);
     const bool nan = (wide & 0x7fffffffu) > 0x7f800000u;
     const std::uint32_t rounded = wide + 0x7fffu + ((wide >> 16) & 1u);
     bits = nan ? static_cast<std::uint16_t>((wide >> 16) | 0x40u) : static_cast<std::uint16_t>(rounded >> 16);
+#endif
   }
-  explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+  OPGATE_HOST_DEVICE explicit operator float() const {
+#ifdef __CUDA_ARCH__
+    return __uint_as_float(static_cast<unsigned>(bits) << 16);
+#else
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+#endif
+  }
 };
 
 /// The C++ type of a dtype's elements. A kernel reads `str` as std::string_view and writes it as std::string.

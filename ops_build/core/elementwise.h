@@ -5,24 +5,9 @@
 #include <concepts>
 
 #include "kernel.h"
+#include "numbers.h"
 
 namespace opgate {
-
-/// The type that arithmetic on T is done in: float for the 16-bit types, T for the rest.
-template <typename T>
-struct Compute {
-  using type = T;
-};
-template <>
-struct Compute<f16> {
-  using type = float;
-};
-template <>
-struct Compute<bf16> {
-  using type = float;
-};
-template <typename T>
-using ComputeType = typename Compute<T>::type;
 
 /// Elements that one thread should take at least: smaller pieces cost more in hand-over than they save.
 inline constexpr std::int64_t kElementGrain = 16384;

@@ -40,6 +40,22 @@ class Engine {
 
   /// The CUDA stream of the call; nullptr on the CPU.
   virtual void* stream() { return nullptr; }
+
+  // Sizes that only a kernel on a device knows. It writes them to the device's memory and nobody need wait for it, so
+  // the outputs are made at their upper bound and cut afterwards by an engine that must know. An output's elements lie
+  // packed as its exact dims say.
+
+  /// Memory on the device for `count` such sizes.
+  virtual Status allocate_sizes(std::size_t count, std::int64_t** sizes);
+
+  /// As allocate_output, for an output that has at most these dims.
+  virtual Status allocate_bounded(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data);
+
+  /// After the kernel: waits for it and reads the sizes. `known` becomes false in an engine that reads them on its own.
+  virtual Status read_sizes(std::span<std::int64_t> sizes, bool& known);
+
+  /// The exact dims of an output that allocate_bounded made.
+  virtual Status trim(std::size_t index, DType dtype, std::span<const std::int64_t> dims);
 };
 
 class Inputs {
@@ -83,10 +99,15 @@ class Inputs {
 
 class Outputs {
  public:
-  Outputs(const Signature& signature, Binding& binding, Engine& engine)
-      : signature_(signature), binding_(binding), engine_(engine), outputs_(signature.outputs.size()) {}
+  Outputs(const Signature& signature, Device device, Binding& binding, Engine& engine)
+      : signature_(signature),
+        device_(device),
+        binding_(binding),
+        engine_(engine),
+        outputs_(signature.outputs.size()) {}
 
-  /// An output whose dims are known and that is required or that has() said is wanted.
+  /// An output whose dims are known and that is required or that has() said is wanted. On a device one of a size that
+  /// only the kernel knows has its upper bound.
   const Tensor& operator[](std::string_view name) const { return outputs_[index_of(name)].tensor; }
 
   /// Whether somebody asked for an output whose dims are known.
@@ -95,11 +116,14 @@ class Outputs {
   /// Binds a size that only the kernel knows (`v<=n` in the signature) and makes the outputs that waited for it.
   Status bind(std::string_view size, std::int64_t value);
 
-  /// Makes the outputs whose dims are known.
+  /// Where a kernel on a device writes such a size, in the device's memory.
+  std::int64_t* device_size(std::string_view size) const;
+
+  /// Makes the outputs whose dims are known, on a device all.
   Status allocate();
 
-  /// An error when the kernel has left a size unbound.
-  Status finished() const;
+  /// After the kernel: an error when it has left a size unbound; cuts what a device's kernel has filled.
+  Status finish();
 
  private:
   struct Made {
@@ -107,7 +131,13 @@ class Outputs {
     Dims dims;
     bool done = false;
     bool wanted = false;
+    bool bounded = false;
   };
+
+  Status allocate_known();
+  Status allocate_bounded();
+  Status make(std::size_t index, bool bounded);
+  Status bound_of(std::size_t slot, std::int64_t& bound) const;
 
   std::size_t index_of(std::string_view name) const {
     for (std::size_t i = 0; i < signature_.outputs.size(); ++i) {
@@ -117,9 +147,12 @@ class Outputs {
   }
 
   const Signature& signature_;
+  Device device_;
   Binding& binding_;
   Engine& engine_;
   std::vector<Made> outputs_;
+  std::vector<std::size_t> open_;         // the slots of the sizes that a device's kernel binds
+  std::int64_t* device_sizes_ = nullptr;  // one for each of them
 };
 
 class Context {

@@ -52,48 +52,129 @@ const Op* Table::find(std::string_view name) const {
   return place != ops_.end() && place->signature.name == name ? &*place : nullptr;
 }
 
+namespace {
+
+Status no_device_sizes() {
+  return Status::internal("this engine can't carry sizes that only the kernel knows, on a device");
+}
+
+}  // namespace
+
+Status Engine::allocate_sizes(std::size_t, std::int64_t**) { return no_device_sizes(); }
+Status Engine::allocate_bounded(std::size_t, DType, std::span<const std::int64_t>, void**) { return no_device_sizes(); }
+Status Engine::read_sizes(std::span<std::int64_t>, bool&) { return no_device_sizes(); }
+Status Engine::trim(std::size_t, DType, std::span<const std::int64_t>) { return no_device_sizes(); }
+
+Status Outputs::make(std::size_t index, bool bounded) {
+  Made& made = outputs_[index];
+  const Output& output = signature_.outputs[index];
+  void* data = nullptr;
+  const DType dtype = dtype_of(output.type, binding_);
+  OPGATE_RETURN_IF_ERROR(bounded ? engine_.allocate_bounded(index, dtype, made.dims, &data)
+                                 : engine_.allocate_output(index, dtype, made.dims, &data));
+  made.done = true;
+  made.bounded = bounded;
+  made.wanted = data != nullptr;
+  made.tensor = Tensor(data, dtype, made.dims, device_);
+  if (!data && !output.optional)
+    return Status::internal("output '" + output.name + "' is required and the engine has no place for it");
+  return {};
+}
+
 Status Outputs::allocate() {
+  OPGATE_RETURN_IF_ERROR(allocate_known());
+  return device_ == Device::cpu ? Status() : allocate_bounded();
+}
+
+Status Outputs::allocate_known() {
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
-    Made& made = outputs_[i];
-    if (made.done) continue;
-    const Output& output = signature_.outputs[i];
+    if (outputs_[i].done) continue;
     bool known = false;
-    OPGATE_RETURN_IF_ERROR(output_dims(signature_, output, binding_, made.dims, known));
-    if (!known) continue;
-    void* data = nullptr;
-    const DType dtype = dtype_of(output.type, binding_);
-    OPGATE_RETURN_IF_ERROR(engine_.allocate_output(i, dtype, made.dims, &data));
-    made.done = true;
-    made.wanted = data != nullptr;
-    made.tensor = Tensor(data, dtype, made.dims);
-    if (!data && !output.optional)
-      return Status::internal("output '" + output.name + "' is required and the engine has no place for it");
+    OPGATE_RETURN_IF_ERROR(output_dims(signature_, signature_.outputs[i], binding_, outputs_[i].dims, known));
+    if (known) OPGATE_RETURN_IF_ERROR(make(i, false));
   }
   return {};
 }
 
-Status Outputs::bind(std::string_view size, std::int64_t value) {
+Status Outputs::allocate_bounded() {
+  for (std::size_t s = 0; s < signature_.slots.size(); ++s) {
+    if (signature_.slots[s].kind == Slot::Kind::kernel) open_.push_back(s);
+  }
+  if (open_.empty()) return {};
+  OPGATE_RETURN_IF_ERROR(engine_.allocate_sizes(open_.size(), &device_sizes_));
+  for (const std::size_t slot : open_) OPGATE_RETURN_IF_ERROR(bound_of(slot, binding_.sizes[slot]));
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    if (outputs_[i].done) continue;
+    bool known = false;
+    OPGATE_RETURN_IF_ERROR(output_dims(signature_, signature_.outputs[i], binding_, outputs_[i].dims, known));
+    OPGATE_RETURN_IF_ERROR(make(i, true));
+  }
+  for (const std::size_t slot : open_) binding_.sizes[slot] = -1;
+  return {};
+}
+
+/// The bound that the signature states where it binds the size.
+Status Outputs::bound_of(std::size_t slot, std::int64_t& bound) const {
   for (const Output& output : signature_.outputs) {
     for (const OutputDim& dim : output.dims) {
-      if (dim.kind != OutputDim::Kind::bounded || signature_.slots[dim.slot].name != size) continue;
-      std::int64_t bound = 0;
-      OPGATE_RETURN_IF_ERROR(evaluate(signature_, dim.expr, binding_, bound));
-      if (value < 0 || value > bound) {
-        return Status::internal("the kernel made '" + std::string(size) + "' " + std::to_string(value) +
-                                ", which is not in 0.." + std::to_string(bound));
-      }
-      binding_.sizes[dim.slot] = value;
-      return allocate();
+      if (dim.kind == OutputDim::Kind::bounded && dim.slot == static_cast<int>(slot))
+        return evaluate(signature_, dim.expr, binding_, bound);
     }
+  }
+  return Status::internal("size '" + signature_.slots[slot].name + "' has no bound");
+}
+
+namespace {
+
+Status out_of_bound(std::string_view size, std::int64_t value, std::int64_t bound) {
+  return Status::internal("the kernel made '" + std::string(size) + "' " + std::to_string(value) +
+                          ", which is not in 0.." + std::to_string(bound));
+}
+
+}  // namespace
+
+Status Outputs::bind(std::string_view size, std::int64_t value) {
+  for (std::size_t s = 0; s < signature_.slots.size(); ++s) {
+    if (signature_.slots[s].kind != Slot::Kind::kernel || signature_.slots[s].name != size) continue;
+    std::int64_t bound = 0;
+    OPGATE_RETURN_IF_ERROR(bound_of(s, bound));
+    if (value < 0 || value > bound) return out_of_bound(size, value, bound);
+    binding_.sizes[s] = value;
+    return allocate_known();
   }
   return Status::internal("the kernel binds size '" + std::string(size) +
                           "', which the signature does not leave to it");
 }
 
-Status Outputs::finished() const {
+std::int64_t* Outputs::device_size(std::string_view size) const {
+  for (std::size_t i = 0; i < open_.size(); ++i) {
+    if (signature_.slots[open_[i]].name == size) return device_sizes_ + i;
+  }
+  throw std::logic_error("the kernel binds size '" + std::string(size) + "', which the signature does not leave to it");
+}
+
+Status Outputs::finish() {
+  if (!open_.empty()) {
+    std::vector<std::int64_t> sizes(open_.size());
+    bool known = true;
+    OPGATE_RETURN_IF_ERROR(engine_.read_sizes(sizes, known));
+    if (!known) return {};
+    for (std::size_t i = 0; i < open_.size(); ++i) {
+      std::int64_t bound = 0;
+      OPGATE_RETURN_IF_ERROR(bound_of(open_[i], bound));
+      if (sizes[i] < 0 || sizes[i] > bound) return out_of_bound(signature_.slots[open_[i]].name, sizes[i], bound);
+      binding_.sizes[open_[i]] = sizes[i];
+    }
+  }
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
-    if (!outputs_[i].done)
+    Made& made = outputs_[i];
+    if (!made.done)
       return Status::internal("the kernel left the size of output '" + signature_.outputs[i].name + "' open");
+    if (!made.bounded || !made.wanted) continue;
+    Dims dims;
+    bool known = false;
+    OPGATE_RETURN_IF_ERROR(output_dims(signature_, signature_.outputs[i], binding_, dims, known));
+    OPGATE_RETURN_IF_ERROR(engine_.trim(i, made.tensor.dtype(), dims));
   }
   return {};
 }
@@ -104,11 +185,11 @@ Status invoke(const Op& op, Device device, const InputPointers& inputs, const At
     if (!kernel) return Status::internal("no kernel for " + std::string(name_of(device)));
     Binding binding;
     OPGATE_RETURN_IF_ERROR(bind(op.signature, inputs, attributes, binding));
-    Outputs outputs(op.signature, binding, engine);
+    Outputs outputs(op.signature, device, binding, engine);
     OPGATE_RETURN_IF_ERROR(outputs.allocate());
     Context context(engine, binding);
     OPGATE_RETURN_IF_ERROR(kernel(context, Inputs(op.signature, inputs, binding), attributes, outputs));
-    return outputs.finished();
+    return outputs.finish();
   };
   Status status;
   try {

@@ -84,7 +84,11 @@ def explain_missing_op(message: str, library: str, trusted: Sequence[Path]) -> s
         return message
     domain, op, version = found.groups()
     where = f"{domain}::{op}" if domain else op
-    known = [str(e.get("file")) for e in entries(trusted) if any(o.get("name") == op for o in e.get("ops", []))]
+    known = [
+        str(entry.get("file"))
+        for entry in entries(trusted)
+        if entry.get("engine") == "onnxruntime" and any(o.get("name") == op for o in entry.get("ops", []))
+    ]
     if known and library in known:
         remedy = f"{library} has an op of that name: its domain or types differ; compare with `opgate ops`"
     elif known:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_build.build import DEFAULT_OUTPUT, build, out_of_tree
+from ops_build.build import DEFAULT_OUTPUT, Build, build, out_of_tree
 from ops_build.table import Op, read_table
 from tests.conftest import silent
 
@@ -14,11 +14,17 @@ FIXTURE_OPS = Path(__file__).parent / "fixture_ops"
 
 
 @pytest.fixture(scope="session")
-def fixture_library() -> Path:
-    """The fixture ops, built out of tree in a domain of their own; OPGATE_TEST_FIXTURE_LIBRARY names another build."""
+def fixture_built() -> Build:
+    """The fixture ops, built out of tree in a domain of their own for every engine that the machine allows."""
+    return build(out_of_tree(FIXTURE_OPS, DEFAULT_OUTPUT.parent / "fixture_ops"), silent)
+
+
+@pytest.fixture(scope="session")
+def fixture_library(request: pytest.FixtureRequest) -> Path:
+    """The fixture ops for ONNX Runtime; OPGATE_TEST_FIXTURE_LIBRARY names another build."""
     if said := os.environ.get("OPGATE_TEST_FIXTURE_LIBRARY"):
         return Path(said)
-    return build(out_of_tree(FIXTURE_OPS, DEFAULT_OUTPUT.parent / "fixture_ops"), silent)[0]
+    return request.getfixturevalue("fixture_built").libraries["onnxruntime"]
 
 
 @pytest.fixture(scope="session")

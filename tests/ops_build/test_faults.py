@@ -56,8 +56,15 @@ def sources() -> Path:
 
 
 def verify(sources: Path, op: str) -> subprocess.CompletedProcess[str]:
-    options = BuildOptions(output=sources.parent / "build", ops=(sources / "ops",), source=sources, build_type="Debug")
-    library = build(options, silent)[0]
+    options = BuildOptions(
+        output=sources.parent / "build",
+        ops=(sources / "ops",),
+        source=sources,
+        build_type="Debug",
+        engines=("onnxruntime",),
+        cuda="",
+    )
+    library = build(options, silent).libraries["onnxruntime"]
     command = [sys.executable, "-m", "opgate", "verify", op, "--library", str(library)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 

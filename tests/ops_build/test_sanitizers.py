@@ -36,7 +36,8 @@ def environment() -> dict[str, str]:
 def sanitized(options: BuildOptions) -> Path:
     from dataclasses import replace
 
-    return build(replace(options, sanitize=SANITIZERS, build_type="RelWithDebInfo"), silent)[0]
+    options = replace(options, sanitize=SANITIZERS, build_type="RelWithDebInfo", engines=("onnxruntime",), cuda="")
+    return build(options, silent).libraries["onnxruntime"]
 
 
 @pytest.fixture(scope="module")

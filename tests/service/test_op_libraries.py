@@ -78,7 +78,7 @@ def test_a_missing_op_is_named_with_the_remedy(repository, reason, settings):
     assert "op 'mine::Sparkle'" in reason("m")
     assert "opgate build" in reason("m")
     settings.build_ops.mkdir()
-    entry = {"file": "libmine.so", "sha256": "0", "ops": [{"name": "Sparkle"}]}
+    entry = {"file": "libmine.so", "engine": "onnxruntime", "sha256": "0", "ops": [{"name": "Sparkle"}]}
     (settings.build_ops / "manifest.json").write_text(json.dumps({"format": 1, "libraries": [entry]}))
     assert 'op_library_filename: "libmine.so"' in reason("m")
 

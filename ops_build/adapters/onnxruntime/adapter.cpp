@@ -12,6 +12,10 @@
 
 #include "core/table.h"
 
+#ifdef OPGATE_WITH_CUDA
+#include "core/cuda.h"
+#endif
+
 namespace opgate {
 namespace {
 
@@ -152,7 +156,7 @@ Status read_attributes(const OrtKernelInfo* info, const Signature& signature, At
 
 // One call of a kernel.
 
-class OrtEngine final : public Engine {
+class OrtEngine : public Engine {
  public:
   explicit OrtEngine(OrtKernelContext* context) : context_(context) {}
 
@@ -162,8 +166,9 @@ class OrtEngine final : public Engine {
   }
 
   Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
-    OPGATE_RETURN_IF_ERROR(count_outputs());
-    if (index >= output_count_) return {};
+    bool wanted = false;
+    OPGATE_RETURN_IF_ERROR(wants(index, wanted));
+    if (!wanted) return {};
     OrtValue* value = nullptr;
     OPGATE_RETURN_IF_ERROR(taken(api->KernelContext_GetOutput(context_, index, dims.data(), dims.size(), &value)));
     if (!value) return {};
@@ -189,7 +194,7 @@ class OrtEngine final : public Engine {
     constexpr std::size_t kAlignment = 64;
     if (!allocator_) {
       OrtMemoryInfo* made = nullptr;
-      Status status = taken(api->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &made));
+      Status status = memory_info(&made);
       const MemoryInfo info(made);
       if (status.ok()) status = taken(api->KernelContext_GetAllocator(context_, info.get(), &allocator_));
       if (!status.ok()) throw std::runtime_error(status.message());
@@ -214,6 +219,22 @@ class OrtEngine final : public Engine {
     return {};
   }
 
+ protected:
+  /// Where scratch memory comes from.
+  virtual Status memory_info(OrtMemoryInfo** info) const {
+    return taken(api->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, info));
+  }
+
+  /// Whether the node has the output at all.
+  Status wants(std::size_t index, bool& wanted) {
+    if (!counted_) OPGATE_RETURN_IF_ERROR(taken(api->KernelContext_GetOutputCount(context_, &output_count_)));
+    counted_ = true;
+    wanted = index < output_count_;
+    return {};
+  }
+
+  OrtKernelContext* context_;
+
  private:
   struct Texts {
     OrtValue* value;
@@ -221,13 +242,6 @@ class OrtEngine final : public Engine {
     std::size_t count;
   };
 
-  Status count_outputs() {
-    if (counted_) return {};
-    counted_ = true;
-    return taken(api->KernelContext_GetOutputCount(context_, &output_count_));
-  }
-
-  OrtKernelContext* context_;
   OrtAllocator* allocator_ = nullptr;
   std::vector<void*> scratch_;
   std::vector<Texts> texts_;
@@ -235,6 +249,63 @@ class OrtEngine final : public Engine {
   bool counted_ = false;
   char nothing_ = 0;
 };
+
+#ifdef OPGATE_WITH_CUDA
+
+/// A call on the CUDA provider's stream. Outputs of a size that only the kernel knows are made in scratch memory and
+/// copied: the engine can't cut a tensor that it has given.
+class OrtCudaEngine final : public OrtEngine {
+ public:
+  using OrtEngine::OrtEngine;
+
+  Status find_stream() { return taken(api->KernelContext_GetGPUComputeStream(context_, &stream_)); }
+
+  void* stream() override { return stream_; }
+
+  Status allocate_sizes(std::size_t count, std::int64_t** sizes) override {
+    *sizes = sizes_ = static_cast<std::int64_t*>(scratch(count * sizeof(std::int64_t)));
+    return {};
+  }
+
+  Status allocate_bounded(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
+    bool wanted = false;
+    OPGATE_RETURN_IF_ERROR(wants(index, wanted));
+    if (!wanted) return {};
+    *data = scratch(bytes_of(dtype, dims));
+    bounded_.resize(std::max(bounded_.size(), index + 1));
+    bounded_[index] = *data;
+    return {};
+  }
+
+  Status read_sizes(std::span<std::int64_t> sizes, bool&) override {
+    return cuda::read(sizes.data(), sizes_, sizes.size_bytes(), stream_);
+  }
+
+  Status trim(std::size_t index, DType dtype, std::span<const std::int64_t> dims) override {
+    void* data = nullptr;
+    OPGATE_RETURN_IF_ERROR(allocate_output(index, dtype, dims, &data));
+    return data ? cuda::copy(data, bounded_[index], bytes_of(dtype, dims), stream_) : Status();
+  }
+
+ private:
+  static std::size_t bytes_of(DType dtype, std::span<const std::int64_t> dims) {
+    std::size_t bytes = size_of(dtype);
+    for (std::int64_t dim : dims) bytes *= static_cast<std::size_t>(dim);
+    return bytes;
+  }
+
+  Status memory_info(OrtMemoryInfo** info) const override {
+    int device = 0;
+    OPGATE_RETURN_IF_ERROR(cuda::status(cudaGetDevice(&device), "asking for the device"));
+    return taken(api->CreateMemoryInfo("Cuda", OrtDeviceAllocator, device, OrtMemTypeDefault, info));
+  }
+
+  void* stream_ = nullptr;
+  std::int64_t* sizes_ = nullptr;
+  std::vector<void*> bounded_;
+};
+
+#endif
 
 /// The strings of an input, laid out for a kernel.
 struct InputTexts {
@@ -291,6 +362,7 @@ Status read_input(const OrtValue* value, InputSlot& slot, std::deque<InputTexts>
 /// One node of a session.
 struct Kernel {
   const Op* op;
+  Device device;
   Attributes attributes;
 
   Status compute(OrtKernelContext* context) const {
@@ -306,8 +378,15 @@ struct Kernel {
       OPGATE_RETURN_IF_ERROR(read_input(value, slots[i], texts));
       inputs[i] = &slots[i].tensor;
     }
+#ifdef OPGATE_WITH_CUDA
+    if (device == Device::cuda) {
+      OrtCudaEngine engine(context);
+      OPGATE_RETURN_IF_ERROR(engine.find_stream());
+      return invoke(*op, device, inputs, attributes, engine);
+    }
+#endif
     OrtEngine engine(context);
-    OPGATE_RETURN_IF_ERROR(invoke(*op, Device::cpu, inputs, attributes, engine));
+    OPGATE_RETURN_IF_ERROR(invoke(*op, device, inputs, attributes, engine));
     return engine.give_texts();
   }
 };
@@ -403,10 +482,11 @@ Status infer(const Op& op, OrtShapeInferContext* context) {
   return {};
 }
 
-// Registration: an OrtCustomOp for each op and choice of its type variables.
+// Registration: an OrtCustomOp for each op, device and choice of its type variables.
 
 struct Registered : OrtCustomOp {
   const Op* op;
+  Device device;
   std::vector<DType> types;  ///< of the type variables
 
   ONNXTensorElementDataType element(const ElementType& type) const {
@@ -433,7 +513,9 @@ OrtStatus* guarded(Body&& body) {
 void fill(Registered& registered) {
   registered.version = kApiVersion;
   registered.GetName = [](const OrtCustomOp* op) { return of(op).op->signature.name.c_str(); };
-  registered.GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
+  registered.GetExecutionProviderType = [](const OrtCustomOp* op) -> const char* {
+    return of(op).device == Device::cuda ? "CUDAExecutionProvider" : nullptr;  // nullptr: the CPU's
+  };
   registered.GetInputTypeCount = [](const OrtCustomOp* op) { return of(op).op->signature.inputs.size(); };
   registered.GetOutputTypeCount = [](const OrtCustomOp* op) { return of(op).op->signature.outputs.size(); };
   registered.GetInputType = [](const OrtCustomOp* op, std::size_t i) {
@@ -463,6 +545,7 @@ void fill(Registered& registered) {
     return guarded([&]() -> Status {
       auto made = std::make_unique<Kernel>();
       made->op = of(op).op;
+      made->device = of(op).device;
       Status status = read_attributes(info, made->op->signature, made->attributes);
       if (!status.ok()) {
         return std::move(status).with_prefix(std::string(Table::domain()) + "::" + made->op->signature.name + ": ");
@@ -494,6 +577,27 @@ void choices(const std::vector<TypeVariable>& variables, std::vector<DType>& cho
   }
 }
 
+#ifdef OPGATE_WITH_CUDA
+constexpr std::array kDevices = {Device::cpu, Device::cuda};
+#else
+constexpr std::array kDevices = {Device::cpu};
+#endif
+
+Status add(const Op& op, Device device, std::deque<Registered>& registered, OrtCustomOpDomain* domain) {
+  std::vector<DType> chosen;
+  std::vector<std::vector<DType>> all;
+  choices(op.signature.type_variables, chosen, all);
+  for (std::vector<DType>& types : all) {
+    Registered& entry = registered.emplace_back();
+    entry.op = &op;
+    entry.device = device;
+    entry.types = std::move(types);
+    fill(entry);
+    OPGATE_RETURN_IF_ERROR(taken(api->CustomOpDomain_Add(domain, &entry)));
+  }
+  return {};
+}
+
 /// The domain with all ops. Sessions share it and may outlive every caller, so it is never released.
 Status make_domain(OrtCustomOpDomain** domain) {
   static std::mutex mutex;
@@ -507,16 +611,8 @@ Status make_domain(OrtCustomOpDomain** domain) {
     OrtCustomOpDomain* fresh = nullptr;
     OPGATE_RETURN_IF_ERROR(taken(api->CreateCustomOpDomain(Table::domain(), &fresh)));
     for (const Op& op : table.ops()) {
-      if (!op.kernel(Device::cpu)) continue;
-      std::vector<DType> chosen;
-      std::vector<std::vector<DType>> all;
-      choices(op.signature.type_variables, chosen, all);
-      for (std::vector<DType>& types : all) {
-        Registered& entry = registered.emplace_back();
-        entry.op = &op;
-        entry.types = std::move(types);
-        fill(entry);
-        OPGATE_RETURN_IF_ERROR(taken(api->CustomOpDomain_Add(fresh, &entry)));
+      for (const Device device : kDevices) {
+        if (op.kernel(device)) OPGATE_RETURN_IF_ERROR(add(op, device, registered, fresh));
       }
     }
     made = fresh;

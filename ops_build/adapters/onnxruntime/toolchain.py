@@ -14,7 +14,7 @@ import tarfile
 import tempfile
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -22,16 +22,18 @@ from pathlib import Path
 from subprocess import SubprocessError
 from tarfile import TarError
 
+from ops_build.toolchain import Cuda, LeftOut, Library, Log, Toolchain
+
 HEADER = "onnxruntime_c_api.h"
 RELEASE = "1.22.0"
 ARCHIVE = f"https://github.com/microsoft/onnxruntime/releases/download/v{RELEASE}/onnxruntime-linux-x64-{RELEASE}.tgz"
 #: The first Debian release with libonnxruntime-dev: older ones take it from there.
 DEBIAN_SUITE = "trixie"
+#: The ONNX Runtime API that adapter.cpp asks for.
+API_VERSION = 17
 
-Log = Callable[[str], None]
 
-
-class HeadersNotFound(RuntimeError):
+class HeadersNotFound(LeftOut):
     """The header is nowhere; the text says what was tried and what to do."""
 
 
@@ -41,6 +43,17 @@ class Headers:
 
     include: Path
     origin: str
+
+
+def find(cache: Path, cuda: Cuda | None, log: Log) -> Toolchain:
+    """What the build needs; with a CUDA compiler a second library for the CUDA provider. Raises LeftOut."""
+    headers = find_onnxruntime_headers(cache, log)
+    details = {"api_version": API_VERSION}
+    libraries = [Library("onnxruntime", ("cpu",), details=details)]
+    if cuda:
+        libraries.append(Library("onnxruntime_cuda", ("cpu", "cuda"), details=details))
+    definitions = {"OPGATE_ONNXRUNTIME_INCLUDE": str(headers.include)}
+    return Toolchain(f"{headers.include} (from {headers.origin})", definitions, tuple(libraries))
 
 
 def find_onnxruntime_headers(cache: Path, log: Log) -> Headers:

@@ -1,0 +1,52 @@
+"""Finding TensorRT's headers, which no package carries. Any 10.x or later with IPluginV3 serves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ops_build.toolchain import Cuda, LeftOut, Library, Log, Toolchain
+
+HEADER = "NvInferRuntime.h"
+REPOSITORY = "https://github.com/NVIDIA/TensorRT"
+
+
+def find(cache: Path, cuda: Cuda | None, log: Log) -> Toolchain:
+    """What the build needs: the headers, where OPGATE_TENSORRT_INCLUDE says, where systems and NVIDIA's containers put
+    them, or in a clone of NVIDIA/TensorRT. Raises LeftOut."""
+    if cuda is None:
+        raise LeftOut("its plugins are CUDA kernels, and CUDA was left out")
+    include, origin = _headers(cache)
+    # The library may export nothing but TensorRT's two entries.
+    library = Library("tensorrt", ("cuda",), has_table=False)
+    return Toolchain(f"{include} ({origin})", {"OPGATE_TENSORRT_INCLUDE": str(include)}, (library,))
+
+
+def _headers(cache: Path) -> tuple[Path, str]:
+    if said := os.environ.get("OPGATE_TENSORRT_INCLUDE"):
+        for folder in (Path(said), Path(said) / "include"):
+            if (folder / HEADER).is_file():
+                return folder, "from OPGATE_TENSORRT_INCLUDE"
+        raise LeftOut(f"OPGATE_TENSORRT_INCLUDE is {said}: no {HEADER} there")
+    clone = cache / "TensorRT"
+    for folder, origin in (*_system_folders(), (clone / "include", "from a clone of NVIDIA/TensorRT")):
+        if (folder / HEADER).is_file():
+            return folder, origin
+    raise LeftOut(
+        f"TensorRT's {HEADER} was not found. git clone --depth 1 {REPOSITORY} {clone}, install libnvinfer-headers-dev, "
+        "or set OPGATE_TENSORRT_INCLUDE to the include folder of a TensorRT"
+    )
+
+
+def _system_folders() -> Iterator[tuple[Path, str]]:
+    for folder in (
+        "/usr/include/x86_64-linux-gnu",
+        "/usr/include/aarch64-linux-gnu",
+        "/usr/include",
+        "/usr/local/include",
+        "/usr/local/tensorrt/include",
+        "/opt/tensorrt/include",
+        "/usr/src/tensorrt/include",
+    ):
+        yield Path(folder), "from the system"
