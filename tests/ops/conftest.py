@@ -10,9 +10,9 @@ import pytest
 
 from ops_build.case import Array, Case
 from ops_build.onnx_model import one_node_model
-from ops_build.table import read_table
+from ops_build.table import DTYPES, read_table
 
-#: run_op(name, inputs, attributes) -> the op's outputs in their order; an input that is None is left out.
+#: run_op(name, inputs, attributes) -> the op's outputs in their order; an input that is None is left out. bf16 comes as f32.
 RunOp = Callable[..., list[Array]]
 
 
@@ -20,18 +20,21 @@ RunOp = Callable[..., list[Array]]
 def run_op(library: Path) -> RunOp:
     """Runs one op in ONNX Runtime, in a session that is kept for the next call of the same kind."""
     ops = {op.name: op for op in read_table(library)}
+    names = {dtype: name for name, dtype in DTYPES.items()}
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.register_custom_ops_library(str(library.resolve()))
     sessions: dict[str, ort.InferenceSession] = {}
 
     def run(name: str, inputs: Mapping[str, Array | None], attributes: Mapping[str, Any] | None = None) -> list[Array]:
+        op = ops[name]
         present = {key: np.asarray(value) for key, value in inputs.items() if value is not None}
-        key = repr((name, sorted(present), attributes))
+        types = {t.type: names[present[t.name].dtype] for t in op.inputs if t.name in present}
+        key = repr((name, sorted((key, value.ndim) for key, value in present.items()), types, attributes))
+        one = one_node_model(op, Case(name, present, attributes or {}), types, static=False)
         if key not in sessions:
-            one = one_node_model(ops[name], Case(name, present, attributes or {}), {}, static=False)
             sessions[key] = ort.InferenceSession(one.model.SerializeToString(), options, ["CPUExecutionProvider"])
-        outputs: list[Array] = sessions[key].run(None, present)
+        outputs: list[Array] = sessions[key].run(None, one.feeds)
         return outputs
 
     return run
