@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from ops_build.case import Array, Case
+
+
+def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
+    dtype = types["T"]
+    rng = np.random.default_rng(1)
+
+    def normal(*shape: int) -> Array:
+        return rng.standard_normal(shape).astype(dtype)
+
+    shapes = [(1,), (7,), (0,), (3, 5), (2, 0), (0, 8), (2, 3, 4, 33), (5, 64), (3, 1000), (700, 129)]
+    for shape in shapes:
+        inputs = {"x": normal(*shape), "weight": normal(shape[-1])}
+        yield Case(f"{list(shape)}", inputs)
+        yield Case(f"{list(shape)} with residual", inputs | {"residual": normal(*shape)})
+    rows = {"x": normal(4, 24), "weight": normal(24)}
+    for epsilon in (0.0, 1e-6, 0.5, 100.0):
+        yield Case(f"epsilon {epsilon}", rows, {"epsilon": epsilon})
+    # f16's squares overflow and underflow, f32's don't: the arithmetic must be f32's.
+    for scale in (3e-4, 200.0):
+        large = {"x": (normal(3, 40) * dtype.type(scale)).astype(dtype), "weight": normal(40)}
+        yield Case(f"values of about {scale}", large | {"residual": large["x"]})
+    yield Case("zeros", {"x": np.zeros((2, 5), dtype), "weight": np.ones(5, dtype)})
+    yield Case("zeros, epsilon 0", {"x": np.zeros((2, 5), dtype), "weight": np.ones(5, dtype)}, {"epsilon": 0.0})
+    # 1 + 0.49 ulp is 1, and y the weight exactly; of the unrounded sum it would be the next number.
+    ulp = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}[dtype.name]
+    lost = {"x": np.ones((1, 1), dtype), "weight": np.array([2 - ulp], dtype)}
+    lost["residual"] = np.array([[0.49 * ulp]], dtype)
+    yield Case("the sum is rounded first", lost, {"epsilon": 0.0}, tolerance=(0.0, 0.0))
+    odd = {"x": np.array([[1, np.nan, 2], [np.inf, 1, 2], [1, 2, 3]], dtype), "weight": np.ones(3, dtype)}
+    yield Case("not finite", odd)
+    for name, value in [("negative", -1.0), ("infinite", float("inf")), ("NaN", float("nan"))]:
+        pattern = "attribute 'epsilon': expected a finite number, 0 or more, got"
+        yield Case(f"epsilon {name}", rows, {"epsilon": value}, error=pattern)
+    yield Case("a weight too long", {"x": normal(2, 3), "weight": normal(4)}, error="input 'weight': expected")
+    other = {"x": normal(2, 3), "weight": normal(3), "residual": normal(3, 3)}
+    yield Case("a residual of another shape", other, error="input 'residual': expected")
