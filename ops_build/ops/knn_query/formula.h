@@ -1,0 +1,34 @@
+// The order of neighbours, the same on every device.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "core/dtype.h"
+
+namespace opgate::ops {
+
+/// (dx dx + dy dy) + dz dz, each operation rounded to f32: fused multiply-adds must be off where this is compiled
+/// (-ffp-contract=off, nvcc's --fmad=false).
+OPGATE_HOST_DEVICE inline float squared_distance(float dx, float dy, float dz) { return (dx * dx + dy * dy) + dz * dz; }
+
+/// A point and its squared distance d2 >= 0 as one number: the nearest is the smallest, of equally near ones the one
+/// with the lowest index. The bits of floats that aren't negative are ordered as the floats are.
+using Neighbour = std::uint64_t;
+
+OPGATE_HOST_DEVICE inline Neighbour neighbour(float d2, std::uint32_t index) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &d2, sizeof bits);  // nvcc's std::bit_cast is the host's
+  return static_cast<Neighbour>(bits) << 32 | index;
+}
+
+OPGATE_HOST_DEVICE inline float squared_distance_of(Neighbour neighbour) {
+  const auto bits = static_cast<std::uint32_t>(neighbour >> 32);
+  float d2;
+  std::memcpy(&d2, &bits, sizeof d2);
+  return d2;
+}
+
+OPGATE_HOST_DEVICE inline std::uint32_t index_of(Neighbour neighbour) { return static_cast<std::uint32_t>(neighbour); }
+
+}  // namespace opgate::ops

@@ -1,0 +1,166 @@
+#include "knn_query.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "formula.h"
+
+namespace opgate::ops {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// The points, a coordinate after the other, so that the loop over them vectorizes.
+struct Cloud {
+  const float *x, *y, *z;
+};
+
+/// The nearest of the points that one query has met.
+class Nearest {
+ public:
+  /// Distances are computed in blocks of so many points.
+  static constexpr std::int64_t kBlock = 64;
+
+  /// Holds up to `most`, at least 1. The buffer has room for as many again, so that a selection costs little a point,
+  /// however many are asked for and in whatever order they come.
+  explicit Nearest(std::int64_t most)
+      : most_(static_cast<std::size_t>(most)), buffer_(most_ + std::max<std::size_t>(most_, kBlock)) {}
+
+  void clear() {
+    size_ = 0;
+    limit_ = kInfinity;
+  }
+
+  /// Looks at `count` <= kBlock points from `first` on. Points come with ascending indices.
+  void add(const Cloud& cloud, const float* query, std::int64_t first, std::int64_t count) {
+    float d2[kBlock];
+    int nearer = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      d2[i] =
+          squared_distance(cloud.x[first + i] - query[0], cloud.y[first + i] - query[1], cloud.z[first + i] - query[2]);
+      nearer |= d2[i] < limit_;
+    }
+    // Most blocks hold nothing near. NaN is never less.
+    if (!nearer) return;
+    if (size_ + kBlock > buffer_.size()) select();
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (d2[i] < limit_) buffer_[size_++] = neighbour(d2[i], static_cast<std::uint32_t>(first + i));
+    }
+  }
+
+  /// The nearest, in order.
+  std::span<const Neighbour> sorted() {
+    if (size_ > most_) select();
+    std::sort(buffer_.begin(), at(size_));
+    return {buffer_.data(), size_};
+  }
+
+ private:
+  /// Keeps the `most_` nearest. What comes later and is not nearer than the last of them is none of them: of equally
+  /// near points it has the higher index.
+  void select() {
+    if (size_ <= most_) return;
+    std::nth_element(buffer_.begin(), at(most_ - 1), at(size_));
+    size_ = most_;
+    limit_ = squared_distance_of(buffer_[most_ - 1]);
+  }
+
+  std::vector<Neighbour>::iterator at(std::size_t place) {
+    return buffer_.begin() + static_cast<std::ptrdiff_t>(place);
+  }
+
+  std::size_t most_, size_ = 0;
+  std::vector<Neighbour> buffer_;
+  float limit_ = kInfinity;
+};
+
+/// Where each segment ends: ascending up to `total`, the number of rows of input `rows`.
+Status check_offsets(const std::string& name, std::span<const std::int32_t> ends, const std::string& rows,
+                     std::int64_t total) {
+  std::int64_t begin = 0;
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    if (ends[i] < begin) {
+      return Status::invalid("input '" + name + "': expected ends of segments that don't decrease, got " +
+                             std::to_string(ends[i]) + " at " + std::to_string(i) + " after " + std::to_string(begin));
+    }
+    begin = ends[i];
+  }
+  if (begin == total) return {};
+  return Status::invalid("input '" + name + "': expected the last end to be " + std::to_string(total) +
+                         ", the rows of '" + rows + "', got " + (ends.empty() ? "no ends" : std::to_string(begin)));
+}
+
+struct KNNQueryCpu {
+  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
+    const std::int64_t n = in.size("n"), m = in.size("m"), nsample = attributes.integer("nsample");
+    const std::span<const std::int32_t> offset = in["offset"].span<const std::int32_t>();
+    std::span<const std::int32_t> query_offset = offset;
+    const auto whole = static_cast<std::int32_t>(m);
+    OPGATE_RETURN_IF_ERROR(check_offsets("offset", offset, "xyz", n));
+    if (in.has("new_offset")) {
+      if (!in.has("new_xyz")) {
+        return Status::invalid("input 'new_offset': expected 'new_xyz' with it, got none");
+      }
+      query_offset = in["new_offset"].span<const std::int32_t>();
+      OPGATE_RETURN_IF_ERROR(check_offsets("new_offset", query_offset, "new_xyz", m));
+    } else if (in.has("new_xyz")) {
+      if (offset.size() != 1) {
+        return Status::invalid("input 'new_offset': expected the ends of the " + std::to_string(offset.size()) +
+                               " segments of 'new_xyz', got none; it may be left out where there is one segment");
+      }
+      query_offset = {&whole, 1};
+    }
+    const auto* const xyz = in["xyz"].data<const float>();
+    const auto* const queries = in.has("new_xyz") ? in["new_xyz"].data<const float>() : xyz;
+    auto* const idx = out["idx"].data<std::int32_t>();
+    auto* const dist = out["dist"].data<float>();
+    if (nsample == 0) return {};
+    const Cloud cloud = by_coordinate(context, xyz, n);
+    // A piece of queries has about a million distances.
+    const std::int64_t grain = std::max<std::int64_t>(1, (std::int64_t{1} << 20) / std::max<std::int64_t>(n, 1));
+    context.parallel_for(m, grain, [&](std::int64_t begin, std::int64_t end) {
+      Nearest nearest(std::clamp<std::int64_t>(n, 1, nsample));
+      for (std::int64_t i = begin; i < end; ++i) {
+        const auto segment = std::upper_bound(query_offset.begin(), query_offset.end(), i) - query_offset.begin();
+        const std::int64_t last = offset[static_cast<std::size_t>(segment)];
+        nearest.clear();
+        for (std::int64_t first = segment ? offset[static_cast<std::size_t>(segment - 1)] : 0; first < last;) {
+          const std::int64_t count = std::min(Nearest::kBlock, last - first);
+          nearest.add(cloud, queries + 3 * i, first, count);
+          first += count;
+        }
+        write(nearest.sorted(), nsample, idx + i * nsample, dist + i * nsample);
+      }
+    });
+    return {};
+  }
+
+ private:
+  static Cloud by_coordinate(Context& context, const float* xyz, std::int64_t n) {
+    float* const x = context.scratch<float>(3 * n).data();
+    float *const y = x + n, *const z = y + n;
+    for (std::int64_t i = 0; i < n; ++i) {
+      x[i] = xyz[3 * i];
+      y[i] = xyz[3 * i + 1];
+      z[i] = xyz[3 * i + 2];
+    }
+    return {x, y, z};
+  }
+
+  static void write(std::span<const Neighbour> found, std::int64_t nsample, std::int32_t* idx, float* dist) {
+    const auto count = static_cast<std::int64_t>(found.size());
+    for (std::int64_t k = 0; k < count; ++k) {
+      idx[k] = static_cast<std::int32_t>(index_of(found[static_cast<std::size_t>(k)]));
+      dist[k] = std::sqrt(squared_distance_of(found[static_cast<std::size_t>(k)]));
+    }
+    std::fill(idx + count, idx + nsample, -1);
+    std::fill(dist + count, dist + nsample, kInfinity);
+  }
+};
+
+}  // namespace
+}  // namespace opgate::ops
+
+OPGATE_CPU_KERNEL(KNNQuery, opgate::ops::KNNQueryCpu)

@@ -1,0 +1,33 @@
+"""KNNQuery in NumPy: every distance, sorted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ops_build.case import Array
+
+
+def reference(
+    xyz: Array, offset: Array, new_xyz: Array | None, new_offset: Array | None, *, nsample: int
+) -> tuple[Array, Array]:
+    """idx i32 and dist f32 [m, nsample]: the rows of `xyz` f32 [n, 3] nearest to each row of `new_xyz` f32 [m, 3]
+    (`xyz` itself where absent) within the segment that both belong to, -1 and inf where the segment has no more.
+
+    Distances are formed in f32, an operation at a time; equal ones are ordered by index.
+    """
+    queries = xyz if new_xyz is None else new_xyz
+    ends = new_offset if new_offset is not None else offset if new_xyz is None else np.array([len(queries)])
+    idx = np.full((len(queries), nsample), -1, np.int32)
+    dist = np.full((len(queries), nsample), np.inf, np.float32)
+    begin = first = 0
+    for last, end in zip(offset.tolist(), ends.tolist(), strict=True):
+        for i in range(first, end):
+            with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+                x, y, z = np.square(xyz[begin:last] - queries[i]).T
+                squared = (x + y) + z
+            order = np.argsort(squared, kind="stable")
+            order = order[squared[order] < np.inf][:nsample]
+            idx[i, : len(order)] = begin + order
+            dist[i, : len(order)] = np.sqrt(squared[order])
+        begin, first = last, end
+    return idx, dist
