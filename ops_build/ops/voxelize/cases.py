@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ops_build.case import Array, Case
+
+#: Sums of f32 in f64, rounded once more.
+EXACT = {"features": (1e-7, 1e-30)}
+
+
+def case(name: str, points: Any, size: Any = (0.5, 0.5, 0.5), range: Any = None, error: str | None = None) -> Case:
+    inputs = {"points": np.asarray(points, np.float32), "size": np.array(size, np.float32)}
+    if range is not None:
+        inputs["range"] = np.array(range, np.float32)
+    return Case(name, inputs, tolerance=EXACT, error=error)
+
+
+def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
+    rng = np.random.default_rng(1)
+
+    def cloud(n: int, c: int = 3) -> Array:
+        return (rng.standard_normal((n, c)) * 4).astype(np.float32)
+
+    for n, c in [(0, 3), (1, 3), (2, 4), (100, 3), (1000, 4), (20_000, 5), (300, 64)]:
+        yield case(f"{n} points of {c}", cloud(n, c))
+        yield case(f"{n} points of {c}, range", cloud(n, c), (0.4, 0.5, 8), [-3, -2, -4, 3, 5, 4])
+    yield case("all in one voxel", rng.uniform(0, 1, (500, 4)), (1, 1, 1))
+    yield case("each in its own", cloud(400), (1e-4, 1e-4, 1e-4))
+    yield case("wide axes", cloud(3000) * [4000, 100, 1], (0.3, 0.3, 0.3))
+    yield from edge_cases(cloud)
+    yield from error_cases(cloud)
+
+
+def edge_cases(cloud: Any) -> Iterator[Case]:
+    tenths = (np.arange(-30, 30) / 10).repeat(3).reshape(-1, 3)
+    # A product with 1 / size, or f64, would put some of these into the next voxel.
+    yield case("on the edges of voxels", tenths, (0.1, 0.1, 0.1))
+    yield case("on the edges of voxels of a range", tenths, (0.1, 0.1, 0.1), [-2.1, -2.1, -2.1, 1.7, 1.7, 1.7])
+    yield case("below zero", [[-0.1, -0.5, -0.6], [0.1, 0.5, 0.6], [-0.0, 0.0, -1e-30]])
+    corners = [[-1, -1, -1], [1, 0, 0], [0, 1, 0], [0, 0, 1], [0.999, 0.999, 0.999], [-1.001, 0, 0]]
+    yield case("on the edges of the range", corners, range=[-1, -1, -1, 1, 1, 1])
+    yield case("an empty range", cloud(20), range=[1, 1, 1, 1, 2, 2])
+    yield case("a range without an upper end", cloud(20), range=[0, 0, 0, *[np.inf] * 3])
+    odd = cloud(40, 4)
+    odd[1, 0], odd[2, 1], odd[3, 2], odd[4, 3], odd[5, 0] = np.nan, np.inf, -np.inf, np.nan, 3e38
+    yield case("not finite", odd)
+    yield case("not finite, range", odd, range=[-9, -9, -9, np.inf, np.inf, np.inf])
+    yield case("nothing is left", np.full((3, 3), np.nan))
+    far = 2.0**20
+    numbers = [[far, 0, 0], [far - 1, 0, 0], [-far, 0, 0], [-far - 1, 0, 0], [0, far - 1, -far], [0, -far, far - 1]]
+    yield case("the last numbers", numbers, (1, 1, 1))
+    cancel = [
+        [0.1, 0.1, 0.1, 1e20],
+        [0.1, 0.1, 0.1, 1],
+        [0.1, 0.1, 0.1, -1e20],
+        [0.2, 0.2, 0.2, 3e38],
+        [0.2, 0.2, 0.2, 3e38],
+    ]
+    yield case("sums beyond f32", cancel)
+
+
+def error_cases(cloud: Any) -> Iterator[Case]:
+    for size, got in [
+        ((0, 1, 1), "0.0+ for x"),
+        ((1, -2, 1), "-2.0+ for y"),
+        ((1, 1, np.nan), "nan for z"),
+        ((np.inf, 1, 1), "inf for x"),
+    ]:
+        yield case(f"size {size}", cloud(5), size, error=f"input 'size': expected positive finite sizes, got {got}")
+    error = "input 'range': expected a finite lower corner, got -inf for y"
+    yield case("a range without a lower end", cloud(5), range=[0, -np.inf, 0, 1, 1, 1], error=error)
+    yield case("two columns", np.zeros((5, 2)), error="input 'points': expected .* c >= 3 .* got c = 2")
+    yield case("one size", cloud(5), (1,), error="input 'size'")

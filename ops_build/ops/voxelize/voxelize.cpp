@@ -1,0 +1,156 @@
+#include "voxelize.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "formula.h"
+
+namespace opgate::ops {
+namespace {
+
+/// A point in a voxel.
+struct Entry {
+  std::uint64_t key;
+  std::uint32_t point;
+};
+
+/// Sorts by key and leaves entries of one key in their order, by counting digits from the lowest on. Digits don't
+/// reach over two axes and count from the lowest number on each, so that the upper digit of an axis with few voxels is
+/// 0 everywhere and costs nothing.
+class RadixSort {
+ public:
+  explicit RadixSort(std::span<const Entry> entries) {
+    for (int axis = 0; axis < 3; ++axis) {
+      const std::uint64_t mask = ((std::uint64_t{1} << kVoxelBits) - 1) << axis * kVoxelBits;
+      std::uint64_t least = mask;
+      for (const Entry& entry : entries) least = std::min(least, entry.key & mask);
+      lowest_ |= least;
+    }
+  }
+
+  /// Returns the sorted entries, which lie in `entries` or in `other`, as large.
+  std::span<Entry> run(std::span<Entry> entries, std::span<Entry> other) const {
+    for (int axis = 0; axis < 3; ++axis) {
+      const int low = axis * kVoxelBits;
+      if (pass(entries, other, low, kLowDigit)) std::swap(entries, other);
+      if (pass(entries, other, low + kLowDigit, kVoxelBits - kLowDigit)) std::swap(entries, other);
+    }
+    return entries;
+  }
+
+ private:
+  static constexpr int kLowDigit = 11;
+
+  /// Whether it has done anything.
+  bool pass(std::span<const Entry> from, std::span<Entry> to, int shift, int bits) const {
+    const auto digit = [&](const Entry& entry) { return (entry.key - lowest_) >> shift & ((1u << bits) - 1); };
+    std::array<std::uint32_t, 1 << kLowDigit> places{};
+    for (const Entry& entry : from) ++places[digit(entry)];
+    if (places[digit(from[0])] == from.size()) return false;
+    std::uint32_t place = 0;
+    for (std::uint32_t& count : places) place += std::exchange(count, place);
+    for (const Entry& entry : from) to[places[digit(entry)]++] = entry;
+    return true;
+  }
+
+  std::uint64_t lowest_ = 0;  ///< the lowest number of each axis, as a key
+};
+
+Status check_grid(const VoxelGrid& grid) {
+  constexpr const char* kAxes[] = {"x", "y", "z"};
+  for (int axis = 0; axis < 3; ++axis) {
+    if (!(grid.size[axis] > 0) || std::isinf(grid.size[axis])) {
+      return Status::invalid("input 'size': expected positive finite sizes, got " + std::to_string(grid.size[axis]) +
+                             " for " + kAxes[axis]);
+    }
+    if (grid.range && !std::isfinite(grid.range[axis])) {
+      return Status::invalid("input 'range': expected a finite lower corner, got " + std::to_string(grid.range[axis]) +
+                             " for " + kAxes[axis]);
+    }
+  }
+  return {};
+}
+
+struct VoxelizeCpu {
+  Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
+    const std::int64_t n = in.size("n"), c = in.size("c");
+    if (c < 3) {
+      return Status::invalid("input 'points': expected f32[n,c] with c >= 3 (x, y, z first), got c = " +
+                             std::to_string(c));
+    }
+    if (n > std::numeric_limits<std::int32_t>::max()) {
+      return Status::invalid("input 'points': expected fewer than 2^31 points, got " + std::to_string(n));
+    }
+    const VoxelGrid grid{in["size"].data<const float>(), in.has("range") ? in["range"].data<const float>() : nullptr};
+    OPGATE_RETURN_IF_ERROR(check_grid(grid));
+    const auto* const points = in["points"].data<const float>();
+    const std::span<const Entry> entries = sorted_entries(context, grid, points, n, c);
+    const std::span<const std::uint32_t> starts = voxel_starts(context, entries);
+    const auto v = static_cast<std::int64_t>(starts.size()) - 1;
+    OPGATE_RETURN_IF_ERROR(out.bind("v", v));
+    write_voxels(context, points, c, entries, starts, out);
+    return {};
+  }
+
+ private:
+  /// The points that are in a voxel, by voxel, those of one voxel in their order.
+  static std::span<const Entry> sorted_entries(Context& context, const VoxelGrid& grid, const float* points,
+                                               std::int64_t n, std::int64_t c) {
+    const std::span<Entry> entries = context.scratch<Entry>(n), other = context.scratch<Entry>(n);
+    context.parallel_for(n, 4096, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        other[static_cast<std::size_t>(i)] = {grid.key(points + i * c), static_cast<std::uint32_t>(i)};
+      }
+    });
+    const auto end = std::copy_if(other.begin(), other.end(), entries.begin(),
+                                  [](const Entry& entry) { return entry.key != kNoVoxel; });
+    const auto count = static_cast<std::size_t>(end - entries.begin());
+    if (count == 0) return {};
+    return RadixSort(entries.first(count)).run(entries.first(count), other.first(count));
+  }
+
+  /// Where each voxel begins among the entries, and where the last one ends.
+  static std::span<const std::uint32_t> voxel_starts(Context& context, std::span<const Entry> entries) {
+    const std::span<std::uint32_t> starts =
+        context.scratch<std::uint32_t>(static_cast<std::int64_t>(entries.size()) + 1);
+    std::size_t v = 0;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      if (i == 0 || entries[i].key != entries[i - 1].key) starts[v++] = static_cast<std::uint32_t>(i);
+    }
+    starts[v] = static_cast<std::uint32_t>(entries.size());
+    return starts.first(v + 1);
+  }
+
+  static void write_voxels(Context& context, const float* points, std::int64_t c, std::span<const Entry> entries,
+                           std::span<const std::uint32_t> starts, Outputs& out) {
+    auto* const features = out["features"].data<float>();
+    auto* const coords = out["coords"].data<std::int32_t>();
+    auto* const counts = out["counts"].data<std::int32_t>();
+    const auto voxels = static_cast<std::int64_t>(starts.size()) - 1;
+    context.parallel_for(voxels, 1024, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<double> sums(static_cast<std::size_t>(c));
+      for (std::int64_t i = begin; i < end; ++i) {
+        const auto voxel = static_cast<std::size_t>(i);
+        std::fill(sums.begin(), sums.end(), 0.0);
+        for (std::uint32_t place = starts[voxel]; place < starts[voxel + 1]; ++place) {
+          const float* point = points + entries[place].point * c;
+          for (std::int64_t k = 0; k < c; ++k) sums[static_cast<std::size_t>(k)] += point[k];
+        }
+        const std::uint32_t count = starts[voxel + 1] - starts[voxel];
+        for (std::int64_t k = 0; k < c; ++k) {
+          features[i * c + k] = static_cast<float>(sums[static_cast<std::size_t>(k)] / count);
+        }
+        for (int axis = 0; axis < 3; ++axis) coords[3 * i + axis] = voxel_number(entries[starts[voxel]].key, axis);
+        counts[i] = static_cast<std::int32_t>(count);
+      }
+    });
+  }
+};
+
+}  // namespace
+}  // namespace opgate::ops
+
+OPGATE_CPU_KERNEL(Voxelize, opgate::ops::VoxelizeCpu)
