@@ -1,7 +1,5 @@
 #include "image_preprocess.h"
 
-#include <cmath>
-
 #include "codecs/decoder.h"
 #include "letterbox.h"
 #include "resampler.h"
@@ -38,17 +36,13 @@ Status read_settings(const Attributes& attributes, Settings& settings) {
   if (settings.max_pixels < 1) return wrong("max_pixels", "a positive number", std::to_string(settings.max_pixels));
   if (pad < 0 || pad > 255) return wrong("pad", "0..255", std::to_string(pad));
   settings.pad = static_cast<std::uint8_t>(pad);
-  const std::vector<double>& mean = attributes.numbers("mean");
-  const std::vector<double>& deviation = attributes.numbers("std");
+  Normalization given;
+  OPGATE_RETURN_IF_ERROR(read_normalization(attributes, given));
   const bool reversed = attributes.text("order") == "BGR";
   for (int k = 0; k < 3; ++k) {
-    if (!std::isfinite(mean[k])) return wrong("mean", "finite numbers", std::to_string(mean[k]));
-    if (!std::isfinite(deviation[k]) || deviation[k] == 0) {
-      return wrong("std", "finite numbers other than 0", std::to_string(deviation[k]));
-    }
     const int channel = reversed ? 2 - k : k;
-    settings.normalization.scale[channel] = static_cast<float>(1 / (255 * deviation[k]));
-    settings.normalization.bias[channel] = static_cast<float>(-mean[k] / deviation[k]);
+    settings.normalization.scale[channel] = given.scale[k];
+    settings.normalization.bias[channel] = given.bias[k];
     settings.plane[channel] = k;
   }
   return {};

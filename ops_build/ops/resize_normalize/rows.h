@@ -1,0 +1,48 @@
+// Bilinear resize, normalization and transposition to planes, a row of RGB pixels at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/kernel.h"
+#include "formula.h"
+
+namespace opgate::ops {
+
+/// From the attributes `mean` and `std`, three numbers each. Fails, naming the attribute, on ones that aren't finite
+/// and on a std of 0.
+Status read_normalization(const Attributes& attributes, Normalization& normalization);
+
+/// The taps of all places of `to`; both sides at least 1.
+std::vector<Tap> bilinear_taps(int from, int to);
+
+/// Floats that blend_rows writes for a row of `width` pixels.
+constexpr std::size_t blended_size(int width) { return 3 * static_cast<std::size_t>(width) + 4; }
+
+/// Blends two rows of `width` >= 1 pixels, of which the second weighs `weight`. After them lie the last pixel once more
+/// and one value of slack, for RowResampler to load.
+void blend_rows(const std::uint8_t* first, const std::uint8_t* second, float weight, int width, float* out);
+
+/// Resamples rows of pixels across and normalizes them.
+class RowResampler {
+ public:
+  RowResampler(std::vector<Tap> taps, const Normalization& normalization);
+
+  /// `row` comes from blend_rows. Pixel x goes to out[c][x * stride] for each channel c.
+  void run(const float* row, float* const out[3], std::ptrdiff_t stride) const;
+
+ private:
+  // GCC's and Clang's vectors: SSE on x86-64, NEON on ARM.
+  using Float4 = float __attribute__((vector_size(16)));
+
+  static Float4 load(const float* from);
+  static void store(float* to, Float4 value);
+  Float4 value(const float* row, std::ptrdiff_t x) const;
+  void store_four(const float* row, std::ptrdiff_t x, float* const out[3]) const;
+
+  std::vector<Tap> taps_;
+  Float4 scale_{}, bias_{};
+};
+
+}  // namespace opgate::ops
