@@ -25,10 +25,10 @@ class Fault:
 
 FAULTS = [
     Fault("a lost remainder", "LeakyRelu", "core/kernel.h", "std::min(piece, count % pieces)", "0 * (count % pieces)"),
-    Fault("a wrong constant", "Mish", "ops/mish/mish.cpp", "n / (n + C(2))", "n / (n + C(1))"),
+    Fault("a wrong constant", "Mish", "ops/mish/formula.h", "n / (n + C(2))", "n / (n + C(1))"),
     Fault("branches swapped", "LeakyRelu", "ops/leaky_relu/leaky_relu.cpp", "alpha * x : x", "x : alpha * x"),
     Fault("operands swapped", "MyAdd", "ops/my_add/my_add.cpp", "C{2} * a + b", "a + C{2} * b"),
-    Fault("pixels' corners for their centres", "ImagePreprocess", "ops/image_preprocess/resampler.cpp",
+    Fault("pixels' corners for their centres", "ImagePreprocess", "ops/resize_normalize/formula.h",
           "(i + 0.5) * step - 0.5", "i * step"),
     Fault("off by one in the letterbox", "ImagePreprocess", "ops/image_preprocess/letterbox.h",
           "(height - scaled_height) / 2", "(height - scaled_height + 1) / 2"),
@@ -43,6 +43,15 @@ FAULTS = [
           "ops/detection_postprocess/detection_postprocess.cpp", "iou(boxes_[i], box) > threshold", "iou(boxes_[i], box) >= threshold"),
     Fault("the letterbox not undone", "DetectionPostprocess", "ops/detection_postprocess/detection_postprocess.cpp",
           "(value - geometry[2 + axis]) * geometry[axis]", "value * geometry[axis]"),
+    Fault("a derivative without its second term", "MishBackward", "ops/mish/formula.h", "C(4) * x * (e + C(1))", "C(4) * (e + C(1))"),
+    Fault("the sum not rounded before it is normalized", "RMSNorm", "ops/rms_norm/rms_norm.cpp",
+          "static_cast<float>(values[i]) * scale", "(static_cast<float>(x.data<const T>()[at + i]) + (residual ? static_cast<float>(residual[at + i]) : 0)) * scale"),
+    Fault("of equal distances the last", "KNNQuery", "ops/knn_query/knn_query.cpp", "if (d2[i] < limit_)", "if (d2[i] <= limit_)"),
+    Fault("the neighbours of another segment", "KNNQuery", "ops/knn_query/knn_query.cpp", "std::upper_bound(", "std::lower_bound("),
+    Fault("truncated toward zero", "Voxelize", "ops/voxelize/formula.h", "std::floor(", "std::trunc("),
+    Fault("points of a voxel counted once too often", "Voxelize", "ops/voxelize/voxelize.cpp", "sums[static_cast<std::size_t>(k)] / count", "sums[static_cast<std::size_t>(k)] / (count + 1)"),
+    Fault("the nearest of two the upper", "ResizeNormalize", "ops/resize_normalize/formula.h", "* from - 1) /", "* from) /"),
+    Fault("every picture the first", "ResizeNormalize", "ops/resize_normalize/resize_normalize.cpp", "i / height", "0 * i"),
     Fault("the quality ignored", "EncodeImage", "codecs/jpeg_encoder.cpp", "quality, TRUE", "50, TRUE"),
 ]  # fmt: skip
 
@@ -51,8 +60,15 @@ FAULTS = [
 def sources() -> Path:
     """A copy of the sources that faults may be written into; its build is kept from run to run."""
     copy = PROJECT / "build" / "faults" / "ops_build"
-    shutil.copytree(SOURCE, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(SOURCE, copy, dirs_exist_ok=True, ignore=ignore, copy_function=copy_changed)
     return copy
+
+
+def copy_changed(source: str, target: str) -> None:
+    """Leaves an equal file as it is: with the source's time it would seem older than what was compiled of a fault."""
+    if not Path(target).is_file() or Path(source).read_bytes() != Path(target).read_bytes():
+        shutil.copyfile(source, target)
 
 
 def verify(sources: Path, op: str) -> subprocess.CompletedProcess[str]:
