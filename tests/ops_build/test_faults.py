@@ -26,8 +26,8 @@ class Fault:
 FAULTS = [
     Fault("a lost remainder", "LeakyRelu", "core/kernel.h", "std::min(piece, count % pieces)", "0 * (count % pieces)"),
     Fault("a wrong constant", "Mish", "ops/mish/formula.h", "n / (n + C(2))", "n / (n + C(1))"),
-    Fault("branches swapped", "LeakyRelu", "ops/leaky_relu/leaky_relu.cpp", "alpha * x : x", "x : alpha * x"),
-    Fault("operands swapped", "MyAdd", "ops/my_add/my_add.cpp", "C{2} * a + b", "a + C{2} * b"),
+    Fault("branches swapped", "LeakyRelu", "ops/leaky_relu/formula.h", "alpha * x : x", "x : alpha * x"),
+    Fault("operands swapped", "MyAdd", "ops/my_add/formula.h", "C{2} * a + b", "a + C{2} * b"),
     Fault("pixels' corners for their centres", "ImagePreprocess", "ops/resize_normalize/formula.h",
           "(i + 0.5) * step - 0.5", "i * step"),
     Fault("off by one in the letterbox", "ImagePreprocess", "ops/image_preprocess/letterbox.h",

@@ -1,6 +1,7 @@
 #include "leaky_relu.h"
 
 #include "core/elementwise.h"
+#include "formula.h"
 
 namespace opgate::ops {
 namespace {
@@ -8,11 +9,9 @@ namespace {
 struct LeakyReluCpu {
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    const auto alpha = static_cast<ComputeType<T>>(attributes.number("alpha"));
+    const Leaky leaky{static_cast<ComputeType<T>>(attributes.number("alpha"))};
     const Tensor& y = out["y"];
-    map_elements<T>(
-        context, y.size(), y.data<T>(), [alpha](auto x) { return x < 0 ? alpha * x : x; },
-        static_cast<const T*>(in["x"].data<T>()));
+    map_elements<T>(context, y.size(), y.data<T>(), leaky, static_cast<const T*>(in["x"].data<T>()));
     return {};
   }
 };
