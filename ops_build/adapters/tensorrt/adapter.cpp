@@ -2,7 +2,9 @@
 // entries. One plugin class serves every op.
 #include <NvInferRuntime.h>
 
+#include <cstdio>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <mutex>
 
@@ -144,14 +146,37 @@ Status read_attributes(const Signature& signature, const PluginFieldCollection& 
   return Attributes::make(signature, std::move(values), attributes);
 }
 
+/// Which inputs a node has, where it leaves one out before another: TensorRT's layers have no absent inputs, so such a
+/// node lists those it has (opgate_inputs, written by adapters/tensorrt/model.py). Empty: the first ones.
+using GivenInputs = std::vector<std::int64_t>;
+constexpr const char* kGivenInputs = "opgate_inputs";
+
+Status read_given_inputs(const Signature& signature, const PluginFieldCollection& fields, GivenInputs& given) {
+  for (int f = 0; f < fields.nbFields; ++f) {
+    if (std::strcmp(fields.fields[f].name, kGivenInputs) != 0) continue;
+    const auto numbers = numbers_of<std::int64_t>(fields.fields[f]);
+    if (!numbers) return Status::invalid(std::string(kGivenInputs) + ": expected integers");
+    for (const std::int64_t index : *numbers) {
+      if (index < 0 || index >= static_cast<std::int64_t>(signature.inputs.size()) ||
+          (!given.empty() && index <= given.back())) {
+        return Status::invalid(std::string(kGivenInputs) + ": expected ascending places of inputs, got " +
+                               std::to_string(index));
+      }
+      given.push_back(index);
+    }
+  }
+  return {};
+}
+
 /// Attributes as fields that own their data: what is serialized is read back as what came from a model.
 class Fields {
  public:
-  Fields(const Signature& signature, const Attributes& attributes) {
+  Fields(const Signature& signature, const Attributes& attributes, const GivenInputs& given) {
     for (std::size_t i = 0; i < signature.attributes.size(); ++i) {
       const Attribute& attribute = signature.attributes[i];
-      add(attribute, attributes.at(i));
+      add(attribute.name.c_str(), field_type(attribute), attributes.at(i));
     }
+    if (!given.empty()) add(kGivenInputs, PluginFieldType::kINT64, given);
     collection_ = {static_cast<int>(fields_.size()), fields_.data()};
   }
 
@@ -169,7 +194,7 @@ class Fields {
   }
 
  private:
-  void add(const Attribute& attribute, const AttributeValue& value) {
+  void add(const char* name, PluginFieldType type, const AttributeValue& value) {
     std::string& bytes = data_.emplace_back();
     std::size_t count = 0;
     const auto append = [&](auto element) {
@@ -200,9 +225,8 @@ class Fields {
             for (const std::string& line : held) bytes += (bytes.empty() ? "" : "\n") + line;
         },
         value);
-    const bool text = field_type(attribute) == PluginFieldType::kCHAR;
-    fields_.emplace_back(attribute.name.c_str(), bytes.data(), field_type(attribute),
-                         static_cast<int>(text ? bytes.size() : count));
+    fields_.emplace_back(name, bytes.data(), type,
+                         static_cast<int>(type == PluginFieldType::kCHAR ? bytes.size() : count));
   }
 
   std::deque<std::string> data_;  // fields point into it
@@ -212,15 +236,51 @@ class Fields {
 
 // Shapes.
 
-/// An optional input that the model leaves out has no dims.
-bool present(const DimsExprs& dims) { return dims.nbDims >= 0; }
-bool present(const PluginTensorDesc& desc) { return desc.dims.nbDims >= 0; }
+/// Which of the signature's inputs a layer's are. TensorRT counts those on the device and those on the host apart.
+class InputLayout {
+ public:
+  InputLayout(const Signature& signature, const GivenInputs& given) : signature_(signature) {
+    for (std::size_t i = 0; i < (given.empty() ? signature.inputs.size() : given.size()); ++i) {
+      const int index = static_cast<int>(given.empty() ? i : given[i]);
+      (signature.inputs[index].host ? host_ : device_).push_back(index);
+    }
+  }
+
+  /// The places in the signature of `count` inputs on the device.
+  Status device(int count, std::vector<int>& places) const {
+    places.assign(device_.begin(), device_.begin() + std::min<std::ptrdiff_t>(count, std::ssize(device_)));
+    if (count == static_cast<int>(places.size())) return {};
+    if (!device_.empty() && signature_.inputs[device_.back()].variadic) {
+      places.resize(static_cast<std::size_t>(count), device_.back());
+      return {};
+    }
+    if (!host_.empty()) return missing_host_input(host_[0]);
+    return Status::invalid("expected at most " + std::to_string(device_.size()) + " inputs, got " +
+                           std::to_string(count));
+  }
+
+  /// The places in the signature of the inputs on the host.
+  const std::vector<int>& host() const { return host_; }
+
+  Status missing_host_input(int index) const {
+    return Status::invalid("input '" + signature_.inputs[index].name + "' is read on the host: its node needs the " +
+                           "attribute tensorrt_plugin_shape_input_indices; `opgate tensorrt` writes it");
+  }
+
+ private:
+  const Signature& signature_;
+  std::vector<int> device_, host_;
+};
 
 /// Output shapes as TensorRT's expressions of the inputs' dims.
 class ShapeBuilder {
  public:
-  ShapeBuilder(const Op& op, const Attributes& attributes, IExprBuilder& builder)
-      : signature_(op.signature), attributes_(attributes), builder_(builder), sizes_(signature_.slots.size()) {}
+  ShapeBuilder(const Op& op, const InputLayout& layout, const Attributes& attributes, IExprBuilder& builder)
+      : signature_(op.signature),
+        layout_(layout),
+        attributes_(attributes),
+        builder_(builder),
+        sizes_(signature_.slots.size()) {}
 
   Status bind(std::span<const DimsExprs> inputs, std::span<const DimsExprs> scalars) {
     for (std::size_t s = 0; s < sizes_.size(); ++s) {
@@ -228,22 +288,16 @@ class ShapeBuilder {
       if (slot.kind == Slot::Kind::attribute)
         sizes_[s] = builder_.constant(std::get<std::int64_t>(attributes_.at(slot.index)));
     }
-    std::size_t next = 0, next_scalar = 0;
+    std::vector<int> places;
+    OPGATE_RETURN_IF_ERROR(layout_.device(static_cast<int>(inputs.size()), places));
     std::vector<bool> absent(signature_.inputs.size(), true);
-    for (std::size_t i = 0; i < signature_.inputs.size(); ++i) {
-      const Input& input = signature_.inputs[i];
-      if (input.host) {
-        OPGATE_RETURN_IF_ERROR(bind_scalar(i, scalars, next_scalar++));
-        absent[i] = false;
-        continue;
-      }
-      do {
-        if (next >= inputs.size()) break;
-        const DimsExprs& dims = inputs[next++];
-        if (!present(dims)) continue;
-        absent[i] = false;
-        OPGATE_RETURN_IF_ERROR(bind_input(input, dims));
-      } while (input.variadic);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      absent[places[i]] = false;
+      OPGATE_RETURN_IF_ERROR(bind_input(signature_.inputs[places[i]], inputs[i]));
+    }
+    for (std::size_t i = 0; i < layout_.host().size(); ++i) {
+      absent[layout_.host()[i]] = false;
+      OPGATE_RETURN_IF_ERROR(bind_scalar(layout_.host()[i], scalars, i));
     }
     for (std::size_t i = 0; i < signature_.inputs.size(); ++i) {
       for (const InputDim& dim : signature_.inputs[i].dims) {
@@ -283,12 +337,8 @@ class ShapeBuilder {
     return {};
   }
 
-  Status bind_scalar(std::size_t index, std::span<const DimsExprs> scalars, std::size_t place) {
-    const Input& input = signature_.inputs[index];
-    if (place >= scalars.size() || scalars[place].nbDims < 1) {
-      return Status::invalid("input '" + input.name + "' is read on the host: its node needs the attribute " +
-                             "tensorrt_plugin_shape_input_indices with " + std::to_string(index) + " in it");
-    }
+  Status bind_scalar(int index, std::span<const DimsExprs> scalars, std::size_t place) {
+    if (place >= scalars.size() || scalars[place].nbDims < 1) return layout_.missing_host_input(index);
     for (std::size_t s = 0; s < sizes_.size(); ++s) {
       if (signature_.slots[s].kind == Slot::Kind::scalar_input && signature_.slots[s].index == static_cast<int>(index))
         sizes_[s] = scalars[place].d[0];
@@ -376,6 +426,7 @@ class ShapeBuilder {
   }
 
   const Signature& signature_;
+  const InputLayout& layout_;
   const Attributes& attributes_;
   IExprBuilder& builder_;
   std::vector<const IDimensionExpr*> sizes_;  ///< by slot
@@ -458,57 +509,56 @@ class TrtEngine final : public Engine {
 /// The inputs of a call as the core's views.
 class CallInputs {
  public:
-  Status read(const Signature& signature, const PluginTensorDesc* descs, const PluginTensorDesc* outputs,
-              const void* const* data, int count) {
-    tensors_.resize(static_cast<std::size_t>(count) + signature.inputs.size());
-    int next = 0;
-    for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
-      const Input& input = signature.inputs[i];
-      if (input.host) {
-        OPGATE_RETURN_IF_ERROR(read_scalar(signature, i, outputs));
-        continue;
-      }
-      do {
-        if (next >= count) break;
-        const int place = next++;
-        if (!present(descs[place])) {
-          pointers_.push_back(nullptr);
-          continue;
-        }
-        const auto dtype = dtype_of_data(descs[place].type);
-        if (!dtype) return Status::invalid("input '" + input.name + "' has a type that the ops don't know");
-        const auto& dims = descs[place].dims;
-        void* memory = data ? const_cast<void*>(data[place]) : nullptr;
-        tensors_[used_] = Tensor(memory, *dtype, {dims.d, static_cast<std::size_t>(dims.nbDims)}, Device::cuda);
-        pointers_.push_back(&tensors_[used_++]);
-      } while (input.variadic);
+  /// `data` is nullptr where only the shapes are of interest.
+  Status read(const Signature& signature, const InputLayout& layout, std::span<const PluginTensorDesc> descs,
+              const PluginTensorDesc* outputs, const void* const* data) {
+    std::vector<int> places;
+    OPGATE_RETURN_IF_ERROR(layout.device(static_cast<int>(descs.size()), places));
+    int last = -1;
+    for (const int place : places) last = std::max(last, place);
+    for (const int place : layout.host()) last = std::max(last, place);
+    pointers_.assign(static_cast<std::size_t>(last + 1), nullptr);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const Input& input = signature.inputs[places[i]];
+      const auto dtype = dtype_of_data(descs[i].type);
+      if (!dtype) return Status::invalid("input '" + input.name + "' has a type that the ops don't know");
+      const auto& dims = descs[i].dims;
+      const Tensor& tensor =
+          tensors_.emplace_back(data ? const_cast<void*>(data[i]) : nullptr, *dtype,
+                                std::span(dims.d, static_cast<std::size_t>(dims.nbDims)), Device::cuda);
+      if (!pointers_[places[i]])
+        pointers_[places[i]] = &tensor;
+      else
+        pointers_.push_back(&tensor);  // another one of a variadic input, which is the last
     }
+    for (const int place : layout.host()) OPGATE_RETURN_IF_ERROR(read_scalar(signature, place, outputs));
     return {};
   }
 
-  const InputPointers& pointers() const { return pointers_; }
+  InputPointers pointers() const {
+    InputPointers pointers;
+    for (const Tensor* tensor : pointers_) pointers.push_back(tensor);
+    return pointers;
+  }
 
  private:
   /// TensorRT gives the values of shape inputs to the shapes only. Where one is an output's dim it is read there.
-  Status read_scalar(const Signature& signature, std::size_t index, const PluginTensorDesc* outputs) {
+  Status read_scalar(const Signature& signature, int index, const PluginTensorDesc* outputs) {
     const Input& input = signature.inputs[index];
     for (std::size_t o = 0; o < signature.outputs.size(); ++o) {
-      const Output& output = signature.outputs[o];
-      const bool open =
-          std::ranges::any_of(output.dims, [](const OutputDim& dim) { return dim.kind == OutputDim::Kind::ellipsis; });
-      for (std::size_t d = 0; d < output.dims.size() && !open; ++d) {
-        const OutputDim& dim = output.dims[d];
-        if (dim.kind != OutputDim::Kind::expr || dim.expr.kind != Expr::Kind::name) continue;
-        const Slot& slot = signature.slots[dim.expr.slot];
-        if (slot.kind != Slot::Kind::scalar_input || slot.index != static_cast<int>(index)) continue;
-        scalars_.push_back(outputs[o].dims.d[d]);
-        void* value = &scalars_.back();
+      const std::vector<OutputDim>& dims = signature.outputs[o].dims;
+      if (std::ranges::any_of(dims, [](const OutputDim& dim) { return dim.kind == OutputDim::Kind::ellipsis; }))
+        continue;
+      for (std::size_t d = 0; d < dims.size(); ++d) {
+        if (dims[d].kind != OutputDim::Kind::expr || dims[d].expr.kind != Expr::Kind::name) continue;
+        const Slot& slot = signature.slots[dims[d].expr.slot];
+        if (slot.kind != Slot::Kind::scalar_input || slot.index != index) continue;
+        std::int64_t& value = scalars_.emplace_back(outputs[o].dims.d[d]);
         if (input.type.dtype == DType::i32) {
-          const auto narrow = static_cast<std::int32_t>(scalars_.back());
-          std::memcpy(value, &narrow, sizeof narrow);
+          const auto narrow = static_cast<std::int32_t>(value);
+          std::memcpy(&value, &narrow, sizeof narrow);
         }
-        tensors_[used_] = Tensor(value, input.type.dtype, {});
-        pointers_.push_back(&tensors_[used_++]);
+        pointers_[index] = &tensors_.emplace_back(&value, input.type.dtype, std::span<const std::int64_t>());
         return {};
       }
     }
@@ -516,10 +566,9 @@ class CallInputs {
                            "only where it is an output's dim");
   }
 
-  std::vector<Tensor> tensors_;
+  std::deque<Tensor> tensors_;
   std::deque<std::int64_t> scalars_;
-  InputPointers pointers_;
-  std::size_t used_ = 0;
+  std::vector<const Tensor*> pointers_;
 };
 
 // The plugin.
@@ -529,8 +578,13 @@ class Plugin final : public nvinfer1::IPluginV3,
                      public nvinfer1::IPluginV3OneBuild,
                      public nvinfer1::IPluginV3OneRuntime {
  public:
-  Plugin(const Op& op, const Attributes& attributes)
-      : op_(op), attributes_(attributes), fields_(op.signature, attributes_), metadata_(fields_.text()) {
+  Plugin(const Op& op, const Attributes& attributes, const GivenInputs& given)
+      : op_(op),
+        attributes_(attributes),
+        given_(given),
+        layout_(op.signature, given),
+        fields_(op.signature, attributes_, given),
+        metadata_(fields_.text()) {
     for (const Slot& slot : op.signature.slots) size_tensors_ += slot.kind == Slot::Kind::kernel;
   }
 
@@ -548,7 +602,7 @@ class Plugin final : public nvinfer1::IPluginV3,
   Plugin* clone() noexcept override {
     std::unique_ptr<Plugin> made;
     guarded(op_, [&]() -> Status {
-      made = std::make_unique<Plugin>(op_, attributes_);
+      made = std::make_unique<Plugin>(op_, attributes_, given_);
       made->allocator_ = allocator_;
       return {};
     });
@@ -569,10 +623,10 @@ class Plugin final : public nvinfer1::IPluginV3,
                          int input_count) const noexcept override {
     return guarded(op_, [&]() -> Status {
       std::vector<std::optional<DType>> types(op_.signature.type_variables.size());
+      std::vector<int> places;
+      OPGATE_RETURN_IF_ERROR(layout_.device(input_count, places));
       for (int i = 0; i < input_count; ++i) {
-        const Input* input = device_input(i);
-        if (!input) return too_many(input_count);
-        const int variable = input->type.variable;
+        const int variable = op_.signature.inputs[places[i]].type.variable;
         if (variable >= 0 && !types[variable]) types[variable] = dtype_of_data(inputs[i]);
       }
       for (int o = 0; o < count; ++o) {
@@ -593,8 +647,7 @@ class Plugin final : public nvinfer1::IPluginV3,
   int getOutputShapes(const DimsExprs* inputs, int input_count, const DimsExprs* scalars, int scalar_count,
                       DimsExprs* outputs, int output_count, IExprBuilder& builder) noexcept override {
     return guarded(op_, [&]() -> Status {
-      ShapeBuilder shapes(op_, attributes_, builder);
-      if (input_count > 0 && !device_input(input_count - 1)) return too_many(input_count);
+      ShapeBuilder shapes(op_, layout_, attributes_, builder);
       OPGATE_RETURN_IF_ERROR(shapes.bind({inputs, static_cast<std::size_t>(input_count)},
                                          {scalars, static_cast<std::size_t>(scalar_count)}));
       return shapes.outputs({outputs, static_cast<std::size_t>(output_count)});
@@ -603,22 +656,14 @@ class Plugin final : public nvinfer1::IPluginV3,
 
   bool supportsFormatCombination(int place, const DynamicPluginTensorDesc* tensors, int input_count,
                                  int) noexcept override {
-    const PluginTensorDesc& desc = tensors[place].desc;
-    if (place < input_count && !present(desc)) return true;
-    if (desc.format != nvinfer1::TensorFormat::kLINEAR) return false;
-    const int output = place - input_count;
-    if (output >= static_cast<int>(op_.signature.outputs.size())) return desc.type == DataType::kINT32;
-    const Input* input = place < input_count ? device_input(place) : nullptr;
-    if (place < input_count && !input) return false;
-    const ElementType& type = input ? input->type : op_.signature.outputs[output].type;
-    if (type.variable < 0) return data_type(type.dtype) == desc.type;
-    for (int i = 0; i < std::min(place, input_count); ++i) {  // the first tensor of the variable decides
-      const Input* other = device_input(i);
-      if (other && other->type.variable == type.variable && present(tensors[i].desc))
-        return tensors[i].desc.type == desc.type;
-    }
-    return std::ranges::any_of(op_.signature.type_variables[type.variable].dtypes,
-                               [&](DType dtype) { return data_type(dtype) == desc.type; });
+    bool supported = false;
+    guarded(op_, [&]() -> Status {
+      std::vector<int> places;
+      OPGATE_RETURN_IF_ERROR(layout_.device(input_count, places));
+      supported = supports(place, tensors, places);
+      return {};
+    });
+    return supported;
   }
 
   int configurePlugin(const DynamicPluginTensorDesc*, int, const DynamicPluginTensorDesc*, int) noexcept override {
@@ -637,10 +682,10 @@ class Plugin final : public nvinfer1::IPluginV3,
 
   int onShapeChange(const PluginTensorDesc* inputs, int input_count, const PluginTensorDesc* outputs,
                     int) noexcept override {
-    input_count_ = input_count;
+    input_count_ = static_cast<std::size_t>(input_count);
     return guarded(op_, [&]() -> Status {
       CallInputs call;
-      OPGATE_RETURN_IF_ERROR(call.read(op_.signature, inputs, outputs, nullptr, input_count));
+      OPGATE_RETURN_IF_ERROR(call.read(op_.signature, layout_, {inputs, input_count_}, outputs, nullptr));
       Binding binding;
       return bind(op_.signature, call.pointers(), attributes_, binding);
     });
@@ -650,7 +695,7 @@ class Plugin final : public nvinfer1::IPluginV3,
               void* const* output_data, void* workspace, cudaStream_t stream) noexcept override {
     return guarded(op_, [&]() -> Status {
       CallInputs call;
-      OPGATE_RETURN_IF_ERROR(call.read(op_.signature, inputs, outputs, input_data, input_count_));
+      OPGATE_RETURN_IF_ERROR(call.read(op_.signature, layout_, {inputs, input_count_}, outputs, input_data));
       TrtEngine engine({output_data, op_.signature.outputs.size(), workspace, stream, allocator_});
       return invoke(op_, Device::cuda, call.pointers(), attributes_, engine);
     });
@@ -665,26 +710,30 @@ class Plugin final : public nvinfer1::IPluginV3,
   const PluginFieldCollection* getFieldsToSerialize() noexcept override { return fields_.collection(); }
 
  private:
-  /// The input that TensorRT numbers so: it counts those on the device only. nullptr past the last.
-  const Input* device_input(int place) const {
-    for (const Input& input : op_.signature.inputs) {
-      if (input.host) continue;
-      if (place-- == 0 || input.variadic) return &input;
+  /// `places` are the inputs' in the signature.
+  bool supports(int place, const DynamicPluginTensorDesc* tensors, const std::vector<int>& places) const {
+    const PluginTensorDesc& desc = tensors[place].desc;
+    if (desc.format != nvinfer1::TensorFormat::kLINEAR) return false;
+    const int inputs = static_cast<int>(places.size()), output = place - inputs;
+    if (output >= static_cast<int>(op_.signature.outputs.size())) return desc.type == DataType::kINT32;
+    const ElementType& type =
+        place < inputs ? op_.signature.inputs[places[place]].type : op_.signature.outputs[output].type;
+    if (type.variable < 0) return data_type(type.dtype) == desc.type;
+    for (int i = 0; i < std::min(place, inputs); ++i) {  // the first tensor of the variable decides
+      if (op_.signature.inputs[places[i]].type.variable == type.variable) return tensors[i].desc.type == desc.type;
     }
-    return nullptr;
-  }
-
-  Status too_many(int count) const {
-    return Status::invalid("expected at most " + std::to_string(op_.signature.inputs.size()) + " inputs, got " +
-                           std::to_string(count));
+    return std::ranges::any_of(op_.signature.type_variables[type.variable].dtypes,
+                               [&](DType dtype) { return data_type(dtype) == desc.type; });
   }
 
   const Op& op_;
   Attributes attributes_;
+  GivenInputs given_;
+  InputLayout layout_;
   Fields fields_;
   std::string metadata_;
   int size_tensors_ = 0;
-  int input_count_ = 0;
+  std::size_t input_count_ = 0;  ///< of the shapes that onShapeChange has told
   nvinfer1::IGpuAllocator* allocator_ = nullptr;
 };
 
@@ -693,6 +742,7 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
   explicit Creator(const Op& op) : op_(op) {
     for (const Attribute& attribute : op.signature.attributes)
       names_.emplace_back(attribute.name.c_str(), nullptr, field_type(attribute), 1);
+    names_.emplace_back(kGivenInputs, nullptr, PluginFieldType::kINT64, 1);
     collection_ = {static_cast<int>(names_.size()), names_.data()};
   }
 
@@ -701,9 +751,12 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
     std::unique_ptr<Plugin> made;
     guarded(op_, [&]() -> Status {
       OPGATE_RETURN_IF_ERROR(check_types());
+      const PluginFieldCollection all = fields ? *fields : PluginFieldCollection{};
       Attributes attributes;
-      OPGATE_RETURN_IF_ERROR(read_attributes(op_.signature, fields ? *fields : PluginFieldCollection{}, attributes));
-      made = std::make_unique<Plugin>(op_, attributes);
+      GivenInputs given;
+      OPGATE_RETURN_IF_ERROR(read_attributes(op_.signature, all, attributes));
+      OPGATE_RETURN_IF_ERROR(read_given_inputs(op_.signature, all, given));
+      made = std::make_unique<Plugin>(op_, attributes, given);
       return {};
     });
     return made.release();

@@ -1,7 +1,4 @@
-// A variadic input of one type.
-#include "core/op.h"
-
-OPGATE_OP(SumAll, "<T: f32|f64|i64> SumAll(xs*: T[...]) -> (y: T[...])", "The elementwise sum of all inputs.")
+#include "sum_all.h"
 
 namespace opgate::ops {
 struct SumAllCpu {

@@ -1,0 +1,33 @@
+// What is tried is how an adapter carries a variadic input.
+#include "core/elementwise.cuh"
+#include "sum_all.h"
+
+namespace opgate::ops {
+namespace {
+
+struct Sum {
+  template <typename C>
+  OPGATE_HOST_DEVICE C operator()(C a, C b) const {
+    return a + b;
+  }
+};
+
+struct SumAllCuda {
+  template <typename T>
+  Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
+    const Tensor& y = out["y"];
+    if (y.size() == 0) return {};
+    OPGATE_RETURN_IF_ERROR(cuda::status(
+        cudaMemsetAsync(y.raw(), 0, static_cast<std::size_t>(y.size()) * sizeof(T), stream_of(context)), "clearing"));
+    for (const Tensor* x : in.all("xs")) {
+      OPGATE_RETURN_IF_ERROR(map_elements<T>(context, y.size(), y.data<T>(), Sum(), static_cast<const T*>(y.data<T>()),
+                                             static_cast<const T*>(x->data<T>())));
+    }
+    return {};
+  }
+};
+
+}  // namespace
+}  // namespace opgate::ops
+
+OPGATE_CUDA_KERNEL(SumAll, opgate::ops::SumAllCuda)
