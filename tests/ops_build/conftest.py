@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,3 +32,9 @@ def fixture_library(request: pytest.FixtureRequest) -> Path:
 def op_named(library: Path, fixture_library: Path) -> Callable[[str], Op]:
     ops = {op.name: op for op in (*read_table(library), *read_table(fixture_library))}
     return lambda name: ops[name]
+
+
+def symbols(library: Path, which: str) -> set[str]:
+    """Names of a library's dynamic symbols, without versions: `which` is --defined-only or --undefined-only."""
+    listed = subprocess.run(["nm", "-D", which, str(library)], capture_output=True, text=True, check=True).stdout
+    return {line.split()[-1].split("@")[0] for line in listed.splitlines()}

@@ -1,0 +1,209 @@
+"""The TensorRT adapter without a GPU: what the library exports, and what TensorRT-RTX makes of every op."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from ops_build.adapters.tensorrt.model import for_tensorrt
+from ops_build.build import SOURCE, Build
+from ops_build.case import Case
+from ops_build.onnx_model import load_op_modules, numpy_types, one_node_model
+from ops_build.shapes import Given, bind, output_shapes
+from ops_build.table import Op, read_table
+from ops_build.verify import op_folder
+from tests.ops_build import tensorrt_rtx
+from tests.ops_build.conftest import symbols
+
+#: Ops whose name TensorRT's parser knows: it makes layers of its own, of the same meaning.
+OWN_LAYERS = {"LeakyRelu": "ACTIVATION", "Mish": "ELEMENTWISE"}
+
+#: What its own importers refuse, though a plugin would take it: the name is asked first.
+OWN_REFUSALS = {("Mish", "bf16"): "Only FLOAT32 or FLOAT16 input is supported for the Mish operator"}
+
+#: Types that TensorRT has.
+DTYPES = {"f16": "HALF", "bf16": "BF16", "f32": "FLOAT", "i8": "INT8", "u8": "UINT8", "i32": "INT32", "i64": "INT64", "bool": "BOOL"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plugins(built: Build) -> Path:
+    return plugins_of(built)
+
+
+@pytest.fixture(scope="module")
+def fixture_plugins(fixture_built: Build) -> Path:
+    return plugins_of(fixture_built)
+
+
+def plugins_of(built: Build) -> Path:
+    if reason := built.left_out.get("tensorrt"):
+        pytest.skip(f"tensorrt was left out: {reason}")
+    return built.libraries["tensorrt"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _rtx() -> None:
+    if reason := tensorrt_rtx.missing():
+        pytest.skip(reason)
+
+
+def test_the_library_exports_two_entries_and_needs_neither_tensorrt_nor_a_driver(plugins: Path) -> None:
+    assert symbols(plugins, "--defined-only") == {"setLoggerFinder", "getCreators"}
+    strange = [
+        name for name in symbols(plugins, "--undefined-only") if "nvinfer" in name.lower() or name.startswith("cu")
+    ]
+    assert strange == []
+
+
+def carried(op: Op) -> Iterator[dict[str, str]]:
+    """The choices of types that TensorRT has tensors for."""
+    for types in op.type_choices():
+        if all(types.get(name, name) in DTYPES for name in op.tensor_types):
+            yield types
+
+
+def suitable(cases: Iterator[Case]) -> Iterator[Case]:
+    """One case for each pattern of present inputs, without empty tensors."""
+    seen = set()
+    for case in cases:
+        arrays = [a for value in case.inputs.values() for a in (value if isinstance(value, list) else [value])]
+        pattern = tuple(sorted(case.inputs))
+        if case.error or pattern in seen or any(np.asarray(a).size == 0 for a in arrays):
+            continue
+        seen.add(pattern)
+        yield case
+
+
+def expected_outputs(op: Op, types: Mapping[str, str], case: Case, *, static: bool) -> list[list[Any]]:
+    """The shape (-1: open) and dtype of each output as the signature says."""
+    given: list[Given | None] = []
+    for tensor in op.inputs:
+        value = case.inputs.get(tensor.name)
+        for array in value if tensor.variadic and value is not None else [value]:
+            shape = None if array is None else np.asarray(array).shape
+            given.append(None if shape is None else Given(shape if static else [None] * len(shape)))
+    integers = {a.name: case.attributes.get(a.name, a.default) for a in op.attributes if a.kind == "int" and not a.list}
+    shapes = output_shapes(op, bind(op, given, integers))
+    return [
+        [[-1 if size is None else size for size in shape], DTYPES[types.get(output.type, output.type)]]
+        for output, shape in zip(op.outputs, shapes, strict=True)
+    ]
+
+
+def check(op: Op, types: Mapping[str, str], case: Case, answer: dict[str, Any], *, static: bool) -> None:
+    where = f"{op.name} {types} {case.name}"
+    if refusal := OWN_REFUSALS.get((op.name, *types.values())):
+        assert not answer["parsed"] and refusal in answer["errors"][0], where
+        return
+    assert answer["parsed"], (where, answer["errors"])
+    names = [layer["type"] for layer in answer["layers"]]
+    if op.name in OWN_LAYERS:
+        assert "PLUGIN_V3" not in names and OWN_LAYERS[op.name] in names, (where, names)
+        return
+    (layer,) = [layer for layer in answer["layers"] if layer["type"] == "PLUGIN_V3"]
+    assert layer["outputs"][: len(op.outputs)] == expected_outputs(op, types, case, static=static), where
+    assert all(size == [[], "INT32"] for size in layer["outputs"][len(op.outputs) :]), where
+    if any(output.type == "u8" for output in op.outputs):
+        # A plugin may have bytes, but TensorRT lets them out of a network only from few layers of its own.
+        assert any("UInt8" in line for line in answer["log"]), where
+    else:
+        assert answer["engines"].keys() and all(answer["engines"].values()), (where, answer["engines"], answer["log"])
+
+
+def check_all(library: Path, ops: list[Op], folder: Path, tmp_path: Path) -> int:
+    """Every op of the library, each choice of types, each pattern of present inputs; with sizes stated and open."""
+    trials = []
+    for op in ops:
+        modules = load_op_modules(op_folder(op, [folder]))
+        for types in carried(op):
+            for case in suitable(modules.cases(numpy_types(types))):
+                trials += [(op, types, case, static) for static in (True, False)]
+    models, shapes = [], []
+    for op, types, case, static in trials:
+        one = one_node_model(op, case, types, static=static)
+        models.append(for_tensorrt(one.model, ops))
+        shapes.append({name: list(array.shape) for name, array in one.feeds.items()})
+    answers = tensorrt_rtx.inspect(library, models, tmp_path, shapes)
+    for (op, types, case, static), answer in zip(trials, answers, strict=True):
+        check(op, types, case, answer, static=static)
+    return len(trials)
+
+
+def on_cuda(library: Path) -> list[Op]:
+    return [op for op in read_table(library) if "cuda" in op.devices]
+
+
+def test_every_op_becomes_a_layer_and_an_engine(built: Build, plugins: Path, tmp_path: Path) -> None:
+    ops = on_cuda(built.libraries["onnxruntime_cuda"])
+    assert check_all(plugins, ops, SOURCE / "ops", tmp_path) > len(ops)
+
+
+F = np.float32
+POINTS = np.ones((5, 3), F)
+SEGMENT = np.zeros(5, np.int32)
+
+
+def fixture_trials() -> Iterator[tuple[str, Case, dict[str, str]]]:
+    for dtype in ("f32", "i32"):
+        x = np.ones(7, {"f32": F, "i32": np.int32}[dtype])
+        yield "KeepPositive", Case("a size that the kernel binds", {"x": x}), {"T": dtype}
+    for count in (1, 3):
+        yield "SumAll", Case(f"{count} of a variadic input", {"xs": [np.ones((2, 3), F)] * count}), {"T": "f32"}
+    every = {"points": POINTS, "segment": SEGMENT, "query": POINTS[:2], "weight": POINTS[:2, 0]}
+    for names in (["points"], ["points", "query"], ["points", "segment"], ["points", "query", "weight"], list(every)):
+        yield "NearestSum", Case(" ".join(names), {name: every[name] for name in names}, {"scale": 2.0}), {}
+    image, row = np.ones((9, 7), np.uint8), np.ones(14, np.uint8)
+    yield "Patches", Case("expressions and a host scalar", {"image": image, "row": row, "times": np.array(3)}), {}
+
+
+def test_every_side_of_the_grammar_becomes_a_layer(fixture_built: Build, fixture_plugins: Path, tmp_path: Path) -> None:
+    ops = {op.name: op for op in on_cuda(fixture_built.libraries["onnxruntime_cuda"])}
+    trials = list(fixture_trials())
+    models = [for_tensorrt(one_node_model(ops[name], case, types).model, ops.values()) for name, case, types in trials]
+    answers = tensorrt_rtx.inspect(fixture_plugins, models, tmp_path)
+    for (name, case, types), answer in zip(trials, answers, strict=True):
+        check(ops[name], types, case, answer, static=True)
+
+
+REFUSALS = [
+    ("a size read on the host, in a model that was not rewritten", "Patches",
+     {"image": np.ones((9, 7), np.uint8), "row": np.ones(14, np.uint8), "times": np.array(3)}, {}, False,
+     "Patches: input 'times' is read on the host: its node needs the attribute tensorrt_plugin_shape_input_indices"),
+    ("a wrong rank", "NearestSum", {"points": np.ones(5, F)}, {}, True,
+     "NearestSum: input 'points': expected rank 2, got rank 1"),
+    ("an attribute of another type", "NearestSum", {"points": POINTS}, {"scale": "much"}, True,
+     "NearestSum: attribute 'scale': expected float, got a field of type"),
+]  # fmt: skip
+
+
+def test_a_refusal_names_the_op_and_the_reason(fixture_built: Build, fixture_plugins: Path, tmp_path: Path) -> None:
+    ops = {op.name: op for op in on_cuda(fixture_built.libraries["onnxruntime_cuda"])}
+    models = []
+    for _, name, inputs, attributes, rewritten, _ in REFUSALS:
+        model = one_node_model(ops[name], Case("", inputs), {}).model
+        for key, value in attributes.items():
+            model.graph.node[0].attribute.append(helper.make_attribute(key, value))
+        models.append(for_tensorrt(model, ops.values()) if rewritten else model)
+    answers = tensorrt_rtx.inspect(fixture_plugins, models, tmp_path)
+    for (what, *_, reason), answer in zip(REFUSALS, answers, strict=True):
+        assert not answer["parsed"], what
+        assert any(f"fixture_ops::{reason}" in line for line in answer["log"]), (what, answer["log"])
+
+
+def test_a_rewritten_model_is_as_the_parser_wants_it(fixture_built: Build) -> None:
+    ops = {op.name: op for op in read_table(fixture_built.libraries["onnxruntime"])}
+    inputs = {"points": POINTS, "query": POINTS[:2]}
+    model = for_tensorrt(one_node_model(ops["NearestSum"], Case("", inputs), {}).model, ops.values())
+    (node,) = model.graph.node
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    assert list(node.input) == ["points", "query"]
+    assert attributes == {"opgate_inputs": [0, 2], "scale": 1.0}
+    model = for_tensorrt(
+        one_node_model(ops["KeepPositive"], Case("", {"x": np.ones(3, F)}), {"T": "f32"}).model, ops.values()
+    )
+    assert list(model.graph.node[0].output) == ["values", "places", "KeepPositive_v"]
