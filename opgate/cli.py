@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from ops_build.build import BuildOptions
 
 app = typer.Typer(
     help="Write a custom operator once, serve the models that use it.",
@@ -69,44 +72,68 @@ def build(
         raise _fail(error) from None
 
 
-def _library(library: Path | None, folder: Path | None = None) -> Path:
-    """The library that is meant: the one said, else the one that was built for the op folders `folder`."""
-    from ops_build.build import BuildError, BuildOptions, built_library, out_of_tree
+Library = Annotated[
+    Path | None, typer.Option(exists=True, help="Op library; the one that `opgate build` wrote when left out.")
+]
+Folder = Annotated[Path | None, typer.Option(help="Where the op folders are; opgate's own when left out.")]
+
+
+def _options(folder: Path | None) -> BuildOptions:
+    """How opgate's own ops, or those of a folder, were built."""
+    from ops_build.build import BuildError, BuildOptions, out_of_tree
 
     try:
-        return library or built_library(out_of_tree(folder) if folder else BuildOptions())
+        return out_of_tree(folder) if folder else BuildOptions()
     except BuildError as error:
         raise _fail(error) from None
 
 
-Library = Annotated[
-    Path | None, typer.Option(exists=True, help="Op library; the one that `opgate build` wrote when left out.")
-]
-
-
 @app.command()
-def ops(library: Library = None) -> None:
+def ops(
+    library: Library = None,
+    folder: Folder = None,
+    markdown: Annotated[bool, typer.Option(help="As the page docs/ops.md.")] = False,
+) -> None:
     """Print the op table: signatures, dtypes and devices."""
-    from ops_build.report import print_table
+    from ops_build.build import BuildError, built_table
+    from ops_build.report import markdown_table, print_table
+    from ops_build.table import read_table
 
     try:
-        print_table(_library(library))
-    except (OSError, ValueError) as error:
+        options = _options(folder)
+        table = read_table(library) if library else built_table(options)
+        if markdown:
+            typer.echo(markdown_table(table, options.ops[0]), nl=False)
+        else:
+            print_table(table)
+    except (BuildError, OSError, ValueError) as error:
         raise _fail(error) from None
 
 
 @app.command()
 def verify(
     names: Annotated[list[str] | None, typer.Argument(help="Ops to try; all when left out.")] = None,
-    library: Library = None,
-    folder: Annotated[Path | None, typer.Option(help="Where the op folders are; opgate's own when left out.")] = None,
+    library: Annotated[
+        Path | None, typer.Option(exists=True, help="Try this library alone, in ONNX Runtime on the CPU.")
+    ] = None,
+    folder: Folder = None,
 ) -> None:
-    """Run every case of every op on every engine present and print the matrix. Ends with 1 when a cell is red."""
-    from ops_build.report import verify_and_print
+    """Run every case of every op on every engine, and print the matrix and why a cell can't be run here. Ends with 1
+    when a cell is red."""
+    from ops_build.build import BuildError, built_table
+    from ops_build.report import engines_of, verify_and_print
+    from ops_build.table import read_table
 
     try:
-        green = verify_and_print(_library(library, folder), folder, names or [])
-    except (OSError, ValueError) as error:
+        options = _options(folder)
+        if library:
+            from ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
+
+            table, engines = read_table(library), [OnnxRuntimeEngine(library)]
+            green = verify_and_print(table, options.ops[0], engines, names or [])
+        else:
+            green = verify_and_print(built_table(options), options.ops[0], engines_of(options), names or [])
+    except (BuildError, OSError, ValueError) as error:
         raise _fail(error) from None
     if not green:
         raise typer.Exit(1)

@@ -113,12 +113,22 @@ def build(options: BuildOptions, log: Log) -> Build:
         return Build(_build(options, cuda, toolchains, left_out, log), left_out)
 
 
-def built_library(options: BuildOptions, name: str = "onnxruntime") -> Path:
-    """The library that a build with these options has written. Raises BuildError where there is none."""
-    library = options.library(name)
-    if not library.is_file():
-        raise BuildError(f"{library} is not there: run opgate build")
-    return library
+def built_table(options: BuildOptions) -> list[Op]:
+    """The ops that a build with these options has compiled, with all devices. Raises BuildError where there is none."""
+    for name in ("onnxruntime_cuda", "onnxruntime", "torch"):
+        if options.library(name).is_file():
+            return read_table(options.library(name))
+    raise BuildError(f"{options.library()} is not there: run opgate build")
+
+
+def why_not_built(options: BuildOptions, what: str) -> str:
+    """Why the last build with these options has left out an engine, or CUDA."""
+    with contextlib.suppress(OSError, ValueError):
+        left_out = json.loads((options.output / MANIFEST).read_text()).get("left_out", {})
+        for name in (what, "cuda"):
+            if name in left_out:
+                return f"the build left out {name}: {left_out[name]}"
+    return "it was not built: run opgate build"
 
 
 @contextlib.contextmanager

@@ -16,6 +16,9 @@ DEFAULT_CUDA_ARCHITECTURES = "90"
 #: Every architecture that CUDA 13 knows in a data centre or a desktop, and PTX for those to come.
 ALL_CUDA_ARCHITECTURES = "80-real;86-real;89-real;90-real;100-real;120"
 
+#: Why a cell that needs a GPU is not run.
+NO_GPU = "there is no NVIDIA GPU here: nvidia-smi lists none"
+
 Log = Callable[[str], None]
 
 
@@ -77,12 +80,16 @@ def find_cuda(architectures: str) -> Cuda:
     return Cuda(Path(nvcc), f"{version[1]}.{version[2]}", architectures)
 
 
+def gpus() -> list[tuple[str, str]]:
+    """Name and compute capability ("9.0") of each NVIDIA GPU of this machine."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    query = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+    asked = subprocess.run(query, capture_output=True, text=True)
+    found = re.findall(r"^(.+), (\d+\.\d+)$", asked.stdout, re.MULTILINE)
+    return found if asked.returncode == 0 else []
+
+
 def _native_architectures() -> str:
     """The architectures of the machine's GPUs; "" where it has none."""
-    if not shutil.which("nvidia-smi"):
-        return ""
-    asked = subprocess.run(
-        ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True
-    )
-    found = re.findall(r"^(\d+)\.(\d+)$", asked.stdout, re.MULTILINE)
-    return ";".join(sorted({f"{major}{minor}" for major, minor in found})) if asked.returncode == 0 else ""
+    return ";".join(sorted({capability.replace(".", "") for _, capability in gpus()}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,21 +24,38 @@ TOLERANCES: Mapping[str, tuple[float, float]] = {
 
 
 class Engine(Protocol):
-    """What executes an op; `run` raises where the engine or the op refuses the case."""
+    """What executes an op on a device."""
 
     name: str
 
-    def run(self, op: Op, case: Case, types: Mapping[str, str]) -> dict[str, Array]: ...
+    @property
+    def device(self) -> str: ...
+
+    def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
+        """Why it can't have the op with these types at all; None where it can."""
+
+    def run(self, op: Op, case: Case, types: Mapping[str, str]) -> dict[str, Array]:
+        """The outputs by name; bf16 may come as f32. Raises where the engine or the op refuses the case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """An engine and device that this machine can't run, and why."""
+
+    name: str
+    device: str
+    reason: str
 
 
 @dataclass(slots=True)
 class Cell:
-    """One op on one engine with one choice of dtypes."""
+    """One op on one engine and device with one choice of dtypes. `skipped` says why nothing was tried."""
 
     op: str
     engine: str
     types: str
     passed: int = 0
+    skipped: str | None = None
     failures: list[str] = field(default_factory=list)
 
 
@@ -55,7 +72,7 @@ def op_folder(op: Op, folders: Iterable[Path]) -> Path:
 def verify(
     ops: Iterable[Op],
     folders: Iterable[Path],
-    engines: Iterable[Engine],
+    engines: Iterable[Engine | Absent],
     progress: Callable[[Cell], None] = lambda cell: None,
 ) -> list[Cell]:
     """Runs all cases; `progress` is called with each finished cell. An op without any case fails."""
@@ -66,18 +83,39 @@ def verify(
         for types in op.type_choices():
             cases = list(modules.cases(numpy_types(types)))
             for engine in engines:
-                cell = Cell(op.name, engine.name, " ".join(types.values()) or " ".join(op.dtypes))
-                if not cases:
-                    cell.failures.append("the op has no cases")
-                for case in cases:
-                    failure = try_case(op, modules.reference, case, types, engine)
-                    if failure is None:
-                        cell.passed += 1
-                    else:
-                        cell.failures.append(f"{case.name}: {failure}")
+                name = f"{engine.name} {engine.device}"
+                cell = Cell(op.name, name, " ".join(types.values()) or " ".join(op.dtypes))
+                cell.skipped = why_not(op, types, engine)
+                if not isinstance(engine, Absent) and cell.skipped is None:
+                    _fill(cell, op, modules.reference, cases, types, engine)
                 cells.append(cell)
                 progress(cell)
     return cells
+
+
+def why_not(op: Op, types: Mapping[str, str], engine: Engine | Absent) -> str | None:
+    """Why a cell can't be run here; None where it can."""
+    if engine.device not in op.devices:
+        return f"the op has no kernel for {engine.device}"
+    return engine.reason if isinstance(engine, Absent) else engine.refusal(op, types)
+
+
+def _fill(
+    cell: Cell,
+    op: Op,
+    reference: Callable[..., Any],
+    cases: Sequence[Case],
+    types: Mapping[str, str],
+    engine: Engine,
+) -> None:
+    if not cases:
+        cell.failures.append("the op has no cases")
+    for case in cases:
+        failure = try_case(op, reference, case, types, engine)
+        if failure is None:
+            cell.passed += 1
+        else:
+            cell.failures.append(f"{case.name}: {failure}")
 
 
 def try_case(op: Op, reference: Callable[..., Any], case: Case, types: Mapping[str, str], engine: Engine) -> str | None:

@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import onnxruntime as ort
 
+from ops_build.build import BuildOptions, why_not_built
 from ops_build.case import Array, Case
 from ops_build.onnx_model import one_node_model
 from ops_build.table import Op
+from ops_build.toolchain import NO_GPU, gpus
+from ops_build.verify import Absent, Engine
+
+
+def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
+    """ONNX Runtime on the CPU and on CUDA with the libraries of a build, or why not."""
+    for name, device in (("onnxruntime", "cpu"), ("onnxruntime_cuda", "cuda")):
+        library = options.library(name)
+        if not library.is_file():
+            yield Absent("onnxruntime", device, why_not_built(options, "onnxruntime" if device == "cpu" else "cuda"))
+        elif device == "cuda" and "CUDAExecutionProvider" not in ort.get_available_providers():
+            yield Absent("onnxruntime", device, "this onnxruntime has no CUDA provider: pip install onnxruntime-gpu")
+        elif device == "cuda" and not gpus():
+            yield Absent("onnxruntime", device, NO_GPU)
+        else:
+            yield OnnxRuntimeEngine(library, device)
 
 
 class OnnxRuntimeEngine:
-    """One op library in ONNX Runtime's CPU provider."""
+    """One op library in ONNX Runtime's provider for a device."""
 
     name = "onnxruntime"
 
-    def __init__(self, library: Path) -> None:
+    def __init__(self, library: Path, device: str = "cpu") -> None:
+        self.device = device
+        self._providers = ["CPUExecutionProvider"]
         self._options = ort.SessionOptions()
         self._options.log_severity_level = 4
+        if device == "cuda":
+            self._providers.insert(0, "CUDAExecutionProvider")
         self._options.register_custom_ops_library(str(library.resolve()))
+
+    def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
+        return None
 
     def run(self, op: Op, case: Case, types: Mapping[str, str]) -> dict[str, Array]:
         """The outputs by name, as NumPy arrays; bf16 comes as f32.
@@ -29,7 +53,7 @@ class OnnxRuntimeEngine:
         came, and ONNX Runtime's own exceptions where the op refuses the case.
         """
         one = one_node_model(op, case, types)
-        session = ort.InferenceSession(one.model.SerializeToString(), self._options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(one.model.SerializeToString(), self._options, providers=self._providers)
         outputs = session.run(None, one.feeds)
         for inferred, output, tensor in zip(session.get_outputs(), outputs, op.outputs, strict=True):
             sizes = [size if isinstance(size, int) else None for size in inferred.shape]
