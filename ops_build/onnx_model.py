@@ -148,6 +148,12 @@ def load_op_modules(folder: Path) -> OpModules:
     return OpModules(_load(folder / "reference.py").reference, _load(folder / "cases.py").cases)
 
 
+def load_decomposition(folder: Path) -> Callable[[frozenset[str]], str] | None:
+    """`decomposition` of an op's folder; None where standard operators don't express the op."""
+    file = folder / "decomposition.py"
+    return _load(file).decomposition if file.is_file() else None
+
+
 def _load(file: Path) -> ModuleType:
     if not file.is_file():
         raise FileNotFoundError(f"{file} is missing: an op's folder has its kernel, reference.py and cases.py")
