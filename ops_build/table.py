@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -99,6 +100,11 @@ class Op:
     def tensor_types(self) -> tuple[str, ...]:
         """The types of the inputs, then of the outputs: dtypes and type variables."""
         return (*(tensor.type for tensor in self.inputs), *(tensor.type for tensor in self.outputs))
+
+
+def snake_case(name: str) -> str:
+    """An op's name as its folder and PyTorch have it: KNNQuery is knn_query."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 class SignatureError(ValueError):

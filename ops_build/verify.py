@@ -12,7 +12,7 @@ import numpy as np
 
 from ops_build.case import Array, Case
 from ops_build.onnx_model import load_op_modules, numpy_types, run_reference
-from ops_build.table import Op
+from ops_build.table import Op, snake_case
 
 #: (rtol, atol) where a case says nothing: a few units in the last place of a value of order one.
 TOLERANCES: Mapping[str, tuple[float, float]] = {
@@ -61,8 +61,7 @@ class Cell:
 
 def op_folder(op: Op, folders: Iterable[Path]) -> Path:
     """The folder of an op: its name in snake_case. Raises FileNotFoundError."""
-    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", op.name).lower()
-    tried = [folder / snake for folder in folders]
+    tried = [folder / snake_case(op.name) for folder in folders]
     for folder in tried:
         if folder.is_dir():
             return folder

@@ -1,0 +1,175 @@
+"""From PyTorch to ONNX: a node of the op's own for each of its calls, for both of PyTorch's exporters.
+
+torch.onnx.export(module, inputs, dynamo=True, custom_translation_table=translation_table(ops))
+
+register_symbolics(ops)
+torch.onnx.export(module, inputs, file, dynamo=False)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from onnxscript import values
+from torch.onnx import symbolic_helper
+
+from ops_build import schema
+from ops_build.onnx_model import node_attributes
+from ops_build.shapes import Given, bind, output_shapes
+from ops_build.table import Attribute, Op, snake_case
+
+#: The opset that the legacy exporter's symbolic functions are registered from.
+LEGACY_OPSET = 9
+
+
+def translation_table(ops: Iterable[Op]) -> dict[Any, Callable[..., Any]]:
+    """For `torch.onnx.export(..., dynamo=True, custom_translation_table=...)`: what makes the ONNX node of each op of a
+    loaded library. Registers the ops' schemas with onnx."""
+    ops = list(ops)
+    schema.register(ops)
+    table: dict[Any, Callable[..., Any]] = {}
+    for op in ops:
+        packet = getattr(getattr(torch.ops, op.domain), snake_case(op.name), None)
+        if packet is not None:
+            table[packet.default] = _translation(op)
+    return table
+
+
+def _translation(op: Op) -> Callable[..., Any]:
+    node = values.Op(values.Opset(op.domain, op.since_version), op.name, schema.schema(op))
+    signature = _signature(op)
+
+    def translate(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        inputs = _flat_inputs(op, given.arguments)
+        return node(*inputs, **_node_attributes(op, given.arguments))
+
+    translate.__name__ = op.name
+    translate.__signature__ = signature  # type: ignore[attr-defined]
+    return translate
+
+
+def _signature(op: Op) -> inspect.Signature:
+    """As the op is called in PyTorch: inputs by place, attributes by name."""
+    kinds = inspect.Parameter
+    parameters = [
+        kinds(tensor.name, kinds.POSITIONAL_OR_KEYWORD, default=None if tensor.optional else kinds.empty)
+        for tensor in op.inputs
+    ]
+    parameters += [
+        kinds(attribute.name, kinds.KEYWORD_ONLY, default=kinds.empty if attribute.required else attribute.default)
+        for attribute in op.attributes
+    ]
+    return inspect.Signature(parameters)
+
+
+def _flat_inputs(op: Op, arguments: Mapping[str, Any]) -> list[Any]:
+    """The node's inputs: a variadic one as many, absent ones at the end left out."""
+    inputs: list[Any] = []
+    for tensor in op.inputs:
+        value = arguments[tensor.name]
+        inputs += value if tensor.variadic else [value]
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    return inputs
+
+
+def _node_attributes(op: Op, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    for attribute in op.attributes:
+        value = arguments[attribute.name]
+        if not isinstance(value, (int, float, str, bool, list, tuple)):
+            raise ValueError(
+                f"{op.domain}::{op.name}: attribute '{attribute.name}' is computed in the graph, and an ONNX node's "
+                "attributes are constants: give it a number"
+            )
+    return node_attributes(op, {attribute.name: arguments[attribute.name] for attribute in op.attributes})
+
+
+def register_symbolics(ops: Iterable[Op], opset: int = LEGACY_OPSET) -> None:
+    """Registers symbolic functions with the legacy exporter, `torch.onnx.export(..., dynamo=False)`, for opsets from
+    `opset` on."""
+    for op in ops:
+        name = f"{op.domain}::{snake_case(op.name)}"
+        torch.onnx.register_custom_op_symbolic(name, _symbolic(op), opset)
+
+
+def _symbolic(op: Op) -> Callable[..., Any]:
+    def symbolic(graph: Any, *args: Any) -> Any:
+        inputs = list(args[: len(op.inputs)])
+        if op.inputs[-1].variadic:
+            inputs[-1:] = symbolic_helper._unpack_list(inputs[-1])
+        while inputs and symbolic_helper._is_none(inputs[-1]):
+            inputs.pop()
+        given = args[len(op.inputs) :]
+        attributes = {a.name: _constant(op, a, value) for a, value in zip(op.attributes, given, strict=True)}
+        named = {
+            f"{name}_{_SUFFIXES[type(value[0] if isinstance(value, list) else value)]}": value
+            for name, value in node_attributes(op, attributes).items()
+            if value != []
+        }
+        made = graph.op(f"{op.domain}::{op.name}", *inputs, outputs=len(op.outputs), **named)
+        _set_types(op, inputs, attributes, [made] if len(op.outputs) == 1 else list(made))
+        return made
+
+    return symbolic
+
+
+#: PyTorch's dtypes by the signature's names.
+TORCH_DTYPES: Mapping[str, torch.dtype] = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "bool": torch.bool,
+}
+
+
+def _set_types(op: Op, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: Sequence[Any]) -> None:
+    """Tells the legacy exporter the outputs' dtypes and shapes."""
+    types: dict[str, torch.dtype] = {}
+    given: list[Given | None] = []
+    for index, value in enumerate(inputs):
+        if symbolic_helper._is_none(value):
+            given.append(None)
+            continue
+        given.append(Given(symbolic_helper._get_tensor_sizes(value)))
+        scalar = symbolic_helper._try_get_scalar_type(value)
+        if scalar is not None:
+            types.setdefault(op.inputs[min(index, len(op.inputs) - 1)].type, scalar.dtype())
+    integers = {a.name: attributes[a.name] for a in op.attributes if a.kind == "int" and not a.list}
+    shapes = output_shapes(op, bind(op, given, integers))
+    for output, shape, value in zip(op.outputs, shapes, outputs, strict=True):
+        dtype = types.get(output.type) if output.type in op.type_variables else TORCH_DTYPES[output.type]
+        if dtype is not None and shape is not None:
+            value.setType(torch._C.TensorType.get().with_dtype(dtype).with_sizes(list(shape)))
+
+
+#: How the legacy exporter marks an attribute's type in its name.
+_SUFFIXES = {int: "i", float: "f", str: "s"}
+
+
+def _constant(op: Op, attribute: Attribute, value: Any) -> Any:
+    """An attribute's value out of the traced graph, where it is a constant."""
+    letter = {"int": "i", "float": "f", "bool": "b"}.get(attribute.kind, "s")
+    if attribute.list and letter == "s":
+        return [symbolic_helper._maybe_get_const(v, "s") for v in symbolic_helper._unpack_list(value)]
+    constant = symbolic_helper._maybe_get_const(value, {"b": "i"}.get(letter, letter) + "s" * attribute.list)
+    if isinstance(constant, torch._C.Value):
+        raise ValueError(
+            f"{op.domain}::{op.name}: attribute '{attribute.name}' is computed in the graph, and an ONNX node's "
+            "attributes are constants: give it a number"
+        )
+    convert: Callable[[Any], Any] = {"i": int, "f": float, "b": bool, "s": str}[letter]
+    return [convert(v) for v in _elements(constant)] if attribute.list else convert(constant)
+
+
+def _elements(values: Any) -> Sequence[Any]:
+    return values.tolist() if isinstance(values, torch.Tensor) else values
