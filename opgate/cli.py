@@ -140,6 +140,34 @@ def verify(
 
 
 @app.command()
+def decompose(
+    model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX model with nodes of the ops.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where it goes; <MODEL>_decomposed.onnx when left out.")
+    ] = None,
+    library: Library = None,
+    folder: Folder = None,
+) -> None:
+    """Put functions of standard operators into a model: they run where no op library is registered."""
+    from ops_build.build import BuildError, built_table
+    from ops_build.decompose import decompose_file
+    from ops_build.table import read_table
+
+    target = output or model.with_name(f"{model.stem}_decomposed.onnx")
+    try:
+        options = _options(folder)
+        table = read_table(library) if library else built_table(options)
+        decomposed = decompose_file(model, target, table, options.ops)
+    except (BuildError, OSError, ValueError) as error:
+        raise _fail(error) from None
+    for (name, overload), nodes in decomposed.functions.items():
+        typer.echo(f"{name}{f' with {overload}' if overload else ''}: {nodes} node{'s' if nodes > 1 else ''}")
+    for name in decomposed.left:
+        typer.echo(f"{name} has no decomposition: its nodes still need the op library")
+    typer.echo(f"wrote {target}")
+
+
+@app.command()
 def trust(library: Annotated[Path, typer.Argument(help="The op library to list.")]) -> None:
     """List a library in the manifest of its folder, so that the gateway loads it."""
     from service.repository.op_libraries import trust as trust_library
