@@ -78,12 +78,12 @@ Library = Annotated[
 Folder = Annotated[Path | None, typer.Option(help="Where the op folders are; opgate's own when left out.")]
 
 
-def _options(folder: Path | None) -> BuildOptions:
+def _options(folder: Path | None, domain: str | None = None) -> BuildOptions:
     """How opgate's own ops, or those of a folder, were built."""
     from ops_build.build import BuildError, BuildOptions, out_of_tree
 
     try:
-        return out_of_tree(folder) if folder else BuildOptions()
+        return out_of_tree(folder, domain=domain) if folder else BuildOptions()
     except BuildError as error:
         raise _fail(error) from None
 
@@ -92,6 +92,7 @@ def _options(folder: Path | None) -> BuildOptions:
 def ops(
     library: Library = None,
     folder: Folder = None,
+    domain: Domain = None,
     markdown: Annotated[bool, typer.Option(help="As the page docs/ops.md.")] = False,
 ) -> None:
     """Print the op table: signatures, dtypes and devices."""
@@ -100,7 +101,7 @@ def ops(
     from ops_build.table import read_table
 
     try:
-        options = _options(folder)
+        options = _options(folder, domain)
         table = read_table(library) if library else built_table(options)
         if markdown:
             typer.echo(markdown_table(table, options.ops[0]), nl=False)
@@ -117,6 +118,7 @@ def verify(
         Path | None, typer.Option(exists=True, help="Try this library alone, in ONNX Runtime on the CPU.")
     ] = None,
     folder: Folder = None,
+    domain: Domain = None,
 ) -> None:
     """Run every case of every op on every engine, and print the matrix and why a cell can't be run here. Ends with 1
     when a cell is red."""
@@ -125,7 +127,7 @@ def verify(
     from ops_build.table import read_table
 
     try:
-        options = _options(folder)
+        options = _options(folder, domain)
         if library:
             from ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
 

@@ -172,4 +172,5 @@ def _constant(op: Op, attribute: Attribute, value: Any) -> Any:
 
 
 def _elements(values: Any) -> Sequence[Any]:
-    return values.tolist() if isinstance(values, torch.Tensor) else values
+    listed: Sequence[Any] = values.tolist() if isinstance(values, torch.Tensor) else values
+    return listed
