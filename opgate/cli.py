@@ -170,6 +170,32 @@ def decompose(
 
 
 @app.command()
+def tensorrt(
+    model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX model that uses the ops.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="MODEL_tensorrt.onnx when left out.")] = None,
+    folder: Folder = None,
+    domain: Domain = None,
+) -> None:
+    """Write a model as TensorRT's parser and the plugin library want it: all outputs of the plugins, no inputs left out
+    before others, and which values are read on the host."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    from ops_build.adapters.tensorrt.model import for_tensorrt
+    from ops_build.build import BuildError, built_table
+
+    target = output or model.with_name(f"{model.stem}_tensorrt.onnx")
+    try:
+        table = [op for op in built_table(_options(folder, domain)) if "cuda" in op.devices]
+        onnx.save(for_tensorrt(onnx.load(model), table), target)
+    except DecodeError:
+        raise _fail(ValueError(f"{model} is no ONNX model")) from None
+    except (BuildError, OSError, ValueError) as error:
+        raise _fail(error) from None
+    typer.echo(f"wrote {target}")
+
+
+@app.command()
 def trust(library: Annotated[Path, typer.Argument(help="The op library to list.")]) -> None:
     """List a library in the manifest of its folder, so that the gateway loads it."""
     from service.repository.op_libraries import trust as trust_library

@@ -1,6 +1,6 @@
 // What a kernel is given: its inputs, attributes and outputs by name, and what the engine lends it for the call.
 //
-//   struct Mish {
+//   struct Cube {
 //     template <typename T>
 //     Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const;
 //   };

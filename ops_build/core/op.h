@@ -1,7 +1,7 @@
 // All that an op's sources include.
 //
-//   mish.h     OPGATE_OP(Mish, "<T: f32|f64> Mish(x: T[...]) -> (y: T[...])", "x * tanh(softplus(x)), elementwise.")
-//   mish.cpp   OPGATE_CPU_KERNEL(Mish, MishCpu)
+//   cube.h     OPGATE_OP(Cube, "<T: f32|f64> Cube(x: T[...]) -> (y: T[...])", "x cubed, elementwise.")
+//   cube.cpp   OPGATE_CPU_KERNEL(Cube, CubeCpu)
 #pragma once
 
 #include "kernel.h"

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import ops_build.toolchain as cuda_toolchain
 from ops_build.adapters.onnxruntime import toolchain
 from ops_build.adapters.onnxruntime.toolchain import HEADER, HeadersNotFound, find_onnxruntime_headers
-from ops_build.build import BuildError, BuildOptions, build, out_of_tree, sha256
-from ops_build.table import read_table
+from ops_build.adapters.tensorrt import toolchain as tensorrt_toolchain
+from ops_build.build import (
+    SOURCE,
+    Build,
+    BuildError,
+    BuildOptions,
+    build,
+    out_of_tree,
+    sha256,
+    why_not_built,
+)
+from ops_build.table import read_table, snake_case
+from ops_build.toolchain import Cuda, LeftOut, find_cuda
 from tests.conftest import silent
-from tests.ops_build.conftest import FIXTURE_OPS
+from tests.ops_build.conftest import FIXTURE_OPS, symbols
 
 
 def fake_header(folder: Path) -> Path:
@@ -168,3 +182,80 @@ def test_a_bad_signature_fails_the_build_with_its_column(tmp_path: Path) -> None
     )
     with pytest.raises(BuildError, match="column 28: size 'm' is bound by no input, attribute or output"):
         build(out_of_tree(tmp_path, domain="typo"), silent)
+
+
+def test_what_is_left_out_is_said_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "ops" / "sum_all"
+    shutil.copytree(FIXTURE_OPS / "sum_all", source)
+    options = replace(out_of_tree(source.parent, domain="summing"), engines=("onnxruntime", "tensorrt"), cuda="")
+    lines: list[str] = []
+    made = build(options, lines.append)
+    assert set(made.libraries) == {"onnxruntime"}
+    assert "left out cuda: it was not asked for" in lines
+    assert "left out tensorrt: its plugins are CUDA kernels, and CUDA was left out" in lines
+    assert json.loads((options.output / "manifest.json").read_text())["left_out"] == dict(made.left_out)
+    assert why_not_built(options, "tensorrt") == f"the build left out tensorrt: {made.left_out['tensorrt']}"
+    with pytest.raises(BuildError, match="there is nothing to build: .*; its plugins"):
+        build(replace(options, engines=("tensorrt",)), silent)
+
+
+def test_a_cuda_compiler_is_found_or_missed_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiler(release: str) -> None:
+        (tmp_path / "nvcc").write_text(f"#!/bin/sh\necho 'Cuda compilation tools, {release}, V1'\n")
+        (tmp_path / "nvcc").chmod(0o755)
+
+    monkeypatch.setenv("CUDACXX", str(tmp_path / "nvcc"))
+    monkeypatch.setattr(cuda_toolchain, "gpus", list)
+    compiler("release 13.1")
+    assert find_cuda("auto") == Cuda(tmp_path / "nvcc", "13.1", "90")
+    assert find_cuda("80;90").architectures == "80;90"
+    assert "120" in find_cuda("all").architectures
+    monkeypatch.setattr(cuda_toolchain, "gpus", lambda: [("A", "8.9"), ("B", "12.0"), ("A", "8.9")])
+    assert find_cuda("auto").architectures == "120;89"
+    compiler("release 11.8")
+    with pytest.raises(LeftOut, match=r"is CUDA 11\.8: 12\.8 or later is needed"):
+        find_cuda("auto")
+    monkeypatch.delenv("CUDACXX")
+    monkeypatch.setattr(cuda_toolchain.shutil, "which", lambda tool: None)
+    with pytest.raises(LeftOut, match="there is no nvcc"):
+        find_cuda("auto")
+
+
+def test_tensorrts_headers_are_found_or_missed_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = Cuda(tmp_path / "nvcc", "13.0", "90")
+    monkeypatch.delenv("OPGATE_TENSORRT_INCLUDE", raising=False)
+    monkeypatch.setattr(tensorrt_toolchain, "_system_folders", lambda: iter(()))
+    with pytest.raises(LeftOut, match=r"NvInferRuntime\.h was not found\. git clone .*OPGATE_TENSORRT_INCLUDE"):
+        tensorrt_toolchain.find(tmp_path, cuda, silent)
+    clone = tmp_path / "TensorRT" / "include"
+    clone.mkdir(parents=True)
+    (clone / tensorrt_toolchain.HEADER).write_text("")
+    found = tensorrt_toolchain.find(tmp_path, cuda, silent)
+    assert found.definitions == {"OPGATE_TENSORRT_INCLUDE": str(clone)} and "a clone" in found.origin
+    monkeypatch.setenv("OPGATE_TENSORRT_INCLUDE", str(tmp_path / "nowhere"))
+    with pytest.raises(LeftOut, match=r"OPGATE_TENSORRT_INCLUDE is .*nowhere: no NvInferRuntime\.h there"):
+        tensorrt_toolchain.find(tmp_path, cuda, silent)
+
+
+def test_libraries_export_their_engines_entries_only(built: Build) -> None:
+    table = {"opgate_table", "opgate_parse_signature"}
+    for name, entries in (
+        ("onnxruntime", table | {"RegisterCustomOps"}),
+        ("onnxruntime_cuda", table | {"RegisterCustomOps"}),
+        ("tensorrt", {"getCreators", "setLoggerFinder"}),
+    ):
+        if name not in built.libraries:
+            continue
+        assert symbols(built.libraries[name], "--defined-only") == entries
+        # CUDA's runtime is inside; the driver and the engines are found by whoever loads the library.
+        needed = symbols(built.libraries[name], "--undefined-only")
+        assert not [symbol for symbol in needed if symbol.startswith(("cu", "Ort", "nvinfer", "createInfer"))]
+
+
+def test_no_adapter_and_no_core_file_knows_an_op(library: Path) -> None:
+    names = {op.name for op in read_table(library)}
+    names |= {snake_case(name) for name in names}
+    sources = [*(SOURCE / "adapters").rglob("*.*"), *(SOURCE / "core").rglob("*.*")]
+    texts = [file.read_text() for file in sources if file.suffix in (".cpp", ".h", ".cuh", ".cu", ".py", ".txt")]
+    assert len(texts) > 20
+    assert not [text for text in texts if set(re.findall(r"\w+", text)) & names]

@@ -11,7 +11,7 @@ namespace opgate {
 namespace {
 
 /// An engine that owns its outputs and runs each task on a thread of its own.
-class TestEngine final : public Engine {
+class TestEngine : public Engine {
  public:
   Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
     if (unwanted == static_cast<int>(index)) return {};
@@ -231,6 +231,47 @@ struct Halves {
   }
 };
 
+/// Stands for a kernel on a device: it writes its count beside outputs at their upper bound. A negative first element
+/// makes it write that count.
+struct DeviceEvens {
+  Status operator()(Context&, const Inputs& in, const Attributes&, Outputs& out) const {
+    const auto* x = in["x"].data<std::int32_t>();
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i < in.size("n"); ++i) {
+      if (x[i] % 2 == 0) out["y"].data<std::int32_t>()[count++] = x[i];
+    }
+    *out.device_size("v") = in.size("n") && x[0] < 0 ? x[0] : count;
+    *out["all"].data<std::int64_t>() = in.size("n");
+    return {};
+  }
+};
+
+/// An engine whose outputs of unknown size are cut after the kernel, or which leaves that to somebody else.
+class BoundedEngine final : public TestEngine {
+ public:
+  Status allocate_sizes(std::size_t count, std::int64_t** sizes) override {
+    counts.assign(count, -7);
+    *sizes = counts.data();
+    return {};
+  }
+  Status allocate_bounded(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
+    bounds.assign(dims.begin(), dims.end());
+    return allocate_output(index, dtype, dims, data);
+  }
+  Status read_sizes(std::span<std::int64_t> sizes, bool& known) override {
+    known = reads;
+    std::ranges::copy(counts, sizes.begin());
+    return {};
+  }
+  Status trim(std::size_t, DType, std::span<const std::int64_t> dims) override {
+    trimmed.assign(dims.begin(), dims.end());
+    return {};
+  }
+
+  std::vector<std::int64_t> counts, bounds, trimmed;
+  bool reads = true;
+};
+
 struct Nothing {
   Status operator()(Context&, const Inputs&, const Attributes&, Outputs&) const { return {}; }
 };
@@ -240,6 +281,8 @@ struct Nothing {
 
 OPGATE_OP(HalvesOp, "<T: f32|i32> Halves(x: T[n]) -> (y: T[v<=n], sum?: T[])", "Every other element.")
 OPGATE_CPU_KERNEL(HalvesOp, opgate::Halves)
+OPGATE_OP(EvensOp, "Evens(x: i32[n]) -> (y: i32[v<=n,1], all: i64[])", "The even elements.")
+OPGATE_CUDA_KERNEL(EvensOp, opgate::DeviceEvens)
 OPGATE_OP(BadOp, "Bad(x: f32[n) -> (y: f32[n])", "A typo.")
 OPGATE_CPU_KERNEL(BadOp, opgate::Nothing)
 OPGATE_OP(OtherHalvesOp, "<T: f32> Halves(x: T[n]) -> (y: T[v<=n], sum?: T[])", "Stated twice.")
@@ -253,7 +296,7 @@ TEST(Table_, KeepsWhatIsWrongWithAnOp) {
   ASSERT_EQ(errors.size(), 2u);
   EXPECT_NE(errors[0].find("column 13: expected ']', got ')'"), std::string::npos) << errors[0];
   EXPECT_EQ(errors[1], "op Halves is stated twice with different signatures");
-  ASSERT_EQ(Table::instance().ops().size(), 1u);
+  ASSERT_EQ(Table::instance().ops().size(), 2u);
   EXPECT_EQ(Table::instance().find("Bad"), nullptr);
 }
 
@@ -279,6 +322,38 @@ TEST(Invoke, BindsRunsAndReports) {
   EXPECT_EQ(status.code(), StatusCode::invalid_argument);
   EXPECT_EQ(status.message(), "opgate::Halves: input 'x': expected T[n], got i32[5, 1]");
   EXPECT_EQ(invoke(op, Device::cuda, inputs, attributes, engine).message(), "opgate::Halves: no kernel for cuda");
+}
+
+TEST(Invoke, CutsWhatAKernelOnADeviceHasFilled) {
+  const Op& op = *Table::instance().find("Evens");
+  Attributes attributes;
+  ASSERT_TRUE(Attributes::make(op.signature, {}, attributes).ok());
+  const auto run = [&](std::vector<std::int32_t> values, Engine& engine) {
+    const std::vector<std::int64_t> dims{static_cast<std::int64_t>(values.size())};
+    const Tensor x = view(values, dims, DType::i32);
+    InputPointers inputs;
+    inputs.push_back(&x);
+    return invoke(op, Device::cuda, inputs, attributes, engine);
+  };
+  using Dims_ = std::vector<std::int64_t>;
+  BoundedEngine engine;
+  ASSERT_TRUE(run({1, 2, 3, 4, 6}, engine).ok());
+  EXPECT_EQ(engine.bounds, (Dims_{5, 1}));
+  EXPECT_EQ(engine.trimmed, (Dims_{3, 1}));
+  EXPECT_EQ(reinterpret_cast<std::int32_t*>(engine.outputs[0].data())[2], 6);
+  BoundedEngine empty;
+  ASSERT_TRUE(run({}, empty).ok());
+  EXPECT_EQ(empty.trimmed, (Dims_{0, 1}));
+  BoundedEngine leaves;
+  leaves.reads = false;
+  ASSERT_TRUE(run({2, 4}, leaves).ok());
+  EXPECT_EQ(leaves.counts, (Dims_{2}));
+  EXPECT_TRUE(leaves.trimmed.empty());
+  BoundedEngine wrong;
+  EXPECT_EQ(run({-3, 4}, wrong).message(), "opgate::Evens: the kernel made 'v' -3, which is not in 0..2");
+  TestEngine cannot;
+  EXPECT_EQ(run({2}, cannot).message(),
+            "opgate::Evens: this engine can't carry sizes that only the kernel knows, on a device");
 }
 
 }  // namespace
