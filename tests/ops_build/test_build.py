@@ -195,7 +195,7 @@ def test_what_is_left_out_is_said_with_the_remedy(tmp_path: Path, monkeypatch: p
     assert "left out tensorrt: its plugins are CUDA kernels, and CUDA was left out" in lines
     assert json.loads((options.output / "manifest.json").read_text())["left_out"] == dict(made.left_out)
     assert why_not_built(options, "tensorrt") == f"the build left out tensorrt: {made.left_out['tensorrt']}"
-    with pytest.raises(BuildError, match="there is nothing to build: .*; its plugins"):
+    with pytest.raises(BuildError, match=r"there is nothing to build: .*; its plugins"):
         build(replace(options, engines=("tensorrt",)), silent)
 
 
