@@ -26,7 +26,7 @@ class Fault:
 FAULTS = [
     Fault("a lost remainder", "LeakyRelu", "core/kernel.h", "std::min(piece, count % pieces)", "0 * (count % pieces)"),
     Fault("a wrong constant", "Mish", "ops/mish/formula.h", "n / (n + C(2))", "n / (n + C(1))"),
-    Fault("branches swapped", "LeakyRelu", "ops/leaky_relu/formula.h", "alpha * x : x", "x : alpha * x"),
+    Fault("branches swapped", "LeakyRelu", "ops/leaky_relu/formula.h", "? scaled : x", "? x : scaled"),
     Fault("operands swapped", "MyAdd", "ops/my_add/formula.h", "C{2} * a + b", "a + C{2} * b"),
     Fault("pixels' corners for their centres", "ImagePreprocess", "ops/resize_normalize/formula.h",
           "(i + 0.5) * step - 0.5", "i * step"),
@@ -46,7 +46,7 @@ FAULTS = [
     Fault("a derivative without its second term", "MishBackward", "ops/mish/formula.h", "C(4) * x * (e + C(1))", "C(4) * (e + C(1))"),
     Fault("the sum not rounded before it is normalized", "RMSNorm", "ops/rms_norm/rms_norm.cpp",
           "static_cast<float>(values[i]) * scale", "(static_cast<float>(x.data<const T>()[at + i]) + (residual ? static_cast<float>(residual[at + i]) : 0)) * scale"),
-    Fault("of equal distances the last", "KNNQuery", "ops/knn_query/knn_query.cpp", "if (d2[i] < limit_)", "if (d2[i] <= limit_)"),
+    Fault("of equal distances the last", "KNNQuery", "ops/knn_query/knn_query.cpp", "size_ += d2[i] < limit_", "size_ += d2[i] <= limit_"),
     Fault("the neighbours of another segment", "KNNQuery", "ops/knn_query/knn_query.cpp", "std::upper_bound(", "std::lower_bound("),
     Fault("truncated toward zero", "Voxelize", "ops/voxelize/formula.h", "std::floor(", "std::trunc("),
     Fault("points of a voxel counted once too often", "Voxelize", "ops/voxelize/voxelize.cpp", "sums[static_cast<std::size_t>(k)] / count", "sums[static_cast<std::size_t>(k)] / (count + 1)"),

@@ -36,17 +36,20 @@ class Nearest {
   /// Looks at `count` <= kBlock points from `first` on. Points come with ascending indices.
   void add(const Cloud& cloud, const float* query, std::int64_t first, std::int64_t count) {
     float d2[kBlock];
+    const float *const x = cloud.x + first, *const y = cloud.y + first, *const z = cloud.z + first;
+    const float query_x = query[0], query_y = query[1], query_z = query[2];
     int nearer = 0;
     for (std::int64_t i = 0; i < count; ++i) {
-      d2[i] =
-          squared_distance(cloud.x[first + i] - query[0], cloud.y[first + i] - query[1], cloud.z[first + i] - query[2]);
+      d2[i] = squared_distance(x[i] - query_x, y[i] - query_y, z[i] - query_z);
       nearer |= d2[i] < limit_;
     }
     // Most blocks hold nothing near. NaN is never less.
     if (!nearer) return;
     if (size_ + kBlock > buffer_.size()) select();
+    // Written first and then kept or not: a branch would often be mispredicted.
     for (std::int64_t i = 0; i < count; ++i) {
-      if (d2[i] < limit_) buffer_[size_++] = neighbour(d2[i], static_cast<std::uint32_t>(first + i));
+      buffer_[size_] = neighbour(d2[i], static_cast<std::uint32_t>(first + i));
+      size_ += d2[i] < limit_;
     }
   }
 

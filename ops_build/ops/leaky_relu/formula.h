@@ -9,7 +9,10 @@ template <typename C>
 struct Leaky {
   C alpha;
 
-  OPGATE_HOST_DEVICE C operator()(C x) const { return x < 0 ? alpha * x : x; }
+  OPGATE_HOST_DEVICE C operator()(C x) const {
+    const C scaled = alpha * x;  // on either side: a product in one branch keeps GCC from vectorizing
+    return x < 0 ? scaled : x;
+  }
 };
 
 }  // namespace opgate::ops
