@@ -1,0 +1,201 @@
+"""The plugins in a host program under the address and undefined-behaviour sanitizers: clones, serialization, formats,
+shapes and refusals, without TensorRT."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ops_build.adapters.tensorrt.toolchain import find
+from ops_build.build import PROJECT, SOURCE, Build, BuildOptions, build, out_of_tree
+from ops_build.case import Case
+from ops_build.onnx_model import load_op_modules, node_attributes, numpy_types
+from ops_build.shapes import Given, bind, output_shapes
+from ops_build.table import Op
+from ops_build.toolchain import Cuda, find_cuda
+from ops_build.verify import op_folder
+from tests.conftest import silent
+from tests.ops_build.conftest import FIXTURE_OPS
+from tests.ops_build.test_tensorrt_adapter import DTYPES, carried, fixture_trials, on_cuda, suitable
+
+FLAGS = [
+    "-std=c++20",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-g",
+    "-O1",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover",
+]
+
+
+@pytest.fixture(scope="module")
+def host(built: Build) -> Path:
+    if reason := built.left_out.get("tensorrt"):
+        pytest.skip(f"tensorrt was left out: {reason}")
+    cuda: Cuda = find_cuda("auto")
+    headers = find(PROJECT / "build" / "toolchain", cuda, silent).definitions["OPGATE_TENSORRT_INCLUDE"]
+    program = PROJECT / "build" / "tensorrt_host"
+    source = Path(__file__).parent / "tensorrt_host" / "host.cpp"
+    toolkit = cuda.nvcc.resolve().parent.parent / "include"
+    if not (toolkit / "cuda_runtime_api.h").is_file():  # nvcc on PATH may be a script that calls the real one
+        toolkit = Path("/usr/local/cuda/include")
+    command = ["g++", *FLAGS, "-isystem", headers, "-isystem", str(toolkit), str(source), "-o", str(program), "-ldl"]
+    finished = subprocess.run(command, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    return program
+
+
+def sanitized(options: BuildOptions) -> Path:
+    made = build(replace(options, sanitize="address,undefined", engines=("tensorrt",)), silent)
+    return made.libraries["tensorrt"]
+
+
+def trial(op: Op, case: Case) -> str:
+    """The lines that state a node to the host program."""
+    given = [i for i, tensor in enumerate(op.inputs) if case.inputs.get(tensor.name) is not None]
+    lines = [f"op {op.name}", f"int opgate_inputs {' '.join(map(str, given))}"]
+    for name, value in node_attributes(op, case.attributes).items():
+        values = value if isinstance(value, list | tuple) else [value]
+        kind = "char" if isinstance(values[0], str) else "float" if isinstance(values[0], float) else "int"
+        lines.append(f"{kind} {name} {' '.join(map(str, values))}")
+    for index in given:
+        value = case.inputs[op.inputs[index].name]
+        for array in value if op.inputs[index].variadic else [value]:
+            if op.inputs[index].const:
+                lines.append(f"scalar {int(np.asarray(array))}")
+            else:
+                lines.append(f"in {' '.join(map(str, np.asarray(array).shape))}")
+    return "\n".join([*lines, "run", ""])
+
+
+def answers(host: Path, library: Path, trials: list[str]) -> list[dict[str, Any]]:
+    finished = subprocess.run(
+        [str(host), str(library)],
+        input="".join(trials),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        # The CUDA runtime inside the library frees nothing when it is unloaded.
+        env=os.environ | {"ASAN_OPTIONS": "detect_leaks=0:protect_shadow_gap=0"},
+    )
+    assert finished.returncode == 0, finished.stderr[-4000:]
+    return [json.loads(line) for line in finished.stdout.splitlines()]
+
+
+def expected_shapes(op: Op, case: Case) -> list[list[int]]:
+    """The outputs' dims, those of unknown sizes negative as their bound, then the size tensors."""
+    given: list[Given | None] = []
+    for tensor in op.inputs:
+        value = case.inputs.get(tensor.name)
+        for array in value if tensor.variadic and value is not None else [value]:
+            given.append(None if array is None else Given(np.asarray(array).shape))
+    integers = {a.name: case.attributes.get(a.name, a.default) for a in op.attributes if a.kind == "int" and not a.list}
+    integers |= {t.name: int(np.asarray(case.inputs[t.name])) for t in op.inputs if t.const}
+    bound = bind(op, given, integers)
+    sizes: dict[str, Any] = {}
+    for output in op.outputs:
+        for dim in output.dims:
+            if dim["kind"] == "bounded":
+                from ops_build.shapes import evaluate
+
+                sizes[dim["name"]] = -evaluate(dim["bound"], bound.sizes)
+    shapes = output_shapes(op, replace(bound, sizes={**bound.sizes, **sizes}))
+    filled = []
+    for output, shape in zip(op.outputs, shapes, strict=True):
+        assert shape is not None
+        names = [dim.get("name") for dim in output.dims]
+        filled.append([sizes[names[i]] if size is None else size for i, size in enumerate(shape)])
+    return [*filled, *([] for _ in sizes)]
+
+
+def expected_formats(op: Op, case: Case) -> Mapping[str, list[list[str]]]:
+    """For each type of the first tensor, what the others may have."""
+    inputs = [t for t in op.inputs if case.inputs.get(t.name) is not None and not t.const]
+    places = [t.type for t in inputs for _ in range(len(case.inputs[t.name]) if t.variadic else 1)]
+    places += [output.type for output in op.outputs]
+    names = {variable: [DTYPES[d] for d in dtypes if d in DTYPES] for variable, dtypes in op.type_variables.items()}
+    table = {}
+    for first in names.get(places[0], [DTYPES[places[0]]] if places[0] in DTYPES else []):
+        chosen = {places[0]: first}
+        row = []
+        for place in places:
+            allowed = names.get(place, [DTYPES.get(place, "")])
+            row.append([chosen[place]] if place in chosen else allowed)
+            if place in names:
+                chosen.setdefault(place, min(allowed, key=list(ORDER).index))
+        table[first] = [
+            *row,
+            *([["INT32"]] * len({d["name"] for o in op.outputs for d in o.dims if d["kind"] == "bounded"})),
+        ]
+    return table
+
+
+#: TensorRT's order of types, in which the host program tries them.
+ORDER = ("FLOAT", "HALF", "INT8", "INT32", "BOOL", "UINT8", "FP8", "BF16", "INT64")
+
+
+def check(op: Op, case: Case, answer: dict[str, Any]) -> None:
+    where = f"{op.name} {case.name}"
+    assert answer["known"] and answer["clone"] and answer["revived"], (where, answer)
+    assert answer["other_formats"] == 0, where
+    assert answer["errors"] == [], (where, answer["errors"])
+    assert answer["shapes"] == expected_shapes(op, case), where
+    sort = {first: [sorted(names) for names in row] for first, row in answer["formats"].items()}
+    assert sort == {f: [sorted(names) for names in row] for f, row in expected_formats(op, case).items()}, where
+
+
+def test_every_op(built: Build, host: Path) -> None:
+    library = sanitized(BuildOptions(output=PROJECT / "build" / "sanitized_tensorrt"))
+    trials: list[tuple[Op, Case]] = []
+    for op in on_cuda(built.libraries["onnxruntime_cuda"]):
+        modules = load_op_modules(op_folder(op, [SOURCE / "ops"]))
+        for types in carried(op):
+            trials += [(op, case) for case in suitable(modules.cases(numpy_types(types)))]
+    found = answers(host, library, [trial(op, case) for op, case in trials])
+    for (op, case), answer in zip(trials, found, strict=True):
+        check(op, case, answer)
+
+
+@pytest.fixture(scope="module")
+def fixture_plugins(host: Path) -> Path:
+    return sanitized(out_of_tree(FIXTURE_OPS, PROJECT / "build" / "sanitized_fixture_tensorrt"))
+
+
+def fixture_cases(built: Build) -> Iterator[tuple[Op, Case]]:
+    ops = {op.name: op for op in on_cuda(built.libraries["onnxruntime_cuda"])}
+    for name, case, _ in fixture_trials():
+        yield ops[name], case
+
+
+def test_every_side_of_the_grammar(fixture_built: Build, host: Path, fixture_plugins: Path) -> None:
+    trials = list(fixture_cases(fixture_built))
+    found = answers(host, fixture_plugins, [trial(op, case) for op, case in trials])
+    for (op, case), answer in zip(trials, found, strict=True):
+        check(op, case, answer)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("op NearestSum\nchar scale much\nin 3 2", "NearestSum: attribute 'scale': expected float, got a field of type 6"),
+        ("op NearestSum\nint opgate_inputs 2 0\nin 3 2", "NearestSum: opgate_inputs: expected ascending places of inputs, got 0"),
+        ("op NearestSum\nint opgate_inputs 0 9\nin 3 2", "NearestSum: opgate_inputs: expected ascending places of inputs, got 9"),
+        ("op NearestSum\nin 3", "NearestSum: input 'points': expected rank 2, got rank 1"),
+        ("op NearestSum\nin 3 2\nin 3\nin 3 2\nin 3\nin 3", "NearestSum: expected at most 4 inputs, got 5"),
+        ("op Patches\nin 3 2\nin 4", "Patches: input 'times' is read on the host: its node needs the attribute"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_op_and_the_reason(host: Path, fixture_plugins: Path, lines: str, message: str) -> None:
+    (answer,) = answers(host, fixture_plugins, [f"{lines}\nrun\n"])
+    assert any(error.startswith(f"fixture_ops::{message}") for error in answer["errors"]), answer["errors"]
+    assert answer.get("shapes") is None
