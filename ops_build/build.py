@@ -40,7 +40,7 @@ class BuildError(RuntimeError):
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
     """What to compile. `ops` are folders whose subfolders are ops; the libraries are called lib<prefix>_<engine>.so.
-    `engines` are the adapters; one without a toolchain is left out. `cuda` is a list of CUDA architectures as CMake
+    `engines` are the adapters; one without a toolchain is left out. With `strict` a compiler's warning is an error. `cuda` is a list of CUDA architectures as CMake
     writes them, "auto" for what find_cuda takes, "" for no CUDA."""
 
     output: Path = DEFAULT_OUTPUT
@@ -53,6 +53,7 @@ class BuildOptions:
     source: Path = SOURCE
     engines: tuple[str, ...] = ENGINES
     cuda: str = "auto"
+    strict: bool = False
 
     def library(self, name: str = "onnxruntime") -> Path:
         """A library that the build writes: "onnxruntime" is for ONNX Runtime on the CPU."""
@@ -176,6 +177,7 @@ def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str
         "OPGATE_LIBRARY_PREFIX": options.prefix,
         "OPGATE_ARCH_FLAGS": options.arch,
         "OPGATE_SANITIZE": options.sanitize,
+        "OPGATE_STRICT": "ON" if options.strict else "OFF",
         "OPGATE_ENGINES": ";".join(toolchains),
         "OPGATE_CUDA_ARCHITECTURES": cuda.architectures if cuda else "",
     }

@@ -11,7 +11,7 @@ if(NOT PNG_FOUND)
 endif()
 
 file(GLOB codec_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
-add_library(opgate_codecs STATIC ${codec_sources})
+add_library(opgate_codecs STATIC EXCLUDE_FROM_ALL ${codec_sources})
 target_include_directories(opgate_codecs PRIVATE ${CMAKE_CURRENT_LIST_DIR}/..)
 target_link_libraries(opgate_codecs PRIVATE JPEG::JPEG PNG::PNG)
 target_link_libraries(opgate_op_dependencies INTERFACE opgate_codecs)

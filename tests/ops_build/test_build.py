@@ -17,6 +17,7 @@ from ops_build.adapters.onnxruntime import toolchain
 from ops_build.adapters.onnxruntime.toolchain import HEADER, HeadersNotFound, find_onnxruntime_headers
 from ops_build.adapters.tensorrt import toolchain as tensorrt_toolchain
 from ops_build.build import (
+    PROJECT,
     SOURCE,
     Build,
     BuildError,
@@ -250,6 +251,18 @@ def test_libraries_export_their_engines_entries_only(built: Build) -> None:
         # CUDA's runtime is inside; the driver and the engines are found by whoever loads the library.
         needed = symbols(built.libraries[name], "--undefined-only")
         assert not [symbol for symbol in needed if symbol.startswith(("cu", "Ort", "nvinfer", "createInfer"))]
+
+
+def test_everything_compiles_without_a_warning() -> None:
+    """For this machine's GPU or Hopper; with OPGATE_TEST_ALL (make test-all) for every architecture and as PTX."""
+    architectures = "all" if os.environ.get("OPGATE_TEST_ALL") else "auto"
+    options = BuildOptions(output=PROJECT / "build" / "strict", strict=True, cuda=architectures)
+    lines: list[str] = []
+    made = build(options, lines.append)
+    assert "onnxruntime" in made.libraries
+    assert not [line for line in lines if "warning" in line]
+    if reason := made.left_out.get("cuda"):
+        pytest.skip(f"no CUDA kernel was compiled: {reason}")
 
 
 def test_no_adapter_and_no_core_file_knows_an_op(library: Path) -> None:
