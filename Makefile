@@ -1,5 +1,7 @@
 # make serve   set up, build the ops, start the gateway on 127.0.0.1 (HTTP 8000, gRPC 8001)
 # make test    set up what tests need and run them
+# make test-all  the same, and every CUDA architecture
+# make gpu-check on a machine with an NVIDIA GPU and nvcc: every case of every op on it; benchmarks/results/<gpu>.md
 # make check   formatting, lint and types
 # make models  train the detector and export every model again (installs torch)
 # make bench   the benchmarks; results go to benchmarks/results/
@@ -7,9 +9,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+# make test EXTRAS=cpu,test,torch,tensorrt runs the tests of PyTorch and TensorRT too; without, they are skipped.
+EXTRAS ?= cpu,test
 BIN := $(VENV)/bin
 
-.PHONY: serve test check format models bench build clean
+.PHONY: serve test test-all gpu-check check format models bench build clean
 
 serve: build
 	exec $(BIN)/opgate serve $(ARGS)
@@ -19,6 +23,17 @@ build: $(VENV)/.serve
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(ARGS)
+
+test-all: $(VENV)/.test
+	OPGATE_TEST_ALL=1 $(BIN)/python -m pytest $(ARGS)
+
+# With the interpreter's own packages where it has them: a GPU machine's PyTorch and onnxruntime-gpu are hard to replace.
+gpu-check:
+	@if $(PYTHON) -c 'import ml_dtypes, numpy, onnx, rich' 2>/dev/null; then \
+	  $(PYTHON) -m ops_build.gpu_check $(ARGS); \
+	else \
+	  $(MAKE) $(VENV)/.serve && $(BIN)/python -m ops_build.gpu_check $(ARGS); \
+	fi
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -51,11 +66,11 @@ $(VENV)/.serve: pyproject.toml | $(VENV)/bin/pip
 
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/pip
 	sh deploy/system-packages.sh test
-	$(BIN)/pip install --quiet --editable '.[cpu,test]'
+	$(BIN)/pip install --quiet --editable '.[$(EXTRAS)]'
 	touch $@ $(VENV)/.serve
 
 $(VENV)/.models: $(VENV)/.test
-	$(BIN)/pip install --quiet --editable '.[cpu,test,torch]'
+	$(BIN)/pip install --quiet --editable '.[cpu,test,models]'
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.serve
