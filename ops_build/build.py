@@ -40,8 +40,8 @@ class BuildError(RuntimeError):
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
     """What to compile. `ops` are folders whose subfolders are ops; the libraries are called lib<prefix>_<engine>.so.
-    `engines` are the adapters; one without a toolchain is left out. With `strict` a compiler's warning is an error. `cuda` is a list of CUDA architectures as CMake
-    writes them, "auto" for what find_cuda takes, "" for no CUDA."""
+    `engines` are the adapters; one without a toolchain is left out. `cuda` is a list of CUDA architectures as CMake
+    writes them, "auto" for what find_cuda takes, "" for no CUDA. With `strict` a compiler's warning is an error."""
 
     output: Path = DEFAULT_OUTPUT
     ops: tuple[Path, ...] = (SOURCE / "ops",)

@@ -141,11 +141,13 @@ class OpModules:
 
     reference: Callable[..., Any]
     cases: Callable[[Mapping[str, np.dtype[Any]]], Any]
+    large: Callable[[Mapping[str, np.dtype[Any]]], Case] | None  # one case of a size that time is taken at
 
 
 def load_op_modules(folder: Path) -> OpModules:
     """`reference` and `cases` of an op's folder. Raises FileNotFoundError where one is missing."""
-    return OpModules(_load(folder / "reference.py").reference, _load(folder / "cases.py").cases)
+    cases = _load(folder / "cases.py")
+    return OpModules(_load(folder / "reference.py").reference, cases.cases, getattr(cases, "large", None))
 
 
 def load_decomposition(folder: Path) -> Callable[[frozenset[str]], str] | None:

@@ -90,3 +90,8 @@ def error_cases() -> Iterator[Case]:
         yield Case(f"{name} {value}", {"head": head}, {name: value}, error=pattern)
     yield Case("three channels", {"head": np.zeros((1, 3, 5), np.float32)}, error="input 'head': .* got c = 3")
     yield Case("another n", {"head": head, "geometry": GEOMETRY}, error="input 'geometry'")
+
+
+def large(types: Mapping[str, np.dtype[Any]]) -> Case:
+    """16 heads of 80 classes and 8400 anchors."""
+    return Case("16 x 80 x 8400", {"head": random_head(16, 80, 8400)})

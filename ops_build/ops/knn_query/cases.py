@@ -90,3 +90,9 @@ def error_cases(cloud: Any) -> Iterator[Case]:
         new_offset=[1, 2, 4],
     )
     yield refused("negative nsample", "nsample", nsample=-1, offset=[9])
+
+
+def large(types: Mapping[str, np.dtype]) -> Case:
+    """40,000 points in one segment, each asking for 16 neighbours."""
+    xyz = np.random.default_rng(1).uniform(0, 1, (40_000, 3)).astype(np.float32)
+    return Case("40,000 x 16", {"xyz": xyz, "offset": np.array([40_000], np.int32)})

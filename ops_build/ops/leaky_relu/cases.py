@@ -15,3 +15,8 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
     for alpha in (0.0, 0.25, -1.0, 2.0):
         yield Case(f"alpha {alpha}", {"x": rng.standard_normal(33).astype(dtype)}, {"alpha": alpha})
     yield Case("extremes", {"x": np.array([-np.inf, np.inf, np.nan, -0.0, 0.0]).astype(dtype)})
+
+
+def large(types: Mapping[str, np.dtype]) -> Case:
+    """64 Mi elements."""
+    return Case("64 Mi", {"x": np.resize(np.linspace(-8, 8, 4099), 1 << 26).astype(types["T"])})

@@ -19,3 +19,8 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
     yield Case(
         "extremes", {"x": np.array([*finite, np.inf, -np.inf, np.nan]).astype(dtype)}, tolerance=(relative, 1e-35)
     )
+
+
+def large(types: Mapping[str, np.dtype]) -> Case:
+    """64 Mi elements."""
+    return Case("64 Mi", {"x": np.resize(np.linspace(-8, 8, 4099), 1 << 26).astype(types["T"])})

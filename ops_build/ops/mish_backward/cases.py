@@ -27,3 +27,9 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
         {"grad_y": np.ones(2, dtype), "x": np.ones(3, dtype)},
         error=r"input 'x': expected T\[\.\.\.\] with \.\.\. = \[2\], got \w+\[3\]",
     )
+
+
+def large(types: Mapping[str, np.dtype]) -> Case:
+    """64 Mi elements."""
+    x = np.resize(np.linspace(-8, 8, 4099), 1 << 26).astype(types["T"])
+    return Case("64 Mi", {"grad_y": x, "x": x})

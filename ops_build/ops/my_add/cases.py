@@ -23,3 +23,9 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
         {"a": one, "b": two},
         error=r"input 'b': expected T\[\.\.\.\] with \.\.\. = \[2\], got \w+\[3\]",
     )
+
+
+def large(types: Mapping[str, np.dtype]) -> Case:
+    """64 Mi elements."""
+    a = np.resize(np.arange(4099), 1 << 26).astype(types["T"])
+    return Case("64 Mi", {"a": a, "b": a})

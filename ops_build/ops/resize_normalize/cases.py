@@ -56,3 +56,9 @@ def error_cases() -> Iterator[Case]:
         error = rf"input 'image': expected sides of 1\.\.\d+, got \[{shape[0]}, {shape[1]}, {shape[2]}, 3\]"
         yield Case(f"no pixels: {shape}", {"image": np.zeros(shape, np.uint8)}, four, error=error)
     yield Case("one channel", {"image": np.zeros((1, 5, 5, 1), np.uint8)}, four, error="input 'image'")
+
+
+def large(types: Mapping[str, np.dtype]) -> Case:
+    """32 pictures of 1080p to 640 x 640."""
+    image = np.resize(np.arange(251, dtype=np.uint8), (32, 1080, 1920, 3))
+    return Case("32 x 1080p", {"image": image}, {"height": 640, "width": 640})

@@ -41,3 +41,9 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
     yield Case("a weight too long", {"x": normal(2, 3), "weight": normal(4)}, error="input 'weight': expected")
     other = {"x": normal(2, 3), "weight": normal(3), "residual": normal(3, 3)}
     yield Case("a residual of another shape", other, error="input 'residual': expected")
+
+
+def large(types: Mapping[str, np.dtype]) -> Case:
+    """16384 rows of 4096 with a residual."""
+    x = np.resize(np.linspace(-2, 2, 4099), (16384, 4096)).astype(types["T"])
+    return Case("16384 x 4096", {"x": x, "weight": x[0], "residual": x})

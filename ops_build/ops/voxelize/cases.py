@@ -74,3 +74,9 @@ def error_cases(cloud: Any) -> Iterator[Case]:
     yield case("a range without a lower end", cloud(5), range=[0, -np.inf, 0, 1, 1, 1], error=error)
     yield case("two columns", np.zeros((5, 2)), error="input 'points': expected .* c >= 3 .* got c = 2")
     yield case("one size", cloud(5), (1,), error="input 'size'")
+
+
+def large(types: Mapping[str, np.dtype]) -> Case:
+    """A million points of four columns."""
+    points = np.random.default_rng(1).uniform(-50, 50, (1_000_000, 4)).astype(np.float32)
+    return Case("1M x 4", {"points": points, "size": np.full(3, 0.5, np.float32)})
