@@ -1,7 +1,8 @@
 // Shows the op table to ONNX Runtime through its C API: RegisterCustomOps is the library's one entry.
 //
 // The API version asked for is the lowest that has shape inference for custom ops and KernelContext_ParallelFor, so
-// that the library loads into every ONNX Runtime from 1.17 on.
+// that the library loads into every ONNX Runtime from 1.17 on; with CUDA, that has KernelContext_GetScratchBuffer
+// (1.18).
 #define ORT_API_MANUAL_INIT
 #include <onnxruntime_c_api.h>
 
@@ -19,7 +20,11 @@
 namespace opgate {
 namespace {
 
+#ifdef OPGATE_WITH_CUDA
+constexpr std::uint32_t kApiVersion = 18;
+#else
 constexpr std::uint32_t kApiVersion = 17;
+#endif
 
 const OrtApi* api = nullptr;  // set once, by the first RegisterCustomOps, before any other function here runs
 
@@ -199,7 +204,7 @@ class OrtEngine : public Engine {
       if (status.ok()) status = taken(api->KernelContext_GetAllocator(context_, info.get(), &allocator_));
       if (!status.ok()) throw std::runtime_error(status.message());
     }
-    void* memory = allocator_->Alloc(allocator_, bytes + kAlignment);
+    void* memory = allocate(*allocator_, bytes + kAlignment);
     if (!memory) throw std::bad_alloc();
     scratch_.push_back(memory);
     const auto address = reinterpret_cast<std::uintptr_t>(memory);
@@ -223,6 +228,10 @@ class OrtEngine : public Engine {
   /// Where scratch memory comes from.
   virtual Status memory_info(OrtMemoryInfo** info) const {
     return taken(api->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, info));
+  }
+
+  virtual void* allocate(OrtAllocator& allocator, std::size_t bytes) const {
+    return allocator.Alloc(&allocator, bytes);
   }
 
   /// Whether the node has the output at all.
@@ -298,6 +307,14 @@ class OrtCudaEngine final : public OrtEngine {
     int device = 0;
     OPGATE_RETURN_IF_ERROR(cuda::status(cudaGetDevice(&device), "asking for the device"));
     return taken(api->CreateMemoryInfo("Cuda", OrtDeviceAllocator, device, OrtMemTypeDefault, info));
+  }
+
+  /// In the stream's order: what is freed before the kernel has run may go to another stream only after it.
+  void* allocate(OrtAllocator& allocator, std::size_t bytes) const override {
+    void* memory = nullptr;
+    return taken(api->KernelContext_GetScratchBuffer(context_, allocator.Info(&allocator), bytes, &memory)).ok()
+               ? memory
+               : nullptr;
   }
 
   void* stream_ = nullptr;

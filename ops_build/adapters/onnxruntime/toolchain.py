@@ -2,7 +2,7 @@
 
 Looked for in this order: where OPGATE_ONNXRUNTIME_INCLUDE says, where systems put it, Debian's libonnxruntime-dev
 (downloaded and unpacked into the cache, the system is not touched), the release archive. Any version from 1.17 on
-serves.
+serves, from 1.18 on with CUDA.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ RELEASE = "1.22.0"
 ARCHIVE = f"https://github.com/microsoft/onnxruntime/releases/download/v{RELEASE}/onnxruntime-linux-x64-{RELEASE}.tgz"
 #: The first Debian release with libonnxruntime-dev: older ones take it from there.
 DEBIAN_SUITE = "trixie"
-#: The ONNX Runtime API that adapter.cpp asks for.
+#: The ONNX Runtime API that adapter.cpp asks for, without and with CUDA.
 API_VERSION = 17
+CUDA_API_VERSION = 18
 
 
 class HeadersNotFound(LeftOut):
@@ -48,9 +49,9 @@ class Headers:
 def find(cache: Path, cuda: Cuda | None, log: Log) -> Toolchain:
     """What the build needs; with a CUDA compiler a second library for the CUDA provider. Raises LeftOut."""
     headers = find_onnxruntime_headers(cache, log)
-    details = {"api_version": API_VERSION}
-    libraries = [Library("onnxruntime", ("cpu",), details=details)]
+    libraries = [Library("onnxruntime", ("cpu",), details={"api_version": API_VERSION})]
     if cuda:
+        details = {"api_version": CUDA_API_VERSION}
         libraries.append(Library("onnxruntime_cuda", ("cpu", "cuda"), details=details))
     definitions = {"OPGATE_ONNXRUNTIME_INCLUDE": str(headers.include)}
     return Toolchain(f"{headers.include} (from {headers.origin})", definitions, tuple(libraries))

@@ -459,7 +459,7 @@ class TrtEngine final : public Engine {
   }
 
   Status allocate_output(std::size_t index, DType, std::span<const std::int64_t>, void** data) override {
-    *data = call_.outputs[index];
+    *data = call_.outputs[index] ? call_.outputs[index] : &nothing_;  // an empty tensor may have no memory
     return {};
   }
 
@@ -504,6 +504,7 @@ class TrtEngine final : public Engine {
  private:
   Call call_;
   std::vector<void*> scratch_;
+  char nothing_ = 0;
 };
 
 /// The inputs of a call as the core's views.
