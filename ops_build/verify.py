@@ -135,13 +135,13 @@ def try_case(op: Op, reference: Callable[..., Any], case: Case, types: Mapping[s
         return f"reference.py: {type(error).__name__}: {error}"
     for tensor in op.outputs:
         dtype = types.get(tensor.type, tensor.type)
-        failure = difference(outputs[tensor.name], expected[tensor.name], _tolerance(case, tensor.name, dtype))
+        failure = difference(outputs[tensor.name], expected[tensor.name], tolerance(case, tensor.name, dtype))
         if failure:
             return f"output '{tensor.name}': {failure}"
     return None
 
 
-def _tolerance(case: Case, output: str, dtype: str) -> tuple[float, float]:
+def tolerance(case: Case, output: str, dtype: str) -> tuple[float, float]:
     default = TOLERANCES.get(dtype, (0.0, 0.0))
     if case.tolerance is None:
         return default

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "adapters/tensorrt/constant_shapes.h"
+
 using namespace nvinfer1;
 
 namespace {
@@ -29,55 +31,6 @@ class Finder final : public ILoggerFinder {
  public:
   ILogger* findLogger() override { return &logger; }
 } finder;
-
-// Shape expressions of numbers, as TensorRT's are of constants. A size tensor stands for its bound, marked.
-
-struct Value final : apiv::VDimensionExpr {
-  Value(std::int64_t number, bool size_tensor) : number(number), size_tensor(size_tensor) {}
-  bool isConstant() const override { return !size_tensor; }
-  std::int64_t getConstantValue() const override { return number; }
-  bool isSizeTensor() const override { return size_tensor; }
-  std::int64_t number;
-  bool size_tensor;
-};
-
-class Expression final : public IDimensionExpr {
- public:
-  Expression(std::int64_t number, bool size_tensor) : value(number, size_tensor) { mImpl = &value; }
-  ~Expression() noexcept override = default;
-  Value value;
-};
-
-std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
-
-struct Arithmetic final : apiv::VExprBuilder {
-  const IDimensionExpr* constant(std::int64_t number) override { return &made.emplace_back(number, false); }
-  const IDimensionExpr* operation(DimensionOperation kind, const IDimensionExpr& first,
-                                  const IDimensionExpr& second) override {
-    const std::int64_t a = first.getConstantValue(), b = second.getConstantValue();
-    switch (kind) {
-      case DimensionOperation::kSUM: return constant(a + b);
-      case DimensionOperation::kSUB: return constant(a - b);
-      case DimensionOperation::kPROD: return constant(a * b);
-      case DimensionOperation::kMAX: return constant(std::max(a, b));
-      case DimensionOperation::kMIN: return constant(std::min(a, b));
-      case DimensionOperation::kFLOOR_DIV: return constant(floor_div(a, b));
-      case DimensionOperation::kCEIL_DIV: return constant(-floor_div(-a, b));
-      default: return nullptr;
-    }
-  }
-  const IDimensionExpr* declareSizeTensor(std::int32_t, const IDimensionExpr&, const IDimensionExpr& upper) override {
-    return &made.emplace_back(upper.getConstantValue(), true);
-  }
-  std::deque<Expression> made;
-};
-
-class Builder final : public IExprBuilder {
- public:
-  Builder() { mImpl = &arithmetic; }
-  ~Builder() noexcept override = default;
-  Arithmetic arithmetic;
-};
 
 struct Trial {
   std::string op;
@@ -162,16 +115,10 @@ std::string formats(IPluginV3& plugin, int inputs, int& other_formats) {
 }
 
 std::string shapes(IPluginV3& plugin, const Trial& trial) {
-  Builder builder;
-  const auto exprs = [&](const std::vector<std::int64_t>& sizes) {
-    DimsExprs dims{};
-    dims.nbDims = static_cast<int>(sizes.size());
-    for (std::size_t i = 0; i < sizes.size(); ++i) dims.d[i] = builder.arithmetic.constant(sizes[i]);
-    return dims;
-  };
+  opgate::tensorrt::ConstantBuilder builder;
   std::vector<DimsExprs> inputs, scalars, outputs(static_cast<std::size_t>(building(plugin).getNbOutputs()));
-  for (const auto& sizes : trial.inputs) inputs.push_back(exprs(sizes));
-  for (const std::int64_t value : trial.scalars) scalars.push_back(exprs({value}));
+  for (const auto& sizes : trial.inputs) inputs.push_back(builder.dims(sizes.data(), sizes.size()));
+  for (const std::int64_t value : trial.scalars) scalars.push_back(builder.dims(&value, 1));
   const int failed = building(plugin).getOutputShapes(inputs.data(), static_cast<int>(inputs.size()), scalars.data(),
                                                       static_cast<int>(scalars.size()), outputs.data(),
                                                       static_cast<int>(outputs.size()), builder);

@@ -1,0 +1,53 @@
+// TensorRT's words for the table's types and attributes.
+#pragma once
+
+#include <NvInferRuntime.h>
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/table.h"
+
+namespace opgate::tensorrt {
+
+/// TensorRT's type; nullopt where it has none: f64 and str.
+std::optional<nvinfer1::DataType> data_type(DType dtype);
+std::optional<DType> dtype_of_data(nvinfer1::DataType type);
+
+nvinfer1::PluginFieldType field_type(const Attribute& attribute);
+
+/// Attributes out of fields, whose types are those of the ONNX attributes or of whoever made them, not the declared
+/// ones.
+Status read_attributes(const Signature& signature, const nvinfer1::PluginFieldCollection& fields,
+                       Attributes& attributes);
+
+/// Which inputs a node has, where it leaves one out before another: TensorRT's layers have no absent inputs, so such a
+/// node lists those it has (opgate_inputs, written by model.py). Empty: the first ones.
+using GivenInputs = std::vector<std::int64_t>;
+inline constexpr const char* kGivenInputs = "opgate_inputs";
+
+Status read_given_inputs(const Signature& signature, const nvinfer1::PluginFieldCollection& fields, GivenInputs& given);
+
+/// Attributes as fields that own their data: what is serialized is read back as what came from a model.
+class Fields {
+ public:
+  Fields(const Signature& signature, const Attributes& attributes, const GivenInputs& given);
+  Fields(const Fields&) = delete;
+  Fields& operator=(const Fields&) = delete;
+
+  const nvinfer1::PluginFieldCollection* collection() const { return &collection_; }
+
+  /// All values as one text without a zero in it.
+  std::string text() const;
+
+ private:
+  void add(const char* name, nvinfer1::PluginFieldType type, const AttributeValue& value);
+
+  std::deque<std::string> data_;  // fields point into it
+  std::vector<nvinfer1::PluginField> fields_;
+  nvinfer1::PluginFieldCollection collection_{};
+};
+
+}  // namespace opgate::tensorrt
