@@ -13,7 +13,9 @@ from ops_build.table import Expr, Op
 #: A size as the caller has it; None where nothing is known of it.
 Size = Any
 
-OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+Operators = Mapping[str, Callable[[Any, Any], Any]]
+
+OPERATORS: Operators = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -44,9 +46,7 @@ class Bound:
     ellipsis: tuple[Size, ...] | None
 
 
-def evaluate(
-    expr: Expr, sizes: Mapping[str, Size], operators: Mapping[str, Callable[[Any, Any], Any]] = OPERATORS
-) -> Size:
+def evaluate(expr: Expr, sizes: Mapping[str, Size], operators: Operators = OPERATORS) -> Size:
     """The value of an expression; None where a size in it is unknown or is only a name and the expression more."""
     if isinstance(expr, int):
         return expr
@@ -58,7 +58,9 @@ def evaluate(
     return operators[expr[0]](left, right)
 
 
-def bind(op: Op, inputs: Sequence[Given | None], integers: Mapping[str, int]) -> Bound:
+def bind(
+    op: Op, inputs: Sequence[Given | None], integers: Mapping[str, int], operators: Operators = OPERATORS
+) -> Bound:
     """Binds names from the inputs in the signature's order: None for an absent one, and at the end all tensors of a
     variadic one. `integers` are the integer attributes. Raises ShapeError."""
     sizes: dict[str, Size] = dict(integers)
@@ -85,7 +87,7 @@ def bind(op: Op, inputs: Sequence[Given | None], integers: Mapping[str, int]) ->
         if index >= len(inputs) or inputs[index] is None:
             for dim in tensor.dims:
                 if "default" in dim and sizes.get(dim["name"]) is None:
-                    sizes[dim["name"]] = evaluate(dim["default"], sizes)
+                    sizes[dim["name"]] = evaluate(dim["default"], sizes, operators)
     return Bound(sizes, ellipsis)
 
 

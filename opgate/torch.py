@@ -1,0 +1,49 @@
+"""The ops in PyTorch, as functions and modules.
+
+    import torch, opgate.torch
+
+    opgate.torch.mish(torch.randn(4))        # also torch.ops.opgate.mish
+    torch.nn.Sequential(torch.nn.Linear(8, 8), opgate.torch.Mish())
+
+Importing it loads the library that `opgate build` has made. The functions work under torch.compile(fullgraph=True) and
+torch.export, on CPU tensors and, where an op has a CUDA kernel, on CUDA tensors. Tensors are arguments by place or by
+name, attributes by name. All outputs are computed, also those that a signature calls optional. Inputs that are not
+contiguous are copied. A size that only the kernel knows is a symbol in a trace; torch.compile(fullgraph=True) takes
+such an op once torch._dynamo.config.capture_dynamic_output_shape_ops is set.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ops_build.adapters.torch.functions import public_names
+from ops_build.adapters.torch.registration import load as _load
+from ops_build.build import BuildOptions
+from ops_build.table import snake_case
+
+_BUILT = BuildOptions().library("torch")
+_LIBRARY = _load(_BUILT) if _BUILT.is_file() else None
+_NAMES = public_names(_LIBRARY) if _LIBRARY else {}
+globals().update(_NAMES)
+
+__all__ = ["load"]
+__all__ += list(_NAMES)
+
+
+def load(path: Path | str) -> SimpleNamespace:
+    """The functions and modules of a library of your own ops, `opgate build FOLDER`'s lib<domain>_torch.so. They are
+    torch.ops.<domain>.<name in snake_case> too. Raises ImportError where torch can't take the library."""
+    return SimpleNamespace(**public_names(_load(path)))
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> Any:
+    if _LIBRARY is None and not name.startswith("__"):
+        raise ImportError(f"{_BUILT} is not there: run opgate build")
+    left_out = {snake_case(op): reason for op, reason in _LIBRARY.left_out.items()} if _LIBRARY else {}
+    raise AttributeError(f"{__name__} has no '{name}'" + (f": {left_out[name]}" if name in left_out else ""))

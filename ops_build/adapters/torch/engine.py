@@ -1,0 +1,108 @@
+"""Running an op in PyTorch, for verification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from ops_build.adapters.torch.fake import DTYPES
+from ops_build.adapters.torch.registration import load
+from ops_build.build import BuildOptions, why_not_built
+from ops_build.case import Array, Case
+from ops_build.table import Op
+from ops_build.toolchain import NO_GPU
+from ops_build.verify import Absent, Engine
+
+
+def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
+    """Torch on the CPU and on CUDA with the library of a build, or why not."""
+    library = options.library("torch")
+    if not library.is_file():
+        yield Absent("torch", "cpu", why_not_built(options, "torch"))
+        return
+    yield TorchEngine(library)
+    if not any("cuda" in op.devices for op in load(library).ops):
+        yield Absent("torch", "cuda", why_not_built(options, "cuda"))
+    elif torch.version.cuda is None:
+        yield Absent("torch", "cuda", "this torch is built without CUDA")
+    elif not torch.cuda.is_available():
+        yield Absent("torch", "cuda", NO_GPU)
+    else:
+        yield TorchEngine(library, "cuda")
+
+
+class TorchEngine:
+    """One op library in this process's torch, eager, on a device."""
+
+    name = "torch"
+
+    def __init__(self, library: Path, device: str = "cpu") -> None:
+        self.device = device
+        self._library = load(library)
+
+    def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
+        reason = self._library.left_out.get(op.name)
+        return reason if reason is None else f"torch can't have the op: {reason}"
+
+    def run(self, op: Op, case: Case, types: Mapping[str, str]) -> dict[str, Array]:
+        """The outputs by name, as NumPy arrays; bf16 comes as f32.
+
+        Raises AssertionError where the shapes or dtypes that the fake kernel tells are not those that came, and torch's
+        exceptions where the op refuses the case.
+        """
+        call = self._library.overload(op)
+        arguments = case_arguments(op, case, types, self.device)
+        outputs = _as_tuple(call(**arguments))
+        with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+            fakes = _as_tuple(call(**torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, arguments)))
+        for tensor, output, fake in zip(op.outputs, outputs, fakes, strict=True):
+            sizes = [size if isinstance(size, int) else None for size in fake.shape]
+            fits = len(sizes) == output.ndim and all(
+                size in (None, actual) for size, actual in zip(sizes, output.shape, strict=True)
+            )
+            assert fits and fake.dtype == output.dtype and fake.device == output.device, (
+                f"output '{tensor.name}': the fake kernel tells {fake.dtype} {list(fake.shape)} on {fake.device}, "
+                f"the run gave {output.dtype} {list(output.shape)} on {output.device}"
+            )
+        return {tensor.name: to_numpy(output) for tensor, output in zip(op.outputs, outputs, strict=True)}
+
+
+def case_arguments(op: Op, case: Case, types: Mapping[str, str], device: str = "cpu") -> dict[str, Any]:
+    """A case as arguments of the op; const inputs stay on the CPU."""
+    arguments: dict[str, Any] = dict(case.attributes)
+    for tensor in op.inputs:
+        given = case.inputs.get(tensor.name)
+        if given is None:
+            continue
+        dtype = DTYPES[types.get(tensor.type, tensor.type)]
+        where = "cpu" if tensor.const else device
+        if tensor.variadic:
+            arguments[tensor.name] = [from_numpy(np.asarray(one), dtype).to(where) for one in given]
+        else:
+            arguments[tensor.name] = from_numpy(np.asarray(given), dtype).to(where)
+    return arguments
+
+
+def from_numpy(array: Array, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of its own; torch doesn't know NumPy's bf16."""
+    packed = np.array(array, order="C")
+    if dtype == torch.bfloat16 and packed.dtype.itemsize == 2:
+        return torch.from_numpy(packed.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(packed)
+
+
+def to_numpy(tensor: torch.Tensor) -> Array:
+    """A tensor's values; bf16 as f32."""
+    host = tensor.detach().cpu()
+    array: Array = (host.float() if host.dtype == torch.bfloat16 else host).numpy()
+    return array
+
+
+def _as_tuple(outputs: Any) -> tuple[torch.Tensor, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)

@@ -1,0 +1,90 @@
+"""Loading an op library into PyTorch: what its one C entry can't do is done here from the table, fake kernels and
+gradients."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ops_build.adapters.torch.fake import fake_kernel
+from ops_build.adapters.torch.gradients import register_gradient
+from ops_build.table import Op, read_table, snake_case
+
+NO_STRINGS = "it takes or gives strings, and torch has no tensors of strings"
+
+
+class LoadError(ImportError):
+    """A library that torch can't take; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpLibrary:
+    """A library that torch has taken: its ops are torch.ops.<namespace>.<name in snake_case>. `left_out` says of an op
+    why torch can't have it. `held` keeps what Python has registered."""
+
+    path: Path
+    namespace: str
+    ops: tuple[Op, ...]
+    left_out: Mapping[str, str]
+    held: torch.library.Library
+
+    def overload(self, op: Op) -> Any:
+        return overload(op)
+
+
+#: By namespace. Torch forgets no op until the process ends.
+_LOADED: dict[str, OpLibrary] = {}
+
+
+def load(path: Path | str) -> OpLibrary:
+    """Registers the ops of a library built for torch; a second time nothing happens. Raises LoadError."""
+    path = Path(path).resolve()
+    if not path.is_file():
+        raise LoadError(f"{path} is not there: run opgate build")
+    try:
+        table = read_table(path)
+    except (OSError, ValueError, AttributeError) as error:
+        raise LoadError(f"{path} is no op library: {error}") from error
+    if not table:
+        raise LoadError(f"{path} holds no op")
+    namespace = namespace_of(table[0].domain)
+    if known := _LOADED.get(namespace):
+        if known.path == path:
+            return known
+        raise LoadError(f"{path}: torch has the ops of domain '{table[0].domain}' from {known.path} already")
+    _register_kernels(path)
+    left_out = {op.name: NO_STRINGS for op in table if "str" in op.tensor_types}
+    ops = {op.name: op for op in table if op.name not in left_out}
+    held = torch.library.Library(namespace, "FRAGMENT")
+    for op in ops.values():
+        name = f"{namespace}::{snake_case(op.name)}"
+        torch.library.register_fake(name, fake_kernel(op), lib=held)
+        register_gradient(op, ops.get(f"{op.name}Backward"), name, held)
+    _LOADED[namespace] = OpLibrary(path, namespace, tuple(ops.values()), left_out, held)
+    return _LOADED[namespace]
+
+
+def namespace_of(domain: str) -> str:
+    """A domain as torch's namespaces are written."""
+    return re.sub(r"[^0-9A-Za-z]", "_", domain)
+
+
+def overload(op: Op) -> Any:
+    """The registered op, a torch._ops.OpOverload."""
+    return getattr(getattr(torch.ops, namespace_of(op.domain)), snake_case(op.name)).default
+
+
+def _register_kernels(path: Path) -> None:
+    try:
+        register = ctypes.CDLL(str(path)).opgate_torch_register
+    except (OSError, AttributeError) as error:
+        raise LoadError(f"{path} is no op library for torch: {error}") from error
+    register.restype = ctypes.c_char_p
+    if (error_text := register()) is not None:
+        raise LoadError(f"{path}: {error_text.decode(errors='replace')}")

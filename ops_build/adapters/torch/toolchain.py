@@ -1,0 +1,55 @@
+"""Finding torch's headers, which its wheel carries."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+from ops_build.toolchain import Cuda, LeftOut, Library, Log, Toolchain
+
+HEADER = "torch/csrc/stable/c/shim.h"
+#: The first torch whose stable C ABI has all that adapter.cpp calls.
+OLDEST = (2, 10)
+
+
+def find(cache: Path, cuda: Cuda | None, log: Log) -> Toolchain:
+    """What the build needs; with a CUDA compiler the one library has the CUDA kernels too. Raises LeftOut."""
+    folders = find_torch_headers()
+    library = Library("torch", ("cpu", "cuda") if cuda else ("cpu",), details={"torch": ">=" + _text(OLDEST)})
+    definitions = {"OPGATE_TORCH_INCLUDE": ";".join(map(str, folders))}
+    return Toolchain(str(folders[0]), definitions, (library,))
+
+
+def find_torch_headers() -> list[Path]:
+    """The include folders of the torch that this Python would import, or that OPGATE_TORCH_INCLUDE names. Raises
+    LeftOut."""
+    if said := os.environ.get("OPGATE_TORCH_INCLUDE"):
+        if not (Path(said) / HEADER).is_file():
+            raise LeftOut(f"OPGATE_TORCH_INCLUDE is {said}: no {HEADER} there")
+        return [Path(said)]
+    spec = importlib.util.find_spec("torch")  # importing it would take seconds
+    if spec is None or not spec.submodule_search_locations:
+        raise LeftOut("torch is not installed: pip install 'opgate[torch]'")
+    root = Path(spec.submodule_search_locations[0])
+    version = _version(root)
+    if version is not None and version < OLDEST:
+        raise LeftOut(f"torch is {_text(version)}, {_text(OLDEST)} or later is needed: pip install 'opgate[torch]'")
+    include = root / "include"
+    if not (include / HEADER).is_file():
+        raise LeftOut(f"torch in {root} has no {HEADER}: a build of torch without its headers")
+    return [include]
+
+
+def _version(root: Path) -> tuple[int, int] | None:
+    """Major and minor of a torch, None where its version.py doesn't say."""
+    try:
+        found = re.search(r"^__version__ = '(\d+)\.(\d+)", (root / "version.py").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _text(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
