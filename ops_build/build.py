@@ -30,6 +30,7 @@ DEFAULT_OUTPUT = PROJECT / "build" / "ops"
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
 #: The engines there are adapters for, in the order of reports.
+RUNNER = "opgate_gpu_runner"
 ENGINES: tuple[str, ...] = ("onnxruntime", "tensorrt")
 
 
@@ -41,7 +42,8 @@ class BuildError(RuntimeError):
 class BuildOptions:
     """What to compile. `ops` are folders whose subfolders are ops; the libraries are called lib<prefix>_<engine>.so.
     `engines` are the adapters; one without a toolchain is left out. `cuda` is a list of CUDA architectures as CMake
-    writes them, "auto" for what find_cuda takes, "" for no CUDA. With `strict` a compiler's warning is an error."""
+    writes them, "auto" for what find_cuda takes, "" for no CUDA. With `strict` a compiler's warning is an error;
+    with `cuda_ops_only` ops without a CUDA kernel, and the libraries that only they need, are left out."""
 
     output: Path = DEFAULT_OUTPUT
     ops: tuple[Path, ...] = (SOURCE / "ops",)
@@ -54,6 +56,7 @@ class BuildOptions:
     engines: tuple[str, ...] = ENGINES
     cuda: str = "auto"
     strict: bool = False
+    cuda_ops_only: bool = False
 
     def library(self, name: str = "onnxruntime") -> Path:
         """A library that the build writes: "onnxruntime" is for ONNX Runtime on the CPU."""
@@ -112,6 +115,14 @@ def build(options: BuildOptions, log: Log) -> Build:
         raise BuildError("there is nothing to build: " + "; ".join(left_out.values()))
     with _locked(options.output):
         return Build(_build(options, cuda, toolchains, left_out, log), left_out)
+
+
+def build_runner(options: BuildOptions, log: Log) -> Path:
+    """The host program of the kernels (gpu/runner.cpp) of a build that these options have made. Raises BuildError."""
+    work = options.output / "cmake"
+    with _locked(options.output):
+        _run(["cmake", "--build", str(work), "--target", RUNNER, "--parallel", str(os.cpu_count() or 1)], log)
+    return work / RUNNER
 
 
 def built_table(options: BuildOptions) -> list[Op]:
@@ -178,6 +189,7 @@ def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str
         "OPGATE_ARCH_FLAGS": options.arch,
         "OPGATE_SANITIZE": options.sanitize,
         "OPGATE_STRICT": "ON" if options.strict else "OFF",
+        "OPGATE_CUDA_OPS_ONLY": "ON" if options.cuda_ops_only else "OFF",
         "OPGATE_ENGINES": ";".join(toolchains),
         "OPGATE_CUDA_ARCHITECTURES": cuda.architectures if cuda else "",
     }

@@ -1,0 +1,251 @@
+"""`make gpu-check`: every case of every op on this machine's NVIDIA GPU, in every engine that is here, then under
+compute-sanitizer, and the time of each op at one large size. What it found goes to benchmarks/results/<gpu>.md.
+
+It needs nvcc, CMake and Python with numpy, onnx, ml_dtypes and rich. PyTorch, onnxruntime-gpu and TensorRT's headers
+are used where they are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from ops_build.build import PROJECT, SOURCE, BuildError, BuildOptions, build, build_runner, built_table
+from ops_build.case import Case
+from ops_build.gpu.runner import KernelsEngine, ProgramEnded
+from ops_build.onnx_model import load_op_modules, numpy_types
+from ops_build.report import engines_of, matrix
+from ops_build.table import Op
+from ops_build.toolchain import NO_GPU, gpus
+from ops_build.verify import Absent, Cell, Engine, op_folder, verify
+
+RESULTS = PROJECT / "benchmarks" / "results"
+OPTIONS = BuildOptions(output=PROJECT / "build" / "gpu_check", cuda_ops_only=True)
+TIMED_RUNS = 20
+SANITIZER_TOOLS = ("memcheck", "racecheck")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """An op at its large case: milliseconds of the median run, and the bytes of its inputs and outputs."""
+
+    op: str
+    types: str
+    case: str
+    milliseconds: float
+    bytes: int
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second."""
+        return self.bytes / (self.milliseconds / 1e3)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a check has found. `bandwidth` is that of a copy on the device, bytes read and written a second."""
+
+    gpu: str
+    machine: str
+    cells: Sequence[Cell]
+    sanitized: Sequence[Cell | Absent]
+    timings: Sequence[Timing]
+    bandwidth: float
+
+
+def cuda_engines(runner: Path) -> list[Engine | Absent]:
+    """Everything that can run the kernels: the host program first, then the engines on CUDA."""
+    found: list[Engine | Absent] = [KernelsEngine(runner)]
+    found += [engine for engine in engines_of(OPTIONS) if engine.device == "cuda"]
+    return found
+
+
+def sanitizer_engines(runner: Path, folder: Path) -> Iterator[KernelsEngine | Absent]:
+    """The host program under compute-sanitizer's tools, which write to files: its standard output has the results."""
+    program = shutil.which("compute-sanitizer")
+    for tool in SANITIZER_TOOLS:
+        if program is None:
+            yield Absent(tool, "cuda", "there is no compute-sanitizer on PATH: it comes with the CUDA toolkit")
+            continue
+        log = folder / f"{tool}.log"
+        engine = KernelsEngine(
+            Path(program), ["--tool", tool, "--error-exitcode", "9", "--log-file", str(log), str(runner)]
+        )
+        engine.name = tool
+        yield engine
+
+
+def sanitize(
+    engines: Sequence[KernelsEngine | Absent], ops: Sequence[Op], folder: Path, say: Callable[[str], None]
+) -> list[Cell | Absent]:
+    """Runs every case under each tool; the tool's own findings are a failure of the last op."""
+    found: list[Cell | Absent] = []
+    for engine in engines:
+        if isinstance(engine, Absent):
+            found.append(engine)
+            continue
+        cells = verify(ops, [SOURCE / "ops"], [engine], lambda cell: say(f"{cell.engine}: {cell.op} {cell.types}"))
+        try:
+            engine.close()
+        except ProgramEnded as error:
+            log = folder / f"{engine.name}.log"
+            lines = log.read_text(errors="replace").splitlines()[:20] if log.is_file() else []
+            cells[-1].failures.append(f"{error} {' / '.join(lines)}")
+        found += cells
+    return found
+
+
+def time_ops(runner: Path, ops: Sequence[Op], say: Callable[[str], None]) -> list[Timing]:
+    """The ops at their large cases, each of their types; what fails is in the matrix already and left out here."""
+    engine = KernelsEngine(runner, ["--time", str(TIMED_RUNS)])
+    timings = []
+    for op in ops:
+        modules = load_op_modules(op_folder(op, [SOURCE / "ops"]))
+        if modules.large is None:
+            continue
+        for types in op.type_choices():
+            case: Case = modules.large(numpy_types(types))
+            result = engine.run_wanted(op, case, [output.name for output in op.outputs])
+            arrays = [*case.inputs.values(), *(output for output in result.outputs if output is not None)]
+            moved = sum(np.asarray(array).nbytes for array in arrays)
+            name = " ".join(types.values()) or " ".join(op.dtypes)
+            timings.append(Timing(op.name, name, case.name, result.milliseconds, moved))
+            say(f"timed {op.name} {name}: {result.milliseconds:.3f} ms")
+    engine.close()
+    return timings
+
+
+def page(findings: Findings) -> str:
+    """The findings as Markdown."""
+    lines = [f"# {findings.gpu}", "", findings.machine, "", "Made by `make gpu-check`.", "", "## Cases", ""]
+    reasons = list(dict.fromkeys(cell.skipped for cell in findings.cells if cell.skipped))
+    lines += _cases(findings.cells, reasons)
+    lines += ["", *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1))]
+    failures = [f"- {c.op} {c.types} on {c.engine}: {f}" for c in findings.cells for f in c.failures]
+    lines += ["", "Failures:" if failures else "No failures.", "", *failures, "", "## compute-sanitizer", ""]
+    for tool in SANITIZER_TOOLS:
+        mine = [found for found in findings.sanitized if _tool_of(found) == tool]
+        lines += [f"- {tool}: {_verdict(mine)}"]
+    lines += ["", "## Times", ""]
+    lines += [
+        f"The median of {TIMED_RUNS} runs of the kernel alone, and the bytes of its inputs and outputs a second as a "
+        f"share of what a copy on the device moves, read and written: {findings.bandwidth / 1e9:,.0f} GB/s.",
+        "",
+        "| op | dtypes | case | ms | GB/s | share |",
+        "|---|---|---|---|---|---|",
+    ]
+    for t in findings.timings:
+        share = t.bandwidth / findings.bandwidth
+        lines.append(
+            f"| {t.op} | {t.types} | {t.case} | {t.milliseconds:.3f} | {t.bandwidth / 1e9:,.0f} | {share:.0%} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _cases(cells: Sequence[Cell], reasons: Sequence[str]) -> Iterator[str]:
+    engines = list(dict.fromkeys(cell.engine for cell in cells))
+    yield f"| op | dtypes | {' | '.join(engines)} |"
+    yield "|---" * (len(engines) + 2) + "|"
+    rows: dict[tuple[str, str], dict[str, Cell]] = {}
+    for cell in cells:
+        rows.setdefault((cell.op, cell.types), {})[cell.engine] = cell
+    for (op, types), row in rows.items():
+        marks = []
+        for engine in engines:
+            cell = row[engine]
+            total = cell.passed + len(cell.failures)
+            marks.append(f"({reasons.index(cell.skipped) + 1})" if cell.skipped else f"{cell.passed}/{total}")
+        yield f"| {op} | {types} | {' | '.join(marks)} |"
+
+
+def _tool_of(found: Cell | Absent) -> str:
+    return found.name if isinstance(found, Absent) else found.engine.split()[0]
+
+
+def _verdict(found: Sequence[Cell | Absent]) -> str:
+    absent = [each.reason for each in found if isinstance(each, Absent)]
+    if absent:
+        return f"not run: {absent[0]}"
+    cells = [each for each in found if isinstance(each, Cell)]
+    failures = [f"{cell.op} {cell.types}: {failure}" for cell in cells for failure in cell.failures]
+    passed = sum(cell.passed for cell in cells)
+    return f"{passed} cases, nothing found" if not failures else f"{len(failures)} failures: {'; '.join(failures[:5])}"
+
+
+def main() -> int:
+    """Runs the check; 0 when every cell that could run is green."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    output: Path = parser.parse_args().output
+    console = Console()
+    devices = gpus()
+    if not devices:
+        console.print(f"gpu-check: {NO_GPU}")
+        return 2
+    gpu = devices[0][0]
+    try:
+        made = build(OPTIONS, console.print)
+        runner = build_runner(OPTIONS, console.print)
+    except BuildError as error:
+        console.print(f"gpu-check: {error}", markup=False)
+        return 2
+    ops = [op for op in built_table(OPTIONS) if "cuda" in op.devices]
+    with console.status("running cases") as status:
+        say: Callable[[str], None] = status.update
+        cells = verify(
+            ops, [SOURCE / "ops"], cuda_engines(runner), lambda cell: say(f"{cell.engine}: {cell.op} {cell.types}")
+        )
+        folder = OPTIONS.output
+        sanitized = sanitize(list(sanitizer_engines(runner, folder)), ops, folder, say)
+        timings = time_ops(runner, ops, say)
+    findings = Findings(gpu, _machine(), cells, sanitized, timings, _copy_bandwidth(runner))
+    reasons = list(dict.fromkeys(cell.skipped for cell in cells if cell.skipped))
+    console.print(matrix(cells, reasons))
+    for number, reason in enumerate(reasons, 1):
+        console.print(f"  [{number}] {reason}", markup=False)
+    for name, reason in made.left_out.items():
+        console.print(f"left out {name}: {reason}", markup=False)
+    output.mkdir(parents=True, exist_ok=True)
+    file = output / f"{re.sub(r'[^a-z0-9]+', '_', gpu.lower()).strip('_')}.md"
+    file.write_text(page(findings))
+    console.print(f"wrote {file}")
+    failures = [f for cell in (*cells, *sanitized) if isinstance(cell, Cell) for f in cell.failures]
+    for failure in failures[:50]:
+        console.print(failure, markup=False)
+    return 1 if failures else 0
+
+
+def _machine() -> str:
+    driver = subprocess.run(
+        ["nvidia-smi", "--query-gpu=driver_version,memory.total", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    nvcc = subprocess.run(["nvcc", "--version"], capture_output=True, text=True).stdout
+    release = re.search(r"release ([\d.]+)", nvcc)
+    versions = [f"CUDA {release[1]}" if release else "CUDA of no known release", f"Python {platform.python_version()}"]
+    for module in ("torch", "onnxruntime"):
+        if module in sys.modules:
+            versions.append(f"{module} {sys.modules[module].__version__}")
+    today = datetime.datetime.now(tz=datetime.UTC).date()
+    return f"{today}, driver and memory {driver[0] if driver else 'unknown'}, {', '.join(versions)}."
+
+
+def _copy_bandwidth(runner: Path) -> float:
+    asked = subprocess.run([str(runner), "--bandwidth"], capture_output=True, text=True, check=True)
+    return float(asked.stdout)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
