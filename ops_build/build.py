@@ -29,8 +29,9 @@ PROJECT = SOURCE.parent
 DEFAULT_OUTPUT = PROJECT / "build" / "ops"
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
-#: The engines there are adapters for, in the order of reports.
+#: What gpu/CMakeLists.txt makes.
 RUNNER = "opgate_gpu_runner"
+#: The engines there are adapters for, in the order of reports.
 ENGINES: tuple[str, ...] = ("onnxruntime", "tensorrt")
 
 
