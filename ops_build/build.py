@@ -32,7 +32,7 @@ MANIFEST_FORMAT = 1
 #: What gpu/CMakeLists.txt makes.
 RUNNER = "opgate_gpu_runner"
 #: The engines there are adapters for, in the order of reports.
-ENGINES: tuple[str, ...] = ("onnxruntime", "tensorrt")
+ENGINES: tuple[str, ...] = ("onnxruntime", "torch", "tensorrt")
 
 
 class BuildError(RuntimeError):

@@ -17,6 +17,8 @@ from onnxscript import values
 from torch.onnx import symbolic_helper
 
 from ops_build import schema
+from ops_build.adapters.torch.fake import DTYPES
+from ops_build.adapters.torch.registration import namespace_of
 from ops_build.onnx_model import node_attributes
 from ops_build.shapes import Given, bind, output_shapes
 from ops_build.table import Attribute, Op, snake_case
@@ -32,7 +34,7 @@ def translation_table(ops: Iterable[Op]) -> dict[Any, Callable[..., Any]]:
     schema.register(ops)
     table: dict[Any, Callable[..., Any]] = {}
     for op in ops:
-        packet = getattr(getattr(torch.ops, op.domain), snake_case(op.name), None)
+        packet = getattr(getattr(torch.ops, namespace_of(op.domain)), snake_case(op.name), None)
         if packet is not None:
             table[packet.default] = _translation(op)
     return table
@@ -93,7 +95,7 @@ def register_symbolics(ops: Iterable[Op], opset: int = LEGACY_OPSET) -> None:
     """Registers symbolic functions with the legacy exporter, `torch.onnx.export(..., dynamo=False)`, for opsets from
     `opset` on."""
     for op in ops:
-        name = f"{op.domain}::{snake_case(op.name)}"
+        name = f"{namespace_of(op.domain)}::{snake_case(op.name)}"
         torch.onnx.register_custom_op_symbolic(name, _symbolic(op), opset)
 
 
@@ -118,20 +120,6 @@ def _symbolic(op: Op) -> Callable[..., Any]:
     return symbolic
 
 
-#: PyTorch's dtypes by the signature's names.
-TORCH_DTYPES: Mapping[str, torch.dtype] = {
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "f64": torch.float64,
-    "i8": torch.int8,
-    "u8": torch.uint8,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "bool": torch.bool,
-}
-
-
 def _set_types(op: Op, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: Sequence[Any]) -> None:
     """Tells the legacy exporter the outputs' dtypes and shapes."""
     types: dict[str, torch.dtype] = {}
@@ -147,7 +135,7 @@ def _set_types(op: Op, inputs: Sequence[Any], attributes: Mapping[str, Any], out
     integers = {a.name: attributes[a.name] for a in op.attributes if a.kind == "int" and not a.list}
     shapes = output_shapes(op, bind(op, given, integers))
     for output, shape, value in zip(op.outputs, shapes, outputs, strict=True):
-        dtype = types.get(output.type) if output.type in op.type_variables else TORCH_DTYPES[output.type]
+        dtype = types.get(output.type) if output.type in op.type_variables else DTYPES[output.type]
         if dtype is not None and shape is not None:
             value.setType(torch._C.TensorType.get().with_dtype(dtype).with_sizes(list(shape)))
 
@@ -157,7 +145,9 @@ _SUFFIXES = {int: "i", float: "f", str: "s"}
 
 
 def _constant(op: Op, attribute: Attribute, value: Any) -> Any:
-    """An attribute's value out of the traced graph, where it is a constant."""
+    """An attribute's value out of the traced graph, where it is a constant. None stands for a list's default."""
+    if symbolic_helper._is_none(value):
+        return attribute.default
     letter = {"int": "i", "float": "f", "bool": "b"}.get(attribute.kind, "s")
     if attribute.list and letter == "s":
         return [symbolic_helper._maybe_get_const(v, "s") for v in symbolic_helper._unpack_list(value)]

@@ -119,6 +119,8 @@ def verify_and_print(ops: Sequence[Op], folder: Path, engines: Sequence[Engine |
     """Verifies ops and prints op x engine x dtype; True when every cell that this machine can run is green and there is
     one."""
     console = Console()
+    if not console.is_terminal:  # in a file or a log nothing need be cut
+        console = Console(width=max(console.width, 110))
     unknown = set(names) - {op.name for op in ops}
     if unknown:
         console.print(f"no such op: {', '.join(sorted(unknown))}; there are {', '.join(op.name for op in ops)}")

@@ -49,7 +49,19 @@ def host(built: Build) -> Path:
     toolkit = cuda.nvcc.resolve().parent.parent / "include"
     if not (toolkit / "cuda_runtime_api.h").is_file():  # nvcc on PATH may be a script that calls the real one
         toolkit = Path("/usr/local/cuda/include")
-    command = ["g++", *FLAGS, f"-I{SOURCE}", "-isystem", headers, "-isystem", str(toolkit), str(source), "-o", str(program), "-ldl"]
+    command = [
+        "g++",
+        *FLAGS,
+        f"-I{SOURCE}",
+        "-isystem",
+        headers,
+        "-isystem",
+        str(toolkit),
+        str(source),
+        "-o",
+        str(program),
+        "-ldl",
+    ]
     finished = subprocess.run(command, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     return program

@@ -1,0 +1,153 @@
+"""PyTorch to ONNX: a small module per op through both exporters, and back in ONNX Runtime."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from ops_build.build import SOURCE, Build
+from ops_build.case import Case
+from ops_build.onnx_model import load_op_modules, numpy_types, run_reference
+from ops_build.table import Op, read_table, snake_case
+from ops_build.verify import difference, op_folder, tolerance
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+
+from ops_build.adapters.torch.registration import load  # noqa: E402
+from ops_build.export import register_symbolics, translation_table  # noqa: E402
+
+
+class Call(torch.nn.Module):
+    """One call of an op; inputs left out are None."""
+
+    def __init__(self, op: Op, case: Case) -> None:
+        super().__init__()
+        self._call = getattr(getattr(torch.ops, op.domain), snake_case(op.name))
+        self._given = [case.inputs.get(tensor.name) is not None for tensor in op.inputs]
+        self._attributes = dict(case.attributes)
+
+    def forward(self, *tensors):
+        left = list(tensors)
+        return self._call(*[left.pop(0) if given else None for given in self._given], **self._attributes)
+
+
+def choice(op: Op) -> dict[str, str]:
+    """f32 where the op has it."""
+    choices = list(op.type_choices())
+    return next((types for types in choices if set(types.values()) <= {"f32"}), choices[0])
+
+
+def trials(op: Op) -> Iterator[Case]:
+    """A case for each pattern of present inputs."""
+    seen = set()
+    for case in load_op_modules(op_folder(op, [SOURCE / "ops"])).cases(numpy_types(choice(op))):
+        pattern = tuple(sorted(case.inputs))
+        if case.error is None and pattern not in seen:
+            seen.add(pattern)
+            yield case
+
+
+@pytest.fixture(scope="module")
+def ops(built: Build) -> list[Op]:
+    if reason := built.left_out.get("torch"):
+        pytest.skip(f"torch was left out: {reason}")
+    load(built.libraries["torch"])
+    return read_table(built.libraries["torch"])
+
+
+def tensors(op: Op, case: Case) -> tuple[Any, ...]:
+    return tuple(
+        torch.from_numpy(np.array(case.inputs[t.name]))
+        for t in op.inputs
+        if case.inputs.get(t.name) is not None
+    )
+
+
+def run(model: onnx.ModelProto, library: Path, inputs: tuple[Any, ...]) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.register_custom_ops_library(str(library))
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    feeds = {given.name: tensor.numpy() for given, tensor in zip(session.get_inputs(), inputs, strict=True)}
+    return session.run(None, feeds)
+
+
+def check(op: Op, case: Case, types: Mapping[str, str], outputs: list[np.ndarray]) -> None:
+    expected = run_reference(op, load_op_modules(op_folder(op, [SOURCE / "ops"])).reference, case)
+    for tensor, output in zip(op.outputs, outputs, strict=True):
+        bounds = tolerance(case, tensor.name, types.get(tensor.type, tensor.type))
+        assert difference(output, expected[tensor.name], bounds) is None, (op.name, case.name, tensor.name)
+
+
+def nodes_of(model: onnx.ModelProto) -> list[tuple[str, str]]:
+    return [(node.domain, node.op_type) for node in model.graph.node]
+
+
+@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "legacy"])
+def test_every_op_comes_back(ops: list[Op], library: Path, tmp_path: Path, dynamo: bool) -> None:
+    table = translation_table(ops)
+    register_symbolics(ops)
+    for op in ops:
+        for case in trials(op):
+            if not dynamo and any(a.kind == "str" and a.list and a.name in case.attributes for a in op.attributes):
+                continue  # the legacy exporter's tracer: "unsupported input list type: str"
+            inputs = tensors(op, case)
+            file = tmp_path / f"{op.name}.onnx"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                settings = {"custom_translation_table": table} if dynamo else {"opset_version": 17}
+                module = Call(op, case).eval()
+                torch.onnx.export(module, inputs, file, dynamo=dynamo, **settings)
+            model = onnx.load(file)
+            assert nodes_of(model) == [(op.domain, op.name)], (op.name, case.name)
+            check(op, case, choice(op), run(model, library, inputs))
+
+
+def test_sizes_left_open_stay_open(ops: list[Op], library: Path) -> None:
+    class Module(torch.nn.Module):
+        def forward(self, xyz, offset):
+            index, distance = torch.ops.opgate.knn_query(xyz, offset, nsample=4)
+            return index, torch.ops.opgate.leaky_relu(distance - 0.5, alpha=0.25)
+
+    inputs = (torch.rand(10, 3), torch.tensor([10], dtype=torch.int32))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            Module().eval(),
+            inputs,
+            dynamo=True,
+            custom_translation_table=translation_table(ops),
+            dynamic_shapes=({0: "n"}, None),
+        )
+    model = program.model_proto
+    assert [d.dim_param or d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim] == ["n", 4]
+    xyz = torch.rand(25, 3)
+    outputs = run(model, library, (xyz, torch.tensor([25], dtype=torch.int32)))
+    expected = Module()(xyz, torch.tensor([25], dtype=torch.int32))
+    for output, tensor in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(output, tensor.numpy(), rtol=1e-6)
+
+
+def test_an_attribute_that_the_graph_computes_is_refused_by_name(ops: list[Op]) -> None:
+    class Module(torch.nn.Module):
+        def forward(self, xyz, offset):
+            return torch.ops.opgate.knn_query(xyz, offset, nsample=xyz.shape[0])
+
+    inputs = (torch.rand(10, 3), torch.tensor([10], dtype=torch.int32))
+    with warnings.catch_warnings(), pytest.raises(Exception, match=r"knn_query|nsample"):
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            Module().eval(),
+            inputs,
+            dynamo=True,
+            custom_translation_table=translation_table(ops),
+            dynamic_shapes=({0: "n"}, None),
+        )
