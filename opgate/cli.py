@@ -149,6 +149,7 @@ def decompose(
     ] = None,
     library: Library = None,
     folder: Folder = None,
+    domain: Domain = None,
 ) -> None:
     """Put functions of standard operators into a model: they run where no op library is registered."""
     from ops_build.build import BuildError, built_table
@@ -157,7 +158,7 @@ def decompose(
 
     target = output or model.with_name(f"{model.stem}_decomposed.onnx")
     try:
-        options = _options(folder)
+        options = _options(folder, domain)
         table = read_table(library) if library else built_table(options)
         decomposed = decompose_file(model, target, table, options.ops)
     except (BuildError, OSError, ValueError) as error:

@@ -14,6 +14,7 @@ such an op once torch._dynamo.config.capture_dynamic_output_shape_ops is set.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,14 +22,14 @@ from typing import Any
 from ops_build.adapters.torch.functions import public_names
 from ops_build.adapters.torch.registration import load as _load
 from ops_build.build import BuildOptions
-from ops_build.table import snake_case
+from ops_build.table import Op, snake_case
 
 _BUILT = BuildOptions().library("torch")
 _LIBRARY = _load(_BUILT) if _BUILT.is_file() else None
 _NAMES = public_names(_LIBRARY) if _LIBRARY else {}
 globals().update(_NAMES)
 
-__all__ = ["load"]
+__all__ = ["load", "onnx_translation_table", "ops", "register_onnx_symbolics"]
 __all__ += list(_NAMES)
 
 
@@ -36,6 +37,26 @@ def load(path: Path | str) -> SimpleNamespace:
     """The functions and modules of a library of your own ops, `opgate build FOLDER`'s lib<domain>_torch.so. They are
     torch.ops.<domain>.<name in snake_case> too. Raises ImportError where torch can't take the library."""
     return SimpleNamespace(**public_names(_load(path)))
+
+
+def ops(library: Path | str | None = None) -> list[Op]:
+    """The ops of opgate's own library, or of one of your own, that torch has. Raises ImportError without it."""
+    return list(_load(library or _BUILT).ops)
+
+
+def onnx_translation_table(library: Path | str | None = None) -> dict[Any, Callable[..., Any]]:
+    """For `torch.onnx.export(..., dynamo=True, custom_translation_table=...)`: each call of an op becomes a node of its
+    own. Needs onnxscript. Registers the ops' schemas with onnx."""
+    from ops_build.export import translation_table
+
+    return translation_table(ops(library))
+
+
+def register_onnx_symbolics(library: Path | str | None = None) -> None:
+    """The same for the older exporter, `torch.onnx.export(..., dynamo=False)`."""
+    from ops_build.export import register_symbolics
+
+    register_symbolics(ops(library))
 
 
 def __dir__() -> list[str]:

@@ -19,6 +19,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from ops_build.build import Build
 from tests.system.running import ROOT, Server, running
 
 README = (ROOT / "README.md").read_text()
@@ -63,11 +64,24 @@ def test_the_curl_line(gateway: Server) -> None:
 
 
 def test_the_python_client(gateway: Server) -> None:
-    (program,) = blocks("python")
+    (program,) = [block for block in blocks("python") if "tritonclient" in block]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(program.replace("localhost:8000", f"127.0.0.1:{gateway.http}"), "README.md", "exec"), {})
     assert printed.getvalue().strip() == program.strip().splitlines()[-1].split("# ")[1]
+
+
+def test_pytorch_and_its_export(built: Build) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    if reason := built.left_out.get("torch"):
+        pytest.skip(f"torch was left out: {reason}")
+    programs = [block for block in blocks("python") if "opgate.torch" in block]
+    assert len(programs) == 2
+    for program in programs:
+        finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+        assert finished.returncode == 0, finished.stderr
+        assert finished.stdout.strip().splitlines()[-1] == program.strip().splitlines()[-1].split("# ")[1]
 
 
 def test_infer_on_the_command_line(library: Path) -> None:
@@ -109,7 +123,12 @@ def test_an_op_of_ones_own(tmp_path: Path) -> None:
         (tmp_path / "my_ops" / block.splitlines()[0].removeprefix("# ")).write_text(block)
     verify = next(line for line in commands(".venv/bin/opgate verify") if "--folder" in line)
     matrix = run(verify.replace("my_ops", str(tmp_path / "my_ops")))
-    assert "6 passed, 0 failed" in matrix
+    assert re.search(r"\b(6|12) passed, 0 failed", matrix)  # with torch twice as many
+    decomposed = tmp_path / "clamp.onnx"
+    decompose = f".venv/bin/opgate decompose {model} -o {decomposed} --folder {tmp_path / 'my_ops'}"
+    run(decompose)
+    session = ort.InferenceSession(str(decomposed), providers=["CPUExecutionProvider"])
+    assert session.run(None, {"a": np.array([1, 4], "f"), "b": np.array([2, 4], "f")})[0].tolist() == [3, 5]
 
     (serve,) = commands("OPGATE_OPS_PATH")
     assert "opgate serve --model-repository models_that_use_it" in serve
@@ -132,6 +151,6 @@ def test_every_link_leads_somewhere() -> None:
 
 def test_the_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for target in set(re.findall(r"(?:^|`)make (\w+)", README, re.MULTILINE)):
+    for target in set(re.findall(r"(?:^|`)make ([\w-]+)", README, re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
