@@ -65,9 +65,7 @@ def ops(built: Build) -> list[Op]:
 
 def tensors(op: Op, case: Case) -> tuple[Any, ...]:
     return tuple(
-        torch.from_numpy(np.array(case.inputs[t.name]))
-        for t in op.inputs
-        if case.inputs.get(t.name) is not None
+        torch.from_numpy(np.array(case.inputs[t.name])) for t in op.inputs if case.inputs.get(t.name) is not None
     )
 
 
