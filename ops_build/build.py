@@ -120,10 +120,15 @@ def build(options: BuildOptions, log: Log) -> Build:
 
 def build_runner(options: BuildOptions, log: Log) -> Path:
     """The host program of the kernels (gpu/runner.cpp) of a build that these options have made. Raises BuildError."""
-    work = options.output / "cmake"
+    command = ["cmake", "--build", str(options.output / "cmake"), "--target", RUNNER]
     with _locked(options.output):
-        _run(["cmake", "--build", str(work), "--target", RUNNER, "--parallel", str(os.cpu_count() or 1)], log)
-    return work / RUNNER
+        _run([*command, "--parallel", str(os.cpu_count() or 1)], log)
+    return runner_of(options)
+
+
+def runner_of(options: BuildOptions) -> Path:
+    """Where build_runner puts the host program."""
+    return options.output / "cmake" / RUNNER
 
 
 def built_table(options: BuildOptions) -> list[Op]:

@@ -1,17 +1,43 @@
-"""Running an op's plugin, for verification."""
+"""Running an op's plugin, for verification: a host program makes and calls it as TensorRT does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from ops_build.build import BuildOptions, why_not_built
+from ops_build.build import BuildOptions, runner_of, why_not_built
+from ops_build.gpu.runner import KernelsEngine
+from ops_build.table import Op
 from ops_build.toolchain import NO_GPU, gpus
 from ops_build.verify import Absent, Engine
+
+#: Dtypes that TensorRT has no tensors of.
+MISSING = ("f64", "str")
 
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
     """The plugins of a build, or why they can't run."""
-    if not options.library("tensorrt").is_file():
+    library, runner = options.library("tensorrt"), runner_of(options)
+    if not library.is_file():
         yield Absent("tensorrt", "cuda", why_not_built(options, "tensorrt"))
     elif not gpus():
         yield Absent("tensorrt", "cuda", NO_GPU)
+    elif not runner.is_file():
+        yield Absent("tensorrt", "cuda", "the host program that calls plugins is not built: make gpu-check does")
+    else:
+        yield PluginEngine(runner, library)
+
+
+class PluginEngine(KernelsEngine):
+    """The plugins of a library in the host program."""
+
+    name = "tensorrt"
+
+    def __init__(self, runner: Path, library: Path, environment: Mapping[str, str] | None = None) -> None:
+        super().__init__(runner, ["--plugins", str(library.resolve())], environment)
+
+    def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
+        for name in op.tensor_types:
+            if types.get(name, name) in MISSING:
+                return f"TensorRT has no tensors of {types.get(name, name)}"
+        return None
