@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "checks.h"
 #include "core/elementwise.h"
 
 namespace opgate::ops {
@@ -32,11 +33,8 @@ float squares(const T* values, std::int64_t count) {
 struct RMSNormCpu {
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    const auto epsilon = static_cast<float>(attributes.number("epsilon"));
-    if (!(epsilon >= 0) || std::isinf(epsilon)) {
-      return Status::invalid("attribute 'epsilon': expected a finite number, 0 or more, got " +
-                             std::to_string(epsilon));
-    }
+    float epsilon = 0;
+    OPGATE_RETURN_IF_ERROR(read_epsilon(attributes, epsilon));
     const Tensor& x = in["x"];
     const std::int64_t c = in.size("c");
     const auto* const weight = in["weight"].data<const T>();
