@@ -118,9 +118,17 @@ class SignatureError(ValueError):
 def read_table(library: Path) -> list[Op]:
     """The ops of a compiled op library, sorted by name. Raises ValueError where the library states an op wrongly and
     OSError where it can't be loaded."""
-    table = _call(library, "opgate_table")
+    return _ops(_call(library, "opgate_table"), library.name)
+
+
+def parse_table(text: str, origin: str) -> list[Op]:
+    """The ops of a table's JSON; `origin` names where it comes from. Raises ValueError as read_table does."""
+    return _ops(json.loads(text), origin)
+
+
+def _ops(table: Mapping[str, Any], origin: str) -> list[Op]:
     if table["errors"]:
-        raise ValueError(f"{library.name}: " + "; ".join(table["errors"]))
+        raise ValueError(f"{origin}: " + "; ".join(table["errors"]))
     return [_op(table["domain"], entry) for entry in table["ops"]]
 
 

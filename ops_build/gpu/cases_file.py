@@ -1,0 +1,117 @@
+"""The binary format that the runner reads cases in and writes results in. Numbers are little-endian.
+
+    case       text op, u64 wanted (bit i: output i), u32 count, tensors (the inputs), u32 count, attributes
+    attribute  text name, u8 kind, value
+    result     text error; if that is empty u32 count, tensors (the outputs), f64 milliseconds
+    tensor     u8 0 (absent), or u8 1, u8 dtype, u32 rank, i64 dims..., the elements
+    text       u32 bytes, UTF-8
+
+The kind of an attribute is its place in C++'s AttributeValue: 0 int (i64), 1 float (f64), 2 bool (u8), 3 text, and 4 to
+7 lists of those, u32 count before them. A dtype is its place in C++'s DType.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import IO, Any
+
+import numpy as np
+
+from ops_build.case import Array, Case
+from ops_build.table import DTYPES, Attribute, Op
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_CODES = {name: code for code, name in enumerate(DTYPES)}
+_KINDS = {"int": 0, "float": 1, "bool": 2, "str": 3, "choice": 3}
+#: A kind's list comes so many kinds later.
+_LIST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outputs in the op's order, None for one that nobody asked for."""
+
+    outputs: tuple[Array | None, ...]
+    milliseconds: float
+
+
+class CaseFailed(RuntimeError):
+    """The op refused the case, or its kernel did what no kernel may."""
+
+
+def case_bytes(op: Op, case: Case, outputs: Iterable[str]) -> bytes:
+    """One case that asks for the named `outputs`. Raises ValueError for what no GPU takes."""
+    asked = set(outputs)
+    wanted = sum(1 << place for place, output in enumerate(op.outputs) if output.name in asked)
+    inputs: list[Array | None] = []
+    for tensor in op.inputs:
+        given = case.inputs.get(tensor.name)
+        inputs += given if isinstance(given, Sequence) else [given]
+    declared = {attribute.name: attribute for attribute in op.attributes}
+    parts = [_text(op.name), struct.pack("<QI", wanted, len(inputs)), *map(_tensor, inputs)]
+    parts.append(struct.pack("<I", len(case.attributes)))
+    parts += [_text(name) + _attribute(declared[name], value) for name, value in case.attributes.items()]
+    return b"".join(parts)
+
+
+def read_result(file: IO[bytes]) -> Result:
+    """Reads one result. Raises CaseFailed with the runner's message, EOFError where the file ends before."""
+    (length,) = _read(file, "<I")
+    if length:
+        raise CaseFailed(_exactly(file, length).decode(errors="replace"))
+    (count,) = _read(file, "<I")
+    outputs = tuple(_read_tensor(file) for _ in range(count))
+    (milliseconds,) = _read(file, "<d")
+    return Result(outputs, milliseconds)
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack("<I", len(encoded)) + encoded
+
+
+def _tensor(array: Array | None) -> bytes:
+    if array is None:
+        return b"\0"
+    name = _NAMES.get(array.dtype)
+    if name is None or name == "str":
+        raise ValueError(f"a tensor of {array.dtype} can't be on a GPU")
+    head = struct.pack(f"<BBI{array.ndim}q", 1, _CODES[name], array.ndim, *array.shape)
+    return head + np.ascontiguousarray(array).tobytes()
+
+
+def _attribute(declared: Attribute, value: Any) -> bytes:
+    kind = _KINDS[declared.kind]
+    element: Callable[[Any], bytes] = {
+        0: lambda v: struct.pack("<q", v),
+        1: lambda v: struct.pack("<d", np.float32(v)),  # as in a model
+        2: lambda v: struct.pack("<B", bool(v)),
+        3: _text,
+    }[kind]
+    if not declared.list:
+        return struct.pack("<B", kind) + element(value)
+    values: Sequence[Any] = value
+    return struct.pack("<BI", kind + _LIST, len(values)) + b"".join(element(v) for v in values)
+
+
+def _read_tensor(file: IO[bytes]) -> Array | None:
+    if not _read(file, "<B")[0]:
+        return None
+    code, rank = _read(file, "<BI")
+    dims = _read(file, f"<{rank}q")
+    dtype = list(DTYPES.values())[code]
+    return np.frombuffer(_exactly(file, prod(dims) * dtype.itemsize), dtype).reshape(dims)
+
+
+def _read(file: IO[bytes], layout: str) -> tuple[Any, ...]:
+    return struct.unpack(layout, _exactly(file, struct.calcsize(layout)))
+
+
+def _exactly(file: IO[bytes], count: int) -> bytes:
+    data = file.read(count)
+    if len(data) < count:
+        raise EOFError("the results end in the middle")
+    return data

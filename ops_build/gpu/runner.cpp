@@ -1,0 +1,475 @@
+// Runs cases of ops through their CUDA kernels, without any engine: reads cases from standard input and writes the
+// result of each to standard output, in the format of cases_file.py. It works in a pipe, a case at a time, and on
+// files.
+//
+//   opgate_gpu_runner [--time RUNS] [--unaligned] < cases > results
+//   opgate_gpu_runner --table       prints the op table as JSON
+//   opgate_gpu_runner --bandwidth   prints the bytes a second that a copy on the device reads and writes
+//
+// Kernels run on a stream of their own that waits for no other. Their outputs and scratch memory hold a pattern
+// beforehand, and behind each of them lies a zone that must keep it; inputs must stay as they were. --time runs a case
+// again RUNS times, with the same memory, and reports the median; --unaligned begins all tensors one element off;
+// --plugins LIBRARY calls the ops' TensorRT plugins in place of the kernels.
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/cuda.h"
+#include "core/table.h"
+
+#ifdef OPGATE_WITH_TENSORRT
+#include "adapters/tensorrt/call.h"
+#endif
+
+namespace opgate {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+constexpr int kPattern = 0xfb;  // of floats about -2.6e36, of integers negative
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::size_t kZone = 0;  // the sanitizer's own zones begin with the first byte, and see reads too
+#else
+constexpr std::size_t kZone = 256;
+#endif
+
+[[noreturn]] void fail(const std::string& message) {
+  std::fprintf(stderr, "opgate_gpu_runner: %s\n", message.c_str());
+  std::exit(2);
+}
+
+void must(const Status& status) {
+  if (!status.ok()) fail(status.message());
+}
+
+void must(cudaError_t error, const char* doing) { must(cuda::status(error, doing)); }
+
+// The format.
+
+template <typename T>
+T read() {
+  T value{};
+  if (std::fread(&value, sizeof value, 1, stdin) != 1) fail("the cases end in the middle");
+  return value;
+}
+
+std::vector<char> read_bytes(std::size_t count) {
+  std::vector<char> bytes(count);
+  if (count && std::fread(bytes.data(), 1, count, stdin) != count) fail("the cases end in the middle");
+  return bytes;
+}
+
+std::string read_text() {
+  const std::vector<char> bytes = read_bytes(read<std::uint32_t>());
+  return {bytes.begin(), bytes.end()};
+}
+
+template <typename T>
+std::vector<T> read_list() {
+  std::vector<T> values(read<std::uint32_t>());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if constexpr (std::is_same_v<T, std::string>)
+      values[i] = read_text();
+    else if constexpr (std::is_same_v<T, bool>)
+      values[i] = read<std::uint8_t>() != 0;
+    else
+      values[i] = read<T>();
+  }
+  return values;
+}
+
+AttributeValue read_attribute() {
+  switch (read<std::uint8_t>()) {
+    case 0: return read<std::int64_t>();
+    case 1: return read<double>();
+    case 2: return read<std::uint8_t>() != 0;
+    case 3: return read_text();
+    case 4: return read_list<std::int64_t>();
+    case 5: return read_list<double>();
+    case 6: return read_list<bool>();
+    case 7: return read_list<std::string>();
+    default: fail("an attribute of an unknown kind");
+  }
+}
+
+void write_bytes(const void* bytes, std::size_t count) {
+  if (count && std::fwrite(bytes, 1, count, stdout) != count) fail("a result can't be written");
+}
+
+template <typename T>
+void write(T value) {
+  write_bytes(&value, sizeof value);
+}
+
+/// A tensor on the host.
+struct HostTensor {
+  DType dtype = DType::f32;
+  Dims dims;
+  std::vector<char> bytes;
+};
+
+std::size_t bytes_of(DType dtype, std::span<const std::int64_t> dims) {
+  std::size_t bytes = size_of(dtype);
+  for (const std::int64_t dim : dims) bytes *= static_cast<std::size_t>(dim);
+  return bytes;
+}
+
+std::unique_ptr<HostTensor> read_tensor() {
+  if (!read<std::uint8_t>()) return nullptr;
+  auto tensor = std::make_unique<HostTensor>();
+  const auto dtype = read<std::uint8_t>();
+  if (dtype >= kDTypeCount || static_cast<DType>(dtype) == DType::str) fail("a tensor of a type that no GPU has");
+  tensor->dtype = static_cast<DType>(dtype);
+  for (auto rank = read<std::uint32_t>(); rank > 0; --rank) tensor->dims.push_back(read<std::int64_t>());
+  tensor->bytes = read_bytes(bytes_of(tensor->dtype, tensor->dims));
+  return tensor;
+}
+
+void write_tensor(const HostTensor* tensor) {
+  write<std::uint8_t>(tensor != nullptr);
+  if (!tensor) return;
+  write(static_cast<std::uint8_t>(tensor->dtype));
+  write(static_cast<std::uint32_t>(tensor->dims.size()));
+  for (const std::int64_t dim : tensor->dims) write(dim);
+  write_bytes(tensor->bytes.data(), tensor->bytes.size());
+}
+
+struct CaseToRun {
+  std::string op;
+  std::uint64_t wanted = 0;  ///< bit i: somebody asks for output i
+  std::vector<std::unique_ptr<HostTensor>> inputs;
+  std::vector<std::pair<std::string, AttributeValue>> attributes;
+};
+
+/// False at the end of the file.
+bool read_case(CaseToRun& wanted) {
+  const int first = std::getc(stdin);
+  if (first == EOF) return false;
+  std::ungetc(first, stdin);
+  wanted.op = read_text();
+  wanted.wanted = read<std::uint64_t>();
+  wanted.inputs.resize(read<std::uint32_t>());
+  for (auto& input : wanted.inputs) input = read_tensor();
+  for (auto count = read<std::uint32_t>(); count > 0; --count) {
+    std::string name = read_text();
+    wanted.attributes.emplace_back(std::move(name), read_attribute());
+  }
+  return true;
+}
+
+// The device.
+
+/// Memory on the device that holds the pattern, and a zone of it behind.
+class DeviceMemory {
+ public:
+  /// Begins `offset` bytes after an aligned address.
+  DeviceMemory(std::size_t bytes, std::size_t offset, cudaStream_t stream)
+      : bytes_(bytes), offset_(offset), stream_(stream) {
+    const std::size_t all = offset + bytes + kZone;
+    if (cudaMallocAsync(&start_, std::max<std::size_t>(all, 1), stream) != cudaSuccess) throw std::bad_alloc();
+    must(cudaMemsetAsync(start_, kPattern, all, stream), "filling memory");
+  }
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  ~DeviceMemory() { (void)cudaFreeAsync(start_, stream_); }
+
+  char* data() const { return static_cast<char*>(start_) + offset_; }
+  std::size_t size() const { return bytes_; }
+
+  void write(std::span<const char> bytes) const {
+    if (!bytes.empty()) {
+      must(cudaMemcpyAsync(data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream_), "copying an input");
+    }
+  }
+
+  std::vector<char> read(std::size_t count) const {
+    std::vector<char> bytes(count);
+    if (count) must(cuda::read(bytes.data(), data(), count, stream_));
+    return bytes;
+  }
+
+  /// Whether nothing was written behind it.
+  bool intact() const {
+    std::vector<unsigned char> zone(kZone);
+    if (kZone) must(cuda::read(zone.data(), data() + bytes_, kZone, stream_));
+    return std::ranges::all_of(zone, [](unsigned char byte) { return byte == kPattern; });
+  }
+
+ private:
+  std::size_t bytes_, offset_;
+  cudaStream_t stream_;
+  void* start_ = nullptr;
+};
+
+/// Gives the memory that a first run of a case has made to later ones too.
+class KernelEngine final : public Engine {
+ public:
+  KernelEngine(const Signature& signature, std::uint64_t wanted, bool unaligned, cudaStream_t stream)
+      : wanted_(wanted), unaligned_(unaligned), stream_(stream), outputs_(signature.outputs.size()) {}
+
+  void* stream() override { return stream_; }
+
+  void parallel_for(std::size_t tasks, void (*task)(void*, std::size_t), void* user) override {
+    for (std::size_t i = 0; i < tasks; ++i) task(user, i);
+  }
+
+  Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
+    if (!(wanted_ >> index & 1)) return {};
+    MadeOutput& made = outputs_[index];
+    made.dtype = dtype;
+    made.dims = Dims(dims);
+    if (!made.memory) made.memory = allocate(bytes_of(dtype, dims), unaligned_ ? size_of(dtype) : 0);
+    *data = made.memory->data();
+    return {};
+  }
+
+  void* scratch(std::size_t bytes) override {
+    if (next_scratch_ == scratch_.size()) scratch_.push_back(allocate(bytes, 0));
+    return scratch_[next_scratch_++]->data();
+  }
+
+  Status allocate_sizes(std::size_t count, std::int64_t** sizes) override {
+    if (!sizes_) sizes_ = allocate(count * sizeof(std::int64_t), 0);
+    *sizes = reinterpret_cast<std::int64_t*>(sizes_->data());
+    return {};
+  }
+
+  Status allocate_bounded(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
+    return allocate_output(index, dtype, dims, data);
+  }
+
+  Status read_sizes(std::span<std::int64_t> sizes, bool&) override {
+    return cuda::read(sizes.data(), sizes_->data(), sizes.size_bytes(), stream_);
+  }
+
+  Status trim(std::size_t index, DType, std::span<const std::int64_t> dims) override {
+    outputs_[index].dims = Dims(dims);
+    return {};
+  }
+
+  void rewind() { next_scratch_ = 0; }
+
+  Status check() const {
+    for (std::size_t i = 0; i < outputs_.size(); ++i) {
+      if (outputs_[i].memory && !outputs_[i].memory->intact()) return wrote_past("output " + std::to_string(i));
+    }
+    if (sizes_ && !sizes_->intact()) return wrote_past("the sizes");
+    for (std::size_t i = 0; i < scratch_.size(); ++i) {
+      if (!scratch_[i]->intact()) return wrote_past("scratch memory " + std::to_string(i));
+    }
+    return {};
+  }
+
+  void write_outputs() const {
+    write(static_cast<std::uint32_t>(outputs_.size()));
+    for (const MadeOutput& made : outputs_) {
+      if (made.memory) {
+        const HostTensor tensor{made.dtype, made.dims, made.memory->read(bytes_of(made.dtype, made.dims))};
+        write_tensor(&tensor);
+      } else {
+        write_tensor(nullptr);
+      }
+    }
+  }
+
+ private:
+  using Memory = std::unique_ptr<DeviceMemory>;
+
+  struct MadeOutput {
+    DType dtype = DType::f32;
+    Dims dims;
+    Memory memory;
+  };
+
+  Memory allocate(std::size_t bytes, std::size_t offset) const {
+    return std::make_unique<DeviceMemory>(bytes, offset, stream_);
+  }
+
+  static Status wrote_past(const std::string& what) {
+    return Status::internal("the kernel has written past the end of " + what);
+  }
+
+  std::uint64_t wanted_;
+  bool unaligned_;
+  cudaStream_t stream_;
+  std::vector<MadeOutput> outputs_;
+  std::vector<Memory> scratch_;
+  Memory sizes_;
+  std::size_t next_scratch_ = 0;
+};
+
+Status make_attributes(const Signature& signature, const CaseToRun& wanted, Attributes& attributes) {
+  std::vector<std::optional<AttributeValue>> values(signature.attributes.size());
+  for (const auto& [name, value] : wanted.attributes) {
+    const auto place = std::ranges::find(signature.attributes, name, &Attribute::name);
+    if (place == signature.attributes.end()) return Status::invalid("there is no attribute '" + name + "'");
+    values[static_cast<std::size_t>(place - signature.attributes.begin())] = value;
+  }
+  return Attributes::make(signature, std::move(values), attributes);
+}
+
+/// What runs an op: invoke(), or what stands in its place.
+using Call = std::function<Status(const Op&, const InputPointers&, const Attributes&, Engine&)>;
+
+Status call_kernel(const Op& op, const InputPointers& inputs, const Attributes& attributes, Engine& engine) {
+  return invoke(op, Device::cuda, inputs, attributes, engine);
+}
+
+Call plugins([[maybe_unused]] const char* library) {
+#ifdef OPGATE_WITH_TENSORRT
+  auto opened = std::make_shared<tensorrt::Plugins>();
+  must(opened->open(library));
+  return [opened](const Op& op, const InputPointers& inputs, const Attributes& attributes, Engine& engine) {
+    return opened->call(op, inputs, attributes, engine);
+  };
+#else
+  fail("it was built without TensorRT's headers");
+#endif
+}
+
+struct Options {
+  int timed_runs = 0;
+  bool unaligned = false;
+  Call call = call_kernel;
+};
+
+/// The inputs of one call: on the device, but for those that the signature leaves on the host.
+class DeviceInputs {
+ public:
+  DeviceInputs(const Signature& signature, const CaseToRun& wanted, bool unaligned, cudaStream_t stream)
+      : host_(wanted.inputs), memory_(host_.size()), tensors_(host_.size()) {
+    for (std::size_t i = 0; i < host_.size(); ++i) {
+      pointers_.push_back(host_[i] ? &tensors_[i] : nullptr);
+      if (!host_[i]) continue;
+      void* data = host_[i]->bytes.data();
+      const bool on_host = !signature.inputs.empty() && signature.inputs[std::min(i, signature.inputs.size() - 1)].host;
+      if (!on_host) {
+        const std::size_t offset = unaligned ? size_of(host_[i]->dtype) : 0;
+        memory_[i] = std::make_unique<DeviceMemory>(host_[i]->bytes.size(), offset, stream);
+        memory_[i]->write(host_[i]->bytes);
+        data = memory_[i]->data();
+      }
+      tensors_[i] = Tensor(data, host_[i]->dtype, host_[i]->dims, on_host ? Device::cpu : Device::cuda);
+    }
+  }
+
+  const InputPointers& pointers() const { return pointers_; }
+
+  Status check() const {
+    for (std::size_t i = 0; i < memory_.size(); ++i) {
+      if (memory_[i] && (!memory_[i]->intact() || memory_[i]->read(memory_[i]->size()) != host_[i]->bytes)) {
+        return Status::internal("the kernel has written to input " + std::to_string(i));
+      }
+    }
+    return {};
+  }
+
+ private:
+  const std::vector<std::unique_ptr<HostTensor>>& host_;
+  std::vector<std::unique_ptr<DeviceMemory>> memory_;
+  std::vector<Tensor> tensors_;
+  InputPointers pointers_;
+};
+
+/// The median of the milliseconds between events around each of `runs` calls.
+template <typename Run>
+double median_time(int runs, cudaStream_t stream, Run&& run) {
+  cudaEvent_t start, stop;
+  must(cudaEventCreate(&start), "making an event");
+  must(cudaEventCreate(&stop), "making an event");
+  std::vector<float> times(static_cast<std::size_t>(runs));
+  for (float& time : times) {
+    must(cudaEventRecord(start, stream), "recording an event");
+    must(run());
+    must(cudaEventRecord(stop, stream), "recording an event");
+    must(cudaEventSynchronize(stop), "waiting for a kernel");
+    must(cudaEventElapsedTime(&time, start, stop), "reading the time");
+  }
+  must(cudaEventDestroy(start), "freeing an event");
+  must(cudaEventDestroy(stop), "freeing an event");
+  std::ranges::sort(times);
+  return times[times.size() / 2];
+}
+
+void write_error(const std::string& message) {
+  write(static_cast<std::uint32_t>(message.size()));
+  write_bytes(message.data(), message.size());
+}
+
+void run_case(const CaseToRun& wanted, const Options& options, cudaStream_t stream) {
+  const Op* const op = Table::instance().find(wanted.op);
+  if (!op) return write_error("there is no op " + wanted.op);
+  Attributes attributes;
+  if (Status status = make_attributes(op->signature, wanted, attributes); !status.ok()) {
+    return write_error(status.message());
+  }
+  const DeviceInputs inputs(op->signature, wanted, options.unaligned, stream);
+  KernelEngine engine(op->signature, wanted.wanted, options.unaligned, stream);
+  const auto run = [&] {
+    engine.rewind();
+    return options.call(*op, inputs.pointers(), attributes, engine);
+  };
+  Status status = run();
+  const Status waited = cuda::status(cudaStreamSynchronize(stream), "waiting for a kernel");
+  if (!waited.ok()) fail(wanted.op + ": " + waited.message());  // nothing works after an error on the device
+  if (status.ok()) status = engine.check();
+  if (status.ok()) status = inputs.check();
+  if (!status.ok()) return write_error(status.message());
+  write_error("");
+  engine.write_outputs();
+  write(options.timed_runs > 0 ? median_time(options.timed_runs, stream, run) : 0.0);
+}
+
+/// The median of copies of 1 GiB.
+double copy_bandwidth(cudaStream_t stream) {
+  constexpr std::size_t kBytes = std::size_t{1} << 30;
+  const DeviceMemory from(kBytes, 0, stream), to(kBytes, 0, stream);
+  const double milliseconds =
+      median_time(20, stream, [&] { return cuda::copy(to.data(), from.data(), kBytes, stream); });
+  return 2.0 * static_cast<double>(kBytes) / (milliseconds / 1e3);
+}
+
+Options parse(int count, char** arguments, cudaStream_t stream) {
+  Options options;
+  for (int i = 1; i < count; ++i) {
+    const std::string_view argument = arguments[i];
+    if (argument == "--bandwidth") {
+      std::printf("%.6g\n", copy_bandwidth(stream));
+      std::exit(0);
+    } else if (argument == "--plugins" && i + 1 < count) {
+      options.call = plugins(arguments[++i]);
+    } else if (argument == "--unaligned") {
+      options.unaligned = true;
+    } else if (argument == "--time" && i + 1 < count) {
+      options.timed_runs = std::atoi(arguments[++i]);
+    } else {
+      fail(
+          "usage: opgate_gpu_runner [--time RUNS] [--unaligned] [--plugins LIBRARY] < cases > results, or --table, or "
+          "--bandwidth");
+    }
+  }
+  return options;
+}
+
+}  // namespace
+}  // namespace opgate
+
+int main(int count, char** arguments) {
+  using namespace opgate;
+  if (count == 2 && std::string_view(arguments[1]) == "--table") {  // without a device
+    std::puts(table_json(Table::instance()).c_str());
+    return 0;
+  }
+  cudaStream_t stream = nullptr;
+  must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  const Options options = parse(count, arguments, stream);
+  for (CaseToRun wanted; read_case(wanted); wanted = {}) {
+    run_case(wanted, options, stream);
+    std::fflush(stdout);
+  }
+  must(cudaStreamDestroy(stream), "freeing the stream");
+}

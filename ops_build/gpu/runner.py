@@ -1,0 +1,88 @@
+"""The kernels in a host program of their own, as an engine for verification."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ops_build.case import Array, Case
+from ops_build.gpu.cases_file import Result, case_bytes, read_result
+from ops_build.table import Op, parse_table
+
+
+class KernelsEngine:
+    """The CUDA kernels without any engine, in the program that ops_build/gpu/runner.cpp makes. It runs on while cases
+    come and is started anew after one that ends it."""
+
+    name = "kernels"
+    device = "cuda"
+
+    def __init__(
+        self, program: Path, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._command = [str(program), *arguments]
+        self._environment = environment
+        self._messages = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the engine is)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ops(self) -> list[Op]:
+        """The ops that the program holds, by name."""
+        command = [self._command[0], "--table"]
+        asked = subprocess.run(command, capture_output=True, text=True, check=True, env=self._environment)
+        return parse_table(asked.stdout, self._command[0])
+
+    def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
+        if "str" in (types.get(name, name) for name in op.tensor_types):
+            return "a GPU has no strings"
+        return None
+
+    def run(self, op: Op, case: Case, types: Mapping[str, str]) -> dict[str, Array]:
+        """The outputs by name. Raises CaseFailed where the op refuses the case, ProgramEnded where that ends the
+        program."""
+        names = [output.name for output in op.outputs]
+        outputs = self.run_wanted(op, case, names).outputs
+        return {name: array for name, array in zip(names, outputs, strict=True) if array is not None}
+
+    def run_wanted(self, op: Op, case: Case, outputs: Sequence[str]) -> Result:
+        """As `run`, asking for the named outputs; with "--time" among the program's arguments the result has the
+        time."""
+        packed = case_bytes(op, case, outputs)
+        if self._process is None:
+            self._messages.seek(0)
+            self._messages.truncate()
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._messages,
+                env=self._environment,
+            )
+        process = self._process
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(packed)
+            process.stdin.flush()
+            return read_result(process.stdout)
+        except (EOFError, BrokenPipeError):
+            code = self._stop()
+            self._messages.seek(0)
+            said = self._messages.read().decode(errors="replace").strip()
+            raise ProgramEnded(f"the program ended with {code}: {said}") from None
+
+    def close(self) -> None:
+        """Ends the program. Raises ProgramEnded where it ends badly."""
+        if self._process is not None and (code := self._stop()):
+            self._messages.seek(0)
+            raise ProgramEnded(f"the program ended with {code}: {self._messages.read().decode(errors='replace')}")
+
+    def _stop(self) -> int:
+        assert self._process is not None
+        process, self._process = self._process, None
+        process.communicate()
+        return process.returncode
+
+
+class ProgramEnded(RuntimeError):
+    """A case has ended the program; the text has what it said."""

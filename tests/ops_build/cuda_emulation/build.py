@@ -1,0 +1,73 @@
+"""Compiling the ops' CUDA kernels for the CPU, against the stand-ins in include/."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from ops_build.build import SOURCE
+
+HERE = Path(__file__).parent
+#: What a copy takes from ops_build. The ops' .cpp files are other devices'.
+PARTS = ("core/*.h", "core/*.cuh", "core/*.cpp", "ops/*/*.h", "ops/*/*.cuh", "ops/*/*.cu", "gpu/*.cpp")
+
+
+def rewritten(source: str) -> str:
+    """CUDA's launches as calls: f<T><<<grid, block>>>(a, b) becomes a call of emulation::launch with f<T> and a, b."""
+    while (opening := source.find("<<<")) >= 0:
+        begin, end = _kernel_name(source, opening), source.index(">>>(", opening)
+        name, configuration = source[begin:opening], source[opening + 3 : end]
+        call = (
+            f"::emulation::launch(::emulation::configuration({configuration}), "
+            f"[](auto... arguments) {{ {name}(arguments...); }}, "
+        )
+        source = source[:begin] + call + source[end + 4 :]
+    return source
+
+
+def _kernel_name(source: str, end: int) -> int:
+    """Where the name before `end` begins, its template arguments counted in."""
+    begin = end
+    if source[begin - 1] == ">":
+        depth = 0
+        while True:
+            begin -= 1
+            depth += {">": 1, "<": -1}.get(source[begin], 0)
+            if depth == 0:
+                break
+    name = re.search(r"[\w:]+$", source[:begin])
+    assert name is not None
+    return name.start()
+
+
+def copy(target: Path, source: Path = SOURCE) -> None:
+    """Makes `target` the rewritten sources; what hasn't changed is left alone, so that it isn't compiled again."""
+    wanted = {}
+    for pattern in PARTS:
+        for file in source.glob(pattern):
+            relative = file.relative_to(source)
+            text = rewritten(file.read_text())
+            if file.suffix == ".cu":  # nvcc includes it by itself; #line: messages name the source
+                relative = relative.with_suffix(".cu.cpp")
+                text = f'#include <cuda_runtime.h>\n#line 1 "{file}"\n{text}'
+            wanted[target / relative] = text
+    for file in target.rglob("*"):
+        if file.is_file() and file not in wanted:
+            file.unlink()
+    for file, text in wanted.items():
+        if not file.is_file() or file.read_text() != text:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+
+
+def build(folder: Path, source: Path = SOURCE) -> Path:
+    """The runner of the kernels of `source`, built in `folder`. Raises AssertionError with what the compiler said."""
+    copy(folder / "source", source)
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    configure = ["cmake", "-S", str(HERE), "-B", str(folder / "cmake"), f"-DSOURCE={folder / 'source'}", *generator]
+    for command in (configure, ["cmake", "--build", str(folder / "cmake"), "--parallel", "2"]):
+        finished = subprocess.run(command, capture_output=True, text=True)
+        assert finished.returncode == 0, (finished.stdout + finished.stderr)[-8000:]
+    return folder / "cmake" / "opgate_gpu_runner"

@@ -1,0 +1,85 @@
+// The device's side of the emulation: what nvcc declares in every .cu file.
+#pragma once
+
+#define __CUDACC__
+#define __CUDA_ARCH__ 900
+
+#include "cuda_runtime_api.h"
+
+namespace emulation {
+
+inline constexpr unsigned kWholeWarp = 0xffffffffu;
+
+template <typename T>
+std::uint64_t packed(T value) {
+  static_assert(sizeof(T) <= sizeof(std::uint64_t));
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  return bits;
+}
+
+inline unsigned lane() { return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % warpSize; }
+
+/// The value that lane `from` has brought, the caller's own where a shuffle leaves its group of lanes.
+template <typename T>
+T shuffle(unsigned mask, T value, unsigned from, bool within, const char* what, const Place& place) {
+  const Block::Values& values = Block::instance().meet(mask, packed(value), what, place);
+  if (!within) return value;
+  if (!(mask >> from & 1))
+    fail(std::string(what) + " reads from lane " + std::to_string(from) + ", which takes no part");
+  T received;
+  std::memcpy(&received, &values[from], sizeof received);
+  return received;
+}
+
+inline unsigned ballot(unsigned mask, bool vote, const char* what, const Place& place) {
+  const Block::Values& votes = Block::instance().meet(mask, vote, what, place);
+  unsigned result = 0;
+  for (unsigned i = 0; i < warpSize; ++i) result |= (mask >> i & 1u & static_cast<unsigned>(votes[i])) << i;
+  return result;
+}
+
+/// A product or a sum that no compiler fuses with another.
+inline float rounded(float value) {
+  __asm__ volatile("" : "+x"(value));
+  return value;
+}
+
+}  // namespace emulation
+
+inline void __syncthreads(emulation::Place place = emulation::Place::current()) {
+  emulation::Block::instance().meet(0, 0, "__syncthreads", place);
+}
+inline void __syncwarp(unsigned mask = emulation::kWholeWarp, emulation::Place place = emulation::Place::current()) {
+  emulation::Block::instance().meet(mask, 0, "__syncwarp", place);
+}
+inline unsigned __ballot_sync(unsigned mask, int vote, emulation::Place place = emulation::Place::current()) {
+  return emulation::ballot(mask, vote != 0, "__ballot_sync", place);
+}
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int from, emulation::Place place = emulation::Place::current()) {
+  return emulation::shuffle(mask, value, static_cast<unsigned>(from) % warpSize, true, "__shfl_sync", place);
+}
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, emulation::Place place = emulation::Place::current()) {
+  const unsigned lane = emulation::lane();
+  return emulation::shuffle(mask, value, lane - delta, lane >= delta, "__shfl_up_sync", place);
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, emulation::Place place = emulation::Place::current()) {
+  return emulation::shuffle(mask, value, emulation::lane() ^ static_cast<unsigned>(bits), true, "__shfl_xor_sync",
+                            place);
+}
+
+template <typename T>
+T atomicAdd(T* place, T value) {
+  return std::exchange(*place, static_cast<T>(*place + value));
+}
+
+inline int __popc(unsigned bits) { return std::popcount(bits); }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
+inline float __fmul_rn(float a, float b) { return emulation::rounded(a * b); }
+inline float __fadd_rn(float a, float b) { return emulation::rounded(a + b); }
+inline float __fsqrt_rn(float a) { return std::sqrt(a); }
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
+inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }

@@ -1,0 +1,119 @@
+// The host's side of the emulation: memory, copies, streams, events and launches.
+#pragma once
+
+#include "emulation.h"
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9
+};
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
+using cudaStream_t = struct CUstream_st*;
+using cudaEvent_t = struct CUevent_st*;
+inline constexpr unsigned cudaStreamNonBlocking = 1;
+
+namespace emulation {
+
+inline cudaError_t last_error = cudaSuccess;
+
+inline cudaError_t refused(cudaError_t error) { return last_error = error; }
+
+/// What the default stream runs waits for nobody's: a kernel or a copy there is a mistake.
+inline void check_stream(cudaStream_t stream) {
+  if (!stream) fail("work on the default stream");
+}
+
+struct Configuration {
+  dim3 grid, block;
+  cudaStream_t stream;
+};
+
+inline Configuration configuration(dim3 grid, dim3 block, std::size_t shared = 0, cudaStream_t stream = nullptr) {
+  if (shared) fail("dynamic shared memory is not emulated");
+  return {grid, block, stream};
+}
+
+template <typename Kernel, typename... Arguments>
+void launch(const Configuration& with, Kernel kernel, Arguments... arguments) {
+  check_stream(with.stream);
+  const dim3 grid = with.grid, block = with.block;
+  const auto threads = std::uint64_t{block.x} * block.y * block.z;
+  if (threads == 0 || threads > Block::kMostThreads || block.z > 64 || !grid.x || !grid.y || !grid.z ||
+      grid.x > 0x7fffffffu || grid.y > 0xffffu || grid.z > 0xffffu) {
+    last_error = cudaErrorInvalidConfiguration;
+    return;
+  }
+  const char* const seed = std::getenv("EMULATION_SEED");
+  Block::instance().seed(seed ? static_cast<unsigned>(std::atoi(seed)) : 0);
+  const std::tuple<Arguments...> values(arguments...);
+  const std::function<void()> thread = [&] { std::apply(kernel, values); };
+  gridDim = grid;
+  blockDim = block;
+  DeviceHeap::instance().open([&] {
+    for (unsigned z = 0; z < grid.z; ++z) {
+      for (unsigned y = 0; y < grid.y; ++y) {
+        for (unsigned x = 0; x < grid.x; ++x) {
+          blockIdx = dim3(x, y, z);
+          Block::instance().run(block, thread);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace emulation
+
+inline const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorInvalidConfiguration ? "invalid configuration argument" : "an error";
+}
+inline cudaError_t cudaGetLastError() { return std::exchange(emulation::last_error, cudaSuccess); }
+
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = reinterpret_cast<cudaStream_t>(new char);
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete reinterpret_cast<char*>(stream);
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+
+inline cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t stream) {
+  emulation::check_stream(stream);
+  *memory = emulation::DeviceHeap::instance().allocate(bytes);
+  return *memory ? cudaSuccess : emulation::refused(cudaErrorMemoryAllocation);
+}
+inline cudaError_t cudaFreeAsync(void* memory, cudaStream_t) {
+  emulation::DeviceHeap::instance().free(memory);
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  emulation::check_stream(stream);
+  auto& heap = emulation::DeviceHeap::instance();
+  if (bytes && !heap.holds(to, bytes)) return emulation::refused(cudaErrorInvalidValue);
+  heap.open([&] { std::memset(to, value, bytes); });
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t stream) {
+  emulation::check_stream(stream);
+  auto& heap = emulation::DeviceHeap::instance();
+  const bool to_device = kind != cudaMemcpyDeviceToHost, from_device = kind != cudaMemcpyHostToDevice;
+  if (bytes && (heap.holds(to, bytes) != to_device || heap.holds(from, bytes) != from_device)) {
+    return emulation::refused(cudaErrorInvalidValue);
+  }
+  heap.open([&] { std::memcpy(to, from, bytes); });
+  return cudaSuccess;
+}
+
+// No time is measured.
+inline cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = nullptr, cudaSuccess; }
+inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
+  return *milliseconds = 0, cudaSuccess;
+}

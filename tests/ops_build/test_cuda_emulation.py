@@ -1,0 +1,136 @@
+"""The CUDA kernels on the CPU: every case of every op under the address and undefined-behaviour sanitizers.
+
+cuda_emulation/include/emulation.h says what this shows and what only a GPU can.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ops_build.build import PROJECT, SOURCE
+from ops_build.case import Case
+from ops_build.gpu.cases_file import CaseFailed
+from ops_build.gpu.runner import KernelsEngine
+from ops_build.onnx_model import load_op_modules, numpy_types
+from ops_build.table import Op, snake_case
+from ops_build.verify import Cell, difference, op_folder, verify
+from tests.ops_build.cuda_emulation.build import build
+
+FOLDER = PROJECT / "build" / "cuda_emulation"
+KERNELS = sorted((SOURCE / "ops").glob("*/*.cu"))
+NAMES = [kernel.stem for kernel in KERNELS]
+
+
+def engine(program: Path, *arguments: str, seed: int = 0) -> KernelsEngine:
+    return KernelsEngine(program, arguments, os.environ | {"EMULATION_SEED": str(seed)})
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    if not shutil.which("cmake"):
+        pytest.skip("cmake is not installed")
+    return build(FOLDER)
+
+
+def op_of(program: Path, name: str) -> Op:
+    return next(op for op in engine(program).ops() if snake_case(op.name) == name)
+
+
+def cells(program: Path, name: str, *arguments: str, seed: int) -> list[Cell]:
+    running = engine(program, *arguments, seed=seed)
+    found = verify([op_of(program, name)], [SOURCE / "ops"], [running])
+    running.close()
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("arguments", "seed"), [((), 0), ((), 1), (("--unaligned",), 7)])
+def test_every_case(program: Path, name: str, arguments: tuple[str, ...], seed: int) -> None:
+    for cell in cells(program, name, *arguments, seed=seed):
+        assert not cell.failures and not cell.skipped, f"{cell.types}: {cell.failures[:5]} {cell.skipped}"
+        assert cell.passed
+
+
+def test_optional_outputs_that_nobody_wants(program: Path) -> None:
+    running = engine(program)
+    for op in running.ops():
+        required = [output.name for output in op.outputs if not output.optional]
+        for types in op.type_choices() if len(required) < len(op.outputs) else ():
+            for case in load_op_modules(op_folder(op, [SOURCE / "ops"])).cases(numpy_types(types)):
+                if case.error or max(np.size(array) for array in case.inputs.values()) > 10_000:
+                    continue
+                every = running.run(op, case, types)
+                outputs = running.run_wanted(op, case, required).outputs
+                for output, array in zip(op.outputs, outputs, strict=True):
+                    assert (array is not None) == (output.name in required)
+                    assert array is None or not difference(array, every[output.name], (0, 0)), case.name
+    running.close()
+
+
+def test_the_program_goes_on_after_a_refusal(program: Path) -> None:
+    op, running = op_of(program, "my_add"), engine(program)
+    one = np.ones(3, np.float32)
+    with pytest.raises(CaseFailed, match="input 'b'"):
+        running.run(op, Case("", {"a": one, "b": np.ones(2, np.float32)}), {"T": "f32"})
+    assert running.run(op, Case("", {"a": one, "b": one}), {"T": "f32"})["y"].tolist() == [3, 3, 3]
+    running.close()
+
+
+def test_no_kernel_waits_or_allocates() -> None:
+    for kernel in [*KERNELS, *(SOURCE / "core").glob("*.cuh")]:
+        found = re.findall(r"cuda(?:Malloc|Free)\w*|cuda\w*Synchronize|cudaMemcpy\b|cudaMemset\b", kernel.read_text())
+        assert not found, f"{kernel.name}: {found}"
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    op: str
+    file: str
+    right: str
+    wrong: str
+    says: str
+
+
+FAULTS = [
+    Fault("reads past the end", "rms_norm", "ops/rms_norm/rms_norm.cu", "vectors = rows.c / lanes;",
+          "vectors = rows.c / lanes + 1;", "heap-buffer-overflow"),
+    Fault("a barrier that is missing", "rms_norm", "ops/rms_norm/rms_norm.cu", "= value;\n    __syncthreads();", "= value;",
+          "elements differ"),
+    Fault("a barrier that not all reach", "rms_norm", "ops/rms_norm/rms_norm.cu",
+          "    __syncthreads();  // the next row writes there again", "    if (threadIdx.x) __syncthreads();", "a deadlock"),
+    Fault("the host reads device memory", "rms_norm", "ops/rms_norm/rms_norm.cu", "if (whole) {",
+          "if (whole && static_cast<float>(rows.x[0]) < 1e30f) {", "use-after-poison"),
+    Fault("another stream", "rms_norm", "ops/rms_norm/rms_norm.cu", "launch<T, 1>(rows, stream_of(context))",
+          "launch<T, 1>(rows, nullptr)", "default stream"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sources(program: Path) -> Path:
+    """A copy of the sources that faults may be written into. They are built where the right ones are: only what differs
+    is compiled, and the next run puts that right."""
+    copy = PROJECT / "build" / "cuda_emulation_faults"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_found(sources: Path, fault: Fault) -> None:
+    file = sources / fault.file
+    good = file.read_text()
+    assert good.count(fault.right) == 1
+    file.write_text(good.replace(fault.right, fault.wrong))
+    try:
+        failures = [text for cell in cells(build(FOLDER, sources), fault.op, seed=0) for text in cell.failures]
+    finally:
+        file.write_text(good)
+    assert any(fault.says in text for text in failures), failures[:3]
