@@ -64,25 +64,26 @@ def odd_cases(cloud: Any) -> Iterator[Case]:
 def error_cases(cloud: Any) -> Iterator[Case]:
     xyz = cloud(9)
 
-    def refused(name: str, error: str, nsample: int = 3, **inputs: Any) -> Case:
+    def refused(name: str, error: str, nsample: int = 3, unseen: bool = False, **inputs: Any) -> Case:
         arrays = {key: np.array(value, np.float32 if "xyz" in key else np.int32) for key, value in inputs.items()}
-        return Case(name, {"xyz": xyz, **arrays}, {"nsample": nsample}, error=error)
+        return Case(name, {"xyz": xyz, **arrays}, {"nsample": nsample}, error=error, unseen=unseen)
 
     offset = "input 'offset': expected "
-    yield refused(
-        "descending ends", offset + "ends of segments that don't decrease, got 4 at 1 after 5", offset=[5, 4, 9]
-    )
-    yield refused(
-        "a negative end", offset + "ends of segments that don't decrease, got -1 at 0 after 0", offset=[-1, 9]
-    )
-    yield refused("too few", offset + "the last end to be 9, the rows of 'xyz', got 8", offset=[4, 8])
-    yield refused("too many", offset + "the last end to be 9, the rows of 'xyz', got 10", offset=[10])
+    for name, ends, got in [
+        ("descending ends", [5, 4, 9], "ends of segments that don't decrease, got 4 at 1 after 5"),
+        ("a negative end", [-1, 9], "ends of segments that don't decrease, got -1 at 0 after 0"),
+        ("too few", [4, 8], "the last end to be 9, the rows of 'xyz', got 8"),
+        ("too many", [10], "the last end to be 9, the rows of 'xyz', got 10"),
+        ("far too many", [4, 2**31 - 1], "the last end to be 9, the rows of 'xyz', got 2147483647"),
+    ]:
+        yield refused(name, offset + got, offset=ends, unseen=True)
     yield refused("no ends", offset + "the last end to be 9, the rows of 'xyz', got no ends", offset=[])
     queries = {"offset": [4, 9], "new_xyz": cloud(4)}
     new = "input 'new_offset': expected "
     yield refused("queries without ends", new + "the ends of the 2 segments of 'new_xyz', got none", **queries)
     yield refused("ends without queries", new + "'new_xyz' with it, got none", offset=[4, 9], new_offset=[4, 9])
-    yield refused("queries not covered", new + "the last end to be 4, .* got 3", **queries, new_offset=[1, 3])
+    uncovered = new + "the last end to be 4, .* got 3"
+    yield refused("queries not covered", uncovered, **queries, new_offset=[1, 3], unseen=True)
     yield refused(
         "another number of segments",
         "input 'new_offset': expected b = 2, got 3|i32\\[b\\]",

@@ -11,11 +11,18 @@ from ops_build.case import Array, Case
 EXACT = {"features": (1e-7, 1e-30)}
 
 
-def case(name: str, points: Any, size: Any = (0.5, 0.5, 0.5), range: Any = None, error: str | None = None) -> Case:
+def case(
+    name: str,
+    points: Any,
+    size: Any = (0.5, 0.5, 0.5),
+    range: Any = None,
+    error: str | None = None,
+    unseen: bool = False,
+) -> Case:
     inputs = {"points": np.asarray(points, np.float32), "size": np.array(size, np.float32)}
     if range is not None:
         inputs["range"] = np.array(range, np.float32)
-    return Case(name, inputs, tolerance=EXACT, error=error)
+    return Case(name, inputs, tolerance=EXACT, error=error, unseen=unseen)
 
 
 def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
@@ -69,9 +76,10 @@ def error_cases(cloud: Any) -> Iterator[Case]:
         ((1, 1, np.nan), "nan for z"),
         ((np.inf, 1, 1), "inf for x"),
     ]:
-        yield case(f"size {size}", cloud(5), size, error=f"input 'size': expected positive finite sizes, got {got}")
+        error = f"input 'size': expected positive finite sizes, got {got}"
+        yield case(f"size {size}", cloud(5), size, error=error, unseen=True)
     error = "input 'range': expected a finite lower corner, got -inf for y"
-    yield case("a range without a lower end", cloud(5), range=[0, -np.inf, 0, 1, 1, 1], error=error)
+    yield case("a range without a lower end", cloud(5), range=[0, -np.inf, 0, 1, 1, 1], error=error, unseen=True)
     yield case("two columns", np.zeros((5, 2)), error="input 'points': expected .* c >= 3 .* got c = 2")
     yield case("one size", cloud(5), (1,), error="input 'size'")
 
