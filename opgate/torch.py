@@ -8,8 +8,8 @@
 Importing it loads the library that `opgate build` has made. The functions work under torch.compile(fullgraph=True) and
 torch.export, on CPU tensors and, where an op has a CUDA kernel, on CUDA tensors. Tensors are arguments by place or by
 name, attributes by name. All outputs are computed, also those that a signature calls optional. Inputs that are not
-contiguous are copied. A size that only the kernel knows is a symbol in a trace; torch.compile(fullgraph=True) takes
-such an op once torch._dynamo.config.capture_dynamic_output_shape_ops is set.
+contiguous are copied. A size that only the kernel knows is a symbol in a trace; torch.compile without fullgraph breaks
+the graph there.
 """
 
 from __future__ import annotations

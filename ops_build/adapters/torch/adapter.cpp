@@ -365,11 +365,11 @@ class TorchCudaEngine final : public TorchEngine {
  public:
   TorchCudaEngine(Place place, std::size_t outputs) : TorchEngine(place, outputs) {
     if (!torch.current_cuda_stream) throw std::runtime_error("this torch has no CUDA streams");
-    expect(torch.aoti_torch_create_device_guard(place.index, &guard_), "changing the device");
+    DeviceGuardHandle guard = nullptr;
+    expect(torch.aoti_torch_create_device_guard(place.index, &guard), "changing the device");
+    guard_.reset(guard);
     expect(torch.current_cuda_stream(place.index, &stream_), "asking for the current stream");
   }
-
-  ~TorchCudaEngine() override { torch.aoti_torch_delete_device_guard(guard_); }
 
   void* stream() override { return stream_; }
 
@@ -397,7 +397,11 @@ class TorchCudaEngine final : public TorchEngine {
   }
 
  private:
-  DeviceGuardHandle guard_ = nullptr;
+  struct Restore {
+    void operator()(DeviceGuardOpaque* guard) const { torch.aoti_torch_delete_device_guard(guard); }
+  };
+
+  std::unique_ptr<DeviceGuardOpaque, Restore> guard_;
   void* stream_ = nullptr;
   std::int64_t* sizes_ = nullptr;
 };

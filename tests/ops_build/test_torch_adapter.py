@@ -1,0 +1,733 @@
+"""The generic PyTorch adapter, tried by every op's cases and by ops that each strain one side of the grammar."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ops_build.adapters.torch import functions, gradients, registration, toolchain  # noqa: E402
+from ops_build.adapters.torch.engine import TorchEngine, case_arguments, from_numpy, to_numpy  # noqa: E402
+from ops_build.build import DEFAULT_OUTPUT, SOURCE, Build, build, out_of_tree  # noqa: E402
+from ops_build.case import Case  # noqa: E402
+from ops_build.onnx_model import load_op_modules, numpy_types  # noqa: E402
+from ops_build.table import Op, parse_signature, snake_case  # noqa: E402
+from ops_build.toolchain import LeftOut  # noqa: E402
+from ops_build.verify import op_folder, try_case  # noqa: E402
+from tests.conftest import silent  # noqa: E402
+from tests.ops_build.conftest import symbols  # noqa: E402
+
+TORCH_OPS = Path(__file__).parent / "fixture_ops_torch"
+
+
+def library_of(built: Build) -> Path:
+    if "torch" not in built.libraries:
+        pytest.skip(f"the build has left out torch: {built.left_out.get('torch', 'it was not asked for')}")
+    return built.libraries["torch"]
+
+
+@pytest.fixture(scope="module")
+def library(built: Build) -> registration.OpLibrary:
+    """opgate's own ops."""
+    return registration.load(library_of(built))
+
+
+@pytest.fixture(scope="module")
+def fixture_path(fixture_built: Build) -> Path:
+    return library_of(fixture_built)
+
+
+@pytest.fixture(scope="module")
+def ops(fixture_path: Path) -> Any:
+    """The fixture ops that every engine has."""
+    registration.load(fixture_path)
+    return torch.ops.fixture_ops
+
+
+@pytest.fixture(scope="module")
+def torch_path() -> Path:
+    options = out_of_tree(TORCH_OPS, DEFAULT_OUTPUT.parent / "fixture_ops_torch")
+    return library_of(build(replace(options, engines=("torch",), cuda=""), silent))
+
+
+@pytest.fixture(scope="module")
+def torch_ops(torch_path: Path) -> Any:
+    """The fixture ops for torch alone."""
+    registration.load(torch_path)
+    return torch.ops.fixture_ops_torch
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> None:
+    torch.compiler.reset()
+
+
+POINTS = torch.arange(12, dtype=torch.float32).reshape(4, 3)
+QUERY = torch.ones(2, 3)
+
+
+# Every op, every case.
+
+
+@pytest.fixture(scope="module")
+def cases(library: registration.OpLibrary) -> list[tuple[Op, dict[str, str], Case]]:
+    found = []
+    for op in library.ops:
+        modules = load_op_modules(op_folder(op, [SOURCE / "ops"]))
+        for types in op.type_choices():
+            found += [(op, types, case) for case in modules.cases(numpy_types(types))]
+    return found
+
+
+def test_every_case_agrees_with_the_reference(
+    library: registration.OpLibrary, cases: list[tuple[Op, dict[str, str], Case]]
+) -> None:
+    engine = TorchEngine(library.path)
+    failures = []
+    for op, types, case in cases:
+        reference = load_op_modules(op_folder(op, [SOURCE / "ops"])).reference
+        if failure := try_case(op, reference, case, types, engine):
+            failures.append(f"{op.name} {types} {case.name}: {failure}")
+    assert not failures, "\n".join(failures[:10])
+
+
+def test_opcheck_of_every_case(library: registration.OpLibrary, cases: list[tuple[Op, dict[str, str], Case]]) -> None:
+    differentiable = {op.name.removesuffix("Backward") for op in library.ops if op.name.endswith("Backward")}
+    tried = [(op, types, case) for op, types, case in cases if not case.error]
+    for op, types, case in tried:
+        arguments = case_arguments(op, case, types)
+        call = library.overload(op)
+        outputs = as_tuple(call(**arguments))
+        tests = ["test_schema", "test_autograd_registration", "test_faketensor"]
+        if not any(output.isnan().any() for output in outputs if output.is_floating_point()):
+            tests.append("test_aot_dispatch_dynamic")  # to this a NaN differs from itself
+        given = [arguments.pop(tensor.name, None) for tensor in op.inputs]
+        while given[-1] is None:
+            given.pop()
+        if op.name in differentiable:
+            given = [tensor.requires_grad_() if tensor.is_floating_point() else tensor for tensor in given]
+        try:
+            torch.library.opcheck(call, tuple(given), arguments, test_utils=tests)
+        except Exception as error:
+            raise AssertionError(f"{op.name} {types} {case.name}: {error}") from error
+    assert len(tried) > 500
+
+
+def as_tuple(outputs: Any) -> tuple[Any, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def test_opcheck_of_the_fixture_ops(ops: Any, torch_ops: Any) -> None:
+    segment, weight = torch.tensor([0, 1, 0, 1], dtype=torch.int32), torch.ones(2)
+    for call, given, attributes in (
+        (ops.nearest_sum, (POINTS,), {}),
+        (ops.nearest_sum, (POINTS, None, QUERY), {"scale": 2.0}),
+        (ops.nearest_sum, (POINTS, segment, QUERY, weight), {}),
+        (ops.keep_positive, (torch.tensor([3, -1, 0, 5], dtype=torch.int32),), {}),
+        (ops.sum_all, ([QUERY, QUERY, QUERY],), {}),
+        (torch_ops.chunks, (torch.zeros(7, 5),), {"k": 2}),
+        (torch_ops.describe, (torch.zeros(2),), {"required": 1, "flags": [False]}),
+        (torch_ops.squash, (torch.randn(3, 4, requires_grad=True),), {}),
+        (torch_ops.weighted, (torch.randn(3, 4, requires_grad=True), torch.randn(4, requires_grad=True)), {}),
+    ):
+        torch.library.opcheck(call.default, given, attributes)
+
+
+# The grammar.
+
+
+def test_schemas(library: registration.OpLibrary, ops: Any, torch_ops: Any) -> None:
+    assert str(torch.ops.opgate.knn_query.default._schema) == (
+        "opgate::knn_query(Tensor xyz, Tensor offset, Tensor? new_xyz=None, Tensor? new_offset=None, *, "
+        "SymInt nsample=16) -> (Tensor, Tensor)"
+    )
+    assert str(ops.sum_all.default._schema) == "fixture_ops::sum_all(Tensor[] xs) -> Tensor"
+    assert "SymInt required, SymInt count=-3, int[] numbers=[1, -2]" in str(torch_ops.describe.default._schema)
+    for op in library.ops:
+        assert library.overload(op).__name__ == f"{snake_case(op.name)}.default"
+
+
+def test_optional_inputs(ops: Any) -> None:
+    total, count = ops.nearest_sum(POINTS)
+    torch.testing.assert_close(total, POINTS.sum() + POINTS.sum(1))
+    assert count.tolist() == [4, 4, 4, 4] and count.dtype == torch.int64
+    total, _ = ops.nearest_sum(POINTS, query=QUERY, weight=torch.tensor([1.0, 2.0]), scale=0.5)
+    torch.testing.assert_close(total, (POINTS.sum() + QUERY.sum(1)) * torch.tensor([0.5, 1.0]))
+
+
+def test_variadic_input(ops: Any) -> None:
+    for count in (1, 2, 5):
+        xs = [torch.full((2, 3), i + 1, dtype=torch.int64) for i in range(count)]
+        assert torch.equal(ops.sum_all(xs), sum(xs))
+    with pytest.raises(ValueError, match=r"input 'xs': expected T\[\.\.\.\] with \.\.\. = \[2\], got f32\[3\]"):
+        ops.sum_all([torch.ones(2), torch.ones(3)])
+    with pytest.raises(RuntimeError, match="no tensor arguments"):  # torch's own: it finds no device
+        ops.sum_all([])
+
+
+def test_data_dependent_size(ops: Any) -> None:
+    values, places = ops.keep_positive(torch.tensor([3.0, -1.0, 0.0, 5.0]))
+    assert values.tolist() == [3, 5] and places.tolist() == [0, 3]
+    assert ops.keep_positive(torch.tensor([-1.0]))[0].shape == (0,)
+
+
+def test_expressions_and_scalars_as_sizes(ops: Any) -> None:
+    image, row, times = torch.arange(54, dtype=torch.uint8).reshape(6, 9), torch.zeros(18, dtype=torch.uint8), 3
+    grid, tiled = ops.patches(image, row, torch.tensor(times), size=4)
+    assert grid.shape == (2, 3) and grid[1, 2] == image[4:, 8:].sum() and tiled.shape == (3, 9 - 6 + 6 % 4)
+    with pytest.raises(ValueError, match=r"input 'row': expected u8\[2\*w\] with 2\*w = 18, got u8\[17\]"):
+        ops.patches(image, row[:17], torch.tensor(times))
+    with pytest.raises(Exception, match="divided by zero"):
+        ops.patches(image, row, torch.tensor(times), size=0)
+
+
+def test_attributes_of_every_kind(torch_ops: Any) -> None:
+    def described(**attributes: Any) -> str:
+        return bytes(torch_ops.describe(torch.zeros(2), **attributes)).decode()
+
+    assert described(required=7) == "7|-3|1 -2 |0.1|0.5 -1e-07 |1|1 0 |a 'b' \\ c|x,y z,|two"
+    given = {"count": 4, "numbers": [], "ratio": 2, "ratios": [1, 2.5], "flag": False, "flags": [], "mark": "ü\n"}
+    assert described(required=0, **given, words=["q"], pick="one") == "0|4||2|1 2.5 |0||ü\n|q,|one"
+    with pytest.raises(ValueError, match=r"attribute 'ratios': expected float\[2\], got 1 values"):
+        described(required=1, ratios=[1.0])
+    with pytest.raises(ValueError, match=r"attribute 'pick': expected \{one\|two\}, got 'three'"):
+        described(required=1, pick="three")
+    with pytest.raises(RuntimeError, match="missing value for argument 'required'"):
+        described()
+
+
+def test_a_float_attribute_has_single_precision(library: registration.OpLibrary) -> None:
+    x = torch.tensor([-1.0], dtype=torch.float64)
+    assert torch.ops.opgate.leaky_relu(x, alpha=0.1).item() == -float(np.float32(0.1))
+
+
+def test_an_op_of_strings_is_left_out(fixture_path: Path) -> None:
+    library = registration.load(fixture_path)
+    assert set(library.left_out) == {"Shout"} and "strings" in library.left_out["Shout"]
+    assert "Shout" not in {op.name for op in library.ops}
+    with pytest.raises(AttributeError):
+        torch.ops.fixture_ops.shout  # noqa: B018
+    engine = TorchEngine(fixture_path)
+    shout = SimpleNamespace(name="Shout")
+    assert "strings" in (engine.refusal(shout, {}) or "")  # type: ignore[arg-type]
+
+
+# How a call behaves.
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("throws", "thrown by the kernel"),
+        ("throws_in_pool", "thrown in the pool"),
+        ("leaves_open", "left the size of output 'y' open"),
+        ("binds_too_much", r"made 'v' 4, which is not in 0\.\.3"),
+        ("asks_unknown", "asks for input 'nothing'"),
+        ("runs_out", "out of memory"),
+    ],
+)
+def test_a_misbehaving_kernel_is_an_error(ops: Any, how: str, message: str) -> None:
+    with pytest.raises(RuntimeError, match=f"fixture_ops::Misbehave: .*{message}"):
+        ops.misbehave(torch.ones(3), how=how)
+
+
+def test_a_wrong_input_is_a_value_error_that_names_it(library: registration.OpLibrary) -> None:
+    with pytest.raises(ValueError, match=r"opgate::KNNQuery: input 'offset': expected i32\[b\], got i64\[1\]"):
+        torch.ops.opgate.knn_query(POINTS, torch.tensor([4]))
+    with pytest.raises(ValueError, match=r"input 'x': .* no signature can state"):
+        torch.ops.opgate.mish(torch.ones(2, dtype=torch.complex64))
+
+
+def test_tensors_on_several_devices_are_refused(library: registration.OpLibrary) -> None:
+    for a, b in (("cpu", "meta"), ("meta", "cpu")):
+        with pytest.raises(ValueError, match=f"input 'b': expected a tensor on {a}, as the others, got one on {b}"):
+            torch.ops.opgate.my_add(torch.ones(2, device=a), torch.ones(2, device=b))
+
+
+def test_inputs_that_are_not_contiguous(library: registration.OpLibrary, ops: Any) -> None:
+    wide = torch.randn(6, 8)
+    for x in (wide.t(), wide[::2, 1:], wide[0].expand(4, 8), wide.flip(0)[1:], wide[3:, 0]):
+        torch.testing.assert_close(torch.ops.opgate.mish(x), torch.nn.functional.mish(x))
+    made = torch.ops.opgate.my_add(wide.t(), wide.t())
+    assert made.is_contiguous() and torch.equal(made, 3 * wide.t())
+    assert torch.equal(ops.sum_all([wide.t(), wide.t().contiguous()]), 2 * wide.t())
+    # A view that is to be negated when it is read.
+    negated = torch.view_as_complex(torch.randn(4, 2)).conj().imag
+    assert negated.is_neg()
+    torch.testing.assert_close(torch.ops.opgate.mish(negated), torch.nn.functional.mish(negated))
+
+
+def test_empty_and_scalar_tensors(library: registration.OpLibrary) -> None:
+    for shape in ((), (0,), (3, 0, 2)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(torch.ops.opgate.mish(x), torch.nn.functional.mish(x))
+
+
+def test_inputs_are_released(library: registration.OpLibrary, ops: Any) -> None:
+    def references() -> list[int]:
+        return [x._use_count(), torch._C._storage_Use_Count(x.untyped_storage()._cdata)]
+
+    x = torch.randn(64, 3)
+    before = references()
+    for _ in range(3):
+        torch.ops.opgate.mish(x)
+        torch.ops.opgate.mish(x.t())
+        ops.nearest_sum(x, None, x, None)
+        ops.sum_all([x, x])
+        for wrong in (lambda: torch.ops.opgate.my_add(x, x[:2]), lambda: ops.nearest_sum(x, x)):
+            with pytest.raises(ValueError):
+                wrong()
+    assert references() == before
+
+
+def test_torchs_own_threads_run_a_kernel(library: registration.OpLibrary) -> None:
+    """In a process of its own: how many threads the pool has is decided once."""
+    program = f"""
+import os, torch
+from ops_build.adapters.torch.registration import load
+load({str(library.path)!r})
+threads = lambda: len(os.listdir("/proc/self/task"))
+x = torch.randn(5_000_011)
+torch.set_num_threads(1)
+before = threads()
+alone = torch.ops.opgate.leaky_relu(x, alpha=0.5)
+assert threads() == before, "a thread was started"
+torch.set_num_threads(3)
+torch.relu(x)
+own = threads()
+assert own >= before + 2, "torch has started none of its own"
+assert torch.equal(torch.ops.opgate.leaky_relu(x, alpha=0.5), alone)
+assert threads() == own, "threads beside torch's"
+assert torch.equal(alone, torch.where(x < 0, x * 0.5, x))
+"""
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_an_op_runs_while_another_thread_holds_python(library: registration.OpLibrary) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    x = torch.randn(100_003)
+    expected = torch.nn.functional.mish(x)
+    with ThreadPoolExecutor(4) as pool:
+        for made in pool.map(lambda _: torch.ops.opgate.mish(x), range(32)):
+            torch.testing.assert_close(made, expected)
+
+
+# Tracing.
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    made: Callable[..., Any] = torch.compile(function, fullgraph=True, backend="aot_eager", **options)
+    return made
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_compile_of_every_op(
+    library: registration.OpLibrary, cases: list[tuple[Op, dict[str, str], Case]], dynamic: bool
+) -> None:
+    """One case for each op and dtype."""
+    done = set()
+    for op, types, case in cases:
+        given = case_arguments(op, case, types)
+        key = (op.name, *types.values())
+        if case.error or key in done or not all(t.numel() for t in given.values() if isinstance(t, torch.Tensor)):
+            continue
+        done.add(key)
+        call = library.overload(op)
+        torch.compiler.reset()
+        made = as_tuple(compiled(lambda given, call=call: call(**given), dynamic=dynamic)(given))
+        for ours, eager in zip(made, as_tuple(call(**given)), strict=True):
+            torch.testing.assert_close(ours, eager, rtol=0, atol=0, equal_nan=True)
+    assert {name for name, *_ in done} == {op.name for op in library.ops}
+
+
+def test_a_compiled_graph_serves_every_size(library: registration.OpLibrary, torch_ops: Any) -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    counter = CompileCounterWithBackend("aot_eager")
+
+    def body(x: Any) -> Any:
+        a, b, c = torch_ops.chunks(torch.ops.opgate.mish(x), k=2)
+        return a + 1, b.sum(), c.shape[0], x.shape[0] + 1
+
+    run = torch.compile(body, fullgraph=True, dynamic=True, backend=counter)
+    for n, m in ((7, 5), (8, 6), (12, 5), (6, 11)):
+        x = torch.randn(n, m)
+        ours, eager = run(x), body(x)
+        assert ours[0].shape == eager[0].shape and torch.equal(ours[0], eager[0]) and ours[2:] == eager[2:]
+    assert counter.frame_count == 1
+
+
+def test_a_compiled_graph_serves_every_integer_attribute(library: registration.OpLibrary) -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    counter = CompileCounterWithBackend("aot_eager")
+    offset = torch.tensor([40], dtype=torch.int32)
+    run = torch.compile(
+        lambda xyz, nsample: torch.ops.opgate.knn_query(xyz, offset, nsample=nsample)[0] + 1,
+        fullgraph=True, dynamic=True, backend=counter,
+    )  # fmt: skip
+    xyz = torch.randn(40, 3)
+    for nsample in (3, 5, 9):
+        assert run(xyz, nsample).shape == (40, nsample)
+    assert counter.frame_count == 1
+
+
+def test_inductor_runs_an_op_among_its_own(library: registration.OpLibrary) -> None:
+    def body(x: Any) -> Any:
+        return torch.ops.opgate.mish(x * 2).sum(0) + 1
+
+    run = torch.compile(body, fullgraph=True)
+    try:
+        made = run(torch.ones(3, 4))
+    except torch._inductor.exc.InductorError as error:
+        pytest.skip(f"inductor can't compile here: {error}")
+    torch.testing.assert_close(made, body(torch.ones(3, 4)))
+
+
+def test_a_data_dependent_size_is_a_symbol(ops: Any) -> None:
+    def body(x: Any) -> Any:
+        values, places = ops.keep_positive(x)
+        torch._check(values.shape[0] <= x.shape[0])
+        return values + 1, places * 2
+
+    x = torch.tensor([3.0, -1.0, 0.0, 5.0, -2.0])
+    for dynamic in (True, False):
+        for ours, eager in zip(compiled(body, dynamic=dynamic)(x), body(x), strict=True):
+            assert torch.equal(ours, eager)
+    # Without fullgraph torch breaks the graph there.
+    for ours, eager in zip(torch.compile(body, backend="aot_eager")(x), body(x), strict=True):
+        assert torch.equal(ours, eager)
+
+
+def test_a_size_in_a_tensor_is_a_symbol(ops: Any) -> None:
+    image, row = torch.ones(6, 9, dtype=torch.uint8), torch.zeros(18, dtype=torch.uint8)
+    run = compiled(lambda times: ops.patches(image, row, times)[1] + 1)
+    for times in (2, 5):
+        assert run(torch.tensor(times)).shape == (times, 5)
+
+
+def test_a_trace_refuses_what_the_kernel_would(library: registration.OpLibrary, ops: Any) -> None:
+    with torch._subclasses.FakeTensorMode():
+        x = torch.ones(4, 3)
+        for call, message in (
+            (lambda: torch.ops.opgate.my_add(x, x[:2]), r"input 'b': expected .*4.*got.*2"),
+            (lambda: torch.ops.opgate.my_add(x, x.double()), "input 'b': expected T = f32, got f64"),
+            (lambda: torch.ops.opgate.knn_query(x, x), "input 'offset': expected i32, got f32"),
+            (lambda: torch.ops.opgate.knn_query(x[0], x[0].int()), "input 'xyz': expected rank 2"),
+            (lambda: ops.patches(x.byte(), x[:, 0].byte(), torch.tensor(2)), "input 'row': expected size 6 at axis 0"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                call()
+
+
+def test_unequal_sizes_of_a_dynamic_graph(library: registration.OpLibrary) -> None:
+    run = compiled(torch.ops.opgate.my_add, dynamic=True)
+    assert run(torch.ones(5), torch.ones(5)).shape == (5,)
+    with pytest.raises(Exception, match="input 'b': expected"):
+        run(torch.ones(5), torch.ones(4))
+
+
+def test_export_with_dynamic_shapes(library: registration.OpLibrary, ops: Any, tmp_path: Path) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, xyz: Any, offset: Any) -> Any:
+            idx, dist = torch.ops.opgate.knn_query(xyz, offset, nsample=4)
+            kept, _ = ops.keep_positive(dist.flatten())
+            return idx, torch.ops.opgate.mish(dist), kept + 1
+
+    def inputs(n: int) -> tuple[Any, Any]:
+        return torch.randn(n, 3), torch.tensor([n], dtype=torch.int32)
+
+    n = torch.export.Dim("n", min=4)
+    program = torch.export.export(Model(), inputs(9), dynamic_shapes=({0: n}, None))
+    torch.export.save(program, tmp_path / "model.pt2")
+    loaded = torch.export.load(tmp_path / "model.pt2")
+    targets = {str(node.target) for node in loaded.graph.nodes if node.op == "call_function"}
+    assert {"opgate.knn_query.default", "opgate.mish.default", "fixture_ops.keep_positive.default"} <= targets
+    for size in (9, 31):
+        given = inputs(size)
+        for ours, eager in zip(loaded.module()(*given), Model()(*given), strict=True):
+            assert torch.equal(ours, eager)
+
+
+# Gradients.
+
+
+def test_gradcheck_of_every_op_with_a_gradient(library: registration.OpLibrary) -> None:
+    x = torch.linspace(-4, 4, 24, dtype=torch.float64, requires_grad=True).reshape(4, 6)
+    assert torch.autograd.gradcheck(torch.ops.opgate.mish, x)
+    assert torch.autograd.gradcheck(torch.ops.opgate.mish, x.t())
+    by_name = {op.name: op for op in library.ops}
+    differentiable = {name.removesuffix("Backward") for name in by_name if name.endswith("Backward")}
+    assert differentiable == {"Mish"}, "state here how the new one is checked"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_gradients_of_other_dtypes_agree_with_torch(library: registration.OpLibrary, dtype: Any) -> None:
+    x = torch.linspace(-6, 6, 49).to(dtype)
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    torch.ops.opgate.mish(ours).sum().backward()
+    torch.nn.functional.mish(theirs).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_gradients_from_inputs_outputs_and_attributes(torch_ops: Any) -> None:
+    x, weight = torch.randn(3, 4, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    bias = weight + 1
+    both = (x.requires_grad_(), weight.requires_grad_())
+    assert torch.autograd.gradcheck(lambda x, w: torch_ops.weighted(x, w)[0], both)
+    assert torch.autograd.gradcheck(lambda x, w: torch_ops.weighted(x, w, bias, scale=0.25)[0], both)
+    assert torch.autograd.gradcheck(lambda x: torch_ops.weighted(x, weight.detach())[0], (x,))
+    assert torch.autograd.gradcheck(torch_ops.squash, (x,))
+    y, count = torch_ops.weighted(x, weight)
+    assert y.requires_grad and not count.requires_grad
+
+
+def test_compiled_gradients(torch_ops: Any, library: registration.OpLibrary) -> None:
+    def body(x: Any, weight: Any) -> Any:
+        return torch.ops.opgate.mish(torch_ops.weighted(torch_ops.squash(x), weight, scale=2.0)[0]).sum()
+
+    for dynamic in (True, False):
+        x, weight = torch.randn(3, 4, requires_grad=True), torch.randn(4, requires_grad=True)
+        expected = torch.autograd.grad(body(x, weight), (x, weight))
+        made = torch.autograd.grad(compiled(body, dynamic=dynamic)(x, weight), (x, weight))
+        for ours, eager in zip(made, expected, strict=True):
+            torch.testing.assert_close(ours, eager)
+
+
+def test_an_op_without_a_gradient_says_so(library: registration.OpLibrary, ops: Any) -> None:
+    x = torch.randn(4, requires_grad=True)
+    y = torch.ops.opgate.leaky_relu(x)
+    assert y.requires_grad
+    with pytest.raises(NotImplementedError, match=r"opgate::leaky_relu can't be differentiated: .*LeakyReluBackward"):
+        y.sum().backward()
+    with pytest.raises(NotImplementedError, match="fixture_ops::sum_all can't be differentiated"):
+        ops.sum_all([x, x]).sum().backward()
+    with torch.no_grad():
+        assert not torch.ops.opgate.leaky_relu(x).requires_grad
+    assert not torch.ops.opgate.leaky_relu(x.detach()).requires_grad
+    assert not ops.keep_positive(x)[1].requires_grad  # integers
+
+
+def test_a_gradient_that_is_missing_for_one_input_says_so(torch_ops: Any) -> None:
+    x, weight = torch.randn(3, 4), torch.randn(4)
+    bias = torch.randn(4, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="by its input 'bias': WeightedBackward has no output grad_bias"):
+        torch_ops.weighted(x, weight, bias)[0].sum().backward()
+
+
+def test_a_second_derivative_says_that_there_is_none(library: registration.OpLibrary) -> None:
+    x = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad(torch.ops.opgate.mish(x).sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match="opgate::mish_backward can't be differentiated"):
+        first.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("backward", "message"),
+    [
+        ("AddBackward(z: f32[n]) -> (grad_a: f32[n])", "input 'z' is neither"),
+        ("AddBackward(grad_y: f32[n]) -> (a: f32[n])", "output 'a' is not grad_<input>"),
+        ("AddBackward(grad_y: f32[n]; k: int) -> (grad_a: f32[n])", "attribute 'k' is required"),
+    ],
+)
+def test_a_backward_op_out_of_convention_is_refused(fixture_path: Path, backward: str, message: str) -> None:
+    op = parse_signature(fixture_path, "Add(a: f32[n], b: f32[n]) -> (y: f32[n])")
+    with pytest.raises(ValueError, match=message):
+        gradients.register_gradient(op, parse_signature(fixture_path, backward), "no::add", None)
+
+
+# What a user imports.
+
+
+def test_the_public_module(library: registration.OpLibrary, torch_path: Path) -> None:
+    import opgate.torch
+
+    assert {"load", "mish", "Mish", "LeakyRelu", "knn_query"} <= set(opgate.torch.__all__) == set(dir(opgate.torch))
+    for name in opgate.torch.__all__:
+        assert getattr(opgate.torch, name).__doc__, name
+    x = torch.randn(3, 4)
+    assert torch.equal(opgate.torch.mish(x), torch.ops.opgate.mish(x))
+    signature = inspect.signature(opgate.torch.knn_query)
+    assert list(signature.parameters) == ["xyz", "offset", "new_xyz", "new_offset", "nsample"]
+    assert signature.parameters["nsample"].default == 16
+    assert signature.return_annotation == tuple[torch.Tensor, torch.Tensor]
+    assert "new_xyz: f32 [m = n, 3], may be left out" in opgate.torch.knn_query.__doc__
+    with pytest.raises(AttributeError, match="has no 'nothing'"):
+        opgate.torch.nothing  # noqa: B018
+    own = opgate.torch.load(torch_path)
+    assert own.squash(x).shape == (3, 4)
+    model = torch.nn.Sequential(opgate.torch.LeakyRelu(alpha=0.25), opgate.torch.Mish())
+    assert repr(model[0]) == "LeakyRelu(alpha=0.25)"
+    assert torch.equal(compiled(model)(x), opgate.torch.mish(opgate.torch.leaky_relu(x, alpha=0.25)))
+    assert torch.equal(compiled(opgate.torch.mish)(x), opgate.torch.mish(x))
+    assert torch.equal(pickle.loads(pickle.dumps(model))(x), model(x))
+    with pytest.raises(TypeError, match="beta"):
+        opgate.torch.LeakyRelu(beta=1)
+
+
+def test_the_package_imports_no_torch() -> None:
+    program = "import sys, opgate, opgate.cli; assert not {'torch', 'ops_build'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_importing_before_the_build_says_what_to_do(tmp_path: Path) -> None:
+    program = f"""
+import ops_build.build
+from pathlib import Path
+ops_build.build.BuildOptions.library = lambda self, name="x": Path({str(tmp_path)!r}) / "libopgate_torch.so"
+import opgate.torch
+try:
+    opgate.torch.mish
+except ImportError as error:
+    assert str(error).endswith("libopgate_torch.so is not there: run opgate build"), error
+else:
+    raise SystemExit("no error")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_loading_what_is_no_library_of_ours(
+    library: registration.OpLibrary, fixture_path: Path, tmp_path: Path
+) -> None:
+    assert registration.load(library.path) is library
+    with pytest.raises(ImportError, match="is not there: run opgate build"):
+        registration.load(tmp_path / "none.so")
+    with pytest.raises(ImportError, match="is no op library"):
+        registration.load(Path(__file__))
+    copy = tmp_path / "copy.so"
+    copy.write_bytes(fixture_path.read_bytes())
+    registration.load(fixture_path)
+    with pytest.raises(ImportError, match=r"torch has the ops of domain 'fixture_ops' from .* already"):
+        registration.load(copy)
+
+
+def test_the_table_is_read_where_there_is_no_torch(library: registration.OpLibrary) -> None:
+    """The library must load in a process without torch, register nothing there, and say why."""
+    program = f"""
+import ctypes, json, sys
+library = ctypes.CDLL({str(library.path)!r})
+library.opgate_table.restype = library.opgate_torch_register.restype = ctypes.c_char_p
+assert json.loads(library.opgate_table())["domain"] == "opgate"
+assert library.opgate_torch_register() == b"this process has not loaded torch: import torch first"
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+# The library.
+
+
+def test_exported_symbols(library: registration.OpLibrary) -> None:
+    assert symbols(library.path, "--defined-only") == {
+        "opgate_table",
+        "opgate_parse_signature",
+        "opgate_torch_register",
+    }
+
+
+def test_nothing_of_torch_is_linked(fixture_path: Path) -> None:
+    """Only the C and C++ runtimes: what is used of torch is looked up by name in adapter.cpp."""
+    undefined = symbols(fixture_path, "--undefined-only")
+    assert not [name for name in undefined if re.search(r"torch|c10|\bat::|_ZN2at|THP", name)]
+    needed = subprocess.run(["readelf", "-d", str(fixture_path)], capture_output=True, text=True, check=True).stdout
+    libraries = set(re.findall(r"NEEDED.*\[(.+?)\]", needed))
+    assert {re.sub(r"[.-].*", "", name) for name in libraries} <= {
+        "libstdc++",
+        "libm",
+        "libgcc_s",
+        "libc",
+        "libdl",
+        "ld",
+    }
+
+
+def test_every_function_looked_up_is_of_the_stable_abi(library: registration.OpLibrary) -> None:
+    source = (SOURCE / "adapters/torch/adapter.cpp").read_text()
+    names = re.findall(r"^  X\((\w+)\)", source, re.MULTILINE)
+    assert len(names) > 30
+    handle = ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libtorch_cpu.so"))
+    for name in names:
+        assert re.match(r"(aoti_)?torch_", name) and hasattr(handle, name)
+
+
+# The engine and the toolchain.
+
+
+def test_the_engine_compares_with_the_fake_kernel(torch_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = registration.load(torch_path)
+    op = next(op for op in library.ops if op.name == "Squash")
+    engine = TorchEngine(torch_path)
+    case = Case("one", {"x": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)})
+    np.testing.assert_allclose(engine.run(op, case, {"T": "f32"})["y"], np.tanh(case.inputs["x"]), rtol=1e-6)
+    monkeypatch.setattr(registration.OpLibrary, "overload", lambda self, op: wrong)
+
+    def wrong(x: Any) -> Any:
+        return torch.ones(2) if isinstance(x, torch._subclasses.FakeTensor) else torch.ones(3)
+
+    with pytest.raises(AssertionError, match=r"output 'y': the fake kernel tells torch.float32 \[2\]"):
+        engine.run(op, case, {"T": "f32"})
+
+
+def test_numpy_and_back() -> None:
+    import ml_dtypes
+
+    for dtype, array in (
+        (torch.bfloat16, np.array([1.5, -2], ml_dtypes.bfloat16)),
+        (torch.float16, np.array([1.5, -2], np.float16)),
+        (torch.bool, np.array([[True], [False]])),
+        (torch.int64, np.array(3)),
+        (torch.float32, np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::-1]),
+    ):
+        tensor = from_numpy(array, dtype)
+        assert tensor.dtype == dtype and tensor.shape == array.shape
+        np.testing.assert_array_equal(to_numpy(tensor), array.astype(to_numpy(tensor).dtype))
+
+
+def test_documented_expressions(fixture_path: Path) -> None:
+    op = parse_signature(fixture_path, "F(x: f32[n,...], y?: i32[m=2*(n+1)]) -> (z: f32[v<=min(n,m-1),n%m])")
+    texts = [functions._dims(tensor.dims) for tensor in (*op.inputs, *op.outputs)]
+    assert texts == ["n, ...", "m = 2 * (n + 1)", "v <= min(n, m - 1), n % m"]
+
+
+@pytest.mark.parametrize(
+    ("version", "header", "message"),
+    [
+        ("2.9.1", True, "torch is 2.9, 2.10 or later is needed"),
+        ("2.13.0+cpu", False, "a build of torch without its headers"),
+        (None, True, "torch is not installed: pip install 'opgate\\[torch\\]'"),
+    ],
+)
+def test_why_there_are_no_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, header: bool, message: str
+) -> None:
+    root = tmp_path / "torch"
+    (root / "include" / toolchain.HEADER).parent.mkdir(parents=True)
+    (root / "version.py").write_text(f"__version__ = '{version}'\n")
+    if header:
+        (root / "include" / toolchain.HEADER).touch()
+    spec = SimpleNamespace(submodule_search_locations=[str(root)]) if version else None
+    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.delenv("OPGATE_TORCH_INCLUDE", raising=False)
+    with pytest.raises(LeftOut, match=message):
+        toolchain.find_torch_headers()
+    monkeypatch.setenv("OPGATE_TORCH_INCLUDE", str(root / "include"))
+    if header:
+        assert toolchain.find_torch_headers() == [root / "include"]
+    else:
+        with pytest.raises(LeftOut, match="OPGATE_TORCH_INCLUDE is"):
+            toolchain.find_torch_headers()
