@@ -8,9 +8,15 @@
 
 namespace opgate::ops {
 
-/// (dx dx + dy dy) + dz dz, each operation rounded to f32: fused multiply-adds must be off where this is compiled
-/// (-ffp-contract=off, nvcc's --fmad=false).
-OPGATE_HOST_DEVICE inline float squared_distance(float dx, float dy, float dz) { return (dx * dx + dy * dy) + dz * dz; }
+/// (dx dx + dy dy) + dz dz, each operation rounded to f32: where this is compiled for the CPU, fused multiply-adds must
+/// be off (-ffp-contract=off).
+OPGATE_HOST_DEVICE inline float squared_distance(float dx, float dy, float dz) {
+#ifdef __CUDA_ARCH__
+  return __fadd_rn(__fadd_rn(__fmul_rn(dx, dx), __fmul_rn(dy, dy)), __fmul_rn(dz, dz));
+#else
+  return (dx * dx + dy * dy) + dz * dz;
+#endif
+}
 
 /// A point and its squared distance d2 >= 0 as one number: the nearest is the smallest, of equally near ones the one
 /// with the lowest index. The bits of floats that aren't negative are ordered as the floats are.

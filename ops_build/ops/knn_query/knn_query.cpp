@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "checks.h"
 #include "formula.h"
 
 namespace opgate::ops {
@@ -90,9 +91,7 @@ Status check_offsets(const std::string& name, std::span<const std::int32_t> ends
     }
     begin = ends[i];
   }
-  if (begin == total) return {};
-  return Status::invalid("input '" + name + "': expected the last end to be " + std::to_string(total) +
-                         ", the rows of '" + rows + "', got " + (ends.empty() ? "no ends" : std::to_string(begin)));
+  return begin == total ? Status() : wrong_last_end(name, rows, total, std::to_string(begin));
 }
 
 struct KNNQueryCpu {
@@ -101,18 +100,12 @@ struct KNNQueryCpu {
     const std::span<const std::int32_t> offset = in["offset"].span<const std::int32_t>();
     std::span<const std::int32_t> query_offset = offset;
     const auto whole = static_cast<std::int32_t>(m);
+    OPGATE_RETURN_IF_ERROR(check_given(in));
     OPGATE_RETURN_IF_ERROR(check_offsets("offset", offset, "xyz", n));
     if (in.has("new_offset")) {
-      if (!in.has("new_xyz")) {
-        return Status::invalid("input 'new_offset': expected 'new_xyz' with it, got none");
-      }
       query_offset = in["new_offset"].span<const std::int32_t>();
       OPGATE_RETURN_IF_ERROR(check_offsets("new_offset", query_offset, "new_xyz", m));
     } else if (in.has("new_xyz")) {
-      if (offset.size() != 1) {
-        return Status::invalid("input 'new_offset': expected the ends of the " + std::to_string(offset.size()) +
-                               " segments of 'new_xyz', got none; it may be left out where there is one segment");
-      }
       query_offset = {&whole, 1};
     }
     const auto* const xyz = in["xyz"].data<const float>();

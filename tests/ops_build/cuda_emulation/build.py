@@ -11,7 +11,8 @@ from ops_build.build import SOURCE
 
 HERE = Path(__file__).parent
 #: What a copy takes from ops_build. The ops' .cpp files are other devices'.
-PARTS = ("core/*.h", "core/*.cuh", "core/*.cpp", "ops/*/*.h", "ops/*/*.cuh", "ops/*/*.cu", "gpu/*.cpp")
+PARTS = ("core/*.h", "core/*.cuh", "core/*.cpp", "ops/*/*.h", "ops/*/*.cuh", "ops/*/*.cu", "gpu/*.cpp",
+         "adapters/tensorrt/*.h", "adapters/tensorrt/*.cpp")  # fmt: skip
 
 
 def rewritten(source: str) -> str:
@@ -62,11 +63,21 @@ def copy(target: Path, source: Path = SOURCE) -> None:
             file.write_text(text)
 
 
-def build(folder: Path, source: Path = SOURCE) -> Path:
-    """The runner of the kernels of `source`, built in `folder`. Raises AssertionError with what the compiler said."""
+def build(folder: Path, source: Path = SOURCE, tensorrt: str = "") -> Path:
+    """The runner of the kernels of `source`, built in `folder`; with a folder of TensorRT's headers it has
+    their plugins too. Raises AssertionError with what the compiler said."""
     copy(folder / "source", source)
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    configure = ["cmake", "-S", str(HERE), "-B", str(folder / "cmake"), f"-DSOURCE={folder / 'source'}", *generator]
+    configure = [
+        "cmake",
+        "-S",
+        str(HERE),
+        "-B",
+        str(folder / "cmake"),
+        f"-DSOURCE={folder / 'source'}",
+        f"-DTENSORRT_INCLUDE={tensorrt}",
+        *generator,
+    ]
     for command in (configure, ["cmake", "--build", str(folder / "cmake"), "--parallel", "2"]):
         finished = subprocess.run(command, capture_output=True, text=True)
         assert finished.returncode == 0, (finished.stdout + finished.stderr)[-8000:]

@@ -23,7 +23,7 @@ inline unsigned lane() { return (threadIdx.x + blockDim.x * (threadIdx.y + block
 /// The value that lane `from` has brought, the caller's own where a shuffle leaves its group of lanes.
 template <typename T>
 T shuffle(unsigned mask, T value, unsigned from, bool within, const char* what, const Place& place) {
-  const Block::Values& values = Block::instance().meet(mask, packed(value), what, place);
+  const Values& values = meet(mask, packed(value), what, place);
   if (!within) return value;
   if (!(mask >> from & 1))
     fail(std::string(what) + " reads from lane " + std::to_string(from) + ", which takes no part");
@@ -33,7 +33,7 @@ T shuffle(unsigned mask, T value, unsigned from, bool within, const char* what, 
 }
 
 inline unsigned ballot(unsigned mask, bool vote, const char* what, const Place& place) {
-  const Block::Values& votes = Block::instance().meet(mask, vote, what, place);
+  const Values& votes = meet(mask, vote, what, place);
   unsigned result = 0;
   for (unsigned i = 0; i < warpSize; ++i) result |= (mask >> i & 1u & static_cast<unsigned>(votes[i])) << i;
   return result;
@@ -48,10 +48,10 @@ inline float rounded(float value) {
 }  // namespace emulation
 
 inline void __syncthreads(emulation::Place place = emulation::Place::current()) {
-  emulation::Block::instance().meet(0, 0, "__syncthreads", place);
+  emulation::meet(0, 0, "__syncthreads", place);
 }
 inline void __syncwarp(unsigned mask = emulation::kWholeWarp, emulation::Place place = emulation::Place::current()) {
-  emulation::Block::instance().meet(mask, 0, "__syncwarp", place);
+  emulation::meet(mask, 0, "__syncwarp", place);
 }
 inline unsigned __ballot_sync(unsigned mask, int vote, emulation::Place place = emulation::Place::current()) {
   return emulation::ballot(mask, vote != 0, "__ballot_sync", place);

@@ -40,23 +40,21 @@ void launch(const Configuration& with, Kernel kernel, Arguments... arguments) {
   check_stream(with.stream);
   const dim3 grid = with.grid, block = with.block;
   const auto threads = std::uint64_t{block.x} * block.y * block.z;
-  if (threads == 0 || threads > Block::kMostThreads || block.z > 64 || !grid.x || !grid.y || !grid.z ||
-      grid.x > 0x7fffffffu || grid.y > 0xffffu || grid.z > 0xffffu) {
+  if (threads == 0 || threads > kMostThreads || block.z > 64 || !grid.x || !grid.y || !grid.z || grid.x > 0x7fffffffu ||
+      grid.y > 0xffffu || grid.z > 0xffffu) {
     last_error = cudaErrorInvalidConfiguration;
     return;
   }
   const char* const seed = std::getenv("EMULATION_SEED");
-  Block::instance().seed(seed ? static_cast<unsigned>(std::atoi(seed)) : 0);
   const std::tuple<Arguments...> values(arguments...);
   const std::function<void()> thread = [&] { std::apply(kernel, values); };
   gridDim = grid;
   blockDim = block;
-  DeviceHeap::instance().open([&] {
-    for (unsigned z = 0; z < grid.z; ++z) {
-      for (unsigned y = 0; y < grid.y; ++y) {
-        for (unsigned x = 0; x < grid.x; ++x) {
-          blockIdx = dim3(x, y, z);
-          Block::instance().run(block, thread);
+  with_device_memory([&] {
+    for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z) {
+      for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y) {
+        for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
+          run_block(block, seed ? static_cast<unsigned>(std::atoi(seed)) : 0, thread);
         }
       }
     }
@@ -82,30 +80,28 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 
 inline cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t stream) {
   emulation::check_stream(stream);
-  *memory = emulation::DeviceHeap::instance().allocate(bytes);
+  *memory = emulation::allocate(bytes);
   return *memory ? cudaSuccess : emulation::refused(cudaErrorMemoryAllocation);
 }
 inline cudaError_t cudaFreeAsync(void* memory, cudaStream_t) {
-  emulation::DeviceHeap::instance().free(memory);
+  emulation::free(memory);
   return cudaSuccess;
 }
 
 inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
   emulation::check_stream(stream);
-  auto& heap = emulation::DeviceHeap::instance();
-  if (bytes && !heap.holds(to, bytes)) return emulation::refused(cudaErrorInvalidValue);
-  heap.open([&] { std::memset(to, value, bytes); });
+  if (bytes && !emulation::on_device(to, bytes)) return emulation::refused(cudaErrorInvalidValue);
+  emulation::with_device_memory([&] { std::memset(to, value, bytes); });
   return cudaSuccess;
 }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                                    cudaStream_t stream) {
   emulation::check_stream(stream);
-  auto& heap = emulation::DeviceHeap::instance();
   const bool to_device = kind != cudaMemcpyDeviceToHost, from_device = kind != cudaMemcpyHostToDevice;
-  if (bytes && (heap.holds(to, bytes) != to_device || heap.holds(from, bytes) != from_device)) {
+  if (bytes && (emulation::on_device(to, bytes) != to_device || emulation::on_device(from, bytes) != from_device)) {
     return emulation::refused(cudaErrorInvalidValue);
   }
-  heap.open([&] { std::memcpy(to, from, bytes); });
+  emulation::with_device_memory([&] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
 

@@ -1,0 +1,30 @@
+// What the host can see to be wrong with a call, for every device.
+#pragma once
+
+#include <string>
+
+#include "core/kernel.h"
+
+namespace opgate::ops {
+
+inline Status wrong_last_end(const std::string& name, const std::string& rows, std::int64_t total,
+                             const std::string& got) {
+  return Status::invalid("input '" + name + "': expected the last end to be " + std::to_string(total) +
+                         ", the rows of '" + rows + "', got " + got);
+}
+
+/// Whether the ends of segments that came belong together; what they are is not looked at.
+inline Status check_given(const Inputs& in) {
+  const std::int64_t segments = in.size("b");
+  if (segments == 0 && in.size("n") > 0) return wrong_last_end("offset", "xyz", in.size("n"), "no ends");
+  if (in.has("new_offset")) {
+    if (!in.has("new_xyz")) return Status::invalid("input 'new_offset': expected 'new_xyz' with it, got none");
+    if (segments == 0 && in.size("m") > 0) return wrong_last_end("new_offset", "new_xyz", in.size("m"), "no ends");
+  } else if (in.has("new_xyz") && segments != 1) {
+    return Status::invalid("input 'new_offset': expected the ends of the " + std::to_string(segments) +
+                           " segments of 'new_xyz', got none; it may be left out where there is one segment");
+  }
+  return {};
+}
+
+}  // namespace opgate::ops
