@@ -641,7 +641,7 @@ def test_exported_symbols(library: registration.OpLibrary) -> None:
 
 
 def test_nothing_of_torch_is_linked(fixture_path: Path) -> None:
-    """Only the C and C++ runtimes: what is used of torch is looked up by name in adapter.cpp."""
+    """Only the C and C++ runtimes: what is used of torch is looked up by name in libtorch.h."""
     undefined = symbols(fixture_path, "--undefined-only")
     assert not [name for name in undefined if re.search(r"torch|c10|\bat::|_ZN2at|THP", name)]
     needed = subprocess.run(["readelf", "-d", str(fixture_path)], capture_output=True, text=True, check=True).stdout
@@ -657,7 +657,7 @@ def test_nothing_of_torch_is_linked(fixture_path: Path) -> None:
 
 
 def test_every_function_looked_up_is_of_the_stable_abi(library: registration.OpLibrary) -> None:
-    source = (SOURCE / "adapters/torch/adapter.cpp").read_text()
+    source = (SOURCE / "adapters/torch/libtorch.h").read_text()
     names = re.findall(r"^  X\((\w+)\)", source, re.MULTILINE)
     assert len(names) > 30
     handle = ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libtorch_cpu.so"))

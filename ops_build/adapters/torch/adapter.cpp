@@ -3,16 +3,12 @@
 // libtorch is not linked: its functions are looked up, once, in the one that the process has loaded. So the same file
 // serves every torch from 2.10 on, with CUDA or without, and loads where there is no torch, to have its table read. For
 // the same reason loading registers nothing by itself.
-#include <dlfcn.h>
-#include <torch/csrc/stable/c/shim.h>
-
-#include <cctype>
-#include <charconv>
 #include <cstring>
-#include <memory>
 #include <utility>
 
 #include "core/table.h"
+#include "libtorch.h"
+#include "schema.h"
 
 #ifdef OPGATE_WITH_CUDA
 #include "core/cuda.h"
@@ -20,147 +16,6 @@
 
 namespace opgate {
 namespace {
-
-/// Every function of torch that is called here. TORCH_TARGET_VERSION makes the compiler refuse a later one's.
-#define OPGATE_TORCH_FUNCTIONS(X)    \
-  X(aoti_torch_device_type_cpu)      \
-  X(aoti_torch_device_type_cuda)     \
-  X(aoti_torch_dtype_float16)        \
-  X(aoti_torch_dtype_bfloat16)       \
-  X(aoti_torch_dtype_float32)        \
-  X(aoti_torch_dtype_float64)        \
-  X(aoti_torch_dtype_int8)           \
-  X(aoti_torch_dtype_uint8)          \
-  X(aoti_torch_dtype_int32)          \
-  X(aoti_torch_dtype_int64)          \
-  X(aoti_torch_dtype_bool)           \
-  X(aoti_torch_get_dtype)            \
-  X(aoti_torch_get_dim)              \
-  X(aoti_torch_get_sizes)            \
-  X(aoti_torch_get_device_type)      \
-  X(aoti_torch_get_device_index)     \
-  X(aoti_torch_is_contiguous)        \
-  X(torch_get_const_data_ptr)        \
-  X(torch_get_mutable_data_ptr)      \
-  X(aoti_torch_empty_strided)        \
-  X(aoti_torch__reinterpret_tensor)  \
-  X(aoti_torch_copy_)                \
-  X(aoti_torch_delete_tensor_object) \
-  X(torch_list_size)                 \
-  X(torch_list_get_item)             \
-  X(torch_delete_list)               \
-  X(torch_string_length)             \
-  X(torch_string_c_str)              \
-  X(torch_delete_string)             \
-  X(torch_parallel_for)              \
-  X(aoti_torch_create_device_guard)  \
-  X(aoti_torch_delete_device_guard)  \
-  X(aoti_torch_library_init_def)     \
-  X(aoti_torch_library_init_impl)    \
-  X(aoti_torch_library_def)          \
-  X(torch_library_impl)              \
-  X(aoti_torch_delete_library_object)
-
-struct Torch {
-#define OPGATE_MEMBER(name) decltype(&::name) name = nullptr;
-  OPGATE_TORCH_FUNCTIONS(OPGATE_MEMBER)
-#undef OPGATE_MEMBER
-  const char* (*last_error)() = nullptr;                                  ///< from 2.13 on
-  AOTITorchError (*current_cuda_stream)(std::int32_t, void**) = nullptr;  ///< in a torch with CUDA
-
-  std::array<std::int32_t, kDTypeCount> dtypes{};  ///< torch's numbers, by DType; -1 for str
-  std::int32_t cpu = 0, cuda = 0;                  ///< its device types
-
-  Status find();
-};
-
-Torch torch;  // filled once, by opgate_torch_register, before any other function here runs
-
-Status Torch::find() {
-  void* library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-  if (!library) return Status::internal("this process has not loaded torch: import torch first");
-  const char* missing = nullptr;
-#define OPGATE_FIND(name)                                         \
-  name = reinterpret_cast<decltype(name)>(dlsym(library, #name)); \
-  if (!name) missing = #name;
-  OPGATE_TORCH_FUNCTIONS(OPGATE_FIND)
-#undef OPGATE_FIND
-  if (missing) {
-    return Status::internal(std::string("this torch has no ") + missing + ": torch 2.10 or later is needed");
-  }
-  last_error = reinterpret_cast<decltype(last_error)>(dlsym(library, "torch_exception_get_what_without_backtrace"));
-  if (void* with_cuda = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD)) {
-    current_cuda_stream =
-        reinterpret_cast<decltype(current_cuda_stream)>(dlsym(with_cuda, "aoti_torch_get_current_cuda_stream"));
-  }
-  dtypes = {aoti_torch_dtype_float16(), aoti_torch_dtype_bfloat16(),
-            aoti_torch_dtype_float32(), aoti_torch_dtype_float64(),
-            aoti_torch_dtype_int8(),    aoti_torch_dtype_uint8(),
-            aoti_torch_dtype_int32(),   aoti_torch_dtype_int64(),
-            aoti_torch_dtype_bool(),    -1};
-  cpu = aoti_torch_device_type_cpu();
-  cuda = aoti_torch_device_type_cuda();
-  return {};
-}
-
-/// What a failed call of torch has left to say, as our Status. Torch before 2.13 says it on stderr only.
-Status taken(AOTITorchError error, const char* doing) {
-  if (error == AOTI_TORCH_SUCCESS) return {};
-  const char* said = torch.last_error ? torch.last_error() : nullptr;
-  return Status::internal(std::string("torch, ") + doing + ": " + (said ? said : "failed, see stderr"));
-}
-
-/// For what can only fail on a handle that is none.
-void expect(AOTITorchError error, const char* doing) {
-  if (Status status = taken(error, doing); !status.ok()) throw std::runtime_error(status.message());
-}
-
-/// A tensor that is ours to release.
-struct Release {
-  void operator()(AtenTensorOpaque* tensor) const { torch.aoti_torch_delete_tensor_object(tensor); }
-};
-using Handle = std::unique_ptr<AtenTensorOpaque, Release>;
-
-struct Place {
-  std::int32_t type = 0, index = 0;
-
-  bool operator==(const Place&) const = default;
-};
-
-std::string text_of(Place place) {
-  if (place.type == torch.cpu) return "cpu";
-  if (place.type == torch.cuda) return "cuda:" + std::to_string(place.index);
-  return "a device of type " + std::to_string(place.type);
-}
-
-Place place_of(AtenTensorHandle tensor) {
-  Place place;
-  expect(torch.aoti_torch_get_device_type(tensor, &place.type), "asking for a tensor's device");
-  expect(torch.aoti_torch_get_device_index(tensor, &place.index), "asking for a tensor's device");
-  if (place.type == torch.cpu) place.index = 0;
-  return place;
-}
-
-Dims strides_of(std::span<const std::int64_t> dims) {
-  Dims strides(dims.size());
-  std::int64_t stride = 1;
-  for (std::size_t i = dims.size(); i-- > 0;) {
-    strides[i] = stride;
-    stride *= std::max<std::int64_t>(dims[i], 1);
-  }
-  return strides;
-}
-
-/// An uninitialized contiguous tensor from torch's allocator.
-Status empty(Place place, std::int32_t dtype, std::span<const std::int64_t> dims, Handle& made) {
-  AtenTensorHandle tensor = nullptr;
-  OPGATE_RETURN_IF_ERROR(
-      taken(torch.aoti_torch_empty_strided(static_cast<std::int64_t>(dims.size()), dims.data(), strides_of(dims).data(),
-                                           dtype, place.type, place.index, &tensor),
-            "allocating a tensor"));
-  made.reset(tensor);
-  return {};
-}
 
 // A call's arguments. The kernel owns what lies on the stack and must take every one, whatever happens.
 
@@ -227,12 +82,6 @@ AttributeValue take_attribute(const Attribute& attribute, StableIValue boxed) {
   return take_text(boxed);
 }
 
-/// Torch's schemas have no default for a list of these, but None.
-bool none_for_default(const Attribute& attribute) {
-  return attribute.list && !attribute.required &&
-         (attribute.kind == Attribute::Kind::boolean || attribute.kind == Attribute::Kind::text);
-}
-
 /// The tensors in the signature's order, those of a variadic input at the end, and the attributes.
 struct Arguments {
   std::vector<Handle> tensors;  ///< null: an optional input that is absent
@@ -269,7 +118,7 @@ const Input& input_at(const Signature& signature, std::size_t index) {
 }
 
 /// Where a call runs: where its first input that is no host memory lies.
-Place place_of(const Signature& signature, const std::vector<Handle>& tensors) {
+Place place_of_call(const Signature& signature, const std::vector<Handle>& tensors) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i] && !input_at(signature, i).host) return place_of(tensors[i].get());
   }
@@ -421,7 +270,7 @@ Status run(const Op& op, Device device, Arguments& arguments, StableIValue* stac
     return status.ok() ? std::move(status)
                        : std::move(status).with_prefix(std::string(Table::domain()) + "::" + signature.name + ": ");
   };
-  const Place place = place_of(signature, arguments.tensors);
+  const Place place = place_of_call(signature, arguments.tensors);
   std::vector<Tensor> views(arguments.tensors.size());
   InputPointers inputs(views.size());
   for (std::size_t i = 0; i < views.size(); ++i) {
@@ -465,94 +314,6 @@ void boxed_call(StableIValue* stack, std::uint64_t, std::uint64_t) {
 template <Device device, std::size_t... indices>
 constexpr std::array<Boxed, sizeof...(indices)> boxed_calls(std::index_sequence<indices...>) {
   return {&boxed_call<device, indices>...};
-}
-
-/// "KNNQuery" is "knn_query".
-std::string snake_case(std::string_view name) {
-  const auto upper = [](char c) { return c >= 'A' && c <= 'Z'; };
-  std::string snake;
-  for (std::size_t i = 0; i < name.size(); ++i) {
-    const bool after_lower = i > 0 && !upper(name[i - 1]) && name[i - 1] != '_';
-    const bool starts_word =
-        i > 0 && upper(name[i - 1]) && i + 1 < name.size() && name[i + 1] >= 'a' && name[i + 1] <= 'z';
-    if (upper(name[i]) && (after_lower || starts_word)) snake += '_';
-    snake += upper(name[i]) ? static_cast<char>(name[i] - 'A' + 'a') : name[i];
-  }
-  return snake;
-}
-
-/// The domain as torch's namespaces are written.
-std::string torch_namespace() {
-  std::string name = Table::domain();
-  for (char& c : name) {
-    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
-  }
-  return name;
-}
-
-std::string literal(std::int64_t value) { return std::to_string(value); }
-std::string literal(bool value) { return value ? "True" : "False"; }
-
-std::string literal(double value) {
-  std::array<char, 32> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), static_cast<float>(value)).ptr;
-  std::string number(text.data(), end);
-  if (number.find_first_not_of("-0123456789") == std::string::npos) number += ".0";
-  return number;
-}
-
-std::string literal(const std::string& value) {
-  std::string text = "\"";
-  for (const char c : value) {
-    if (c == '"' || c == '\\') text += '\\';
-    if (c == '\n')
-      text += "\\n";
-    else
-      text += c;
-  }
-  return text + '"';
-}
-
-template <typename T>
-std::string literal(const std::vector<T>& values) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < values.size(); ++i) text += (i ? ", " : "") + literal(T(values[i]));
-  return text + "]";
-}
-
-std::string declared(const Attribute& attribute) {
-  constexpr std::array<const char*, 5> kinds = {"int", "float", "bool", "str", "str"};
-  std::string text = kinds[static_cast<int>(attribute.kind)];
-  // A size may be a symbol while torch traces.
-  if (attribute.kind == Attribute::Kind::integer && !attribute.list) text = "SymInt";
-  if (none_for_default(attribute)) return text + "[]? " + attribute.name + "=None";
-  text += (attribute.list ? "[] " : " ") + attribute.name;
-  if (attribute.required) return text;
-  return text + "=" + std::visit([](const auto& value) { return literal(value); }, attribute.default_value);
-}
-
-/// "knn_query(Tensor xyz, Tensor offset, Tensor? new_xyz=None, Tensor? new_offset=None, *, SymInt nsample=16) ->
-/// (Tensor, Tensor)"
-std::string schema_of(const Signature& signature) {
-  std::string text = snake_case(signature.name) + "(";
-  for (const Input& input : signature.inputs) {
-    if (text.back() != '(') text += ", ";
-    text += input.variadic ? "Tensor[] " : input.optional ? "Tensor? " : "Tensor ";
-    text += input.name + (input.optional ? "=None" : "");
-  }
-  if (!signature.attributes.empty()) text += signature.inputs.empty() ? "*" : ", *";
-  for (const Attribute& attribute : signature.attributes) text += ", " + declared(attribute);
-  text += ") -> ";
-  if (signature.outputs.size() == 1) return text + "Tensor";
-  text += "(";
-  for (std::size_t i = 0; i < signature.outputs.size(); ++i) text += i ? ", Tensor" : "Tensor";
-  return text + ")";
-}
-
-/// Torch has no tensors of strings.
-bool has_strings(const Signature& signature) {
-  const auto is_text = [](const auto& tensor) { return tensor.type.variable < 0 && tensor.type.dtype == DType::str; };
-  return std::ranges::any_of(signature.inputs, is_text) || std::ranges::any_of(signature.outputs, is_text);
 }
 
 /// What belongs to a namespace; torch forgets it all if it is deleted.
