@@ -14,7 +14,7 @@ inline bool none_for_default(const Attribute& attribute) {
          (attribute.kind == Attribute::Kind::boolean || attribute.kind == Attribute::Kind::text);
 }
 
-/// "KNNQuery" is "knn_query".
+/// "ROIPool" is "roi_pool".
 inline std::string snake_case(std::string_view name) {
   const auto upper = [](char c) { return c >= 'A' && c <= 'Z'; };
   std::string snake;
@@ -78,8 +78,7 @@ inline std::string declared(const Attribute& attribute) {
   return text + "=" + std::visit([](const auto& value) { return literal(value); }, attribute.default_value);
 }
 
-/// "knn_query(Tensor xyz, Tensor offset, Tensor? new_xyz=None, Tensor? new_offset=None, *, SymInt nsample=16) ->
-/// (Tensor, Tensor)"
+/// "roi_pool(Tensor x, Tensor? rois=None, *, SymInt size=16) -> (Tensor, Tensor)"
 inline std::string schema_of(const Signature& signature) {
   std::string text = snake_case(signature.name) + "(";
   for (const Input& input : signature.inputs) {
