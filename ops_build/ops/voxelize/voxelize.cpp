@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <utility>
 #include <vector>
 
+#include "checks.h"
 #include "formula.h"
 
 namespace opgate::ops {
@@ -77,13 +77,7 @@ Status check_grid(const VoxelGrid& grid) {
 struct VoxelizeCpu {
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
     const std::int64_t n = in.size("n"), c = in.size("c");
-    if (c < 3) {
-      return Status::invalid("input 'points': expected f32[n,c] with c >= 3 (x, y, z first), got c = " +
-                             std::to_string(c));
-    }
-    if (n > std::numeric_limits<std::int32_t>::max()) {
-      return Status::invalid("input 'points': expected fewer than 2^31 points, got " + std::to_string(n));
-    }
+    OPGATE_RETURN_IF_ERROR(check_points(in));
     const VoxelGrid grid{in["size"].data<const float>(), in.has("range") ? in["range"].data<const float>() : nullptr};
     OPGATE_RETURN_IF_ERROR(check_grid(grid));
     const auto* const points = in["points"].data<const float>();

@@ -1,0 +1,151 @@
+#include "voxelize.h"
+
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_scan.cuh>
+
+#include "checks.h"
+#include "core/elementwise.cuh"
+#include "formula.h"
+
+namespace opgate::ops {
+namespace {
+
+constexpr int kThreads = 256;
+
+__device__ std::int64_t thread_index() { return static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
+
+/// The voxel of each point.
+__global__ void __launch_bounds__(kThreads) find_keys(std::int64_t n, std::int64_t c, const float* points,
+                                                      VoxelGrid grid, std::uint64_t* keys, std::uint32_t* places) {
+  const std::int64_t i = thread_index();
+  if (i >= n) return;
+  keys[i] = grid.key(points + i * c);
+  places[i] = static_cast<std::uint32_t>(i);
+}
+
+/// The points by voxel; those that are in none come last.
+struct Sorted {
+  std::int64_t n;
+  const std::uint64_t* keys;
+  const std::uint32_t* points;
+
+  __device__ bool in_voxel(std::int64_t i) const { return keys[i] != kNoVoxel; }
+  __device__ bool begins(std::int64_t i) const { return in_voxel(i) && (i == 0 || keys[i - 1] != keys[i]); }
+  __device__ bool is_last(std::int64_t i) const { return in_voxel(i) && (i + 1 == n || !in_voxel(i + 1)); }
+};
+
+__global__ void __launch_bounds__(kThreads) mark_beginnings(Sorted sorted, std::int32_t* begun) {
+  const std::int64_t i = thread_index();
+  if (i < sorted.n) begun[i] = sorted.begins(i) ? 1 : 0;
+}
+
+/// From how many voxels have begun up to each point: where each begins, where the last one ends, how many they are.
+__global__ void __launch_bounds__(kThreads)
+    find_starts(Sorted sorted, const std::int32_t* begun, std::uint32_t* starts, std::int64_t* v) {
+  const std::int64_t i = thread_index();
+  if (i >= sorted.n) return;
+  if (sorted.begins(i)) starts[begun[i] - 1] = static_cast<std::uint32_t>(i);
+  if (sorted.is_last(i)) {
+    starts[begun[i]] = static_cast<std::uint32_t>(i + 1);
+    *v = begun[i];
+  }
+  if (i == 0 && !sorted.in_voxel(0)) *v = 0;
+}
+
+struct Voxels {
+  const std::uint32_t* starts;
+  const std::int64_t* v;
+  float* features;
+  std::int32_t *coords, *counts;
+};
+
+/// A thread for `lanes` columns of a voxel. Points are summed in their order, as on the CPU.
+template <int lanes>
+__global__ void __launch_bounds__(kThreads)
+    write_voxels(Sorted sorted, const float* points, std::int64_t c, Voxels voxels) {
+  using Vector = elementwise::Lanes<float, lanes>;
+  const std::int64_t columns = c / lanes;
+  const std::int64_t voxel = thread_index() / columns, column = thread_index() % columns;
+  if (voxel >= *voxels.v) return;
+  const std::uint32_t begin = voxels.starts[voxel], end = voxels.starts[voxel + 1];
+  double sums[lanes] = {};
+  for (std::uint32_t place = begin; place < end; ++place) {
+    const Vector point = reinterpret_cast<const Vector*>(points)[sorted.points[place] * columns + column];
+#pragma unroll
+    for (int i = 0; i < lanes; ++i) sums[i] += point.values[i];
+  }
+  Vector mean;
+#pragma unroll
+  for (int i = 0; i < lanes; ++i) mean.values[i] = static_cast<float>(sums[i] / (end - begin));
+  reinterpret_cast<Vector*>(voxels.features)[voxel * columns + column] = mean;
+  if (column > 0) return;
+  for (int axis = 0; axis < 3; ++axis) voxels.coords[3 * voxel + axis] = voxel_number(sorted.keys[begin], axis);
+  voxels.counts[voxel] = static_cast<std::int32_t>(end - begin);
+}
+
+/// Runs an algorithm of CUB's, which says how much memory it wants when it is given none.
+template <typename Run>
+Status with_storage(Context& context, Run&& run) {
+  std::size_t bytes = 0;
+  OPGATE_RETURN_IF_ERROR(cuda::status(run(nullptr, bytes), "asking CUB for its memory"));
+  void* const storage = context.scratch<char>(static_cast<std::int64_t>(std::max<std::size_t>(bytes, 1))).data();
+  return cuda::status(run(storage, bytes), "running CUB");
+}
+
+struct VoxelizeCuda {
+  Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
+    OPGATE_RETURN_IF_ERROR(check_points(in));
+    const std::int64_t n = in.size("n"), c = in.size("c");
+    std::int64_t* const v = out.device_size("v");
+    const cudaStream_t stream = stream_of(context);
+    if (n == 0) return cuda::status(cudaMemsetAsync(v, 0, sizeof *v, stream), "writing a size");
+    const auto* const points = in["points"].data<const float>();
+    const VoxelGrid grid{in["size"].data<const float>(), in.has("range") ? in["range"].data<const float>() : nullptr};
+    Sorted sorted{n, nullptr, nullptr};
+    OPGATE_RETURN_IF_ERROR(sort(context, grid, points, c, sorted));
+
+    auto* const begun = context.scratch<std::int32_t>(n).data();
+    auto* const starts = context.scratch<std::uint32_t>(n + 1).data();
+    const unsigned blocks = blocks_for(n, kThreads);
+    mark_beginnings<<<blocks, kThreads, 0, stream>>>(sorted, begun);
+    OPGATE_RETURN_IF_ERROR(launched());
+    OPGATE_RETURN_IF_ERROR(with_storage(context, [&](void* storage, std::size_t& bytes) {
+      return cub::DeviceScan::InclusiveSum(storage, bytes, begun, begun, n, stream);
+    }));
+    find_starts<<<blocks, kThreads, 0, stream>>>(sorted, begun, starts, v);
+    OPGATE_RETURN_IF_ERROR(launched());
+
+    const Voxels voxels{starts, v, out["features"].data<float>(), out["coords"].data<std::int32_t>(),
+                        out["counts"].data<std::int32_t>()};
+    // How many voxels there are only the device knows: threads for as many as there can be.
+    if (c % 4 == 0 && elementwise::aligned(points) && elementwise::aligned(voxels.features)) {
+      write_voxels<4><<<blocks_for(n * (c / 4), kThreads), kThreads, 0, stream>>>(sorted, points, c, voxels);
+    } else {
+      write_voxels<1><<<blocks_for(n * c, kThreads), kThreads, 0, stream>>>(sorted, points, c, voxels);
+    }
+    return launched();
+  }
+
+ private:
+  /// A radix sort is stable: the points of a voxel stay in their order.
+  static Status sort(Context& context, const VoxelGrid& grid, const float* points, std::int64_t c, Sorted& sorted) {
+    const std::int64_t n = sorted.n;
+    const cudaStream_t stream = stream_of(context);
+    auto *const keys = context.scratch<std::uint64_t>(n).data(), *const to_keys =
+                                                                     context.scratch<std::uint64_t>(n).data();
+    auto *const places = context.scratch<std::uint32_t>(n).data(), *const to_places =
+                                                                       context.scratch<std::uint32_t>(n).data();
+    find_keys<<<blocks_for(n, kThreads), kThreads, 0, stream>>>(n, c, points, grid, keys, places);
+    OPGATE_RETURN_IF_ERROR(launched());
+    sorted.keys = to_keys;
+    sorted.points = to_places;
+    return with_storage(context, [&](void* storage, std::size_t& bytes) {
+      return cub::DeviceRadixSort::SortPairs(storage, bytes, keys, to_keys, places, to_places, n, 0, 64, stream);
+    });
+  }
+};
+
+}  // namespace
+}  // namespace opgate::ops
+
+OPGATE_CUDA_KERNEL(Voxelize, opgate::ops::VoxelizeCuda)
