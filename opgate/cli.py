@@ -121,7 +121,7 @@ def verify(
     domain: Domain = None,
 ) -> None:
     """Run every case of every op on every engine, and print the matrix and why a cell can't be run here. Ends with 1
-    when a cell is red."""
+    when a cell is red or none could be run."""
     from ops_build.build import BuildError, built_table
     from ops_build.report import engines_of, verify_and_print
     from ops_build.table import read_table
@@ -179,20 +179,16 @@ def tensorrt(
 ) -> None:
     """Write a model as TensorRT's parser and the plugin library want it: all outputs of the plugins, no inputs left out
     before others, and which values are read on the host."""
-    import onnx
-    from google.protobuf.message import DecodeError
-
-    from ops_build.adapters.tensorrt.model import for_tensorrt
+    from ops_build.adapters.tensorrt.model import rewrite_file
     from ops_build.build import BuildError, built_table
 
     target = output or model.with_name(f"{model.stem}_tensorrt.onnx")
     try:
-        table = [op for op in built_table(_options(folder, domain)) if "cuda" in op.devices]
-        onnx.save(for_tensorrt(onnx.load(model), table), target)
-    except DecodeError:
-        raise _fail(ValueError(f"{model} is no ONNX model")) from None
+        rewritten = rewrite_file(model, target, built_table(_options(folder, domain)))
     except (BuildError, OSError, ValueError) as error:
         raise _fail(error) from None
+    for name, count in rewritten.items():
+        typer.echo(f"{name}: {count} node{'s' if count > 1 else ''}")
     typer.echo(f"wrote {target}")
 
 

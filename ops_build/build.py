@@ -90,7 +90,7 @@ def out_of_tree(folder: Path, output: Path | None = None, domain: str | None = N
 
 def build(options: BuildOptions, log: Log) -> Build:
     """Compiles for every engine whose toolchain is there and says what it leaves out. Raises BuildError."""
-    for tool, package in (("cmake", "cmake"), (shlex.split(os.environ.get("CXX", "g++"))[0], "g++")):
+    for tool, package in (("cmake", "cmake"), (shlex.split(os.environ.get("CXX") or "g++")[0], "g++")):
         if not shutil.which(tool):
             raise BuildError(f"{tool} is not installed. On Debian or Ubuntu: apt-get install {package}")
     left_out: dict[str, str] = {}
@@ -143,9 +143,8 @@ def why_not_built(options: BuildOptions, what: str) -> str:
     """Why the last build with these options has left out an engine, or CUDA."""
     with contextlib.suppress(OSError, ValueError):
         left_out = json.loads((options.output / MANIFEST).read_text()).get("left_out", {})
-        for name in (what, "cuda"):
-            if name in left_out:
-                return f"the build left out {name}: {left_out[name]}"
+        if what in left_out:
+            return f"the build left out {what}: {left_out[what]}"
     return "it was not built: run opgate build"
 
 
@@ -173,13 +172,20 @@ def _build(
     paths = {library.name: options.library(library.name) for library in made}
     for path in paths.values():
         _replace(work / path.name, path)
-    for engine in options.engines:  # what an earlier build has left would not fit these sources
-        for path in options.output.glob(f"lib{options.prefix}_{engine}*.so"):
-            if path not in paths.values():
-                path.unlink()
+    for path in _listed(options) - set(paths.values()):  # what an earlier build has left would not fit these sources
+        path.unlink(missing_ok=True)
     write_manifest(options, work, toolchains, left_out)
     log(f"wrote {', '.join(str(path) for path in paths.values())} and {options.output / MANIFEST}")
     return paths
+
+
+def _listed(options: BuildOptions) -> set[Path]:
+    """The libraries of this domain that the last build has made."""
+    try:
+        entries = json.loads((options.output / MANIFEST).read_text())["libraries"]
+        return {options.output / entry["file"] for entry in entries if entry.get("domain") == options.domain}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return set()
 
 
 def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str, Toolchain], work: Path) -> None:

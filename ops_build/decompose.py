@@ -13,17 +13,19 @@ ONNX Runtime prefers a registered kernel to a function, whatever the overload.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
-from onnx.external_data_helper import uses_external_data
+from onnx.external_data_helper import _get_all_tensors, uses_external_data
 from onnx.parser import ParseError, parse_function
 
-from ops_build.onnx_model import load_decomposition
+from ops_build.onnx_model import load_decomposition, node_attributes
 from ops_build.table import Op
 from ops_build.verify import op_folder
 
@@ -73,8 +75,10 @@ def decompose(model: ModelProto, ops: Iterable[Op], folders: Sequence[Path]) -> 
             made[key] = _function(op, text_of, given)
         functions[op.name, node.overload] = functions.get((op.name, node.overload), 0) + 1
     kept = [f for f in model.functions if (f.domain, f.name, f.overload) not in made]
+    for function in kept:
+        _refuse_overloads_in(function, made)
     del model.functions[:]
-    model.functions.extend([*kept, *made.values()])
+    model.functions.extend([*made.values(), *kept])  # a function stands before those that call it
     _complete(model, made.values())
     return Decomposed(functions, tuple(name for (_, name), text_of in loaded.items() if text_of is None))
 
@@ -87,6 +91,16 @@ def _nodes(model: ModelProto) -> Iterator[NodeProto]:
             for attribute in node.attribute:
                 bodies.extend([attribute.g] if attribute.HasField("g") else attribute.graphs)
             yield node
+
+
+def _refuse_overloads_in(function: FunctionProto, made: Collection[tuple[str, str, str]]) -> None:
+    """ONNX Runtime 1.31 doesn't find an overload that is called from within another function."""
+    for node in function.node:
+        if node.overload and (node.domain, node.op_type, node.overload) in made:
+            raise DecompositionError(
+                f"function {function.name} calls {node.op_type} with optional inputs, which ONNX Runtime doesn't find "
+                "from within a function: use onnx.inliner.inline_local_functions before the ops are put in"
+            )
 
 
 def _given_inputs(op: Op, node: NodeProto) -> list[bool]:
@@ -135,6 +149,13 @@ def _function(op: Op, text_of: Callable[[frozenset[str]], str], given: Sequence[
     ]:
         if got != expected:
             raise DecompositionError(f"{where}: expected the {what} {expected}, got {got}")
+    defaults = {a.name: helper.get_attribute_value(a) for a in function.attribute_proto}
+    wanted = {a.name: a.default for a in op.attributes if not a.required and a.default != []}
+    stated = _single_precision(node_attributes(op, wanted))
+    for name, value in defaults.items():
+        default = value.decode() if isinstance(value, bytes) else value
+        if name in stated and _single_precision({name: default})[name] != stated[name]:
+            raise DecompositionError(f"{where}: expected the default {stated[name]} of '{name}', got {default}")
     if len(function.output) != len(op.outputs):
         raise DecompositionError(f"{where}: expected {len(op.outputs)} outputs, got {len(function.output)}")
     # An input that is left out in the middle has a place, which no node of the function reads.
@@ -143,6 +164,15 @@ def _function(op: Op, text_of: Callable[[frozenset[str]], str], given: Sequence[
     function.overload = _overload(op, given)
     function.doc_string = op.doc
     return function
+
+
+def _single_precision(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Floats as an ONNX attribute holds them."""
+
+    def narrow(value: Any) -> Any:
+        return float(np.float32(value)) if isinstance(value, float) else value
+
+    return {n: [narrow(v) for v in value] if isinstance(value, list) else narrow(value) for n, value in values.items()}
 
 
 def _complete(model: ModelProto, made: Iterable[FunctionProto]) -> None:
@@ -163,17 +193,22 @@ def _complete(model: ModelProto, made: Iterable[FunctionProto]) -> None:
     model.opset_import.extend(helper.make_opsetid(domain, versions[domain]) for domain in sorted(missing))
 
 
+def check_weights_stay_beside(model: ModelProto, source: Path, target: Path) -> None:
+    """Raises DecompositionError where `source` has weights in files of their own and `target` is elsewhere."""
+    beside = any(uses_external_data(tensor) for tensor in _get_all_tensors(model))
+    if beside and source.resolve().parent != target.resolve().parent:
+        raise DecompositionError(
+            f"{source} has weights in files beside it: expected an output in the same folder, got {target}"
+        )
+
+
 def decompose_file(source: Path, target: Path, ops: Iterable[Op], folders: Sequence[Path]) -> Decomposed:
     """`decompose` for a file. Weights in files of their own stay there. Raises DecompositionError and OSError."""
     try:
         model = onnx.load(source, load_external_data=False)
     except DecodeError:
         raise DecompositionError(f"{source} is no ONNX model") from None
-    beside = any(uses_external_data(tensor) for tensor in model.graph.initializer)
-    if beside and source.resolve().parent != target.resolve().parent:
-        raise DecompositionError(
-            f"{source} has weights in files beside it: expected an output in the same folder, got {target}"
-        )
+    check_weights_stay_beside(model, source, target)
     ops = list(ops)
     decomposed = decompose(model, ops, folders)
     if not decomposed.functions and not decomposed.left:

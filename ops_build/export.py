@@ -102,7 +102,7 @@ def register_symbolics(ops: Iterable[Op], opset: int = LEGACY_OPSET) -> None:
 def _symbolic(op: Op) -> Callable[..., Any]:
     def symbolic(graph: Any, *args: Any) -> Any:
         inputs = list(args[: len(op.inputs)])
-        if op.inputs[-1].variadic:
+        if op.inputs and op.inputs[-1].variadic:
             inputs[-1:] = symbolic_helper._unpack_list(inputs[-1])
         while inputs and symbolic_helper._is_none(inputs[-1]):
             inputs.pop()

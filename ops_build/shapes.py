@@ -55,6 +55,8 @@ def evaluate(expr: Expr, sizes: Mapping[str, Size], operators: Operators = OPERA
     left, right = (evaluate(operand, sizes, operators) for operand in expr[1:])
     if left is None or right is None or isinstance(left, str) or isinstance(right, str):
         return None
+    if expr[0] in ("/", "%", "ceildiv") and isinstance(right, int) and right == 0:
+        raise ShapeError("a size is divided by zero")
     return operators[expr[0]](left, right)
 
 
@@ -110,6 +112,9 @@ def _merged_dims(tensor: str, bound: tuple[Size, ...] | None, dims: tuple[Size, 
 
 def output_shapes(op: Op, bound: Bound) -> list[tuple[Size, ...] | None]:
     """The outputs' shapes: None for a size that only the kernel knows, or for a shape of unknown rank."""
+    for name, size in bound.sizes.items():
+        if isinstance(size, int) and size < 0 and _is_size(op, name):
+            raise ShapeError(f"'{name}' is a size: expected a number from 0, got {size}")
     shapes: list[tuple[Size, ...] | None] = []
     for output in op.outputs:
         dims: list[Size] = []
@@ -120,5 +125,18 @@ def output_shapes(op: Op, bound: Bound) -> list[tuple[Size, ...] | None]:
                 dims.extend(bound.ellipsis or ())
             else:
                 dims.append(None if dim["kind"] == "bounded" else evaluate(dim["expr"], bound.sizes))
+                if isinstance(dims[-1], int) and dims[-1] < 0:
+                    raise ShapeError(f"output '{output.name}': a dim is {dims[-1]} for these inputs")
         shapes.append(tuple(dims) if known else None)
     return shapes
+
+
+def _is_size(op: Op, name: str) -> bool:
+    """Whether the name stands in some tensor's dims: other integer attributes may be negative."""
+
+    def stands_in(expr: Expr) -> bool:
+        return expr == name or (isinstance(expr, list) and any(stands_in(operand) for operand in expr[1:]))
+
+    dims = [dim for tensor in op.inputs for dim in tensor.dims]
+    dims += [dim for tensor in op.outputs for dim in tensor.dims]
+    return any(stands_in(dim[key]) for dim in dims for key in ("name", "expr", "bound", "default") if key in dim)

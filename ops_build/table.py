@@ -160,9 +160,13 @@ def _op(domain: str, entry: Mapping[str, Any]) -> Op:
         devices=tuple(entry["devices"]),
         type_variables={variable["name"]: tuple(variable["dtypes"]) for variable in entry["type_variables"]},
         inputs=tuple(Input(**tensor) for tensor in entry["inputs"]),
-        attributes=tuple(
-            Attribute(**{**attribute, "choices": tuple(attribute.get("choices", ()))})
-            for attribute in entry["attributes"]
-        ),
+        attributes=tuple(_attribute(attribute) for attribute in entry["attributes"]),
         outputs=tuple(Output(**tensor) for tensor in entry["outputs"]),
     )
+
+
+def _attribute(entry: Mapping[str, Any]) -> Attribute:
+    default = entry.get("default")
+    if entry["kind"] == "float" and default is not None:  # JSON knows one kind of number: 0 is 0.0
+        default = [float(value) for value in default] if entry["list"] else float(default)
+    return Attribute(**{**entry, "choices": tuple(entry.get("choices", ())), "default": default})

@@ -61,6 +61,8 @@ def find_cuda(architectures: str) -> Cuda:
     if not architectures:
         raise LeftOut("it was not asked for")
     said = os.environ.get("CUDACXX"), os.environ.get("CUDA_HOME")
+    if said[0] and not shutil.which(said[0]):
+        raise LeftOut(f"CUDACXX is {said[0]}: there is no such program")
     places = (said[0], said[1] and f"{said[1]}/bin/nvcc", "nvcc", "/usr/local/cuda/bin/nvcc")
     nvcc = next((found for place in places if place and (found := shutil.which(place))), None)
     if nvcc is None:

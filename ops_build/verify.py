@@ -163,8 +163,11 @@ def difference(actual: Array, expected: Array, tolerance: tuple[float, float]) -
         return f"expected dtype {expected.dtype}, got {actual.dtype}"
     rtol, atol = tolerance
     a, e = actual.astype(np.float64), expected.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        close = np.isclose(a, e, rtol=rtol, atol=atol, equal_nan=True)
+    if expected.dtype.kind in "iub" and rtol == atol == 0:  # a double doesn't hold every i64
+        close = actual == expected
+    else:
+        with np.errstate(invalid="ignore"):
+            close = np.isclose(a, e, rtol=rtol, atol=atol, equal_nan=True)
     if close.all():
         return None
     places = np.argwhere(~close)

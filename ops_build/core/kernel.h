@@ -116,7 +116,7 @@ class Outputs {
   /// Binds a size that only the kernel knows (`v<=n` in the signature) and makes the outputs that waited for it.
   Status bind(std::string_view size, std::int64_t value);
 
-  /// Where a kernel on a device writes such a size, in the device's memory.
+  /// Where a kernel on a device writes such a size, in the device's memory; for empty inputs too.
   std::int64_t* device_size(std::string_view size) const;
 
   /// Makes the outputs whose dims are known, on a device all.

@@ -134,6 +134,7 @@ Status out_of_bound(std::string_view size, std::int64_t value, std::int64_t boun
 }  // namespace
 
 Status Outputs::bind(std::string_view size, std::int64_t value) {
+  if (device_ != Device::cpu) return Status::internal("on a device a kernel writes a size to device_size()");
   for (std::size_t s = 0; s < signature_.slots.size(); ++s) {
     if (signature_.slots[s].kind != Slot::Kind::kernel || signature_.slots[s].name != size) continue;
     std::int64_t bound = 0;

@@ -226,15 +226,22 @@ def test_tensorrts_headers_are_found_or_missed_with_a_reason(tmp_path: Path, mon
     cuda = Cuda(tmp_path / "nvcc", "13.0", "90")
     monkeypatch.delenv("OPGATE_TENSORRT_INCLUDE", raising=False)
     monkeypatch.setattr(tensorrt_toolchain, "_system_folders", lambda: iter(()))
-    with pytest.raises(LeftOut, match=r"NvInferRuntime\.h was not found\. git clone .*OPGATE_TENSORRT_INCLUDE"):
+    with pytest.raises(
+        LeftOut, match=r"NvInferRuntime\.h, of 10 or later, was not found\. git clone .*OPGATE_TENSORRT_INCLUDE"
+    ):
         tensorrt_toolchain.find(tmp_path, cuda, silent)
     clone = tmp_path / "TensorRT" / "include"
     clone.mkdir(parents=True)
-    (clone / tensorrt_toolchain.HEADER).write_text("")
+    (clone / tensorrt_toolchain.HEADER).write_text("class IPluginV2 {};")
+    with pytest.raises(LeftOut, match="was not found"):
+        tensorrt_toolchain.find(tmp_path, cuda, silent)
+    (clone / tensorrt_toolchain.HEADER).write_text(tensorrt_toolchain.NEEDED)
     found = tensorrt_toolchain.find(tmp_path, cuda, silent)
     assert found.definitions == {"OPGATE_TENSORRT_INCLUDE": str(clone)} and "a clone" in found.origin
     monkeypatch.setenv("OPGATE_TENSORRT_INCLUDE", str(tmp_path / "nowhere"))
-    with pytest.raises(LeftOut, match=r"OPGATE_TENSORRT_INCLUDE is .*nowhere: no NvInferRuntime\.h there"):
+    with pytest.raises(
+        LeftOut, match=r"OPGATE_TENSORRT_INCLUDE is .*nowhere: no NvInferRuntime\.h of TensorRT 10 or later there"
+    ):
         tensorrt_toolchain.find(tmp_path, cuda, silent)
 
 

@@ -9,11 +9,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnx.defs import OpSchema
 
 from ops_build.build import PROJECT, SOURCE
 from ops_build.onnx_model import ELEMENT_TYPES, load_op_modules, numpy_types, one_node_model, run_reference
 from ops_build.schema import register, schema
-from ops_build.table import Op, read_table
+from ops_build.shapes import Given, ShapeError, bind, output_shapes
+from ops_build.table import Op, parse_signature, read_table
 from ops_build.verify import op_folder
 
 
@@ -121,3 +123,25 @@ def test_schemas_say_what_the_signature_says(op_named: Callable[[str], Op]) -> N
         "FormalParameterOption.Single", *["FormalParameterOption.Optional"] * 3,
     ]  # fmt: skip
     assert np.isclose(helper.get_attribute_value(schema(op_named("LeakyRelu")).attributes["alpha"].default_value), 0.01)
+
+
+def test_floats_with_whole_defaults_stay_floats(library: Path) -> None:
+    """A default of 0 is no integer: onnx.checker must take the node with its floats stated."""
+    for op in read_table(library):
+        for attribute in op.attributes:
+            if attribute.kind == "float" and not attribute.required:
+                values = attribute.default if attribute.list else [attribute.default]
+                assert all(isinstance(value, float) for value in values), (op.name, attribute.name)
+                made = schema(op).attributes[attribute.name]
+                assert made.type == (OpSchema.AttrType.FLOATS if attribute.list else OpSchema.AttrType.FLOAT)
+
+
+def test_shapes_that_cant_be_are_said_so(library: Path) -> None:
+    op = parse_signature(library, "DivSize(x: f32[n]; k: int, j: int=1) -> (y: f32[n/k], z: f32[n-j])")
+    for integers, message in (
+        ({"k": 0, "j": 1}, "divided by zero"),
+        ({"k": 1, "j": 10}, "output 'z': a dim is -6"),
+        ({"k": -2, "j": 1}, "'k' is a size: expected a number from 0, got -2"),
+    ):
+        with pytest.raises(ShapeError, match=message):
+            output_shapes(op, bind(op, [Given([4])], integers))

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
-from ops_build.adapters.tensorrt.model import for_tensorrt
+from ops_build.adapters.tensorrt.model import for_tensorrt, rewrite_file
 from ops_build.build import SOURCE, Build
 from ops_build.case import Case
 from ops_build.onnx_model import load_op_modules, numpy_types, one_node_model
@@ -207,3 +208,42 @@ def test_a_rewritten_model_is_as_the_parser_wants_it(fixture_built: Build) -> No
         one_node_model(ops["KeepPositive"], Case("", {"x": np.ones(3, F)}), {"T": "f32"}).model, ops.values()
     )
     assert list(model.graph.node[0].output) == ["values", "places", "KeepPositive_v"]
+
+
+def local_function(node: onnx.NodeProto) -> onnx.ModelProto:
+    """A model whose only node is a local function around `node`, of two inputs x and w."""
+    opsets = [helper.make_opsetid(domain, version) for domain, version in (("", 18), ("opgate", 1), ("local", 1))]
+    body = helper.make_function("local", "F", ["x", "w"], ["y"], [node], opsets[:2])
+    call = helper.make_node("F", ["x", "w"], ["z"], domain="local")
+    tensors = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [2, 4]), ("w", [4]), ("z", [2, 4]))
+    ]
+    graph = helper.make_graph([call], "g", tensors[:2], tensors[2:])
+    return helper.make_model(graph, functions=[body], opset_imports=opsets, ir_version=10)
+
+
+def test_nodes_in_functions_are_rewritten_once(library: Path, tmp_path: Path) -> None:
+    ops = read_table(library)
+    model = local_function(helper.make_node("RMSNorm", ["x", "w"], ["y"], domain="opgate"))
+    once = for_tensorrt(model, ops)
+    (node,) = once.functions[0].node
+    assert len(node.output) == 2 and "opgate_inputs" in [attribute.name for attribute in node.attribute]
+    assert for_tensorrt(once, ops) == once
+
+
+def test_a_file_without_anything_to_rewrite_is_refused(built: Build, tmp_path: Path) -> None:
+    ops = read_table(built.libraries["onnxruntime_cuda"]) if "onnxruntime_cuda" in built.libraries else []
+    if not ops:
+        pytest.skip("CUDA was left out")
+    source, target = tmp_path / "model.onnx", tmp_path / "out.onnx"
+    onnx.save(local_function(helper.make_node("Add", ["x", "w"], ["y"])), source)
+    with pytest.raises(ValueError, match="there is nothing to rewrite"):
+        rewrite_file(source, target, ops)
+    onnx.save(local_function(helper.make_node("DecodeImage", ["x"], ["y"], domain="opgate")), source)
+    with pytest.raises(ValueError, match="DecodeImage, which has no CUDA kernel"):
+        rewrite_file(source, target, ops)
+    onnx.save(local_function(helper.make_node("RMSNorm", ["x", "w"], ["y"], domain="opgate")), source)
+    assert rewrite_file(source, target, ops) == {"RMSNorm": 1}
+    source.write_bytes(b"no model")
+    with pytest.raises(ValueError, match="is no ONNX model"):
+        rewrite_file(source, target, ops)

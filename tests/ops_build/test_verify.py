@@ -107,3 +107,9 @@ def test_strings_are_compared() -> None:
     a = np.array(["a", "b"], object)
     assert difference(a, a.copy(), (0, 0)) is None
     assert difference(a, np.array(["a", "c"], object), (0, 0)) == "1 strings differ, first at 1"
+
+
+def test_integers_are_compared_exactly() -> None:
+    a = np.array([2**53, 2**53 + 1], np.int64)
+    assert difference(a, a.copy(), (0, 0)) is None
+    assert difference(a, a - [0, 1], (0, 0))

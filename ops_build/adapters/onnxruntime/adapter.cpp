@@ -348,7 +348,7 @@ struct InputSlot {
   Dims dims;
 };
 
-Status read_input(const OrtValue* value, InputSlot& slot, std::deque<InputTexts>& texts) {
+Status read_input(const OrtValue* value, Device device, InputSlot& slot, std::deque<InputTexts>& texts) {
   OrtTensorTypeAndShapeInfo* made = nullptr;
   OPGATE_RETURN_IF_ERROR(taken(api->GetTensorTypeAndShape(value, &made)));
   const ShapeInfo info(made);
@@ -372,7 +372,7 @@ Status read_input(const OrtValue* value, InputSlot& slot, std::deque<InputTexts>
     // The API has no accessor for constant data; nothing is written through this pointer.
     OPGATE_RETURN_IF_ERROR(taken(api->GetTensorMutableData(const_cast<OrtValue*>(value), &data)));
   }
-  slot.tensor = Tensor(data, *dtype, slot.dims);
+  slot.tensor = Tensor(data, *dtype, slot.dims, device);
   return {};
 }
 
@@ -392,7 +392,8 @@ struct Kernel {
       const OrtValue* value = nullptr;
       OPGATE_RETURN_IF_ERROR(taken(api->KernelContext_GetInput(context, i, &value)));
       if (!value) continue;
-      OPGATE_RETURN_IF_ERROR(read_input(value, slots[i], texts));
+      const Input& declared = op->signature.inputs[std::min(i, op->signature.inputs.size() - 1)];
+      OPGATE_RETURN_IF_ERROR(read_input(value, declared.host ? Device::cpu : device, slots[i], texts));
       inputs[i] = &slots[i].tensor;
     }
 #ifdef OPGATE_WITH_CUDA

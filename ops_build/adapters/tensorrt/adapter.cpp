@@ -78,8 +78,12 @@ class TrtEngine final : public Engine {
     }
   }
 
-  Status allocate_output(std::size_t index, DType, std::span<const std::int64_t>, void** data) override {
-    *data = call_.outputs[index] ? call_.outputs[index] : &nothing_;  // an empty tensor may have no memory
+  Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
+    *data = call_.outputs[index];
+    if (*data) return {};
+    std::size_t bytes = size_of(dtype);  // nobody wants it, or it is empty
+    for (const std::int64_t size : dims) bytes *= static_cast<std::size_t>(size);
+    *data = bytes ? scratch(bytes) : &nothing_;
     return {};
   }
 

@@ -88,7 +88,7 @@ bool supported(nvinfer1::IPluginV3OneBuild& build, const Layer& layer) {
 }  // namespace
 
 Status Plugins::open(const char* library) {
-  void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  void* handle = dlopen(*library ? library : nullptr, RTLD_NOW | RTLD_LOCAL);
   if (!handle) return Status::invalid(dlerror());
   const auto set_finder = reinterpret_cast<void (*)(nvinfer1::ILoggerFinder*)>(dlsym(handle, "setLoggerFinder"));
   const auto get =

@@ -13,6 +13,7 @@ namespace opgate::tensorrt {
 /// A plugin library that is open until the process ends.
 class Plugins {
  public:
+  /// "" is the program itself.
   Status open(const char* library);
 
   /// What invoke() does, but through the op's plugin: made, attached, asked for its formats and shapes, enqueued.

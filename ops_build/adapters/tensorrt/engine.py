@@ -29,12 +29,12 @@ def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
 
 
 class PluginEngine(KernelsEngine):
-    """The plugins of a library in the host program."""
+    """The plugins of a library, or those that the host program itself holds, in the host program."""
 
     name = "tensorrt"
 
-    def __init__(self, runner: Path, library: Path, environment: Mapping[str, str] | None = None) -> None:
-        super().__init__(runner, ["--plugins", str(library.resolve())], environment)
+    def __init__(self, runner: Path, library: Path | None, environment: Mapping[str, str] | None = None) -> None:
+        super().__init__(runner, ["--plugins", str(library.resolve()) if library else ""], environment)
 
     def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
         for name in op.tensor_types:

@@ -7,14 +7,17 @@ layer exactly the outputs that the plugin has, and takes values that are read on
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 import onnx
-from onnx import AttributeProto, GraphProto, NodeProto, helper
+from google.protobuf.message import DecodeError
+from onnx import FunctionProto, GraphProto, NodeProto, helper
 
+from ops_build.decompose import check_weights_stay_beside
 from ops_build.onnx_model import node_attributes
 from ops_build.table import Op
 
-GIVEN_INPUTS = "opgate_inputs"  # adapters/tensorrt/adapter.cpp
+GIVEN_INPUTS = "opgate_inputs"  # fields.h
 SHAPE_INPUTS = "tensorrt_plugin_shape_input_indices"  # the parser's own
 
 
@@ -23,7 +26,8 @@ def for_tensorrt(model: onnx.ModelProto, ops: Iterable[Op]) -> onnx.ModelProto:
 
     Each of their nodes gets every output that its plugin has (optional ones, and the counts of sizes that only the
     kernel knows), loses the names of inputs left out, says which inputs it has and which are read on the host, and
-    states its defaults. Functions that stand in for these ops go: the plugin takes their place.
+    states its defaults. Functions that stand in for these ops go: the plugin takes their place. A node that has been
+    rewritten before stays as it is.
     """
     by_name = {(op.domain, op.name): op for op in ops}
     made = onnx.ModelProto()
@@ -31,24 +35,58 @@ def for_tensorrt(model: onnx.ModelProto, ops: Iterable[Op]) -> onnx.ModelProto:
     functions = [f for f in made.functions if (f.domain, f.name) not in by_name]
     del made.functions[:]
     made.functions.extend(functions)
-    used = {name for graph in _graphs(made.graph) for node in graph.node for name in (*node.input, *node.output)}
-    for graph in _graphs(made.graph):
-        nodes = list(graph.node)
-        del graph.node[:]
+    bodies = list(_bodies([made.graph, *made.functions]))
+    used = {name for body in bodies for node in body.node for name in (*node.input, *node.output)}
+    for body in bodies:
+        nodes = list(body.node)
+        del body.node[:]
         for node in nodes:
-            if op := by_name.get((node.domain, node.op_type)):
-                graph.node.extend(_flattened_host_inputs(node, op, used))
+            op = by_name.get((node.domain, node.op_type))
+            if op and not any(attribute.name == GIVEN_INPUTS for attribute in node.attribute):
+                body.node.extend(_flattened_host_inputs(node, op, used))
                 _rewrite(node, op, used)
-            graph.node.append(node)
+            body.node.append(node)
     return made
 
 
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield from _graphs(attribute.g)
+def rewrite_file(source: Path, target: Path, ops: Iterable[Op]) -> dict[str, int]:
+    """`for_tensorrt` for a file; how many nodes of each op it has. Weights in files of their own stay there. Raises
+    ValueError where there is nothing to rewrite or an op has no plugin, and OSError."""
+    try:
+        model = onnx.load(source, load_external_data=False)
+    except DecodeError:
+        raise ValueError(f"{source} is no ONNX model") from None
+    check_weights_stay_beside(model, source, target)
+    known = {(op.domain, op.name): op for op in ops}
+    found: dict[str, int] = {}
+    for node in nodes_of(model):
+        if op := known.get((node.domain, node.op_type)):
+            if "cuda" not in op.devices:
+                raise ValueError(
+                    f"{source} has a node of {op.name}, which has no CUDA kernel in this build and so no plugin: "
+                    "opgate ops says which have"
+                )
+            found[op.name] = found.get(op.name, 0) + 1
+    if not found:
+        domains = ", ".join(sorted({op.domain for op in known.values()}))
+        raise ValueError(f"{source} has no node of the ops of {domains}: there is nothing to rewrite")
+    onnx.save(for_tensorrt(model, known.values()), target)
+    return found
+
+
+def nodes_of(model: onnx.ModelProto) -> Iterator[NodeProto]:
+    """All nodes: of the graph, of the functions, and of the graphs within nodes."""
+    for body in _bodies([model.graph, *model.functions]):
+        yield from body.node
+
+
+def _bodies(bodies: list[GraphProto | FunctionProto]) -> Iterator[GraphProto | FunctionProto]:
+    while bodies:
+        body = bodies.pop()
+        for node in body.node:
+            for attribute in node.attribute:
+                bodies.extend([attribute.g] if attribute.HasField("g") else attribute.graphs)
+        yield body
 
 
 def _flattened_host_inputs(node: NodeProto, op: Op, used: set[str]) -> Iterator[NodeProto]:

@@ -9,6 +9,8 @@ from pathlib import Path
 from ops_build.toolchain import Cuda, LeftOut, Library, Log, Toolchain
 
 HEADER = "NvInferRuntime.h"
+#: What an older one lacks.
+NEEDED = "class IPluginV3OneRuntime"
 REPOSITORY = "https://github.com/NVIDIA/TensorRT"
 
 
@@ -26,17 +28,22 @@ def find(cache: Path, cuda: Cuda | None, log: Log) -> Toolchain:
 def _headers(cache: Path) -> tuple[Path, str]:
     if said := os.environ.get("OPGATE_TENSORRT_INCLUDE"):
         for folder in (Path(said), Path(said) / "include"):
-            if (folder / HEADER).is_file():
+            if _serves(folder):
                 return folder, "from OPGATE_TENSORRT_INCLUDE"
-        raise LeftOut(f"OPGATE_TENSORRT_INCLUDE is {said}: no {HEADER} there")
+        raise LeftOut(f"OPGATE_TENSORRT_INCLUDE is {said}: no {HEADER} of TensorRT 10 or later there")
     clone = cache / "TensorRT"
     for folder, origin in (*_system_folders(), (clone / "include", "from a clone of NVIDIA/TensorRT")):
-        if (folder / HEADER).is_file():
+        if _serves(folder):
             return folder, origin
     raise LeftOut(
-        f"TensorRT's {HEADER} was not found. git clone --depth 1 {REPOSITORY} {clone}, install libnvinfer-headers-dev, "
-        "or set OPGATE_TENSORRT_INCLUDE to the include folder of a TensorRT"
+        f"TensorRT's {HEADER}, of 10 or later, was not found. git clone --depth 1 {REPOSITORY} {clone}, install "
+        "libnvinfer-headers-dev, or set OPGATE_TENSORRT_INCLUDE to the include folder of a TensorRT"
     )
+
+
+def _serves(folder: Path) -> bool:
+    header = folder / HEADER
+    return header.is_file() and NEEDED in header.read_text(errors="replace")
 
 
 def _system_folders() -> Iterator[tuple[Path, str]]:

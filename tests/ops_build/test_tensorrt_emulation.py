@@ -1,0 +1,38 @@
+"""TensorRT's plugins, made, attached, asked and enqueued as TensorRT does, with the kernels emulated on the CPU: every
+case of every op under the sanitizers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ops_build.adapters.tensorrt.engine import PluginEngine
+from ops_build.adapters.tensorrt.toolchain import find
+from ops_build.build import PROJECT, SOURCE
+from ops_build.toolchain import Cuda, LeftOut
+from ops_build.verify import verify
+from tests.conftest import silent
+from tests.ops_build.cuda_emulation.build import build
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    anything = Cuda(Path("nvcc"), "", "")  # the kernels are compiled by g++
+    try:
+        headers = find(PROJECT / "build" / "toolchain", anything, silent).definitions["OPGATE_TENSORRT_INCLUDE"]
+    except LeftOut as reason:
+        pytest.skip(str(reason))
+    return build(PROJECT / "build" / "tensorrt_emulation", tensorrt=headers)
+
+
+def test_every_case_of_every_op(program: Path) -> None:
+    engine = PluginEngine(program, None, os.environ | {"EMULATION_SEED": "3"})
+    cells = verify(engine.ops(), [SOURCE / "ops"], [engine])
+    engine.close()
+    failures = [f"{cell.op} {cell.types}: {failure}" for cell in cells for failure in cell.failures]
+    assert not failures, "\n".join(failures[:20])
+    assert sum(cell.passed for cell in cells) > 100
+    skipped = {(cell.types, cell.skipped) for cell in cells if cell.skipped}
+    assert skipped == {("f64", "TensorRT has no tensors of f64")}
