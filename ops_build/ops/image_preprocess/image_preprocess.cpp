@@ -2,6 +2,7 @@
 
 #include "codecs/decoder.h"
 #include "letterbox.h"
+#include "ops/resize_normalize/checks.h"
 #include "resampler.h"
 
 namespace opgate::ops {

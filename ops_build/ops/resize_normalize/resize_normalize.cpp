@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "checks.h"
 #include "core/elementwise.h"
 #include "rows.h"
 
@@ -65,21 +66,13 @@ struct ResizeNormalizeCpu {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     Normalization normalization;
     OPGATE_RETURN_IF_ERROR(read_normalization(attributes, normalization));
-    const std::int64_t height = attributes.integer("height"), width = attributes.integer("width");
-    for (const char* name : {"height", "width"}) {
-      if (const std::int64_t side = attributes.integer(name); side > kMaxSide) {
-        return Status::invalid("attribute '" + std::string(name) + "': expected at most " + std::to_string(kMaxSide) +
-                               ", got " + std::to_string(side));
-      }
-    }
+    OPGATE_RETURN_IF_ERROR(check_sides(attributes));
     const Tensor& image = in["image"];
     if (out["tensor"].size() == 0) return {};
-    if (image.size() == 0 || std::max(image.dim(1), image.dim(2)) > kMaxSide) {
-      return Status::invalid("input 'image': expected sides of 1.." + std::to_string(kMaxSide) + ", got " +
-                             dims_text(image.dims()));
-    }
+    OPGATE_RETURN_IF_ERROR(check_pictures(image));
     const auto from_width = static_cast<int>(image.dim(2)), from_height = static_cast<int>(image.dim(1));
-    const auto to_width = static_cast<int>(width), to_height = static_cast<int>(height);
+    const auto to_width = static_cast<int>(attributes.integer("width"));
+    const auto to_height = static_cast<int>(attributes.integer("height"));
     if (attributes.text("interpolation") == "nearest") {
       resize(context, image, NearestRows(from_width, from_height, to_width, to_height, normalization), out["tensor"]);
     } else {
@@ -89,8 +82,6 @@ struct ResizeNormalizeCpu {
   }
 
  private:
-  static constexpr std::int64_t kMaxSide = 1 << 24;
-
   /// All rows of all pictures, over the engine's threads.
   template <typename Rows>
   static void resize(Context& context, const Tensor& image, const Rows& rows, const Tensor& tensor) {

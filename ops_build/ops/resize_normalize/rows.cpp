@@ -1,28 +1,10 @@
 #include "rows.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
 namespace opgate::ops {
-
-Status read_normalization(const Attributes& attributes, Normalization& normalization) {
-  const std::vector<double>& mean = attributes.numbers("mean");
-  const std::vector<double>& deviation = attributes.numbers("std");
-  for (int k = 0; k < 3; ++k) {
-    if (!std::isfinite(mean[k])) {
-      return Status::invalid("attribute 'mean': expected finite numbers, got " + std::to_string(mean[k]));
-    }
-    if (!std::isfinite(deviation[k]) || deviation[k] == 0) {
-      return Status::invalid("attribute 'std': expected finite numbers other than 0, got " +
-                             std::to_string(deviation[k]));
-    }
-    normalization.scale[k] = static_cast<float>(1 / (255 * deviation[k]));
-    normalization.bias[k] = static_cast<float>(-mean[k] / deviation[k]);
-  }
-  return {};
-}
 
 std::vector<Tap> bilinear_taps(int from, int to) {
   std::vector<Tap> taps(static_cast<std::size_t>(to));

@@ -5,14 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/kernel.h"
 #include "formula.h"
 
 namespace opgate::ops {
-
-/// From the attributes `mean` and `std`, three numbers each. Fails, naming the attribute, on ones that aren't finite
-/// and on a std of 0.
-Status read_normalization(const Attributes& attributes, Normalization& normalization);
 
 /// The taps of all places of `to`; both sides at least 1.
 std::vector<Tap> bilinear_taps(int from, int to);
