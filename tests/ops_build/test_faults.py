@@ -41,7 +41,7 @@ FAULTS = [
           "by_class[static_cast<std::size_t>(label)]", "by_class[0]"),
     Fault("suppressed at the threshold itself", "DetectionPostprocess",
           "ops/detection_postprocess/detection_postprocess.cpp", "iou(boxes_[i], box) > threshold", "iou(boxes_[i], box) >= threshold"),
-    Fault("the letterbox not undone", "DetectionPostprocess", "ops/detection_postprocess/detection_postprocess.cpp",
+    Fault("the letterbox not undone", "DetectionPostprocess", "ops/detection_postprocess/formula.h",
           "(value - geometry[2 + axis]) * geometry[axis]", "value * geometry[axis]"),
     Fault("a derivative without its second term", "MishBackward", "ops/mish/formula.h", "C(4) * x * (e + C(1))", "C(4) * (e + C(1))"),
     Fault("the sum not rounded before it is normalized", "RMSNorm", "ops/rms_norm/rms_norm.cpp",

@@ -1,63 +1,17 @@
 #include "detection_postprocess.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
+#include <vector>
+
+#include "checks.h"
+#include "formula.h"
 
 namespace opgate::ops {
 namespace {
 
-struct Settings {
-  float score_threshold;
-  double iou_threshold;
-  std::int64_t max_detections;
-  bool corners;  ///< boxes come as x1 y1 x2 y2
-};
-
-struct Box {
-  double x1, y1, x2, y2, area;
-};
-
-/// An anchor and a class whose probability passed, as one number: the best is the smallest. In the upper half the
-/// score, descending; in the lower anchor * classes + class, ascending.
-using Candidate = std::uint64_t;
-
-Candidate candidate(float score, std::uint32_t place) {
-  // Adding 0 makes -0 equal to 0. Of two floats the greater has the greater key.
-  const auto bits = std::bit_cast<std::uint32_t>(score + 0.0f);
-  const std::uint32_t key = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-  return static_cast<Candidate>(~key) << 32 | place;
-}
-
-std::uint32_t place_of(Candidate candidate) { return static_cast<std::uint32_t>(candidate); }
-
-/// One row of the batch.
-struct Head {
-  const float* values;
-  std::int64_t classes, anchors;
-
-  float probability(std::int64_t anchor, std::int64_t label) const { return values[(4 + label) * anchors + anchor]; }
-
-  Box box(std::int64_t anchor, bool corners) const {
-    const double a = values[anchor], b = values[anchors + anchor];
-    const double c = values[2 * anchors + anchor], d = values[3 * anchors + anchor];
-    Box box = corners ? Box{a, b, c, d, 0} : Box{a - c / 2, b - d / 2, a + c / 2, b + d / 2, 0};
-    box.area = extent(box.x1, box.x2) * extent(box.y1, box.y2);
-    return box;
-  }
-
-  /// max(0, to - from), NaN where either is NaN.
-  static double extent(double from, double to) { return to - from < 0 ? 0 : to - from; }
-};
-
-/// Intersection over union; 0 for an empty union, and false in every comparison (NaN) for boxes that aren't finite.
-double iou(const Box& a, const Box& b) {
-  const double shared = Head::extent(std::max(a.x1, b.x1), std::min(a.x2, b.x2)) *
-                        Head::extent(std::max(a.y1, b.y1), std::min(a.y2, b.y2));
-  const double all = a.area + b.area - shared;
-  return all == 0 ? 0 : shared / all;
-}
+using namespace detection;
 
 std::vector<Candidate> candidates_of(const Head& head, float threshold) {
   constexpr std::int64_t kBlock = 64;
@@ -160,51 +114,12 @@ std::vector<Kept> suppress(const Head& head, const Settings& settings, std::vect
   return kept;
 }
 
-/// Model pixels to source pixels, where ImagePreprocess has told how.
-void write_box(const Box& box, const float* geometry, float* out) {
-  const double corners[4] = {box.x1, box.y1, box.x2, box.y2};
-  for (int i = 0; i < 4; ++i) {
-    double value = corners[i];
-    if (geometry) {
-      const int axis = i % 2;
-      value = (value - geometry[2 + axis]) * geometry[axis];
-      const double most = geometry[4 + axis];
-      value = value < 0 ? 0 : value > most ? most : value;
-    }
-    out[i] = static_cast<float>(value);
-  }
-}
-
-Status read_settings(const Attributes& attributes, Settings& settings) {
-  const auto wrong = [](const std::string& name, const std::string& expected, const std::string& got) {
-    return Status::invalid("attribute '" + name + "': expected " + expected + ", got " + got);
-  };
-  settings.score_threshold = static_cast<float>(attributes.number("score_threshold"));
-  settings.iou_threshold = static_cast<float>(attributes.number("iou_threshold"));
-  settings.max_detections = attributes.integer("max_detections");
-  settings.corners = attributes.text("box_format") == "xyxy";
-  if (std::isnan(settings.score_threshold)) return wrong("score_threshold", "a number", "nan");
-  if (!(settings.iou_threshold >= 0 && settings.iou_threshold <= 1)) {
-    return wrong("iou_threshold", "0..1", std::to_string(settings.iou_threshold));
-  }
-  if (settings.max_detections < 0) return wrong("max_detections", "0 or more", std::to_string(settings.max_detections));
-  return {};
-}
-
 struct DetectionPostprocessCpu {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     Settings settings;
     OPGATE_RETURN_IF_ERROR(read_settings(attributes, settings));
     const std::int64_t n = in.size("n"), channels = in.size("c"), anchors = in.size("a");
-    if (channels < 4) {
-      return Status::invalid(
-          "input 'head': expected f32[n,c,a] with c >= 4 (four box channels, then one a class), got c = " +
-          std::to_string(channels));
-    }
-    if ((channels - 4) * anchors > std::numeric_limits<std::uint32_t>::max()) {
-      return Status::invalid("input 'head': expected fewer than 2^32 probabilities a row, got " +
-                             std::to_string((channels - 4) * anchors));
-    }
+    OPGATE_RETURN_IF_ERROR(check_head(in));
     const auto* const head = in["head"].data<const float>();
     const auto* const geometry = in.has("geometry") ? in["geometry"].data<const float>() : nullptr;
     context.parallel_for(n, 1, [&](std::int64_t first, std::int64_t last) {

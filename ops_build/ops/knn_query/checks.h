@@ -14,7 +14,7 @@ inline Status wrong_last_end(const std::string& name, const std::string& rows, s
 }
 
 /// Whether the ends of segments that came belong together; what they are is not looked at.
-inline Status check_given(const Inputs& in) {
+inline Status check_segments_given(const Inputs& in) {
   const std::int64_t segments = in.size("b");
   if (segments == 0 && in.size("n") > 0) return wrong_last_end("offset", "xyz", in.size("n"), "no ends");
   if (in.has("new_offset")) {

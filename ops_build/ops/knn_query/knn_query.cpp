@@ -100,7 +100,7 @@ struct KNNQueryCpu {
     const std::span<const std::int32_t> offset = in["offset"].span<const std::int32_t>();
     std::span<const std::int32_t> query_offset = offset;
     const auto whole = static_cast<std::int32_t>(m);
-    OPGATE_RETURN_IF_ERROR(check_given(in));
+    OPGATE_RETURN_IF_ERROR(check_segments_given(in));
     OPGATE_RETURN_IF_ERROR(check_offsets("offset", offset, "xyz", n));
     if (in.has("new_offset")) {
       query_offset = in["new_offset"].span<const std::int32_t>();

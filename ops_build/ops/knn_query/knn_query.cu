@@ -64,7 +64,7 @@ struct Nearest {
     unsigned nearer = __ballot_sync(kWholeWarp, candidate < limit);
     for (; nearer; nearer &= nearer - 1) {
       const Neighbour next = __shfl_sync(kWholeWarp, candidate, __ffs(static_cast<int>(nearer)) - 1);
-      if (next >= limit) continue;  // one before it was nearer still
+      if (next >= limit) continue;                                    // one before it was nearer still
       const unsigned before = __ballot_sync(kWholeWarp, own < next);  // the lowest lanes: they are in order
       const int place = __popc(before);
       const Neighbour moved = __shfl_up_sync(kWholeWarp, own, 1);
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads) find_nearest(Query query) {
 
 struct KNNQueryCuda {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    OPGATE_RETURN_IF_ERROR(check_given(in));
+    OPGATE_RETURN_IF_ERROR(check_segments_given(in));
     Query query{};
     query.n = in.size("n");
     query.m = in.size("m");
