@@ -112,9 +112,10 @@ def _merged_dims(tensor: str, bound: tuple[Size, ...] | None, dims: tuple[Size, 
 
 def output_shapes(op: Op, bound: Bound) -> list[tuple[Size, ...] | None]:
     """The outputs' shapes: None for a size that only the kernel knows, or for a shape of unknown rank."""
-    for name, size in bound.sizes.items():
-        if isinstance(size, int) and size < 0 and _is_size(op, name):
-            raise ShapeError(f"'{name}' is a size: expected a number from 0, got {size}")
+    for attribute in op.attributes:
+        size = bound.sizes.get(attribute.name)
+        if isinstance(size, int) and size < 0 and _is_size(op, attribute.name):
+            raise ShapeError(f"'{attribute.name}' is a size: expected a number from 0, got {size}")
     shapes: list[tuple[Size, ...] | None] = []
     for output in op.outputs:
         dims: list[Size] = []

@@ -37,7 +37,8 @@ def inspect(
     capabilities: Sequence[str] = CAPABILITIES,
 ) -> list[dict[str, Any]]:
     """What TensorRT-RTX makes of each model: `parsed`, `errors`, `layers` (type, and shape and dtype of each output), `log`
-    and `engines`, the bytes of an engine for each capability. `shapes` are the inputs' where a model leaves them open."""
+    and `engines`, the bytes of an engine for each capability. `shapes` are the inputs' where a model leaves them open; of
+    an input that is read on the host the values."""
     libs = Path(importlib.util.find_spec("tensorrt_rtx_libs").origin).parent  # type: ignore[union-attr, arg-type]
     loader = folder / "lib"
     loader.mkdir(exist_ok=True)
@@ -105,7 +106,10 @@ def _inspect(trt: Any, log: Any, file: Path, shapes: dict[str, list[int]], capab
         profile = builder.create_optimization_profile()
         for i in range(network.num_inputs):
             tensor = network.get_input(i)
-            if -1 in tensor.shape:
+            if tensor.is_shape_tensor:
+                values = shapes[tensor.name]
+                profile.set_shape_input(tensor.name, values, values, values)
+            elif -1 in tensor.shape:
                 shape = shapes[tensor.name]
                 profile.set_shape(tensor.name, shape, shape, shape)
         config.add_optimization_profile(profile)

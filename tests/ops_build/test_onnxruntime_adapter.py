@@ -256,7 +256,7 @@ def test_two_libraries_of_different_domains_in_one_session(library: Path, fixtur
 
 def test_out_of_tree_ops_are_all_in_the_table(fixture_library: Path) -> None:
     names = [op.name for op in read_table(fixture_library)]
-    assert names == ["KeepPositive", "Misbehave", "NearestSum", "ParseNumber", "Patches", "Shout", "SumAll"]
+    assert names == ["KeepPositive", "Misbehave", "NearestSum", "ParseNumber", "Patches", "Shout", "SumAll", "Tiles"]
 
 
 def test_names_of_sizes_propagate_past_an_absent_input(op_named: Callable[[str], Op], fixture_library: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ops_build.adapters.tensorrt.toolchain import find
 from ops_build.build import PROJECT, SOURCE, Build, BuildOptions, build, out_of_tree
 from ops_build.case import Case
 from ops_build.onnx_model import load_op_modules, node_attributes, numpy_types
-from ops_build.shapes import Given, bind, output_shapes
+from ops_build.shapes import Given, bind, evaluate, output_shapes
 from ops_build.table import Op
 from ops_build.toolchain import Cuda, find_cuda
 from ops_build.verify import op_folder
@@ -114,19 +115,15 @@ def expected_shapes(op: Op, case: Case) -> list[list[int]]:
     integers = {a.name: case.attributes.get(a.name, a.default) for a in op.attributes if a.kind == "int" and not a.list}
     integers |= {t.name: int(np.asarray(case.inputs[t.name])) for t in op.inputs if t.const}
     bound = bind(op, given, integers)
-    sizes: dict[str, Any] = {}
-    for output in op.outputs:
-        for dim in output.dims:
-            if dim["kind"] == "bounded":
-                from ops_build.shapes import evaluate
-
-                sizes[dim["name"]] = -evaluate(dim["bound"], bound.sizes)
+    dims = [dim for output in op.outputs for dim in output.dims]
+    sizes = {dim["name"]: evaluate(dim["bound"], bound.sizes) for dim in dims if dim["kind"] == "bounded"}
     shapes = output_shapes(op, replace(bound, sizes={**bound.sizes, **sizes}))
-    filled = []
+    filled: list[list[int]] = []
     for output, shape in zip(op.outputs, shapes, strict=True):
         assert shape is not None
-        names = [dim.get("name") for dim in output.dims]
-        filled.append([sizes[names[i]] if size is None else size for i, size in enumerate(shape)])
+        names = [dim.get("name", dim.get("expr")) for dim in output.dims]
+        open_names = [name if isinstance(name, str) and name in sizes else None for name in names]
+        filled.append([-sizes[name] if name else size for name, size in zip_longest(open_names, shape)][: len(shape)])
     return [*filled, *([] for _ in sizes)]
 
 
@@ -204,7 +201,7 @@ def test_every_side_of_the_grammar(fixture_built: Build, host: Path, fixture_plu
         ("op NearestSum\nint opgate_inputs 0 9\nin 3 2", "NearestSum: opgate_inputs: expected ascending places of inputs, got 9"),
         ("op NearestSum\nin 3", "NearestSum: input 'points': expected rank 2, got rank 1"),
         ("op NearestSum\nin 3 2\nin 3\nin 3 2\nin 3\nin 3", "NearestSum: expected at most 4 inputs, got 5"),
-        ("op Patches\nin 3 2\nin 4", "Patches: input 'times' is read on the host: its node needs the attribute"),
+        ("op Tiles\nin 3 2\nin 4", "Tiles: input 'times' is read on the host: its node needs the attribute"),
     ],
 )  # fmt: skip
 def test_refusals_name_the_op_and_the_reason(host: Path, fixture_plugins: Path, lines: str, message: str) -> None:

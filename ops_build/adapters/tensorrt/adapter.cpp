@@ -399,7 +399,7 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
       std::span<const DType> dtypes(&type.dtype, 1);
       if (type.variable >= 0) dtypes = op_.signature.type_variables[type.variable].dtypes;
       if (std::ranges::any_of(dtypes, [](DType dtype) { return data_type(dtype).has_value(); })) return {};
-      return Status::invalid(what + " '" + name + "': TensorRT has no tensors of type " +
+      return Status::invalid(what + " '" + name + "': TensorRT's plugins take no tensors of type " +
                              std::string(opgate::name_of(dtypes[0])));
     };
     for (const Input& input : op_.signature.inputs) OPGATE_RETURN_IF_ERROR(check("input", input.name, input.type));

@@ -26,7 +26,7 @@ struct Layer {
 
 Status describe(const Tensor& tensor, const Input& input, Layer& layer) {
   const auto type = data_type(tensor.dtype());
-  if (!type) return Status::invalid("input '" + input.name + "': TensorRT has no tensors of its type");
+  if (!type) return Status::invalid("input '" + input.name + "': TensorRT's plugins take no tensors of its type");
   if (tensor.rank() > nvinfer1::Dims::MAX_DIMS)
     return Status::invalid("input '" + input.name + "': TensorRT's tensors have at most 8 dims");
   PluginTensorDesc desc{};

@@ -11,8 +11,8 @@ from ops_build.table import Op
 from ops_build.toolchain import NO_GPU, gpus
 from ops_build.verify import Absent, Engine
 
-#: Dtypes that TensorRT has no tensors of.
-MISSING = ("f64", "str")
+#: Dtypes that no plugin can have.
+MISSING = ("f64", "u8", "bool", "str")
 
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
@@ -39,5 +39,5 @@ class PluginEngine(KernelsEngine):
     def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
         for name in op.tensor_types:
             if types.get(name, name) in MISSING:
-                return f"TensorRT has no tensors of {types.get(name, name)}"
+                return f"TensorRT's plugins take no tensors of {types.get(name, name)}"
         return None

@@ -15,10 +15,8 @@ std::optional<DataType> data_type(DType dtype) {
     case DType::bf16: return DataType::kBF16;
     case DType::f32: return DataType::kFLOAT;
     case DType::i8: return DataType::kINT8;
-    case DType::u8: return DataType::kUINT8;
     case DType::i32: return DataType::kINT32;
     case DType::i64: return DataType::kINT64;
-    case DType::boolean: return DataType::kBOOL;
     default: return std::nullopt;
   }
 }

@@ -12,7 +12,8 @@
 
 namespace opgate::tensorrt {
 
-/// TensorRT's type; nullopt where it has none: f64 and str.
+/// TensorRT's type; nullopt where plugins can't have it: TensorRT knows no f64 and no str, and lets neither u8 nor bool
+/// into a plugin.
 std::optional<nvinfer1::DataType> data_type(DType dtype);
 std::optional<DType> dtype_of_data(nvinfer1::DataType type);
 

@@ -1,0 +1,11 @@
+// As Patches, of a type that TensorRT takes: expressions in sizes, an integer scalar in host memory and an integer
+// attribute as sizes, an input dim that checks.
+// attribute as sizes, an input dim that checks.
+#pragma once
+
+#include "core/op.h"
+
+OPGATE_OP(Tiles,
+          "Tiles(x: f32[h,w], row: f32[2*w], times: const i64[]; size: int=4) -> "
+          "(grid: f32[ceildiv(h,size),ceildiv(w,size)], tiled: f32[times,max(h,w)-min(h,w)+h%size])",
+          "Sum of each patch; an array of ones of a computed size.")
