@@ -29,7 +29,7 @@ def reference(
     thickness = thickness or max(2, (min(image.shape[:2]) + 100) // 200)
     rows = len(boxes) if count is None else min(max(int(count[0]), 0), len(boxes))
     shown = [(row, place) for row in reversed(range(rows)) if (place := _place(boxes[row], labels, row, image.shape))]
-    palette = _table("draw_bounding_boxes.cpp", "kPalette")
+    palette = _table("formula.h", "kPalette")
     colours = [palette[0 if labels is None else labels[row] % 16] for row, _ in shown]
     for (_, (left, top, right, bottom)), colour in zip(shown, colours, strict=True):
         inside = drawn.copy()
