@@ -42,7 +42,7 @@ class Block {
 
   void run(dim3 size, unsigned seed, const std::function<void()>& body) {
     body_ = &body;
-    seed_ = seed;
+    if (seed != seed_) random_.seed(seed_ = seed);
     fill_shared();
     count_ = size.x * size.y * size.z;
     for (auto& meetings : meetings_) meetings.clear();
@@ -124,8 +124,9 @@ class Block {
     for (char* byte = __start_emulated_shared; byte < __stop_emulated_shared; ++byte) *byte = '\xfb';
   }
 
+  /// A fair chance for everybody would keep the warps in step: chance decides now and then.
   unsigned next() {
-    if (seed_ > 1) std::swap(runnable_[random_() % runnable_.size()], runnable_.back());
+    if (seed_ > 1 && random_() % 8 == 0) std::swap(runnable_[random_() % runnable_.size()], runnable_.back());
     const unsigned thread = seed_ == 0 ? runnable_.front() : runnable_.back();
     seed_ == 0 ? runnable_.pop_front() : runnable_.pop_back();
     return thread;

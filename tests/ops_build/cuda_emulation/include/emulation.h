@@ -3,7 +3,7 @@
 //
 // Blocks run one after the other. A block's threads are fibers: each runs until it has to wait for others, at a barrier
 // or a warp's shuffle, and then another one runs, in an order that EMULATION_SEED chooses: 0 the one that has waited
-// the longest, 1 the shortest, more: at random. That shows
+// the longest, 1 the shortest, more: the shortest but for chance. That shows
 //   - what the kernels compute, and that they stay within their memory: device memory is the heap's, shared memory a
 //     global's, both with the sanitizer's zones around, and neither initialized;
 //   - barriers that are missing, for somebody reads too early or too late in one of the orders; ones that not all
