@@ -122,7 +122,7 @@ def verify(
 ) -> None:
     """Run every case of every op on every engine, and print the matrix and why a cell can't be run here. Ends with 1
     when a cell is red or none could be run."""
-    from ops_build.build import BuildError, built_table
+    from ops_build.build import BuildError, built_table, newer_sources
     from ops_build.report import engines_of, verify_and_print
     from ops_build.table import read_table
 
@@ -134,6 +134,10 @@ def verify(
             table, engines = read_table(library), [OnnxRuntimeEngine(library)]
             green = verify_and_print(table, options.ops[0], engines, names or [])
         else:
+            if older := newer_sources(options):
+                typer.echo(
+                    f"sources are newer than {', '.join(older)}: run opgate build to try what they say", err=True
+                )
             green = verify_and_print(built_table(options), options.ops[0], engines_of(options), names or [])
     except (BuildError, OSError, ValueError) as error:
         raise _fail(error) from None

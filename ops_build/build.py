@@ -100,6 +100,7 @@ def build(options: BuildOptions, log: Log) -> Build:
         log(f"CUDA {cuda.version}: {cuda.nvcc}, for {cuda.architectures}")
     except LeftOut as error:
         left_out["cuda"] = str(error)
+    _check_kernels_registered(options)
     toolchains: dict[str, Toolchain] = {}
     cache = PROJECT / "build" / "toolchain"
     with _locked(cache):
@@ -116,6 +117,30 @@ def build(options: BuildOptions, log: Log) -> Build:
         raise BuildError("there is nothing to build: " + "; ".join(left_out.values()))
     with _locked(options.output):
         return Build(_build(options, cuda, toolchains, left_out, log), left_out)
+
+
+def _check_kernels_registered(options: BuildOptions) -> None:
+    """Raises BuildError for an op that is stated and has no kernel: it would be missing without a word."""
+    for folder in (folder for ops in options.ops for folder in ops.iterdir() if folder.is_dir()):
+        files = [file for file in folder.iterdir() if file.suffix in (".h", ".cpp", ".cu")]
+        text = "\n".join(file.read_text(errors="replace") for file in files)
+        registered = set(re.findall(r"OPGATE_(?:CPU|CUDA)_KERNEL\(\s*(\w+)", text))
+        for tag in re.findall(r"OPGATE_OP\(\s*(\w+)", text):
+            if tag not in registered:
+                raise BuildError(
+                    f"{folder} states {tag} and has no kernel of it: its source ends with OPGATE_CPU_KERNEL({tag}, Kernel)"
+                )
+
+
+def newer_sources(options: BuildOptions) -> list[str]:
+    """The libraries of the last build that are older than a source of theirs."""
+    folders = [*options.ops, options.source / "core", options.source / "adapters"]
+    sources = [
+        file for folder in folders for file in folder.rglob("*.*") if file.suffix in (".h", ".cpp", ".cu", ".cuh")
+    ]
+    newest = max((file.stat().st_mtime for file in sources), default=0.0)
+    paths = [options.output / entry["file"] for entry in _listed(options)]
+    return [path.name for path in paths if path.is_file() and path.stat().st_mtime < newest]
 
 
 def build_runner(options: BuildOptions, log: Log) -> Path:
@@ -145,7 +170,7 @@ def why_not_built(options: BuildOptions, what: str) -> str:
         left_out = json.loads((options.output / MANIFEST).read_text()).get("left_out", {})
         if what in left_out:
             return f"the build left out {what}: {left_out[what]}"
-    return "it was not built: run opgate build"
+    return "it was not built: run opgate build" + ("" if options.ops == BuildOptions().ops else f" {options.ops[0]}")
 
 
 @contextlib.contextmanager
@@ -172,20 +197,22 @@ def _build(
     paths = {library.name: options.library(library.name) for library in made}
     for path in paths.values():
         _replace(work / path.name, path)
-    for path in _listed(options) - set(paths.values()):  # what an earlier build has left would not fit these sources
-        path.unlink(missing_ok=True)
+    for entry in _listed(options):  # what an earlier build has left of these engines would not fit the sources
+        path = options.output / entry["file"]
+        if entry["engine"] in options.engines and path not in paths.values():
+            path.unlink(missing_ok=True)
     write_manifest(options, work, toolchains, left_out)
     log(f"wrote {', '.join(str(path) for path in paths.values())} and {options.output / MANIFEST}")
     return paths
 
 
-def _listed(options: BuildOptions) -> set[Path]:
-    """The libraries of this domain that the last build has made."""
+def _listed(options: BuildOptions) -> list[dict[str, Any]]:
+    """The manifest's entries of this domain's libraries."""
     try:
         entries = json.loads((options.output / MANIFEST).read_text())["libraries"]
-        return {options.output / entry["file"] for entry in entries if entry.get("domain") == options.domain}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return set()
+        return [entry for entry in entries if entry["domain"] == options.domain and entry["file"] and entry["engine"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str, Toolchain], work: Path) -> None:
@@ -239,6 +266,7 @@ def _run(command: list[str], log: Log) -> None:
 def _replace(made: Path, library: Path) -> None:
     """Puts the library where it is looked for, as one step: a process that has the old file open keeps it."""
     if library.exists() and sha256(library) == sha256(made):
+        library.touch()  # it is as new as its sources
         return
     temporary = library.with_suffix(".new")
     shutil.copyfile(made, temporary)
@@ -261,7 +289,12 @@ def write_manifest(
     tables = {
         library.name: _table(options, options.library(library.name)) for _, library in libraries if library.has_table
     }
-    entries = []
+    # Of engines that were not asked for now, what is there stays.
+    entries = [
+        entry
+        for entry in _listed(options)
+        if entry["engine"] not in options.engines and (options.output / entry["file"]).is_file()
+    ]
     for engine, library in libraries:
         # A library that may export nothing but its engine's entries is built of the same table as the others.
         every = tables[library.name] if library.has_table else max(tables.values(), key=_devices, default=[])

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ops_build.build import BuildOptions
+from ops_build.build import SOURCE, BuildOptions
 from ops_build.table import Attribute, Op
 from ops_build.verify import Absent, Cell, Engine, op_folder, verify
 
@@ -31,7 +31,13 @@ def print_table(ops: Sequence[Op]) -> None:
         table.add_row(
             Text(f"{op.domain}::{op.name}\nv{op.since_version}"), signature, " ".join(op.dtypes), " ".join(op.devices)
         )
-    Console().print(table)
+    _console().print(table)
+
+
+def _console() -> Console:
+    """In a file or a log nothing need be cut."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, 110))
 
 
 def markdown_table(ops: Sequence[Op], folder: Path) -> str:
@@ -71,7 +77,9 @@ def markdown_table(ops: Sequence[Op], folder: Path) -> str:
         lines += [f"| {a.name} | attribute | {_attribute_type(a)} | {_attribute_default(a)} |" for a in op.attributes]
         readme = op_folder(op, [folder]).name
         lines += ["", f"`{op.domain}::{op.name}`, since version {op.since_version}; in PyTorch "]
-        lines[-1] += f"`torch.ops.{op.domain}.{readme}`. [More](../ops_build/ops/{readme}/README.md)."
+        lines[-1] += f"`torch.ops.{op.domain}.{readme}`."
+        if folder == SOURCE / "ops":
+            lines[-1] += f" [More](../ops_build/ops/{readme}/README.md)."
     return "\n".join(lines) + "\n"
 
 
@@ -118,9 +126,7 @@ def engines_of(options: BuildOptions) -> list[Engine | Absent]:
 def verify_and_print(ops: Sequence[Op], folder: Path, engines: Sequence[Engine | Absent], names: Sequence[str]) -> bool:
     """Verifies ops and prints op x engine x dtype; True when every cell that this machine can run is green and there is
     one."""
-    console = Console()
-    if not console.is_terminal:  # in a file or a log nothing need be cut
-        console = Console(width=max(console.width, 110))
+    console = _console()
     unknown = set(names) - {op.name for op in ops}
     if unknown:
         console.print(f"no such op: {', '.join(sorted(unknown))}; there are {', '.join(op.name for op in ops)}")

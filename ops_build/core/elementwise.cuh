@@ -54,16 +54,17 @@ inline bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_
 
 /// out[i] = function(in[i]...) for `count` elements of equal type, computed in ComputeType<T>, on the call's stream.
 /// `function` is an object whose operator() is OPGATE_HOST_DEVICE.
-template <typename T, typename Function, std::same_as<const T*>... In>
+template <typename T, typename Function, std::convertible_to<const T*>... In>
 Status map_elements(Context& context, std::int64_t count, T* out, Function function, In... in) {
   using namespace elementwise;
   if (count == 0) return {};
   constexpr int lanes = kBytes / sizeof(T);
   if ((aligned(out) && ... && aligned(in))) {
-    run<lanes><<<blocks_for((count + lanes - 1) / lanes, kThreads), kThreads, 0, stream_of(context)>>>(count, out,
-                                                                                                       function, in...);
+    run<lanes><<<blocks_for((count + lanes - 1) / lanes, kThreads), kThreads, 0, stream_of(context)>>>(
+        count, out, function, static_cast<const T*>(in)...);
   } else {
-    run<1><<<blocks_for(count, kThreads), kThreads, 0, stream_of(context)>>>(count, out, function, in...);
+    run<1><<<blocks_for(count, kThreads), kThreads, 0, stream_of(context)>>>(count, out, function,
+                                                                             static_cast<const T*>(in)...);
   }
   return launched();
 }

@@ -13,7 +13,7 @@ namespace opgate {
 inline constexpr std::int64_t kElementGrain = 16384;
 
 /// out[i] = function(in[i]...) for `count` elements of equal type, computed in ComputeType<T>.
-template <typename T, typename Function, std::same_as<const T*>... In>
+template <typename T, typename Function, std::convertible_to<const T*>... In>
 void map_elements(Context& context, std::int64_t count, T* out, Function function, In... in) {
   using C = ComputeType<T>;
   context.parallel_for(count, kElementGrain, [=](std::int64_t begin, std::int64_t end) {

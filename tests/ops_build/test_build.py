@@ -23,6 +23,7 @@ from ops_build.build import (
     BuildError,
     BuildOptions,
     build,
+    newer_sources,
     out_of_tree,
     sha256,
     why_not_built,
@@ -100,10 +101,10 @@ def test_the_manifest_lists_what_was_built(library: Path) -> None:
 
 
 def test_a_second_build_rebuilds_nothing(library: Path) -> None:
-    before = library.stat().st_mtime_ns
+    before = library.stat().st_ino
     lines: list[str] = []
     build(BuildOptions(), lines.append)
-    assert library.stat().st_mtime_ns == before
+    assert library.stat().st_ino == before
     assert not any("Building" in line for line in lines)
 
 
@@ -258,6 +259,30 @@ def test_libraries_export_their_engines_entries_only(built: Build) -> None:
         # CUDA's runtime is inside; the driver and the engines are found by whoever loads the library.
         needed = symbols(built.libraries[name], "--undefined-only")
         assert not [symbol for symbol in needed if symbol.startswith(("cu", "Ort", "nvinfer", "createInfer"))]
+
+
+def test_an_op_without_a_kernel_is_not_lost_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "lost").mkdir()
+    (tmp_path / "lost" / "lost.cpp").write_text(
+        '#include "core/op.h"\nOPGATE_OP(Lost, "Lost(x: f32[]) -> (y: f32[])", "No kernel.")\n'
+    )
+    with pytest.raises(BuildError, match=r"states Lost and has no kernel of it: .*OPGATE_CPU_KERNEL\(Lost, Kernel\)"):
+        build(out_of_tree(tmp_path, domain="lost"), silent)
+
+
+def test_a_build_for_one_engine_leaves_the_others_alone(tmp_path: Path) -> None:
+    source = tmp_path / "ops" / "sum_all"
+    shutil.copytree(FIXTURE_OPS / "sum_all", source)
+    options = replace(out_of_tree(source.parent, domain="summing"), cuda="")
+    made = build(options, silent)
+    again = build(replace(options, engines=("onnxruntime",)), silent)
+    assert set(again.libraries) == {"onnxruntime"}
+    files = [entry["file"] for entry in json.loads((options.output / "manifest.json").read_text())["libraries"]]
+    assert sorted(files) == sorted(path.name for path in made.libraries.values())
+    assert all(path.is_file() for path in made.libraries.values())
+    assert newer_sources(options) == []
+    os.utime(source / "sum_all.cpp", (2**31, 2**31))
+    assert set(newer_sources(options)) == set(files)
 
 
 def test_everything_compiles_without_a_warning() -> None:
