@@ -128,7 +128,8 @@ def _check_kernels_registered(options: BuildOptions) -> None:
         for tag in re.findall(r"OPGATE_OP\(\s*(\w+)", text):
             if tag not in registered:
                 raise BuildError(
-                    f"{folder} states {tag} and has no kernel of it: its source ends with OPGATE_CPU_KERNEL({tag}, Kernel)"
+                    f"{folder} states {tag} and has no kernel of it: "
+                    f"its source ends with OPGATE_CPU_KERNEL({tag}, Kernel)"
                 )
 
 
