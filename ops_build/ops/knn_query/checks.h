@@ -1,7 +1,9 @@
 // What the host can see to be wrong with a call, for every device.
 #pragma once
 
+#include <limits>
 #include <string>
+#include <utility>
 
 #include "core/kernel.h"
 
@@ -16,6 +18,12 @@ inline Status wrong_last_end(const std::string& name, const std::string& rows, s
 /// Whether the ends of segments that came belong together; what they are is not looked at.
 inline Status check_segments_given(const Inputs& in) {
   const std::int64_t segments = in.size("b");
+  for (const auto& [rows, input] : {std::pair("n", "xyz"), std::pair("m", "new_xyz")}) {
+    if (in.size(rows) > std::numeric_limits<std::int32_t>::max()) {
+      return Status::invalid("input '" + std::string(input) + "': expected fewer than 2^31 rows, got " +
+                             std::to_string(in.size(rows)));
+    }
+  }
   if (segments == 0 && in.size("n") > 0) return wrong_last_end("offset", "xyz", in.size("n"), "no ends");
   if (in.has("new_offset")) {
     if (!in.has("new_xyz")) return Status::invalid("input 'new_offset': expected 'new_xyz' with it, got none");
