@@ -146,9 +146,8 @@ def newer_sources(options: BuildOptions) -> list[str]:
 
 def build_runner(options: BuildOptions, log: Log) -> Path:
     """The host program of the kernels (gpu/runner.cpp) of a build that these options have made. Raises BuildError."""
-    command = ["cmake", "--build", str(options.output / "cmake"), "--target", RUNNER]
     with _locked(options.output):
-        _run([*command, "--parallel", str(os.cpu_count() or 1)], log)
+        _compile(options.output / "cmake", log, "--target", RUNNER)
     return runner_of(options)
 
 
@@ -167,10 +166,9 @@ def built_table(options: BuildOptions) -> list[Op]:
 
 def why_not_built(options: BuildOptions, what: str) -> str:
     """Why the last build with these options has left out an engine, or CUDA."""
-    with contextlib.suppress(OSError, ValueError):
-        left_out = json.loads((options.output / MANIFEST).read_text()).get("left_out", {})
-        if what in left_out:
-            return f"the build left out {what}: {left_out[what]}"
+    left_out = _manifest(options).get("left_out", {})
+    if what in left_out:
+        return f"the build left out {what}: {left_out[what]}"
     return "it was not built: run opgate build" + ("" if options.ops == BuildOptions().ops else f" {options.ops[0]}")
 
 
@@ -193,7 +191,7 @@ def _build(
     work = options.output / "cmake"
     _configure(options, cuda, toolchains, work)
     log(f"compiling {', '.join(str(folder) for folder in options.ops)} for {', '.join(toolchains)}")
-    _run(["cmake", "--build", str(work), "--parallel", str(os.cpu_count() or 1)], log)
+    _compile(work, log)
     made = [library for toolchain in toolchains.values() for library in toolchain.libraries]
     paths = {library.name: options.library(library.name) for library in made}
     for path in paths.values():
@@ -210,10 +208,19 @@ def _build(
 def _listed(options: BuildOptions) -> list[dict[str, Any]]:
     """The manifest's entries of this domain's libraries."""
     try:
-        entries = json.loads((options.output / MANIFEST).read_text())["libraries"]
+        entries = _manifest(options).get("libraries", [])
         return [entry for entry in entries if entry["domain"] == options.domain and entry["file"] and entry["engine"]]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return []
+
+
+def _manifest(options: BuildOptions) -> dict[str, Any]:
+    """What the last build has written; empty where there is nothing that can be read."""
+    try:
+        manifest = json.loads((options.output / MANIFEST).read_text())
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
 
 
 def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str, Toolchain], work: Path) -> None:
@@ -248,8 +255,9 @@ def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str
         raise BuildError(f"cmake could not configure the build:\n{finished.stdout}{finished.stderr}")
 
 
-def _run(command: list[str], log: Log) -> None:
-    """Runs a compiler command and passes its lines on; on failure the last of them are the error."""
+def _compile(work: Path, log: Log, *arguments: str) -> None:
+    """Runs the configured build and passes its lines on; on failure the last of them are the error."""
+    command = ["cmake", "--build", str(work), "--parallel", str(os.cpu_count() or 1), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         lines = []

@@ -13,7 +13,7 @@ ONNX Runtime prefers a registered kernel to a function, whatever the overload.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
+from onnx import FunctionProto, ModelProto, NodeProto, helper
 from onnx.external_data_helper import _get_all_tensors, uses_external_data
 from onnx.parser import ParseError, parse_function
 
-from ops_build.onnx_model import load_decomposition, node_attributes
+from ops_build.onnx_model import load_decomposition, node_attributes, nodes_of
 from ops_build.table import Op
 from ops_build.verify import op_folder
 
@@ -56,7 +56,7 @@ def decompose(model: ModelProto, ops: Iterable[Op], folders: Sequence[Path]) -> 
     loaded: dict[tuple[str, str], Callable[[frozenset[str]], str] | None] = {}
     made: dict[tuple[str, str, str], FunctionProto] = {}
     functions: dict[tuple[str, str], int] = {}
-    for node in _nodes(model):
+    for node in nodes_of(model):
         which = (node.domain, node.op_type)
         op = by_name.get(which)
         if op is None:
@@ -81,16 +81,6 @@ def decompose(model: ModelProto, ops: Iterable[Op], folders: Sequence[Path]) -> 
     model.functions.extend([*made.values(), *kept])  # a function stands before those that call it
     _complete(model, made.values())
     return Decomposed(functions, tuple(name for (_, name), text_of in loaded.items() if text_of is None))
-
-
-def _nodes(model: ModelProto) -> Iterator[NodeProto]:
-    """All nodes: of the graph, of the functions, and of the graphs within nodes."""
-    bodies: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
-    while bodies:
-        for node in bodies.pop().node:
-            for attribute in node.attribute:
-                bodies.extend([attribute.g] if attribute.HasField("g") else attribute.graphs)
-            yield node
 
 
 def _refuse_overloads_in(function: FunctionProto, made: Collection[tuple[str, str, str]]) -> None:
@@ -193,22 +183,24 @@ def _complete(model: ModelProto, made: Iterable[FunctionProto]) -> None:
     model.opset_import.extend(helper.make_opsetid(domain, versions[domain]) for domain in sorted(missing))
 
 
-def check_weights_stay_beside(model: ModelProto, source: Path, target: Path) -> None:
-    """Raises DecompositionError where `source` has weights in files of their own and `target` is elsewhere."""
+def load_to_rewrite(source: Path, target: Path) -> ModelProto:
+    """A model that will be written to `target`; weights in files of their own stay there, so `target` must lie beside
+    such a `source`. Raises DecompositionError and OSError."""
+    try:
+        model = onnx.load(source, load_external_data=False)
+    except DecodeError:
+        raise DecompositionError(f"{source} is no ONNX model") from None
     beside = any(uses_external_data(tensor) for tensor in _get_all_tensors(model))
     if beside and source.resolve().parent != target.resolve().parent:
         raise DecompositionError(
             f"{source} has weights in files beside it: expected an output in the same folder, got {target}"
         )
+    return model
 
 
 def decompose_file(source: Path, target: Path, ops: Iterable[Op], folders: Sequence[Path]) -> Decomposed:
     """`decompose` for a file. Weights in files of their own stay there. Raises DecompositionError and OSError."""
-    try:
-        model = onnx.load(source, load_external_data=False)
-    except DecodeError:
-        raise DecompositionError(f"{source} is no ONNX model") from None
-    check_weights_stay_beside(model, source, target)
+    model = load_to_rewrite(source, target)
     ops = list(ops)
     decomposed = decompose(model, ops, folders)
     if not decomposed.functions and not decomposed.left:

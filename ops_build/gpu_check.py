@@ -25,7 +25,7 @@ from ops_build.build import PROJECT, SOURCE, BuildError, BuildOptions, build, bu
 from ops_build.case import Case
 from ops_build.gpu.runner import KernelsEngine, ProgramEnded
 from ops_build.onnx_model import load_op_modules, numpy_types
-from ops_build.report import engines_of, matrix
+from ops_build.report import by_engine, engines_of, print_matrix, reasons_of
 from ops_build.table import Op
 from ops_build.toolchain import NO_GPU, gpus
 from ops_build.verify import Absent, Cell, Engine, op_folder, verify
@@ -129,7 +129,7 @@ def time_ops(runner: Path, ops: Sequence[Op], say: Callable[[str], None]) -> lis
 def page(findings: Findings) -> str:
     """The findings as Markdown."""
     lines = [f"# {findings.gpu}", "", findings.machine, "", "Made by `make gpu-check`.", "", "## Cases", ""]
-    reasons = list(dict.fromkeys(cell.skipped for cell in findings.cells if cell.skipped))
+    reasons = reasons_of(findings.cells)
     lines += _cases(findings.cells, reasons)
     lines += ["", *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1))]
     failures = [f"- {c.op} {c.types} on {c.engine}: {f}" for c in findings.cells for f in c.failures]
@@ -154,12 +154,9 @@ def page(findings: Findings) -> str:
 
 
 def _cases(cells: Sequence[Cell], reasons: Sequence[str]) -> Iterator[str]:
-    engines = list(dict.fromkeys(cell.engine for cell in cells))
+    engines, rows = by_engine(cells)
     yield f"| op | dtypes | {' | '.join(engines)} |"
     yield "|---" * (len(engines) + 2) + "|"
-    rows: dict[tuple[str, str], dict[str, Cell]] = {}
-    for cell in cells:
-        rows.setdefault((cell.op, cell.types), {})[cell.engine] = cell
     for (op, types), row in rows.items():
         marks = []
         for engine in engines:
@@ -210,10 +207,7 @@ def main() -> int:
         sanitized = sanitize(list(sanitizer_engines(runner, folder)), ops, folder, say)
         timings = time_ops(runner, ops, say)
     findings = Findings(gpu, _machine(), cells, sanitized, timings, _copy_bandwidth(runner))
-    reasons = list(dict.fromkeys(cell.skipped for cell in cells if cell.skipped))
-    console.print(matrix(cells, reasons))
-    for number, reason in enumerate(reasons, 1):
-        console.print(f"  [{number}] {reason}", markup=False)
+    print_matrix(console, cells)
     for name, reason in made.left_out.items():
         console.print(f"left out {name}: {reason}", markup=False)
     output.mkdir(parents=True, exist_ok=True)

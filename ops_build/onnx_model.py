@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -133,6 +133,23 @@ def _check_names(op: Op, case: Case) -> None:
 def _output_name(op: Op, name: str) -> str:
     """An output may be called as an input is; in a graph the two need names of their own."""
     return f"{name}_out" if any(tensor.name == name for tensor in op.inputs) else name
+
+
+def bodies_of(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+    """All that holds nodes: the graph, the functions, and the graphs within nodes."""
+    bodies: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
+    while bodies:
+        body = bodies.pop()
+        for node in body.node:
+            for attribute in node.attribute:
+                bodies.extend([attribute.g] if attribute.HasField("g") else attribute.graphs)
+        yield body
+
+
+def nodes_of(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """All nodes of all bodies."""
+    for body in bodies_of(model):
+        yield from body.node
 
 
 @dataclass(frozen=True, slots=True)

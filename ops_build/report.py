@@ -139,10 +139,7 @@ def verify_and_print(ops: Sequence[Op], folder: Path, engines: Sequence[Engine |
             engines,
             lambda cell: status.update(f"verified {cell.op} {cell.types} on {cell.engine}"),
         )
-    reasons = list(dict.fromkeys(cell.skipped for cell in cells if cell.skipped))
-    console.print(matrix(cells, reasons))
-    for number, reason in enumerate(reasons, 1):
-        console.print(Text(f"  [{number}] {reason}", style="dim"))
+    print_matrix(console, cells)
     for cell in cells:
         where = Text(f"{cell.op} {cell.types} on {cell.engine}", style="red")
         for failure in cell.failures[:SHOWN]:
@@ -155,12 +152,30 @@ def verify_and_print(ops: Sequence[Op], folder: Path, engines: Sequence[Engine |
     return failed == 0 and passed > 0
 
 
+def print_matrix(console: Console, cells: Sequence[Cell]) -> None:
+    """Prints the matrix and why cells were not run."""
+    reasons = reasons_of(cells)
+    console.print(matrix(cells, reasons))
+    for number, reason in enumerate(reasons, 1):
+        console.print(Text(f"  [{number}] {reason}", style="dim"))
+
+
+def reasons_of(cells: Sequence[Cell]) -> list[str]:
+    """Why cells were not run, each reason once."""
+    return list(dict.fromkeys(cell.skipped for cell in cells if cell.skipped))
+
+
+def by_engine(cells: Sequence[Cell]) -> tuple[list[str], dict[tuple[str, str], dict[str, Cell]]]:
+    """The engines, and the cells by op and dtypes, then engine."""
+    rows: dict[tuple[str, str], dict[str, Cell]] = {}
+    for cell in cells:
+        rows.setdefault((cell.op, cell.types), {})[cell.engine] = cell
+    return list(dict.fromkeys(cell.engine for cell in cells)), rows
+
+
 def matrix(cells: Sequence[Cell], reasons: Sequence[str]) -> Table:
     """Op x dtypes by engine: how many cases passed of how many, or the number of the reason why none was tried."""
-    engines = list(dict.fromkeys(cell.engine for cell in cells))
-    by_row: dict[tuple[str, str], dict[str, Cell]] = {}
-    for cell in cells:
-        by_row.setdefault((cell.op, cell.types), {})[cell.engine] = cell
+    engines, by_row = by_engine(cells)
     table = Table()
     for column in ("op", "dtypes", *engines):
         table.add_column(column, no_wrap=column == "op")

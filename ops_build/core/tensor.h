@@ -53,6 +53,13 @@ class Tensor {
   Device device_ = Device::cpu;
 };
 
+/// Bytes of numeric data of these dims.
+inline std::size_t bytes_of(DType dtype, std::span<const std::int64_t> dims) {
+  std::size_t bytes = size_of(dtype);
+  for (const std::int64_t dim : dims) bytes *= static_cast<std::size_t>(dim);
+  return bytes;
+}
+
 /// "[2, 3]"
 inline std::string dims_text(std::span<const std::int64_t> dims) {
   std::string text = "[";

@@ -112,12 +112,6 @@ struct HostTensor {
   std::vector<char> bytes;
 };
 
-std::size_t bytes_of(DType dtype, std::span<const std::int64_t> dims) {
-  std::size_t bytes = size_of(dtype);
-  for (const std::int64_t dim : dims) bytes *= static_cast<std::size_t>(dim);
-  return bytes;
-}
-
 std::unique_ptr<HostTensor> read_tensor() {
   if (!read<std::uint8_t>()) return nullptr;
   auto tensor = std::make_unique<HostTensor>();

@@ -297,12 +297,6 @@ class OrtCudaEngine final : public OrtEngine {
   }
 
  private:
-  static std::size_t bytes_of(DType dtype, std::span<const std::int64_t> dims) {
-    std::size_t bytes = size_of(dtype);
-    for (std::int64_t dim : dims) bytes *= static_cast<std::size_t>(dim);
-    return bytes;
-  }
-
   Status memory_info(OrtMemoryInfo** info) const override {
     int device = 0;
     OPGATE_RETURN_IF_ERROR(cuda::status(cudaGetDevice(&device), "asking for the device"));

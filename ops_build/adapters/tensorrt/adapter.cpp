@@ -81,8 +81,7 @@ class TrtEngine final : public Engine {
   Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
     *data = call_.outputs[index];
     if (*data) return {};
-    std::size_t bytes = size_of(dtype);  // nobody wants it, or it is empty
-    for (const std::int64_t size : dims) bytes *= static_cast<std::size_t>(size);
+    const std::size_t bytes = bytes_of(dtype, dims);  // nobody wants it, or it is empty
     *data = bytes ? scratch(bytes) : &nothing_;
     return {};
   }

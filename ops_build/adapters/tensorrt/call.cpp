@@ -152,12 +152,10 @@ Status Plugins::call(const Op& op, const InputPointers& inputs, const Attributes
     const PluginTensorDesc& desc = layer.outputs[o];
     const std::span dims(desc.dims.d, static_cast<std::size_t>(desc.dims.nbDims));
     const DType dtype = *dtype_of_data(desc.type);
-    std::size_t bytes = size_of(dtype);
-    for (const std::int64_t size : dims) bytes *= static_cast<std::size_t>(size);
     void* data = nullptr;
     if (o < static_cast<std::int32_t>(signature.outputs.size()))
       OPGATE_RETURN_IF_ERROR(engine.allocate_output(static_cast<std::size_t>(o), dtype, dims, &data));
-    layer.output_data.push_back(data ? data : engine.scratch(bytes));  // TensorRT makes every output
+    layer.output_data.push_back(data ? data : engine.scratch(bytes_of(dtype, dims)));  // TensorRT makes every output
   }
   void* const workspace = engine.scratch(build.getWorkspaceSize(nullptr, 0, nullptr, 0));
   if (running(*plugin).enqueue(layer.inputs.data(), layer.outputs.data(), layer.input_data.data(),

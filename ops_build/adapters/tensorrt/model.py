@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
-from onnx import FunctionProto, GraphProto, NodeProto, helper
+from onnx import NodeProto, helper
 
-from ops_build.decompose import check_weights_stay_beside
-from ops_build.onnx_model import node_attributes
+from ops_build.decompose import load_to_rewrite
+from ops_build.onnx_model import bodies_of, node_attributes, nodes_of
 from ops_build.table import Op
 
 GIVEN_INPUTS = "opgate_inputs"  # fields.h
@@ -35,7 +34,7 @@ def for_tensorrt(model: onnx.ModelProto, ops: Iterable[Op]) -> onnx.ModelProto:
     functions = [f for f in made.functions if (f.domain, f.name) not in by_name]
     del made.functions[:]
     made.functions.extend(functions)
-    bodies = list(_bodies([made.graph, *made.functions]))
+    bodies = list(bodies_of(made))
     used = {name for body in bodies for node in body.node for name in (*node.input, *node.output)}
     for body in bodies:
         nodes = list(body.node)
@@ -52,11 +51,7 @@ def for_tensorrt(model: onnx.ModelProto, ops: Iterable[Op]) -> onnx.ModelProto:
 def rewrite_file(source: Path, target: Path, ops: Iterable[Op]) -> dict[str, int]:
     """`for_tensorrt` for a file; how many nodes of each op it has. Weights in files of their own stay there. Raises
     ValueError where there is nothing to rewrite or an op has no plugin, and OSError."""
-    try:
-        model = onnx.load(source, load_external_data=False)
-    except DecodeError:
-        raise ValueError(f"{source} is no ONNX model") from None
-    check_weights_stay_beside(model, source, target)
+    model = load_to_rewrite(source, target)
     known = {(op.domain, op.name): op for op in ops}
     found: dict[str, int] = {}
     for node in nodes_of(model):
@@ -72,21 +67,6 @@ def rewrite_file(source: Path, target: Path, ops: Iterable[Op]) -> dict[str, int
         raise ValueError(f"{source} has no node of the ops of {domains}: there is nothing to rewrite")
     onnx.save(for_tensorrt(model, known.values()), target)
     return found
-
-
-def nodes_of(model: onnx.ModelProto) -> Iterator[NodeProto]:
-    """All nodes: of the graph, of the functions, and of the graphs within nodes."""
-    for body in _bodies([model.graph, *model.functions]):
-        yield from body.node
-
-
-def _bodies(bodies: list[GraphProto | FunctionProto]) -> Iterator[GraphProto | FunctionProto]:
-    while bodies:
-        body = bodies.pop()
-        for node in body.node:
-            for attribute in node.attribute:
-                bodies.extend([attribute.g] if attribute.HasField("g") else attribute.graphs)
-        yield body
 
 
 def _flattened_host_inputs(node: NodeProto, op: Op, used: set[str]) -> Iterator[NodeProto]:
