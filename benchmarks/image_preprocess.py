@@ -25,7 +25,7 @@ import onnxruntime as ort
 from PIL import Image
 
 from ops_build.case import Array, Case
-from ops_build.codecs.pictures import flat, scene
+from ops_build.images.pictures import flat, scene
 from ops_build.onnx_model import one_node_model
 from ops_build.table import read_table
 

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <optional>
+#include <stdexcept>
 #include <string_view>
 #include <vector>
 
 #include "signature.h"
+#include "signature_text.h"
 #include "status.h"
 
 namespace opgate {
@@ -28,8 +30,11 @@ class Attributes {
   const std::vector<bool>& booleans(std::string_view name) const { return get<std::vector<bool>>(name); }
   const std::vector<std::string>& texts(std::string_view name) const { return get<std::vector<std::string>>(name); }
 
-  /// By place in the signature.
+  /// By index in the signature.
   const AttributeValue& at(std::size_t index) const { return values_[index]; }
+
+  /// Whether the values are the same; both must be of one signature.
+  bool operator==(const Attributes& other) const { return values_ == other.values_; }
 
  private:
   template <typename T>

@@ -1,9 +1,11 @@
-// What adapters of engines that run on CUDA share, on the host's side.
+// CUDA on the host's side: what the adapters of engines that run on it share, and what kernels prepare with.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <span>
 #include <string>
+#include <utility>
 
 #include "status.h"
 
@@ -28,5 +30,59 @@ inline Status copy(void* to, const void* from, std::size_t bytes, void* stream) 
   const auto on = static_cast<cudaStream_t>(stream);
   return status(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, on), "copying");
 }
+
+/// The number of the device that this thread works with; 0 where there is none.
+inline int current_device() {
+  int device = 0;
+  return cudaGetDevice(&device) == cudaSuccess ? device : 0;
+}
+
+/// Makes this thread work with a device, and afterwards with the one from before.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device) : before_(current_device()), changed_(device != before_) {
+    if (changed_) static_cast<void>(cudaSetDevice(device));
+  }
+  ~DeviceGuard() {
+    if (changed_) static_cast<void>(cudaSetDevice(before_));
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int before_;
+  bool changed_;
+};
+
+/// Values that a kernel keeps in the device's memory from prepare() on, for all of its calls.
+template <typename T>
+class DeviceArray {
+ public:
+  DeviceArray() = default;
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+  ~DeviceArray() {
+    if (data_) static_cast<void>(cudaFree(data_));
+  }
+
+  /// Copies the values to the current device and waits until they are there.
+  Status assign(std::span<const T> values) {
+    if (values.empty()) return {};
+    void* memory = nullptr;
+    OPGATE_RETURN_IF_ERROR(status(cudaMalloc(&memory, values.size_bytes()), "allocating what a kernel keeps"));
+    std::swap(data_, memory);
+    if (memory) static_cast<void>(cudaFree(memory));
+    size_ = values.size();
+    return status(cudaMemcpy(data_, values.data(), values.size_bytes(), cudaMemcpyHostToDevice),
+                  "copying what a kernel keeps");
+  }
+
+  const T* data() const { return static_cast<const T*>(data_); }
+  std::size_t size() const { return size_; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t size_ = 0;
+};
 
 }  // namespace opgate::cuda

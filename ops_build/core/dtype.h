@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #ifdef __CUDACC__
 #include <cuda_bf16.h>
@@ -122,6 +123,25 @@ template <>
 struct CppType<DType::str> {
   using type = std::string;
 };
+
+/// The dtype whose elements are of the C++ type T; nullopt where no dtype's are.
+template <typename T>
+constexpr std::optional<DType> dtype_of_type() {
+  if constexpr (std::is_same_v<T, f16>) return DType::f16;
+  if constexpr (std::is_same_v<T, bf16>) return DType::bf16;
+  if constexpr (std::is_same_v<T, float>) return DType::f32;
+  if constexpr (std::is_same_v<T, double>) return DType::f64;
+  if constexpr (std::is_same_v<T, std::int8_t>) return DType::i8;
+  if constexpr (std::is_same_v<T, std::uint8_t>) return DType::u8;
+  if constexpr (std::is_same_v<T, std::int32_t>) return DType::i32;
+  if constexpr (std::is_same_v<T, std::int64_t>) return DType::i64;
+  if constexpr (std::is_same_v<T, bool>) return DType::boolean;
+#ifdef __CUDACC__
+  if constexpr (std::is_same_v<T, __half>) return DType::f16;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) return DType::bf16;
+#endif
+  return std::nullopt;
+}
 
 /// Bytes of one element of numeric data; 0 for `str`.
 constexpr std::size_t size_of(DType dtype) {

@@ -1,11 +1,9 @@
-// Loops over elements for CUDA kernels: 16 bytes a load, as many threads as the elements give work to.
+// Elementwise kernels on CUDA: 16 bytes a load, as many threads as there is work for.
 #pragma once
 
-#include <concepts>
-
 #include "cuda.h"
-#include "kernel.h"
-#include "numbers.h"
+#include "elementary.h"
+#include "elementwise_kernel.h"
 
 namespace opgate {
 
@@ -36,7 +34,8 @@ __global__ void __launch_bounds__(kThreads) run(std::int64_t count, T* out, Func
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const std::int64_t first = thread * lanes;
   if (first + lanes <= count) {
-    const auto apply = [&](const Lanes<In, lanes>&... loaded) {
+    // By value: the compiler then loads each vector at once, and not element by element where it is used.
+    const auto apply = [&](Lanes<In, lanes>... loaded) {
       Lanes<T, lanes> result;
 #pragma unroll
       for (int i = 0; i < lanes; ++i) result.values[i] = static_cast<T>(function(static_cast<C>(loaded.values[i])...));
@@ -52,7 +51,7 @@ inline bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_
 
 }  // namespace elementwise
 
-/// out[i] = function(in[i]...) for `count` elements of equal type, computed in ComputeType<T>, on the call's stream.
+/// out[i] = function(in[i]...) for `count` elements of equal type, computed in ComputeType<T>, on the stream of the call.
 /// `function` is an object whose operator() is OPGATE_HOST_DEVICE.
 template <typename T, typename Function, std::convertible_to<const T*>... In>
 Status map_elements(Context& context, std::int64_t count, T* out, Function function, In... in) {
@@ -68,5 +67,16 @@ Status map_elements(Context& context, std::int64_t count, T* out, Function funct
   }
   return launched();
 }
+
+struct CudaLoop {
+  template <typename... Arguments>
+  static Status run(Arguments&&... arguments) {
+    return map_elements(std::forward<Arguments>(arguments)...);
+  }
+};
+
+/// OPGATE_CUDA_KERNEL(Tag, opgate::CudaElementwise<Formula>) is all that an elementwise op needs.
+template <typename Formula>
+using CudaElementwise = ElementwiseKernel<Formula, CudaLoop>;
 
 }  // namespace opgate

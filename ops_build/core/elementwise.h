@@ -1,11 +1,8 @@
-// Loops over elements for kernels, in plain C++ that compilers vectorize.
+// Elementwise kernels on the CPU, in plain C++ that compilers vectorize.
 #pragma once
 
-#include <cmath>
-#include <concepts>
-
-#include "kernel.h"
-#include "numbers.h"
+#include "elementary.h"
+#include "elementwise_kernel.h"
 
 namespace opgate {
 
@@ -14,11 +11,23 @@ inline constexpr std::int64_t kElementGrain = 16384;
 
 /// out[i] = function(in[i]...) for `count` elements of equal type, computed in ComputeType<T>.
 template <typename T, typename Function, std::convertible_to<const T*>... In>
-void map_elements(Context& context, std::int64_t count, T* out, Function function, In... in) {
+Status map_elements(Context& context, std::int64_t count, T* out, Function function, In... in) {
   using C = ComputeType<T>;
   context.parallel_for(count, kElementGrain, [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) out[i] = static_cast<T>(function(static_cast<C>(in[i])...));
   });
+  return {};
 }
+
+struct CpuLoop {
+  template <typename... Arguments>
+  static Status run(Arguments&&... arguments) {
+    return map_elements(std::forward<Arguments>(arguments)...);
+  }
+};
+
+/// OPGATE_CPU_KERNEL(Tag, opgate::CpuElementwise<Formula>) is all that an elementwise op needs.
+template <typename Formula>
+using CpuElementwise = ElementwiseKernel<Formula, CpuLoop>;
 
 }  // namespace opgate

@@ -1,5 +1,5 @@
 // What a library shows to Python whatever its engine: the op table and the signature parser, as JSON.
-#include "table.h"
+#include "table_json.h"
 
 #define OPGATE_EXPORT extern "C" __attribute__((visibility("default")))
 

@@ -2,8 +2,6 @@
 
 #include <cctype>
 
-#include "signature.h"
-
 namespace opgate {
 
 void fail(int column, const std::string& what) { throw SignatureError(column, what); }

@@ -1,11 +1,19 @@
-// A signature's tokens.
+// The tokens of a signature, and the error that says where one is wrong.
 #pragma once
 
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace opgate {
+
+/// A sentence about what is wrong with a signature and the column where, counted from 1.
+class SignatureError : public std::runtime_error {
+ public:
+  SignatureError(int column, const std::string& what) : std::runtime_error(what), column(column) {}
+  int column;
+};
 
 struct Token {
   enum class Kind { end, identifier, number, string, punctuation };

@@ -48,48 +48,136 @@ struct TypeLists {
   }
 };
 
-/// Picks the instance of a kernel template for the types that a call has bound.
-template <typename OpTag, typename Kernel>
-struct Dispatch {
+/// Calls the instance of a template for the dtypes that a call has bound.
+template <typename OpTag>
+class TypeDispatch {
+ public:
   static constexpr TypeLists kTypes = TypeLists::of(OpTag::signature);
 
-  static Status run(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) {
-    return pick<>(context, in, attributes, out);
+  /// call.operator()<Types...>() with the C++ types of types(0), types(1), ... It returns a Status.
+  template <typename... Bound, typename Types, typename Call>
+  static Status pick(const Types& types, const Call& call) {
+    if constexpr (static_cast<int>(sizeof...(Bound)) == kTypes.count)
+      return call.template operator()<Bound...>();
+    else
+      return among<0, Bound...>(types, call);
   }
+
+  /// The C++ type of the first dtype that a variable may have.
+  template <std::size_t variable>
+  using First = typename CppType<static_cast<DType>(std::countr_zero(kTypes.masks[variable]) % kDTypeCount)>::type;
 
  private:
-  template <typename... Bound>
-  static Status pick(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) {
-    if constexpr (static_cast<int>(sizeof...(Bound)) == kTypes.count) {
-      if constexpr (kTypes.count == 0)
-        return Kernel{}(context, in, attributes, out);
-      else
-        return Kernel{}.template operator()<Bound...>(context, in, attributes, out);
-    } else {
-      return among<0, Bound...>(context, in, attributes, out);
-    }
-  }
-
-  template <int Candidate, typename... Bound>
-  static Status among(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) {
+  template <int Candidate, typename... Bound, typename Types, typename Call>
+  static Status among(const Types& types, const Call& call) {
     constexpr int variable = sizeof...(Bound);
     if constexpr (Candidate == kDTypeCount) {
-      return Status::internal("no kernel for type " + std::string(name_of(context.type(variable))));
+      return Status::internal("no kernel for type " + std::string(name_of(types(variable))));
     } else {
       if constexpr ((kTypes.masks[variable] >> Candidate) & 1u) {
         constexpr DType dtype = static_cast<DType>(Candidate);
-        if (context.type(variable) == dtype) {
-          return pick<Bound..., typename CppType<dtype>::type>(context, in, attributes, out);
-        }
+        if (types(variable) == dtype) return pick<Bound..., typename CppType<dtype>::type>(types, call);
       }
-      return among<Candidate + 1, Bound...>(context, in, attributes, out);
+      return among<Candidate + 1, Bound...>(types, call);
     }
   }
 };
 
-template <typename OpTag, typename Kernel, Device device>
+template <typename Class>
+concept Prepares = requires(Class& kernel, const Node& node) { kernel.prepare(node); };
+
+template <typename Class>
+concept StatesWorkspace = requires(Workspace& workspace, const Inputs& in, const Attributes& attributes) {
+  Class::workspace(workspace, in, attributes);
+};
+
+template <typename Class, typename... Types>
+concept StatesWorkspaceOfTypes = requires(Workspace& workspace, const Inputs& in, const Attributes& attributes) {
+  Class::template workspace<Types...>(workspace, in, attributes);
+};
+
+/// Makes a Kernel of a kernel's class.
+template <typename OpTag, typename Class>
+class KernelOf {
+ public:
+  static constexpr Kernel make() {
+    Kernel kernel{&run, nullptr, nullptr};
+    if constexpr (Prepares<Class>) kernel.prepare = &prepare;
+    if constexpr (states_workspace(std::make_index_sequence<Types::kTypes.count>())) {
+      kernel.take_workspace = &take_workspace;
+    }
+    return kernel;
+  }
+
+ private:
+  using Types = TypeDispatch<OpTag>;
+
+  struct Run {
+    const Class& kernel;
+    Context& context;
+    const Inputs& in;
+    const Attributes& attributes;
+    Outputs& out;
+
+    template <typename... Bound>
+    Status operator()() const {
+      if constexpr (Types::kTypes.count == 0)
+        return kernel(context, in, attributes, out);
+      else
+        return kernel.template operator()<Bound...>(context, in, attributes, out);
+    }
+  };
+
+  struct TakeWorkspace {
+    Workspace& workspace;
+    const Inputs& in;
+    const Attributes& attributes;
+
+    template <typename... Bound>
+    Status operator()() const {
+      if constexpr (StatesWorkspace<Class>)
+        static_cast<void>(Class::workspace(workspace, in, attributes));
+      else
+        static_cast<void>(Class::template workspace<Bound...>(workspace, in, attributes));
+      return {};
+    }
+  };
+
+  /// The dtypes that a call has bound.
+  struct BoundTypes {
+    const Inputs& in;
+
+    DType operator()(std::size_t variable) const { return in.type(variable); }
+  };
+
+  static Status run(const void* kernel, Context& context, const Inputs& in, const Attributes& attributes,
+                    Outputs& out) {
+    const auto pick = [&](const Class& made) {
+      return Types::pick(BoundTypes{in}, Run{made, context, in, attributes, out});
+    };
+    return kernel ? pick(*static_cast<const Class*>(kernel)) : pick(Class{});
+  }
+
+  static Status prepare(const Node& node, std::shared_ptr<const void>& kernel) {
+    auto made = std::make_shared<Class>();
+    OPGATE_RETURN_IF_ERROR(made->prepare(node));
+    kernel = std::move(made);
+    return {};
+  }
+
+  static Status take_workspace(Workspace& workspace, const Inputs& in, const Attributes& attributes) {
+    return Types::pick(BoundTypes{in}, TakeWorkspace{workspace, in, attributes});
+  }
+
+  template <std::size_t... variables>
+  static constexpr bool states_workspace(std::index_sequence<variables...>) {
+    return StatesWorkspace<Class> || StatesWorkspaceOfTypes<Class, typename Types::template First<variables>...>;
+  }
+};
+
+template <typename OpTag, typename Class, Device device>
 struct Registration {
-  Registration() { Table::instance().add(OpTag::signature, OpTag::doc, device, &Dispatch<OpTag, Kernel>::run); }
+  Registration() { Table::instance().add(OpTag::signature, OpTag::doc, device, KernelOf<OpTag, Class>::make()); }
 };
 
 }  // namespace opgate

@@ -1,29 +1,11 @@
-// The one line that states an op, parsed.
-//
-// Grammar (EBNF; white space is free between tokens):
-//
-//   sig    = [ "<" tvar { "," tvar } ">" ] Name "(" [ in { "," in } ] [ ";" attr { "," attr } ] ")"
-//            "->" "(" out { "," out } ")" ;
-//   tvar   = Upper ":" dtype { "|" dtype } ;
-//   dtype  = "f16"|"bf16"|"f32"|"f64"|"i8"|"u8"|"i32"|"i64"|"bool"|"str" ;
-//   in     = name [ "?" | "*" ] ":" [ "const" ] (dtype|Upper) "[" [ idim { "," idim } ] "]" ;
-//   idim   = "..." | name [ "=" expr ] | expr ;
-//   out    = name [ "?" ] ":" (dtype|Upper) "[" [ odim { "," odim } ] "]" ;
-//   odim   = "..." | expr | name "<=" expr ;
-//   expr   = term { ("+"|"-") term } ;
-//   term   = fac { ("*"|"/"|"%") fac } ;
-//   fac    = int | name | "(" expr ")" | ("min"|"max"|"ceildiv") "(" expr "," expr ")" ;
-//   attr   = name ":" atype [ "=" lit ] ;
-//   atype  = ("int"|"float"|"bool"|"str") [ "[" [ int ] "]" ] | "{" ident { "|" ident } "}" ;
-//   lit    = number | "true" | "false" | string | ident | "[" [ lit { "," lit } ] "]" ;
-//
-// What the names mean is written once, in docs/signatures.md.
+// The parts of a parsed signature. parser.h makes them out of text; docs/signatures.md says what they mean.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <stdexcept>
+#include <optional>
 #include <string>
-#include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -31,19 +13,12 @@
 
 namespace opgate {
 
-/// A sentence about what is wrong with a signature and the 1-based column where.
-class SignatureError : public std::runtime_error {
- public:
-  SignatureError(int column, const std::string& what) : std::runtime_error(what), column(column) {}
-  int column;
-};
-
 /// A size: a number, a name, or an operation on two sizes. Division and remainder floor; a zero divisor is an error.
 struct Expr {
   enum class Kind { literal, name, add, sub, mul, div, mod, min, max, ceildiv };
   Kind kind = Kind::literal;
   std::int64_t value = 0;  ///< of a literal
-  int slot = -1;           ///< of a name: its place in Signature::slots
+  int slot = -1;           ///< of a name: its index in Signature::slots
   std::vector<Expr> operands;
   int column = 0;
 };
@@ -61,9 +36,9 @@ struct Slot {
 struct InputDim {
   enum class Kind { ellipsis, name, expr };
   Kind kind = Kind::ellipsis;
-  int slot = -1;                    ///< of a name
-  std::vector<Expr> default_value;  ///< of a name in an optional input: none or one
-  Expr expr;                        ///< checked, binds nothing
+  int slot = -1;                      ///< of a name
+  std::optional<Expr> default_value;  ///< of a name in an optional input
+  Expr expr;                          ///< checked, binds nothing
 };
 
 struct OutputDim {
@@ -71,9 +46,10 @@ struct OutputDim {
   Kind kind = Kind::ellipsis;
   int slot = -1;  ///< of the name that the kernel binds
   Expr expr;      ///< the size, or the bound
+  int column = 0;
 };
 
-/// A dtype, or the place of a type variable.
+/// A dtype, or the index of a type variable.
 struct ElementType {
   int variable = -1;
   DType dtype = DType::f32;
@@ -82,6 +58,7 @@ struct ElementType {
 struct TypeVariable {
   std::string name;
   std::vector<DType> dtypes;
+  int column = 0;
 };
 
 struct Input {
@@ -115,6 +92,7 @@ struct Attribute {
   AttributeValue default_value;
 };
 
+/// Columns count from 1 and are kept for messages.
 struct Signature {
   std::string text;
   std::string name;
@@ -126,10 +104,15 @@ struct Signature {
   bool checks_expressions = false;  ///< an input has a dim that is an expression
 };
 
-/// Parses and checks a signature. Throws SignatureError.
-Signature parse_signature(std::string_view text);
-
-/// The attribute's type as written in a signature, "float[3]".
-std::string type_text(const Attribute& attribute);
+/// Whether every tensor is `[...]`. Such an op is elementwise: element i of an output is made of the elements i of the
+/// inputs, so an engine may lay out the elements in any order that is the same for all tensors.
+inline bool is_elementwise(const Signature& signature) {
+  const auto all = [](const auto& tensors) {
+    return std::ranges::all_of(tensors, [](const auto& tensor) {
+      return tensor.dims.size() == 1 && tensor.dims[0].kind == std::remove_cvref_t<decltype(tensor.dims[0])>::Kind::ellipsis;
+    });
+  };
+  return !signature.inputs.empty() && all(signature.inputs) && all(signature.outputs);
+}
 
 }  // namespace opgate

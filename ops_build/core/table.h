@@ -15,9 +15,10 @@ struct Op {
   Signature signature;
   std::string doc;  ///< one line
   int since_version = 1;
-  std::array<KernelFunction, 2> kernels{};  ///< by Device
+  std::array<Kernel, 2> kernels{};  ///< by Device
 
-  KernelFunction kernel(Device device) const { return kernels[static_cast<int>(device)]; }
+  const Kernel& kernel(Device device) const { return kernels[static_cast<int>(device)]; }
+  bool has_kernel(Device device) const { return kernel(device).run != nullptr; }
 };
 
 class Table {
@@ -27,9 +28,9 @@ class Table {
 
   /// Adds a kernel, and the op with its first one. What is wrong with it is kept for errors(): a library must load to
   /// be able to say so.
-  void add(const char* signature, const char* doc, Device device, KernelFunction kernel);
+  void add(const char* signature, const char* doc, Device device, const Kernel& kernel);
 
-  /// Sorted by name; they stay where they are once the library has loaded.
+  /// Sorted by name. Once the library has loaded, pointers to them stay valid.
   const std::deque<Op>& ops() const { return ops_; }
   const Op* find(std::string_view name) const;
   const std::vector<std::string>& errors() const { return errors_; }
@@ -41,13 +42,5 @@ class Table {
   std::deque<Op> ops_;
   std::vector<std::string> errors_;
 };
-
-/// Runs an op once: binds and checks the inputs, makes the outputs, calls the kernel, checks that it finished.
-/// Throws nothing. Messages begin with "<domain>::<op>: ".
-Status invoke(const Op& op, Device device, const InputPointers& inputs, const Attributes& attributes, Engine& engine);
-
-/// The table as JSON (format: docs/signatures.md), and one signature as the same JSON or {"error", "column"}.
-std::string table_json(const Table& table);
-std::string signature_json(std::string_view text);
 
 }  // namespace opgate

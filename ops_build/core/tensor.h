@@ -1,4 +1,4 @@
-// A borrowed view of an engine's tensor: contiguous, row-major, owned by the engine.
+// Borrowed views of an engine's tensors: contiguous, row-major, owned by the engine.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,25 @@ enum class Device : std::uint8_t { cpu, cuda };
 
 constexpr std::string_view name_of(Device device) { return device == Device::cpu ? "cpu" : "cuda"; }
 
+/// "[2, 3]"
+inline std::string dims_text(std::span<const std::int64_t> dims) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < dims.size(); ++i) text += (i ? ", " : "") + std::to_string(dims[i]);
+  return text + "]";
+}
+
+/// A tensor that a kernel reads.
 class Tensor {
  public:
   Tensor() = default;
-  Tensor(void* data, DType dtype, std::span<const std::int64_t> dims, Device device = Device::cpu)
-      : data_(data), dims_(dims), dtype_(dtype), device_(device) {}
+  /// `name` is what messages call it; the characters must outlive the view.
+  Tensor(const void* data, DType dtype, std::span<const std::int64_t> dims, Device device = Device::cpu,
+         std::string_view name = {})
+      : data_(data), dims_(dims), name_(name), dtype_(dtype), device_(device) {}
 
   DType dtype() const { return dtype_; }
   Device device() const { return device_; }
+  std::string_view name() const { return name_; }
   std::span<const std::int64_t> dims() const { return dims_; }
   std::int64_t rank() const { return static_cast<std::int64_t>(dims_.size()); }
   std::int64_t dim(std::size_t i) const { return dims_[i]; }
@@ -34,23 +45,61 @@ class Tensor {
     return count;
   }
 
-  void* raw() const { return data_; }
+  const void* raw() const { return data_; }
 
-  /// The elements as T. `str` inputs are read as std::string_view, `str` outputs written as std::string.
+  /// The elements, which T must be the C++ type of; those of `str` are read as std::string_view. Throws
+  /// std::logic_error where the tensor has another dtype.
+  template <typename T>
+  const T* data() const {
+    check<T, std::string_view>();
+    return static_cast<const T*>(data_);
+  }
+  template <typename T>
+  std::span<const T> span() const {
+    return {data<T>(), static_cast<std::size_t>(size())};
+  }
+
+ protected:
+  template <typename T, typename Text>
+  void check() const {
+    using Element = std::remove_const_t<T>;
+    constexpr auto expected = std::is_same_v<Element, Text> ? std::optional(DType::str) : dtype_of_type<Element>();
+    static_assert(expected.has_value(), "no dtype has elements of this C++ type");
+    if (dtype_ != *expected) throw_wrong_type(*expected);
+  }
+
+ private:
+  [[noreturn]] void throw_wrong_type(DType asked) const {
+    throw std::logic_error("the kernel accesses tensor '" + std::string(name_) + "', which is " +
+                           std::string(name_of(dtype_)) + dims_text(dims_) + ", as " + std::string(name_of(asked)));
+  }
+
+  const void* data_ = nullptr;
+  std::span<const std::int64_t> dims_;
+  std::string_view name_;
+  DType dtype_ = DType::f32;
+  Device device_ = Device::cpu;
+};
+
+/// A tensor that a kernel writes. The elements of `str` are std::string.
+class MutableTensor : public Tensor {
+ public:
+  MutableTensor() = default;
+  MutableTensor(void* data, DType dtype, std::span<const std::int64_t> dims, Device device = Device::cpu,
+                std::string_view name = {})
+      : Tensor(data, dtype, dims, device, name) {}
+
+  void* raw() const { return const_cast<void*>(Tensor::raw()); }  // the constructor took it writable
+
   template <typename T>
   T* data() const {
-    return static_cast<T*>(data_);
+    check<T, std::string>();
+    return static_cast<T*>(raw());
   }
   template <typename T>
   std::span<T> span() const {
     return {data<T>(), static_cast<std::size_t>(size())};
   }
-
- private:
-  void* data_ = nullptr;
-  std::span<const std::int64_t> dims_;
-  DType dtype_ = DType::f32;
-  Device device_ = Device::cpu;
 };
 
 /// Bytes of numeric data of these dims.
@@ -58,13 +107,6 @@ inline std::size_t bytes_of(DType dtype, std::span<const std::int64_t> dims) {
   std::size_t bytes = size_of(dtype);
   for (const std::int64_t dim : dims) bytes *= static_cast<std::size_t>(dim);
   return bytes;
-}
-
-/// "[2, 3]"
-inline std::string dims_text(std::span<const std::int64_t> dims) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < dims.size(); ++i) text += (i ? ", " : "") + std::to_string(dims[i]);
-  return text + "]";
 }
 
 }  // namespace opgate

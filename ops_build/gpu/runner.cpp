@@ -2,14 +2,15 @@
 // result of each to standard output, in the format of cases_file.py. It works in a pipe, a case at a time, and on
 // files.
 //
-//   opgate_gpu_runner [--time RUNS] [--unaligned] < cases > results
+//   opgate_gpu_runner [--time RUNS] [--unaligned] [--padded] [--plugins LIBRARY] < cases > results
 //   opgate_gpu_runner --table       prints the op table as JSON
 //   opgate_gpu_runner --bandwidth   prints the bytes a second that a copy on the device reads and writes
 //
 // Kernels run on a stream of their own that waits for no other. Their outputs and scratch memory hold a pattern
 // beforehand, and behind each of them lies a zone that must keep it; inputs must stay as they were. --time runs a case
-// again RUNS times, with the same memory, and reports the median; --unaligned begins all tensors one element off;
-// --plugins LIBRARY calls the ops' TensorRT plugins in place of the kernels.
+// again RUNS times, with the same memory, and reports the median; --unaligned begins all tensors one element off; with
+// --padded the engine takes outputs of a size that only the kernel knows at their upper bound, and reads the size after
+// the call; --plugins LIBRARY calls the ops' TensorRT plugins in place of the kernels.
 #include <algorithm>
 #include <bit>
 #include <cstdio>
@@ -19,10 +20,11 @@
 #include <vector>
 
 #include "core/cuda.h"
-#include "core/table.h"
+#include "core/invoke.h"
+#include "core/table_json.h"
 
 #ifdef OPGATE_WITH_TENSORRT
-#include "adapters/tensorrt/call.h"
+#include "adapters/tensorrt/plugin_caller.h"
 #endif
 
 namespace opgate {
@@ -202,10 +204,12 @@ class DeviceMemory {
 /// Gives the memory that a first run of a case has made to later ones too.
 class KernelEngine final : public Engine {
  public:
-  KernelEngine(const Signature& signature, std::uint64_t wanted, bool unaligned, cudaStream_t stream)
-      : wanted_(wanted), unaligned_(unaligned), stream_(stream), outputs_(signature.outputs.size()) {}
+  KernelEngine(const Signature& signature, std::uint64_t wanted, bool unaligned, bool padded, cudaStream_t stream)
+      : wanted_(wanted), unaligned_(unaligned), padded_(padded), stream_(stream), outputs_(signature.outputs.size()) {}
 
   void* stream() override { return stream_; }
+
+  bool takes_padded_outputs() const override { return padded_; }
 
   void parallel_for(std::size_t tasks, void (*task)(void*, std::size_t), void* user) override {
     for (std::size_t i = 0; i < tasks; ++i) task(user, i);
@@ -236,7 +240,18 @@ class KernelEngine final : public Engine {
     return allocate_output(index, dtype, dims, data);
   }
 
-  Status read_sizes(std::span<std::int64_t> sizes, bool&) override {
+  /// The sizes that only the kernel knew, after a call with padded outputs; gives the outputs their exact dims.
+  Status unpad(const Op& op, const InputPointers& inputs, const Attributes& attributes) {
+    if (!sizes_) return {};
+    std::vector<std::int64_t> sizes(sizes_->size() / sizeof(std::int64_t));
+    OPGATE_RETURN_IF_ERROR(read_sizes(sizes));
+    std::vector<Dims> dims;
+    OPGATE_RETURN_IF_ERROR(exact_dims(op, inputs, attributes, sizes, dims));
+    for (std::size_t i = 0; i < dims.size(); ++i) outputs_[i].dims = dims[i];
+    return {};
+  }
+
+  Status read_sizes(std::span<std::int64_t> sizes) override {
     return cuda::read(sizes.data(), sizes_->data(), sizes.size_bytes(), stream_);
   }
 
@@ -288,7 +303,7 @@ class KernelEngine final : public Engine {
   }
 
   std::uint64_t wanted_;
-  bool unaligned_;
+  bool unaligned_, padded_;
   cudaStream_t stream_;
   std::vector<MadeOutput> outputs_;
   std::vector<Memory> scratch_;
@@ -328,6 +343,7 @@ Call plugins([[maybe_unused]] const char* library) {
 struct Options {
   int timed_runs = 0;
   bool unaligned = false;
+  bool padded = false;
   Call call = call_kernel;
 };
 
@@ -347,7 +363,9 @@ class DeviceInputs {
         memory_[i]->write(host_[i]->bytes);
         data = memory_[i]->data();
       }
-      tensors_[i] = Tensor(data, host_[i]->dtype, host_[i]->dims, on_host ? Device::cpu : Device::cuda);
+      const std::size_t input = std::min(i, signature.inputs.size() - 1);
+      tensors_[i] = Tensor(data, host_[i]->dtype, host_[i]->dims, on_host ? Device::cpu : Device::cuda,
+                           signature.inputs[input].name);
     }
   }
 
@@ -402,7 +420,7 @@ void run_case(const CaseToRun& wanted, const Options& options, cudaStream_t stre
     return write_error(status.message());
   }
   const DeviceInputs inputs(op->signature, wanted, options.unaligned, stream);
-  KernelEngine engine(op->signature, wanted.wanted, options.unaligned, stream);
+  KernelEngine engine(op->signature, wanted.wanted, options.unaligned, options.padded, stream);
   const auto run = [&] {
     engine.rewind();
     return options.call(*op, inputs.pointers(), attributes, engine);
@@ -410,6 +428,7 @@ void run_case(const CaseToRun& wanted, const Options& options, cudaStream_t stre
   Status status = run();
   const Status waited = cuda::status(cudaStreamSynchronize(stream), "waiting for a kernel");
   if (!waited.ok()) fail(wanted.op + ": " + waited.message());  // nothing works after an error on the device
+  if (status.ok() && options.padded) status = engine.unpad(*op, inputs.pointers(), attributes);
   if (status.ok()) status = engine.check();
   if (status.ok()) status = inputs.check();
   if (!status.ok()) return write_error(status.message());
@@ -438,12 +457,14 @@ Options parse(int count, char** arguments, cudaStream_t stream) {
       options.call = plugins(arguments[++i]);
     } else if (argument == "--unaligned") {
       options.unaligned = true;
+    } else if (argument == "--padded") {
+      options.padded = true;
     } else if (argument == "--time" && i + 1 < count) {
       options.timed_runs = std::atoi(arguments[++i]);
     } else {
       fail(
-          "usage: opgate_gpu_runner [--time RUNS] [--unaligned] [--plugins LIBRARY] < cases > results, or --table, or "
-          "--bandwidth");
+          "usage: opgate_gpu_runner [--time RUNS] [--unaligned] [--padded] [--plugins LIBRARY] < cases > results, or "
+          "--table, or --bandwidth");
     }
   }
   return options;

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from ops_build.case import Array
-from ops_build.codecs import pictures
-from ops_build.codecs.pictures import flat, jpeg, jpeg_of_every_kind, png, png_chunk, png_of_every_kind, scene
+from ops_build.images import pictures
+from ops_build.images.pictures import flat, jpeg, jpeg_of_every_kind, png, png_chunk, png_of_every_kind, scene
 from tests.ops.conftest import RunOp
 
 GOOD, UNKNOWN_FORMAT, CORRUPT, TOO_MANY_PIXELS, UNSUPPORTED = range(5)

@@ -52,7 +52,7 @@ FAULTS = [
     Fault("points of a voxel counted once too often", "Voxelize", "ops/voxelize/voxelize.cpp", "sums[static_cast<std::size_t>(k)] / count", "sums[static_cast<std::size_t>(k)] / (count + 1)"),
     Fault("the nearest of two the upper", "ResizeNormalize", "ops/resize_normalize/formula.h", "* from - 1) /", "* from) /"),
     Fault("every picture the first", "ResizeNormalize", "ops/resize_normalize/resize_normalize.cpp", "i / height", "0 * i"),
-    Fault("the quality ignored", "EncodeImage", "codecs/jpeg_encoder.cpp", "quality, TRUE", "50, TRUE"),
+    Fault("the quality ignored", "EncodeImage", "images/codecs/jpeg_encoder.cpp", "quality, TRUE", "50, TRUE"),
 ]  # fmt: skip
 
 

@@ -1,183 +1,100 @@
 #include "call.h"
 
-#include <dlfcn.h>
+#include <cstring>
 
-#include <memory>
-
-#include "constant_shapes.h"
 #include "core/cuda.h"
-#include "fields.h"
 
 namespace opgate::tensorrt {
-namespace {
 
-using nvinfer1::DimsExprs;
-using nvinfer1::DynamicPluginTensorDesc;
-using nvinfer1::PluginTensorDesc;
-
-/// A layer's tensors, as TensorRT describes them to a plugin.
-struct Layer {
-  std::vector<PluginTensorDesc> inputs, outputs;
-  std::vector<const void*> input_data;
-  std::vector<void*> output_data;
-  std::vector<DimsExprs> input_shapes, scalars, output_shapes;
-  ConstantBuilder builder;
-};
-
-Status describe(const Tensor& tensor, const Input& input, Layer& layer) {
-  const auto type = data_type(tensor.dtype());
-  if (!type) return Status::invalid("input '" + input.name + "': TensorRT's plugins take no tensors of its type");
-  if (tensor.rank() > nvinfer1::Dims::MAX_DIMS)
-    return Status::invalid("input '" + input.name + "': TensorRT's tensors have at most 8 dims");
-  PluginTensorDesc desc{};
-  desc.type = *type;
-  desc.format = nvinfer1::TensorFormat::kLINEAR;
-  desc.dims.nbDims = static_cast<std::int32_t>(tensor.rank());
-  std::ranges::copy(tensor.dims(), desc.dims.d);
-  layer.inputs.push_back(desc);
-  layer.input_data.push_back(tensor.raw());
-  layer.input_shapes.push_back(layer.builder.dims(tensor.dims().data(), tensor.dims().size()));
+Status CallInputs::read(std::span<const nvinfer1::PluginTensorDesc> inputs,
+                        std::span<const nvinfer1::PluginTensorDesc> outputs, const void* const* data) {
+  std::vector<int> indices;
+  OPGATE_RETURN_IF_ERROR(layout_.device(static_cast<int>(inputs.size()), indices));
+  InSignatureOrder<const Tensor*> tensors(signature_);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Input& input = signature_.inputs[indices[i]];
+    const auto dtype = from_trt(inputs[i].type);
+    if (!dtype) return Status::invalid("input '" + input.name + "' has a type that the ops don't know");
+    const Dims& dims =
+        dims_.emplace_back(std::span(inputs[i].dims.d, static_cast<std::size_t>(inputs[i].dims.nbDims)));
+    tensors.add(indices[i],
+                &tensors_.emplace_back(data ? data[i] : nullptr, *dtype, dims, Device::cuda, input.name));
+  }
+  for (const int index : layout_.host()) {
+    const Tensor* tensor = nullptr;
+    OPGATE_RETURN_IF_ERROR(read_scalar(index, outputs, tensor));
+    tensors.add(index, tensor);
+  }
+  tensors_in_order_ = tensors.all();
+  while (!tensors_in_order_.empty() && !tensors_in_order_.back()) tensors_in_order_.pop_back();
   return {};
 }
 
-std::int64_t scalar_of(const Tensor& tensor) {
-  return tensor.dtype() == DType::i32 ? *tensor.data<std::int32_t>() : *tensor.data<std::int64_t>();
-}
-
-/// Inputs on the device go to the layer, those on the host to the shapes only. `given` are their places.
-Status describe_inputs(const Signature& signature, const InputPointers& inputs, Layer& layer, GivenInputs& given) {
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i]) continue;
-    const std::size_t place = std::min(i, signature.inputs.size() - 1);
-    const Input& input = signature.inputs[place];
-    if (given.empty() || given.back() != static_cast<std::int64_t>(place)) given.push_back(static_cast<int>(place));
-    if (input.host) {
-      const std::int64_t value = scalar_of(*inputs[i]);
-      layer.scalars.push_back(layer.builder.dims(&value, 1));
-    } else {
-      OPGATE_RETURN_IF_ERROR(describe(*inputs[i], input, layer));
+/// TensorRT gives the values of inputs on the host to the shapes only. Where a value is a dim of an output, it is read
+/// there.
+Status CallInputs::read_scalar(int index, std::span<const nvinfer1::PluginTensorDesc> outputs, const Tensor*& tensor) {
+  const Input& input = signature_.inputs[index];
+  for (std::size_t o = 0; o < signature_.outputs.size(); ++o) {
+    const std::vector<OutputDim>& dims = signature_.outputs[o].dims;
+    if (std::ranges::any_of(dims, [](const OutputDim& dim) { return dim.kind == OutputDim::Kind::ellipsis; })) continue;
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+      if (dims[d].kind != OutputDim::Kind::expr || dims[d].expr.kind != Expr::Kind::name) continue;
+      const Slot& slot = signature_.slots[dims[d].expr.slot];
+      if (slot.kind != Slot::Kind::scalar_input || slot.index != index) continue;
+      std::int64_t& value = scalars_.emplace_back(outputs[o].dims.d[d]);
+      if (input.type.dtype == DType::i32) {
+        const auto narrow = static_cast<std::int32_t>(value);
+        std::memcpy(&value, &narrow, sizeof narrow);
+      }
+      tensor = &tensors_.emplace_back(&value, input.type.dtype, std::span<const std::int64_t>(), Device::cpu, input.name);
+      return {};
     }
   }
+  return Status::invalid("input '" + input.name + "' is read on the host, and TensorRT gives its value to a kernel " +
+                         "only where it is an output's dim");
+}
+
+EnqueueEngine::~EnqueueEngine() {
+  for (void* memory : scratch_) {
+    if (call_.allocator)
+      call_.allocator->deallocateAsync(memory, call_.stream);
+    else
+      static_cast<void>(cudaFreeAsync(memory, call_.stream));
+  }
+}
+
+std::size_t EnqueueEngine::kernel_workspace_offset(std::size_t kernel_sizes) {
+  const std::size_t bytes = kernel_sizes * sizeof(std::int64_t);
+  return (bytes + Workspace::kAlignment - 1) / Workspace::kAlignment * Workspace::kAlignment;
+}
+
+Status EnqueueEngine::allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) {
+  *data = call_.outputs[index];
+  if (!*data && bytes_of(dtype, dims) == 0) *data = &nothing_;  // an empty tensor has no memory
   return {};
 }
 
-nvinfer1::IPluginV3OneBuild& building(nvinfer1::IPluginV3& plugin) {
-  return *static_cast<nvinfer1::IPluginV3OneBuild*>(
-      plugin.getCapabilityInterface(nvinfer1::PluginCapabilityType::kBUILD));
-}
-
-nvinfer1::IPluginV3OneRuntime& running(nvinfer1::IPluginV3& plugin) {
-  return *static_cast<nvinfer1::IPluginV3OneRuntime*>(
-      plugin.getCapabilityInterface(nvinfer1::PluginCapabilityType::kRUNTIME));
-}
-
-/// Whether the plugin takes the types that the tensors have, asked as TensorRT asks.
-bool supported(nvinfer1::IPluginV3OneBuild& build, const Layer& layer) {
-  std::vector<DynamicPluginTensorDesc> tensors;
-  for (const auto* descs : {&layer.inputs, &layer.outputs}) {
-    for (const PluginTensorDesc& desc : *descs) tensors.push_back({desc, desc.dims, desc.dims, desc.dims});
-  }
-  for (int i = 0; i < static_cast<int>(tensors.size()); ++i) {
-    if (!build.supportsFormatCombination(i, tensors.data(), static_cast<int>(layer.inputs.size()),
-                                         static_cast<int>(layer.outputs.size())))
-      return false;
-  }
-  return true;
-}
-
-}  // namespace
-
-Status Plugins::open(const char* library) {
-  void* handle = dlopen(*library ? library : nullptr, RTLD_NOW | RTLD_LOCAL);
-  if (!handle) return Status::invalid(dlerror());
-  const auto set_finder = reinterpret_cast<void (*)(nvinfer1::ILoggerFinder*)>(dlsym(handle, "setLoggerFinder"));
-  const auto get =
-      reinterpret_cast<nvinfer1::IPluginCreatorInterface* const* (*)(std::int32_t&)>(dlsym(handle, "getCreators"));
-  if (!set_finder || !get) return Status::invalid(std::string(library) + " is no plugin library");
-  set_finder(&finder_);
-  creators_ = get(count_);
+Status EnqueueEngine::allocate_sizes(std::size_t, std::int64_t** sizes) {
+  *sizes = static_cast<std::int64_t*>(call_.workspace);
   return {};
 }
 
-Status Plugins::refused(const std::string& by) const {
-  std::string text = by + " failed";
-  for (const std::string& message : log_.messages) text += ": " + message;
-  return Status::invalid(text);
+std::span<char> EnqueueEngine::workspace() {
+  if (!call_.workspace_bytes) return {};
+  return {static_cast<char*>(call_.workspace) + kernel_workspace_offset(call_.kernel_sizes), call_.workspace_bytes};
 }
 
-Status Plugins::call(const Op& op, const InputPointers& inputs, const Attributes& attributes, Engine& engine) {
-  log_.messages.clear();
-  const Signature& signature = op.signature;
-  nvinfer1::IPluginCreatorV3One* creator = nullptr;
-  for (int i = 0; i < count_; ++i) {
-    auto* candidate = static_cast<nvinfer1::IPluginCreatorV3One*>(creators_[i]);
-    if (signature.name == candidate->getPluginName()) creator = candidate;
-  }
-  if (!creator) return Status::internal("the library has no plugin " + signature.name);
+int EnqueueEngine::ordinal() { return cuda::current_device(); }
 
-  Layer layer;
-  GivenInputs given;
-  OPGATE_RETURN_IF_ERROR(describe_inputs(signature, inputs, layer, given));
-  const Fields fields(signature, attributes, given);
-  const std::unique_ptr<nvinfer1::IPluginV3> made(
-      creator->createPlugin("node", fields.collection(), nvinfer1::TensorRTPhase::kRUNTIME));
-  if (!made) return refused("createPlugin");
-  const std::unique_ptr<nvinfer1::IPluginV3> plugin(running(*made).attachToContext(nullptr));
-  if (!plugin) return refused("attachToContext");
-  nvinfer1::IPluginV3OneBuild& build = building(*plugin);
-
-  const auto input_count = static_cast<std::int32_t>(layer.inputs.size());
-  const std::int32_t output_count = build.getNbOutputs();
-  std::vector<nvinfer1::DataType> input_types, output_types(static_cast<std::size_t>(output_count));
-  for (const PluginTensorDesc& desc : layer.inputs) input_types.push_back(desc.type);
-  if (build.getOutputDataTypes(output_types.data(), output_count, input_types.data(), input_count))
-    return refused("getOutputDataTypes");
-  layer.output_shapes.resize(static_cast<std::size_t>(output_count));
-  if (build.getOutputShapes(layer.input_shapes.data(), input_count, layer.scalars.data(),
-                            static_cast<std::int32_t>(layer.scalars.size()), layer.output_shapes.data(), output_count,
-                            layer.builder))
-    return refused("getOutputShapes");
-  for (std::int32_t o = 0; o < output_count; ++o) {
-    PluginTensorDesc& desc = layer.outputs.emplace_back();
-    desc.type = output_types[o];
-    desc.format = nvinfer1::TensorFormat::kLINEAR;
-    desc.dims.nbDims = layer.output_shapes[o].nbDims;
-    for (int d = 0; d < desc.dims.nbDims; ++d) desc.dims.d[d] = layer.output_shapes[o].d[d]->getConstantValue();
-  }
-  if (running(*plugin).onShapeChange(layer.inputs.data(), input_count, layer.outputs.data(), output_count))
-    return refused("onShapeChange");
-  if (!supported(build, layer)) return refused("supportsFormatCombination");
-
-  for (std::int32_t o = 0; o < output_count; ++o) {
-    const PluginTensorDesc& desc = layer.outputs[o];
-    const std::span dims(desc.dims.d, static_cast<std::size_t>(desc.dims.nbDims));
-    const DType dtype = *dtype_of_data(desc.type);
-    void* data = nullptr;
-    if (o < static_cast<std::int32_t>(signature.outputs.size()))
-      OPGATE_RETURN_IF_ERROR(engine.allocate_output(static_cast<std::size_t>(o), dtype, dims, &data));
-    layer.output_data.push_back(data ? data : engine.scratch(bytes_of(dtype, dims)));  // TensorRT makes every output
-  }
-  void* const workspace = engine.scratch(build.getWorkspaceSize(nullptr, 0, nullptr, 0));
-  if (running(*plugin).enqueue(layer.inputs.data(), layer.outputs.data(), layer.input_data.data(),
-                               layer.output_data.data(), workspace, static_cast<cudaStream_t>(engine.stream())))
-    return refused("enqueue");
-
-  Binding binding;
-  OPGATE_RETURN_IF_ERROR(bind(signature, inputs, attributes, binding));
-  std::size_t next = signature.outputs.size();
-  for (std::size_t s = 0; s < signature.slots.size(); ++s) {
-    if (signature.slots[s].kind != Slot::Kind::kernel) continue;
-    std::int32_t size = 0;
-    OPGATE_RETURN_IF_ERROR(cuda::read(&size, layer.output_data[next++], sizeof size, engine.stream()));
-    binding.sizes[s] = size;
-  }
-  for (std::size_t o = 0; o < signature.outputs.size(); ++o) {
-    Dims dims;
-    bool known = false;
-    OPGATE_RETURN_IF_ERROR(output_dims(signature, signature.outputs[o], binding, dims, known));
-    OPGATE_RETURN_IF_ERROR(engine.trim(o, *dtype_of_data(layer.outputs[o].type), dims));
-  }
-  return {};
+void* EnqueueEngine::scratch(std::size_t bytes) {
+  void* memory = nullptr;
+  if (call_.allocator)
+    memory = call_.allocator->allocateAsync(bytes, Workspace::kAlignment, 0, call_.stream);
+  else if (cudaMallocAsync(&memory, bytes, call_.stream) != cudaSuccess)
+    memory = nullptr;
+  if (!memory) throw std::bad_alloc();
+  scratch_.push_back(memory);
+  return memory;
 }
 
 }  // namespace opgate::tensorrt

@@ -1,46 +1,80 @@
-// Calls plugins as TensorRT does, without TensorRT: for checks on a machine that has a GPU and the headers only.
+// One call of a plugin's kernel.
 #pragma once
 
 #include <NvInferRuntime.h>
 
-#include <string>
-#include <vector>
+#include <deque>
 
-#include "core/table.h"
+#include "core/invoke.h"
+#include "layout.h"
 
 namespace opgate::tensorrt {
 
-/// A plugin library that is open until the process ends.
-class Plugins {
+/// A layer's inputs as the core's views. Must stay where it is: the views refer to it.
+class CallInputs {
  public:
-  /// "" is the program itself.
-  Status open(const char* library);
+  CallInputs(const Signature& signature, const InputLayout& layout) : signature_(signature), layout_(layout) {}
+  CallInputs(const CallInputs&) = delete;
+  CallInputs& operator=(const CallInputs&) = delete;
 
-  /// What invoke() does, but through the op's plugin: made, attached, asked for its formats and shapes, enqueued.
-  /// Memory and the exact dims go through `engine`. An error has the messages that the plugin logged.
-  Status call(const Op& op, const InputPointers& inputs, const Attributes& attributes, Engine& engine);
+  /// `data` is nullptr where only the shapes are of interest. The values of inputs on the host are read out of the
+  /// outputs' dims.
+  Status read(std::span<const nvinfer1::PluginTensorDesc> inputs, std::span<const nvinfer1::PluginTensorDesc> outputs,
+              const void* const* data);
+
+  InputPointers pointers() const { return InputPointers(tensors_in_order_); }
 
  private:
-  class Log final : public nvinfer1::ILogger {
-   public:
-    void log(Severity, const char* message) noexcept override { messages.emplace_back(message); }
-    std::vector<std::string> messages;
+  Status read_scalar(int index, std::span<const nvinfer1::PluginTensorDesc> outputs, const Tensor*& tensor);
+
+  const Signature& signature_;
+  const InputLayout& layout_;
+  std::deque<Dims> dims_;
+  std::deque<Tensor> tensors_;
+  std::deque<std::int64_t> scalars_;
+  std::vector<const Tensor*> tensors_in_order_;
+};
+
+/// What enqueue() lends to a kernel: the outputs, and the workspace that getWorkspaceSize() has stated. It begins with
+/// the sizes that only the kernel knows.
+class EnqueueEngine final : public Engine {
+ public:
+  struct Call {
+    std::span<void* const> outputs;  ///< without the size tensors
+    void* workspace;
+    std::size_t kernel_sizes;     ///< how many sizes only the kernel knows
+    std::size_t workspace_bytes;  ///< of the kernel alone
+    cudaStream_t stream;
+    nvinfer1::IGpuAllocator* allocator;  ///< nullptr: CUDA's own
   };
-  class Finder final : public nvinfer1::ILoggerFinder {
-   public:
-    explicit Finder(nvinfer1::ILogger& logger) : logger_(logger) {}
-    nvinfer1::ILogger* findLogger() override { return &logger_; }
 
-   private:
-    nvinfer1::ILogger& logger_;
-  };
+  /// Where the kernel's own workspace begins.
+  static std::size_t kernel_workspace_offset(std::size_t kernel_sizes);
 
-  Status refused(const std::string& by) const;
+  explicit EnqueueEngine(const Call& call) : call_(call) {}
+  ~EnqueueEngine() override;
 
-  Log log_;
-  Finder finder_{log_};
-  nvinfer1::IPluginCreatorInterface* const* creators_ = nullptr;
-  std::int32_t count_ = 0;
+  Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override;
+  Status allocate_bounded(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
+    return allocate_output(index, dtype, dims, data);
+  }
+  Status allocate_sizes(std::size_t count, std::int64_t** sizes) override;
+  bool takes_padded_outputs() const override { return true; }
+  std::span<char> workspace() override;
+  int ordinal() override;
+  void* stream() override { return call_.stream; }
+
+  void parallel_for(std::size_t tasks, void (*task)(void*, std::size_t), void* user) override {
+    for (std::size_t i = 0; i < tasks; ++i) task(user, i);
+  }
+
+  /// Memory from TensorRT's allocator in the stream's order, for kernels that don't state a workspace.
+  void* scratch(std::size_t bytes) override;
+
+ private:
+  Call call_;
+  std::vector<void*> scratch_;
+  char nothing_ = 0;
 };
 
 }  // namespace opgate::tensorrt

@@ -9,7 +9,7 @@ using nvinfer1::PluginField;
 using nvinfer1::PluginFieldCollection;
 using nvinfer1::PluginFieldType;
 
-std::optional<DataType> data_type(DType dtype) {
+std::optional<DataType> to_trt(DType dtype) {
   switch (dtype) {
     case DType::f16: return DataType::kHALF;
     case DType::bf16: return DataType::kBF16;
@@ -21,9 +21,9 @@ std::optional<DataType> data_type(DType dtype) {
   }
 }
 
-std::optional<DType> dtype_of_data(DataType type) {
+std::optional<DType> from_trt(DataType type) {
   for (int i = 0; i < kDTypeCount; ++i) {
-    if (data_type(static_cast<DType>(i)) == type) return static_cast<DType>(i);
+    if (to_trt(static_cast<DType>(i)) == type) return static_cast<DType>(i);
   }
   return std::nullopt;
 }
@@ -98,29 +98,29 @@ Status read_attributes(const Signature& signature, const PluginFieldCollection& 
   return Attributes::make(signature, std::move(values), attributes);
 }
 
-Status read_given_inputs(const Signature& signature, const PluginFieldCollection& fields, GivenInputs& given) {
+Status read_present_inputs(const Signature& signature, const PluginFieldCollection& fields, PresentInputs& present) {
   for (int f = 0; f < fields.nbFields; ++f) {
-    if (std::strcmp(fields.fields[f].name, kGivenInputs) != 0) continue;
+    if (std::strcmp(fields.fields[f].name, kPresentInputs) != 0) continue;
     const auto numbers = numbers_of<std::int64_t>(fields.fields[f]);
-    if (!numbers) return Status::invalid(std::string(kGivenInputs) + ": expected integers");
+    if (!numbers) return Status::invalid(std::string(kPresentInputs) + ": expected integers");
     for (const std::int64_t index : *numbers) {
       if (index < 0 || index >= static_cast<std::int64_t>(signature.inputs.size()) ||
-          (!given.empty() && index <= given.back())) {
-        return Status::invalid(std::string(kGivenInputs) + ": expected ascending places of inputs, got " +
+          (!present.empty() && index <= present.back())) {
+        return Status::invalid(std::string(kPresentInputs) + ": expected ascending places of inputs, got " +
                                std::to_string(index));
       }
-      given.push_back(index);
+      present.push_back(index);
     }
   }
   return {};
 }
 
-Fields::Fields(const Signature& signature, const Attributes& attributes, const GivenInputs& given) {
+Fields::Fields(const Signature& signature, const Attributes& attributes, const PresentInputs& present) {
   for (std::size_t i = 0; i < signature.attributes.size(); ++i) {
     const Attribute& attribute = signature.attributes[i];
     add(attribute.name.c_str(), field_type(attribute), attributes.at(i));
   }
-  if (!given.empty()) add(kGivenInputs, PluginFieldType::kINT64, given);
+  if (!present.empty()) add(kPresentInputs, PluginFieldType::kINT64, present);
   collection_ = {static_cast<int>(fields_.size()), fields_.data()};
 }
 

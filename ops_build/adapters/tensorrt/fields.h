@@ -1,4 +1,4 @@
-// TensorRT's words for the table's types and attributes.
+// The types and attributes of the table in TensorRT's terms.
 #pragma once
 
 #include <NvInferRuntime.h>
@@ -14,8 +14,8 @@ namespace opgate::tensorrt {
 
 /// TensorRT's type; nullopt where plugins can't have it: TensorRT knows no f64 and no str, and lets neither u8 nor bool
 /// into a plugin.
-std::optional<nvinfer1::DataType> data_type(DType dtype);
-std::optional<DType> dtype_of_data(nvinfer1::DataType type);
+std::optional<nvinfer1::DataType> to_trt(DType dtype);
+std::optional<DType> from_trt(nvinfer1::DataType type);
 
 nvinfer1::PluginFieldType field_type(const Attribute& attribute);
 
@@ -26,15 +26,15 @@ Status read_attributes(const Signature& signature, const nvinfer1::PluginFieldCo
 
 /// Which inputs a node has, where it leaves one out before another: TensorRT's layers have no absent inputs, so such a
 /// node lists those it has (opgate_inputs, written by model.py). Empty: the first ones.
-using GivenInputs = std::vector<std::int64_t>;
-inline constexpr const char* kGivenInputs = "opgate_inputs";
+using PresentInputs = std::vector<std::int64_t>;
+inline constexpr const char* kPresentInputs = "opgate_inputs";
 
-Status read_given_inputs(const Signature& signature, const nvinfer1::PluginFieldCollection& fields, GivenInputs& given);
+Status read_present_inputs(const Signature& signature, const nvinfer1::PluginFieldCollection& fields, PresentInputs& present);
 
 /// Attributes as fields that own their data: what is serialized is read back as what came from a model.
 class Fields {
  public:
-  Fields(const Signature& signature, const Attributes& attributes, const GivenInputs& given);
+  Fields(const Signature& signature, const Attributes& attributes, const PresentInputs& present);
   Fields(const Fields&) = delete;
   Fields& operator=(const Fields&) = delete;
 

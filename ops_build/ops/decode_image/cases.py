@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ops_build.case import Array, Case
-from ops_build.codecs.pictures import jpeg, jpeg_of_every_kind, png, png_of_every_kind, scene
+from ops_build.images.pictures import jpeg, jpeg_of_every_kind, png, png_of_every_kind, scene
 
 
 def array(encoded: bytes) -> Array:

@@ -1,8 +1,8 @@
 #include "decode_image.h"
 
-#include "codecs/decoder.h"
+#include "images/codecs/decoder.h"
 
-namespace opgate::ops {
+namespace opgate::ops::decode_image {
 namespace {
 
 using codecs::DecodeStatus;
@@ -32,14 +32,17 @@ DecodeStatus decode(codecs::Decoder& decoder, std::uint8_t* image) {
   return decoder.finish();
 }
 
-struct DecodeImageCpu {
+struct Cpu {
+  static Status prepare(const Node& node) {
+    const std::int64_t max_pixels = node.attributes().integer("max_pixels");
+    if (max_pixels >= 1) return {};
+    return Status::invalid("attribute 'max_pixels': expected a positive number, got " + std::to_string(max_pixels));
+  }
+
   Status operator()(Context&, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    const std::int64_t max_pixels = attributes.integer("max_pixels");
-    if (max_pixels < 1) {
-      return Status::invalid("attribute 'max_pixels': expected a positive number, got " + std::to_string(max_pixels));
-    }
     DecodeStatus status;
-    const auto decoder = codecs::open(in["data"].span<const std::uint8_t>(), max_pixels, status);
+    const auto decoder =
+        codecs::open(in["data"].span<std::uint8_t>(), attributes.integer("max_pixels"), status);
     if (decoder) {
       OPGATE_RETURN_IF_ERROR(out.bind("h", decoder->header().upright_height()));
       OPGATE_RETURN_IF_ERROR(out.bind("w", decoder->header().upright_width()));
@@ -52,6 +55,6 @@ struct DecodeImageCpu {
 };
 
 }  // namespace
-}  // namespace opgate::ops
+}  // namespace opgate::ops::decode_image
 
-OPGATE_CPU_KERNEL(DecodeImage, opgate::ops::DecodeImageCpu)
+OPGATE_CPU_KERNEL(DecodeImage, opgate::ops::decode_image::Cpu)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ops_build.case import Array
-from ops_build.codecs.reference import open_picture
+from ops_build.images.reference import open_picture
 
 
 def reference(data: Array, *, max_pixels: int) -> Array:

@@ -5,13 +5,10 @@
 #include <limits>
 #include <vector>
 
-#include "checks.h"
 #include "formula.h"
 
-namespace opgate::ops {
+namespace opgate::ops::detection_postprocess {
 namespace {
-
-using namespace detection;
 
 std::vector<Candidate> candidates_of(const Head& head, float threshold) {
   constexpr std::int64_t kBlock = 64;
@@ -114,17 +111,18 @@ std::vector<Kept> suppress(const Head& head, const Settings& settings, std::vect
   return kept;
 }
 
-struct DetectionPostprocessCpu {
-  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    Settings settings;
-    OPGATE_RETURN_IF_ERROR(read_settings(attributes, settings));
+class Cpu {
+ public:
+  Status prepare(const Node& node) { return settings_.read(node.attributes()); }
+
+  Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
     const std::int64_t n = in.size("n"), channels = in.size("c"), anchors = in.size("a");
     OPGATE_RETURN_IF_ERROR(check_head(in));
-    const auto* const head = in["head"].data<const float>();
-    const auto* const geometry = in.has("geometry") ? in["geometry"].data<const float>() : nullptr;
+    const auto* const head = in["head"].data<float>();
+    const auto* const geometry = in.has("geometry") ? in["geometry"].data<float>() : nullptr;
     context.parallel_for(n, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) {
-        run_row({head + i * channels * anchors, channels - 4, anchors}, settings, geometry ? geometry + 6 * i : nullptr,
+        run_row({head + i * channels * anchors, channels - 4, anchors}, settings_, geometry ? geometry + 6 * i : nullptr,
                 out, i);
       }
     });
@@ -150,9 +148,11 @@ struct DetectionPostprocessCpu {
     std::fill(labels + count, labels + most, -1);
     out["count"].data<std::int32_t>()[i] = static_cast<std::int32_t>(count);
   }
+
+  Settings settings_;
 };
 
 }  // namespace
-}  // namespace opgate::ops
+}  // namespace opgate::ops::detection_postprocess
 
-OPGATE_CPU_KERNEL(DetectionPostprocess, opgate::ops::DetectionPostprocessCpu)
+OPGATE_CPU_KERNEL(DetectionPostprocess, opgate::ops::detection_postprocess::Cpu)

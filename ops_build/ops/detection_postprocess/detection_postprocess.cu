@@ -1,13 +1,10 @@
 #include "detection_postprocess.h"
 
-#include "checks.h"
 #include "core/elementwise.cuh"
 #include "formula.h"
 
-namespace opgate::ops {
+namespace opgate::ops::detection_postprocess {
 namespace {
-
-using namespace detection;
 
 constexpr int kThreads = 512;
 constexpr int kWarp = 32;
@@ -131,29 +128,45 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) out.count[i] = static_cast<std::int32_t>(kept);
 }
 
-struct DetectionPostprocessCuda {
+class Cuda {
+ public:
+  Status prepare(const Node& node) { return settings_.read(node.attributes()); }
+
+  struct Memory {
+    std::span<Candidate> candidates;  ///< a row of the batch after the other
+    std::span<std::uint32_t> counts;  ///< of the candidates of each row
+  };
+
+  static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
+    const Batch batch = batch_of(in);
+    return {workspace.take<Candidate>(batch.n * batch.probabilities()), workspace.take<std::uint32_t>(batch.n)};
+  }
+
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    Settings settings;
-    OPGATE_RETURN_IF_ERROR(read_settings(attributes, settings));
     OPGATE_RETURN_IF_ERROR(check_head(in));
-    const Batch batch{in["head"].data<const float>(), in.size("n"), in.size("c") - 4, in.size("a")};
+    const Batch batch = batch_of(in);
     if (batch.n == 0) return {};
     const cudaStream_t stream = stream_of(context);
-    auto* const candidates = context.scratch<Candidate>(batch.n * batch.probabilities()).data();
-    const std::span<std::uint32_t> counts = context.scratch<std::uint32_t>(batch.n);
+    const Memory memory = workspace(context.workspace(), in, attributes);
+    auto* const candidates = memory.candidates.data();
+    auto* const counts = memory.counts.data();
     OPGATE_RETURN_IF_ERROR(
-        cuda::status(cudaMemsetAsync(counts.data(), 0, counts.size_bytes(), stream), "clearing counts"));
-    if (batch.probabilities() > 0 && settings.max_detections > 0) {
-      OPGATE_RETURN_IF_ERROR(find(batch, settings.score_threshold, candidates, counts.data(), stream));
+        cuda::status(cudaMemsetAsync(counts, 0, memory.counts.size_bytes(), stream), "clearing counts"));
+    if (batch.probabilities() > 0 && settings_.max_detections > 0) {
+      OPGATE_RETURN_IF_ERROR(find(batch, settings_.score_threshold, candidates, counts, stream));
     }
     const Detections detections{out["boxes"].data<float>(), out["scores"].data<float>(),
                                 out["labels"].data<std::int32_t>(), out["count"].data<std::int32_t>(),
-                                in.has("geometry") ? in["geometry"].data<const float>() : nullptr};
-    keep_best<<<blocks_for(batch.n, 1), kThreads, 0, stream>>>(batch, settings, candidates, counts.data(), detections);
+                                in.has("geometry") ? in["geometry"].data<float>() : nullptr};
+    keep_best<<<blocks_for(batch.n, 1), kThreads, 0, stream>>>(batch, settings_, candidates, counts, detections);
     return launched();
   }
 
  private:
+  static Batch batch_of(const Inputs& in) {
+    return {in["head"].data<float>(), in.size("n"), std::max<std::int64_t>(in.size("c") - 4, 0), in.size("a")};
+  }
+
   static Status find(const Batch& batch, float threshold, Candidate* candidates, std::uint32_t* counts,
                      cudaStream_t stream) {
     constexpr std::int64_t kMostRows = 65535;
@@ -168,9 +181,11 @@ struct DetectionPostprocessCuda {
     }
     return launched();
   }
+
+  Settings settings_;
 };
 
 }  // namespace
-}  // namespace opgate::ops
+}  // namespace opgate::ops::detection_postprocess
 
-OPGATE_CUDA_KERNEL(DetectionPostprocess, opgate::ops::DetectionPostprocessCuda)
+OPGATE_CUDA_KERNEL(DetectionPostprocess, opgate::ops::detection_postprocess::Cuda)

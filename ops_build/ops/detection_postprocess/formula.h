@@ -6,7 +6,7 @@
 
 #include "core/dtype.h"
 
-namespace opgate::ops::detection {
+namespace opgate::ops::detection_postprocess {
 
 struct Box {
   double x1, y1, x2, y2, area;
@@ -71,4 +71,4 @@ OPGATE_HOST_DEVICE inline void write_box(const Box& box, const float* geometry, 
   }
 }
 
-}  // namespace opgate::ops::detection
+}  // namespace opgate::ops::detection_postprocess

@@ -1,8 +1,58 @@
 #pragma once
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "core/op.h"
+#include "marks.h"
 
 OPGATE_OP(DrawBoundingBoxes,
           "DrawBoundingBoxes(image: u8[h,w,3], boxes: f32[k,4], scores?: f32[k], labels?: i32[k], count?: i32[1]; "
           "names: str[]=[], thickness: int=0) -> (drawn: u8[h,w,3])",
           "Boxes with their labels and scores drawn into a copy of an RGB picture.")
+
+namespace opgate::ops::draw_bounding_boxes {
+
+/// The attributes, read and checked.
+struct Settings {
+  std::int64_t thickness = 0;   ///< 0: chosen by the size of the picture
+  std::string letters;          ///< of all names, one after the other, in letters that the font has
+  std::vector<std::int32_t> ends;  ///< of the names in `letters`
+
+  Status read(const Attributes& attributes) {
+    constexpr std::int64_t kMost = 1000;
+    thickness = attributes.integer("thickness");
+    if (thickness < 0 || thickness > kMost) {
+      return Status::invalid("attribute 'thickness': expected 0 (chosen by the picture's size) to " +
+                             std::to_string(kMost) + ", got " + std::to_string(thickness));
+    }
+    for (const std::string& name : attributes.texts("names")) {
+      for (const char letter : name) {
+        const bool continues = (static_cast<unsigned char>(letter) & 0xc0) == 0x80;  // a character of UTF-8
+        if (!continues) letters += letter >= kFirstGlyph && letter <= kLastGlyph ? letter : '?';
+      }
+      ends.push_back(static_cast<std::int32_t>(letters.size()));
+    }
+    return {};
+  }
+
+  /// The rows of a call. `letters` and `ends` lie where the kernel runs.
+  Rows rows_of(const Inputs& in, const char* letters, const std::int32_t* ends) const {
+    const std::int64_t height = in.size("h"), width = in.size("w");
+    // round(shorter side / 200)
+    const std::int64_t by_size = std::max<std::int64_t>((std::min(height, width) + 100) / 200, 2);
+    return {.boxes = in["boxes"].data<float>(),
+            .scores = in.has("scores") ? in["scores"].data<float>() : nullptr,
+            .labels = in.has("labels") ? in["labels"].data<std::int32_t>() : nullptr,
+            .count = in.has("count") ? in["count"].data<std::int32_t>() : nullptr,
+            .k = in.size("k"),
+            .letters = letters,
+            .name_ends = ends,
+            .names = static_cast<std::int64_t>(this->ends.size()),
+            .picture = {width, height},
+            .thickness = thickness ? thickness : by_size};
+  }
+};
+
+}  // namespace opgate::ops::draw_bounding_boxes

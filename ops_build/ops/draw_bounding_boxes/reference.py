@@ -1,4 +1,4 @@
-"""DrawBoundingBoxes in NumPy. The font and the palette are read from the kernel's sources."""
+"""DrawBoundingBoxes in NumPy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def reference(
     thickness = thickness or max(2, (min(image.shape[:2]) + 100) // 200)
     rows = len(boxes) if count is None else min(max(int(count[0]), 0), len(boxes))
     shown = [(row, place) for row in reversed(range(rows)) if (place := _place(boxes[row], labels, row, image.shape))]
-    palette = _table("formula.h", "kPalette")
+    palette = _table("palette")
     colours = [palette[0 if labels is None else labels[row] % 16] for row, _ in shown]
     for (_, (left, top, right, bottom)), colour in zip(shown, colours, strict=True):
         inside = drawn.copy()
@@ -70,7 +70,7 @@ def _text(row: int, scores: Array | None, labels: Array | None, names: Sequence[
 
 def _tag(drawn: Array, corner: tuple[int, int], text: str, scale: int, colour: Array) -> None:
     left, top = corner
-    font = _table("font.h", "kFont")
+    font = _table("font")
     glyphs = np.stack([np.unpackbits(font[ord(letter) - 32, :, None], axis=1)[:, 3:] for letter in text])
     bitmap = np.pad(glyphs, ((0, 0), (0, 0), (0, 1))).transpose(1, 0, 2).reshape(8, -1)[:, :-1]
     bitmap = np.pad(bitmap, ((1, 1), (2, 2))).repeat(scale, axis=0).repeat(scale, axis=1).astype(bool)
@@ -83,9 +83,8 @@ def _tag(drawn: Array, corner: tuple[int, int], text: str, scale: int, colour: A
 
 
 @cache
-def _table(file: str, name: str) -> Array:
-    """u8 [rows, columns]: a table of numbers in braces."""
-    source = (_FOLDER / file).read_text()
-    body = source[source.index("{", source.index(f"{name}[")) + 1 :].split("};")[0]
-    rows = [re.findall(r"0x[0-9a-f]+|\d+", row) for row in re.findall(r"\{((?:0x[0-9a-f]+|[\d, ])+[\w, ]*)\}", body)]
-    return np.array([[int(value, 0) for value in row] for row in rows], np.uint8)
+def _table(name: str) -> Array:
+    """u8 [rows, columns]: the numbers in a table of this folder, which the kernels include."""
+    lines = [line.split("//")[0] for line in (_FOLDER / f"{name}.inc").read_text().splitlines()]
+    rows = [re.findall(r"0x[0-9a-f]+|\d+", line) for line in lines]
+    return np.array([[int(value, 0) for value in row] for row in rows if row], np.uint8)

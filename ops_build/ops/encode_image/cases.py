@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ops_build.case import Case
-from ops_build.codecs.pictures import scene
+from ops_build.images.pictures import scene
 
 
 def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:

@@ -1,1 +1,2 @@
-include(${CMAKE_CURRENT_LIST_DIR}/../../codecs/codecs.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/../../images/codecs/codecs.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/../../images/resampling.cmake)

@@ -1,20 +1,22 @@
 #include "image_preprocess.h"
 
-#include "codecs/decoder.h"
+#include "images/codecs/decoder.h"
 #include "letterbox.h"
-#include "ops/resize_normalize/checks.h"
 #include "resampler.h"
 
-namespace opgate::ops {
+namespace opgate::ops::image_preprocess {
 namespace {
 
 using codecs::DecodeStatus;
 
+/// The attributes, read and checked.
 struct Settings {
-  std::int64_t height, width, max_pixels;
-  std::uint8_t pad;
-  Normalization normalization;
-  int plane[3];  ///< of R, G and B in the output
+  std::int64_t height = 0, width = 0, max_pixels = 0;
+  std::uint8_t pad = 0;
+  images::Normalization normalization{};
+  int plane[3]{};  ///< of R, G and B in the output
+
+  Status read(const Attributes& attributes);
 
   float pad_value(int c) const { return static_cast<float>(pad) * normalization.scale[c] + normalization.bias[c]; }
 
@@ -25,26 +27,26 @@ Status wrong(const std::string& name, const std::string& expected, const std::st
   return Status::invalid("attribute '" + name + "': expected " + expected + ", got " + got);
 }
 
-Status read_settings(const Attributes& attributes, Settings& settings) {
-  settings.height = attributes.integer("height");
-  settings.width = attributes.integer("width");
-  settings.max_pixels = attributes.integer("max_pixels");
-  const std::int64_t pad = attributes.integer("pad");
+Status Settings::read(const Attributes& attributes) {
+  height = attributes.integer("height");
+  width = attributes.integer("width");
+  max_pixels = attributes.integer("max_pixels");
+  const std::int64_t value = attributes.integer("pad");
   for (const char* name : {"height", "width"}) {
     const std::int64_t side = attributes.integer(name);
     if (side < 1 || side > codecs::kMaxSide) return wrong(name, "1..65535", std::to_string(side));
   }
-  if (settings.max_pixels < 1) return wrong("max_pixels", "a positive number", std::to_string(settings.max_pixels));
-  if (pad < 0 || pad > 255) return wrong("pad", "0..255", std::to_string(pad));
-  settings.pad = static_cast<std::uint8_t>(pad);
-  Normalization given;
-  OPGATE_RETURN_IF_ERROR(read_normalization(attributes, given));
+  if (max_pixels < 1) return wrong("max_pixels", "a positive number", std::to_string(max_pixels));
+  if (value < 0 || value > 255) return wrong("pad", "0..255", std::to_string(value));
+  pad = static_cast<std::uint8_t>(value);
+  images::Normalization stated;
+  OPGATE_RETURN_IF_ERROR(images::read_normalization(attributes, stated));
   const bool reversed = attributes.text("order") == "BGR";
   for (int k = 0; k < 3; ++k) {
     const int channel = reversed ? 2 - k : k;
-    settings.normalization.scale[channel] = given.scale[k];
-    settings.normalization.bias[channel] = given.bias[k];
-    settings.plane[channel] = k;
+    normalization.scale[channel] = stated.scale[k];
+    normalization.bias[channel] = stated.bias[k];
+    plane[channel] = k;
   }
   return {};
 }
@@ -105,12 +107,14 @@ DecodeStatus preprocess(std::span<const std::uint8_t> bytes, const Settings& set
   return status;
 }
 
-struct ImagePreprocessCpu {
-  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    Settings settings;
-    OPGATE_RETURN_IF_ERROR(read_settings(attributes, settings));
-    const std::span<const std::uint8_t> data = in["data"].span<const std::uint8_t>();
-    const std::span<const std::int32_t> ends = in["ends"].span<const std::int32_t>();
+class Cpu {
+ public:
+  Status prepare(const Node& node) { return settings_.read(node.attributes()); }
+
+  Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
+    const Settings& settings = settings_;
+    const std::span<const std::uint8_t> data = in["data"].span<std::uint8_t>();
+    const std::span<const std::int32_t> ends = in["ends"].span<std::int32_t>();
     OPGATE_RETURN_IF_ERROR(check_ends(ends, static_cast<std::int64_t>(data.size())));
     auto* const images = out["image"].data<float>();
     auto* const geometries = out["geometry"].data<float>();
@@ -132,9 +136,12 @@ struct ImagePreprocessCpu {
     });
     return {};
   }
+
+ private:
+  Settings settings_;
 };
 
 }  // namespace
-}  // namespace opgate::ops
+}  // namespace opgate::ops::image_preprocess
 
-OPGATE_CPU_KERNEL(ImagePreprocess, opgate::ops::ImagePreprocessCpu)
+OPGATE_CPU_KERNEL(ImagePreprocess, opgate::ops::image_preprocess::Cpu)

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace opgate::ops {
+namespace opgate::ops::image_preprocess {
 
 struct Letterbox {
   int width, height;  ///< of the scaled picture
@@ -33,4 +33,4 @@ struct Letterbox {
   }
 };
 
-}  // namespace opgate::ops
+}  // namespace opgate::ops::image_preprocess

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ops_build.case import Array
-from ops_build.codecs.reference import DecodeError, open_picture
+from ops_build.images.reference import DecodeError, open_picture
 
 
 def reference(

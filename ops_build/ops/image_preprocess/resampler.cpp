@@ -2,15 +2,16 @@
 
 #include <algorithm>
 
-namespace opgate::ops {
+namespace opgate::ops::image_preprocess {
+
 codecs::DecodeStatus resample(codecs::Decoder& decoder, int source_width, int source_height, int width, int height,
-                              const Normalization& normalization, const Planes& planes) {
+                              const images::Normalization& normalization, const Planes& planes) {
   using codecs::DecodeStatus;
-  const RowResampler across(bilinear_taps(source_width, width), normalization);
-  const std::vector<Tap> down = bilinear_taps(source_height, height);
+  const images::RowResampler across(images::bilinear_taps(source_width, width), normalization);
+  const std::vector<images::Tap> down = images::bilinear_taps(source_height, height);
   const std::size_t count = std::size_t{3} * static_cast<std::size_t>(source_width);
   std::vector<std::uint8_t> kept(2 * count);  // source row y lies in half y % 2
-  std::vector<float> row(blended_size(source_width));
+  std::vector<float> row(images::blended_size(source_width));
   const auto half = [&](int y) { return kept.data() + static_cast<std::size_t>(y % 2) * count; };
 
   int next = 0;  // the next source row
@@ -21,10 +22,10 @@ codecs::DecodeStatus resample(codecs::Decoder& decoder, int source_width, int so
     return DecodeStatus::good;
   };
   for (int y = 0; y < height; ++y) {
-    const Tap tap = down[static_cast<std::size_t>(y)];
+    const images::Tap tap = down[static_cast<std::size_t>(y)];
     const int second = std::min(tap.first + 1, source_height - 1);
     if (const DecodeStatus status = read_to(second); status != DecodeStatus::good) return status;
-    blend_rows(half(tap.first), half(second), tap.weight, source_width, row.data());
+    images::blend_rows(half(tap.first), half(second), tap.weight, source_width, row.data());
     const std::ptrdiff_t offset = planes.strides.origin + y * planes.strides.row;
     float* const out[3] = {planes.data[0] + offset, planes.data[1] + offset, planes.data[2] + offset};
     across.run(row.data(), out, planes.strides.column);
@@ -34,4 +35,4 @@ codecs::DecodeStatus resample(codecs::Decoder& decoder, int source_width, int so
   return decoder.finish();
 }
 
-}  // namespace opgate::ops
+}  // namespace opgate::ops::image_preprocess

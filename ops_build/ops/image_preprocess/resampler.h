@@ -1,10 +1,10 @@
 // Bilinear resize, normalization and transposition to planes of a picture that comes row by row.
 #pragma once
 
-#include "codecs/decoder.h"
-#include "ops/resize_normalize/rows.h"
+#include "images/codecs/decoder.h"
+#include "images/resampling.h"
 
-namespace opgate::ops {
+namespace opgate::ops::image_preprocess {
 
 /// Where R, G and B go: pixel (x, y) to data[c][strides.origin + x * strides.column + y * strides.row].
 struct Planes {
@@ -15,6 +15,6 @@ struct Planes {
 /// Resizes what `decoder` gives (already started with a reduction; source_width x source_height) to width x height. Of
 /// the source two rows are kept; each row of the result is blended from them, then resampled across.
 codecs::DecodeStatus resample(codecs::Decoder& decoder, int source_width, int source_height, int width, int height,
-                              const Normalization& normalization, const Planes& planes);
+                              const images::Normalization& normalization, const Planes& planes);
 
-}  // namespace opgate::ops
+}  // namespace opgate::ops::image_preprocess

@@ -6,7 +6,7 @@
 
 #include "core/dtype.h"
 
-namespace opgate::ops {
+namespace opgate::ops::knn_query {
 
 /// (dx dx + dy dy) + dz dz, each operation rounded to f32: where this is compiled for the CPU, fused multiply-adds must
 /// be off (-ffp-contract=off).
@@ -37,4 +37,4 @@ OPGATE_HOST_DEVICE inline float squared_distance_of(Neighbour neighbour) {
 
 OPGATE_HOST_DEVICE inline std::uint32_t index_of(Neighbour neighbour) { return static_cast<std::uint32_t>(neighbour); }
 
-}  // namespace opgate::ops
+}  // namespace opgate::ops::knn_query

@@ -5,10 +5,9 @@
 #include <limits>
 #include <vector>
 
-#include "checks.h"
 #include "formula.h"
 
-namespace opgate::ops {
+namespace opgate::ops::knn_query {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -94,22 +93,22 @@ Status check_offsets(const std::string& name, std::span<const std::int32_t> ends
   return begin == total ? Status() : wrong_last_end(name, rows, total, std::to_string(begin));
 }
 
-struct KNNQueryCpu {
+struct Cpu {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const std::int64_t n = in.size("n"), m = in.size("m"), nsample = attributes.integer("nsample");
-    const std::span<const std::int32_t> offset = in["offset"].span<const std::int32_t>();
+    const std::span<const std::int32_t> offset = in["offset"].span<std::int32_t>();
     std::span<const std::int32_t> query_offset = offset;
     const auto whole = static_cast<std::int32_t>(m);
     OPGATE_RETURN_IF_ERROR(check_segments_given(in));
     OPGATE_RETURN_IF_ERROR(check_offsets("offset", offset, "xyz", n));
     if (in.has("new_offset")) {
-      query_offset = in["new_offset"].span<const std::int32_t>();
+      query_offset = in["new_offset"].span<std::int32_t>();
       OPGATE_RETURN_IF_ERROR(check_offsets("new_offset", query_offset, "new_xyz", m));
     } else if (in.has("new_xyz")) {
       query_offset = {&whole, 1};
     }
-    const auto* const xyz = in["xyz"].data<const float>();
-    const auto* const queries = in.has("new_xyz") ? in["new_xyz"].data<const float>() : xyz;
+    const auto* const xyz = in["xyz"].data<float>();
+    const auto* const queries = in.has("new_xyz") ? in["new_xyz"].data<float>() : xyz;
     auto* const idx = out["idx"].data<std::int32_t>();
     auto* const dist = out["dist"].data<float>();
     if (nsample == 0) return {};
@@ -157,6 +156,6 @@ struct KNNQueryCpu {
 };
 
 }  // namespace
-}  // namespace opgate::ops
+}  // namespace opgate::ops::knn_query
 
-OPGATE_CPU_KERNEL(KNNQuery, opgate::ops::KNNQueryCpu)
+OPGATE_CPU_KERNEL(KNNQuery, opgate::ops::knn_query::Cpu)

@@ -1,10 +1,9 @@
 #include "knn_query.h"
 
-#include "checks.h"
 #include "core/elementwise.cuh"
 #include "formula.h"
 
-namespace opgate::ops {
+namespace opgate::ops::knn_query {
 namespace {
 
 constexpr int kWarp = 32;
@@ -144,7 +143,7 @@ __global__ void __launch_bounds__(kThreads) find_nearest(Query query) {
   }
 }
 
-struct KNNQueryCuda {
+struct Cuda {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     OPGATE_RETURN_IF_ERROR(check_segments_given(in));
     Query query{};
@@ -153,10 +152,10 @@ struct KNNQueryCuda {
     query.segments = in.size("b");
     query.nsample = attributes.integer("nsample");
     if (query.m == 0 || query.nsample == 0) return {};
-    query.xyz = in["xyz"].data<const float>();
-    query.queries = in.has("new_xyz") ? in["new_xyz"].data<const float>() : query.xyz;
-    query.ends = in["offset"].data<const std::int32_t>();
-    query.query_ends = in.has("new_offset") ? in["new_offset"].data<const std::int32_t>()
+    query.xyz = in["xyz"].data<float>();
+    query.queries = in.has("new_xyz") ? in["new_xyz"].data<float>() : query.xyz;
+    query.ends = in["offset"].data<std::int32_t>();
+    query.query_ends = in.has("new_offset") ? in["new_offset"].data<std::int32_t>()
                        : in.has("new_xyz")  ? nullptr
                                             : query.ends;
     query.idx = out["idx"].data<std::int32_t>();
@@ -167,6 +166,6 @@ struct KNNQueryCuda {
 };
 
 }  // namespace
-}  // namespace opgate::ops
+}  // namespace opgate::ops::knn_query
 
-OPGATE_CUDA_KERNEL(KNNQuery, opgate::ops::KNNQueryCuda)
+OPGATE_CUDA_KERNEL(KNNQuery, opgate::ops::knn_query::Cuda)

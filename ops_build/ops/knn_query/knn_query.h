@@ -1,8 +1,42 @@
 #pragma once
 
+#include <limits>
+#include <string>
+#include <utility>
+
 #include "core/op.h"
 
 OPGATE_OP(KNNQuery,
           "KNNQuery(xyz: f32[n,3], offset: i32[b], new_xyz?: f32[m=n,3], new_offset?: i32[b]; nsample: int=16) "
           "-> (idx: i32[m,nsample], dist: f32[m,nsample])",
           "The nsample nearest points of each query in its own segment, nearest first.")
+
+namespace opgate::ops::knn_query {
+
+inline Status wrong_last_end(const std::string& name, const std::string& rows, std::int64_t total,
+                             const std::string& got) {
+  return Status::invalid("input '" + name + "': expected the last end to be " + std::to_string(total) +
+                         ", the rows of '" + rows + "', got " + got);
+}
+
+/// Whether the ends of segments that came belong together; what they are is not looked at.
+inline Status check_segments_given(const Inputs& in) {
+  const std::int64_t segments = in.size("b");
+  for (const auto& [rows, input] : {std::pair("n", "xyz"), std::pair("m", "new_xyz")}) {
+    if (in.size(rows) > std::numeric_limits<std::int32_t>::max()) {
+      return Status::invalid("input '" + std::string(input) + "': expected fewer than 2^31 rows, got " +
+                             std::to_string(in.size(rows)));
+    }
+  }
+  if (segments == 0 && in.size("n") > 0) return wrong_last_end("offset", "xyz", in.size("n"), "no ends");
+  if (in.has("new_offset")) {
+    if (!in.has("new_xyz")) return Status::invalid("input 'new_offset': expected 'new_xyz' with it, got none");
+    if (segments == 0 && in.size("m") > 0) return wrong_last_end("new_offset", "new_xyz", in.size("m"), "no ends");
+  } else if (in.has("new_xyz") && segments != 1) {
+    return Status::invalid("input 'new_offset': expected the ends of the " + std::to_string(segments) +
+                           " segments of 'new_xyz', got none; it may be left out where there is one segment");
+  }
+  return {};
+}
+
+}  // namespace opgate::ops::knn_query

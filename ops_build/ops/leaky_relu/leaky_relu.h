@@ -1,6 +1,22 @@
 #pragma once
 
+#include "core/elementary.h"
 #include "core/op.h"
 
 OPGATE_OP(LeakyRelu, "<T: f16|bf16|f32|f64> LeakyRelu(x: T[...]; alpha: float=0.01) -> (y: T[...])",
           "x where x >= 0, alpha x elsewhere.")
+
+namespace opgate::ops::leaky_relu {
+
+struct Formula {
+  float alpha;
+
+  explicit Formula(const Attributes& attributes) : alpha(static_cast<float>(attributes.number("alpha"))) {}
+
+  template <typename V>
+  OPGATE_HOST_DEVICE V operator()(V x) const {
+    return select(x < V(0), V(alpha) * x, x);
+  }
+};
+
+}  // namespace opgate::ops::leaky_relu

@@ -1,5 +1,23 @@
 #pragma once
 
+#include "core/elementary.h"
 #include "core/op.h"
 
 OPGATE_OP(MyAdd, "<T: f16|f32|f64|i32|i64> MyAdd(a: T[...], b: T[...]) -> (y: T[...])", "2 a + b, elementwise.")
+
+namespace opgate::ops::my_add {
+
+struct Formula {
+  template <typename V>
+  OPGATE_HOST_DEVICE V operator()(V a, V b) const {
+    if constexpr (std::is_integral_v<V>) {
+      // Integers wrap around, as NumPy's do: the sum is formed in the unsigned type.
+      using U = std::make_unsigned_t<V>;
+      return static_cast<V>(U{2} * static_cast<U>(a) + static_cast<U>(b));
+    } else {
+      return V(2) * a + b;
+    }
+  }
+};
+
+}  // namespace opgate::ops::my_add

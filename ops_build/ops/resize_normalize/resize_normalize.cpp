@@ -1,45 +1,48 @@
 #include "resize_normalize.h"
 
-#include <algorithm>
+#include <variant>
 
-#include "checks.h"
 #include "core/elementwise.h"
-#include "rows.h"
+#include "images/resampling.h"
 
-namespace opgate::ops {
+namespace opgate::ops::resize_normalize {
 namespace {
 
-/// One picture and the planes that it becomes.
+/// One picture and its size.
 struct Picture {
   const std::uint8_t* pixels;
-  int width, height;
+  Size size;
 
-  const std::uint8_t* row(int y) const { return pixels + std::int64_t{3} * width * y; }
+  const std::uint8_t* row(int y) const { return pixels + std::int64_t{3} * size.width * y; }
 };
 
-/// Row y of `height` into out[c][x], between the two rows nearest to it.
+/// Writes rows of the result, each interpolated between the two source rows nearest to it.
 class LinearRows {
  public:
-  LinearRows(int from_width, int from_height, int width, int height, const Normalization& normalization)
-      : down_(bilinear_taps(from_height, height)), across_(bilinear_taps(from_width, width), normalization) {}
+  LinearRows(Size from, const Settings& settings)
+      : down_(images::bilinear_taps(from.height, settings.to.height)),
+        across_(images::bilinear_taps(from.width, settings.to.width), settings.normalization) {}
 
   void run(const Picture& picture, int y, std::vector<float>& blended, float* const out[3]) const {
-    blended.resize(blended_size(picture.width));
-    const Tap tap = down_[static_cast<std::size_t>(y)];
-    const int second = std::min(tap.first + 1, picture.height - 1);
-    blend_rows(picture.row(tap.first), picture.row(second), tap.weight, picture.width, blended.data());
+    blended.resize(images::blended_size(picture.size.width));
+    const images::Tap tap = down_[static_cast<std::size_t>(y)];
+    const int second = std::min(tap.first + 1, picture.size.height - 1);
+    images::blend_rows(picture.row(tap.first), picture.row(second), tap.weight, picture.size.width, blended.data());
     across_.run(blended.data(), out, 1);
   }
 
  private:
-  std::vector<Tap> down_;
-  RowResampler across_;
+  std::vector<images::Tap> down_;
+  images::RowResampler across_;
 };
 
+/// Writes rows of the result, each pixel the nearest one of the source.
 class NearestRows {
  public:
-  NearestRows(int from_width, int from_height, int width, int height, const Normalization& normalization)
-      : down_(places(from_height, height)), across_(places(from_width, width)), normalization_(normalization) {}
+  NearestRows(Size from, const Settings& settings)
+      : down_(pixels_of(from.height, settings.to.height)),
+        across_(pixels_of(from.width, settings.to.width)),
+        normalization_(settings.normalization) {}
 
   void run(const Picture& picture, int y, std::vector<float>&, float* const out[3]) const {
     const std::uint8_t* row = picture.row(down_[static_cast<std::size_t>(y)]);
@@ -52,59 +55,69 @@ class NearestRows {
   }
 
  private:
-  static std::vector<int> places(int from, int to) {
+  static std::vector<int> pixels_of(int from, int to) {
     std::vector<int> found(static_cast<std::size_t>(to));
-    for (int i = 0; i < to; ++i) found[static_cast<std::size_t>(i)] = nearest_place(i, from, to);
+    for (int i = 0; i < to; ++i) found[static_cast<std::size_t>(i)] = images::nearest_pixel(i, from, to);
     return found;
   }
 
   std::vector<int> down_, across_;
-  Normalization normalization_;
+  images::Normalization normalization_;
 };
 
-struct ResizeNormalizeCpu {
-  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    Normalization normalization;
-    OPGATE_RETURN_IF_ERROR(read_normalization(attributes, normalization));
-    OPGATE_RETURN_IF_ERROR(check_sides(attributes));
-    const Tensor& image = in["image"];
+using Rows = std::variant<LinearRows, NearestRows>;
+
+class Cpu {
+ public:
+  Status prepare(const Node& node) {
+    OPGATE_RETURN_IF_ERROR(settings_.read(node.attributes()));
+    if (const auto size = known_size(node)) rows_ = rows_for(*size);
+    return {};
+  }
+
+  Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
     if (out["tensor"].size() == 0) return {};
-    OPGATE_RETURN_IF_ERROR(check_pictures(image));
-    const auto from_width = static_cast<int>(image.dim(2)), from_height = static_cast<int>(image.dim(1));
-    const auto to_width = static_cast<int>(attributes.integer("width"));
-    const auto to_height = static_cast<int>(attributes.integer("height"));
-    if (attributes.text("interpolation") == "nearest") {
-      resize(context, image, NearestRows(from_width, from_height, to_width, to_height, normalization), out["tensor"]);
-    } else {
-      resize(context, image, LinearRows(from_width, from_height, to_width, to_height, normalization), out["tensor"]);
-    }
+    Size size;
+    OPGATE_RETURN_IF_ERROR(read_size(in, size));
+    const auto run = [&](const auto& rows) { resize(context, in["image"], size, rows, out["tensor"]); };
+    if (rows_)
+      std::visit(run, *rows_);
+    else
+      std::visit(run, rows_for(size));
     return {};
   }
 
  private:
+  Rows rows_for(Size from) const {
+    if (settings_.linear) return LinearRows(from, settings_);
+    return NearestRows(from, settings_);
+  }
+
   /// All rows of all pictures, over the engine's threads.
-  template <typename Rows>
-  static void resize(Context& context, const Tensor& image, const Rows& rows, const Tensor& tensor) {
-    const auto from_width = static_cast<int>(image.dim(2)), from_height = static_cast<int>(image.dim(1));
+  template <typename Kind>
+  static void resize(Context& context, const Tensor& image, Size size, const Kind& rows, const MutableTensor& tensor) {
     const std::int64_t height = tensor.dim(2), width = tensor.dim(3), plane = height * width;
-    const auto* const pixels = image.data<const std::uint8_t>();
+    const auto* const pixels = image.data<std::uint8_t>();
     auto* const out = tensor.data<float>();
     const std::int64_t grain =
-        std::max<std::int64_t>(1, kElementGrain / (3 * std::max<std::int64_t>(width, from_width)));
+        std::max<std::int64_t>(1, kElementGrain / (3 * std::max<std::int64_t>(width, size.width)));
     context.parallel_for(tensor.dim(0) * height, grain, [&](std::int64_t begin, std::int64_t end) {
       std::vector<float> blended;
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t n = i / height, y = i % height;
-        const Picture picture{pixels + n * 3 * from_width * from_height, from_width, from_height};
+        const Picture picture{pixels + n * 3 * size.width * size.height, size};
         float* const row = out + n * 3 * plane + y * width;
         float* const planes[3] = {row, row + plane, row + 2 * plane};
         rows.run(picture, static_cast<int>(y), blended, planes);
       }
     });
   }
+
+  Settings settings_;
+  std::optional<Rows> rows_;  ///< for the one size that the graph states
 };
 
 }  // namespace
-}  // namespace opgate::ops
+}  // namespace opgate::ops::resize_normalize
 
-OPGATE_CPU_KERNEL(ResizeNormalize, opgate::ops::ResizeNormalizeCpu)
+OPGATE_CPU_KERNEL(ResizeNormalize, opgate::ops::resize_normalize::Cpu)

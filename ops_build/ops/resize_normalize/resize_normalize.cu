@@ -1,11 +1,12 @@
 #include "resize_normalize.h"
 
-#include "checks.h"
 #include "core/elementwise.cuh"
-#include "formula.h"
+#include "images/taps.h"
 
-namespace opgate::ops {
+namespace opgate::ops::resize_normalize {
 namespace {
+
+using images::Tap;
 
 constexpr int kThreads = 256;
 constexpr int kAcross = 32;  ///< of a block's threads; the others are rows
@@ -15,27 +16,22 @@ constexpr int kPixels = 4;  ///< of a thread, side by side
 struct Resize {
   const std::uint8_t* pixels;
   std::int64_t n;
-  int from_height, from_width, height, width;
+  Size from, to;
   const Tap *across, *down;
-  Normalization normalization;
+  images::Normalization normalization;
   float* planes;
 };
 
-template <bool linear>
-__device__ Tap tap_of(int i, int from, int to) {
-  if constexpr (linear) {
-    return bilinear_tap(i, static_cast<double>(from) / to, from);
-  } else {
-    return {nearest_place(i, from, to), 0};
-  }
+__host__ __device__ Tap tap_of(bool linear, int i, int from, int to) {
+  if (linear) return images::bilinear_tap(i, static_cast<double>(from) / to, from);
+  return {images::nearest_pixel(i, from, to), 0};
 }
 
-/// Where the places of both axes come from, once for all rows and pictures.
-template <bool linear>
-__global__ void __launch_bounds__(kThreads) find_taps(Resize resize, Tap* across, Tap* down) {
+/// The taps of both axes, for all rows and pictures.
+__global__ void __launch_bounds__(kThreads) find_taps(bool linear, Size from, Size to, Tap* across, Tap* down) {
   const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  if (i < resize.width) across[i] = tap_of<linear>(i, resize.from_width, resize.width);
-  if (i < resize.height) down[i] = tap_of<linear>(i, resize.from_height, resize.height);
+  if (i < to.width) across[i] = tap_of(linear, i, from.width, to.width);
+  if (i < to.height) down[i] = tap_of(linear, i, from.height, to.height);
 }
 
 __device__ float between(float first, float second, float weight) { return first + (second - first) * weight; }
@@ -48,10 +44,10 @@ struct SourceRows {
   int width;
 
   __device__ SourceRows(const Resize& resize, std::int64_t picture, const Tap& tap)
-      : weight(tap.weight), width(resize.from_width) {
+      : weight(tap.weight), width(resize.from.width) {
     const std::int64_t bytes = std::int64_t{3} * width;
-    const int second = tap.first + 1 < resize.from_height ? tap.first + 1 : tap.first;
-    const std::uint8_t* const first_row = resize.pixels + picture * resize.from_height * bytes;
+    const int second = tap.first + 1 < resize.from.height ? tap.first + 1 : tap.first;
+    const std::uint8_t* const first_row = resize.pixels + picture * resize.from.height * bytes;
     upper = first_row + tap.first * bytes;
     lower = first_row + second * bytes;
   }
@@ -73,12 +69,12 @@ struct SourceRows {
 template <bool linear, bool whole>
 __global__ void __launch_bounds__(kThreads) resize_rows(Resize resize) {
   const int x = kPixels * (static_cast<int>(blockIdx.x) * kAcross + static_cast<int>(threadIdx.x));
-  if (x >= resize.width) return;
-  const int count = whole || resize.width - x > kPixels ? kPixels : resize.width - x;
-  const std::int64_t rows = resize.n * resize.height, plane = std::int64_t{resize.height} * resize.width;
+  if (x >= resize.to.width) return;
+  const int count = whole || resize.to.width - x > kPixels ? kPixels : resize.to.width - x;
+  const std::int64_t rows = resize.n * resize.to.height, plane = std::int64_t{resize.to.height} * resize.to.width;
   for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * kDown + threadIdx.y; row < rows;
        row += static_cast<std::int64_t>(gridDim.y) * kDown) {
-    const std::int64_t picture = row / resize.height, y = row % resize.height;
+    const std::int64_t picture = row / resize.to.height, y = row % resize.to.height;
     const SourceRows<linear> source(resize, picture, resize.down[y]);
     elementwise::Lanes<float, kPixels> values[3];
 #pragma unroll
@@ -92,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) resize_rows(Resize resize) {
     }
 #pragma unroll
     for (int c = 0; c < 3; ++c) {
-      float* const out = resize.planes + (3 * picture + c) * plane + y * resize.width + x;
+      float* const out = resize.planes + (3 * picture + c) * plane + y * resize.to.width + x;
       if constexpr (whole) {
         *reinterpret_cast<elementwise::Lanes<float, kPixels>*>(out) = values[c];
       } else {
@@ -106,20 +102,12 @@ __global__ void __launch_bounds__(kThreads) resize_rows(Resize resize) {
 }
 
 template <bool linear>
-Status launch(Context& context, Resize resize) {
-  const cudaStream_t stream = stream_of(context);
-  auto* const across = context.scratch<Tap>(resize.width).data();
-  auto* const down = context.scratch<Tap>(resize.height).data();
-  const unsigned blocks = blocks_for(std::max(resize.width, resize.height), kThreads);
-  find_taps<linear><<<blocks, kThreads, 0, stream>>>(resize, across, down);
-  OPGATE_RETURN_IF_ERROR(launched());
-  resize.across = across;
-  resize.down = down;
+Status launch(const Resize& resize, cudaStream_t stream) {
   constexpr unsigned kMostRows = 65535;
-  const dim3 grid(blocks_for(resize.width, kPixels * kAcross),
-                  std::min(blocks_for(resize.n * resize.height, kDown), kMostRows));
+  const dim3 grid(blocks_for(resize.to.width, kPixels * kAcross),
+                  std::min(blocks_for(resize.n * resize.to.height, kDown), kMostRows));
   const dim3 block(kAcross, kDown);
-  if (resize.width % kPixels == 0 && elementwise::aligned(resize.planes)) {
+  if (resize.to.width % kPixels == 0 && elementwise::aligned(resize.planes)) {
     resize_rows<linear, true><<<grid, block, 0, stream>>>(resize);
   } else {
     resize_rows<linear, false><<<grid, block, 0, stream>>>(resize);
@@ -127,27 +115,57 @@ Status launch(Context& context, Resize resize) {
   return launched();
 }
 
-struct ResizeNormalizeCuda {
-  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    Resize resize{};
-    OPGATE_RETURN_IF_ERROR(read_normalization(attributes, resize.normalization));
-    OPGATE_RETURN_IF_ERROR(check_sides(attributes));
-    const Tensor &image = in["image"], &tensor = out["tensor"];
-    if (tensor.size() == 0) return {};
-    OPGATE_RETURN_IF_ERROR(check_pictures(image));
-    resize.pixels = image.data<const std::uint8_t>();
-    resize.n = image.dim(0);
-    resize.from_height = static_cast<int>(image.dim(1));
-    resize.from_width = static_cast<int>(image.dim(2));
-    resize.height = static_cast<int>(tensor.dim(2));
-    resize.width = static_cast<int>(tensor.dim(3));
-    resize.planes = tensor.data<float>();
-    return attributes.text("interpolation") == "nearest" ? launch<false>(context, resize)
-                                                         : launch<true>(context, resize);
+class Cuda {
+ public:
+  Status prepare(const Node& node) {
+    OPGATE_RETURN_IF_ERROR(settings_.read(node.attributes()));
+    from_ = known_size(node);
+    if (!from_) return {};
+    const auto taps = [&](int from, int to) {
+      std::vector<Tap> made(static_cast<std::size_t>(to));
+      for (int i = 0; i < to; ++i) made[static_cast<std::size_t>(i)] = tap_of(settings_.linear, i, from, to);
+      return made;
+    };
+    OPGATE_RETURN_IF_ERROR(across_.assign(taps(from_->width, settings_.to.width)));
+    return down_.assign(taps(from_->height, settings_.to.height));
   }
+
+  struct Memory {
+    std::span<Tap> across, down;
+  };
+
+  static Memory workspace(Workspace& workspace, const Inputs&, const Attributes& attributes) {
+    return {workspace.take<Tap>(attributes.integer("width")), workspace.take<Tap>(attributes.integer("height"))};
+  }
+
+  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
+    const Tensor& image = in["image"];
+    const MutableTensor& tensor = out["tensor"];
+    if (tensor.size() == 0) return {};
+    Resize resize{image.data<std::uint8_t>(), image.dim(0),           {},
+                  settings_.to,               across_.data(),         down_.data(),
+                  settings_.normalization,    tensor.data<float>()};
+    OPGATE_RETURN_IF_ERROR(read_size(in, resize.from));
+    const cudaStream_t stream = stream_of(context);
+    if (!from_) {
+      const Memory memory = workspace(context.workspace(), in, attributes);
+      const unsigned blocks = blocks_for(std::max(resize.to.width, resize.to.height), kThreads);
+      find_taps<<<blocks, kThreads, 0, stream>>>(settings_.linear, resize.from, resize.to, memory.across.data(),
+                                                 memory.down.data());
+      OPGATE_RETURN_IF_ERROR(launched());
+      resize.across = memory.across.data();
+      resize.down = memory.down.data();
+    }
+    return settings_.linear ? launch<true>(resize, stream) : launch<false>(resize, stream);
+  }
+
+ private:
+  Settings settings_;
+  std::optional<Size> from_;  ///< the size that the graph states; the taps for it are below
+  cuda::DeviceArray<Tap> across_, down_;
 };
 
 }  // namespace
-}  // namespace opgate::ops
+}  // namespace opgate::ops::resize_normalize
 
-OPGATE_CUDA_KERNEL(ResizeNormalize, opgate::ops::ResizeNormalizeCuda)
+OPGATE_CUDA_KERNEL(ResizeNormalize, opgate::ops::resize_normalize::Cuda)

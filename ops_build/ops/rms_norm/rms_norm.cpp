@@ -1,11 +1,8 @@
 #include "rms_norm.h"
 
-#include <cmath>
-
-#include "checks.h"
 #include "core/elementwise.h"
 
-namespace opgate::ops {
+namespace opgate::ops::rms_norm {
 namespace {
 
 /// The sum of squares of `count` values. Partial sums side by side vectorize, and round less than one sum would.
@@ -30,15 +27,15 @@ float squares(const T* values, std::int64_t count) {
   return lanes[0];
 }
 
-struct RMSNormCpu {
+struct Cpu {
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     float epsilon = 0;
     OPGATE_RETURN_IF_ERROR(read_epsilon(attributes, epsilon));
     const Tensor& x = in["x"];
     const std::int64_t c = in.size("c");
-    const auto* const weight = in["weight"].data<const T>();
-    const auto* const residual = in.has("residual") ? in["residual"].data<const T>() : nullptr;
+    const auto* const weight = in["weight"].data<T>();
+    const auto* const residual = in.has("residual") ? in["residual"].data<T>() : nullptr;
     T* const y = out["y"].data<T>();
     T* const sum = out.has("sum") ? out["sum"].data<T>() : nullptr;
     if (c == 0) return {};
@@ -46,7 +43,7 @@ struct RMSNormCpu {
     context.parallel_for(x.size() / c, grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t at = row * c;
-        const T* values = x.data<const T>() + at;
+        const T* values = x.data<T>() + at;
         if (residual) {
           // Where nobody wants the sum, it lies in y until y is made from it.
           T* const total = (sum ? sum : y) + at;
@@ -68,6 +65,6 @@ struct RMSNormCpu {
 };
 
 }  // namespace
-}  // namespace opgate::ops
+}  // namespace opgate::ops::rms_norm
 
-OPGATE_CPU_KERNEL(RMSNorm, opgate::ops::RMSNormCpu)
+OPGATE_CPU_KERNEL(RMSNorm, opgate::ops::rms_norm::Cpu)

@@ -1,9 +1,8 @@
 #include "rms_norm.h"
 
-#include "checks.h"
 #include "core/elementwise.cuh"
 
-namespace opgate::ops {
+namespace opgate::ops::rms_norm {
 namespace {
 
 constexpr int kThreads = 256;
@@ -125,7 +124,7 @@ void launch(const Rows<T>& rows, cudaStream_t stream) {
   }
 }
 
-struct RMSNormCuda {
+struct Cuda {
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     Rows<T> rows{};
@@ -134,9 +133,9 @@ struct RMSNormCuda {
     rows.c = in.size("c");
     if (x.size() == 0) return {};
     rows.count = x.size() / rows.c;
-    rows.x = x.data<const T>();
-    rows.weight = in["weight"].data<const T>();
-    rows.residual = in.has("residual") ? in["residual"].data<const T>() : nullptr;
+    rows.x = x.data<T>();
+    rows.weight = in["weight"].data<T>();
+    rows.residual = in.has("residual") ? in["residual"].data<T>() : nullptr;
     rows.y = out["y"].data<T>();
     rows.sum = out.has("sum") ? out["sum"].data<T>() : nullptr;
     using elementwise::aligned;
@@ -153,6 +152,6 @@ struct RMSNormCuda {
 };
 
 }  // namespace
-}  // namespace opgate::ops
+}  // namespace opgate::ops::rms_norm
 
-OPGATE_CUDA_KERNEL(RMSNorm, opgate::ops::RMSNormCuda)
+OPGATE_CUDA_KERNEL(RMSNorm, opgate::ops::rms_norm::Cuda)

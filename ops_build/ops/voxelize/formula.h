@@ -6,7 +6,7 @@
 
 #include "core/dtype.h"
 
-namespace opgate::ops {
+namespace opgate::ops::voxelize {
 
 /// Voxel numbers lie in [-2^20, 2^20): three of them fit into a key of 63 bits.
 inline constexpr int kVoxelBits = 21;
@@ -49,4 +49,4 @@ struct VoxelGrid {
   }
 };
 
-}  // namespace opgate::ops
+}  // namespace opgate::ops::voxelize

@@ -5,10 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "checks.h"
 #include "formula.h"
 
-namespace opgate::ops {
+namespace opgate::ops::voxelize {
 namespace {
 
 /// A point in a voxel.
@@ -74,13 +73,13 @@ Status check_grid(const VoxelGrid& grid) {
   return {};
 }
 
-struct VoxelizeCpu {
+struct Cpu {
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
     const std::int64_t n = in.size("n"), c = in.size("c");
     OPGATE_RETURN_IF_ERROR(check_points(in));
-    const VoxelGrid grid{in["size"].data<const float>(), in.has("range") ? in["range"].data<const float>() : nullptr};
+    const VoxelGrid grid{in["size"].data<float>(), in.has("range") ? in["range"].data<float>() : nullptr};
     OPGATE_RETURN_IF_ERROR(check_grid(grid));
-    const auto* const points = in["points"].data<const float>();
+    const auto* const points = in["points"].data<float>();
     const std::span<const Entry> entries = sorted_entries(context, grid, points, n, c);
     const std::span<const std::uint32_t> starts = voxel_starts(context, entries);
     const auto v = static_cast<std::int64_t>(starts.size()) - 1;
@@ -145,6 +144,6 @@ struct VoxelizeCpu {
 };
 
 }  // namespace
-}  // namespace opgate::ops
+}  // namespace opgate::ops::voxelize
 
-OPGATE_CPU_KERNEL(Voxelize, opgate::ops::VoxelizeCpu)
+OPGATE_CPU_KERNEL(Voxelize, opgate::ops::voxelize::Cpu)

@@ -3,11 +3,10 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
 
-#include "checks.h"
 #include "core/elementwise.cuh"
 #include "formula.h"
 
-namespace opgate::ops {
+namespace opgate::ops::voxelize {
 namespace {
 
 constexpr int kThreads = 256;
@@ -83,39 +82,71 @@ __global__ void __launch_bounds__(kThreads)
   voxels.counts[voxel] = static_cast<std::int32_t>(end - begin);
 }
 
-/// Runs an algorithm of CUB's, which says how much memory it wants when it is given none.
-template <typename Run>
-Status with_storage(Context& context, Run&& run) {
-  std::size_t bytes = 0;
-  OPGATE_RETURN_IF_ERROR(cuda::status(run(nullptr, bytes), "asking CUB for its memory"));
-  void* const storage = context.scratch<char>(static_cast<std::int64_t>(std::max<std::size_t>(bytes, 1))).data();
-  return cuda::status(run(storage, bytes), "running CUB");
+/// Calls of CUB's, which say how much memory they want when they are given none.
+cudaError_t sort_pairs(void* storage, std::size_t& bytes, const std::uint64_t* keys, std::uint64_t* sorted_keys,
+                       const std::uint32_t* points, std::uint32_t* sorted_points, std::int64_t n, cudaStream_t stream) {
+  // A radix sort is stable: the points of a voxel stay in their order.
+  return cub::DeviceRadixSort::SortPairs(storage, bytes, keys, sorted_keys, points, sorted_points, n, 0, 64, stream);
 }
 
-struct VoxelizeCuda {
-  Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
+cudaError_t sum_up(void* storage, std::size_t& bytes, std::int32_t* counts, std::int64_t n, cudaStream_t stream) {
+  return cub::DeviceScan::InclusiveSum(storage, bytes, counts, counts, n, stream);
+}
+
+/// The memory that the larger of the two calls wants.
+std::int64_t storage_bytes(std::int64_t n) {
+  std::size_t sort = 0, sum = 0;
+  if (sort_pairs(nullptr, sort, nullptr, nullptr, nullptr, nullptr, n, nullptr) != cudaSuccess ||
+      sum_up(nullptr, sum, nullptr, n, nullptr) != cudaSuccess) {
+    throw std::runtime_error("CUB does not say how much memory it wants");
+  }
+  return static_cast<std::int64_t>(std::max<std::size_t>({sort, sum, 1}));
+}
+
+struct Cuda {
+  struct Memory {
+    std::span<std::uint64_t> keys, sorted_keys;
+    std::span<std::uint32_t> points, sorted_points;
+    std::span<std::int32_t> begun;
+    std::span<std::uint32_t> starts;
+    std::span<char> storage;
+  };
+
+  static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
+    const std::int64_t n = in.size("n");
+    return {workspace.take<std::uint64_t>(n),    workspace.take<std::uint64_t>(n),
+            workspace.take<std::uint32_t>(n),    workspace.take<std::uint32_t>(n),
+            workspace.take<std::int32_t>(n),     workspace.take<std::uint32_t>(n + 1),
+            workspace.take<char>(storage_bytes(n))};
+  }
+
+  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     OPGATE_RETURN_IF_ERROR(check_points(in));
     const std::int64_t n = in.size("n"), c = in.size("c");
     std::int64_t* const v = out.device_size("v");
     const cudaStream_t stream = stream_of(context);
     if (n == 0) return cuda::status(cudaMemsetAsync(v, 0, sizeof *v, stream), "writing a size");
-    const auto* const points = in["points"].data<const float>();
-    const VoxelGrid grid{in["size"].data<const float>(), in.has("range") ? in["range"].data<const float>() : nullptr};
-    Sorted sorted{n, nullptr, nullptr};
-    OPGATE_RETURN_IF_ERROR(sort(context, grid, points, c, sorted));
-
-    auto* const begun = context.scratch<std::int32_t>(n).data();
-    auto* const starts = context.scratch<std::uint32_t>(n + 1).data();
+    const auto* const points = in["points"].data<float>();
+    const VoxelGrid grid{in["size"].data<float>(), in.has("range") ? in["range"].data<float>() : nullptr};
+    const Memory memory = workspace(context.workspace(), in, attributes);
     const unsigned blocks = blocks_for(n, kThreads);
-    mark_beginnings<<<blocks, kThreads, 0, stream>>>(sorted, begun);
+    std::size_t bytes = memory.storage.size();
+
+    find_keys<<<blocks, kThreads, 0, stream>>>(n, c, points, grid, memory.keys.data(), memory.points.data());
     OPGATE_RETURN_IF_ERROR(launched());
-    OPGATE_RETURN_IF_ERROR(with_storage(context, [&](void* storage, std::size_t& bytes) {
-      return cub::DeviceScan::InclusiveSum(storage, bytes, begun, begun, n, stream);
-    }));
-    find_starts<<<blocks, kThreads, 0, stream>>>(sorted, begun, starts, v);
+    OPGATE_RETURN_IF_ERROR(cuda::status(sort_pairs(memory.storage.data(), bytes, memory.keys.data(),
+                                                   memory.sorted_keys.data(), memory.points.data(),
+                                                   memory.sorted_points.data(), n, stream),
+                                        "sorting"));
+    const Sorted sorted{n, memory.sorted_keys.data(), memory.sorted_points.data()};
+    mark_beginnings<<<blocks, kThreads, 0, stream>>>(sorted, memory.begun.data());
+    OPGATE_RETURN_IF_ERROR(launched());
+    OPGATE_RETURN_IF_ERROR(
+        cuda::status(sum_up(memory.storage.data(), bytes, memory.begun.data(), n, stream), "summing up"));
+    find_starts<<<blocks, kThreads, 0, stream>>>(sorted, memory.begun.data(), memory.starts.data(), v);
     OPGATE_RETURN_IF_ERROR(launched());
 
-    const Voxels voxels{starts, v, out["features"].data<float>(), out["coords"].data<std::int32_t>(),
+    const Voxels voxels{memory.starts.data(), v, out["features"].data<float>(), out["coords"].data<std::int32_t>(),
                         out["counts"].data<std::int32_t>()};
     // How many voxels there are only the device knows: threads for as many as there can be.
     if (c % 4 == 0 && elementwise::aligned(points) && elementwise::aligned(voxels.features)) {
@@ -125,27 +156,9 @@ struct VoxelizeCuda {
     }
     return launched();
   }
-
- private:
-  /// A radix sort is stable: the points of a voxel stay in their order.
-  static Status sort(Context& context, const VoxelGrid& grid, const float* points, std::int64_t c, Sorted& sorted) {
-    const std::int64_t n = sorted.n;
-    const cudaStream_t stream = stream_of(context);
-    auto *const keys = context.scratch<std::uint64_t>(n).data(), *const to_keys =
-                                                                     context.scratch<std::uint64_t>(n).data();
-    auto *const places = context.scratch<std::uint32_t>(n).data(), *const to_places =
-                                                                       context.scratch<std::uint32_t>(n).data();
-    find_keys<<<blocks_for(n, kThreads), kThreads, 0, stream>>>(n, c, points, grid, keys, places);
-    OPGATE_RETURN_IF_ERROR(launched());
-    sorted.keys = to_keys;
-    sorted.points = to_places;
-    return with_storage(context, [&](void* storage, std::size_t& bytes) {
-      return cub::DeviceRadixSort::SortPairs(storage, bytes, keys, to_keys, places, to_places, n, 0, 64, stream);
-    });
-  }
 };
 
 }  // namespace
-}  // namespace opgate::ops
+}  // namespace opgate::ops::voxelize
 
-OPGATE_CUDA_KERNEL(Voxelize, opgate::ops::VoxelizeCuda)
+OPGATE_CUDA_KERNEL(Voxelize, opgate::ops::voxelize::Cuda)

@@ -1,0 +1,168 @@
+// Shows the op table to ONNX Runtime: RegisterCustomOps is the one entry of the library. Each op, device and choice of
+// its type variables becomes an OrtCustomOp.
+#include <deque>
+#include <limits>
+#include <mutex>
+
+#include "api.h"
+#include "call.h"
+#include "inference.h"
+
+namespace opgate::ort {
+namespace {
+
+struct Registered : OrtCustomOp {
+  const Op* op;
+  Device device;
+  std::vector<DType> types;  ///< of the type variables
+
+  ONNXTensorElementDataType element(const ElementType& type) const {
+    return to_ort(type.variable < 0 ? type.dtype : types[type.variable]);
+  }
+};
+
+const Registered& of(const OrtCustomOp* op) { return *static_cast<const Registered*>(op); }
+
+OrtCustomOpInputOutputCharacteristic characteristic(bool optional, bool variadic) {
+  return optional ? INPUT_OUTPUT_OPTIONAL : variadic ? INPUT_OUTPUT_VARIADIC : INPUT_OUTPUT_REQUIRED;
+}
+
+/// Runs `body` and turns whatever it throws into a status of the engine.
+template <typename Body>
+OrtStatus* guarded(Body&& body) {
+  try {
+    return to_ort(body());
+  } catch (const std::exception& error) {
+    return api->CreateStatus(ORT_FAIL, error.what());
+  }
+}
+
+void fill(Registered& registered) {
+  registered.version = kApiVersion;
+  registered.GetName = [](const OrtCustomOp* op) { return of(op).op->signature.name.c_str(); };
+  registered.GetExecutionProviderType = [](const OrtCustomOp* op) -> const char* {
+    return of(op).device == Device::cuda ? "CUDAExecutionProvider" : nullptr;  // nullptr: the CPU's
+  };
+  registered.GetInputTypeCount = [](const OrtCustomOp* op) { return of(op).op->signature.inputs.size(); };
+  registered.GetOutputTypeCount = [](const OrtCustomOp* op) { return of(op).op->signature.outputs.size(); };
+  registered.GetInputType = [](const OrtCustomOp* op, std::size_t i) {
+    return of(op).element(of(op).op->signature.inputs[i].type);
+  };
+  registered.GetOutputType = [](const OrtCustomOp* op, std::size_t i) {
+    return of(op).element(of(op).op->signature.outputs[i].type);
+  };
+  registered.GetInputCharacteristic = [](const OrtCustomOp* op, std::size_t i) {
+    const Input& input = of(op).op->signature.inputs[i];
+    return characteristic(input.optional, input.variadic);
+  };
+  registered.GetOutputCharacteristic = [](const OrtCustomOp* op, std::size_t i) {
+    return characteristic(of(op).op->signature.outputs[i].optional, false);
+  };
+  registered.GetInputMemoryType = [](const OrtCustomOp* op, std::size_t i) {
+    return of(op).op->signature.inputs[i].host ? OrtMemTypeCPUInput : OrtMemTypeDefault;
+  };
+  registered.GetVariadicInputMinArity = [](const OrtCustomOp*) { return 1; };
+  registered.GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 1; };
+  registered.GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 1; };
+  registered.GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 1; };
+  registered.GetStartVersion = [](const OrtCustomOp* op) { return of(op).op->since_version; };
+  registered.GetEndVersion = [](const OrtCustomOp*) { return std::numeric_limits<int>::max(); };
+  registered.CreateKernelV2 = [](const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info,
+                                 void** kernel) -> OrtStatusPtr {
+    return guarded([&]() -> Status {
+      auto made = std::make_unique<NodeKernel>(*of(op).op, of(op).device);
+      OPGATE_RETURN_IF_ERROR(made->prepare(info));
+      *kernel = made.release();
+      return {};
+    });
+  };
+  registered.KernelComputeV2 = [](void* kernel, OrtKernelContext* context) -> OrtStatusPtr {
+    return guarded([&] { return static_cast<NodeKernel*>(kernel)->compute(context); });
+  };
+  registered.KernelDestroy = [](void* kernel) { delete static_cast<NodeKernel*>(kernel); };
+  registered.InferOutputShapeFn = [](const OrtCustomOp* op, OrtShapeInferContext* context) -> OrtStatusPtr {
+    return guarded([&] { return named(*of(op).op, [&] { return infer_outputs(*of(op).op, context); }); });
+  };
+}
+
+/// Every choice of dtypes for the type variables, the last one varying fastest.
+void choices(const std::vector<TypeVariable>& variables, std::vector<DType>& chosen,
+             std::vector<std::vector<DType>>& all) {
+  if (chosen.size() == variables.size()) {
+    all.push_back(chosen);
+    return;
+  }
+  for (DType dtype : variables[chosen.size()].dtypes) {
+    chosen.push_back(dtype);
+    choices(variables, chosen, all);
+    chosen.pop_back();
+  }
+}
+
+#ifdef OPGATE_WITH_CUDA
+constexpr std::array kDevices = {Device::cpu, Device::cuda};
+#else
+constexpr std::array kDevices = {Device::cpu};
+#endif
+
+Status add(const Op& op, Device device, std::deque<Registered>& registered, OrtCustomOpDomain* domain) {
+  std::vector<DType> chosen;
+  std::vector<std::vector<DType>> all;
+  choices(op.signature.type_variables, chosen, all);
+  for (std::vector<DType>& types : all) {
+    Registered& entry = registered.emplace_back();
+    entry.op = &op;
+    entry.device = device;
+    entry.types = std::move(types);
+    fill(entry);
+    OPGATE_RETURN_IF_ERROR(from_ort(api->CustomOpDomain_Add(domain, &entry)));
+  }
+  return {};
+}
+
+/// The domain with all ops. Sessions share it and may outlive every caller, so it is never released.
+Status make_domain(OrtCustomOpDomain** domain) {
+  static std::mutex mutex;
+  static OrtCustomOpDomain* made = nullptr;
+  static std::deque<Registered> registered;
+  const std::lock_guard lock(mutex);
+  if (!made) {
+    const Table& table = Table::instance();
+    if (!table.errors().empty())
+      return Status::internal("op library '" + std::string(Table::domain()) + "': " + table.errors()[0]);
+    OrtCustomOpDomain* fresh = nullptr;
+    OPGATE_RETURN_IF_ERROR(from_ort(api->CreateCustomOpDomain(Table::domain(), &fresh)));
+    for (const Op& op : table.ops()) {
+      for (const Device device : kDevices) {
+        if (op.has_kernel(device)) OPGATE_RETURN_IF_ERROR(add(op, device, registered, fresh));
+      }
+    }
+    made = fresh;
+  }
+  *domain = made;
+  return {};
+}
+
+}  // namespace
+}  // namespace opgate::ort
+
+extern "C" __attribute__((visibility("default"))) OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionOptions* options,
+                                                                                            const OrtApiBase* base) {
+  using namespace opgate;
+  using namespace opgate::ort;
+  const OrtApi* asked = base->GetApi(kApiVersion);
+  if (!asked) {
+    const std::string message = "op library '" + std::string(Table::domain()) + "' needs ONNX Runtime 1." +
+                                std::to_string(kApiVersion) + " or later, this is " + base->GetVersionString();
+    return base->GetApi(1)->CreateStatus(ORT_FAIL, message.c_str());
+  }
+  static const OrtApi* const first = api = asked;
+  if (first != asked) {
+    return asked->CreateStatus(ORT_FAIL, "the op library serves another ONNX Runtime of this process already");
+  }
+  return guarded([&]() -> Status {
+    OrtCustomOpDomain* domain = nullptr;
+    OPGATE_RETURN_IF_ERROR(make_domain(&domain));
+    return from_ort(api->AddCustomOpDomain(options, domain));
+  });
+}

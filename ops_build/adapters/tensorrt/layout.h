@@ -1,0 +1,70 @@
+// Which of the signature's inputs the inputs of a layer are. TensorRT counts those on the device and those on the host
+// apart, and its layers have no absent inputs.
+#pragma once
+
+#include <algorithm>
+
+#include "fields.h"
+
+namespace opgate::tensorrt {
+
+class InputLayout {
+ public:
+  InputLayout(const Signature& signature, const PresentInputs& present) : signature_(signature) {
+    for (std::size_t i = 0; i < (present.empty() ? signature.inputs.size() : present.size()); ++i) {
+      const int index = static_cast<int>(present.empty() ? i : present[i]);
+      (signature.inputs[index].host ? host_ : device_).push_back(index);
+    }
+  }
+
+  /// The indices in the signature of `count` inputs on the device. Those of a variadic input are all its own.
+  Status device(int count, std::vector<int>& indices) const {
+    indices.assign(device_.begin(), device_.begin() + std::min<std::ptrdiff_t>(count, std::ssize(device_)));
+    if (count == static_cast<int>(indices.size())) return {};
+    if (!device_.empty() && signature_.inputs[device_.back()].variadic) {
+      indices.resize(static_cast<std::size_t>(count), device_.back());
+      return {};
+    }
+    if (!host_.empty()) return missing_host_input(host_[0]);
+    return Status::invalid("expected at most " + std::to_string(device_.size()) + " inputs, got " +
+                           std::to_string(count));
+  }
+
+  /// The indices in the signature of the inputs on the host.
+  const std::vector<int>& host() const { return host_; }
+
+  Status missing_host_input(int index) const {
+    return Status::invalid("input '" + signature_.inputs[index].name + "' is read on the host: its node needs the " +
+                           "attribute tensorrt_plugin_shape_input_indices; `opgate tensorrt` writes it");
+  }
+
+ private:
+  const Signature& signature_;
+  std::vector<int> device_, host_;
+};
+
+/// Something for each input of the signature, then for the other tensors of a variadic one; the core wants inputs so.
+/// `indices` are those of the inputs that come, in their order.
+template <typename T>
+class InSignatureOrder {
+ public:
+  explicit InSignatureOrder(const Signature& signature) : slots_(signature.inputs.size()) {}
+
+  void add(int index, const T& value) {
+    if (taken_.size() < slots_.size()) taken_.resize(slots_.size(), false);
+    if (taken_[index]) {
+      slots_.push_back(value);  // another tensor of the variadic input, which is the last one
+    } else {
+      slots_[index] = value;
+      taken_[index] = true;
+    }
+  }
+
+  const std::vector<T>& all() const { return slots_; }
+
+ private:
+  std::vector<T> slots_;
+  std::vector<bool> taken_;
+};
+
+}  // namespace opgate::tensorrt

@@ -1,0 +1,32 @@
+// What goes wrong in a plugin, told to TensorRT's log.
+#pragma once
+
+#include <NvInferRuntime.h>
+
+#include <cstdio>
+
+#include "core/invoke.h"
+
+namespace opgate::tensorrt {
+
+/// Finds the log. nullptr: messages go to stderr.
+inline nvinfer1::ILoggerFinder* logger_finder = nullptr;
+
+inline void log_error(const std::string& message) {
+  nvinfer1::ILogger* logger = logger_finder ? logger_finder->findLogger() : nullptr;
+  if (logger)
+    logger->log(nvinfer1::ILogger::Severity::kERROR, message.c_str());
+  else
+    std::fprintf(stderr, "%s\n", message.c_str());
+}
+
+/// Runs `body`, logs the Status that it returns and lets nothing be thrown into TensorRT. Returns 0 where all is well, as
+/// TensorRT's interfaces do, and 1 elsewhere.
+template <typename Body>
+int logged(const Op& op, Body&& body) noexcept {
+  const Status status = named(op, body);
+  if (!status.ok()) log_error(status.message());
+  return status.ok() ? 0 : 1;
+}
+
+}  // namespace opgate::tensorrt

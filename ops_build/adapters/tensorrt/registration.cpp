@@ -1,0 +1,92 @@
+// Shows the op table to TensorRT as plugins of the V3 interface: getCreators and setLoggerFinder are the entries of the
+// library.
+#include <NvInferRuntime.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+
+#include "log.h"
+#include "plugin.h"
+
+namespace opgate::tensorrt {
+namespace {
+
+using nvinfer1::PluginField;
+using nvinfer1::PluginFieldCollection;
+using nvinfer1::PluginFieldType;
+
+class Creator final : public nvinfer1::IPluginCreatorV3One {
+ public:
+  explicit Creator(const Op& op) : op_(op) {
+    for (const Attribute& attribute : op.signature.attributes)
+      names_.emplace_back(attribute.name.c_str(), nullptr, field_type(attribute), 1);
+    names_.emplace_back(kPresentInputs, nullptr, PluginFieldType::kINT64, 1);
+    collection_ = {static_cast<int>(names_.size()), names_.data()};
+  }
+
+  nvinfer1::IPluginV3* createPlugin(const char*, const PluginFieldCollection* fields,
+                                    nvinfer1::TensorRTPhase) noexcept override {
+    std::unique_ptr<Plugin> made;
+    logged(op_, [&]() -> Status {
+      OPGATE_RETURN_IF_ERROR(check_types());
+      const PluginFieldCollection all = fields ? *fields : PluginFieldCollection{};
+      Attributes attributes;
+      PresentInputs present;
+      OPGATE_RETURN_IF_ERROR(read_attributes(op_.signature, all, attributes));
+      OPGATE_RETURN_IF_ERROR(read_present_inputs(op_.signature, all, present));
+      made = std::make_unique<Plugin>(op_, attributes, present);
+      return {};
+    });
+    return made.release();
+  }
+
+  const PluginFieldCollection* getFieldNames() noexcept override { return &collection_; }
+  const char* getPluginName() const noexcept override { return op_.signature.name.c_str(); }
+  const char* getPluginVersion() const noexcept override { return "1"; }
+  const char* getPluginNamespace() const noexcept override { return ""; }
+
+ private:
+  /// Tensors of a type that TensorRT doesn't have can't get as far as a plugin.
+  Status check_types() const {
+    const auto check = [&](const std::string& what, const std::string& name, const ElementType& type) -> Status {
+      std::span<const DType> dtypes(&type.dtype, 1);
+      if (type.variable >= 0) dtypes = op_.signature.type_variables[type.variable].dtypes;
+      if (std::ranges::any_of(dtypes, [](DType dtype) { return to_trt(dtype).has_value(); })) return {};
+      return Status::invalid(what + " '" + name + "': TensorRT's plugins take no tensors of type " +
+                             std::string(opgate::name_of(dtypes[0])));
+    };
+    for (const Input& input : op_.signature.inputs) OPGATE_RETURN_IF_ERROR(check("input", input.name, input.type));
+    for (const Output& output : op_.signature.outputs)
+      OPGATE_RETURN_IF_ERROR(check("output", output.name, output.type));
+    return {};
+  }
+
+  const Op& op_;
+  std::vector<PluginField> names_;
+  PluginFieldCollection collection_{};
+};
+
+}  // namespace
+}  // namespace opgate::tensorrt
+
+extern "C" __attribute__((visibility("default"))) void setLoggerFinder(nvinfer1::ILoggerFinder* finder) {
+  opgate::tensorrt::logger_finder = finder;
+}
+
+extern "C" __attribute__((visibility("default"))) nvinfer1::IPluginCreatorInterface* const* getCreators(
+    std::int32_t& count) {
+  using namespace opgate;
+  using namespace opgate::tensorrt;
+  static std::deque<Creator> creators;
+  static std::vector<nvinfer1::IPluginCreatorInterface*> pointers;
+  static std::once_flag once;
+  std::call_once(once, [] {
+    for (const std::string& error : Table::instance().errors()) log_error(error);
+    for (const Op& op : Table::instance().ops()) {
+      if (op.has_kernel(Device::cuda)) pointers.push_back(&creators.emplace_back(op));
+    }
+  });
+  count = static_cast<std::int32_t>(pointers.size());
+  return pointers.data();
+}

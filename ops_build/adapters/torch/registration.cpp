@@ -1,0 +1,112 @@
+// Shows the op table to PyTorch through its stable C ABI: opgate_torch_register is the one entry of the library.
+//
+// libtorch is not linked. Its functions are looked up, once, in the libtorch that the process has loaded. So the same file
+// serves every torch from 2.10 on, with CUDA or without, and loads where there is no torch, to have its table read. For
+// the same reason loading registers nothing by itself.
+#include <deque>
+#include <utility>
+
+#include "call.h"
+#include "schema.h"
+
+namespace opgate::libtorch {
+namespace {
+
+constexpr std::size_t kMaxOps = 1024;
+
+/// Prepared kernels that are kept for an op on a device.
+constexpr std::size_t kPreparedKernels = 16;
+
+/// An op of the table on a device. Torch calls a function without telling it for which op, so there is one for each.
+void call_op(std::size_t index, Device device, StableIValue* stack) {
+  using Caches = std::array<std::deque<KernelCache>, 2>;
+  static Caches& caches = [] () -> Caches& {
+    auto& made = *new Caches;  // never freed: torch may call until the process ends
+    for (auto& of_device : made) {
+      for (std::size_t i = 0; i < Table::instance().ops().size(); ++i) of_device.emplace_back(kPreparedKernels);
+    }
+    return made;
+  }();
+  call(Table::instance().ops()[index], device, caches[static_cast<std::size_t>(device)][index], stack);
+}
+
+using Boxed = void (*)(StableIValue*, std::uint64_t, std::uint64_t);
+
+template <Device device, std::size_t index>
+void boxed_call(StableIValue* stack, std::uint64_t, std::uint64_t) {
+  call_op(index, device, stack);
+}
+
+template <Device device, std::size_t... indices>
+constexpr std::array<Boxed, sizeof...(indices)> boxed_calls(std::index_sequence<indices...>) {
+  return {&boxed_call<device, indices>...};
+}
+
+/// What belongs to a namespace; torch forgets it all if it is deleted.
+struct Unregister {
+  void operator()(TorchLibraryOpaque* library) const { torch.aoti_torch_delete_library_object(library); }
+};
+using Library = std::unique_ptr<TorchLibraryOpaque, Unregister>;
+
+Status implement(const char* key, const std::array<Boxed, kMaxOps>& calls, Device device, Library& library) {
+  TorchLibraryHandle made = nullptr;
+  OPGATE_RETURN_IF_ERROR(
+      from_torch(torch.aoti_torch_library_init_impl(torch_namespace().c_str(), key, __FILE__, __LINE__, &made),
+            "opening a library"));
+  library.reset(made);
+  const auto& ops = Table::instance().ops();
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    if (!ops[i].has_kernel(device) || has_strings(ops[i].signature)) continue;
+    const std::string name = snake_case(ops[i].signature.name);
+    OPGATE_RETURN_IF_ERROR(
+        from_torch(torch.torch_library_impl(made, name.c_str(), calls[i], TORCH_ABI_VERSION), "registering a kernel"));
+  }
+  return {};
+}
+
+Status register_ops() {
+  const Table& table = Table::instance();
+  if (!table.errors().empty()) return Status::internal(table.errors().front());
+  if (table.ops().size() > kMaxOps) {
+    return Status::internal("the library holds " + std::to_string(table.ops().size()) +
+                            " ops, the adapter is made for " + std::to_string(kMaxOps) +
+                            ": raise kMaxOps in adapters/torch/registration.cpp");
+  }
+  OPGATE_RETURN_IF_ERROR(torch.find());
+  TorchLibraryHandle made = nullptr;
+  const std::string name = torch_namespace();
+  OPGATE_RETURN_IF_ERROR(from_torch(torch.aoti_torch_library_init_def(name.c_str(), __FILE__, __LINE__, &made),
+                               ("taking the namespace " + name).c_str()));
+  Library definitions(made), cpu, cuda;
+  for (const Op& op : table.ops()) {
+    if (has_strings(op.signature)) continue;
+    const std::string schema = schema_of(op.signature);
+    OPGATE_RETURN_IF_ERROR(from_torch(torch.aoti_torch_library_def(made, schema.c_str()), ("defining " + schema).c_str()));
+  }
+  using Indices = std::make_index_sequence<kMaxOps>;
+  static constexpr auto cpu_calls = boxed_calls<Device::cpu>(Indices());
+  OPGATE_RETURN_IF_ERROR(implement("CPU", cpu_calls, Device::cpu, cpu));
+#ifdef OPGATE_WITH_CUDA
+  static constexpr auto cuda_calls = boxed_calls<Device::cuda>(Indices());
+  OPGATE_RETURN_IF_ERROR(implement("CUDA", cuda_calls, Device::cuda, cuda));
+#endif
+  // Ops stay until the process ends: nothing says when torch has stopped to use them.
+  for (Library* library : {&definitions, &cpu, &cuda}) static_cast<void>(library->release());
+  return {};
+}
+
+}  // namespace
+}  // namespace opgate::libtorch
+
+/// Registers every op with the torch that the process has loaded, the first time it is called. Returns nullptr, or what
+/// went wrong.
+extern "C" __attribute__((visibility("default"))) const char* opgate_torch_register() {
+  static const std::string error = [] {
+    try {
+      return opgate::libtorch::register_ops().message();
+    } catch (const std::exception& thrown) {
+      return std::string(thrown.what());
+    }
+  }();
+  return error.empty() ? nullptr : error.c_str();
+}

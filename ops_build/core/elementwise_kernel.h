@@ -1,0 +1,51 @@
+// The body that all elementwise kernels share, on every device.
+#pragma once
+
+#include <concepts>
+#include <utility>
+
+#include "kernel.h"
+#include "numbers.h"
+
+namespace opgate {
+
+/// How many values a formula takes.
+template <typename Formula, typename V, std::size_t count = 1>
+constexpr std::size_t arity_of() {
+  static_assert(count <= 8, "a formula takes values of one type, 1 to 8 of them");
+  constexpr auto takes = []<std::size_t... i>(std::index_sequence<i...>) {
+    return std::invocable<const Formula&, decltype(static_cast<void>(i), V())...>;
+  };
+  if constexpr (takes(std::make_index_sequence<count>()))
+    return count;
+  else
+    return arity_of<Formula, V, count + 1>();
+}
+
+/// A kernel whose output's element i is a formula of the inputs' elements i, all tensors of one dtype and one shape. The
+/// formula (elementary.h) is made from the attributes where it has a constructor for them. `Loop` goes over the elements
+/// of one device.
+template <typename Formula, typename Loop>
+struct ElementwiseKernel {
+  template <typename T>
+  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
+    return run<T>(context, in, formula_of(attributes), out.at(0),
+                  std::make_index_sequence<arity_of<Formula, ComputeType<T>>()>());
+  }
+
+ private:
+  static Formula formula_of(const Attributes& attributes) {
+    if constexpr (std::constructible_from<Formula, const Attributes&>)
+      return Formula(attributes);
+    else
+      return Formula{};
+  }
+
+  template <typename T, std::size_t... i>
+  static Status run(Context& context, const Inputs& in, const Formula& formula, const MutableTensor& out,
+                    std::index_sequence<i...>) {
+    return Loop::run(context, out.size(), out.data<T>(), formula, in.at(i).template data<T>()...);
+  }
+};
+
+}  // namespace opgate

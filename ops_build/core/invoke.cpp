@@ -1,0 +1,91 @@
+#include "invoke.h"
+
+namespace opgate {
+namespace {
+
+template <typename Sizes>
+Status bind(Walk<Sizes>& walk, const InputPointers& inputs, const Attributes& attributes) {
+  const Signature& signature = walk.signature();
+  InlineVector<KnownInput<std::int64_t>, 8> known(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i]) continue;
+    const bool host = i < signature.inputs.size() && signature.inputs[i].host;
+    known[i] = {true, inputs[i]->dtype(), inputs[i]->dims(), host ? integer_scalar(*inputs[i]) : std::nullopt};
+  }
+  return walk.bind(known, [&](int attribute) -> std::optional<std::int64_t> {
+    return std::get<std::int64_t>(attributes.at(static_cast<std::size_t>(attribute)));
+  });
+}
+
+}  // namespace
+
+std::string full_name(const Op& op) { return std::string(Table::domain()) + "::" + op.signature.name; }
+
+Status bind_inputs(CallWalk& walk, const InputPointers& inputs, const Attributes& attributes) {
+  return bind(walk, inputs, attributes);
+}
+
+Status invoke(const Op& op, Device device, const InputPointers& inputs, const Attributes& attributes, Engine& engine,
+              KernelCache* kernels) {
+  return named(op, [&]() -> Status {
+    const Kernel& type = op.kernel(device);
+    if (!type.run) return Status::internal("no kernel for " + std::string(name_of(device)));
+    CallWalk walk(op.signature);
+    OPGATE_RETURN_IF_ERROR(bind(walk, inputs, attributes));
+    std::shared_ptr<const void> kernel;
+    if (type.prepare) {
+      const NodeFacts facts = facts_of_call(walk, inputs, engine.ordinal());
+      OPGATE_RETURN_IF_ERROR(kernels ? kernels->find(op, device, attributes, facts, kernel)
+                                     : type.prepare(Node(op.signature, attributes, facts), kernel));
+    }
+    Outputs outputs(device, walk, engine);
+    OPGATE_RETURN_IF_ERROR(outputs.allocate());
+    Context context(engine, walk.binding());
+    const Inputs in(op.signature, walk.binding(), inputs);
+    OPGATE_RETURN_IF_ERROR(type.run(kernel.get(), context, in, attributes, outputs));
+    return outputs.finish();
+  });
+}
+
+namespace {
+
+/// Of two sizes that a call will have equal, and of which only upper bounds are known, the larger.
+struct LargestSizes : Integers {
+  static std::optional<Size> equal(Size a, Size b) { return std::max(a, b); }
+};
+
+}  // namespace
+
+Status measure_workspace(const Op& op, Device device, const InputPointers& inputs, const Attributes& attributes,
+                         std::size_t& bytes) {
+  bytes = 0;
+  const Kernel& type = op.kernel(device);
+  if (!type.take_workspace) return {};
+  return named(op, [&]() -> Status {
+    Walk<LargestSizes> walk(op.signature);
+    OPGATE_RETURN_IF_ERROR(bind(walk, inputs, attributes));
+    Workspace measured;
+    const Inputs in(op.signature, walk.binding(), inputs);
+    OPGATE_RETURN_IF_ERROR(type.take_workspace(measured, in, attributes));
+    bytes = measured.bytes();
+    return {};
+  });
+}
+
+Status exact_dims(const Op& op, const InputPointers& inputs, const Attributes& attributes,
+                  std::span<const std::int64_t> sizes, std::vector<Dims>& outputs) {
+  CallWalk walk(op.signature);
+  OPGATE_RETURN_IF_ERROR(bind(walk, inputs, attributes));
+  std::size_t next = 0;
+  for (std::size_t s = 0; s < op.signature.slots.size(); ++s) {
+    if (op.signature.slots[s].kind == Slot::Kind::kernel) walk.set_kernel_size(static_cast<int>(s), sizes[next++]);
+  }
+  outputs.clear();
+  for (const Output& output : op.signature.outputs) {
+    bool complete = false;
+    OPGATE_RETURN_IF_ERROR(walk.output_dims(output, outputs.emplace_back(), complete));
+  }
+  return {};
+}
+
+}  // namespace opgate

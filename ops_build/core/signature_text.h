@@ -1,0 +1,19 @@
+// Parts of a signature as text, for messages.
+#pragma once
+
+#include <string>
+
+#include "signature.h"
+
+namespace opgate {
+
+/// "max(n, 3)*2"
+std::string text_of(const Signature& signature, const Expr& expr);
+
+/// "f32[n, 3]"
+std::string text_of(const Signature& signature, const Input& input);
+
+/// The attribute's type as a signature states it: "float[3]".
+std::string type_text(const Attribute& attribute);
+
+}  // namespace opgate

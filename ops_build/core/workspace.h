@@ -1,0 +1,70 @@
+// The scratch memory that a kernel states before it runs.
+//
+//   struct Sort {
+//     struct Memory {
+//       std::span<std::uint64_t> keys, sorted;
+//     };
+//     /// Never takes less for larger dims. Reads dims and dtypes only: when memory is measured there is no data.
+//     static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
+//       return {workspace.take<std::uint64_t>(in.size("n")), workspace.take<std::uint64_t>(in.size("n"))};
+//     }
+//     Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
+//       const Memory memory = workspace(context.workspace(), in, attributes);
+//
+// One function states the memory and takes it, so the two can't differ. An engine that wants to know beforehand
+// (TensorRT) has it measured; it then gives the kernel one block of that size.
+#pragma once
+
+#include <limits>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+#include "engine.h"
+
+namespace opgate {
+
+class Workspace {
+ public:
+  static constexpr std::size_t kAlignment = 256;
+
+  /// Measures: gives no memory and counts what is taken.
+  Workspace() = default;
+
+  /// Gives what `engine` lends.
+  explicit Workspace(Engine& engine) : engine_(&engine), block_(engine.workspace()) {}
+
+  /// Uninitialized memory for `count` values of T, until the kernel returns. nullptr in the span while measuring. Throws
+  /// std::bad_alloc.
+  template <typename T>
+  std::span<T> take(std::int64_t count) {
+    static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= kAlignment);
+    if (count <= 0) return {};
+    if (static_cast<std::uint64_t>(count) > std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T))
+      throw std::bad_alloc();
+    return {static_cast<T*>(take_bytes(static_cast<std::size_t>(count) * sizeof(T))), static_cast<std::size_t>(count)};
+  }
+
+  /// What has been taken so far.
+  std::size_t bytes() const { return taken_; }
+
+ private:
+  void* take_bytes(std::size_t bytes) {
+    const std::size_t begin = taken_;
+    taken_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    if (!engine_) return nullptr;
+    if (block_.empty()) return engine_->scratch(bytes);
+    if (taken_ > block_.size()) {
+      throw std::logic_error("the kernel takes " + std::to_string(taken_) + " bytes of workspace or more and has stated " +
+                             std::to_string(block_.size()));
+    }
+    return block_.data() + begin;
+  }
+
+  Engine* engine_ = nullptr;
+  std::span<char> block_;
+  std::size_t taken_ = 0;
+};
+
+}  // namespace opgate

@@ -1,0 +1,14 @@
+// The decoders behind open(), one for each format.
+#pragma once
+
+#include "images/codecs/decoder.h"
+
+namespace opgate::codecs {
+
+std::unique_ptr<Decoder> open_jpeg(std::span<const std::uint8_t> bytes, std::int64_t max_pixels, DecodeStatus& status);
+std::unique_ptr<Decoder> open_png(std::span<const std::uint8_t> bytes, std::int64_t max_pixels, DecodeStatus& status);
+
+/// Whether a picture of this size may be decoded.
+DecodeStatus check_size(std::int64_t width, std::int64_t height, std::int64_t max_pixels);
+
+}  // namespace opgate::codecs

@@ -1,0 +1,44 @@
+// Bilinear resizing, normalization and transposition to planes on the CPU, a row of RGB pixels at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "images/normalization.h"
+#include "images/taps.h"
+
+namespace opgate::images {
+
+/// The taps of all pixels of a row or a column. Both sizes are at least 1.
+std::vector<Tap> bilinear_taps(int from, int to);
+
+/// Floats that blend_rows writes for a row of `width` pixels.
+constexpr std::size_t blended_size(int width) { return 3 * static_cast<std::size_t>(width) + 4; }
+
+/// Blends two rows of `width` >= 1 pixels, of which the second has this weight. After them it writes the last pixel once
+/// more and leaves room for one value, which RowResampler loads.
+void blend_rows(const std::uint8_t* first, const std::uint8_t* second, float weight, int width, float* out);
+
+/// Resamples rows of pixels across and normalizes them.
+class RowResampler {
+ public:
+  RowResampler(std::vector<Tap> taps, const Normalization& normalization);
+
+  /// `row` comes from blend_rows. Pixel x goes to out[c][x * stride] for each channel c.
+  void run(const float* row, float* const out[3], std::ptrdiff_t stride) const;
+
+ private:
+  // GCC's and Clang's vectors: SSE on x86-64, NEON on ARM.
+  using Float4 = float __attribute__((vector_size(16)));
+
+  static Float4 load(const float* from);
+  static void store(float* to, Float4 value);
+  Float4 value(const float* row, std::ptrdiff_t x) const;
+  void store_four(const float* row, std::ptrdiff_t x, float* const out[3]) const;
+
+  std::vector<Tap> taps_;
+  Float4 scale_{}, bias_{};
+};
+
+}  // namespace opgate::images

@@ -1,0 +1,163 @@
+// What is drawn of a box: an outline and a tag, where they lie and what the tag says, for every device.
+//
+// Both devices first make the mark of each row. Then they paint region by region (the CPU bands of rows, a GPU tiles): a
+// region gets the outlines that meet it, from the last row to the first, then the tags in the same order.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace opgate::ops::draw_bounding_boxes {
+
+inline constexpr int kGlyphWidth = 5;
+inline constexpr int kGlyphHeight = 8;
+inline constexpr char kFirstGlyph = ' ';
+inline constexpr char kLastGlyph = '~';
+inline constexpr int kColours = 16;
+
+struct Colour {
+  std::uint8_t rgb[3];
+};
+
+/// The font and the colours of the labels.
+struct Tables {
+  std::uint8_t font[kLastGlyph - kFirstGlyph + 1][kGlyphHeight];
+  Colour palette[kColours];
+
+  /// A row of a letter's pixels, the leftmost in the bit kGlyphWidth - 1.
+  OPGATE_HOST_DEVICE constexpr unsigned glyph_row(char letter, std::int64_t row) const {
+    return font[letter - kFirstGlyph][row];
+  }
+};
+
+// clang-format off
+inline constexpr Tables kTables = {{
+#include "font.inc"
+}, {
+#include "palette.inc"
+}};
+// clang-format on
+
+/// Black on light colours, white on the others.
+OPGATE_HOST_DEVICE inline Colour ink_on(const Colour& colour) {
+  const bool light = 299 * colour.rgb[0] + 587 * colour.rgb[1] + 114 * colour.rgb[2] >= 128000;
+  const std::uint8_t value = light ? 0 : 255;
+  return {{value, value, value}};
+}
+
+/// In whole pixels; right and bottom are the first ones outside.
+struct Rectangle {
+  std::int64_t left, top, right, bottom;
+};
+
+struct PictureSize {
+  std::int64_t width, height;
+};
+
+/// The rows of a call; what is absent is null.
+struct Rows {
+  const float *boxes, *scores;
+  const std::int32_t *labels, *count;
+  std::int64_t k;
+  const char* letters;            ///< of all names
+  const std::int32_t* name_ends;  ///< in `letters`
+  std::int64_t names;
+  PictureSize picture;
+  std::int64_t thickness;
+
+  /// The side of a pixel of the font.
+  OPGATE_HOST_DEVICE std::int64_t scale() const { return (thickness + 1) / 2; }
+};
+
+/// What is drawn of a row. Nothing is where the box is empty; no tag where the tag is empty.
+struct Mark {
+  static constexpr int kMostOwn = 16;  ///< a label's digits, a space and a percentage
+
+  Rectangle box, tag;
+  std::int32_t colour;                ///< in the palette
+  std::int32_t name_begin, name_end;  ///< in the letters of all names: what the tag says first
+  std::int32_t own_count;
+  char own[kMostOwn];  ///< what it says then
+
+  OPGATE_HOST_DEVICE std::int64_t letters() const { return std::int64_t{name_end} - name_begin + own_count; }
+
+  /// Letter i of the tag.
+  OPGATE_HOST_DEVICE char letter(const Rows& rows, std::int64_t i) const {
+    const std::int64_t name = std::int64_t{name_end} - name_begin;
+    return i < name ? rows.letters[name_begin + i] : own[i - name];
+  }
+
+  OPGATE_HOST_DEVICE void append(char letter) { own[own_count++] = letter; }
+
+  OPGATE_HOST_DEVICE void append_number(std::uint32_t number) {
+    char digits[10];
+    int count = 0;
+    do {
+      digits[count++] = static_cast<char>('0' + number % 10);
+      number /= 10;
+    } while (number);
+    while (count) append(digits[--count]);
+  }
+};
+
+OPGATE_HOST_DEVICE inline std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+OPGATE_HOST_DEVICE inline std::int64_t most(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
+
+/// A coordinate in whole pixels. What lies further out than the outline is thick can't be seen; limiting it here keeps
+/// the integers small.
+OPGATE_HOST_DEVICE inline std::int64_t pixel_of(float value, std::int64_t size, std::int64_t thickness) {
+  const auto limit = static_cast<double>(size + thickness);
+  const double rounded = std::floor(static_cast<double>(value) + 0.5);
+  return static_cast<std::int64_t>(rounded < -limit ? -limit : rounded > limit ? limit : rounded);
+}
+
+/// The pixels of a box; false where it is not finite, upside down or outside of the picture.
+OPGATE_HOST_DEVICE inline bool place_box(const float* box, const PictureSize& picture, std::int64_t thickness,
+                                         Rectangle& r) {
+  for (int i = 0; i < 4; ++i) {
+    if (!std::isfinite(box[i])) return false;
+  }
+  if (box[2] < box[0] || box[3] < box[1]) return false;
+  r.left = pixel_of(box[0], picture.width, thickness);
+  r.top = pixel_of(box[1], picture.height, thickness);
+  r.right = most(pixel_of(box[2], picture.width, thickness), r.left + 1);
+  r.bottom = most(pixel_of(box[3], picture.height, thickness), r.top + 1);
+  return r.left < picture.width && r.top < picture.height && r.right > 0 && r.bottom > 0;
+}
+
+/// Above the box, or inside it where there is no room above; within the picture if it fits.
+OPGATE_HOST_DEVICE inline Rectangle place_tag(const Rectangle& box, std::int64_t letters, std::int64_t scale,
+                                              const PictureSize& picture) {
+  const std::int64_t width = (letters * (kGlyphWidth + 1) - 1) * scale + 4 * scale;
+  const std::int64_t height = (kGlyphHeight + 2) * scale;
+  const std::int64_t wanted = box.top - height >= 0 ? box.top - height : box.top;
+  const std::int64_t left = most(least(box.left, picture.width - width), 0);
+  const std::int64_t top = most(least(wanted, picture.height - height), 0);
+  return {left, top, left + width, top + height};
+}
+
+OPGATE_HOST_DEVICE inline Mark mark_of(const Rows& rows, std::int64_t i) {
+  Mark mark{};
+  const std::int32_t label = rows.labels ? rows.labels[i] : 0;
+  if ((rows.count && i >= *rows.count) || label < 0) return mark;
+  if (!place_box(rows.boxes + 4 * i, rows.picture, rows.thickness, mark.box)) return Mark{};
+  mark.colour = label % kColours;
+  if (rows.labels && label < rows.names) {
+    mark.name_begin = label ? rows.name_ends[label - 1] : 0;
+    mark.name_end = rows.name_ends[label];
+  } else if (rows.labels) {
+    mark.append_number(static_cast<std::uint32_t>(label));
+  }
+  if (rows.scores && !std::isnan(rows.scores[i])) {
+    const double score = rows.scores[i] < 0 ? 0 : rows.scores[i] > 1 ? 1 : rows.scores[i];
+    if (mark.letters() > 0) mark.append(' ');
+    mark.append_number(static_cast<std::uint32_t>(std::floor(100 * score + 0.5)));
+    mark.append('%');
+  }
+  if (mark.letters() > 0) mark.tag = place_tag(mark.box, mark.letters(), rows.scale(), rows.picture);
+  return mark;
+}
+
+}  // namespace opgate::ops::draw_bounding_boxes
