@@ -30,9 +30,9 @@ test-all: $(VENV)/.test
 # With the interpreter's own packages where it has them: a GPU machine's PyTorch and onnxruntime-gpu are hard to replace.
 gpu-check:
 	@if $(PYTHON) -c 'import ml_dtypes, numpy, onnx, rich' 2>/dev/null; then \
-	  $(PYTHON) -m ops_build.gpu_check $(ARGS); \
+	  $(PYTHON) -m ops_build.gpu.check $(ARGS); \
 	else \
-	  $(MAKE) $(VENV)/.serve && $(BIN)/python -m ops_build.gpu_check $(ARGS); \
+	  $(MAKE) $(VENV)/.serve && $(BIN)/python -m ops_build.gpu.check $(ARGS); \
 	fi
 
 check: $(VENV)/.test

@@ -26,7 +26,7 @@ from PIL import Image
 
 from ops_build.case import Array, Case
 from ops_build.images.pictures import flat, scene
-from ops_build.onnx_model import one_node_model
+from ops_build.onnx.one_node_model import one_node_model
 from ops_build.table import read_table
 
 Work = Callable[[], object]

@@ -27,6 +27,8 @@ from typing import Any
 
 import numpy as np
 
+from ops_build.table import snake_case
+
 BUILT = Path(__file__).parents[1] / "build" / "ops"
 ENGINES = ("onnxruntime", "torch")
 #: A round of calls lasts at least so long.
@@ -140,9 +142,7 @@ def torch_call(library: Path, work: Work) -> Callable[[], object]:
     register.restype = ctypes.c_char_p
     if error := register():
         raise RuntimeError(error.decode())
-    name = "".join(f"_{c.lower()}" if c.isupper() and not p.isupper() else c.lower() for p, c in zip("A" + work.op, work.op))
-    name = {"rmsnorm": "rms_norm", "knnquery": "knn_query"}.get(name, name)
-    call = getattr(torch.ops.opgate, name).default
+    call = getattr(torch.ops.opgate, snake_case(work.op)).default
     tensors = [None if array is None else torch.from_numpy(np.array(array)) for array in work.inputs.values()]
     if work.chain == 1:
         return lambda: call(*tensors, **work.attributes)

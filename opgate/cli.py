@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ops_build.build import BuildOptions
+    from ops_build.building.options import BuildOptions
 
 app = typer.Typer(
     help="Write a custom operator once, serve the models that use it.",
@@ -47,7 +47,8 @@ def build(
     """Compile the ops for every engine that this machine has the headers of, and write the manifest."""
     from dataclasses import replace
 
-    from ops_build import build as builder
+    from ops_build.building.build import build as compile_ops
+    from ops_build.building.options import ENGINES, BuildError, BuildOptions, out_of_tree
 
     def log(line: str) -> None:
         if verbose or not line.startswith(("[", "ninja:", "gmake")):
@@ -56,19 +57,19 @@ def build(
             typer.echo(f"\r\033[K{line[:100]}\r", nl=False)
 
     try:
-        options = builder.out_of_tree(folder, output, domain) if folder else builder.BuildOptions()
+        options = out_of_tree(folder, output, domain) if folder else BuildOptions()
         if output:
             options = replace(options, output=output.resolve())
         elif sanitize:  # never in the place of what is served
             options = replace(options, output=options.output.parent / "sanitized")
         if engine:
-            if unknown := set(engine) - set(builder.ENGINES):
-                raise builder.BuildError(
-                    f"there is no engine {', '.join(sorted(unknown))}: expected {', '.join(builder.ENGINES)}"
+            if unknown := set(engine) - set(ENGINES):
+                raise BuildError(
+                    f"there is no engine {', '.join(sorted(unknown))}: expected {', '.join(ENGINES)}"
                 )
             options = replace(options, engines=tuple(engine))
-        builder.build(replace(options, arch=arch, sanitize=sanitize, cuda=cuda), log)
-    except builder.BuildError as error:
+        compile_ops(replace(options, arch=arch, sanitize=sanitize, cuda=cuda), log)
+    except BuildError as error:
         raise _fail(error) from None
 
 
@@ -80,7 +81,7 @@ Folder = Annotated[Path | None, typer.Option(help="Where the op folders are; opg
 
 def _options(folder: Path | None, domain: str | None = None) -> BuildOptions:
     """How opgate's own ops, or those of a folder, were built."""
-    from ops_build.build import BuildError, BuildOptions, out_of_tree
+    from ops_build.building.options import BuildError, BuildOptions, out_of_tree
 
     try:
         return out_of_tree(folder, domain=domain) if folder else BuildOptions()
@@ -96,8 +97,9 @@ def ops(
     markdown: Annotated[bool, typer.Option(help="As the page docs/ops.md.")] = False,
 ) -> None:
     """Print the op table: signatures, dtypes and devices."""
-    from ops_build.build import BuildError, built_table
-    from ops_build.report import markdown_table, print_table
+    from ops_build.building.manifest import built_table
+    from ops_build.building.options import BuildError
+    from ops_build.ops_page import markdown_table, print_table
     from ops_build.table import read_table
 
     try:
@@ -122,9 +124,11 @@ def verify(
 ) -> None:
     """Run every case of every op on every engine, and print the matrix and why a cell can't be run here. Ends with 1
     when a cell is red or none could be run."""
-    from ops_build.build import BuildError, built_table, newer_sources
-    from ops_build.report import engines_of, verify_and_print
+    from ops_build.building.manifest import built_table, newer_sources
+    from ops_build.building.options import BuildError
     from ops_build.table import read_table
+    from ops_build.verification.engine import engines_of
+    from ops_build.verification.report import verify_and_print
 
     try:
         options = _options(folder, domain)
@@ -156,8 +160,9 @@ def decompose(
     domain: Domain = None,
 ) -> None:
     """Put functions of standard operators into a model: they run where no op library is registered."""
-    from ops_build.build import BuildError, built_table
-    from ops_build.decompose import decompose_file
+    from ops_build.building.manifest import built_table
+    from ops_build.building.options import BuildError
+    from ops_build.onnx.decompose import decompose_file
     from ops_build.table import read_table
 
     target = output or model.with_name(f"{model.stem}_decomposed.onnx")
@@ -184,7 +189,8 @@ def tensorrt(
     """Write a model as TensorRT's parser and the plugin library want it: all outputs of the plugins, no inputs left out
     before others, and which values are read on the host."""
     from ops_build.adapters.tensorrt.model import rewrite_file
-    from ops_build.build import BuildError, built_table
+    from ops_build.building.manifest import built_table
+    from ops_build.building.options import BuildError
 
     target = output or model.with_name(f"{model.stem}_tensorrt.onnx")
     try:

@@ -21,7 +21,7 @@ from typing import Any
 
 from ops_build.adapters.torch.functions import public_names
 from ops_build.adapters.torch.registration import load as _load
-from ops_build.build import BuildOptions
+from ops_build.building.options import BuildOptions
 from ops_build.table import Op, snake_case
 
 _BUILT = BuildOptions().library("torch")
@@ -47,14 +47,14 @@ def ops(library: Path | str | None = None) -> list[Op]:
 def onnx_translation_table(library: Path | str | None = None) -> dict[Any, Callable[..., Any]]:
     """For `torch.onnx.export(..., dynamo=True, custom_translation_table=...)`: each call of an op becomes a node of its
     own. Needs onnxscript. Registers the ops' schemas with onnx."""
-    from ops_build.export import translation_table
+    from ops_build.adapters.torch.onnx_export import translation_table
 
     return translation_table(ops(library))
 
 
 def register_onnx_symbolics(library: Path | str | None = None) -> None:
     """The same for the older exporter, `torch.onnx.export(..., dynamo=False)`."""
-    from ops_build.export import register_symbolics
+    from ops_build.adapters.torch.onnx_export import register_symbolics
 
     register_symbolics(ops(library))
 

@@ -16,25 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
-import numpy as np
-
 #: An expression over named sizes: a number, a name, or [operator, left, right].
 Expr = int | str | list[Any]
-
-DTYPES: Mapping[str, np.dtype[Any]] = {
-    "f16": np.dtype(np.float16),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "f32": np.dtype(np.float32),
-    "f64": np.dtype(np.float64),
-    "i8": np.dtype(np.int8),
-    "u8": np.dtype(np.uint8),
-    "i32": np.dtype(np.int32),
-    "i64": np.dtype(np.int64),
-    "bool": np.dtype(np.bool_),
-    "str": np.dtype(object),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Input:
@@ -100,6 +83,12 @@ class Op:
     def tensor_types(self) -> tuple[str, ...]:
         """The types of the inputs, then of the outputs: dtypes and type variables."""
         return (*(tensor.type for tensor in self.inputs), *(tensor.type for tensor in self.outputs))
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether every tensor is `[...]`: element i of an output is made of the elements i of the inputs."""
+        tensors: tuple[Input | Output, ...] = (*self.inputs, *self.outputs)
+        return bool(self.inputs) and all([dim["kind"] for dim in tensor.dims] == ["ellipsis"] for tensor in tensors)
 
 
 def snake_case(name: str) -> str:

@@ -21,9 +21,10 @@ from typing import IO, Any
 import numpy as np
 
 from ops_build.case import Array, Case
-from ops_build.table import DTYPES, Attribute, Op
+from ops_build.dtypes import DTYPES
+from ops_build.table import Attribute, Op
 
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_NAMES = {dtype.numpy: name for name, dtype in DTYPES.items()}
 _CODES = {name: code for code, name in enumerate(DTYPES)}
 _KINDS = {"int": 0, "float": 1, "bool": 2, "str": 3, "choice": 3}
 #: A kind's list comes so many kinds later.
@@ -102,7 +103,7 @@ def _read_tensor(file: IO[bytes]) -> Array | None:
         return None
     code, rank = _read(file, "<BI")
     dims = _read(file, f"<{rank}q")
-    dtype = list(DTYPES.values())[code]
+    dtype = list(DTYPES.values())[code].numpy
     return np.frombuffer(_exactly(file, prod(dims) * dtype.itemsize), dtype).reshape(dims)
 
 

@@ -9,8 +9,9 @@ import onnxruntime as ort
 import pytest
 
 from ops_build.case import Array, Case
-from ops_build.onnx_model import one_node_model
-from ops_build.table import DTYPES, read_table
+from ops_build.dtypes import DTYPES
+from ops_build.onnx.one_node_model import one_node_model
+from ops_build.table import read_table
 
 #: run_op(name, inputs, attributes) -> the op's outputs in their order; an input that is None is left out. bf16 comes as f32.
 RunOp = Callable[..., list[Array]]
@@ -20,7 +21,7 @@ RunOp = Callable[..., list[Array]]
 def run_op(library: Path) -> RunOp:
     """Runs one op in ONNX Runtime, in a session that is kept for the next call of the same kind."""
     ops = {op.name: op for op in read_table(library)}
-    names = {dtype: name for name, dtype in DTYPES.items()}
+    names = {dtype.numpy: name for name, dtype in DTYPES.items()}
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.register_custom_ops_library(str(library.resolve()))

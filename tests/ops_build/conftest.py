@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_build.build import DEFAULT_OUTPUT, Build, build, out_of_tree
+from ops_build.building.build import Build, build
+from ops_build.building.options import DEFAULT_OUTPUT, out_of_tree
 from ops_build.table import Op, read_table
 from tests.conftest import silent
 

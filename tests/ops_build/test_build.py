@@ -10,26 +10,17 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 
+import ops_build.toolchain as cuda_toolchain
 import pytest
 
-import ops_build.toolchain as cuda_toolchain
 from ops_build.adapters.onnxruntime import toolchain
 from ops_build.adapters.onnxruntime.toolchain import HEADER, HeadersNotFound, find_onnxruntime_headers
 from ops_build.adapters.tensorrt import toolchain as tensorrt_toolchain
-from ops_build.build import (
-    PROJECT,
-    SOURCE,
-    Build,
-    BuildError,
-    BuildOptions,
-    build,
-    newer_sources,
-    out_of_tree,
-    sha256,
-    why_not_built,
-)
+from ops_build.building.build import Build, build
+from ops_build.building.manifest import newer_sources, sha256, why_not_built
+from ops_build.building.options import PROJECT, SOURCE, BuildError, BuildOptions, out_of_tree
+from ops_build.building.toolchain import Cuda, LeftOut, find_cuda
 from ops_build.table import read_table, snake_case
-from ops_build.toolchain import Cuda, LeftOut, find_cuda
 from tests.conftest import silent
 from tests.ops_build.conftest import FIXTURE_OPS, symbols
 

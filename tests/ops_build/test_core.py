@@ -4,7 +4,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from ops_build.build import PROJECT
+from ops_build.building.options import PROJECT
 
 
 def test_the_core_under_the_sanitizers() -> None:

@@ -14,13 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ops_build.build import PROJECT, SOURCE
+from ops_build.building.options import PROJECT, SOURCE
 from ops_build.case import Case
+from ops_build.dtypes import numpy_types
 from ops_build.gpu.cases_file import CaseFailed
 from ops_build.gpu.runner import KernelsEngine
-from ops_build.onnx_model import load_op_modules, numpy_types
+from ops_build.op_folder import folder_of
 from ops_build.table import Op, snake_case
-from ops_build.verify import Cell, difference, op_folder, verify
+from ops_build.verification.comparison import difference
+from ops_build.verification.verify import Cell, verify
 from tests.ops_build.cuda_emulation.build import build
 
 FOLDER = PROJECT / "build" / "cuda_emulation"
@@ -63,7 +65,7 @@ def test_optional_outputs_that_nobody_wants(program: Path) -> None:
     for op in running.ops():
         required = [output.name for output in op.outputs if not output.optional]
         for types in op.type_choices() if len(required) < len(op.outputs) else ():
-            for case in load_op_modules(op_folder(op, [SOURCE / "ops"])).cases(numpy_types(types)):
+            for case in folder_of(op, [SOURCE / "ops"]).cases(numpy_types(types)):
                 if case.error or max(np.size(array) for array in case.inputs.values()) > 10_000:
                     continue
                 every = running.run(op, case, types)

@@ -15,13 +15,15 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from ops_build import schema
-from ops_build.build import SOURCE
+from ops_build.building.options import SOURCE
 from ops_build.case import Array, Case
-from ops_build.decompose import Decomposed, DecompositionError, decompose
-from ops_build.onnx_model import load_op_modules, one_node_model, run_reference
+from ops_build.dtypes import numpy_types
+from ops_build.onnx import schema
+from ops_build.onnx.decompose import Decomposed, DecompositionError, decompose
+from ops_build.onnx.one_node_model import one_node_model
+from ops_build.op_folder import folder_of, run_reference
 from ops_build.table import Op, parse_signature, read_table
-from ops_build.verify import TOLERANCES, difference, numpy_types, op_folder
+from ops_build.verification.comparison import TOLERANCES, difference
 
 OPS = SOURCE / "ops"
 DECOMPOSED = ["KNNQuery", "LeakyRelu", "Mish", "MishBackward", "MyAdd", "ResizeNormalize", "RMSNorm", "Voxelize"]
@@ -50,7 +52,7 @@ def run(
 
 
 def good_cases(op: Op, types: Mapping[str, str]) -> Iterator[Case]:
-    for case in load_op_modules(op_folder(op, [OPS])).cases(numpy_types(types)):
+    for case in folder_of(op, [OPS]).cases(numpy_types(types)):
         # ONNX's Resize makes no empty tensors.
         resized = op.name == "ResizeNormalize" and (0 in case.inputs["image"].shape or 0 in case.attributes.values())
         if case.error is None and not resized:
@@ -63,13 +65,13 @@ def pattern(op: Op, case: Case) -> tuple[str, ...]:
 
 def test_the_ops_that_have_a_decomposition(ops: dict[str, Op]) -> None:
     folders = {folder.parent.name for folder in OPS.glob("*/decomposition.py")}
-    assert folders == {op_folder(ops[name], [OPS]).name for name in DECOMPOSED}
+    assert folders == {folder_of(ops[name], [OPS]).path.name for name in DECOMPOSED}
 
 
 @pytest.mark.parametrize("name", DECOMPOSED)
 def test_without_the_library_the_function_is_the_reference(ops: dict[str, Op], name: str) -> None:
     op = ops[name]
-    reference = load_op_modules(op_folder(op, [OPS])).reference
+    reference = folder_of(op, [OPS]).reference
     patterns = set()
     for types in op.type_choices():
         # ONNX Runtime's CPU has kernels of bf16 for no arithmetic at all; RMSNorm's is f32's.

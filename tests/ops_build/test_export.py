@@ -12,17 +12,19 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from ops_build.build import SOURCE, Build
+from ops_build.building.build import Build
+from ops_build.building.options import SOURCE
 from ops_build.case import Case
-from ops_build.onnx_model import load_op_modules, numpy_types, run_reference
+from ops_build.dtypes import numpy_types
+from ops_build.op_folder import folder_of, run_reference
 from ops_build.table import Op, read_table, snake_case
-from ops_build.verify import difference, op_folder, tolerance
+from ops_build.verification.comparison import difference, tolerance
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 
+from ops_build.adapters.torch.onnx_export import register_symbolics, translation_table  # noqa: E402
 from ops_build.adapters.torch.registration import load  # noqa: E402
-from ops_build.export import register_symbolics, translation_table  # noqa: E402
 
 
 class Call(torch.nn.Module):
@@ -48,7 +50,7 @@ def choice(op: Op) -> dict[str, str]:
 def trials(op: Op) -> Iterator[Case]:
     """A case for each pattern of present inputs."""
     seen = set()
-    for case in load_op_modules(op_folder(op, [SOURCE / "ops"])).cases(numpy_types(choice(op))):
+    for case in folder_of(op, [SOURCE / "ops"]).cases(numpy_types(choice(op))):
         pattern = tuple(sorted(case.inputs))
         if case.error is None and pattern not in seen:
             seen.add(pattern)
@@ -79,7 +81,7 @@ def run(model: onnx.ModelProto, library: Path, inputs: tuple[Any, ...]) -> list[
 
 
 def check(op: Op, case: Case, types: Mapping[str, str], outputs: list[np.ndarray]) -> None:
-    expected = run_reference(op, load_op_modules(op_folder(op, [SOURCE / "ops"])).reference, case)
+    expected = run_reference(op, folder_of(op, [SOURCE / "ops"]).reference, case)
     for tensor, output in zip(op.outputs, outputs, strict=True):
         bounds = tolerance(case, tensor.name, types.get(tensor.type, tensor.type))
         assert difference(output, expected[tensor.name], bounds) is None, (op.name, case.name, tensor.name)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_build.build import PROJECT, SOURCE, BuildOptions, build
+from ops_build.building.build import build
+from ops_build.building.options import PROJECT, SOURCE, BuildOptions
 from tests.conftest import silent
 
 

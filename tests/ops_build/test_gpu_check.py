@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from ops_build import gpu_check
+from ops_build.building.toolchain import NO_GPU
+from ops_build.gpu.check import Findings, Timing, page, sanitize, sanitizer_engines
 from ops_build.gpu.runner import KernelsEngine
-from ops_build.gpu_check import Findings, Timing, page, sanitize, sanitizer_engines
-from ops_build.toolchain import NO_GPU
-from ops_build.verify import Absent, Cell
+from ops_build.verification.engine import Absent
+from ops_build.verification.verify import Cell
 from tests.ops_build.cuda_emulation.build import build
 from tests.ops_build.test_cuda_emulation import FOLDER
 

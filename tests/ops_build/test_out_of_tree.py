@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ops_build.build import BuildOptions, out_of_tree
+from ops_build.building.options import BuildOptions, out_of_tree
 from ops_build.table import read_table
 
 #: The whole op: what its author writes.

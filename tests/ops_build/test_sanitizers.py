@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_build.build import PROJECT, BuildOptions, build, out_of_tree
+from ops_build.building.build import build
+from ops_build.building.options import PROJECT, BuildOptions, out_of_tree
 from tests.conftest import silent
 from tests.ops_build.conftest import FIXTURE_OPS
 

@@ -11,12 +11,13 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.defs import OpSchema
 
-from ops_build.build import PROJECT, SOURCE
-from ops_build.onnx_model import ELEMENT_TYPES, load_op_modules, numpy_types, one_node_model, run_reference
-from ops_build.schema import register, schema
-from ops_build.shapes import Given, ShapeError, bind, output_shapes
-from ops_build.table import Op, parse_signature, read_table
-from ops_build.verify import op_folder
+from ops_build.building.options import PROJECT, SOURCE
+from ops_build.dtypes import numpy_types
+from ops_build.onnx.nodes import element_type
+from ops_build.onnx.one_node_model import one_node_model
+from ops_build.onnx.schema import register, schema
+from ops_build.op_folder import folder_of, run_reference
+from ops_build.table import Op, read_table
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,9 +49,9 @@ def infer(
 def test_inference_tells_what_the_reference_gives(library: Path) -> None:
     tried = 0
     for op in read_table(library):
-        modules = load_op_modules(op_folder(op, [SOURCE / "ops"]))
+        folder = folder_of(op, [SOURCE / "ops"])
         for types in op.type_choices():
-            for case in modules.cases(numpy_types(types)):
+            for case in folder.cases(numpy_types(types)):
                 if case.error is not None or tried % 5:
                     tried += 1
                     continue
@@ -59,10 +60,10 @@ def test_inference_tells_what_the_reference_gives(library: Path) -> None:
                 for output in one.model.graph.output:
                     output.ClearField("type")
                 inferred = onnx.shape_inference.infer_shapes(one.model, strict_mode=True, check_type=True)
-                expected = run_reference(op, modules.reference, case)
+                expected = run_reference(op, folder.reference, case)
                 for tensor, output in zip(op.outputs, inferred.graph.output, strict=True):
                     dtype = types.get(tensor.type, tensor.type)
-                    assert output.type.tensor_type.elem_type == ELEMENT_TYPES["f32" if dtype == "bf16" else dtype]
+                    assert output.type.tensor_type.elem_type == element_type("f32" if dtype == "bf16" else dtype)
                     actual = expected[tensor.name].shape
                     assert len(sizes(output)) == len(actual)
                     assert all(size in ("", given) for size, given in zip(sizes(output), actual, strict=True))
@@ -98,7 +99,7 @@ def test_expressions_and_attributes() -> None:
 def test_a_contradiction_names_the_op_and_the_input() -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
     node = helper.make_node("KeepPositive", ["x"], ["values", "places"], domain="fixture_ops")
-    with pytest.raises(Exception, match=r"fixture_ops::KeepPositive: input 'x': expected rank 1, got shape \[2, 3\]"):
+    with pytest.raises(Exception, match=r"fixture_ops::KeepPositive: input 'x': expected T\[n\], got f32\[2, 3\]"):
         infer([node], [x], ["values"])
 
 
@@ -110,7 +111,7 @@ def test_the_checker_refuses_a_missing_attribute_and_a_wrong_type() -> None:
             model_of([helper.make_node("Misbehave", ["x"], ["y"], domain="fixture_ops")], [x], [y])
         )
     doubles = helper.make_tensor_value_info("x", TensorProto.DOUBLE, ["n"])
-    with pytest.raises(Exception, match=r"(?i)type"):
+    with pytest.raises(Exception, match=r"input 'x': expected T\[n\] with T one of f32, i32, got f64\[n\]"):
         infer([helper.make_node("KeepPositive", ["x"], ["v", "p"], domain="fixture_ops")], [doubles], ["v"])
 
 
@@ -134,14 +135,3 @@ def test_floats_with_whole_defaults_stay_floats(library: Path) -> None:
                 assert all(isinstance(value, float) for value in values), (op.name, attribute.name)
                 made = schema(op).attributes[attribute.name]
                 assert made.type == (OpSchema.AttrType.FLOATS if attribute.list else OpSchema.AttrType.FLOAT)
-
-
-def test_shapes_that_cant_be_are_said_so(library: Path) -> None:
-    op = parse_signature(library, "DivSize(x: f32[n]; k: int, j: int=1) -> (y: f32[n/k], z: f32[n-j])")
-    for integers, message in (
-        ({"k": 0, "j": 1}, "divided by zero"),
-        ({"k": 1, "j": 10}, "output 'z': a dim is -6"),
-        ({"k": -2, "j": 1}, "'k' is a size: expected a number from 0, got -2"),
-    ):
-        with pytest.raises(ShapeError, match=message):
-            output_shapes(op, bind(op, [Given([4])], integers))

@@ -11,15 +11,18 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from ops_build import dtypes
 from ops_build.adapters.tensorrt.model import for_tensorrt, rewrite_file
-from ops_build.build import SOURCE, Build
+from ops_build.building.build import Build
+from ops_build.building.options import SOURCE
 from ops_build.case import Case
-from ops_build.onnx_model import load_op_modules, numpy_types, one_node_model
-from ops_build.shapes import Given, bind, output_shapes
+from ops_build.dtypes import numpy_types
+from ops_build.onnx.one_node_model import one_node_model
+from ops_build.op_folder import folder_of
 from ops_build.table import Op, read_table
-from ops_build.verify import op_folder
 from tests.ops_build import tensorrt_rtx
 from tests.ops_build.conftest import symbols
+from tests.ops_build.walking import walk_of
 
 #: Ops whose name TensorRT's parser knows: it makes layers of its own, of the same meaning.
 OWN_LAYERS = {"LeakyRelu": "ACTIVATION", "Mish": "ELEMENTWISE"}
@@ -27,8 +30,8 @@ OWN_LAYERS = {"LeakyRelu": "ACTIVATION", "Mish": "ELEMENTWISE"}
 #: What its own importers refuse, though a plugin would take it: the name is asked first.
 OWN_REFUSALS = {("Mish", "bf16"): "Only FLOAT32 or FLOAT16 input is supported for the Mish operator"}
 
-#: Types that TensorRT's plugins take.
-DTYPES = {"f16": "HALF", "bf16": "BF16", "f32": "FLOAT", "i8": "INT8", "i32": "INT32", "i64": "INT64"}
+#: Types that TensorRT's plugins take, in its words.
+DTYPES = {dtype.name: dtype.tensorrt for dtype in dtypes.DTYPES.values() if dtype.tensorrt}
 
 
 @pytest.fixture(scope="module")
@@ -82,14 +85,8 @@ def suitable(cases: Iterator[Case]) -> Iterator[Case]:
 
 def expected_outputs(op: Op, types: Mapping[str, str], case: Case, *, static: bool) -> list[list[Any]]:
     """The shape (-1: open) and dtype of each output as the signature says."""
-    given: list[Given | None] = []
-    for tensor in op.inputs:
-        value = case.inputs.get(tensor.name)
-        for array in value if tensor.variadic and value is not None else [value]:
-            shape = None if array is None else np.asarray(array).shape
-            given.append(None if shape is None else Given(shape if static else [None] * len(shape)))
-    integers = {a.name: case.attributes.get(a.name, a.default) for a in op.attributes if a.kind == "int" and not a.list}
-    shapes = output_shapes(op, bind(op, given, integers))
+    walk = walk_of(op, case, static=static)
+    shapes = [walk.output_dims(output) or () for output in op.outputs]
     return [
         [[-1 if size is None else size for size in shape], DTYPES[types.get(output.type, output.type)]]
         for output, shape in zip(op.outputs, shapes, strict=True)
@@ -116,9 +113,9 @@ def check_all(library: Path, ops: list[Op], folder: Path, tmp_path: Path) -> int
     """Every op of the library, each choice of types, each pattern of present inputs; with sizes stated and open."""
     trials = []
     for op in ops:
-        modules = load_op_modules(op_folder(op, [folder]))
+        place = folder_of(op, [folder])
         for types in carried(op):
-            for case in suitable(modules.cases(numpy_types(types))):
+            for case in suitable(place.cases(numpy_types(types))):
                 trials += [(op, types, case, static) for static in (True, False)]
     models, shapes = [], []
     for op, types, case, static in trials:

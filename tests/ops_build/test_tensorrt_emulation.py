@@ -10,9 +10,9 @@ import pytest
 
 from ops_build.adapters.tensorrt.engine import PluginEngine
 from ops_build.adapters.tensorrt.toolchain import find
-from ops_build.build import PROJECT, SOURCE
-from ops_build.toolchain import Cuda, LeftOut
-from ops_build.verify import verify
+from ops_build.building.options import PROJECT, SOURCE
+from ops_build.building.toolchain import Cuda, LeftOut
+from ops_build.verification.verify import verify
 from tests.conftest import silent
 from tests.ops_build.cuda_emulation.build import build
 

@@ -16,16 +16,18 @@ import numpy as np
 import pytest
 
 from ops_build.adapters.tensorrt.toolchain import find
-from ops_build.build import PROJECT, SOURCE, Build, BuildOptions, build, out_of_tree
+from ops_build.building.build import Build, build
+from ops_build.building.options import PROJECT, SOURCE, BuildOptions, out_of_tree
+from ops_build.building.toolchain import Cuda, find_cuda
 from ops_build.case import Case
-from ops_build.onnx_model import load_op_modules, node_attributes, numpy_types
-from ops_build.shapes import Given, bind, evaluate, output_shapes
+from ops_build.dtypes import numpy_types
+from ops_build.onnx.nodes import node_attributes
+from ops_build.op_folder import folder_of
 from ops_build.table import Op
-from ops_build.toolchain import Cuda, find_cuda
-from ops_build.verify import op_folder
 from tests.conftest import silent
 from tests.ops_build.conftest import FIXTURE_OPS
 from tests.ops_build.test_tensorrt_adapter import DTYPES, carried, fixture_trials, on_cuda, suitable
+from tests.ops_build.walking import walk_of
 
 FLAGS = [
     "-std=c++20",
@@ -107,17 +109,11 @@ def answers(host: Path, library: Path, trials: list[str]) -> list[dict[str, Any]
 
 def expected_shapes(op: Op, case: Case) -> list[list[int]]:
     """The outputs' dims, those of unknown sizes negative as their bound, then the size tensors."""
-    given: list[Given | None] = []
-    for tensor in op.inputs:
-        value = case.inputs.get(tensor.name)
-        for array in value if tensor.variadic and value is not None else [value]:
-            given.append(None if array is None else Given(np.asarray(array).shape))
-    integers = {a.name: case.attributes.get(a.name, a.default) for a in op.attributes if a.kind == "int" and not a.list}
-    integers |= {t.name: int(np.asarray(case.inputs[t.name])) for t in op.inputs if t.const}
-    bound = bind(op, given, integers)
-    dims = [dim for output in op.outputs for dim in output.dims]
-    sizes = {dim["name"]: evaluate(dim["bound"], bound.sizes) for dim in dims if dim["kind"] == "bounded"}
-    shapes = output_shapes(op, replace(bound, sizes={**bound.sizes, **sizes}))
+    walk = walk_of(op, case, scalars=True)
+    sizes = {name: walk.bound_of(name) for name in walk.kernel_sizes}
+    for name, bound in sizes.items():
+        walk.set_kernel_size(name, bound)
+    shapes = [walk.output_dims(output) for output in op.outputs]
     filled: list[list[int]] = []
     for output, shape in zip(op.outputs, shapes, strict=True):
         assert shape is not None
@@ -167,9 +163,9 @@ def test_every_op(built: Build, host: Path) -> None:
     library = sanitized(BuildOptions(output=PROJECT / "build" / "sanitized_tensorrt"))
     trials: list[tuple[Op, Case]] = []
     for op in on_cuda(built.libraries["onnxruntime_cuda"]):
-        modules = load_op_modules(op_folder(op, [SOURCE / "ops"]))
+        folder = folder_of(op, [SOURCE / "ops"])
         for types in carried(op):
-            trials += [(op, case) for case in suitable(modules.cases(numpy_types(types)))]
+            trials += [(op, case) for case in suitable(folder.cases(numpy_types(types)))]
     found = answers(host, library, [trial(op, case) for op, case in trials])
     for (op, case), answer in zip(trials, found, strict=True):
         check(op, case, answer)
@@ -199,7 +195,7 @@ def test_every_side_of_the_grammar(fixture_built: Build, host: Path, fixture_plu
         ("op NearestSum\nchar scale much\nin 3 2", "NearestSum: attribute 'scale': expected float, got a field of type 6"),
         ("op NearestSum\nint opgate_inputs 2 0\nin 3 2", "NearestSum: opgate_inputs: expected ascending places of inputs, got 0"),
         ("op NearestSum\nint opgate_inputs 0 9\nin 3 2", "NearestSum: opgate_inputs: expected ascending places of inputs, got 9"),
-        ("op NearestSum\nin 3", "NearestSum: input 'points': expected rank 2, got rank 1"),
+        ("op NearestSum\nin 3", "NearestSum: input 'points': expected f32[n, d], got a tensor of shape [3]"),
         ("op NearestSum\nin 3 2\nin 3\nin 3 2\nin 3\nin 3", "NearestSum: expected at most 4 inputs, got 5"),
         ("op Tiles\nin 3 2\nin 4", "Tiles: input 'times' is read on the host: its node needs the attribute"),
     ],

@@ -21,12 +21,14 @@ torch = pytest.importorskip("torch")
 
 from ops_build.adapters.torch import functions, gradients, registration, toolchain  # noqa: E402
 from ops_build.adapters.torch.engine import TorchEngine, case_arguments, from_numpy, to_numpy  # noqa: E402
-from ops_build.build import DEFAULT_OUTPUT, SOURCE, Build, build, out_of_tree  # noqa: E402
+from ops_build.building.build import Build, build  # noqa: E402
+from ops_build.building.options import DEFAULT_OUTPUT, SOURCE, out_of_tree  # noqa: E402
+from ops_build.building.toolchain import LeftOut  # noqa: E402
 from ops_build.case import Case  # noqa: E402
-from ops_build.onnx_model import load_op_modules, numpy_types  # noqa: E402
+from ops_build.dtypes import numpy_types  # noqa: E402
+from ops_build.op_folder import folder_of  # noqa: E402
 from ops_build.table import Op, parse_signature, snake_case  # noqa: E402
-from ops_build.toolchain import LeftOut  # noqa: E402
-from ops_build.verify import op_folder, try_case  # noqa: E402
+from ops_build.verification.verify import try_case  # noqa: E402
 from tests.conftest import silent  # noqa: E402
 from tests.ops_build.conftest import symbols  # noqa: E402
 
@@ -86,9 +88,9 @@ QUERY = torch.ones(2, 3)
 def cases(library: registration.OpLibrary) -> list[tuple[Op, dict[str, str], Case]]:
     found = []
     for op in library.ops:
-        modules = load_op_modules(op_folder(op, [SOURCE / "ops"]))
+        folder = folder_of(op, [SOURCE / "ops"])
         for types in op.type_choices():
-            found += [(op, types, case) for case in modules.cases(numpy_types(types))]
+            found += [(op, types, case) for case in folder.cases(numpy_types(types))]
     return found
 
 
@@ -98,7 +100,7 @@ def test_every_case_agrees_with_the_reference(
     engine = TorchEngine(library.path)
     failures = []
     for op, types, case in cases:
-        reference = load_op_modules(op_folder(op, [SOURCE / "ops"])).reference
+        reference = folder_of(op, [SOURCE / "ops"]).reference
         if failure := try_case(op, reference, case, types, engine):
             failures.append(f"{op.name} {types} {case.name}: {failure}")
     assert not failures, "\n".join(failures[:10])
@@ -261,9 +263,14 @@ def test_inputs_that_are_not_contiguous(library: registration.OpLibrary, ops: An
     wide = torch.randn(6, 8)
     for x in (wide.t(), wide[::2, 1:], wide[0].expand(4, 8), wide.flip(0)[1:], wide[3:, 0]):
         torch.testing.assert_close(torch.ops.opgate.mish(x), torch.nn.functional.mish(x))
-    made = torch.ops.opgate.my_add(wide.t(), wide.t())
-    assert made.is_contiguous() and torch.equal(made, 3 * wide.t())
+    assert torch.equal(torch.ops.opgate.my_add(wide.t(), wide.t()), 3 * wide.t())
     assert torch.equal(ops.sum_all([wide.t(), wide.t().contiguous()]), 2 * wide.t())
+    # Only elementwise ops take another layout.
+    weight = torch.randn(6)
+    torch.testing.assert_close(
+        torch.ops.opgate.rms_norm(wide.t(), weight)[0], torch.nn.functional.rms_norm(wide.t(), (6,), weight, 1e-5)
+    )
+    assert torch.ops.opgate.rms_norm(wide.t(), weight)[0].is_contiguous()
     # A view that is to be negated when it is read.
     negated = torch.view_as_complex(torch.randn(4, 2)).conj().imag
     assert negated.is_neg()
@@ -422,17 +429,86 @@ def test_a_size_in_a_tensor_is_a_symbol(ops: Any) -> None:
 
 
 def test_a_trace_refuses_what_the_kernel_would(library: registration.OpLibrary, ops: Any) -> None:
-    with torch._subclasses.FakeTensorMode():
-        x = torch.ones(4, 3)
-        for call, message in (
-            (lambda: torch.ops.opgate.my_add(x, x[:2]), r"input 'b': expected .*4.*got.*2"),
-            (lambda: torch.ops.opgate.my_add(x, x.double()), "input 'b': expected T = f32, got f64"),
-            (lambda: torch.ops.opgate.knn_query(x, x), "input 'offset': expected i32, got f32"),
-            (lambda: torch.ops.opgate.knn_query(x[0], x[0].int()), "input 'xyz': expected rank 2"),
-            (lambda: ops.patches(x.byte(), x[:, 0].byte(), torch.tensor(2)), "input 'row': expected size 6 at axis 0"),
-        ):
-            with pytest.raises(ValueError, match=message):
-                call()
+    """With the same message."""
+
+    def refusal(call: Callable[[], object]) -> str:
+        with pytest.raises(ValueError, match=": ") as refused:
+            call()
+        return str(refused.value)
+
+    x, times = torch.ones(4, 3), torch.tensor(2)
+    for call, message in (
+        (lambda x: torch.ops.opgate.my_add(x, x[:2]), "input 'b': expected T[...] with ... = [4, 3], got f32[2, 3]"),
+        (lambda x: torch.ops.opgate.my_add(x, x.double()), "input 'b': expected T[...] with T = f32, got f64[4, 3]"),
+        (lambda x: torch.ops.opgate.knn_query(x, x), "input 'offset': expected i32[b], got f32[4, 3]"),
+        (lambda x: torch.ops.opgate.knn_query(x[0], x[0].int()), "input 'xyz': expected f32[n, 3], got f32[3]"),
+        (lambda x: torch.ops.opgate.resize_normalize(x.byte(), height=-1, width=2), "'height' is a size: expected a number from 0, got -1"),
+        (lambda x: ops.patches(x.byte(), x[:, 0].byte(), times), "input 'row': expected u8[2*w] with 2*w = 6, got u8[4]"),
+        (lambda x: ops.patches(x.byte(), x.byte().flatten()[:6], times, size=0), "a size is divided by zero"),
+    ):
+        eager = refusal(lambda call=call: call(x))
+        with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+            assert refusal(lambda call=call: call(torch.ones(4, 3))) == eager
+        assert eager.endswith(f": {message}")
+
+
+LAYOUTS = {
+    "contiguous": lambda: torch.randn(2, 3, 4, 5),
+    "channels_last": lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "transposed": lambda: torch.randn(6, 8).t(),
+    "permuted": lambda: torch.randn(2, 3, 4, 5).permute(3, 1, 0, 2),
+    "of one channel": lambda: torch.randn(2, 1, 4, 5).to(memory_format=torch.channels_last),
+    "with gaps": lambda: torch.randn(6, 8)[:, ::2],
+    "with gaps, channels_last": lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)[:, :2],
+    "expanded": lambda: torch.randn(1, 8).expand(6, 8),
+    "empty": lambda: torch.randn(0, 3, 4, 5).to(memory_format=torch.channels_last),
+    "a scalar": lambda: torch.randn(()),
+}
+
+
+def same_layout(made: Any, *given: Any) -> bool:
+    """Whether the op has kept the layout of the first tensor without gaps and overlaps."""
+    for x in given:
+        if x.is_contiguous():  # so is a tensor of one channel, whatever its strides
+            return made.is_contiguous()
+        if torch._prims_common.is_non_overlapping_and_dense_or_false(x):
+            return made.stride() == x.stride()
+    return made.is_contiguous()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_elementwise_op_keeps_any_dense_layout(library: registration.OpLibrary, ops: Any, layout: str) -> None:
+    x = LAYOUTS[layout]()
+    y = torch.ops.opgate.mish(x)
+    torch.testing.assert_close(y, torch.nn.functional.mish(x))
+    assert same_layout(y, x)
+    with torch._subclasses.FakeTensorMode() as mode:
+        assert torch.ops.opgate.mish(mode.from_tensor(x)).stride() == y.stride()
+    for other in (x.contiguous(), torch.randn(x.shape)):
+        for a, b in ((x, other), (other, x)):
+            made = torch.ops.opgate.my_add(a, b)
+            torch.testing.assert_close(made, 2 * a + b)
+            assert same_layout(made, a, b)
+            with torch._subclasses.FakeTensorMode() as mode:
+                assert torch.ops.opgate.my_add(*map(mode.from_tensor, (a, b))).stride() == made.stride()
+    torch.testing.assert_close(ops.sum_all([x, x, other]), 2 * x + other)
+
+
+@pytest.mark.parametrize("layout", ["channels_last", "permuted", "with gaps", "expanded"])
+def test_layouts_through_gradients_and_compilers(library: registration.OpLibrary, layout: str) -> None:
+    x = LAYOUTS[layout]().detach().requires_grad_()
+    torch.ops.opgate.mish(x).sum().backward()  # its gradient is expanded
+    ours, x.grad = x.grad, None
+    torch.nn.functional.mish(x).sum().backward()
+    torch.testing.assert_close(ours, x.grad)
+
+    def body(x: Any) -> Any:
+        return torch.ops.opgate.mish(x * 2) + torch.ops.opgate.leaky_relu(x)
+
+    run = torch.compile(body, fullgraph=True, backend="aot_eager", dynamic=True)
+    made = run(x.detach())
+    torch.testing.assert_close(made, body(x.detach()))
+    assert made.stride() == body(x.detach()).stride()
 
 
 def test_unequal_sizes_of_a_dynamic_graph(library: registration.OpLibrary) -> None:
@@ -587,9 +663,9 @@ def test_the_package_imports_no_torch() -> None:
 
 def test_importing_before_the_build_says_what_to_do(tmp_path: Path) -> None:
     program = f"""
-import ops_build.build
+import ops_build.building.options
 from pathlib import Path
-ops_build.build.BuildOptions.library = lambda self, name="x": Path({str(tmp_path)!r}) / "libopgate_torch.so"
+ops_build.building.options.BuildOptions.library = lambda self, name="x": Path({str(tmp_path)!r}) / "libopgate_torch.so"
 import opgate.torch
 try:
     opgate.torch.mish
@@ -701,7 +777,7 @@ def test_numpy_and_back() -> None:
 def test_documented_expressions(fixture_path: Path) -> None:
     op = parse_signature(fixture_path, "F(x: f32[n,...], y?: i32[m=2*(n+1)]) -> (z: f32[v<=min(n,m-1),n%m])")
     texts = [functions._dims(tensor.dims) for tensor in (*op.inputs, *op.outputs)]
-    assert texts == ["n, ...", "m = 2 * (n + 1)", "v <= min(n, m - 1), n % m"]
+    assert texts == ["n, ...", "m = 2*(n + 1)", "v <= min(n, (m - 1)), n%m"]
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,19 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
-from ops_build.build import PROJECT, SOURCE, Build, BuildOptions, built_table
+from ops_build.building.build import Build
+from ops_build.building.manifest import built_table
+from ops_build.building.options import PROJECT, SOURCE, BuildOptions
 from ops_build.case import Case
-from ops_build.onnx_model import load_op_modules, one_node_model, reference_operator, run_reference
-from ops_build.report import engines_of, markdown_table
+from ops_build.dtypes import numpy_types
+from ops_build.onnx.one_node_model import one_node_model
+from ops_build.onnx.reference_operator import reference_operator
+from ops_build.op_folder import OpFolder, folder_of, run_reference
+from ops_build.ops_page import markdown_table
 from ops_build.table import Op, read_table
-from ops_build.verify import difference, numpy_types, op_folder, try_case, verify
+from ops_build.verification.comparison import difference
+from ops_build.verification.engine import engines_of
+from ops_build.verification.verify import try_case, verify
 
 OPS = SOURCE / "ops"
 
@@ -34,7 +41,7 @@ def test_every_case_on_every_engine(built: Build) -> None:
 
 def test_every_op_folder_is_in_the_table_and_documented(library: Path) -> None:
     folders = {folder.name for folder in OPS.iterdir() if any(folder.glob("*.cpp"))}
-    assert {op_folder(op, [OPS]).name for op in read_table(library)} == folders
+    assert {folder_of(op, [OPS]).path.name for op in read_table(library)} == folders
     for folder in folders:
         readme = (OPS / folder / "README.md").read_text()
         assert len(readme.splitlines()) > 8, folder
@@ -48,13 +55,13 @@ def test_the_page_of_all_ops_is_current(built: Build) -> None:
 def test_references_run_in_onnx_reference(library: Path) -> None:
     tried = 0
     for op in read_table(library):
-        modules = load_op_modules(op_folder(op, [OPS]))
+        folder = folder_of(op, [OPS])
         types = next(op.type_choices())
-        case = next(case for case in modules.cases(numpy_types(types)) if case.error is None)
+        case = next(case for case in folder.cases(numpy_types(types)) if case.error is None)
         one = one_node_model(op, case, types)
-        evaluator = ReferenceEvaluator(one.model, new_ops=[reference_operator(op, modules.reference)])
+        evaluator = ReferenceEvaluator(one.model, new_ops=[reference_operator(op, folder.reference)])
         outputs = evaluator.run(None, one.feeds)
-        expected = run_reference(op, modules.reference, case)
+        expected = run_reference(op, folder.reference, case)
         for tensor, output in zip(op.outputs, outputs, strict=True):
             np.testing.assert_array_equal(output, expected[tensor.name])
         tried += 1
@@ -89,17 +96,17 @@ class Answers:
 )
 def test_a_wrong_answer_turns_a_cell_red(library: Path, change, message: str | None) -> None:
     op = next(op for op in read_table(library) if op.name == "LeakyRelu")
-    modules = load_op_modules(OPS / "leaky_relu")
+    folder = OpFolder(OPS / "leaky_relu")
     case = Case("x", {"x": np.linspace(-1, 1, 7, dtype=np.float32)})
-    failure = try_case(op, modules.reference, case, {"T": "f32"}, Answers(modules.reference, change))
+    failure = try_case(op, folder.reference, case, {"T": "f32"}, Answers(folder.reference, change))
     assert failure is None if message is None else failure and re.search(message, failure)
 
 
 def test_an_expected_error_must_come(library: Path) -> None:
     op = next(op for op in read_table(library) if op.name == "LeakyRelu")
-    modules = load_op_modules(OPS / "leaky_relu")
+    folder = OpFolder(OPS / "leaky_relu")
     case = Case("x", {"x": np.ones(3, np.float32)}, error="never said")
-    failure = try_case(op, modules.reference, case, {"T": "f32"}, OnnxRuntimeEngine(library))
+    failure = try_case(op, folder.reference, case, {"T": "f32"}, OnnxRuntimeEngine(library))
     assert failure == "expected an error with /never said/, and the op took the inputs"
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from ops_build.build import BuildOptions, why_not_built
+from ops_build.building.manifest import why_not_built
+from ops_build.building.options import BuildOptions
+from ops_build.building.toolchain import NO_GPU, gpus
 from ops_build.case import Array, Case
-from ops_build.onnx_model import one_node_model
+from ops_build.onnx.one_node_model import one_node_model
 from ops_build.table import Op
-from ops_build.toolchain import NO_GPU, gpus
-from ops_build.verify import Absent, Engine
+from ops_build.verification.engine import Absent, Engine
 
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:

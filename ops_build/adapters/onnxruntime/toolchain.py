@@ -22,7 +22,7 @@ from pathlib import Path
 from subprocess import SubprocessError
 from tarfile import TarError
 
-from ops_build.toolchain import Cuda, LeftOut, Library, Log, Toolchain
+from ops_build.building.toolchain import Cuda, LeftOut, Library, Log, Toolchain
 
 HEADER = "onnxruntime_c_api.h"
 RELEASE = "1.22.0"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ops_build.build import BuildOptions, runner_of, why_not_built
+from ops_build.building.build import runner_of
+from ops_build.building.manifest import why_not_built
+from ops_build.building.options import BuildOptions
+from ops_build.building.toolchain import NO_GPU, gpus
+from ops_build.dtypes import DTYPES
 from ops_build.gpu.runner import KernelsEngine
 from ops_build.table import Op
-from ops_build.toolchain import NO_GPU, gpus
-from ops_build.verify import Absent, Engine
-
-#: Dtypes that no plugin can have.
-MISSING = ("f64", "u8", "bool", "str")
+from ops_build.verification.engine import Absent, Engine
 
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
@@ -38,6 +38,6 @@ class PluginEngine(KernelsEngine):
 
     def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
         for name in op.tensor_types:
-            if types.get(name, name) in MISSING:
+            if DTYPES[types.get(name, name)].tensorrt is None:
                 return f"TensorRT's plugins take no tensors of {types.get(name, name)}"
         return None

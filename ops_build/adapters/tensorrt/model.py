@@ -12,8 +12,8 @@ from pathlib import Path
 import onnx
 from onnx import NodeProto, helper
 
-from ops_build.decompose import load_to_rewrite
-from ops_build.onnx_model import bodies_of, node_attributes, nodes_of
+from ops_build.onnx.decompose import load_to_rewrite
+from ops_build.onnx.nodes import bodies_of, node_attributes, nodes_of
 from ops_build.table import Op
 
 GIVEN_INPUTS = "opgate_inputs"  # fields.h

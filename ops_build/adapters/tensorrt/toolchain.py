@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ops_build.toolchain import Cuda, LeftOut, Library, Log, Toolchain
+from ops_build.building.toolchain import Cuda, LeftOut, Library, Log, Toolchain
 
 HEADER = "NvInferRuntime.h"
 #: What an older one lacks.

@@ -11,13 +11,14 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from ops_build.adapters.torch.fake import DTYPES
+from ops_build.adapters.torch.fake import TORCH_DTYPES
 from ops_build.adapters.torch.registration import load
-from ops_build.build import BuildOptions, why_not_built
+from ops_build.building.manifest import why_not_built
+from ops_build.building.options import BuildOptions
+from ops_build.building.toolchain import NO_GPU
 from ops_build.case import Array, Case
 from ops_build.table import Op
-from ops_build.toolchain import NO_GPU
-from ops_build.verify import Absent, Engine
+from ops_build.verification.engine import Absent, Engine
 
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
@@ -80,7 +81,7 @@ def case_arguments(op: Op, case: Case, types: Mapping[str, str], device: str = "
         given = case.inputs.get(tensor.name)
         if given is None:
             continue
-        dtype = DTYPES[types.get(tensor.type, tensor.type)]
+        dtype = TORCH_DTYPES[types.get(tensor.type, tensor.type)]
         where = "cpu" if tensor.const else device
         if tensor.variadic:
             arguments[tensor.name] = [from_numpy(np.asarray(one), dtype).to(where) for one in given]

@@ -1,4 +1,4 @@
-"""What torch knows of an op without running it: the outputs' shapes and dtypes, evaluated from the signature, with
+"""What torch knows of an op without running it: the outputs' shapes, dtypes and strides, from the signature, with
 torch's symbols for sizes."""
 
 from __future__ import annotations
@@ -10,24 +10,53 @@ from typing import Any
 
 import torch
 
-from ops_build.shapes import OPERATORS, Bound, Given, ShapeError, bind, evaluate
+from ops_build.dtypes import DTYPES
 from ops_build.table import Expr, Input, Op
+from ops_build.walk import KnownInput, SignatureMismatch, Size, Walk
 
-DTYPES: Mapping[str, torch.dtype] = {
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "f64": torch.float64,
-    "i8": torch.int8,
-    "u8": torch.uint8,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "bool": torch.bool,
+#: Torch's dtypes by the name in a signature.
+TORCH_DTYPES: Mapping[str, torch.dtype] = {
+    dtype.name: getattr(torch, dtype.torch) for dtype in DTYPES.values() if dtype.torch
 }
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
-#: Python's min and max would decide between two symbols, and bind the trace to the sizes at hand.
-SYMBOLIC_OPERATORS = {**OPERATORS, "min": torch.sym_min, "max": torch.sym_max}
+
+class TorchSizes:
+    """Integers, and torch's symbols for them (torch.SymInt): the algebra of a walk while torch traces."""
+
+    _OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
+        "+": lambda a, b: a + b,
+        "-": lambda a, b: a - b,
+        "*": lambda a, b: a * b,
+        "/": lambda a, b: a // b,
+        "%": lambda a, b: a % b,
+        # Python's min and max would decide between two symbols, and bind the trace to the sizes at hand.
+        "min": torch.sym_min,
+        "max": torch.sym_max,
+        "ceildiv": lambda a, b: -(-a // b),
+    }
+
+    def number(self, size: Size) -> int | None:
+        """The size where it is no symbol."""
+        return size if isinstance(size, int) else None
+
+    def equal(self, a: Size, b: Size, message: Callable[[], str]) -> tuple[Size] | None:
+        """Of two equal sizes the one that says more; None where they can't be equal. Of symbols torch is told that they
+        are equal: where they turn out not to be it raises with the message."""
+        holds = a == b
+        if holds is False:
+            return None
+        if holds is not True:
+            torch._check(holds, message)
+        return (b if isinstance(b, int) else a,)
+
+    def apply(self, operation: str, a: Size, b: Size) -> Size:
+        """A symbol for the result."""
+        return self._OPERATIONS[operation](a, b)
+
+    def text(self, size: Size) -> str:
+        """The number, or the symbol's name."""
+        return str(size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +85,32 @@ def fake_kernel(op: Op) -> Callable[..., Any]:
 
     def fake(*arguments: Any, **keywords: Any) -> Any:
         call = call_of(op, arguments, keywords)
+        walk = Walk(op, TorchSizes())
         try:
             device = _device(op, call)
-            types = _types(op, call)
-            shapes = _shapes(op, _bind(op, call))
-        except (ShapeError, ZeroDivisionError) as error:
+            walk.bind([_known_input(tensor) for tensor in call.tensors], _integers(op, call))
+            shapes = _shapes(walk)
+        except SignatureMismatch as error:
             raise ValueError(f"{op.domain}::{op.name}: {error}") from error
-        made = [
-            torch.empty(shape, dtype=types.get(output.type) or DTYPES[output.type], device=device)
-            for output, shape in zip(op.outputs, shapes, strict=True)
-        ]
+        like = _dense_tensor(call) if op.elementwise else None
+        made = []
+        for output, shape in zip(op.outputs, shapes, strict=True):
+            dtype = TORCH_DTYPES[walk.type_of(output) or ""]
+            if like is None:
+                made.append(torch.empty(shape, dtype=dtype, device=device))
+            else:
+                made.append(torch.empty_strided(shape, like.stride(), dtype=dtype, device=device))
         return made[0] if len(made) == 1 else tuple(made)
 
     return fake
+
+
+def _known_input(tensor: torch.Tensor | None) -> KnownInput | None:
+    return None if tensor is None else KnownInput(_NAMES.get(tensor.dtype, str(tensor.dtype)), tensor.shape)
+
+
+def _integers(op: Op, call: Call) -> dict[str, Any]:
+    return {a.name: call.attributes[a.name] for a in op.attributes if a.kind == "int" and not a.list}
 
 
 def _input_at(op: Op, index: int) -> Input:
@@ -84,98 +126,51 @@ def _device(op: Op, call: Call) -> torch.device:
             continue
         device = device or tensor.device
         if tensor.device != device:
-            raise ShapeError(
+            raise SignatureMismatch(
                 f"input '{declared.name}': expected a tensor on {device}, as the others, got one on {tensor.device}"
             )
     return device or torch.device("cpu")
 
 
-def _types(op: Op, call: Call) -> dict[str, torch.dtype]:
-    """What the type variables stand for."""
-    types: dict[str, torch.dtype] = {}
-    for index, tensor in enumerate(call.tensors):
+def _dense_tensor(call: Call) -> torch.Tensor | None:
+    """The tensor that gives an elementwise op its layout (layout.cpp): the first one without gaps and overlaps. None
+    where the outputs are contiguous."""
+    for tensor in call.tensors:
         if tensor is None:
             continue
-        declared = _input_at(op, index)
-        allowed = op.type_variables.get(declared.type, (declared.type,))
-        found = _NAMES.get(tensor.dtype, str(tensor.dtype))
-        if found not in allowed:
-            raise ShapeError(f"input '{declared.name}': expected {'|'.join(allowed)}, got {found}")
-        if declared.type in op.type_variables and types.setdefault(declared.type, tensor.dtype) != tensor.dtype:
-            raise ShapeError(
-                f"input '{declared.name}': expected {declared.type} = {_NAMES[types[declared.type]]}, got {found}"
-            )
-    return types
+        if tensor.is_contiguous():
+            return None
+        if torch._prims_common.is_non_overlapping_and_dense_or_false(tensor):
+            return tensor
+    return None
 
 
-def _bind(op: Op, call: Call) -> Bound:
-    """Binds the sizes and tells torch what the kernel will check of them."""
-    integers = {a.name: call.attributes[a.name] for a in op.attributes if a.kind == "int" and not a.list}
-    given = [None if tensor is None else Given(tensor.shape) for tensor in call.tensors]
-    bound = bind(op, given, integers, SYMBOLIC_OPERATORS)
-    for index, tensor in enumerate(call.tensors):
-        if tensor is not None:
-            _check_dims(op, _input_at(op, index), tensor, bound)
-    return bound
-
-
-def _check_dims(op: Op, declared: Input, tensor: torch.Tensor, bound: Bound) -> None:
-    expected: list[Any] = []
-    for dim in declared.dims:
-        if dim["kind"] == "ellipsis":
-            expected.extend(bound.ellipsis or ())
-        else:
-            expr = dim["name"] if dim["kind"] == "name" else dim["expr"]
-            expected.append(evaluate(expr, bound.sizes, SYMBOLIC_OPERATORS))
-    for axis, (size, wanted) in enumerate(zip(tensor.shape, expected, strict=True)):
-        if wanted is not None:
-            where = (
-                f"{op.domain}::{op.name}: input '{declared.name}': expected size {wanted} at axis {axis}, got {size}"
-            )
-            _check(size == wanted, where)
-
-
-def _check(holds: Any, message: str) -> None:
-    if holds is False:
-        raise ValueError(message)
-    if holds is not True:
-        torch._check(holds, lambda: message)
-
-
-def _shapes(op: Op, bound: Bound) -> list[tuple[Any, ...]]:
+def _shapes(walk: Walk) -> list[tuple[Any, ...]]:
     """The outputs' shapes. A size that the kernel binds, or that an input's data says, becomes a symbol of its own, the
     same wherever it stands."""
-    sizes = dict(bound.sizes)
-    unknown: dict[str, Any] = {}
+    for name in walk.kernel_sizes:
+        walk.set_kernel_size(name, _new_size(walk.bound_of(name)))
+    made: dict[str, Any] = {}
+
+    def unknown(expr: Expr) -> Any:
+        key = json.dumps(expr)
+        if key not in made:
+            made[key] = _new_size(None)
+        return made[key]
+
     shapes = []
-    for output in op.outputs:
-        for dim in output.dims:
-            if dim["kind"] == "bounded":
-                sizes[dim["name"]] = _new_size(evaluate(dim["bound"], sizes, SYMBOLIC_OPERATORS))
-    for output in op.outputs:
-        shape: list[Any] = []
-        for dim in output.dims:
-            if dim["kind"] == "ellipsis":
-                shape.extend(bound.ellipsis or ())
-            else:
-                shape.append(_size(dim["name"] if dim["kind"] == "bounded" else dim["expr"], sizes, unknown))
-        shapes.append(tuple(shape))
+    for output in walk.op.outputs:
+        shape = walk.output_dims(output, unknown)
+        assert shape is not None  # torch knows every rank
+        for size in shape:
+            if not isinstance(size, int):
+                torch._check(size >= 0, lambda size=size: f"size {size} of an output is negative")
+        shapes.append(shape)
     return shapes
 
 
-def _size(expr: Expr, sizes: Mapping[str, Any], unknown: dict[str, Any]) -> Any:
-    size = evaluate(expr, sizes, SYMBOLIC_OPERATORS)
-    if size is None:
-        key = json.dumps(expr)
-        if key not in unknown:
-            unknown[key] = _new_size(None)
-        return unknown[key]
-    if isinstance(expr, list):
-        _check(size >= 0, f"size {size} of an output is negative")
-    return size
-
-
 def _new_size(bound: Any) -> Any:
+    """A symbol for a size of at most `bound`; None: of any size."""
     if isinstance(bound, int):
         return torch.library.get_ctx().new_dynamic_size(min=0, max=bound) if bound else 0
     size = torch.library.get_ctx().new_dynamic_size()

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from ops_build.adapters.torch.registration import OpLibrary, overload
-from ops_build.table import Attribute, Expr, Input, Op, Output, snake_case
+from ops_build.table import Attribute, Input, Op, Output, snake_case
+from ops_build.walk import text_of
 
 _PYTHON_TYPES: Mapping[str, Any] = {"int": int, "float": float, "bool": bool, "str": str, "choice": str}
 
@@ -140,21 +141,9 @@ def _dims(dims: Sequence[Mapping[str, Any]]) -> str:
         if dim["kind"] == "ellipsis":
             texts.append("...")
         elif dim["kind"] == "name":
-            texts.append(dim["name"] + (f" = {_expression(dim['default'])}" if "default" in dim else ""))
+            texts.append(dim["name"] + (f" = {text_of(dim['default'])}" if "default" in dim else ""))
         elif dim["kind"] == "bounded":
-            texts.append(f"{dim['name']} <= {_expression(dim['bound'])}")
+            texts.append(f"{dim['name']} <= {text_of(dim['bound'])}")
         else:
-            texts.append(_expression(dim["expr"]))
+            texts.append(text_of(dim["expr"]))
     return ", ".join(texts)
-
-
-def _expression(expr: Expr) -> str:
-    if not isinstance(expr, list):
-        return str(expr)
-    operator, left, right = expr[0], *(_expression(operand) for operand in expr[1:])
-    if operator in ("min", "max", "ceildiv"):
-        return f"{operator}({left}, {right})"
-    grouped = [
-        f"({text})" if isinstance(operand, list) else text for operand, text in ((expr[1], left), (expr[2], right))
-    ]
-    return f" {operator} ".join(grouped)

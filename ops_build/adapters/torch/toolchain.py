@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from ops_build.toolchain import Cuda, LeftOut, Library, Log, Toolchain
+from ops_build.building.toolchain import Cuda, LeftOut, Library, Log, Toolchain
 
 HEADER = "torch/csrc/stable/c/shim.h"
 #: The first torch whose stable C ABI has all that adapter.cpp calls.

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from ops_build.build import SOURCE
+from ops_build.building.options import SOURCE
 
 HERE = Path(__file__).parent
 #: What a copy takes from ops_build. The ops' .cpp files are other devices'.

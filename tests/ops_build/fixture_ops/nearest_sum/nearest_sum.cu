@@ -29,11 +29,11 @@ __global__ void nearest_sum(std::int64_t n, std::int64_t m, std::int64_t d, floa
 
 struct NearestSumCuda {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    const auto* points = in["points"].data<const float>();
+    const auto* points = in["points"].data<float>();
     const Arrays arrays{.points = points,
-                        .query = in.has("query") ? in["query"].data<const float>() : points,
-                        .weight = in.has("weight") ? in["weight"].data<const float>() : nullptr,
-                        .segment = in.has("segment") ? in["segment"].data<const std::int32_t>() : nullptr,
+                        .query = in.has("query") ? in["query"].data<float>() : points,
+                        .weight = in.has("weight") ? in["weight"].data<float>() : nullptr,
+                        .segment = in.has("segment") ? in["segment"].data<std::int32_t>() : nullptr,
                         .sum = out["sum"].data<float>(),
                         .count = out.has("count") ? out["count"].data<std::int64_t>() : nullptr};
     nearest_sum<<<1, 1, 0, stream_of(context)>>>(in.size("n"), in.size("m"), in.size("d"),

@@ -10,7 +10,7 @@ namespace opgate::ops {
 struct PatchesCpu {
   Status operator()(Context&, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const std::int64_t h = in.size("h"), w = in.size("w"), size = attributes.integer("size");
-    const Tensor& grid = out["grid"];
+    const MutableTensor& grid = out["grid"];
     std::ranges::fill(grid.span<std::int32_t>(), 0);
     for (std::int64_t y = 0; y < h; ++y) {
       for (std::int64_t x = 0; x < w; ++x) {

@@ -15,13 +15,13 @@ struct Sum {
 struct SumAllCuda {
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
-    const Tensor& y = out["y"];
+    const MutableTensor& y = out["y"];
     if (y.size() == 0) return {};
     OPGATE_RETURN_IF_ERROR(cuda::status(
         cudaMemsetAsync(y.raw(), 0, static_cast<std::size_t>(y.size()) * sizeof(T), stream_of(context)), "clearing"));
     for (const Tensor* x : in.all("xs")) {
-      OPGATE_RETURN_IF_ERROR(map_elements<T>(context, y.size(), y.data<T>(), Sum(), static_cast<const T*>(y.data<T>()),
-                                             static_cast<const T*>(x->data<T>())));
+      OPGATE_RETURN_IF_ERROR(map_elements<T>(context, y.size(), y.data<T>(), Sum(), y.data<T>(),
+                                             x->data<T>()));
     }
     return {};
   }

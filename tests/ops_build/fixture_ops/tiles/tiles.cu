@@ -16,9 +16,9 @@ __global__ void sum_tiles(std::int64_t h, std::int64_t w, std::int64_t size, std
 
 struct TilesCuda {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    const Tensor &grid = out["grid"], &tiled = out["tiled"];
+    const MutableTensor &grid = out["grid"], &tiled = out["tiled"];
     sum_tiles<<<1, 1, 0, stream_of(context)>>>(in.size("h"), in.size("w"), attributes.integer("size"), grid.dim(1),
-                                               grid.size(), tiled.size(), in["x"].data<const float>(),
+                                               grid.size(), tiled.size(), in["x"].data<float>(),
                                                grid.data<float>(), tiled.data<float>());
     return launched();
   }

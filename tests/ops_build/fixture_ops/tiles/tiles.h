@@ -1,6 +1,5 @@
 // As Patches, of a type that TensorRT takes: expressions in sizes, an integer scalar in host memory and an integer
 // attribute as sizes, an input dim that checks.
-// attribute as sizes, an input dim that checks.
 #pragma once
 
 #include "core/op.h"

@@ -16,12 +16,14 @@ import torch
 from onnxscript import values
 from torch.onnx import symbolic_helper
 
-from ops_build import schema
-from ops_build.adapters.torch.fake import DTYPES
+from ops_build.adapters.torch.fake import TORCH_DTYPES
 from ops_build.adapters.torch.registration import namespace_of
-from ops_build.onnx_model import node_attributes
-from ops_build.shapes import Given, bind, output_shapes
+from ops_build.onnx import schema
+from ops_build.onnx.nodes import node_attributes
 from ops_build.table import Attribute, Op, snake_case
+from ops_build.walk import KnownInput, Walk
+
+_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
 #: The opset that the legacy exporter's symbolic functions are registered from.
 LEGACY_OPSET = 9
@@ -122,22 +124,20 @@ def _symbolic(op: Op) -> Callable[..., Any]:
 
 def _set_types(op: Op, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: Sequence[Any]) -> None:
     """Tells the legacy exporter the outputs' dtypes and shapes."""
-    types: dict[str, torch.dtype] = {}
-    given: list[Given | None] = []
-    for index, value in enumerate(inputs):
+    known: list[KnownInput | None] = []
+    for value in inputs:
         if symbolic_helper._is_none(value):
-            given.append(None)
+            known.append(None)
             continue
-        given.append(Given(symbolic_helper._get_tensor_sizes(value)))
         scalar = symbolic_helper._try_get_scalar_type(value)
-        if scalar is not None:
-            types.setdefault(op.inputs[min(index, len(op.inputs) - 1)].type, scalar.dtype())
-    integers = {a.name: attributes[a.name] for a in op.attributes if a.kind == "int" and not a.list}
-    shapes = output_shapes(op, bind(op, given, integers))
-    for output, shape, value in zip(op.outputs, shapes, outputs, strict=True):
-        dtype = types.get(output.type) if output.type in op.type_variables else DTYPES[output.type]
+        dtype = None if scalar is None else _NAMES.get(scalar.dtype(), str(scalar.dtype()))
+        known.append(KnownInput(dtype, symbolic_helper._get_tensor_sizes(value)))
+    walk = Walk(op, schema.GraphSizes())
+    walk.bind(known, {a.name: attributes[a.name] for a in op.attributes if a.kind == "int" and not a.list})
+    for output, shape, value in zip(op.outputs, schema.infer_shapes(walk), outputs, strict=True):
+        dtype = walk.type_of(output)
         if dtype is not None and shape is not None:
-            value.setType(torch._C.TensorType.get().with_dtype(dtype).with_sizes(list(shape)))
+            value.setType(torch._C.TensorType.get().with_dtype(TORCH_DTYPES[dtype]).with_sizes(list(shape)))
 
 
 #: How the legacy exporter marks an attribute's type in its name.

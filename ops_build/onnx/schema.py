@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import onnx
 import onnx.shape_inference
-from onnx import TypeProto, helper
+from onnx import TensorProto, TypeProto, helper
 from onnx.defs import OpSchema
 
-from ops_build.onnx_model import ELEMENT_TYPES
-from ops_build.shapes import Given, ShapeError, Size, bind, output_shapes
+from ops_build.dtypes import DTYPES
+from ops_build.onnx.nodes import element_type
 from ops_build.table import Attribute, Input, Op, Output
-
-_TYPE_NAMES = {
-    "f16": "tensor(float16)",
-    "bf16": "tensor(bfloat16)",
-    "f32": "tensor(float)",
-    "f64": "tensor(double)",
-    "i8": "tensor(int8)",
-    "u8": "tensor(uint8)",
-    "i32": "tensor(int32)",
-    "i64": "tensor(int64)",
-    "bool": "tensor(bool)",
-    "str": "tensor(string)",
-}
+from ops_build.walk import KnownInput, SignatureMismatch, Size, Walk
 
 
 def register(ops: Iterable[Op]) -> None:
@@ -46,7 +34,7 @@ def schema(op: Op) -> OpSchema:
         inputs=[_parameter(op, tensor, variadic=tensor.variadic) for tensor in op.inputs],
         outputs=[_parameter(op, tensor, variadic=False) for tensor in op.outputs],
         type_constraints=[
-            (name, [_TYPE_NAMES[dtype] for dtype in dtypes], "") for name, dtypes in op.type_variables.items()
+            (name, [DTYPES[dtype].onnx_type for dtype in dtypes], "") for name, dtypes in op.type_variables.items()
         ],
         attributes=[_attribute(attribute) for attribute in op.attributes],
     )
@@ -57,7 +45,7 @@ def schema(op: Op) -> OpSchema:
 def _parameter(op: Op, tensor: Input | Output, *, variadic: bool) -> OpSchema.FormalParameter:
     option = OpSchema.FormalParameterOption
     kind = option.Variadic if variadic else option.Optional if tensor.optional else option.Single
-    type_text = tensor.type if tensor.type in op.type_variables else _TYPE_NAMES[tensor.type]
+    type_text = tensor.type if tensor.type in op.type_variables else DTYPES[tensor.type].onnx_type
     return OpSchema.FormalParameter(tensor.name, type_text, param_option=kind, min_arity=0 if tensor.optional else 1)
 
 
@@ -85,39 +73,79 @@ def _attribute(attribute: Attribute) -> OpSchema.Attribute:
     return OpSchema.Attribute(attribute.name, helper.make_attribute(attribute.name, default), description)
 
 
+class GraphSizes:
+    """The sizes of a graph: numbers, names, and None for what is not known. The algebra of core/symbols.h."""
+
+    def number(self, size: Size) -> int | None:
+        """The size where it is a number."""
+        return size if isinstance(size, int) else None
+
+    def equal(self, a: Size, b: Size, message: Callable[[], str]) -> tuple[Size] | None:
+        """Of two equal sizes the one that says more; None where they can't be equal."""
+        if isinstance(a, int) and isinstance(b, int) and a != b:
+            return None
+        return (b if isinstance(b, int) else a,)
+
+    def apply(self, operation: str, a: Size, b: Size) -> Size:
+        """An operation on names is not known."""
+        return None
+
+    def text(self, size: Size) -> str:
+        """The number or the name."""
+        return str(size)
+
+
+def infer_shapes(walk: Walk) -> list[tuple[Size, ...] | None]:
+    """The outputs' shapes of a walk over a graph's sizes that has bound its inputs. Raises SignatureMismatch."""
+    for name in walk.kernel_sizes:
+        walk.bound_of(name)  # raises where it is negative
+    return [walk.output_dims(output) for output in walk.op.outputs]
+
+
 def _infer(op: Op, context: Any) -> None:
     """Fills in the types and shapes of a node's outputs. Raises where its inputs contradict the signature."""
-    types: dict[str, int] = {}
-    inputs: list[Given | None] = []
-    for index in range(context.get_num_inputs()):
-        tensor = op.inputs[min(index, len(op.inputs) - 1)]
-        given = context.get_input_type(index)
-        if given is None or not given.HasField("tensor_type"):
-            inputs.append(None)
-            continue
-        types.setdefault(tensor.type, given.tensor_type.elem_type)
-        inputs.append(Given(_sizes(given.tensor_type)))
     integers = {
-        attribute.name: value
+        attribute.name: _integer(context, attribute)
         for attribute in op.attributes
-        if attribute.kind == "int" and not attribute.list and (value := _integer(context, attribute)) is not None
+        if attribute.kind == "int" and not attribute.list
     }
+    walk = Walk(op, GraphSizes())
     try:
-        inferred = output_shapes(op, bind(op, inputs, integers))
-    except ShapeError as error:
+        walk.bind([_known_input(op, context, index) for index in range(context.get_num_inputs())], integers)
+        shapes = infer_shapes(walk)
+    except SignatureMismatch as error:
         raise onnx.shape_inference.InferenceError(f"{op.domain}::{op.name}: {error}") from error
-    for index, (output, shape) in enumerate(zip(op.outputs, inferred, strict=True)):
-        if index >= context.get_num_outputs():
-            break
-        element = types.get(output.type) if output.type in op.type_variables else ELEMENT_TYPES[output.type]
-        if element:
-            context.set_output_type(index, helper.make_tensor_type_proto(element, shape))
+    for index, (output, shape) in enumerate(zip(op.outputs, shapes, strict=True)):
+        dtype = walk.type_of(output)
+        if dtype is not None and index < context.get_num_outputs():
+            context.set_output_type(index, helper.make_tensor_type_proto(element_type(dtype), shape))
 
 
-def _sizes(tensor_type: TypeProto.Tensor) -> list[Size] | None:
+_NAMES = {dtype.onnx: dtype.name for dtype in DTYPES.values()}
+
+
+def _known_input(op: Op, context: Any, index: int) -> KnownInput | None:
+    tensor = op.inputs[min(index, len(op.inputs) - 1)]
+    given = context.get_input_type(index)
+    if given is None or not given.HasField("tensor_type"):
+        return None if tensor.optional else KnownInput(None, None)
+    onnx_name = TensorProto.DataType.Name(given.tensor_type.elem_type)
+    dtype = None if onnx_name == "UNDEFINED" else _NAMES.get(onnx_name, onnx_name.lower())
+    return KnownInput(dtype, _sizes(given.tensor_type), _scalar(tensor, context, index))
+
+
+def _sizes(tensor_type: TypeProto.Tensor) -> Sequence[Size] | None:
     if not tensor_type.HasField("shape"):
         return None
     return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor_type.shape.dim]
+
+
+def _scalar(tensor: Input, context: Any, index: int) -> int | None:
+    """The value of an integer scalar in host memory that is a constant of the graph."""
+    if not tensor.const or tensor.dims:
+        return None
+    data = context.get_input_data(index)
+    return None if data is None else int(onnx.numpy_helper.to_array(data))
 
 
 def _integer(context: Any, attribute: Attribute) -> int | None:

@@ -25,9 +25,9 @@ from onnx import FunctionProto, ModelProto, NodeProto, helper
 from onnx.external_data_helper import _get_all_tensors, uses_external_data
 from onnx.parser import ParseError, parse_function
 
-from ops_build.onnx_model import load_decomposition, node_attributes, nodes_of
+from ops_build.onnx.nodes import node_attributes, nodes_of
+from ops_build.op_folder import folder_of
 from ops_build.table import Op
-from ops_build.verify import op_folder
 
 #: The first IR versions that know functions, and overloads of them.
 FUNCTION_IR_VERSION = 8
@@ -62,7 +62,7 @@ def decompose(model: ModelProto, ops: Iterable[Op], folders: Sequence[Path]) -> 
         if op is None:
             continue
         if which not in loaded:
-            loaded[which] = load_decomposition(op_folder(op, folders))
+            loaded[which] = folder_of(op, folders).decomposition
         text_of = loaded[which]
         if text_of is None:
             continue

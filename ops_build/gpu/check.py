@@ -21,14 +21,17 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from ops_build.build import PROJECT, SOURCE, BuildError, BuildOptions, build, build_runner, built_table
-from ops_build.case import Case
+from ops_build.building.build import build, build_runner
+from ops_build.building.manifest import built_table
+from ops_build.building.options import PROJECT, SOURCE, BuildError, BuildOptions
+from ops_build.building.toolchain import NO_GPU, gpus
+from ops_build.dtypes import numpy_types
 from ops_build.gpu.runner import KernelsEngine, ProgramEnded
-from ops_build.onnx_model import load_op_modules, numpy_types
-from ops_build.report import by_engine, engines_of, print_matrix, reasons_of
+from ops_build.op_folder import folder_of
 from ops_build.table import Op
-from ops_build.toolchain import NO_GPU, gpus
-from ops_build.verify import Absent, Cell, Engine, op_folder, verify
+from ops_build.verification.engine import Absent, Engine, engines_of
+from ops_build.verification.report import by_engine, print_matrix, reasons_of
+from ops_build.verification.verify import Cell, verify
 
 RESULTS = PROJECT / "benchmarks" / "results"
 OPTIONS = BuildOptions(output=PROJECT / "build" / "gpu_check", cuda_ops_only=True)
@@ -111,11 +114,11 @@ def time_ops(runner: Path, ops: Sequence[Op], say: Callable[[str], None]) -> lis
     engine = KernelsEngine(runner, ["--time", str(TIMED_RUNS)])
     timings = []
     for op in ops:
-        modules = load_op_modules(op_folder(op, [SOURCE / "ops"]))
-        if modules.large is None:
-            continue
+        folder = folder_of(op, [SOURCE / "ops"])
         for types in op.type_choices():
-            case: Case = modules.large(numpy_types(types))
+            case = folder.large(numpy_types(types))
+            if case is None:
+                continue
             result = engine.run_wanted(op, case, [output.name for output in op.outputs])
             arrays = [*case.inputs.values(), *(output for output in result.outputs if output is not None)]
             moved = sum(np.asarray(array).nbytes for array in arrays)

@@ -1,0 +1,140 @@
+"""What a build has made, and the manifest that lists it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ops_build.building.options import BuildError, BuildOptions
+from ops_build.building.toolchain import Library, Toolchain
+from ops_build.op_folder import SOURCE_SUFFIXES
+from ops_build.table import Op, read_table
+
+MANIFEST = "manifest.json"
+MANIFEST_FORMAT = 1
+
+
+def write_manifest(
+    options: BuildOptions, work: Path, toolchains: Mapping[str, Toolchain], left_out: Mapping[str, str]
+) -> None:
+    """Lists the libraries with their hashes and ops. Raises BuildError where a library states an op wrongly."""
+    compiler = _cached_in_cmake(work, "CMAKE_CXX_COMPILER")
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    libraries: list[tuple[str, Library]] = [(engine, library) for engine, found in toolchains.items() for library in found.libraries]
+    tables = {
+        library.name: _table(options, options.library(library.name)) for _, library in libraries if library.has_table
+    }
+    # Of engines that were not asked for now, what is there stays.
+    entries = [
+        entry
+        for entry in listed_libraries(options)
+        if entry["engine"] not in options.engines and (options.output / entry["file"]).is_file()
+    ]
+    for engine, library in libraries:
+        # A library that may export nothing but its engine's entries is built of the same table as the others.
+        every = tables[library.name] if library.has_table else max(tables.values(), key=_devices, default=[])
+        ops = [op for op in every if set(op.devices) & set(library.devices)]
+        path = options.library(library.name)
+        entries.append(
+            {
+                "file": path.name,
+                "sha256": sha256(path),
+                "engine": engine,
+                "devices": list(library.devices),
+                "domain": options.domain,
+                "compiler": version,
+                "flags": options.arch,
+                "ops": [_manifest_op(op, library.devices) for op in ops],
+                **library.details,
+            }
+        )
+    document = {"format": MANIFEST_FORMAT, "libraries": entries, "left_out": dict(left_out)}
+    target = options.output / MANIFEST
+    temporary = target.with_suffix(".new")
+    temporary.write_text(json.dumps(document, indent=2) + "\n")
+    temporary.replace(target)
+
+
+def _devices(ops: Sequence[Op]) -> int:
+    return sum(len(op.devices) for op in ops)
+
+
+def _table(options: BuildOptions, library: Path) -> list[Op]:
+    if options.sanitize:  # only a process that has the sanitizer's runtime can load it
+        return []
+    try:
+        ops = read_table(library)
+    except (ValueError, OSError) as error:
+        raise BuildError(str(error)) from error
+    if not ops:
+        raise BuildError(f"{library.name} holds no op: does each kernel end with OPGATE_CPU_KERNEL(Tag, Kernel)?")
+    return ops
+
+
+def _manifest_op(op: Op, devices: Sequence[str]) -> dict[str, Any]:
+    return {
+        "name": op.name,
+        "since_version": op.since_version,
+        "signature": op.signature,
+        "dtypes": list(op.dtypes),
+        "devices": [device for device in op.devices if device in devices],
+    }
+
+
+def _cached_in_cmake(work: Path, name: str) -> str:
+    for line in (work / "CMakeCache.txt").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return line.split("=", 1)[1]
+    raise BuildError(f"CMake's cache has no {name}")
+
+
+def listed_libraries(options: BuildOptions) -> list[dict[str, Any]]:
+    """The manifest's entries of this domain's libraries."""
+    try:
+        entries = _manifest(options).get("libraries", [])
+        return [entry for entry in entries if entry["domain"] == options.domain and entry["file"] and entry["engine"]]
+    except (KeyError, TypeError):
+        return []
+
+
+def _manifest(options: BuildOptions) -> dict[str, Any]:
+    """What the last build has written; empty where there is nothing that can be read."""
+    try:
+        manifest = json.loads((options.output / MANIFEST).read_text())
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def why_not_built(options: BuildOptions, what: str) -> str:
+    """Why the last build with these options has left out an engine, or CUDA."""
+    left_out = _manifest(options).get("left_out", {})
+    if what in left_out:
+        return f"the build left out {what}: {left_out[what]}"
+    return "it was not built: run opgate build" + ("" if options.ops == BuildOptions().ops else f" {options.ops[0]}")
+
+
+def newer_sources(options: BuildOptions) -> list[str]:
+    """The libraries of the last build that are older than a source of theirs."""
+    folders = [*options.ops, *(options.source / name for name in ("core", "adapters", "images"))]
+    sources = [file for folder in folders for file in folder.rglob("*.*") if file.suffix in SOURCE_SUFFIXES]
+    newest = max((file.stat().st_mtime for file in sources), default=0.0)
+    paths = [options.output / entry["file"] for entry in listed_libraries(options)]
+    return [path.name for path in paths if path.is_file() and path.stat().st_mtime < newest]
+
+
+def built_table(options: BuildOptions) -> list[Op]:
+    """The ops that a build with these options has compiled, with all devices. Raises BuildError where there is none."""
+    for name in ("onnxruntime_cuda", "onnxruntime", "torch"):
+        if options.library(name).is_file():
+            return read_table(options.library(name))
+    raise BuildError(f"{options.library()} is not there: run opgate build")
+
+
+def sha256(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

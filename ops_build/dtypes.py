@@ -1,0 +1,50 @@
+"""The element types of tensors: what each is called in a signature, in NumPy and in every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """`onnx` is the name in TensorProto, `torch` an attribute of torch, `tensorrt` a type that a plugin can have:
+    TensorRT has no f64 and no str, and lets neither u8 nor bool into a plugin. None: the engine lacks the type."""
+
+    name: str
+    numpy: np.dtype[Any]
+    onnx: str
+    torch: str | None
+    tensorrt: str | None
+
+    @property
+    def onnx_type(self) -> str:
+        """As a schema of onnx states it: "tensor(float)"."""
+        return f"tensor({self.onnx.lower()})"
+
+
+#: In the order of C++'s DType.
+DTYPES: Mapping[str, DType] = {
+    dtype.name: dtype
+    for dtype in (
+        DType("f16", np.dtype(np.float16), "FLOAT16", "float16", "HALF"),
+        DType("bf16", np.dtype(ml_dtypes.bfloat16), "BFLOAT16", "bfloat16", "BF16"),
+        DType("f32", np.dtype(np.float32), "FLOAT", "float32", "FLOAT"),
+        DType("f64", np.dtype(np.float64), "DOUBLE", "float64", None),
+        DType("i8", np.dtype(np.int8), "INT8", "int8", "INT8"),
+        DType("u8", np.dtype(np.uint8), "UINT8", "uint8", None),
+        DType("i32", np.dtype(np.int32), "INT32", "int32", "INT32"),
+        DType("i64", np.dtype(np.int64), "INT64", "int64", "INT64"),
+        DType("bool", np.dtype(np.bool_), "BOOL", "bool", None),
+        DType("str", np.dtype(object), "STRING", None, None),
+    )
+}
+
+
+def numpy_types(types: Mapping[str, str]) -> dict[str, np.dtype[Any]]:
+    """What type variables stand for, as NumPy's dtypes."""
+    return {variable: DTYPES[name].numpy for variable, name in types.items()}

@@ -1,0 +1,26 @@
+"""The NumPy reference of an op as an operator of `onnx.reference`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from onnx.reference.op_run import OpRun
+
+from ops_build.case import Array
+from ops_build.onnx.nodes import attribute_of_node
+from ops_build.table import Op
+
+
+def reference_operator(op: Op, reference: Callable[..., Any]) -> type[OpRun]:
+    """The reference as an operator for `onnx.reference.ReferenceEvaluator(model, new_ops=[...])`."""
+
+    def run(self: OpRun, *inputs: Array | None, **attributes: Any) -> Sequence[Array]:
+        by_name: dict[str, Any] = {}
+        for index, tensor in enumerate(op.inputs):
+            by_name[tensor.name] = inputs[index:] if tensor.variadic else inputs[index] if index < len(inputs) else None
+        values = {a.name: attribute_of_node(a, attributes.get(a.name)) for a in op.attributes}
+        outputs = reference(**by_name, **values)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    return type(op.name, (OpRun,), {"op_domain": op.domain, "_run": run})

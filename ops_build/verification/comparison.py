@@ -1,0 +1,54 @@
+"""How near an output must come to the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ops_build.case import Array, Case
+
+#: (rtol, atol) where a case says nothing: a few units in the last place of a value of order one.
+TOLERANCES: Mapping[str, tuple[float, float]] = {
+    "f16": (2e-3, 1e-3),
+    "bf16": (1.6e-2, 1e-2),
+    "f32": (1e-5, 1e-6),
+    "f64": (1e-12, 1e-12),
+}
+
+
+def tolerance(case: Case, output: str, dtype: str) -> tuple[float, float]:
+    default = TOLERANCES.get(dtype, (0.0, 0.0))
+    if case.tolerance is None:
+        return default
+    if isinstance(case.tolerance, Mapping):
+        return case.tolerance.get(output, default)
+    return case.tolerance
+
+
+def difference(actual: Array, expected: Array, tolerance: tuple[float, float]) -> str | None:
+    """How `actual` differs from `expected` beyond |a - e| <= atol + rtol |e|; NaNs are equal. None when it doesn't."""
+    if actual.shape != expected.shape:
+        return f"expected shape {list(expected.shape)}, got {list(actual.shape)}"
+    if expected.dtype.kind in "OUS" or actual.dtype.kind in "OUS":
+        wrong = np.flatnonzero(actual.ravel() != expected.ravel())
+        return None if wrong.size == 0 else f"{wrong.size} strings differ, first at {wrong[0]}"
+    if actual.dtype != expected.dtype and expected.dtype.name != "bfloat16":
+        return f"expected dtype {expected.dtype}, got {actual.dtype}"
+    rtol, atol = tolerance
+    a, e = actual.astype(np.float64), expected.astype(np.float64)
+    if expected.dtype.kind in "iub" and rtol == atol == 0:  # a double doesn't hold every i64
+        close = actual == expected
+    else:
+        with np.errstate(invalid="ignore"):
+            close = np.isclose(a, e, rtol=rtol, atol=atol, equal_nan=True)
+    if close.all():
+        return None
+    places = np.argwhere(~close)
+    first = tuple(int(i) for i in places[0])
+    with np.errstate(invalid="ignore"):
+        worst = np.nanmax(np.abs(a - e))
+    return (
+        f"{len(places)} of {a.size} elements differ, first at {list(first)}: "
+        f"expected {e[first]:.9g}, got {a[first]:.9g}; largest difference {worst:.3g} (rtol {rtol:g}, atol {atol:g})"
+    )

@@ -1,0 +1,87 @@
+"""The verification matrix, printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ops_build.ops_page import wide_console
+from ops_build.table import Op
+from ops_build.verification.engine import Absent, Engine
+from ops_build.verification.verify import Cell, verify
+
+#: Failures of one cell that are printed: the rest is mostly the same.
+SHOWN = 5
+
+
+def verify_and_print(ops: Sequence[Op], folder: Path, engines: Sequence[Engine | Absent], names: Sequence[str]) -> bool:
+    """Verifies ops and prints op x engine x dtype; True when every cell that this machine can run is green and there is
+    one."""
+    console = wide_console()
+    unknown = set(names) - {op.name for op in ops}
+    if unknown:
+        console.print(f"no such op: {', '.join(sorted(unknown))}; there are {', '.join(op.name for op in ops)}")
+        return False
+    chosen = [op for op in ops if not names or op.name in names]
+    with console.status("verifying") as status:
+        cells = verify(
+            chosen,
+            [folder],
+            engines,
+            lambda cell: status.update(f"verified {cell.op} {cell.types} on {cell.engine}"),
+        )
+    print_matrix(console, cells)
+    for cell in cells:
+        where = Text(f"{cell.op} {cell.types} on {cell.engine}", style="red")
+        for failure in cell.failures[:SHOWN]:
+            console.print(where.copy().append(f": {failure}", style="default"))
+        if len(cell.failures) > SHOWN:
+            console.print(where.append(f": and {len(cell.failures) - SHOWN} more", style="default"))
+    failed = sum(len(cell.failures) for cell in cells)
+    passed = sum(cell.passed for cell in cells)
+    console.print(f"{passed} passed, {failed} failed, {sum(bool(cell.skipped) for cell in cells)} cells not run here")
+    return failed == 0 and passed > 0
+
+
+def print_matrix(console: Console, cells: Sequence[Cell]) -> None:
+    """Prints the matrix and why cells were not run."""
+    reasons = reasons_of(cells)
+    console.print(matrix(cells, reasons))
+    for number, reason in enumerate(reasons, 1):
+        console.print(Text(f"  [{number}] {reason}", style="dim"))
+
+
+def reasons_of(cells: Sequence[Cell]) -> list[str]:
+    """Why cells were not run, each reason once."""
+    return list(dict.fromkeys(cell.skipped for cell in cells if cell.skipped))
+
+
+def by_engine(cells: Sequence[Cell]) -> tuple[list[str], dict[tuple[str, str], dict[str, Cell]]]:
+    """The engines, and the cells by op and dtypes, then engine."""
+    rows: dict[tuple[str, str], dict[str, Cell]] = {}
+    for cell in cells:
+        rows.setdefault((cell.op, cell.types), {})[cell.engine] = cell
+    return list(dict.fromkeys(cell.engine for cell in cells)), rows
+
+
+def matrix(cells: Sequence[Cell], reasons: Sequence[str]) -> Table:
+    """Op x dtypes by engine: how many cases passed of how many, or the number of the reason why none was tried."""
+    engines, by_row = by_engine(cells)
+    table = Table()
+    for column in ("op", "dtypes", *engines):
+        table.add_column(column, no_wrap=column == "op")
+    for (op, types), row in by_row.items():
+        table.add_row(op, types, *(_mark(row.get(engine), reasons) for engine in engines))
+    return table
+
+
+def _mark(cell: Cell | None, reasons: Sequence[str]) -> Text:
+    if cell is None:
+        return Text("")
+    if cell.skipped:
+        return Text(f"[{reasons.index(cell.skipped) + 1}]", style="dim")
+    return Text(f"{cell.passed}/{cell.passed + len(cell.failures)}", style="red" if cell.failures else "green")

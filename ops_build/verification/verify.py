@@ -1,0 +1,103 @@
+"""Every case of every op on every engine present, compared with the op's reference."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ops_build.case import Case
+from ops_build.dtypes import numpy_types
+from ops_build.op_folder import folder_of, run_reference
+from ops_build.table import Op
+from ops_build.verification.comparison import difference, tolerance
+from ops_build.verification.engine import Absent, Engine
+
+
+@dataclass(slots=True)
+class Cell:
+    """One op on one engine and device with one choice of dtypes. `skipped` says why nothing was tried."""
+
+    op: str
+    engine: str
+    types: str
+    passed: int = 0
+    skipped: str | None = None
+    failures: list[str] = field(default_factory=list)
+
+
+def verify(
+    ops: Iterable[Op],
+    folders: Iterable[Path],
+    engines: Iterable[Engine | Absent],
+    progress: Callable[[Cell], None] = lambda cell: None,
+) -> list[Cell]:
+    """Runs all cases; `progress` is called with each finished cell. An op without any case fails."""
+    folders, engines = list(folders), list(engines)
+    cells = []
+    for op in ops:
+        folder = folder_of(op, folders)
+        for types in op.type_choices():
+            cases = folder.cases(numpy_types(types))
+            for engine in engines:
+                name = f"{engine.name} {engine.device}"
+                cell = Cell(op.name, name, " ".join(types.values()) or " ".join(op.dtypes))
+                cell.skipped = why_not(op, types, engine)
+                if not isinstance(engine, Absent) and cell.skipped is None:
+                    _fill(cell, op, folder.reference, cases, types, engine)
+                cells.append(cell)
+                progress(cell)
+    return cells
+
+
+def why_not(op: Op, types: Mapping[str, str], engine: Engine | Absent) -> str | None:
+    """Why a cell can't be run here; None where it can."""
+    if engine.device not in op.devices:
+        return f"the op has no kernel for {engine.device}"
+    return engine.reason if isinstance(engine, Absent) else engine.refusal(op, types)
+
+
+def _fill(
+    cell: Cell,
+    op: Op,
+    reference: Callable[..., Any],
+    cases: Sequence[Case],
+    types: Mapping[str, str],
+    engine: Engine,
+) -> None:
+    if not cases:
+        cell.failures.append("the op has no cases")
+    for case in cases:
+        failure = try_case(op, reference, case, types, engine)
+        if failure is None:
+            cell.passed += 1
+        else:
+            cell.failures.append(f"{case.name}: {failure}")
+
+
+def try_case(op: Op, reference: Callable[..., Any], case: Case, types: Mapping[str, str], engine: Engine) -> str | None:
+    """What is wrong with one case on one engine; None when nothing is."""
+    try:
+        outputs = engine.run(op, case, types)
+    except Exception as error:  # whatever an engine throws is the result
+        if case.error and re.search(case.error, str(error)):
+            return None
+        return (
+            f"expected an error with /{case.error}/, got: {error}" if case.error else f"{type(error).__name__}: {error}"
+        )
+    if case.error and case.unseen and engine.device == "cuda":
+        return None
+    if case.error:
+        return f"expected an error with /{case.error}/, and the op took the inputs"
+    try:
+        expected = run_reference(op, reference, case)
+    except Exception as error:
+        return f"reference.py: {type(error).__name__}: {error}"
+    for tensor in op.outputs:
+        dtype = types.get(tensor.type, tensor.type)
+        failure = difference(outputs[tensor.name], expected[tensor.name], tolerance(case, tensor.name, dtype))
+        if failure:
+            return f"output '{tensor.name}': {failure}"
+    return None

@@ -1,0 +1,326 @@
+"""The meaning of a signature before the run: what the inputs bind, what they must fulfil, how large the outputs are.
+
+This is core/walk.h in Python, for what exists only there: onnx's shape inference and torch's symbols. As in C++ the
+walk is written once, over an algebra that says what a size is. tests/ops_build/walk_cases.txt holds both to one meaning.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ops_build.table import Expr, Input, Op, Output
+
+#: A size as an algebra has it.
+Size = Any
+
+_INT64 = range(-(2**63), 2**63)
+
+
+class SignatureMismatch(ValueError):
+    """Inputs that contradict the signature. The message names the input, what was expected and what came."""
+
+
+class Sizes(Protocol):
+    """What a size is and what can be done with it. None is a size of which nothing is known, in every algebra."""
+
+    def number(self, size: Size) -> int | None:
+        """The size where it is a number."""
+
+    def equal(self, a: Size, b: Size, message: Callable[[], str]) -> tuple[Size] | None:
+        """Of two equal sizes the one that says more, in a tuple; None where they can't be equal. `message` says what is
+        wrong where that turns out later."""
+
+    def apply(self, operation: str, a: Size, b: Size) -> Size:
+        """`a operation b`, one of them no number."""
+
+    def text(self, size: Size) -> str:
+        """ "3", "rows", "?" """
+
+
+_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.floordiv,
+    "%": operator.mod,
+    "min": min,
+    "max": max,
+    "ceildiv": lambda a, b: -(-a // b),
+}
+_DIVISIONS = ("/", "%", "ceildiv")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownInput:
+    """What is known of an input that is present. `dtype` is a dtype's name, or another text for a type that no
+    signature can state. None: not known, of `dims` not even the rank. `value` is that of an integer scalar in host
+    memory."""
+
+    dtype: str | None
+    dims: Sequence[Size] | None
+    value: Size = None
+
+
+class Walk:
+    """Walks the signature of an op."""
+
+    def __init__(self, op: Op, sizes: Sizes) -> None:
+        self.op = op
+        self._sizes = sizes
+        self._attributes = {a.name for a in op.attributes if a.kind == "int" and not a.list}
+        self._kernel_sizes = {
+            dim["name"]: dim["bound"] for output in op.outputs for dim in output.dims if dim["kind"] == "bounded"
+        }
+        self._bound: dict[str, Size] = {}
+        self._has_source: set[str] = set()  # names that an input that is present, or a default, gives a value
+        self._ellipsis: tuple[Size, ...] | None = None
+        self._types: dict[str, str] = {}
+
+    def bind(self, inputs: Sequence[KnownInput | None], integers: Mapping[str, int | None]) -> None:
+        """Checks the inputs as far as they are known and binds every name. `inputs` are in the signature's order, None
+        for an absent one, the tensors of a variadic one at the end. `integers` are the integer attributes. Raises
+        SignatureMismatch."""
+        self._check_presence(inputs)
+        present = [(self._input_at(i), known) for i, known in enumerate(inputs) if known is not None]
+        for tensor, known in present:
+            self._bind_type(tensor, known)
+        self._bind_integers(inputs, integers)
+        for tensor, known in present:
+            self._bind_dims(tensor, known)
+        self._bind_defaults(inputs)
+        for tensor, known in present:
+            self._check_expressions(tensor, known)
+
+    @property
+    def kernel_sizes(self) -> Sequence[str]:
+        """The names of the sizes that the kernel binds."""
+        return tuple(self._kernel_sizes)
+
+    def bound_of(self, name: str) -> Size:
+        """The upper bound of a size that the kernel binds. Raises SignatureMismatch."""
+        bound = self.evaluate(self._kernel_sizes[name])
+        if self._is_negative(bound):
+            expr = text_of(self._kernel_sizes[name])
+            raise SignatureMismatch(f"size '{name}': its bound {expr} is {bound} for these inputs")
+        return bound
+
+    def set_kernel_size(self, name: str, size: Size) -> None:
+        """Sets a size that the kernel binds."""
+        self._bound[name] = size
+
+    def type_of(self, tensor: Input | Output) -> str | None:
+        """The dtype of a tensor where the inputs tell it."""
+        return self._types.get(tensor.type) if tensor.type in self.op.type_variables else tensor.type
+
+    def output_dims(
+        self, output: Output, unknown: Callable[[Expr], Size] = lambda expr: None
+    ) -> tuple[Size, ...] | None:
+        """The dims of an output, `unknown` of its expression for one that is not known; None where the rank is not
+        known. Raises SignatureMismatch."""
+        dims: list[Size] = []
+        for dim in output.dims:
+            if dim["kind"] == "ellipsis":
+                if self._ellipsis is None:
+                    return None
+                dims.extend(self._ellipsis)
+                continue
+            expr = dim["name"] if dim["kind"] == "bounded" else dim["expr"]
+            size = self.evaluate(expr)
+            if self._is_negative(size):
+                raise SignatureMismatch(f"output '{output.name}': dim {text_of(expr)} is {size} for these inputs")
+            dims.append(unknown(expr) if size is None else size)
+        return tuple(dims)
+
+    def evaluate(self, expr: Expr) -> Size:
+        """The value of an expression; None where it is not known. Raises SignatureMismatch."""
+        if isinstance(expr, int):
+            return expr
+        if isinstance(expr, str):
+            if expr not in self._has_source and self._is_dim(expr):
+                raise SignatureMismatch(f"size '{expr}' is not known without the input that has it")
+            return self._bound.get(expr)
+        operation, a, b = expr[0], self.evaluate(expr[1]), self.evaluate(expr[2])
+        numbers = self._number(a), self._number(b)
+        if operation in _DIVISIONS and numbers[1] == 0:
+            raise SignatureMismatch("a size is divided by zero")
+        if a is None or b is None:
+            return None
+        if numbers[0] is None or numbers[1] is None:
+            return self._sizes.apply(operation, a, b)
+        result = _OPERATIONS[operation](numbers[0], numbers[1])
+        if result not in _INT64:
+            raise SignatureMismatch("a size overflows 64 bits")
+        return result
+
+    def _number(self, size: Size) -> int | None:
+        return None if size is None else self._sizes.number(size)
+
+    def _is_negative(self, size: Size) -> bool:
+        return (self._number(size) or 0) < 0
+
+    def _is_dim(self, name: str) -> bool:
+        """Whether nothing but inputs' dims binds a name."""
+        scalars = {tensor.name for tensor in self.op.inputs if tensor.const and not tensor.dims}
+        named = any(dim.get("name") == name for tensor in self.op.inputs for dim in tensor.dims)
+        return name not in self._attributes and name not in self._kernel_sizes and (named or name not in scalars)
+
+    def _input_at(self, index: int) -> Input:
+        return self.op.inputs[min(index, len(self.op.inputs) - 1)]  # the last ones are the variadic input's
+
+    def _check_presence(self, inputs: Sequence[KnownInput | None]) -> None:
+        declared = self.op.inputs
+        if len(inputs) > len(declared) and not (declared and declared[-1].variadic):
+            raise SignatureMismatch(f"expected at most {len(declared)} inputs, got {len(inputs)}")
+        for index, tensor in enumerate(declared):
+            if not tensor.optional and (index >= len(inputs) or inputs[index] is None):
+                raise SignatureMismatch(f"input '{tensor.name}' is required and absent")
+
+    def _bind_type(self, tensor: Input, known: KnownInput) -> None:
+        if known.dtype is None:
+            return
+        allowed = self.op.type_variables.get(tensor.type)
+        if allowed is None:
+            if known.dtype != tensor.type:
+                raise self._mismatch(tensor, known)
+        elif tensor.type in self._types:
+            if known.dtype != self._types[tensor.type]:
+                raise self._mismatch(tensor, known, f" with {tensor.type} = {self._types[tensor.type]}")
+        elif known.dtype not in allowed:
+            raise self._mismatch(tensor, known, f" with {tensor.type} one of {', '.join(allowed)}")
+        else:
+            self._types[tensor.type] = known.dtype
+
+    def _bind_integers(self, inputs: Sequence[KnownInput | None], integers: Mapping[str, int | None]) -> None:
+        """The sizes that integer attributes and integer scalars in host memory give."""
+        found = {name: integers.get(name) for name in self._attributes}
+        for tensor, known in zip(self.op.inputs, inputs, strict=False):
+            if tensor.const and not tensor.dims and known is not None:
+                found[tensor.name] = known.value
+        for name, size in found.items():
+            if self._is_negative(size) and _stands_in_sizes(self.op, name):
+                raise SignatureMismatch(f"'{name}' is a size: expected a number from 0, got {size}")
+            self._bound[name] = size
+
+    def _bind_dims(self, tensor: Input, known: KnownInput) -> None:
+        self._has_source.update(dim["name"] for dim in tensor.dims if dim["kind"] == "name")
+        if known.dims is None:
+            return
+        if not _rank_fits(tensor, len(known.dims)):
+            raise self._mismatch(tensor, known)
+        for dim, sizes in zip(tensor.dims, _split(tensor, known.dims), strict=True):
+            if dim["kind"] == "ellipsis":
+                self._bind_ellipsis(tensor, known, sizes)
+            elif dim["kind"] == "name":
+                name, bound = dim["name"], self._bound.get(dim["name"])
+                self._bound[name] = self._merged(bound, sizes[0], tensor, known, name, bound)
+
+    def _bind_ellipsis(self, tensor: Input, known: KnownInput, sizes: Sequence[Size]) -> None:
+        before = self._ellipsis
+        if before is None:
+            self._ellipsis = tuple(sizes)
+        elif len(before) != len(sizes):
+            raise self._mismatch(tensor, known, f" with ... = {self._text_of_dims(before)}")
+        else:
+            pairs = zip(before, sizes, strict=True)
+            self._ellipsis = tuple(self._merged(a, b, tensor, known, "...", before) for a, b in pairs)
+
+    def _merged(self, a: Size, b: Size, tensor: Input, known: KnownInput, name: str, bound: Any) -> Size:
+        """Of two sizes that must be equal the one that says more. `bound` is what `name` has been so far."""
+
+        def wrong() -> SignatureMismatch:
+            value = self._text_of_dims(bound) if isinstance(bound, tuple) else self._text(bound)
+            return self._mismatch(tensor, known, f" with {name} = {value}")
+
+        if a is None or b is None:
+            return b if a is None else a
+        merged = self._sizes.equal(a, b, lambda: str(wrong()))
+        if merged is None:
+            raise wrong()
+        return merged[0]
+
+    def _bind_defaults(self, inputs: Sequence[KnownInput | None]) -> None:
+        for index, tensor in enumerate(self.op.inputs):
+            if index < len(inputs) and inputs[index] is not None:
+                continue
+            for dim in tensor.dims:
+                if "default" not in dim or dim["name"] in self._has_source:
+                    continue
+                name, size = dim["name"], self.evaluate(dim["default"])
+                self._bound[name] = size
+                self._has_source.add(name)
+                if self._is_negative(size):
+                    raise SignatureMismatch(f"size '{name}' is {size} for these inputs")
+
+    def _check_expressions(self, tensor: Input, known: KnownInput) -> None:
+        if not any(dim["kind"] == "expr" for dim in tensor.dims):
+            return
+        sizes_of = [[]] * len(tensor.dims) if known.dims is None else _split(tensor, known.dims)
+        for dim, sizes in zip(tensor.dims, sizes_of, strict=True):
+            if dim["kind"] != "expr":
+                continue
+            expr, expected = dim["expr"], self.evaluate(dim["expr"])
+            why = "" if isinstance(expr, int) else f" with {text_of(expr)} = {self._text(expected)}"
+            if expected is None or known.dims is None or sizes[0] is None:
+                continue
+            if self._sizes.equal(expected, sizes[0], lambda why=why: str(self._mismatch(tensor, known, why))) is None:  # type: ignore[misc]
+                raise self._mismatch(tensor, known, why)
+
+    def _mismatch(self, tensor: Input, known: KnownInput, why: str = "") -> SignatureMismatch:
+        """ "input 'b': expected T[m] with T = f32, got i32[4]" """
+        came = "a tensor of shape " if known.dtype is None else known.dtype
+        came += "" if known.dims is None else self._text_of_dims(known.dims)
+        return SignatureMismatch(f"input '{tensor.name}': expected {text_of_input(tensor)}{why}, got {came}")
+
+    def _text(self, size: Size) -> str:
+        return "?" if size is None else self._sizes.text(size)
+
+    def _text_of_dims(self, dims: Sequence[Size]) -> str:
+        return f"[{', '.join(map(self._text, dims))}]"
+
+
+def text_of(expr: Expr) -> str:
+    """An expression as messages have it: "max(n, 3)*2"."""
+    if not isinstance(expr, list):
+        return str(expr)
+    operation, a, b = expr[0], text_of(expr[1]), text_of(expr[2])
+    if operation in ("min", "max", "ceildiv"):
+        return f"{operation}({a}, {b})"
+    if operation in ("+", "-"):
+        return f"({a} {operation} {b})"
+    grouped = isinstance(expr[2], list) and expr[2][0] in ("*", "/", "%")
+    return f"{a}{operation}({b})" if grouped else f"{a}{operation}{b}"
+
+
+def text_of_input(tensor: Input) -> str:
+    """ "f32[n, 3]" """
+    dims = ["..." if dim["kind"] == "ellipsis" else text_of(dim["name" if "name" in dim else "expr"]) for dim in tensor.dims]
+    return f"{tensor.type}[{', '.join(dims)}]"
+
+
+def _rank_fits(tensor: Input, rank: int) -> bool:
+    if any(dim["kind"] == "ellipsis" for dim in tensor.dims):
+        return rank >= len(tensor.dims) - 1
+    return rank == len(tensor.dims)
+
+
+def _split(tensor: Input, sizes: Sequence[Size]) -> list[Sequence[Size]]:
+    """The sizes that each dim describes: `...` any number, the others one."""
+    found, begin = [], 0
+    for dim in tensor.dims:
+        count = len(sizes) - len(tensor.dims) + 1 if dim["kind"] == "ellipsis" else 1
+        found.append(sizes[begin : begin + count])
+        begin += count
+    return found
+
+
+def _stands_in_sizes(op: Op, name: str) -> bool:
+    """Whether a name is that of a size: other integers may be negative."""
+
+    def stands_in(expr: Expr) -> bool:
+        return expr == name or (isinstance(expr, list) and any(stands_in(operand) for operand in expr[1:]))
+
+    dims = [dim for tensor in op.inputs for dim in tensor.dims] + [dim for out in op.outputs for dim in out.dims]
+    return any(stands_in(dim[key]) for dim in dims for key in ("name", "expr", "bound", "default") if key in dim)

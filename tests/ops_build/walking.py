@@ -1,0 +1,32 @@
+"""The shapes that a signature gives a case's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ops_build.case import Case
+from ops_build.onnx.schema import GraphSizes
+from ops_build.table import Op
+from ops_build.walk import KnownInput, Walk
+
+
+def walk_of(op: Op, case: Case, *, static: bool = True, scalars: bool = False) -> Walk:
+    """A walk that has bound a case's inputs: with `static` their sizes are known, otherwise their ranks alone; with
+    `scalars` the values of those in host memory too."""
+    known: list[KnownInput | None] = []
+    for tensor in op.inputs:
+        value = case.inputs.get(tensor.name)
+        for array in value if tensor.variadic and value is not None else [value]:
+            if array is None:
+                known.append(None)
+                continue
+            shape: Sequence[Any] = np.asarray(array).shape
+            scalar = int(np.asarray(array)) if scalars and tensor.const else None
+            known.append(KnownInput(None, shape if static else [None] * len(shape), scalar))
+    integers = {a.name: case.attributes.get(a.name, a.default) for a in op.attributes if a.kind == "int" and not a.list}
+    walk = Walk(op, GraphSizes())
+    walk.bind(known, integers)
+    return walk
