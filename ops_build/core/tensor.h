@@ -81,9 +81,17 @@ class Tensor {
   Device device_ = Device::cpu;
 };
 
-/// A tensor that a kernel writes. The elements of `str` are std::string.
-class MutableTensor : public Tensor {
+/// A tensor that a kernel writes. The elements of `str` are std::string. It is no Tensor, whose strings are views.
+class MutableTensor : private Tensor {
  public:
+  using Tensor::device;
+  using Tensor::dim;
+  using Tensor::dims;
+  using Tensor::dtype;
+  using Tensor::name;
+  using Tensor::rank;
+  using Tensor::size;
+
   MutableTensor() = default;
   MutableTensor(void* data, DType dtype, std::span<const std::int64_t> dims, Device device = Device::cpu,
                 std::string_view name = {})

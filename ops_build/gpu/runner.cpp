@@ -321,20 +321,20 @@ Status make_attributes(const Signature& signature, const CaseToRun& wanted, Attr
   return Attributes::make(signature, std::move(values), attributes);
 }
 
-/// What runs an op: invoke(), or what stands in its place.
-using Call = std::function<Status(const Op&, const InputPointers&, const Attributes&, Engine&)>;
+/// Runs an op: through invoke(), or through its plugin.
+using Call = std::function<Status(const Op&, const InputPointers&, const Attributes&, Engine&, KernelCache&)>;
 
-Status call_kernel(const Op& op, const InputPointers& inputs, const Attributes& attributes, Engine& engine) {
-  return invoke(op, Device::cuda, inputs, attributes, engine);
+Status call_kernel(const Op& op, const InputPointers& inputs, const Attributes& attributes, Engine& engine,
+                   KernelCache& kernels) {
+  return invoke(op, Device::cuda, inputs, attributes, engine, &kernels);
 }
 
 Call plugins([[maybe_unused]] const char* library) {
 #ifdef OPGATE_WITH_TENSORRT
   auto opened = std::make_shared<tensorrt::Plugins>();
   must(opened->open(library));
-  return [opened](const Op& op, const InputPointers& inputs, const Attributes& attributes, Engine& engine) {
-    return opened->call(op, inputs, attributes, engine);
-  };
+  return [opened](const Op& op, const InputPointers& inputs, const Attributes& attributes, Engine& engine,
+                  KernelCache&) { return opened->call(op, inputs, attributes, engine); };
 #else
   fail("it was built without TensorRT's headers");
 #endif
@@ -421,9 +421,10 @@ void run_case(const CaseToRun& wanted, const Options& options, cudaStream_t stre
   }
   const DeviceInputs inputs(op->signature, wanted, options.unaligned, stream);
   KernelEngine engine(op->signature, wanted.wanted, options.unaligned, options.padded, stream);
+  KernelCache kernels(1);
   const auto run = [&] {
     engine.rewind();
-    return options.call(*op, inputs.pointers(), attributes, engine);
+    return options.call(*op, inputs.pointers(), attributes, engine, kernels);
   };
   Status status = run();
   const Status waited = cuda::status(cudaStreamSynchronize(stream), "waiting for a kernel");

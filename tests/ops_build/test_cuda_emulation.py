@@ -53,7 +53,7 @@ def cells(program: Path, name: str, *arguments: str, seed: int) -> list[Cell]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("arguments", "seed"), [((), 0), ((), 1), (("--unaligned",), 7)])
+@pytest.mark.parametrize(("arguments", "seed"), [((), 0), ((), 1), (("--unaligned", "--padded"), 7)])
 def test_every_case(program: Path, name: str, arguments: tuple[str, ...], seed: int) -> None:
     for cell in cells(program, name, *arguments, seed=seed):
         assert not cell.failures and not cell.skipped, f"{cell.types}: {cell.failures[:5]} {cell.skipped}"

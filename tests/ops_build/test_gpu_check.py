@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_build import gpu_check
+from ops_build.gpu import check
 from ops_build.building.toolchain import NO_GPU
 from ops_build.gpu.check import Findings, Timing, page, sanitize, sanitizer_engines
 from ops_build.gpu.runner import KernelsEngine
@@ -18,9 +18,9 @@ from tests.ops_build.test_cuda_emulation import FOLDER
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(gpu_check, "gpus", list)
-    monkeypatch.setattr("sys.argv", ["gpu_check"])
-    assert gpu_check.main() == 2
+    monkeypatch.setattr(check, "gpus", list)
+    monkeypatch.setattr("sys.argv", ["gpu-check"])
+    assert check.main() == 2
     assert NO_GPU in " ".join(capsys.readouterr().out.split())
 
 

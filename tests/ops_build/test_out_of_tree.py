@@ -64,10 +64,10 @@ __global__ void run(const T* x, const std::int32_t* ends, T* y, std::int64_t n, 
 struct SegmentMaxCuda {
   template <typename T>
   opgate::Status operator()(opgate::Context& context, const opgate::Inputs& in, const opgate::Attributes&, opgate::Outputs& out) const {
-    const opgate::Tensor& y = out["y"];
+    const opgate::MutableTensor& y = out["y"];
     if (y.size() == 0) return {};
     run<<<opgate::blocks_for(y.size(), 256), 256, 0, opgate::stream_of(context)>>>(
-        in["x"].data<const T>(), in["ends"].data<const std::int32_t>(), y.data<T>(), in.size("n"), in.size("c"), y.size());
+        in["x"].data<T>(), in["ends"].data<std::int32_t>(), y.data<T>(), in.size("n"), in.size("c"), y.size());
     return opgate::launched();
   }
 };

@@ -170,7 +170,7 @@ REFUSALS = [
      {"x": np.ones((9, 7), F), "row": np.ones(14, F), "times": np.array(3)}, {}, False,
      "Tiles: input 'times' is read on the host: its node needs the attribute tensorrt_plugin_shape_input_indices"),
     ("a wrong rank", "NearestSum", {"points": np.ones(5, F)}, {}, True,
-     "NearestSum: input 'points': expected rank 2, got rank 1"),
+     "NearestSum: input 'points': expected f32[n, d], got a tensor of shape [5]"),
     ("an attribute of another type", "NearestSum", {"points": POINTS}, {"scale": "much"}, True,
      "NearestSum: attribute 'scale': expected float, got a field of type"),
 ]  # fmt: skip

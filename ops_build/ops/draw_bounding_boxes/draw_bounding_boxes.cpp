@@ -67,9 +67,7 @@ class Cpu {
     const std::int64_t row_bytes = 3 * rows.picture.width;
     const std::int64_t grain = kBandBytes / std::max<std::int64_t>(row_bytes, 1) + 1;
     context.parallel_for(rows.picture.height, grain, [&](std::int64_t top, std::int64_t bottom) {
-      if (drawn != image) {
-        std::memcpy(drawn + top * row_bytes, image + top * row_bytes, static_cast<std::size_t>((bottom - top) * row_bytes));
-      }
+      std::memcpy(drawn + top * row_bytes, image + top * row_bytes, static_cast<std::size_t>((bottom - top) * row_bytes));
       Band band(drawn, rows.picture.width, top, bottom);
       for (const Mark& mark : marks) band.draw_outline(mark.box, rows.thickness, kTables.palette[mark.colour]);
       for (const Mark& mark : marks) band.draw_tag(mark, rows, kTables.palette[mark.colour]);

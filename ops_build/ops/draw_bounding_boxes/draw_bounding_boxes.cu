@@ -91,9 +91,7 @@ class Cuda {
     auto* const drawn = out["drawn"].data<std::uint8_t>();
     if (image.size() == 0) return {};
     const cudaStream_t stream = stream_of(context);
-    if (drawn != image.raw()) {
-      OPGATE_RETURN_IF_ERROR(cuda::copy(drawn, image.raw(), static_cast<std::size_t>(image.size()), stream));
-    }
+    OPGATE_RETURN_IF_ERROR(cuda::copy(drawn, image.raw(), static_cast<std::size_t>(image.size()), stream));
     const Rows rows = settings_.rows_of(in, letters_.data(), ends_.data());
     if (rows.k == 0) return {};
     Mark* const marks = workspace(context.workspace(), in, attributes).data();

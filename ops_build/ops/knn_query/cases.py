@@ -68,6 +68,9 @@ def error_cases(cloud: Any) -> Iterator[Case]:
         arrays = {key: np.array(value, np.float32 if "xyz" in key else np.int32) for key, value in inputs.items()}
         return Case(name, {"xyz": xyz, **arrays}, {"nsample": nsample}, error=error, unseen=unseen)
 
+    wide = np.ones((5, 4), np.float32)
+    error = r"input 'xyz': expected f32\[n, 3\], got .*\[5, 4\]"
+    yield Case("points of four coordinates", {"xyz": wide, "offset": np.array([5], np.int32)}, error=error)
     offset = "input 'offset': expected "
     for name, ends, got in [
         ("descending ends", [5, 4, 9], "ends of segments that don't decrease, got 4 at 1 after 5"),

@@ -25,7 +25,7 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
     yield Case(
         "unequal shapes",
         {"grad_y": np.ones(2, dtype), "x": np.ones(3, dtype)},
-        error=r"input 'x': expected T\[\.\.\.\] with \.\.\. = \[2\], got \w+\[3\]",
+        error=r"input 'x': expected T\[\.\.\.\] with \.\.\. = \[2\], got .*\[3\]",
     )
 
 

@@ -21,7 +21,7 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
     yield Case(
         "unequal shapes",
         {"a": one, "b": two},
-        error=r"input 'b': expected T\[\.\.\.\] with \.\.\. = \[2\], got \w+\[3\]",
+        error=r"input 'b': expected T\[\.\.\.\] with \.\.\. = \[2\], got .*\[3\]",
     )
 
 

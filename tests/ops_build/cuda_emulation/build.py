@@ -10,8 +10,8 @@ from pathlib import Path
 from ops_build.building.options import SOURCE
 
 HERE = Path(__file__).parent
-#: What a copy takes from ops_build. The ops' .cpp files are other devices'.
-PARTS = ("core/*.h", "core/*.cuh", "core/*.cpp", "ops/*/*.h", "ops/*/*.cuh", "ops/*/*.cu", "gpu/*.cpp",
+#: The files of ops_build that are compiled or included. The ops' .cpp files are the CPU's kernels.
+PARTS = ("core/*.h", "core/*.cuh", "core/*.cpp", "ops/*/*.h", "ops/*/*.inc", "ops/*/*.cu", "images/*.h", "gpu/*.cpp",
          "adapters/tensorrt/*.h", "adapters/tensorrt/*.cpp")  # fmt: skip
 
 

@@ -78,6 +78,20 @@ inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 
+// There is one device.
+inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+inline cudaError_t cudaSetDevice(int device) {
+  return device == 0 ? cudaSuccess : emulation::refused(cudaErrorInvalidValue);
+}
+
+inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  *memory = emulation::allocate(bytes);
+  return *memory ? cudaSuccess : emulation::refused(cudaErrorMemoryAllocation);
+}
+inline cudaError_t cudaFree(void* memory) {
+  if (memory) emulation::free(memory);
+  return cudaSuccess;
+}
 inline cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t stream) {
   emulation::check_stream(stream);
   *memory = emulation::allocate(bytes);
@@ -94,15 +108,18 @@ inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaS
   emulation::with_device_memory([&] { std::memset(to, value, bytes); });
   return cudaSuccess;
 }
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
-                                   cudaStream_t stream) {
-  emulation::check_stream(stream);
+inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   const bool to_device = kind != cudaMemcpyDeviceToHost, from_device = kind != cudaMemcpyHostToDevice;
   if (bytes && (emulation::on_device(to, bytes) != to_device || emulation::on_device(from, bytes) != from_device)) {
     return emulation::refused(cudaErrorInvalidValue);
   }
   emulation::with_device_memory([&] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
+}
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t stream) {
+  emulation::check_stream(stream);
+  return cudaMemcpy(to, from, bytes, kind);
 }
 
 // No time is measured.

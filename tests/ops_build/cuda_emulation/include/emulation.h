@@ -32,6 +32,7 @@
 #define __device__
 #define __global__
 #define __forceinline__ inline
+#define __constant__
 #define __launch_bounds__(...)
 #define __shared__ static __attribute__((section("emulated_shared")))
 
