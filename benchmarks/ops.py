@@ -2,10 +2,10 @@
 
     python benchmarks/ops.py [--against FOLDER] [--only OP ...] [--rounds 15] [--output FILE]
 
-The libraries are those of build/ops. With --against, those of another build take turns with them, round by round, so
-that whatever else the machine does falls on both; the table then has the median of the ratios. Each library runs in a
-process of its own. Small calls show what the core and the adapters cost, large ones the kernels. "100 nodes" is a chain in
-one model: what one node costs beside an engine's own overhead of a run.
+The libraries are those of build/ops. With --against, they take turns with the libraries of another build, round by round,
+so that both suffer alike from whatever else the machine does. The table then has the median of the ratios. Each library
+runs in a process of its own. Small calls show what the core and the adapters cost, large ones show the kernels.
+"100 nodes" is a model of 100 equal nodes in a row: it shows what a node costs apart from the engine's cost of a run.
 """
 
 from __future__ import annotations
@@ -56,7 +56,11 @@ def works() -> Iterator[Work]:
         return rng.standard_normal(shape).astype(dtype)
 
     for op, names in (("LeakyRelu", "x"), ("Mish", "x"), ("MyAdd", "ab"), ("MishBackward", ("grad_y", "x"))):
-        for size, count, dtype in (("8", 8, np.float32), ("1 M", 1 << 20, np.float32), ("64 K f16", 1 << 16, np.float16)):
+        for size, count, dtype in (
+            ("8", 8, np.float32),
+            ("1 M", 1 << 20, np.float32),
+            ("64 K f16", 1 << 16, np.float16),
+        ):
             yield Work(op, size, {name: floats(count, dtype=dtype) for name in names}, 1)
     yield Work("LeakyRelu", "8, 100 nodes", {"x": floats(8)}, 1, chain=100)
     for size, rows, columns in (("1 x 64", 1, 64), ("4096 x 1024", 4096, 1024)):
@@ -115,7 +119,9 @@ def onnxruntime_call(library: Path, work: Work) -> Callable[[], object]:
     values = []
     for name, array in work.inputs.items():
         if array is not None:
-            values.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape))
+            values.append(
+                helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+            )
     attributes = {k: "\n".join(v) if isinstance(v, list) else v for k, v in work.attributes.items()}
     nodes = []
     for index in range(work.chain):

@@ -64,9 +64,7 @@ def build(
             options = replace(options, output=options.output.parent / "sanitized")
         if engine:
             if unknown := set(engine) - set(ENGINES):
-                raise BuildError(
-                    f"there is no engine {', '.join(sorted(unknown))}: expected {', '.join(ENGINES)}"
-                )
+                raise BuildError(f"there is no engine {', '.join(sorted(unknown))}: expected {', '.join(ENGINES)}")
             options = replace(options, engines=tuple(engine))
         compile_ops(replace(options, arch=arch, sanitize=sanitize, cuda=cuda), log)
     except BuildError as error:

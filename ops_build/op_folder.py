@@ -1,11 +1,11 @@
 """The folder of an op: all that is looked for in it.
 
-    <op>/<op>.cpp, <op>.cu     the kernels, and headers
-    <op>/reference.py          `reference(...)`: the op in NumPy
-    <op>/cases.py              `cases(types)`: what it is tried on; `large(types)`: one case that time is taken at
-    <op>/decomposition.py      `decomposition(present)`: the op in standard ONNX operators, where they can say it
-    <op>/dependencies.cmake    the libraries that it needs
-    <op>/README.md
+<op>/<op>.cpp, <op>.cu     the kernels, and headers
+<op>/reference.py          `reference(...)`: the op in NumPy
+<op>/cases.py              `cases(types)`: what it is tried on; `large(types)`: one case that time is taken at
+<op>/decomposition.py      `decomposition(present)`: the op in standard ONNX operators, where they can say it
+<op>/dependencies.cmake    the libraries that it needs
+<op>/README.md
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from typing import Any
 #: An expression over named sizes: a number, a name, or [operator, left, right].
 Expr = int | str | list[Any]
 
+
 @dataclass(frozen=True, slots=True)
 class Input:
     name: str

@@ -1,7 +1,7 @@
 """The meaning of a signature before the run: what the inputs bind, what they must fulfil, how large the outputs are.
 
-This is core/walk.h in Python, for what exists only there: onnx's shape inference and torch's symbols. As in C++ the
-walk is written once, over an algebra that says what a size is. tests/ops_build/walk_cases.txt holds both to one meaning.
+This is core/walk.h in Python. onnx's shape inference and torch's symbols exist in Python only. As in C++ the walk is
+written once, over an algebra that says what a size is. tests/ops_build/walk_cases.txt holds both to one meaning.
 """
 
 from __future__ import annotations
@@ -296,7 +296,9 @@ def text_of(expr: Expr) -> str:
 
 def text_of_input(tensor: Input) -> str:
     """ "f32[n, 3]" """
-    dims = ["..." if dim["kind"] == "ellipsis" else text_of(dim["name" if "name" in dim else "expr"]) for dim in tensor.dims]
+    dims = [
+        "..." if dim["kind"] == "ellipsis" else text_of(dim["name" if "name" in dim else "expr"]) for dim in tensor.dims
+    ]
     return f"{tensor.type}[{', '.join(dims)}]"
 
 

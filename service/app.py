@@ -19,9 +19,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
 from service.api import admin, kserve_http, predict
+from service.api.connection import connection_class
 from service.api.kserve_grpc import GrpcServer
 from service.api.openapi import schema
-from service.api.protocol import protocol_class
 from service.api.status import error_body
 from service.errors import ServingError
 from service.gateway import Gateway, package_version
@@ -80,7 +80,7 @@ def _http_server(gateway: Gateway) -> _HttpServer:
     return _HttpServer(
         uvicorn.Config(
             create_app(gateway),
-            http=protocol_class(gateway),
+            http=connection_class(gateway),
             ws="none",
             lifespan="off",
             log_config=None,

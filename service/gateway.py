@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -13,7 +14,8 @@ from service.repository.catalog import Catalog
 from service.repository.loader import LoadedModel, limits_of
 from service.settings import Settings
 from service.wire.kserve_json import Decoder
-from service.wire.tensors import Bytes
+
+logger = logging.getLogger("opgate.gateway")
 
 # Announced in /v2: only what works.
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "schedule_policy", "statistics")
@@ -33,6 +35,22 @@ class Served:
 
     model: LoadedModel
     decoder: Decoder
+
+
+class Reading:
+    """The time in which a request for a model is read. What goes wrong in it is a failure of that model."""
+
+    __slots__ = ("_served",)
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+
+    def __enter__(self) -> Served:
+        return self._served
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ServingError):
+            self._served.model.statistics.failed(error.kind.value, 0)
 
 
 class Gateway:
@@ -66,20 +84,32 @@ class Gateway:
             return False
         return not (self.settings.strict_readiness and self.catalog.unavailable())
 
-    def decode(self, name: str, version: str, body: Bytes, header_length: int | None) -> tuple[Served, Request]:
-        """Finds the model and parses an infer body for it. Raises ServingError; counts the client's failures."""
-        served = self.find(name, version)
-        try:
-            return served, served.decoder.decode(body, header_length)
-        except ServingError as error:
-            served.model.statistics.failed(error.kind.value, 0)
-            raise
+    def reading(self, name: str, version: str = "") -> Reading:
+        """A context for everything between finding a model and having a Request for it: reading the body, decoding,
+        checking. A ServingError that is raised inside counts as a failure of the model and goes on. Raises ServingError
+        as `find` does."""
+        return Reading(self.find(name, version))
 
     def submit(self, model: LoadedModel, request: Request, done: Callable[[Request], None]) -> None:
-        """Hands a request to its model; `done` may be called before this returns. Raises ServingError (OVERLOADED)."""
+        """Hands a request to its model. `done` is called once, maybe before this returns, unless this raises: then it
+        is never called. Raises ServingError (OVERLOADED)."""
         self._enter(model)
-        request.done = done
-        model.submit(request)
+
+        def finished(request: Request) -> None:
+            request.done = _ignore
+            self._leave()
+            done(request)
+
+        request.done = finished
+        try:
+            model.submit(request)
+        except Exception:
+            if request.done is not finished:  # it has been answered
+                logger.exception("submitting a request for model '%s' failed", model.spec.name)
+                return
+            request.done = _ignore
+            self._leave()
+            raise
 
     def _enter(self, model: LoadedModel) -> None:
         if self.running >= self.settings.max_concurrent_requests:
@@ -87,8 +117,7 @@ class Gateway:
             raise ServingError(Kind.OVERLOADED, f"{self.running} requests are under way, the limit")
         self.running += 1
 
-    def leave(self) -> None:
-        """A submitted request was called back."""
+    def _leave(self) -> None:
         self.running -= 1
         if self._drained is not None and not self.running:
             self._drained.set()
@@ -99,7 +128,7 @@ class Gateway:
         try:
             return await run(model.submit, request)
         finally:
-            self.leave()
+            self._leave()
 
     async def drain(self, seconds: float) -> bool:
         """Waits until every accepted request is answered. Returns whether that happened in time."""
@@ -112,3 +141,7 @@ class Gateway:
         except TimeoutError:
             return False
         return True
+
+
+def _ignore(request: Request) -> None:
+    """The callback of a request that has been answered."""

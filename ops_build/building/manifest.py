@@ -24,7 +24,9 @@ def write_manifest(
     """Lists the libraries with their hashes and ops. Raises BuildError where a library states an op wrongly."""
     compiler = _cached_in_cmake(work, "CMAKE_CXX_COMPILER")
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    libraries: list[tuple[str, Library]] = [(engine, library) for engine, found in toolchains.items() for library in found.libraries]
+    libraries: list[tuple[str, Library]] = [
+        (engine, library) for engine, found in toolchains.items() for library in found.libraries
+    ]
     tables = {
         library.name: _table(options, options.library(library.name)) for _, library in libraries if library.has_table
     }

@@ -14,7 +14,7 @@ from service.api.status import GRPC
 from service.errors import Kind, ServingError
 from service.execution.spec import ModelSpec, TensorSpec
 from service.gateway import EXTENSIONS, Gateway, package_version
-from service.telemetry.protocol import model_statistics
+from service.telemetry.statistics_message import model_statistics
 from service.wire.kserve_grpc import decode, encode
 
 logger = logging.getLogger("opgate.grpc")
@@ -99,15 +99,10 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         """Runs a model."""
         gateway = self._gateway
         try:
-            served = gateway.find(request.model_name, request.model_version)
-            spec = served.model.spec
-            try:
-                made = decode(request, spec, gateway.limits)
-            except ServingError as error:
-                served.model.statistics.failed(error.kind.value, 0)
-                raise
+            with gateway.reading(request.model_name, request.model_version) as served:
+                made = decode(request, served.model.spec, gateway.limits)
             await gateway.infer(served.model, made)
-            return encode(made, spec)
+            return encode(made, served.model.spec)
         except ServingError as error:
             await _abort(context, error)
         except Exception as error:

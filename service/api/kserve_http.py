@@ -15,7 +15,7 @@ from service.errors import Kind, ServingError, invalid
 from service.execution.spec import TensorSpec
 from service.gateway import EXTENSIONS, Gateway, package_version
 from service.repository.loader import LoadedModel
-from service.telemetry.protocol import model_statistics
+from service.telemetry.statistics_message import model_statistics
 from service.wire.compression import compress, decompress, wanted_encoding
 from service.wire.kserve_json import encode
 from service.wire.proto_json import to_plain
@@ -148,10 +148,10 @@ class _Routes:
 
     async def infer(self, request: Request) -> Response:
         """Runs a model."""
-        model, version = _named(request)
         settings = self._gateway.settings
-        body = await read_body(request, settings.max_body_bytes, settings.max_decompressed_bytes)
-        served, made = self._gateway.decode(model, version, body, _header_length(request))
+        with self._gateway.reading(*_named(request)) as served:
+            body = await read_body(request, settings.max_body_bytes, settings.max_decompressed_bytes)
+            made = served.decoder.decode(body, _header_length(request))
         await self._gateway.infer(served.model, made)
         header_length, parts = encode(made)
         headers = {}

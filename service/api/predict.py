@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -11,9 +12,11 @@ from starlette.exceptions import HTTPException
 
 from service.api.kserve_http import JSON, read_body
 from service.errors import Kind, ServingError, invalid
+from service.execution.request import Array
 from service.execution.request import Request as InferRequest
 from service.execution.spec import ModelSpec
 from service.gateway import Gateway
+from service.repository.loader import LoadedModel
 from service.wire.friendly import labelled, picture_bytes, picture_request, values_request
 from service.wire.kserve_json import parse_object
 
@@ -23,17 +26,17 @@ def router(gateway: Gateway) -> APIRouter:
     routes = APIRouter()
 
     async def predict(request: Request) -> Response:
-        params = request.path_params
-        served = gateway.find(params["model"], params.get("version", ""))
-        wants = wanted_media(request.headers.get("accept", "*/*"))
-        payload = await _payload(gateway, request)
+        name, version = request.path_params["model"], request.path_params.get("version", "")
+        with gateway.reading(name, version) as served:
+            wants = wanted_media(request.headers.get("accept", "*/*"))
+            picture_model = _picture_model(served.model) if wants else ""
+            payload = await _payload(gateway, request)
         if wants:
-            return await _picture(gateway, served.model.spec, served.model.presentation.picture_model, payload, wants)
-        model = served.model
-        made = _request(gateway, model.spec, payload)
-        result = await gateway.infer(model, made)
-        content = orjson.dumps(labelled(model.spec, model.presentation, result), option=orjson.OPT_SERIALIZE_NUMPY)
-        return Response(content, media_type=JSON)
+            name, version = picture_model, ""
+        with gateway.reading(name, version) as served:
+            made = _request(gateway, served.model.spec, payload)
+        result = await gateway.infer(served.model, made)
+        return _picture(served.model, result, wants) if wants else _json(served.model, result)
 
     for path in ("/predict/{model}", "/predict/{model}/versions/{version}"):
         routes.add_api_route(path, predict, methods=["POST"], include_in_schema=False)
@@ -46,18 +49,25 @@ def _request(gateway: Gateway, spec: ModelSpec, payload: bytes | dict[str, Any])
     return values_request(spec, payload, gateway.limits)
 
 
-async def _picture(
-    gateway: Gateway, spec: ModelSpec, name: str, payload: bytes | dict[str, Any], wants: set[str]
-) -> Response:
+def _picture_model(model: LoadedModel) -> str:
+    """The name of the model that answers with a picture in this model's place."""
+    name = model.presentation.picture_model
     if not name:
-        raise ServingError(Kind.NOT_ACCEPTABLE, f"model '{spec.name}' answers with JSON, it makes no picture")
-    served = gateway.find(name)
-    made = _request(gateway, served.model.spec, payload)
-    result = await gateway.infer(served.model, made)
-    data, media = picture_bytes(served.model.spec, result)
+        raise ServingError(Kind.NOT_ACCEPTABLE, f"model '{model.spec.name}' answers with JSON, it makes no picture")
+    return name
+
+
+def _picture(model: LoadedModel, result: Mapping[str, Array], wants: set[str]) -> Response:
+    data, media = picture_bytes(model.spec, result)
     if not wants & {media, "image/*"}:
-        raise ServingError(Kind.NOT_ACCEPTABLE, f"model '{spec.name}' answers with {media}, not {', '.join(wants)}")
+        text = f"model '{model.spec.name}' answers with {media}, not {', '.join(sorted(wants))}"
+        raise ServingError(Kind.NOT_ACCEPTABLE, text)
     return Response(data, media_type=media)
+
+
+def _json(model: LoadedModel, result: Mapping[str, Array]) -> Response:
+    content = orjson.dumps(labelled(model.spec, model.presentation, result), option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(content, media_type=JSON)
 
 
 def wanted_media(accept: str) -> set[str]:

@@ -35,20 +35,14 @@ class Pipeline:
         self.statistics = statistics
         self._steps = tuple(steps)
         self._limits = limits
-        self._running = 0
         self._closed = False
-
-    @property
-    def waiting(self) -> int:
-        """Requests that have not ended."""
-        return self._running
 
     def submit(self, request: Request) -> None:
         """Takes a checked request and calls it back when all its outputs are there, or at the first error."""
         if self._closed:
+            self.statistics.failed(Kind.UNAVAILABLE.value, perf_counter_ns() - request.received_ns)
             request.fail(ServingError(Kind.UNAVAILABLE, f"model '{self.spec.name}' is being unloaded"))
             return
-        self._running += 1
         _Run(self, request).advance()
 
     async def close(self) -> None:
@@ -74,9 +68,7 @@ class Pipeline:
 
     def ended(self, request: Request) -> None:
         """Counts a request and calls it back."""
-        self._running -= 1
         now = perf_counter_ns()
-        request.finished_ns = now
         elapsed = now - request.received_ns
         if request.error is not None:
             self.statistics.failed(request.error.kind.value, elapsed)

@@ -23,7 +23,7 @@ class Request:
     """
 
     __slots__ = (
-        "cancelled", "context", "deadline_ns", "done", "error", "finished_ns", "id", "inputs", "key", "outputs",
+        "cancelled", "context", "deadline_ns", "done", "error", "id", "inputs", "key", "outputs",
         "received_ns", "result", "rows", "started_ns", "timeout_us", "weight",
     )  # fmt: skip
 
@@ -47,7 +47,6 @@ class Request:
         self.weight = weight  # elements of ragged inputs: what the cost of a row depends on beside its key
         self.received_ns = perf_counter_ns()
         self.started_ns = 0
-        self.finished_ns = 0
         self.deadline_ns = 0
         self.cancelled = False
         self.context: Any = None  # the owner's, never read by execution
@@ -56,9 +55,8 @@ class Request:
         self.error: ServingError | None = None
 
     def fail(self, error: ServingError) -> None:
-        """Sets the error and calls back. Time that has a start but no end gets one."""
+        """Sets the error and calls back."""
         self.error = error
-        self.finished_ns = perf_counter_ns()
         self.done(self)
 
 

@@ -116,11 +116,6 @@ class Scheduler:
     def _at_rest(self) -> bool:
         return not self._waiting and len(self._idle) == len(self._workers)
 
-    @property
-    def waiting(self) -> int:
-        """Requests that have not started."""
-        return self._waiting
-
     def _set_deadline(self, request: Request) -> None:
         batching = self.spec.batching
         timeout = request.timeout_us
@@ -264,7 +259,6 @@ class Scheduler:
         )
         for request in requests:
             request.started_ns = batch.formed_ns
-            request.finished_ns = now
             if request.error is not None:
                 statistics.failed(request.error.kind.value, now - request.received_ns)
             else:

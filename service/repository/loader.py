@@ -30,7 +30,8 @@ from service.repository.ensembles import check_ensemble
 from service.repository.op_libraries import explain_missing_op, trusted_library
 from service.repository.paths import confined, file_name
 from service.repository.presentation import Presentation, read_presentation
-from service.repository.validation import check_against_engine, make_spec
+from service.repository.specification import make_spec
+from service.repository.validation import check_against_engine
 from service.settings import Settings
 from service.telemetry.statistics import ModelStatistics
 
@@ -39,9 +40,6 @@ logger = logging.getLogger("opgate.repository")
 
 class Executor(Protocol):
     """What takes a model's requests."""
-
-    @property
-    def waiting(self) -> int: ...
 
     def submit(self, request: Request) -> None: ...
 

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from service.telemetry.protocol import Counted
 from service.telemetry.statistics import Histogram, ModelStatistics
+from service.telemetry.statistics_message import Counted
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TOTAL = re.compile(rb"^(# (?:HELP|TYPE) nv_\w+)_total ", re.MULTILINE)

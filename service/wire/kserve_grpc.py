@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from service.errors import Kind, ServingError, invalid
+from service.errors import invalid
 from service.execution.checks import Head, Limits, check_inputs, check_outputs
 from service.execution.datatypes import DATATYPES, DataType
 from service.execution.request import Array, Request
 from service.execution.spec import ModelSpec
-from service.wire.kserve_json import refuse_shared_memory, request_timeout
+from service.wire.kserve_rules import check_datatype, check_output_parameters, refuse_shared_memory, request_timeout
 from service.wire.tensors import check_bool, from_raw, to_raw, to_text
 
 _CONTENTS = {
@@ -36,11 +36,7 @@ def decode(message: Any, spec: ModelSpec, limits: Limits) -> Request:
     """Checks a ModelInferRequest. Arrays are views on the raw contents. Raises ServingError."""
     heads = []
     for item in message.inputs:
-        if item.datatype not in DATATYPES:
-            raise invalid(
-                f"input '{item.name}': datatype: expected one of {', '.join(DATATYPES)}, got {item.datatype[:40]!r}"
-            )
-        heads.append(Head(item.name, item.datatype, tuple(item.shape)))
+        heads.append(Head(item.name, check_datatype(item.datatype, item.name), tuple(item.shape)))
         if item.parameters:
             refuse_shared_memory(item.parameters, f"input '{item.name}'")
     fit = check_inputs(spec, heads, limits)
@@ -59,9 +55,7 @@ def decode(message: Any, spec: ModelSpec, limits: Limits) -> Request:
             arrays[head.name] = _from_contents(message.inputs[i].contents, datatype, head)
     for item in message.outputs:
         if item.parameters:
-            refuse_shared_memory(item.parameters, f"output '{item.name}'")
-            if "classification" in item.parameters:
-                raise ServingError(Kind.UNSUPPORTED, f"output '{item.name}': classification is not supported")
+            check_output_parameters(_plain(item.parameters), item.name)
     outputs = check_outputs(spec, [item.name for item in message.outputs], limits)
     timeout = request_timeout(_plain(message.parameters)) if message.parameters else 0
     return Request(arrays, fit.rows, fit.key, outputs, id=message.id, timeout_us=timeout, weight=fit.weight)

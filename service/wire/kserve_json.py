@@ -14,14 +14,12 @@ from service.execution.checks import Head, Limits, check_inputs, check_outputs
 from service.execution.datatypes import DATATYPES, DataType
 from service.execution.request import Array, Request
 from service.execution.spec import ModelSpec
+from service.wire.kserve_rules import check_datatype, check_output_parameters, refuse_shared_memory, request_timeout
 from service.wire.tensors import Bytes, from_json, from_raw, json_ready, to_raw, view
 
 # Request heads with binary tensors only and no id repeat byte for byte: their checks are kept.
 MAX_PLANS = 512
 MAX_PLAN_BYTES = 4096
-
-SHARED_MEMORY = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
-SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +190,7 @@ class Decoder:
             if not isinstance(name, str):
                 raise invalid("an entry of outputs lacks its name")
             own = _parameters(item, f"output '{name}'")
-            if own.get("classification"):
-                raise ServingError(Kind.UNSUPPORTED, f"output '{name}': classification is not supported")
-            refuse_shared_memory(own, f"output '{name}'")
+            check_output_parameters(own, name)
             names.append(name)
             binary.append(_flag(own, "binary_data", every, f"output '{name}'"))
         outputs = check_outputs(self._spec, names, self._limits)
@@ -229,9 +225,7 @@ def _head(item: Mapping[str, Any]) -> Head:
     name = item.get("name")
     if not isinstance(name, str):
         raise invalid(f"an input's name: expected a string, got {_kind(name)}")
-    datatype = item.get("datatype")
-    if not isinstance(datatype, str) or datatype not in DATATYPES:
-        raise invalid(f"input '{name}': datatype: expected one of {', '.join(DATATYPES)}, got {str(datatype)[:40]!r}")
+    datatype = check_datatype(item.get("datatype"), name)
     shape = item.get("shape")
     if not isinstance(shape, list) or not all(type(size) is int and -1 << 62 < size < 1 << 62 for size in shape):
         raise invalid(f"input '{name}': shape: expected a list of integers, got {str(shape)[:80]}")
@@ -263,25 +257,6 @@ def _flag(parameters: Mapping[str, Any], key: str, default: bool, where: str) ->
     if not isinstance(value, bool):
         raise invalid(f"{where}: parameter {key}: expected a boolean, got {str(value)[:40]!r}")
     return value
-
-
-def refuse_shared_memory(parameters: Mapping[str, Any], where: str) -> None:
-    """Raises ServingError (UNSUPPORTED) where a tensor is said to lie in shared memory."""
-    if any(key in parameters for key in SHARED_MEMORY):
-        raise ServingError(Kind.UNSUPPORTED, f"{where}: shared memory is not supported, send the data itself")
-
-
-def request_timeout(parameters: Mapping[str, Any]) -> int:
-    """The request's `timeout` in microseconds, 0 for none. Refuses parameters of sequences."""
-    for key in SEQUENCE:
-        if parameters.get(key):
-            raise ServingError(Kind.UNSUPPORTED, f"parameter {key}: sequences are not supported")
-    timeout = parameters.get("timeout", 0)
-    if isinstance(timeout, str) and timeout.isascii() and timeout.isdecimal() and len(timeout) < 20:
-        timeout = int(timeout)
-    if type(timeout) is not int or not 0 <= timeout < 1 << 62:
-        raise invalid(f"parameter timeout: expected microseconds, got {str(timeout)[:40]!r}")
-    return timeout
 
 
 def encode(request: Request) -> tuple[int | None, list[bytes | memoryview]]:

@@ -10,9 +10,9 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 
-import ops_build.building.toolchain as cuda_toolchain
 import pytest
 
+import ops_build.building.toolchain as cuda_toolchain
 from ops_build.adapters.onnxruntime import toolchain
 from ops_build.adapters.onnxruntime.toolchain import HEADER, HeadersNotFound, find_onnxruntime_headers
 from ops_build.adapters.tensorrt import toolchain as tensorrt_toolchain
@@ -105,7 +105,9 @@ def test_a_build_goes_on_where_another_generator_was_used(tmp_path: Path, monkey
     options = out_of_tree(source.parent, domain="summing")
     which = shutil.which
     with monkeypatch.context() as without_ninja:
-        without_ninja.setattr("ops_build.building.build.shutil.which", lambda tool: None if tool == "ninja" else which(tool))
+        without_ninja.setattr(
+            "ops_build.building.build.shutil.which", lambda tool: None if tool == "ninja" else which(tool)
+        )
         build(options, silent)
     build(options, silent)
     moved = tmp_path / "moved"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_build.gpu import check
 from ops_build.building.toolchain import NO_GPU
+from ops_build.gpu import check
 from ops_build.gpu.check import Findings, Timing, page, sanitize, sanitizer_engines
 from ops_build.gpu.runner import KernelsEngine
 from ops_build.verification.engine import Absent

@@ -442,8 +442,14 @@ def test_a_trace_refuses_what_the_kernel_would(library: registration.OpLibrary, 
         (lambda x: torch.ops.opgate.my_add(x, x.double()), "input 'b': expected T[...] with T = f32, got f64[4, 3]"),
         (lambda x: torch.ops.opgate.knn_query(x, x), "input 'offset': expected i32[b], got f32[4, 3]"),
         (lambda x: torch.ops.opgate.knn_query(x[0], x[0].int()), "input 'xyz': expected f32[n, 3], got f32[3]"),
-        (lambda x: torch.ops.opgate.resize_normalize(x.byte(), height=-1, width=2), "'height' is a size: expected a number from 0, got -1"),
-        (lambda x: ops.patches(x.byte(), x[:, 0].byte(), times), "input 'row': expected u8[2*w] with 2*w = 6, got u8[4]"),
+        (
+            lambda x: torch.ops.opgate.resize_normalize(x.byte(), height=-1, width=2),
+            "'height' is a size: expected a number from 0, got -1",
+        ),
+        (
+            lambda x: ops.patches(x.byte(), x[:, 0].byte(), times),
+            "input 'row': expected u8[2*w] with 2*w = 6, got u8[4]",
+        ),
         (lambda x: ops.patches(x.byte(), x.byte().flatten()[:6], times, size=0), "a size is divided by zero"),
     ):
         eager = refusal(lambda call=call: call(x))

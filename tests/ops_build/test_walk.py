@@ -111,7 +111,7 @@ def test_shared_cases_over_the_sizes_of_a_graph(library: Path, case: WalkCase) -
 def test_shared_cases_over_the_sizes_of_torch(library: Path, case: WalkCase) -> None:
     """A name is a symbol; "?" is one too, because torch always has something for a size. Torch knows more of an
     expression than that it is not known."""
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     from ops_build.adapters.torch.fake import TorchSizes

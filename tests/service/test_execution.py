@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import numpy as np
 import pytest
@@ -305,6 +306,44 @@ class TestLimitsOfTheQueue:
         asyncio.run(main())
         assert model.statistics.executions == 0
         assert gateway.running == 0
+
+    @pytest.mark.parametrize("answers_first", [False, True])
+    def test_a_submit_that_throws_leaves_nothing_behind(self, repository, load, monkeypatch, answers_first):
+        double(repository, "m")
+        gateway = load()
+        model = gateway.find("m").model
+        answered = []
+
+        def submit(request):
+            if answers_first:
+                request.done(request)
+            raise RuntimeError("broken")
+
+        monkeypatch.setattr(model.executor, "submit", submit)
+        request = make_request(model, {"x": np.ones((1, 4), np.float32)}, gateway)
+        with contextlib.nullcontext() if answers_first else pytest.raises(RuntimeError, match="broken"):
+            gateway.submit(model, request, answered.append)
+        request.done(request)  # too late, whoever calls it
+        assert answered == [request] * answers_first
+        assert gateway.running == 0
+        with pytest.raises(RuntimeError, match="broken"):
+            asyncio.run(gateway.infer(model, make_request(model, {"x": np.ones((1, 4), np.float32)}, gateway)))
+        assert gateway.running == 0
+
+    def test_a_pipeline_that_is_unloaded_counts_what_it_refuses(self, repository, load):
+        for name in ("double", "again"):
+            double(repository, name, config=batching())
+        write_config(repository, "p", PIPELINE_CONFIG)
+        gateway = load()
+        model = gateway.find("p").model
+
+        async def main():
+            await gateway.catalog.close()
+            with pytest.raises(ServingError, match="unloaded"):
+                await gateway.infer(model, make_request(model, {"in": np.ones((1, 4), np.float32)}, gateway))
+
+        asyncio.run(main())
+        assert model.statistics.failures == {"UNAVAILABLE": 1}
 
     def test_closing_finishes_what_waits_and_refuses_more(self, repository, load):
         double(repository, "m", config=batching())

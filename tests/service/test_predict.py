@@ -60,7 +60,7 @@ def counter(repository):
 
 
 @pytest.fixture
-def post(repository, load):
+def gateway(repository, load):
     counter(repository)
     identity(repository, "picture", "UINT8", shape=("n",))
     double(repository, "floats", config=batching())
@@ -74,7 +74,12 @@ def post(repository, load):
         [value("y", "INT32", ["batch", "m"])],
         config=batching(),
     )
-    app = create_app(load(max_body_bytes=100_000))
+    return load(max_body_bytes=100_000)
+
+
+@pytest.fixture
+def post(gateway):
+    app = create_app(gateway)
 
     def send(path, method="POST", **request):
         async def main():
@@ -156,6 +161,44 @@ def test_mistakes(post, path, body, status, text):
     answer = post(f"/predict/{path}", **body)
     assert answer.status_code == status, answer.text
     assert text in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "counted"),
+    [
+        ("predict/floats", {"json": {"x": [1, 2]}}, {"floats": "INVALID"}),
+        ("predict/floats", {"json": [1]}, {"floats": "INVALID"}),
+        (
+            "predict/floats",
+            {"content": b"--b\r\nno", "headers": {"content-type": "multipart/form-data; boundary=b"}},
+            {"floats": "INVALID"},
+        ),
+        ("predict/floats", {"data": {"x": "1"}}, {"floats": "MEDIA_TYPE"}),
+        ("predict/floats", {"content": PNG, "headers": {"content-type": "image/png"}}, {"floats": "MEDIA_TYPE"}),
+        ("predict/floats", {"json": {"x": [1] * 4}, "headers": {"accept": "text/html"}}, {"floats": "NOT_ACCEPTABLE"}),
+        ("predict/floats", {"json": {"x": [1] * 4}, "headers": {"accept": "image/png"}}, {"floats": "NOT_ACCEPTABLE"}),
+        (
+            "predict/counter",
+            {"content": b"x" * 100_001, "headers": {"content-type": "image/png"}},
+            {"counter": "TOO_LARGE"},
+        ),
+        ("predict/counter", {"json": {"z": 1}, "headers": {"accept": "image/png"}}, {"picture": "INVALID"}),
+        ("predict/nope", {"json": {}}, {}),
+        ("v2/models/floats/infer", {"content": b"{"}, {"floats": "INVALID"}),
+        ("v2/models/floats/infer", {"content": b"x" * 100_001}, {"floats": "TOO_LARGE"}),
+        ("v2/models/floats/infer", {"content": b"x", "headers": {"content-encoding": "gzip"}}, {"floats": "INVALID"}),
+        (
+            "v2/models/floats/infer",
+            {"content": b"{}", "headers": {"inference-header-content-length": "x"}},
+            {"floats": "INVALID"},
+        ),
+    ],
+)
+def test_a_mistake_counts_once_as_a_failure_of_its_model(post, gateway, path, body, counted):
+    assert post(f"/{path}", **body).status_code >= 400
+    failures = {model.spec.name: dict(model.statistics.failures) for model in gateway.catalog.models()}
+    assert {name: kinds for name, kinds in failures.items() if kinds} == {m: {kind: 1} for m, kind in counted.items()}
+    assert gateway.running == 0
 
 
 @pytest.mark.parametrize(

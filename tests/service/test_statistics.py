@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from service.errors import Kind, ServingError
 from service.telemetry.logs import JsonFormatter
 from service.telemetry.metrics import Metrics
-from service.telemetry.protocol import model_statistics
+from service.telemetry.statistics_message import model_statistics
 from service.wire.proto_json import to_plain
 from tests.service.onnx_models import batching, double
 from tests.service.test_execution import infer

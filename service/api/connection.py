@@ -27,6 +27,20 @@ from service.wire.tensors import Bytes, view
 
 logger = logging.getLogger("opgate.http")
 
+#: The members of uvicorn's connection, flow control, server state and request cycle that this module uses although
+#: uvicorn doesn't document them. tests/service/test_connection.py checks that the installed uvicorn has all of them and
+#: that this module uses no others. pyproject.toml bounds the version of uvicorn.
+UVICORN_MEMBERS = {
+    "connection": frozenset(
+        ("_start_asgi_task", "_unset_keepalive_if_required", "access_log", "cycle", "expect_100_continue", "flow",
+         "headers", "loop", "on_response_complete", "parser", "pipeline", "send_400_response", "server_state",
+         "timeout_keep_alive", "transport", "url")
+    ),
+    "flow": frozenset(("read_paused", "resume_reading", "write_paused")),
+    "server_state": frozenset(("default_headers", "total_requests")),
+    "cycle": frozenset(("disconnected", "keep_alive", "message_event", "more_body", "response_complete")),
+}  # fmt: skip
+
 _INFER = re.compile(rb"/v2/models/([A-Za-z0-9_.~-]+)(?:/versions/([0-9]{1,18}))?/infer")
 _MAX_ROUTES = 1024
 _NOT_PLAIN = frozenset((b"content-encoding", b"transfer-encoding", b"upgrade"))
@@ -35,7 +49,7 @@ _JOIN_BYTES = 65536
 
 
 class _NoEvent:
-    """Stands where uvicorn wakes the ASGI task of a lost connection."""
+    """An event that nobody waits for. uvicorn sets the event of its cycle when a connection is lost."""
 
     def set(self) -> None:
         return None
@@ -50,18 +64,18 @@ class Framing(NamedTuple):
 
 
 class InferCycle:
-    """One infer request on a connection, with the attributes that uvicorn's connection looks at."""
+    """One infer request on a connection. It has the attributes that uvicorn's connection reads of its own cycle."""
 
-    __slots__ = ("body", "disconnected", "filled", "header_length", "keep_alive", "length", "message_event", "owner",
+    __slots__ = ("buffer", "disconnected", "filled", "header_length", "keep_alive", "length", "message_event", "owner",
                  "request", "response_complete", "route")  # fmt: skip
 
-    def __init__(self, owner: InferProtocol, route: tuple[str, str], framing: Framing, keep_alive: bool) -> None:
+    def __init__(self, owner: InferConnection, route: tuple[str, str], framing: Framing, keep_alive: bool) -> None:
         self.owner = owner
         self.route = route
         self.length = framing.length
         self.header_length = framing.header_length
         self.keep_alive = keep_alive
-        self.body: Bytes | None = None
+        self.buffer: Bytes | None = None
         self.filled = 0
         self.request: Request | None = None
         self.disconnected = False
@@ -70,24 +84,23 @@ class InferCycle:
 
     def feed(self, data: bytes) -> None:
         """A piece of the body that came with the head."""
-        if self.body is None:
+        if self.buffer is None:
             if len(data) == self.length:
-                self.body = data
+                self.buffer = data
                 self.filled = self.length
                 return
-            self.body = aligned_buffer(self.length, self.header_length or 0)
+            self.buffer = aligned_buffer(self.length, self.header_length or 0)
         end = self.filled + len(data)
-        view(self.body)[self.filled : end] = data
+        view(self.buffer)[self.filled : end] = data
         self.filled = end
 
     def start(self) -> None:
         """The body is complete: parse and submit. The answer may be written before this returns."""
         gateway = self.owner.gateway
         try:
-            name, version = self.route
-            served, request = gateway.decode(name, version, b"" if self.body is None else self.body, self.header_length)
-            self.request = request
-            gateway.submit(served.model, request, self.finish)
+            with gateway.reading(*self.route) as served:
+                self.request = served.decoder.decode(b"" if self.buffer is None else self.buffer, self.header_length)
+            gateway.submit(served.model, self.request, self.finish)
         except ServingError as error:
             self.refuse(error)
         except Exception as error:
@@ -96,7 +109,6 @@ class InferCycle:
 
     def finish(self, request: Request) -> None:
         """The request's callback."""
-        self.owner.gateway.leave()
         if self.owner.transport.is_closing():
             self.response_complete = True
             return
@@ -137,7 +149,7 @@ class InferCycle:
         else:
             owner.transport.writelines((start, *parts))
         self.response_complete = True
-        self.body = None
+        self.buffer = None
         if not self.keep_alive:
             owner.transport.close()
         owner.on_response_complete()
@@ -146,10 +158,20 @@ class InferCycle:
 _NO_EVENT = _NoEvent()
 
 
-class InferProtocol(HttpToolsProtocol):
-    """uvicorn's connection, for `uvicorn.Config(http=...)`. Made for one Gateway by `protocol_class`."""
+class _Head:
+    """A request's head of which the end has not come. `size` counts the bytes of the pieces that hold nothing else."""
+
+    __slots__ = ("size",)
+
+    def __init__(self) -> None:
+        self.size = 0
+
+
+class InferConnection(HttpToolsProtocol):
+    """uvicorn's connection, for `uvicorn.Config(http=...)`. `connection_class` makes the subclass of one Gateway."""
 
     gateway: Gateway
+    _shared_routes: dict[bytes, tuple[str, str]]
 
     def __init__(
         self,
@@ -159,18 +181,17 @@ class InferProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        # Of the connection. Times are the loop's.
         self._routes: dict[bytes, tuple[str, str]] = self._shared_routes
-        self._reader: BodyReader | None = None
+        self._default: tuple[Any, bytes] = (None, b"")
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_since = self.loop.time()
-        self._head_bytes = 0
-        self._heads = 0
-        self._in_head = False
-        self._deaf = False  # nothing more is taken from this connection
         self._last_byte = 0.0
-        self._default: tuple[Any, bytes] = (None, b"")
-
-    _shared_routes: dict[bytes, tuple[str, str]]
+        self._refused = False  # what comes now is not read any more
+        # Of the request that arrives.
+        self._head: _Head | None = None
+        self._trailer_bytes = 0
+        self._reader: BodyReader | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -189,36 +210,37 @@ class InferProtocol(HttpToolsProtocol):
             cycle.response_complete = True  # nothing was submitted, nothing will end it
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self._refused:
             return
         self._last_byte = self.loop.time()
-        heads = self._heads
+        head = self._head
         super().data_received(data)
-        if self._in_head:
-            if heads == self._heads:  # all of it belongs to a head that began before
-                self._count_head(len(data))
+        if self._head is not None:
+            if self._head is head:  # the whole piece belongs to a head that began before it
+                head.size += len(data)
+                self._check_head(head.size)
             return
         cycle: Any = self.cycle
         if type(cycle) is InferCycle and cycle.filled < cycle.length and not self.transport.is_closing():
             self._read_body(cycle)
 
-    def _count_head(self, size: int) -> None:
-        self._head_bytes += size
+    def _check_head(self, size: int) -> None:
         limit = self.gateway.settings.max_header_bytes
-        if self._head_bytes > limit:
+        if size > limit:
             self._refuse(431, f"the request's head is over the limit of {limit} bytes")
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, msg)
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answers what can't be read as a request, after the answers that are owed, and closes."""
-        self._deaf = True
+        """Answers what can't be read as a request, and closes. Where an earlier request still waits for its answer, the
+        connection closes after that answer."""
+        self._refused = True
         if self.transport.is_closing():
             return
-        last: Any = self.pipeline[0][0] if self.pipeline else self.cycle
-        if last is not None and not last.response_complete:
-            last.keep_alive = False
+        cycle: Any = self.pipeline[0][0] if self.pipeline else self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.keep_alive = False
             return
         body = error_body(message)
         head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
@@ -227,8 +249,8 @@ class InferProtocol(HttpToolsProtocol):
 
     def _read_body(self, cycle: InferCycle) -> None:
         """Lends the transport to a reader that fills the rest of the request's own buffer."""
-        if cycle.body is None:
-            cycle.body = aligned_buffer(cycle.length, cycle.header_length or 0)
+        if cycle.buffer is None:
+            cycle.buffer = aligned_buffer(cycle.length, cycle.header_length or 0)
 
         def complete() -> None:
             self._reader = None
@@ -239,39 +261,37 @@ class InferProtocol(HttpToolsProtocol):
             cycle.filled = cycle.length
             cycle.start()
 
-        self._reader = BodyReader(self, view(cycle.body), cycle.filled, complete, self.loop.time())
+        self._reader = BodyReader(self, view(cycle.buffer), cycle.filled, complete, self.loop.time())
         self.transport.set_protocol(self._reader)
 
-    # What the parser calls.
+    # What the parser calls, in its order.
+
     def on_message_begin(self) -> None:
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
-        self._in_head = True
-        self._head_bytes = 0
-        self._heads += 1
+        self._head = _Head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:
+        if self._head is not None:
             self.headers.append((name.lower(), value))
             return
         # A trailer: nobody reads it, and it must not grow without bound.
-        self._head_bytes += len(name) + len(value)
-        if self._head_bytes > self.gateway.settings.max_header_bytes:
-            self._deaf = True
+        self._trailer_bytes += len(name) + len(value)
+        if self._trailer_bytes > self.gateway.settings.max_header_bytes:
+            self._refused = True
             self.transport.close()
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
-        self._head_bytes = 0
-        self._count_head(len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers))
-        if not self._deaf and self.parser.should_upgrade():
+        self._head = None
+        self._trailer_bytes = 0
+        self._check_head(len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers))
+        if not self._refused and self.parser.should_upgrade():
             self._refuse_upgrade()
-        if self._deaf or self._take():
+        if self._refused or self._start_infer_cycle():
             return
         url, headers = self.url, self.headers
         super().on_message_begin()
-        self._in_head = False
         self.url = url
         self.headers.extend(headers)
         self.expect_100_continue = any(n == b"expect" and v.lower() == b"100-continue" for n, v in headers)
@@ -285,14 +305,14 @@ class InferProtocol(HttpToolsProtocol):
         else:
             self.headers.append((b"connection", b"close"))
 
-    def _take(self) -> bool:
-        """Starts an InferCycle where the request can go the short way."""
+    def _start_infer_cycle(self) -> bool:
+        """Starts an InferCycle where the request can go the short way. Returns whether it did."""
         parser = self.parser
         if parser.get_method() != b"POST" or self.access_log:  # uvicorn's way writes the log
             return False
         route = self._routes.get(self.url) or self._route(self.url)
-        previous: Any = self.cycle
-        if route is None or (previous is not None and not previous.response_complete) or self.flow.write_paused:
+        cycle: Any = self.cycle  # of the request before
+        if route is None or (cycle is not None and not cycle.response_complete) or self.flow.write_paused:
             return False
         framing = self._framing()
         if framing is None or framing.length > self.gateway.settings.max_body_bytes:
@@ -304,7 +324,7 @@ class InferProtocol(HttpToolsProtocol):
         return True
 
     def _framing(self) -> Framing | None:
-        """What the headers say of the body, None where it is not a plain one of known length."""
+        """What the headers say of the body. None where it is chunked, compressed or of no stated length."""
         length = -1
         header_length: int | None = None
         expect = False
@@ -334,7 +354,7 @@ class InferProtocol(HttpToolsProtocol):
         return route
 
     def on_body(self, body: bytes) -> None:
-        if self._deaf:
+        if self._refused:
             return
         cycle: Any = self.cycle
         if type(cycle) is InferCycle:
@@ -343,7 +363,7 @@ class InferProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._deaf:
+        if self._refused:
             return
         cycle: Any = self.cycle
         if type(cycle) is InferCycle:
@@ -352,7 +372,7 @@ class InferProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """As uvicorn's, but one timer a connection that is looked at, instead of one a response."""
+        """As uvicorn's, which starts a timer for each response. Here one timer of the connection runs all the time."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -366,16 +386,16 @@ class InferProtocol(HttpToolsProtocol):
         return None
 
     def _arm(self, seconds: float) -> None:
-        self._idle_timer = self.loop.call_later(max(seconds, 0.05), self._look)
+        self._idle_timer = self.loop.call_later(max(seconds, 0.05), self._close_if_idle)
 
-    def _look(self) -> None:
-        """Closes a connection that has been idle, or owes a body, for too long."""
+    def _close_if_idle(self) -> None:
+        """Closes a connection that has been idle, or has not sent its body, for too long."""
         now = self.loop.time()
         if self._reader is not None:
             left = self._reader.last_byte + self.gateway.settings.body_timeout - now
         elif self.cycle is None or self.cycle.response_complete:
             left = self._idle_since + self.timeout_keep_alive - now
-        elif getattr(self.cycle, "more_body", False) and not self.flow.read_paused:
+        elif not isinstance(self.cycle, InferCycle) and self.cycle.more_body and not self.flow.read_paused:
             left = self._last_byte + self.gateway.settings.body_timeout - now
         else:
             left = float(self.timeout_keep_alive)
@@ -385,13 +405,13 @@ class InferProtocol(HttpToolsProtocol):
             self._arm(min(left, float(self.timeout_keep_alive)))
 
     def default_headers(self) -> bytes:
-        """The headers of every answer, joined anew when uvicorn changes them, once a second."""
+        """The headers of every answer. uvicorn changes them once a second: then they are joined again."""
         headers = self.server_state.default_headers
         if self._default[0] is not headers:
             self._default = (headers, b"".join(b"%b: %b\r\n" % pair for pair in headers))
         return self._default[1]
 
 
-def protocol_class(gateway: Gateway) -> type[InferProtocol]:
-    """The connection class of one gateway: uvicorn makes connections without a place for arguments."""
-    return type("GatewayProtocol", (InferProtocol,), {"gateway": gateway, "_shared_routes": {}})
+def connection_class(gateway: Gateway) -> type[InferConnection]:
+    """The connection class of one gateway. uvicorn calls the class itself, with its own arguments only."""
+    return type("GatewayConnection", (InferConnection,), {"gateway": gateway, "_shared_routes": {}})

@@ -1,0 +1,146 @@
+"""The ModelSpec that a config states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from tritonclient.grpc import model_config_pb2
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
+
+from service.execution.datatypes import BY_CONFIG, DataType
+from service.execution.spec import Batching, BatchInputSpec, ModelSpec, RowStatus, TensorSpec
+from service.repository.config import ConfigError, parameter
+from service.repository.paths import read_labels
+
+Tensor: TypeAlias = ModelInput | ModelOutput
+
+
+def make_spec(config: ModelConfig, version: int, repository: Path, folder: Path) -> ModelSpec:
+    """The values that execution needs. Raises ConfigError that names the field."""
+    inputs = _tensors(config.input, "input", repository, folder)
+    outputs = _tensors(config.output, "output", repository, folder)
+    if config.max_batch_size < 0:
+        raise ConfigError(f"max_batch_size {config.max_batch_size}: expected 0 or more")
+    return ModelSpec(
+        name=config.name,
+        version=str(version),
+        inputs=inputs,
+        outputs=outputs,
+        max_batch_size=config.max_batch_size,
+        batching=_batching(config),
+        batch_inputs=_batch_inputs(config, inputs),
+        row_status=_row_status(config, outputs),
+        instances=max(1, sum(group.count for group in config.instance_group)),
+        platform="ensemble" if config.HasField("ensemble_scheduling") else "onnxruntime_onnx",
+    )
+
+
+def _datatype(value: int, where: str) -> DataType:
+    name = model_config_pb2.DataType.Name(value)
+    if name not in BY_CONFIG:
+        raise ConfigError(f"{where}: data_type {name} can't be served")
+    return BY_CONFIG[name]
+
+
+def _tensors(declared: Sequence[Tensor], kind: str, repository: Path, folder: Path) -> dict[str, TensorSpec]:
+    made: dict[str, TensorSpec] = {}
+    for tensor in declared:
+        where = f"{kind} '{tensor.name}'"
+        if not tensor.name or tensor.name in made:
+            raise ConfigError(f"{kind} name '{tensor.name}' is empty or given twice")
+        dims = tuple(tensor.dims)
+        if not dims:
+            raise ConfigError(f"{where}: dims are missing (for a scalar: dims [ 1 ] and reshape {{ shape: [] }})")
+        if any(size < -1 or size == 0 for size in dims):
+            raise ConfigError(f"{where}: dims {list(dims)} must be -1 or positive")
+        reshape = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None
+        if reshape is not None:
+            _check_reshape(where, dims, reshape)
+        label = getattr(tensor, "label_filename", "")
+        made[tensor.name] = TensorSpec(
+            name=tensor.name,
+            datatype=_datatype(tensor.data_type, where),
+            dims=dims,
+            reshape=reshape,
+            optional=bool(getattr(tensor, "optional", False)),
+            ragged=bool(getattr(tensor, "allow_ragged_batch", False)),
+            labels=read_labels(repository, folder, label) if label else (),
+        )
+    return made
+
+
+def _check_reshape(where: str, dims: tuple[int, ...], reshape: tuple[int, ...]) -> None:
+    def parts(shape: tuple[int, ...]) -> list[int]:
+        """Elements between the variable sizes, which must agree piece by piece."""
+        products = [1]
+        for size in shape:
+            if size == -1:
+                products.append(1)
+            else:
+                products[-1] *= size
+        return products
+
+    if any(size < -1 or size == 0 for size in reshape) or parts(dims) != parts(reshape):
+        raise ConfigError(f"{where}: reshape {list(reshape)} can't hold the elements of dims {list(dims)}")
+
+
+def _batching(config: ModelConfig) -> Batching | None:
+    if not config.HasField("dynamic_batching"):
+        return None
+    block = config.dynamic_batching
+    policy = block.default_queue_policy
+    return Batching(
+        adaptive=not block.preferred_batch_size and not block.max_queue_delay_microseconds,
+        preferred=tuple(sorted(block.preferred_batch_size)),
+        max_delay_ns=block.max_queue_delay_microseconds * 1000,
+        max_queue_size=policy.max_queue_size,
+        default_timeout_us=policy.default_timeout_microseconds,
+        timeout_override=policy.allow_timeout_override,
+    )
+
+
+def _batch_inputs(config: ModelConfig, inputs: Mapping[str, TensorSpec]) -> tuple[BatchInputSpec, ...]:
+    made = []
+    for block in config.batch_input:
+        kind = model_config_pb2.BatchInput.Kind.Name(block.kind)
+        where = f"batch_input {kind}"
+        if len(block.target_name) != 1 or len(block.source_input) != 1:
+            raise ConfigError(f"{where}: expected one target_name and one source_input")
+        target, source = block.target_name[0], block.source_input[0]
+        if source not in inputs:
+            raise ConfigError(f"{where} '{target}': its source_input '{source}' is not an input")
+        if inputs[source].optional:
+            raise ConfigError(f"{where} '{target}': its source_input '{source}' may not be optional")
+        if target in inputs:
+            raise ConfigError(f"{where}: '{target}' is an input as well")
+        datatype = _datatype(block.data_type, f"{where} '{target}'")
+        if datatype.name not in ("INT32", "INT64", "FP32"):
+            raise ConfigError(
+                f"{where} '{target}': expected TYPE_INT32, TYPE_INT64 or TYPE_FP32, got {datatype.config_name}"
+            )
+        if config.max_batch_size < 1:
+            raise ConfigError(f"{where} '{target}': max_batch_size is 0, there is no batch")
+        made.append(BatchInputSpec(kind, target, datatype, source))
+    return tuple(made)
+
+
+def _row_status(config: ModelConfig, outputs: Mapping[str, TensorSpec]) -> RowStatus | None:
+    name = parameter(config, "row_status_output")
+    messages: dict[int, str] = {}
+    for part in filter(None, parameter(config, "row_status_messages").split(";")):
+        code, _, text = part.partition("=")
+        try:
+            messages[int(code)] = text.strip()
+        except ValueError:
+            raise ConfigError(f"parameter 'row_status_messages': expected code=text;..., got '{part}'") from None
+    if not name:
+        if messages:
+            raise ConfigError("parameter 'row_status_messages' without 'row_status_output'")
+        return None
+    if name not in outputs or outputs[name].datatype.dtype.kind not in "iub":
+        raise ConfigError(f"parameter 'row_status_output': '{name}' is not an integer output")
+    if not config.max_batch_size:
+        raise ConfigError("parameter 'row_status_output': max_batch_size is 0, there are no rows")
+    return RowStatus(name, messages)

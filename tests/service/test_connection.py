@@ -1,0 +1,82 @@
+"""What the gateway's connection uses of uvicorn beyond its documented interface."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from service.api import connection
+from service.api.connection import UVICORN_MEMBERS
+
+#: The members of the request cycle that uvicorn's connection itself uses: InferCycle has them for it.
+USED_BY_UVICORN = {"disconnected", "message_event"}
+
+#: What asyncio documents of a protocol, and httptools of what a parser calls.
+DOCUMENTED = {
+    "__init__", "connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing",
+    "on_message_begin", "on_header", "on_headers_complete", "on_body", "on_message_complete",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def uvicorn_parts():
+    """A connection of the installed uvicorn in the middle of a request, and its parts."""
+
+    async def main():
+        arrived, held = asyncio.Event(), asyncio.Event()
+
+        async def application(scope, receive, send):
+            arrived.set()
+            await held.wait()
+
+        config = uvicorn.Config(application, log_config=None, lifespan="off")
+        made = []
+
+        def connect():
+            made.append(HttpToolsProtocol(config, ServerState(), {}))
+            return made[-1]
+
+        server = await asyncio.get_running_loop().create_server(connect, "127.0.0.1", 0)
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\n{")
+        await arrived.wait()
+        (made,) = made
+        parts = {"connection": made, "flow": made.flow, "server_state": made.server_state, "cycle": made.cycle}
+        found = {name: set(dir(part)) for name, part in parts.items()}
+        writer.close()
+        held.set()
+        await asyncio.gather(*made.tasks)
+        server.close()
+        return found
+
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("part", UVICORN_MEMBERS)
+def test_uvicorn_has_every_member_that_is_used(uvicorn_parts, part):
+    missing = UVICORN_MEMBERS[part] - uvicorn_parts[part]
+    assert not missing, f"uvicorn {uvicorn.__version__} has no {', '.join(sorted(missing))} in its {part}"
+
+
+def test_the_list_of_members_is_what_the_code_uses(uvicorn_parts):
+    tree = ast.parse(Path(connection.__file__).read_text())
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    used = {part: set() for part in UVICORN_MEMBERS}
+    for name, owner in (("InferConnection", "self"), ("InferCycle", "owner")):
+        for node in ast.walk(classes[name]):
+            if isinstance(node, ast.Attribute):
+                part = ast.unparse(node.value).removeprefix("self.")
+                used.get("connection" if part == owner else part, set()).add(node.attr)
+    used["connection"] |= {node.name for node in classes["InferConnection"].body if isinstance(node, ast.FunctionDef)}
+    used["connection"] -= DOCUMENTED
+    used["cycle"] |= USED_BY_UVICORN
+    for part, members in UVICORN_MEMBERS.items():
+        assert used[part] & uvicorn_parts[part] == members
