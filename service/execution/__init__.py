@@ -1,1 +1,1 @@
-"""Queue, batcher, ONNX Runtime sessions, pipelines. Knows nothing of HTTP or gRPC."""
+"""Queue, batcher, ONNX Runtime sessions and pipelines. Nothing here depends on HTTP or gRPC."""

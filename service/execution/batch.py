@@ -1,4 +1,4 @@
-"""Several requests as one run: assemble their inputs, split the outputs, find the guilty when it fails."""
+"""Runs several requests as one: joins their inputs, splits the outputs, finds the request at fault if the run fails."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from service.execution.spec import BatchInputSpec, ModelSpec, TensorSpec
 
 
 class Batch:
-    """Requests that run together, and the times of the run. Filled by one thread, read by the loop afterwards."""
+    """Requests that run together, and the times of their run.
+
+    The thread of the run fills it in. The event loop reads it after the run.
+    """
 
     __slots__ = (
-        "cpu_ns", "executions", "formed_ns", "infer_end_ns", "infer_start_ns", "on_loop", "place", "requests", "rows",
+        "cpu_ns", "curve", "executions", "formed_ns", "infer_end_ns", "infer_start_ns", "on_loop", "requests", "rows",
         "wall_ns",
     )  # fmt: skip
 
-    def __init__(self, requests: list[Request], rows: int, place: CostCurve) -> None:
-        self.place = place  # what is known of the time of such a run
+    def __init__(self, requests: list[Request], rows: int, curve: CostCurve) -> None:
+        self.curve = curve  # the measured costs of runs like this one
         self.requests = requests
         self.rows = rows
         self.formed_ns = perf_counter_ns()
@@ -37,9 +40,9 @@ class Batch:
 
 
 def execute(session: Session, spec: ModelSpec, batch: Batch) -> None:
-    """Runs a batch and sets each request's result or error. Raises nothing.
+    """Runs a batch and sets the result or the error of each request. Raises nothing.
 
-    A batch of several that fails is run again request by request, so that only the guilty fails.
+    If a batch of several requests fails, each request runs again alone, so that only the request at fault fails.
     """
     cpu = thread_time_ns()
     requests = batch.requests
@@ -81,7 +84,7 @@ def _run(session: Session, spec: ModelSpec, batch: Batch, requests: list[Request
 
 
 def assemble(spec: ModelSpec, requests: Sequence[Request]) -> dict[str, Array]:
-    """The arrays that the model gets: rows of all requests in order; a single request's arrays are not copied."""
+    """Returns the model's inputs: the rows of all requests in order. The arrays of a single request are not copied."""
     feeds: dict[str, Array] = {}
     first = requests[0]
     for name in first.inputs:
@@ -96,13 +99,16 @@ def assemble(spec: ModelSpec, requests: Sequence[Request]) -> dict[str, Array]:
                 else np.concatenate([request.inputs[name] for request in requests])
             )
             feeds[name] = array if tensor.reshape is None else array.reshape(_inner_shape(spec, tensor, array.shape))
-    for made in spec.batch_inputs:
-        feeds[made.name] = _batch_input(made, requests)
+    for batch_input in spec.batch_inputs:
+        feeds[batch_input.name] = _batch_input(batch_input, requests)
     return feeds
 
 
 def _inner_shape(spec: ModelSpec, tensor: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The model's own shape of an input that has `reshape`: its variable sizes are taken in order."""
+    """Returns the shape in which the model file has an input with `reshape`.
+
+    The variable sizes of `reshape` get the values of the variable sizes of `dims`, in order.
+    """
     inner = shape[1:] if spec.batched else shape
     variable = iter([size for want, size in zip(tensor.dims, inner, strict=True) if want == -1])
     new = tuple(next(variable) if size == -1 else size for size in tensor.reshape or ())
@@ -110,7 +116,7 @@ def _inner_shape(spec: ModelSpec, tensor: TensorSpec, shape: tuple[int, ...]) ->
 
 
 def _row_sizes(requests: Sequence[Request], source: str) -> list[int]:
-    """Elements of each row of a ragged input."""
+    """Returns the number of elements in each row of a ragged input."""
     sizes: list[int] = []
     for request in requests:
         shape = request.inputs[source].shape
@@ -118,26 +124,29 @@ def _row_sizes(requests: Sequence[Request], source: str) -> list[int]:
     return sizes
 
 
-def _batch_input(made: BatchInputSpec, requests: Sequence[Request]) -> Array:
-    dtype = made.datatype.dtype
-    if made.kind.startswith("BATCH_ITEM_SHAPE"):
-        rows = [r.inputs[made.source].shape[1:] for r in requests for _ in range(r.inputs[made.source].shape[0])]
+def _batch_input(target: BatchInputSpec, requests: Sequence[Request]) -> Array:
+    dtype = target.datatype.dtype
+    if target.kind.startswith("BATCH_ITEM_SHAPE"):
+        rows = [r.inputs[target.source].shape[1:] for r in requests for _ in range(r.inputs[target.source].shape[0])]
         shapes = np.array(rows, dtype=dtype)
-        return shapes.reshape(-1) if made.kind == "BATCH_ITEM_SHAPE_FLATTEN" else shapes
-    sizes = _row_sizes(requests, made.source)
-    if made.kind == "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE":
+        return shapes.reshape(-1) if target.kind == "BATCH_ITEM_SHAPE_FLATTEN" else shapes
+    sizes = _row_sizes(requests, target.source)
+    if target.kind == "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE":
         return np.zeros(max(sizes), dtype=dtype)
-    if made.kind == "BATCH_ELEMENT_COUNT":
+    if target.kind == "BATCH_ELEMENT_COUNT":
         return np.array(sizes, dtype=dtype)
     total = sum(sizes)
     if dtype.kind == "i" and total > np.iinfo(dtype).max:
-        raise invalid(f"input '{made.source}': a batch of {total} elements doesn't fit '{made.name}' ({dtype})")
-    ends = np.cumsum([0, *sizes] if made.kind.endswith("WITH_ZERO") else sizes)
+        raise invalid(f"input '{target.source}': a batch of {total} elements doesn't fit '{target.name}' ({dtype})")
+    ends = np.cumsum([0, *sizes] if target.kind.endswith("WITH_ZERO") else sizes)
     return ends.astype(dtype)
 
 
 def split(spec: ModelSpec, requests: Sequence[Request], names: Sequence[str], arrays: Sequence[Array]) -> None:
-    """Gives each request its rows, as views. Rows with a nonzero status fail only their request."""
+    """Gives each request its rows of the outputs, as views. A row with a nonzero status fails only its own request.
+
+    Raises ServingError (INTERNAL) if an output doesn't have a row for each row of the batch.
+    """
     rows = sum(request.rows for request in requests)
     if spec.batched:
         for name, array in zip(names, arrays, strict=True):
@@ -174,7 +183,10 @@ def _outer(spec: ModelSpec, tensor: TensorSpec, array: Array, begin: int, end: i
 
 
 def row_error(spec: ModelSpec, states: Array) -> ServingError | None:
-    """The error of the first row whose status is not zero, by the model's `row_status_messages`."""
+    """Returns the error of the first row whose status is not zero, None if all are zero.
+
+    The text is that of `row_status_messages` in the model's config.
+    """
     if not states.any():
         return None
     states = states.reshape(len(states), -1)

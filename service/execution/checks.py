@@ -1,4 +1,7 @@
-"""Whether a request fits its model: names, types, shapes. Looks at no data, so its answer can be kept per header."""
+"""Checks whether a request fits its model: names, types, shapes.
+
+The checks look at no data. Their result holds for every request that announces the same tensors.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from service.execution.spec import ModelSpec, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request may ask for. See `service.settings`."""
+    """The limits on one request. `service.settings` describes them."""
 
     max_rank: int = 16
     max_elements: int = 256 * 1024 * 1024
@@ -23,7 +26,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A tensor without its data, as the client announced it."""
+    """A tensor as the client announced it, without its data."""
 
     name: str
     datatype: str
@@ -32,7 +35,11 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The batch size, what requests of one batch must have in common, and the elements of ragged inputs."""
+    """The facts about a request that fits its model.
+
+    `rows` is the batch size. Requests may share a batch only if their `key` is equal. `weight` is the number of
+    elements in ragged inputs.
+    """
 
     rows: int
     key: Hashable
@@ -42,40 +49,38 @@ class Fit:
 def check_inputs(spec: ModelSpec, heads: Sequence[Head], limits: Limits) -> Fit:
     """Checks every input of one request.
 
-    Raises ServingError (INVALID, TOO_LARGE) that names the input, what was expected and what came.
+    Raises ServingError (INVALID, TOO_LARGE) that names the input, the expected value and the actual one.
     """
     if len(heads) > limits.max_tensors:
-        raise ServingError(
-            Kind.TOO_LARGE, f"the request has {len(heads)} inputs, at most {limits.max_tensors} may come"
-        )
+        raise ServingError(Kind.TOO_LARGE, f"the request has {len(heads)} inputs, the limit is {limits.max_tensors}")
     seen = _by_name(spec, heads)
     rows: int | None = None
     first = ""
     parts: list[Hashable] = []
     weight = 0
     for tensor in spec.inputs.values():
-        given = seen.get(tensor.name)
-        if given is None:
+        head = seen.get(tensor.name)
+        if head is None:
             if not tensor.optional:
                 raise invalid(
                     f"input '{tensor.name}' of model '{spec.name}' is missing: expected {_expected(spec, tensor)}, "
                     f"got inputs {_names(seen)}"
                 )
             continue
-        elements = check_tensor(spec, tensor, given, limits)
+        elements = check_tensor(spec, tensor, head, limits)
         if spec.batched:
             if rows is None:
-                rows, first = given.shape[0], tensor.name
-            elif rows != given.shape[0]:
+                rows, first = head.shape[0], tensor.name
+            elif rows != head.shape[0]:
                 raise invalid(
                     f"inputs of model '{spec.name}' must have one batch size: '{first}' has {rows}, "
-                    f"'{tensor.name}' has {given.shape[0]}"
+                    f"'{tensor.name}' has {head.shape[0]}"
                 )
         if tensor.ragged:
             weight += elements
             parts.append(tensor.name)
         else:
-            parts.append((tensor.name, given.shape[1:] if spec.batched else given.shape))
+            parts.append((tensor.name, head.shape[1:] if spec.batched else head.shape))
     return Fit(rows or 1, tuple(parts), weight)
 
 
@@ -91,7 +96,7 @@ def _by_name(spec: ModelSpec, heads: Sequence[Head]) -> dict[str, Head]:
 
 
 def check_tensor(spec: ModelSpec, tensor: TensorSpec, head: Head, limits: Limits) -> int:
-    """Checks one tensor and returns its number of elements."""
+    """Checks one tensor and returns its number of elements. Raises ServingError (INVALID, TOO_LARGE)."""
     where = f"input '{tensor.name}' of model '{spec.name}'"
     if head.datatype != tensor.datatype.name:
         raise invalid(f"{where}: expected datatype {tensor.datatype.name}, got {head.datatype}")
@@ -101,7 +106,7 @@ def check_tensor(spec: ModelSpec, tensor: TensorSpec, head: Head, limits: Limits
     if any(size < 0 for size in shape):
         raise invalid(f"{where}: expected {_expected(spec, tensor)}, got the negative size in shape {list(shape)}")
     elements = math.prod(shape)
-    # A size of 0 must not hide the others: the model may drop that dim.
+    # The limit counts a size of 0 as 1. Else the other sizes could be huge, and the model may drop the dim of size 0.
     spanned = math.prod(max(1, size) for size in shape)
     if spanned > limits.max_elements:
         raise ServingError(
@@ -123,11 +128,16 @@ def check_tensor(spec: ModelSpec, tensor: TensorSpec, head: Head, limits: Limits
 
 
 def check_outputs(spec: ModelSpec, names: Sequence[str], limits: Limits) -> tuple[str, ...]:
-    """The outputs to make: those asked for, else all that the model has."""
+    """Returns the outputs to compute: the requested ones, or all outputs of the model if the request names none.
+
+    Raises ServingError (INVALID, TOO_LARGE).
+    """
     if not names:
         return tuple(spec.outputs)
     if len(names) > limits.max_tensors:
-        raise ServingError(Kind.TOO_LARGE, f"{len(names)} outputs were asked for, at most {limits.max_tensors} may be")
+        raise ServingError(
+            Kind.TOO_LARGE, f"the request asks for {len(names)} outputs, the limit is {limits.max_tensors}"
+        )
     for name in names:
         if name not in spec.outputs:
             raise invalid(f"model '{spec.name}' has no output '{name}', its outputs are {_names(spec.outputs)}")

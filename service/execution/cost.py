@@ -1,41 +1,43 @@
-"""What a run costs, measured: decides how many rows to batch, and whether a run may happen on the event loop."""
+"""Measures the cost of runs. It decides how many rows to batch, and whether a run may happen on the event loop."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
-# Until a size has run this often, it is chosen whenever that many rows wait: bounded exploration.
+# A size of which enough rows wait is chosen until it has run this often after its warm-up. This bounds the exploration.
 EXPLORE = 4
-# Every so many choices go, in turn, to the other sizes: machines and inputs change.
+# One choice in this many takes one of the measured sizes in turn, whatever it costs: machines and inputs change.
 REVISIT = 256
-# A batch may cost this much more per row than the cheapest size: less than that can't be told from noise, and a batch
-# saves hand-overs that are not measured.
+# A batch may cost this much more per row than the cheapest size. A smaller difference can't be told from noise, and a
+# large batch saves hand-overs between threads, which are not measured.
 TOLERANCE = 1.15
-# Runs on a thread before a size may move to the loop. The first ones pay for allocations and are not counted.
+# A size must run this often on a thread before it may move to the event loop.
 PROBATION = 16
+# The first runs of a size pay for allocations and are not counted.
 WARM_UP = 2
+# A model keeps the costs of at most this many input shapes.
 MAX_SHAPES = 256
 
 
 class SizeCost:
-    """Running statistics of one batch size class: O(1) a run, no samples kept."""
+    """Running statistics of one class of batch sizes. Adding a run takes constant time and keeps no sample."""
 
     __slots__ = ("count", "cpu_p99", "inline", "least_wall", "needed", "per_row", "recent", "second", "top", "wall")
 
     def __init__(self) -> None:
         self.count = 0
-        self.per_row = 0.0  # 20th percentile of nanoseconds per row: the machine's other work only ever adds
-        self.wall = 0.0  # median of nanoseconds per run, on the loop
-        self.cpu_p99 = 0.0  # 99th percentile of the running thread's CPU nanoseconds
-        self.top = 0.0
-        self.second = 0.0
-        self.least_wall = float("inf")
-        self.inline = False
-        self.needed = PROBATION
-        self.recent = 0  # runs since the last move between thread and loop
+        self.per_row = 0.0  # nanoseconds per row, 20th percentile, because other work on the machine only adds time
+        self.wall = 0.0  # nanoseconds per run on the event loop, median
+        self.cpu_p99 = 0.0  # CPU nanoseconds of the thread that runs, 99th percentile
+        self.top = 0.0  # the largest CPU time of the first runs
+        self.second = 0.0  # the second largest
+        self.least_wall = float("inf")  # the least nanoseconds of a run on a thread since the last move
+        self.inline = False  # whether runs happen on the event loop
+        self.needed = PROBATION  # runs on a thread before the next move to the event loop
+        self.recent = 0  # runs since the last move between thread and event loop
 
     def record(self, rows: int, wall: int, cpu: int, on_loop: bool, limit_ns: float) -> None:
-        """Adds a run. A quantile follows its samples by relative steps, so one outlier moves it by one step."""
+        """Adds a run. A sample moves a quantile up or down by a fixed factor, however far off the sample is."""
         self.count += 1
         if self.count <= WARM_UP:
             self.per_row = wall / rows
@@ -59,13 +61,16 @@ class SizeCost:
             self._watch_loop(wall, cpu, limit_ns)
         else:
             self.least_wall = min(self.least_wall, wall)
-            # CPU time, because on a busy machine a thread's wall time holds others' turns; the least wall time
-            # as well, because an op that waits for something takes no CPU and must not hold up the loop.
+            # The CPU time decides, because on a busy machine the wall time includes the turns of other threads. The
+            # least wall time decides too, because an op that waits takes no CPU time but would hold up the loop.
             if self.recent >= self.needed and self.cpu_p99 < limit_ns and self.least_wall < limit_ns:
                 self._move(True)
 
     def _watch_loop(self, wall: int, cpu: int, limit_ns: float) -> None:
-        """Takes a size off the loop when it turns slow: at once where it is far over, else when its figures say so."""
+        """Moves a size off the event loop when it turns slow.
+
+        One run far over the limit is enough. Otherwise the 99th percentile or the median must exceed the limit.
+        """
         if self.inline and wall > 10 * limit_ns and cpu > limit_ns:
             self._move(False)
             self.needed = min(self.needed * 4, 1 << 14)
@@ -83,7 +88,7 @@ class SizeCost:
 
 
 class CostCurve:
-    """Costs of one input shape by batch size; class k holds sizes 2**(k-1)+1 to 2**k."""
+    """The costs of one input shape by batch size. Class k holds the sizes 2**(k-1)+1 to 2**k."""
 
     __slots__ = ("choices", "limit_ns", "sizes")
 
@@ -93,18 +98,19 @@ class CostCurve:
         self.choices = 0
 
     def record(self, rows: int, wall: int, cpu: int, on_loop: bool) -> None:
-        """Adds a run of `rows` rows that took `wall` nanoseconds and `cpu` nanoseconds of its thread."""
+        """Adds a run of `rows` rows that took `wall` nanoseconds and `cpu` nanoseconds of CPU time of its thread."""
         k = (rows - 1).bit_length()
         cost = self.sizes.get(k)
         if cost is None:
             cost = self.sizes[k] = SizeCost()
             smaller = self.sizes.get(k - 1)
-            # A class seen for the first time on the loop got there by extrapolation: it is inline until measured.
+            # A new class runs on the loop only if `cheap` estimated so from a smaller class. It stays there until its
+            # own costs move it off.
             cost.inline = on_loop and smaller is not None
         cost.record(rows, wall, cpu, on_loop, self.limit_ns)
 
     def cheap(self, rows: int) -> bool:
-        """Whether a run of this size may happen on the event loop."""
+        """Returns whether a run of this many rows may happen on the event loop."""
         k = (rows - 1).bit_length()
         cost = self.sizes.get(k)
         if cost is not None:
@@ -112,12 +118,12 @@ class CostCurve:
         for j in range(k - 1, -1, -1):
             smaller = self.sizes.get(j)
             if smaller is not None:
-                # No more than in proportion: fixed costs are counted again for each row.
+                # An estimate in proportion to the rows is rather too high: it multiplies the fixed costs as well.
                 return smaller.inline and smaller.cpu_p99 * rows / (1 << j) < self.limit_ns
         return False
 
     def choose(self, waiting: int, limit: int) -> int:
-        """How many of the waiting rows to run at once: the most that cost about least per row."""
+        """Returns how many of the waiting rows to run at once: the largest size that costs about the least per row."""
         top = min(waiting, limit)
         if top <= 1:
             return 1
@@ -139,7 +145,7 @@ class CostCurve:
 
 
 class Profile:
-    """The cost curves of one model, one for each input shape, the oldest dropped first."""
+    """The cost curves of one model, one for each input shape. The oldest one makes room for a new one."""
 
     __slots__ = ("curves", "limit_ns")
 
@@ -148,10 +154,10 @@ class Profile:
         self.curves: dict[Hashable, CostCurve] = {}
 
     def curve(self, key: Hashable) -> CostCurve:
-        """The curve of a shape, made when it is first seen."""
-        found = self.curves.get(key)
-        if found is None:
+        """Returns the curve of a shape. Creates it if the shape is new."""
+        curve = self.curves.get(key)
+        if curve is None:
             if len(self.curves) >= MAX_SHAPES:
                 del self.curves[next(iter(self.curves))]
-            found = self.curves[key] = CostCurve(self.limit_ns)
-        return found
+            curve = self.curves[key] = CostCurve(self.limit_ns)
+        return curve

@@ -1,4 +1,4 @@
-"""The tensor types by all their names: the protocol's, config.pbtxt's, ONNX Runtime's and NumPy's."""
+"""The tensor types, with their names in the KServe protocol, in config.pbtxt, in ONNX Runtime and in NumPy."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class DataType:
-    """One element type. `dtype` is what its arrays have here: object (of str) for BYTES, uint16 bits for BF16."""
+    """One element type. `dtype` is that of its arrays: object, which holds str, for BYTES, and uint16 bits for BF16."""
 
     name: str
     onnx: str
     onnx_code: int
     dtype: np.dtype[Any]
-    itemsize: int  # bytes on the wire; 0: elements differ in size
+    itemsize: int  # bytes of an element on the wire; 0 if elements differ in size
 
     @property
     def config_name(self) -> str:
+        """The name in config.pbtxt."""
         return "TYPE_STRING" if self.name == "BYTES" else f"TYPE_{self.name}"
 
 

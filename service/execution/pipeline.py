@@ -1,4 +1,7 @@
-"""An ensemble: each step is a request to its model's scheduler, so steps batch, and tensors stay in memory."""
+"""Runs an ensemble. Each step is a request to the scheduler of its model, so steps of different requests share batches.
+
+The tensors between the steps stay in memory.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ logger = logging.getLogger("opgate.pipeline")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One model of a pipeline. Maps go from the model's tensor names to the pipeline's."""
+    """One model of a pipeline. `inputs` and `outputs` map the tensor names of the model to those of the pipeline."""
 
     spec: ModelSpec
     submit: Callable[[Request], None]
@@ -28,7 +31,7 @@ class Step:
 
 
 class Pipeline:
-    """Runs a request's steps as their inputs become available. Belongs to the event loop's thread."""
+    """Runs the steps of each request as their inputs become available. Every method runs on the event loop's thread."""
 
     def __init__(self, spec: ModelSpec, steps: Sequence[Step], statistics: ModelStatistics, limits: Limits) -> None:
         self.spec = spec
@@ -38,7 +41,7 @@ class Pipeline:
         self._closed = False
 
     def submit(self, request: Request) -> None:
-        """Takes a checked request and calls it back when all its outputs are there, or at the first error."""
+        """Accepts a checked request. Calls `request.done` when all its outputs are there, or at the first error."""
         if self._closed:
             self.statistics.failed(Kind.UNAVAILABLE.value, perf_counter_ns() - request.received_ns)
             request.fail(ServingError(Kind.UNAVAILABLE, f"model '{self.spec.name}' is being unloaded"))
@@ -46,16 +49,16 @@ class Pipeline:
         _Run(self, request).advance()
 
     async def close(self) -> None:
-        """Refuses new requests. Those that run end with their steps."""
+        """Refuses new requests from now on. Requests that run end when their steps end."""
         self._closed = True
 
     def steps_for(self, outputs: Sequence[str]) -> list[Step]:
-        """The steps that the outputs depend on."""
+        """Returns the steps that the outputs depend on."""
         wanted = set(outputs)
         needed: list[Step] = []
         todo = list(self._steps)
-        while found := [step for step in todo if wanted & set(step.outputs.values())]:
-            for step in found:
+        while producers := [step for step in todo if wanted & set(step.outputs.values())]:
+            for step in producers:
                 wanted |= set(step.inputs.values())
                 needed.append(step)
                 todo.remove(step)
@@ -63,11 +66,11 @@ class Pipeline:
 
     @property
     def limits(self) -> Limits:
-        """What a step may be asked for."""
+        """The limits on the request of one step."""
         return self._limits
 
     def ended(self, request: Request) -> None:
-        """Counts a request and calls it back."""
+        """Counts a finished request and calls `request.done`."""
         now = perf_counter_ns()
         elapsed = now - request.received_ns
         if request.error is not None:
@@ -94,7 +97,7 @@ class _Run:
         request.started_ns = perf_counter_ns()
 
     def advance(self) -> None:
-        """Starts every step whose inputs are all there."""
+        """Starts every step whose inputs are all there. Ends the request with an error if no step can ever run."""
         ready = [step for step in self._todo if all(name in self._tensors for name in step.inputs.values())]
         if not ready and not self._in_flight:
             missing = {name for step in self._todo for name in step.inputs.values() if name not in self._tensors}
@@ -111,7 +114,7 @@ class _Run:
             except ServingError as error:
                 self._end(_in_step(step, error))
                 return
-            part.done = lambda made, step=step: self._step_done(step, made)  # type: ignore[misc]
+            part.done = lambda finished, step=step: self._step_done(step, finished)  # type: ignore[misc]
             step.submit(part)
 
     def _sub_request(self, step: Step) -> Request:
@@ -174,7 +177,10 @@ class _Run:
 
 
 def _fitted(array: Array, spec: ModelSpec, tensor: TensorSpec, where: str) -> Array:
-    """Adds or takes away a leading dimension of 1 where a batching model meets one that isn't, as Triton does."""
+    """Returns the array with a leading dimension of 1 added or removed, if only one of two connected models batches.
+
+    Triton does the same. Raises ServingError (INVALID) if a model that doesn't batch would get several rows.
+    """
     rank = len(tensor.dims) + spec.batched
     if spec.batched and array.ndim == rank - 1:
         return array.reshape((1, *array.shape))

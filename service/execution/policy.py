@@ -1,4 +1,8 @@
-"""Which waiting requests form the next batch. Pure functions of the line, the config, the costs and the time."""
+"""Decides which waiting requests form the next batch.
+
+A line is the queue of the requests that may share a batch, see `service.execution.scheduler`. The functions here are
+pure: their result depends only on the line, the config, the costs and the time that the caller passes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,10 @@ from service.execution.spec import Batching
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The first `requests` of the line, `rows` rows, run now. With none, look again at `wake_ns`."""
+    """How many requests at the front of the line run now, and how many rows they have.
+
+    If `requests` is 0, none runs now, and the scheduler must look again at `wake_ns`.
+    """
 
     requests: int
     rows: int
@@ -21,7 +28,7 @@ class Choice:
 
 
 def choose(line: Iterable[Request], batching: Batching, max_rows: int, curve: CostCurve, now_ns: int) -> Choice:
-    """The next batch of a line that is not empty."""
+    """Chooses the next batch of a line. Raises ValueError if the line is empty."""
     sums: list[int] = []
     rows = 0
     full = False
@@ -34,7 +41,7 @@ def choose(line: Iterable[Request], batching: Batching, max_rows: int, curve: Co
         rows += request.rows
         sums.append(rows)
     if first is None:
-        raise ValueError("a batch was asked of an empty line")
+        raise ValueError("an empty line has no next batch")
     full = full or rows == max_rows
     if batching.adaptive:
         return _up_to(sums, curve.choose(rows, max_rows))
@@ -42,13 +49,17 @@ def choose(line: Iterable[Request], batching: Batching, max_rows: int, curve: Co
 
 
 def _up_to(sums: list[int], size: int) -> Choice:
-    """As many whole requests as fit into `size` rows, at least one."""
+    """Chooses as many requests as fit into `size` rows, at least one."""
     count = sum(1 for total in sums if total <= size) or 1
     return Choice(count, sums[count - 1], 0)
 
 
 def _configured(sums: list[int], batching: Batching, full: bool, oldest_ns: int, now_ns: int) -> Choice:
-    """Triton's rule: a preferred size at once, else all there is when nothing more fits or the delay has passed."""
+    """Chooses by Triton's rule.
+
+    A batch of a preferred size runs at once. Else all waiting requests run together as soon as no other request fits or
+    the delay has passed.
+    """
     preferred = [total for total in sums if total in batching.preferred]
     if preferred:
         size = max(preferred)

@@ -1,4 +1,4 @@
-"""A request on its way through: named arrays in, a callback, named arrays or an error out."""
+"""A request on its way through the gateway: named arrays in, named arrays or an error out, and a callback."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Array = np.ndarray[Any, Any]
 
 
 class Request:
-    """One inference. Created and completed on the event loop's thread.
+    """One inference. It is created and completed on the event loop's thread.
 
-    `inputs` maps names to arrays of the checked wire shapes (batch dimension first where the model batches).
+    `inputs` maps names to arrays whose shapes have been checked (batch dimension first if the model batches).
     `rows` is the batch size, 1 for a model that doesn't batch. Requests with equal `key` may share a batch.
     `done` is called once, with the request, after `result` or `error` is set. Times are perf_counter nanoseconds.
     """
@@ -44,29 +44,32 @@ class Request:
         self.outputs = outputs
         self.id = id
         self.timeout_us = timeout_us
-        self.weight = weight  # elements of ragged inputs: what the cost of a row depends on beside its key
+        self.weight = weight  # elements of ragged inputs: the cost of a run depends on them and on the key
         self.received_ns = perf_counter_ns()
         self.started_ns = 0
         self.deadline_ns = 0
         self.cancelled = False
-        self.context: Any = None  # the owner's, never read by execution
-        self.done: Callable[[Request], None] = _nobody
+        self.context: Any = None  # for the code that made the request; execution never reads it
+        self.done: Callable[[Request], None] = _no_callback
         self.result: dict[str, Array] | None = None
         self.error: ServingError | None = None
 
     def fail(self, error: ServingError) -> None:
-        """Sets the error and calls back."""
+        """Sets the error and calls `done`."""
         self.error = error
         self.done(self)
 
 
-def _nobody(request: Request) -> None:
+def _no_callback(request: Request) -> None:
     return None
 
 
 async def run(submit: Callable[[Request], None], request: Request) -> dict[str, Array]:
-    """Submits and waits. A cancelled waiter marks the request, so that it is dropped if it still queues."""
-    if request.done is not _nobody:
+    """Submits a request, waits for it and returns its result. Raises ServingError if it failed.
+
+    If the waiting task is cancelled, the request is marked as cancelled, and the scheduler drops it if it still waits.
+    """
+    if request.done is not _no_callback:
         raise RuntimeError("the request already has a callback")
     future: asyncio.Future[None] | None = None
 

@@ -1,4 +1,4 @@
-"""The queue of one model: who runs next, with whom, and on which thread."""
+"""The queue of one model: decides which requests run next, which of them share a batch, and on which thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger("opgate.scheduler")
 
 
 class Worker:
-    """One instance of a model: a thread that runs batches and wakes the loop once for each."""
+    """One instance of a model: a thread that runs batches. It wakes the event loop once for each batch."""
 
     def __init__(self, name: str, run: Callable[[Batch], None], finished: Callable[[Worker, Batch], None]) -> None:
         self._batches: queue.SimpleQueue[tuple[Batch, asyncio.AbstractEventLoop] | None] = queue.SimpleQueue()
@@ -34,11 +34,11 @@ class Worker:
         self._thread.start()
 
     def start(self, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
-        """Hands over a batch. `finished` is called on `loop` when it has run."""
+        """Hands over a batch. After its run, `finished` is called on `loop`."""
         self._batches.put((batch, loop))
 
     def stop(self) -> None:
-        """Ends the thread after what it has."""
+        """Ends the thread after the batches that it already has."""
         self._batches.put(None)
 
     def _work(self) -> None:
@@ -53,7 +53,10 @@ class Worker:
 
 
 class Scheduler:
-    """Takes requests for one model version and calls each back. Every method belongs to the event loop's thread."""
+    """Accepts requests for one model version and calls each back.
+
+    Every method runs on the event loop's thread, except `_execute`, which runs on the threads of the instances too.
+    """
 
     def __init__(
         self,
@@ -72,12 +75,12 @@ class Scheduler:
         self._max_queue = max_queue_size
         if batching is not None and batching.max_queue_size:
             self._max_queue = min(max_queue_size, batching.max_queue_size)
-        # Requests that may share a batch stand in one line, lines and their requests in order of arrival.
+        # Requests that may share a batch wait in one line, in order of arrival.
         self._lines: dict[Hashable, deque[Request]] = {}
         self._waiting = 0
         self._flush_due = False
         self._timer: asyncio.TimerHandle | None = None
-        self._ran_on_loop = False  # until then, nothing can start while every instance is busy
+        self._ran_on_loop = False  # as long as it is False, nothing can start while every instance is busy
         self._closed = False
         self._rest: asyncio.Event | None = None
         self._workers = [
@@ -86,7 +89,7 @@ class Scheduler:
         self._idle = list(self._workers)
 
     def submit(self, request: Request) -> None:
-        """Takes a checked request. Its callback may come before this returns, and always on this thread."""
+        """Accepts a checked request. `request.done` is called on this thread, maybe before this method returns."""
         if self._closed:
             self._fail(request, ServingError(Kind.UNAVAILABLE, f"model '{self.spec.name}' is being unloaded"))
             return
@@ -100,12 +103,12 @@ class Scheduler:
             return
         self._enqueue(request)
         if self.spec.batching is not None and not self._flush_due:
-            # Once per turn of the loop, so that all that the sockets held by then can share a batch.
+            # Batches are formed once per turn of the loop, so that all requests that arrive in one turn can share one.
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
 
     async def close(self) -> None:
-        """Refuses new requests, waits for those it has and ends the threads."""
+        """Refuses new requests, waits until the accepted ones are answered, and ends the threads."""
         self._closed = True
         if not self._at_rest():
             self._rest = asyncio.Event()
@@ -134,13 +137,13 @@ class Scheduler:
         self.statistics.pending = self._waiting
 
     def _flush(self) -> None:
-        """Starts all that can start now."""
+        """Starts every batch that can start now. Sets a timer if a line waits for more requests."""
         self._flush_due = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         wake_ns = 0
-        # The oldest line first; one that has more goes behind the others.
+        # The line with the oldest request comes first. After a batch, the line goes behind the others.
         order = deque(sorted(self._lines, key=lambda key: self._lines[key][0].received_ns))
         while order and (self._idle or self._ran_on_loop):
             key = order.popleft()
@@ -154,7 +157,7 @@ class Scheduler:
                 wake_ns = min(wake_ns or choice.wake_ns, choice.wake_ns)
                 continue
             batch = self._form(list(islice(line, choice.requests)), choice.rows)
-            started = self._start(batch, lambda key=key, n=choice.requests: self._take(key, n))  # type: ignore[misc]
+            started = self._start(batch, lambda key=key, n=choice.requests: self._dequeue(key, n))  # type: ignore[misc]
             if started and key in self._lines:
                 order.append(key)
         self.statistics.pending = self._waiting
@@ -163,7 +166,7 @@ class Scheduler:
             self._timer = asyncio.get_running_loop().call_later(delay, self._flush)
         self._rested()
 
-    def _take(self, key: Hashable, count: int) -> None:
+    def _dequeue(self, key: Hashable, count: int) -> None:
         line = self._lines[key]
         for _ in range(count):
             line.popleft()
@@ -178,7 +181,10 @@ class Scheduler:
         return choose(line, self.spec.batching, self.spec.max_batch_size, curve, perf_counter_ns())
 
     def _drop_dead(self, key: Hashable, line: deque[Request]) -> bool:
-        """Removes those that nobody waits for any more from the next batch's candidates. Returns whether any were."""
+        """Fails the cancelled and expired requests among the first of a line. Returns whether there were any.
+
+        Only the requests that the next batch could contain are looked at.
+        """
         now = perf_counter_ns()
         near = list(islice(line, max(1, self.spec.max_batch_size)))
         dead = [r for r in near if r.cancelled or 0 < r.deadline_ns < now]
@@ -202,20 +208,21 @@ class Scheduler:
     def _form(self, requests: list[Request], rows: int) -> Batch:
         key = requests[0].key
         weight = sum(request.weight for request in requests)
-        # Twice the ragged elements, another time: whether a run fits the loop is learnt by powers of two of them.
-        place = self._profile.curve((key, weight.bit_length()) if weight else key)
-        return Batch(requests, rows, place)
+        # The time of a run grows with the elements of ragged inputs. So there is a curve for each power of two of them,
+        # which decides whether the run may happen on the loop.
+        curve = self._profile.curve((key, weight.bit_length()) if weight else key)
+        return Batch(requests, rows, curve)
 
-    def _start(self, batch: Batch, taken: Callable[[], None] | None = None) -> bool:
-        """Runs a batch on the loop where that is cheap, else hands it to an idle instance. False if none is.
+    def _start(self, batch: Batch, before_run: Callable[[], None] | None = None) -> bool:
+        """Runs a batch on the event loop if that is cheap, else hands it to an idle instance.
 
-        `taken` is called before anything runs.
+        Returns False if no instance is idle. Calls `before_run` if the batch can run, before it runs.
         """
-        batch.on_loop = batch.place.cheap(batch.rows)
+        batch.on_loop = batch.curve.cheap(batch.rows)
         if not batch.on_loop and not self._idle:
             return False
-        if taken is not None:
-            taken()
+        if before_run is not None:
+            before_run()
         if batch.on_loop:
             self._ran_on_loop = True
             self._execute(batch)
@@ -228,7 +235,7 @@ class Scheduler:
         execute(self._session, self.spec, batch)
 
     def _finished(self, worker: Worker, batch: Batch) -> None:
-        # The instance goes on with what waits before the answers of the last batch are written.
+        # The instance starts the next batch before the answers of this one are written.
         self._idle.append(worker)
         if self._lines:
             self._flush()
@@ -243,8 +250,8 @@ class Scheduler:
         now = perf_counter_ns()
         requests = batch.requests
         if batch.executions == 1 and not any(request.error for request in requests):
-            shape = self._profile.curve(requests[0].key)
-            for curve in (shape,) if shape is batch.place else (shape, batch.place):
+            of_shape = self._profile.curve(requests[0].key)
+            for curve in (of_shape,) if of_shape is batch.curve else (of_shape, batch.curve):
                 curve.record(batch.rows, batch.wall_ns, batch.cpu_ns, batch.on_loop)
         statistics = self.statistics
         statistics.executed(
@@ -266,7 +273,7 @@ class Scheduler:
             try:
                 request.done(request)
             except Exception:
-                # One client's broken answer must not take the others' with it.
+                # If one answer can't be written, the other clients must still get theirs.
                 logger.exception("writing the answer of a request for model '%s' failed", self.spec.name)
 
     def _fail(self, request: Request, error: ServingError) -> None:

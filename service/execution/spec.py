@@ -1,4 +1,4 @@
-"""What execution knows about a model: its config, distilled into values that the request path can read quickly."""
+"""The facts about a model that execution needs. They come from its config, as values that are quick to read."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from service.execution.datatypes import DataType
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """An input or output as a client sees it: `dims` without the batch dimension, -1 where any size fits."""
+    """An input or output as a client sees it. `dims` lacks the batch dimension; -1 stands for any size."""
 
     name: str
     datatype: DataType
     dims: tuple[int, ...]
-    reshape: tuple[int, ...] | None = None  # the dims that the model itself has, where they differ
+    reshape: tuple[int, ...] | None = None  # the dims in the model file, if they differ from `dims`
     optional: bool = False
     ragged: bool = False
     labels: tuple[str, ...] = ()
@@ -23,7 +23,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class BatchInputSpec:
-    """An input that the batcher makes from the sizes of a ragged one."""
+    """An input of the model that the batcher computes from the sizes of the ragged input `source`."""
 
     kind: str
     name: str
@@ -33,19 +33,20 @@ class BatchInputSpec:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """A `dynamic_batching` block. `adaptive` is the block left empty: batch where measurement says that it pays."""
+    """A `dynamic_batching` block. `adaptive` is True if it sets no preferred size and no delay: then the measured costs
+    decide on batches."""
 
     adaptive: bool = True
     preferred: tuple[int, ...] = ()
     max_delay_ns: int = 0
-    max_queue_size: int = 0  # 0: the gateway's own limit
+    max_queue_size: int = 0  # 0: only the limit of the gateway applies
     default_timeout_us: int = 0
     timeout_override: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class RowStatus:
-    """The output whose nonzero rows are errors of those rows, and the text for each code."""
+    """The output with a status for each row: a nonzero one is an error of the row, whose text is in `messages`."""
 
     output: str
     messages: Mapping[int, str] = field(default_factory=dict)
@@ -68,9 +69,9 @@ class ModelSpec:
 
     @property
     def batched(self) -> bool:
-        """Whether shapes on the wire start with a batch dimension."""
+        """Whether the shapes that clients send and get start with a batch dimension."""
         return self.max_batch_size > 0
 
     def wire_shape(self, tensor: TensorSpec) -> list[int]:
-        """The shape in metadata: -1 first where the model batches."""
+        """Returns the shape of a tensor in metadata: `dims`, after a -1 if the model batches."""
         return [-1, *tensor.dims] if self.batched else list(tensor.dims)

@@ -1,1 +1,1 @@
-"""Tensors to and from bytes: JSON, the binary extension, gRPC raw contents, compressed bodies."""
+"""Converts tensors to and from bytes: JSON, Triton's binary extension, gRPC raw contents, compressed bodies."""

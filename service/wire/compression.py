@@ -1,4 +1,4 @@
-"""Compressed bodies, bounded: a small body must not become a large one in memory."""
+"""Compresses and decompresses bodies. A limit on the output keeps a small body from filling the memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ ENCODINGS = ("gzip", "deflate")
 
 
 def decompress(body: bytes, encoding: str, limit: int) -> bytes:
-    """A gzip or deflate body. Raises ServingError: TOO_LARGE over `limit` bytes, INVALID where it is broken."""
+    """Returns a gzip or deflate body decompressed.
+
+    Raises ServingError: MEDIA_TYPE for another encoding, TOO_LARGE over `limit` bytes, INVALID if the body is broken.
+    """
     if encoding not in ENCODINGS:
         raise ServingError(
             Kind.MEDIA_TYPE, f"Content-Encoding: expected one of {', '.join(ENCODINGS)}, got '{encoding[:40]}'"
@@ -32,16 +35,16 @@ def decompress(body: bytes, encoding: str, limit: int) -> bytes:
 
 
 def compress(parts: Iterable[bytes | memoryview], encoding: str) -> bytes:
-    """The parts as one compressed body, at a fast level."""
+    """Returns the parts as one compressed body. Uses level 1, the fastest."""
     data = b"".join(parts)
     return gzip.compress(data, 1, mtime=0) if encoding == "gzip" else zlib.compress(data, 1)
 
 
 def wanted_encoding(accept: str) -> str:
-    """The encoding to answer with, "" for none.
+    """Returns the encoding that an Accept-Encoding header asks for, "" for none.
 
-    Only a single named encoding is taken as a wish: HTTP libraries send a list by default, and compressing tensors
-    costs more time than it saves on most networks.
+    The answer is compressed only if the header names a single encoding. HTTP libraries send a list by default, and
+    compressing tensors costs more time than it saves on most networks.
     """
     name = accept.strip().lower()
     return name if name in ENCODINGS else ""

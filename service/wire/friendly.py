@@ -1,4 +1,4 @@
-"""The friendly door's bodies: a picture or named values in, one row; labelled JSON out."""
+"""The bodies of `/predict`: turns a picture or named values into a request of one row, a result into labelled JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _MAGIC = ((b"\xff\xd8\xff", "image/jpeg"), (b"\x89PNG\r\n\x1a\n", "image/png"))
 
 
 def picture_input(spec: ModelSpec) -> TensorSpec | None:
-    """The input that takes an encoded picture: the only required one, UINT8, of one variable size."""
+    """Returns the input that takes an encoded picture, or None if the model has no such input.
+
+    It is the model's only required input. It is UINT8, and its dims are one variable size and otherwise 1.
+    """
     required = [tensor for tensor in spec.inputs.values() if not tensor.optional]
     if len(required) != 1 or required[0].datatype.name != "UINT8":
         return None
@@ -30,7 +33,10 @@ def _flat(tensor: TensorSpec) -> bool:
 
 
 def picture_request(spec: ModelSpec, data: bytes, limits: Limits) -> Request:
-    """A request with a whole body as its only input. Raises ServingError (MEDIA_TYPE) where the model takes none."""
+    """Returns a request whose only input is the picture `data`.
+
+    Raises ServingError (MEDIA_TYPE) if the model takes no picture.
+    """
     tensor = picture_input(spec)
     if tensor is None:
         inputs = ", ".join(f"'{t.name}' {t.datatype.name} {list(t.dims)}" for t in spec.inputs.values())
@@ -39,7 +45,7 @@ def picture_request(spec: ModelSpec, data: bytes, limits: Limits) -> Request:
 
 
 def values_request(spec: ModelSpec, values: Mapping[str, Any], limits: Limits) -> Request:
-    """A request of one row. Each value is bytes, or JSON of the input's shape without a batch dimension."""
+    """Returns a request of one row. Each value is bytes, or JSON with the input's shape without the batch dimension."""
     arrays: dict[str, Array] = {}
     for name, value in values.items():
         tensor = spec.inputs.get(name)
@@ -83,18 +89,21 @@ def _from_value(tensor: TensorSpec, value: Any, limits: Limits) -> Array:
 
 
 def labelled(spec: ModelSpec, presentation: Presentation, result: Mapping[str, Array]) -> dict[str, Any]:
-    """A one-row result as JSON values (for orjson with NumPy): records where the config says how, else all outputs."""
+    """Returns a result of one row as JSON values for orjson, which must be told to serialize NumPy arrays.
+
+    The answer holds a list of records if the config has `predict_fields`, otherwise all outputs by name.
+    """
     rows = {name: array[0] if spec.batched else array for name, array in result.items()}
-    made: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
+    answer: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
     if presentation.fields:
         count = int(rows[presentation.count].reshape(-1)[0])
-        made["predictions"] = [
+        answer["predictions"] = [
             {field: _item(spec.outputs[output], rows[output], i) for field, output in presentation.fields}
             for i in range(min(count, *(len(rows[output]) for _, output in presentation.fields)))
         ]
     else:
-        made["outputs"] = {name: _values(spec.outputs[name], row) for name, row in rows.items()}
-    return made
+        answer["outputs"] = {name: _values(spec.outputs[name], row) for name, row in rows.items()}
+    return answer
 
 
 def _values(tensor: TensorSpec, array: Array) -> Any:
@@ -118,7 +127,10 @@ def _label(tensor: TensorSpec, value: int) -> str | int:
 
 
 def picture_bytes(spec: ModelSpec, result: Mapping[str, Array]) -> tuple[bytes, str]:
-    """The bytes of a picture model's answer and their media type. Raises ServingError (INTERNAL)."""
+    """Returns the picture that a model made, and its media type.
+
+    Raises ServingError (INTERNAL) if the model has not made exactly one UINT8 output with a JPEG or PNG in it.
+    """
     arrays = list(result.values())
     if len(arrays) != 1 or arrays[0].dtype != np.uint8:
         raise ServingError(Kind.INTERNAL, f"model '{spec.name}' is no picture model: it needs one UINT8 output")

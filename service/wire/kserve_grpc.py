@@ -1,4 +1,4 @@
-"""ModelInferRequest to a Request, a Request's result to a ModelInferResponse."""
+"""Reads a ModelInferRequest into a Request, and writes the result of a Request as a ModelInferResponse."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _CONTENTS = {
 
 
 def decode(message: Any, spec: ModelSpec, limits: Limits) -> Request:
-    """Checks a ModelInferRequest. Arrays are views on the raw contents. Raises ServingError."""
+    """Checks a ModelInferRequest and returns it as a Request. Raises ServingError.
+
+    The arrays of inputs that come as raw contents are views on these contents.
+    """
     heads = []
     for item in message.inputs:
         heads.append(Head(item.name, check_datatype(item.datatype, item.name), tuple(item.shape)))
@@ -101,7 +104,7 @@ def _from_contents(contents: Any, datatype: DataType, head: Head) -> Array:
 
 
 def encode(request: Request, spec: ModelSpec) -> Any:
-    """The ModelInferResponse of a finished request."""
+    """Returns the ModelInferResponse of a finished request."""
     result = request.result or {}
     response = service_pb2.ModelInferResponse(model_name=spec.name, model_version=spec.version, id=request.id)
     raw = response.raw_output_contents

@@ -1,4 +1,7 @@
-"""The KServe v2 JSON body with Triton's binary extension: an HTTP body to a Request, a Request's result to a body."""
+"""Reads and writes the KServe v2 JSON body with Triton's binary extension.
+
+`Decoder` turns an HTTP body into a Request. `encode` turns the result of a Request into an HTTP body.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,15 @@ from service.execution.spec import ModelSpec
 from service.wire.kserve_rules import check_datatype, check_output_parameters, refuse_shared_memory, request_timeout
 from service.wire.tensors import Bytes, from_json, from_raw, json_ready, to_raw, view
 
-# Request heads with binary tensors only and no id repeat byte for byte: their checks are kept.
+# The head of a body is its JSON. Clients that send all inputs as binary data and no id repeat it byte for byte, so the
+# decoder keeps the plans of such heads: at most MAX_PLANS, of heads of at most MAX_PLAN_BYTES.
 MAX_PLANS = 512
 MAX_PLAN_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class BinaryInput:
-    """Where an input lies in the bytes after the JSON."""
+    """An input whose data follows the JSON. `offset` and `size` are in bytes, `offset` from the end of the JSON."""
 
     name: str
     datatype: DataType
@@ -35,29 +39,29 @@ class BinaryInput:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A checked request head: all of the request but its data."""
+    """A checked head: everything about a request except its data."""
 
     id: str
     rows: int
     key: Hashable
     weight: int
     outputs: tuple[str, ...]
-    binary: tuple[bool, ...]  # for each output, whether its data follows the JSON
+    binary: tuple[bool, ...]  # for each output: whether its data follows the JSON of the answer
     inputs: tuple[BinaryInput, ...]
-    size: int  # bytes after the JSON
+    size: int  # bytes of input data after the JSON
     timeout_us: int
 
 
 @dataclass(slots=True)
 class Answer:
-    """What the encoder needs beside the result."""
+    """How to write the answer: the model, and for each output whether its data follows the JSON."""
 
     model: ModelSpec
     binary: tuple[bool, ...]
 
 
 class Decoder:
-    """Reads the infer requests of one model version."""
+    """Reads infer requests for one model version."""
 
     def __init__(self, spec: ModelSpec, limits: Limits) -> None:
         self._spec = spec
@@ -65,9 +69,10 @@ class Decoder:
         self._plans: dict[bytes, Plan] = {}
 
     def decode(self, body: Bytes, header_length: int | None) -> Request:
-        """Parses and checks a body. `header_length` is Inference-Header-Content-Length, None without one.
+        """Parses and checks a body. `header_length` is Inference-Header-Content-Length, None if the client sent none.
 
-        The request's arrays are views on the body. `request.context` is the Answer for `encode`. Raises ServingError.
+        The arrays of binary inputs are views on the body. `request.context` is the Answer that `encode` needs.
+        Raises ServingError.
         """
         total = len(body)
         if header_length is None:
@@ -105,7 +110,8 @@ class Decoder:
         return request
 
     def _decode_raw(self, body: Bytes, total: int) -> Request:
-        """Triton's raw request: the body is the data of the model's only input, whose shape its size must tell."""
+        """Reads Triton's raw request. The body is the data of the model's only input, one row of it if the model
+        batches. A variable size follows from the number of bytes."""
         spec = self._spec
         if len(spec.inputs) != 1:
             raise invalid(f"a raw binary request needs a model with one input, '{spec.name}' has {len(spec.inputs)}")
@@ -146,23 +152,23 @@ class Decoder:
         heads: list[Head] = []
         pending: list[tuple[Head, dict[str, Any]]] = []
         for item in _items(message, "inputs", self._limits):
-            made = _head(item)
-            heads.append(made)
-            pending.append((made, item))
+            tensor = _head(item)
+            heads.append(tensor)
+            pending.append((tensor, item))
         fit = check_inputs(self._spec, heads, self._limits)
         inputs: list[BinaryInput] = []
         offset = 0
-        for made, item in pending:
-            datatype = DATATYPES[made.datatype]
-            size = _binary_size(item, made.name)
+        for tensor, item in pending:
+            datatype = DATATYPES[tensor.datatype]
+            size = _binary_size(item, tensor.name)
             if size is None:
                 if "data" not in item:
-                    raise invalid(f"input '{made.name}' has neither data nor binary_data_size")
-                arrays[made.name] = from_json(item["data"], datatype, made.shape, made.name, self._limits)
+                    raise invalid(f"input '{tensor.name}' has neither data nor binary_data_size")
+                arrays[tensor.name] = from_json(item["data"], datatype, tensor.shape, tensor.name, self._limits)
             else:
                 if "data" in item:
-                    raise invalid(f"input '{made.name}' has both data and binary_data_size")
-                inputs.append(BinaryInput(made.name, datatype, made.shape, offset, size))
+                    raise invalid(f"input '{tensor.name}' has both data and binary_data_size")
+                inputs.append(BinaryInput(tensor.name, datatype, tensor.shape, offset, size))
                 offset += size
         parameters = _parameters(message, "the request")
         outputs, binary = self._outputs(message, parameters)
@@ -181,7 +187,7 @@ class Decoder:
     def _outputs(
         self, message: Mapping[str, Any], parameters: Mapping[str, Any]
     ) -> tuple[tuple[str, ...], tuple[bool, ...]]:
-        every = _flag(parameters, "binary_data_output", False, "the request")
+        default = _flag(parameters, "binary_data_output", False, "the request")
         wanted = _items(message, "outputs", self._limits) if message.get("outputs") is not None else []
         names: list[str] = []
         binary: list[bool] = []
@@ -189,16 +195,16 @@ class Decoder:
             name = item.get("name")
             if not isinstance(name, str):
                 raise invalid("an entry of outputs lacks its name")
-            own = _parameters(item, f"output '{name}'")
-            check_output_parameters(own, name)
+            output_parameters = _parameters(item, f"output '{name}'")
+            check_output_parameters(output_parameters, name)
             names.append(name)
-            binary.append(_flag(own, "binary_data", every, f"output '{name}'"))
+            binary.append(_flag(output_parameters, "binary_data", default, f"output '{name}'"))
         outputs = check_outputs(self._spec, names, self._limits)
-        return outputs, tuple(binary) if binary else (every,) * len(outputs)
+        return outputs, tuple(binary) if binary else (default,) * len(outputs)
 
 
 def parse_object(data: bytes | memoryview) -> dict[str, Any]:
-    """A JSON object. Raises ServingError (INVALID)."""
+    """Returns a JSON object as a dict. Raises ServingError (INVALID) if the data is anything else."""
     try:
         message = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -260,7 +266,8 @@ def _flag(parameters: Mapping[str, Any], key: str, default: bool, where: str) ->
 
 
 def encode(request: Request) -> tuple[int | None, list[bytes | memoryview]]:
-    """The body of a finished request: its parts, and the length of the JSON where binary data follows it."""
+    """Returns the body of a finished request: the length of its JSON if an output is binary, else None, and the parts
+    of the body."""
     answer: Answer = request.context
     spec = answer.model
     result = request.result or {}
@@ -286,5 +293,5 @@ def encode(request: Request) -> tuple[int | None, list[bytes | memoryview]]:
 
 
 def size_of(parts: Sequence[bytes | memoryview]) -> int:
-    """Bytes of a body in parts; views are of bytes."""
+    """Returns the number of bytes in a body's parts. A memoryview among the parts must be a view of bytes."""
     return sum(len(part) for part in parts)

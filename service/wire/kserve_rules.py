@@ -1,4 +1,4 @@
-"""What the KServe protocol's JSON and its protobuf message say alike: datatypes, parameters, and which are refused."""
+"""Rules that hold for KServe requests in JSON and in protobuf: known datatypes, known and refused parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
 
 
 def check_datatype(datatype: Any, input_name: str) -> str:
-    """The datatype of an input. Raises ServingError (INVALID) where the protocol has none of that name."""
+    """Returns the datatype of an input. Raises ServingError (INVALID) if the protocol has no datatype of that name."""
     if not isinstance(datatype, str) or datatype not in DATATYPES:
         got = str(datatype)[:40]
         raise invalid(f"input '{input_name}': datatype: expected one of {', '.join(DATATYPES)}, got {got!r}")
@@ -21,21 +21,23 @@ def check_datatype(datatype: Any, input_name: str) -> str:
 
 
 def refuse_shared_memory(parameters: Mapping[str, Any], where: str) -> None:
-    """Raises ServingError (UNSUPPORTED) where a tensor's parameters say that it lies in shared memory."""
+    """Raises ServingError (UNSUPPORTED) if the parameters of a tensor say that its data lies in shared memory."""
     if any(key in parameters for key in SHARED_MEMORY):
         raise ServingError(Kind.UNSUPPORTED, f"{where}: shared memory is not supported, send the data itself")
 
 
 def check_output_parameters(parameters: Mapping[str, Any], name: str) -> None:
-    """Raises ServingError (UNSUPPORTED) where an output is asked for as classes or in shared memory."""
+    """Raises ServingError (UNSUPPORTED) if the client wants an output as classes or in shared memory."""
     if parameters.get("classification"):
         raise ServingError(Kind.UNSUPPORTED, f"output '{name}': classification is not supported")
     refuse_shared_memory(parameters, f"output '{name}'")
 
 
 def request_timeout(parameters: Mapping[str, Any]) -> int:
-    """The request's `timeout` in microseconds, 0 for none. Raises ServingError: INVALID where it is no such number,
-    UNSUPPORTED for the parameters of a sequence."""
+    """Returns the `timeout` parameter of a request in microseconds, 0 if the client set none.
+
+    Raises ServingError: INVALID if the value is no number of microseconds, UNSUPPORTED for parameters of a sequence.
+    """
     for key in SEQUENCE:
         if parameters.get(key):
             raise ServingError(Kind.UNSUPPORTED, f"parameter {key}: sequences are not supported")

@@ -1,4 +1,4 @@
-"""Protobuf messages as plain JSON values, 64-bit integers as numbers, as Triton writes them."""
+"""Converts protobuf messages to plain JSON values. Writes 64-bit integers as numbers, as Triton does."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ _WIDE = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
 
 
 def to_plain(message: Any, with_defaults: bool = False) -> dict[str, Any]:
-    """Field names as in the .proto. Protobuf's own JSON writes 64-bit integers as strings."""
-    made = json_format.MessageToDict(
+    """Returns a message as JSON values, with the field names of the .proto file and 64-bit integers as numbers.
+
+    Protobuf's own JSON writes such integers as strings. `with_defaults` includes fields that are not set.
+    """
+    values = json_format.MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=with_defaults
     )
-    return _numbers(made, message.DESCRIPTOR)
+    return _numbers(values, message.DESCRIPTOR)
 
 
 def _numbers(values: dict[str, Any], descriptor: Descriptor) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tensors to and from raw bytes (little-endian, row-major) and to and from JSON values."""
+"""Converts tensors to and from raw bytes (little-endian, row-major) and to and from JSON values."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from service.execution.checks import Limits
 from service.execution.datatypes import DataType
 from service.execution.request import Array
 
-# What holds a body: bytes as they came, or the aligned buffer that a large body was read into.
+# The types that can hold a body: bytes as they came, or the aligned buffer that a large body was read into.
 Bytes = bytes | bytearray | memoryview | np.ndarray[Any, Any]
 
 
 def view(body: Bytes) -> memoryview:
-    """A body's bytes without a copy."""
+    """Returns the bytes of a body as a memoryview, without a copy."""
     return memoryview(body)  # type: ignore[arg-type]  # NumPy's stubs hide that arrays are buffers
 
 
@@ -30,9 +30,10 @@ _LENGTH = struct.Struct("<I")
 def from_raw(
     data: Bytes, offset: int, size: int, datatype: DataType, shape: tuple[int, ...], name: str, limits: Limits
 ) -> Array:
-    """A view of `size` bytes at `offset` as an array; a copy only where the bytes are misaligned or BYTES.
+    """Returns `size` bytes at `offset` as an array: a view, or a copy if they are misaligned or the type is BYTES.
 
-    Raises ServingError (INVALID) where the size doesn't fit the shape or a value isn't one of the type.
+    Raises ServingError: INVALID if the size doesn't fit the shape or the type doesn't have such a value, TOO_LARGE if a
+    string is over the limit.
     """
     count = math.prod(shape)
     if datatype.name == "BYTES":
@@ -51,14 +52,15 @@ def from_raw(
 
 
 def check_bool(array: Array, name: str) -> None:
-    """Raises ServingError where a byte of a BOOL tensor is neither 0 nor 1."""
+    """Raises ServingError (INVALID) if a byte of a BOOL tensor is neither 0 nor 1."""
     bits = array.view(np.uint8)
     if bits.size and bits.max() > 1:
         raise invalid(f"input '{name}': expected BOOL bytes 0 or 1, got {int(bits.max())}")
 
 
 def _strings(data: memoryview, count: int, name: str, limits: Limits) -> Array:
-    """BYTES elements, each after its length in 4 little-endian bytes, as str: the engine's strings are UTF-8 text."""
+    """Returns BYTES elements as str, because ONNX Runtime's strings are UTF-8 text. On the wire, each element is its
+    length in 4 little-endian bytes and then its bytes."""
     at, end = 0, len(data)
     if count * _LENGTH.size > end:
         raise invalid(f"input '{name}': expected {count} BYTES elements, {end} bytes can't hold their lengths")
@@ -83,7 +85,7 @@ def _strings(data: memoryview, count: int, name: str, limits: Limits) -> Array:
 
 
 def to_text(data: bytes, name: str, index: int) -> str:
-    """UTF-8 decoded. Raises ServingError (INVALID)."""
+    """Returns UTF-8 bytes as text. Raises ServingError (INVALID) that names the input and the element's index."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -94,7 +96,7 @@ def to_text(data: bytes, name: str, index: int) -> str:
 
 
 def to_raw(array: Array, datatype: DataType) -> bytes | memoryview:
-    """An output's bytes: a view of the array's own memory where it is contiguous."""
+    """Returns the bytes of an output. For a large contiguous array they are a view of its memory, otherwise a copy."""
     if datatype.name == "BYTES":
         parts: list[bytes] = []
         for element in array.reshape(-1).tolist():
@@ -109,7 +111,10 @@ def to_raw(array: Array, datatype: DataType) -> bytes | memoryview:
 
 
 def json_depth(data: Any, limit: int, name: str) -> int:
-    """How deep lists are nested, along the first elements; the array's own rules find uneven ones."""
+    """Returns how deep the lists are nested, by looking at the first element of each.
+
+    Whether the other elements are nested alike is checked later. Raises ServingError (INVALID) beyond `limit`.
+    """
     depth = 0
     while isinstance(data, list):
         depth += 1
@@ -126,9 +131,10 @@ _JSON_TYPES: dict[str, set[type]] = {"b": {bool}, "u": {int}, "i": {int}, "f": {
 
 
 def from_json(data: Any, datatype: DataType, shape: tuple[int, ...] | None, name: str, limits: Limits) -> Array:
-    """JSON numbers, booleans or strings, nested or flat, as an array of `shape` (None: as nested).
+    """Returns JSON numbers, booleans or strings as an array.
 
-    Raises ServingError (INVALID) that says which value or structure doesn't fit the type.
+    The values are nested or flat. `shape` is the shape of the array; None takes the shape of the nested lists.
+    Raises ServingError: INVALID, which says what value or structure doesn't fit, or TOO_LARGE for a long string.
     """
     depth = json_depth(data, limits.max_json_depth, name)
     if datatype.name == "BYTES":
@@ -144,12 +150,16 @@ def from_json(data: Any, datatype: DataType, shape: tuple[int, ...] | None, name
     return array.reshape(shape)
 
 
-def _uneven(name: str, what: str) -> ServingError:
-    return invalid(f"input '{name}': expected evenly nested lists of {what}, got uneven ones")
+def _uneven(name: str, elements: str) -> ServingError:
+    return invalid(f"input '{name}': expected evenly nested lists of {elements}, got uneven ones")
 
 
 def _check_types(data: Any, depth: int, kind: str, datatype: DataType, name: str) -> None:
-    """Before NumPy sees the values: it would make all of them strings as long as the longest, and booleans numbers."""
+    """Raises ServingError (INVALID) if a value has a JSON type that the datatype doesn't take.
+
+    This must happen before NumPy sees the values. Among mixed values NumPy would turn each number into a string as long
+    as the longest string, and each boolean into a number.
+    """
     values: Iterable[Any] = [data]
     try:
         for _ in range(depth):
@@ -194,7 +204,10 @@ def _json_numbers(data: Any, depth: int, datatype: DataType, name: str) -> Array
 
 
 def _first_other(data: Any, kind: str) -> str:
-    """The first value that is none of the kind; an array would show it as the one type that it made of all."""
+    """Describes the first value that is not of the kind.
+
+    It searches the JSON values, because NumPy has converted all elements of the array to one type.
+    """
     kinds: tuple[type, ...] = (bool,) if kind == "b" else (int, float) if kind == "f" else (int,)
     waiting = [data]
     while waiting:
@@ -212,7 +225,7 @@ def _described(value: Any) -> str:
 
 
 def _exact_uint64(data: Any, raw: Array, name: str) -> Array:
-    """Integers on both sides of 2**63, of which NumPy makes floats."""
+    """Returns integers of which some are at least 2**63 and others less, because NumPy reads such a mix as floats."""
     exact = np.array(data, dtype=np.object_).reshape(-1)
     low, high = min(exact), max(exact)
     if low < 0 or high >= 1 << 64:
@@ -253,22 +266,24 @@ def _json_strings(data: Any, name: str, limits: Limits) -> Array:
 
 
 def to_bf16(values: Array) -> Array:
-    """float32 to bfloat16 bits, rounded to nearest even; NaN stays NaN."""
+    """Converts float32 to the bits of bfloat16, rounded to nearest even. NaN stays NaN."""
     bits = values.view(np.uint32)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
 
 
 def from_bf16(bits: Array) -> Array:
-    """bfloat16 bits to float32."""
+    """Converts the bits of bfloat16 to float32."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def json_ready(array: Array, datatype: DataType) -> Array | list[Any]:
-    """An output as orjson can write it: a contiguous numeric array or a list of strings, shaped as it is."""
+    """Returns an output in a form that orjson can write: a contiguous numeric array, or strings in nested lists."""
     if datatype.name == "BYTES":
-        made: list[Any] = [e if isinstance(e, str) else bytes(e).decode("utf-8", "replace") for e in array.reshape(-1)]
-        return _nest(made, array.shape) if array.ndim > 1 else made
+        strings: list[Any] = [
+            e if isinstance(e, str) else bytes(e).decode("utf-8", "replace") for e in array.reshape(-1)
+        ]
+        return _nest(strings, array.shape) if array.ndim > 1 else strings
     if datatype.name == "BF16":
         array = from_bf16(array)
     return np.ascontiguousarray(array)

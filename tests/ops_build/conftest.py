@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ops_build.adapters.tensorrt.toolchain import find_headers
 from ops_build.building.build import Build, build
-from ops_build.building.options import DEFAULT_OUTPUT, out_of_tree
+from ops_build.building.options import DEFAULT_OUTPUT, PROJECT, out_of_tree
+from ops_build.building.toolchain import LeftOut
 from ops_build.table import Op, read_table
 from tests.conftest import silent
 
@@ -27,6 +29,15 @@ def fixture_library(request: pytest.FixtureRequest) -> Path:
     if said := os.environ.get("OPGATE_TEST_FIXTURE_LIBRARY"):
         return Path(said)
     return request.getfixturevalue("fixture_built").libraries["onnxruntime"]
+
+
+@pytest.fixture(scope="session")
+def tensorrt_headers() -> Path:
+    """The folder of TensorRT's headers. Skips the test where there are none."""
+    try:
+        return find_headers(PROJECT / "build" / "toolchain")[0]
+    except LeftOut as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="session")

@@ -1,3 +1,5 @@
+"""The engine-free core and the algebra of TensorRT's expressions: GoogleTest under the sanitizers."""
+
 from __future__ import annotations
 
 import shutil
@@ -6,16 +8,27 @@ from pathlib import Path
 
 from ops_build.building.options import PROJECT
 
+HERE = Path(__file__).parent
 
-def test_the_core_under_the_sanitizers() -> None:
-    """Builds and runs tests/ops_build/core, GoogleTest under the address and undefined-behaviour sanitizers."""
+
+def run_tests(program: str, *definitions: str) -> None:
+    """Builds a program of tests/ops_build/core and runs it."""
     work = PROJECT / "build" / "core_tests"
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     for command in (
-        ["cmake", "-S", str(Path(__file__).parent / "core"), "-B", str(work), *generator],
-        ["cmake", "--build", str(work), "--parallel", "2"],
-        [str(work / "core_tests"), "--gtest_brief=1"],
+        ["cmake", "-S", str(HERE / "core"), "-B", str(work), *generator, *definitions],
+        ["cmake", "--build", str(work), "--parallel", "2", "--target", program],
+        [str(work / program), "--gtest_brief=1"],
     ):
         finished = subprocess.run(command, capture_output=True, text=True, timeout=600)
         assert finished.returncode == 0, finished.stdout + finished.stderr
     assert "PASSED" in finished.stdout
+
+
+def test_the_core() -> None:
+    run_tests("core_tests")
+
+
+def test_the_walk_over_tensorrts_expressions(tensorrt_headers: Path) -> None:
+    cuda_headers = HERE / "cuda_emulation" / "include"
+    run_tests("expressions_tests", f"-DTENSORRT_INCLUDE={tensorrt_headers}", f"-DCUDA_INCLUDE={cuda_headers}")

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ops_build.adapters.tensorrt.toolchain import find
 from ops_build.building.build import Build, build
 from ops_build.building.options import PROJECT, SOURCE, BuildOptions, out_of_tree
 from ops_build.building.toolchain import Cuda, find_cuda
@@ -42,11 +41,10 @@ FLAGS = [
 
 
 @pytest.fixture(scope="module")
-def host(built: Build) -> Path:
+def host(built: Build, tensorrt_headers: Path) -> Path:
     if reason := built.left_out.get("tensorrt"):
         pytest.skip(f"tensorrt was left out: {reason}")
     cuda: Cuda = find_cuda("auto")
-    headers = find(PROJECT / "build" / "toolchain", cuda, silent).definitions["OPGATE_TENSORRT_INCLUDE"]
     program = PROJECT / "build" / "tensorrt_host"
     source = Path(__file__).parent / "tensorrt_host" / "host.cpp"
     toolkit = cuda.nvcc.resolve().parent.parent / "include"
@@ -57,7 +55,7 @@ def host(built: Build) -> Path:
         *FLAGS,
         f"-I{SOURCE}",
         "-isystem",
-        headers,
+        str(tensorrt_headers),
         "-isystem",
         str(toolkit),
         str(source),

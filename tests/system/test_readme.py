@@ -100,8 +100,8 @@ def test_the_table_and_the_matrix(library: Path) -> None:
 
 def test_an_op_of_ones_own(tmp_path: Path) -> None:
     (source,) = blocks("cpp")
-    cuda_sources = re.findall(r"```cpp\n(// clamp_add/.*?)```", SIGNATURES, re.DOTALL)
-    assert len(cuda_sources) == 2
+    formula = re.findall(r"```cpp\n(// clamp_add/.*?)```", SIGNATURES, re.DOTALL)
+    assert len(formula) == 3
     file = tmp_path / source.splitlines()[0].removeprefix("// ")
     file.parent.mkdir(parents=True)
     file.write_text(source)
@@ -111,9 +111,8 @@ def test_an_op_of_ones_own(tmp_path: Path) -> None:
 
     on_both = tmp_path / "on_both" / "clamp_add"
     on_both.mkdir(parents=True)
-    for block in cuda_sources:
+    for block in formula:
         (on_both / block.splitlines()[0].removeprefix("// clamp_add/")).write_text(block)
-    (on_both / file.name).write_text(re.sub(r"OPGATE_OP\(.*?\n", '#include "clamp_add.h"\n', source))
     said = run(f".venv/bin/opgate build {on_both.parent}")
     if "left out cuda" not in said:
         assert "cpu cuda" in run(f".venv/bin/opgate ops --folder {on_both.parent}")

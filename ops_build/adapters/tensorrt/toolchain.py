@@ -1,4 +1,4 @@
-"""Finding TensorRT's headers, which no package carries. Any 10.x or later with IPluginV3 serves."""
+"""Finding TensorRT's headers, which no package carries. Any version from 10.0 on has the plugin interface (IPluginV3)."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from pathlib import Path
 from ops_build.building.toolchain import Cuda, LeftOut, Library, Log, Toolchain
 
 HEADER = "NvInferRuntime.h"
-#: What an older one lacks.
+#: What the header of an older TensorRT lacks.
 NEEDED = "class IPluginV3OneRuntime"
 REPOSITORY = "https://github.com/NVIDIA/TensorRT"
 
 
 def find(cache: Path, cuda: Cuda | None, log: Log) -> Toolchain:
-    """What the build needs: the headers, where OPGATE_TENSORRT_INCLUDE says, where systems and NVIDIA's containers put
-    them, or in a clone of NVIDIA/TensorRT. Raises LeftOut."""
+    """What the build needs. Raises LeftOut where CUDA was left out or the headers are not found."""
     if cuda is None:
         raise LeftOut("its plugins are CUDA kernels, and CUDA was left out")
-    include, origin = _headers(cache)
+    include, origin = find_headers(cache)
     # The library may export nothing but TensorRT's two entries.
     library = Library("tensorrt", ("cuda",), has_table=False)
     return Toolchain(f"{include} ({origin})", {"OPGATE_TENSORRT_INCLUDE": str(include)}, (library,))
 
 
-def _headers(cache: Path) -> tuple[Path, str]:
+def find_headers(cache: Path) -> tuple[Path, str]:
+    """The folder of the headers and where it comes from: OPGATE_TENSORRT_INCLUDE, a folder where Debian or NVIDIA's
+    containers put them, or a clone of NVIDIA/TensorRT in `cache`. Raises LeftOut."""
     if said := os.environ.get("OPGATE_TENSORRT_INCLUDE"):
         for folder in (Path(said), Path(said) / "include"):
             if _serves(folder):
