@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs the system packages that a step needs, where it may; otherwise prints the one line to run and fails.
+# Installs the system packages that a step needs, if it runs as root and apt-get is there. Otherwise prints the line to
+# run as root, and fails.
 # Usage: system-packages.sh venv|serve|test
 set -eu
 
@@ -7,7 +8,7 @@ python=${PYTHON:-python3}
 missing=""
 need() { missing="$missing $1"; }
 has() { command -v "$1" >/dev/null 2>&1; }
-# CXX may hold arguments: ccache g++.
+# CXX may be a command with arguments, such as ccache g++.
 has_compiler() { has ${CXX:-g++}; }
 header() { printf '#include <%s>\n' "$2" | ${CXX:-g++} -x c++ -E -include cstdio - >/dev/null 2>&1 || need "$1"; }
 

@@ -1,4 +1,4 @@
-"""The command `opgate`. Every subcommand imports what it needs when it runs, so that serving loads no build code."""
+"""The command `opgate`. Each subcommand imports its modules when it runs, so `opgate serve` loads no build code."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ app = typer.Typer(
 )
 
 OpsFolder = Annotated[
-    Path | None, typer.Argument(help="Folder of your own ops, one subfolder each; opgate's own when left out.")
+    Path | None, typer.Argument(help="Folder with your ops, a subfolder for each. Default: build the ops of opgate.")
 ]
-Output = Annotated[Path | None, typer.Option(help="Where the libraries and manifest.json go.")]
-Domain = Annotated[str | None, typer.Option(help="Domain of your own ops; the folder's name when left out.")]
+Output = Annotated[Path | None, typer.Option(help="Folder to write the libraries and manifest.json to.")]
+Domain = Annotated[str | None, typer.Option(help="Domain of your ops. Default: the name of their folder.")]
 
 
 def _fail(error: Exception) -> typer.Exit:
@@ -35,16 +35,19 @@ def build(
     output: Output = None,
     domain: Domain = None,
     engine: Annotated[
-        list[str] | None, typer.Option(help="Engines to compile for; all that the machine has the toolchain of.")
+        list[str] | None, typer.Option(help="Engines to compile for. Default: all whose toolchain is installed.")
     ] = None,
-    arch: Annotated[str, typer.Option(help="Instruction set flags of the compiler.")] = "-march=x86-64-v3",
+    arch: Annotated[str, typer.Option(help="Compiler flags that choose the instruction set.")] = "-march=x86-64-v3",
     cuda: Annotated[
-        str, typer.Option(help="CUDA architectures, 90 or 80;90; auto: this machine's; all; empty: no CUDA.")
+        str,
+        typer.Option(
+            help="CUDA architectures: 90 or 80;90. auto: those of this machine. all: every one. empty: no CUDA."
+        ),
     ] = "auto",
-    sanitize: Annotated[str, typer.Option(help="Sanitizers, as for -fsanitize: address,undefined.")] = "",
-    verbose: Annotated[bool, typer.Option(help="Show the compiler's lines.")] = False,
+    sanitize: Annotated[str, typer.Option(help="Sanitizers for -fsanitize, such as address,undefined.")] = "",
+    verbose: Annotated[bool, typer.Option(help="Show the output of the compiler.")] = False,
 ) -> None:
-    """Compile the ops for every engine that this machine has the headers of, and write the manifest."""
+    """Compile the ops for every engine whose toolchain is installed, and write the manifest."""
     from dataclasses import replace
 
     from ops_build.building.build import build as compile_ops
@@ -60,7 +63,7 @@ def build(
         options = out_of_tree(folder, output, domain) if folder else BuildOptions()
         if output:
             options = replace(options, output=output.resolve())
-        elif sanitize:  # never in the place of what is served
+        elif sanitize:  # never overwrite the libraries that the gateway serves with
             options = replace(options, output=options.output.parent / "sanitized")
         if engine:
             if unknown := set(engine) - set(ENGINES):
@@ -72,13 +75,13 @@ def build(
 
 
 Library = Annotated[
-    Path | None, typer.Option(exists=True, help="Op library; the one that `opgate build` wrote when left out.")
+    Path | None, typer.Option(exists=True, help="Op library. Default: the one that `opgate build` has written.")
 ]
-Folder = Annotated[Path | None, typer.Option(help="Where the op folders are; opgate's own when left out.")]
+Folder = Annotated[Path | None, typer.Option(help="Folder with your ops. Default: the ops of opgate.")]
 
 
 def _options(folder: Path | None, domain: str | None = None) -> BuildOptions:
-    """How opgate's own ops, or those of a folder, were built."""
+    """Returns the options of the build of opgate's ops, or of the ops in a folder."""
     from ops_build.building.options import BuildError, BuildOptions, out_of_tree
 
     try:
@@ -92,7 +95,7 @@ def ops(
     library: Library = None,
     folder: Folder = None,
     domain: Domain = None,
-    markdown: Annotated[bool, typer.Option(help="As the page docs/ops.md.")] = False,
+    markdown: Annotated[bool, typer.Option(help="Print the page docs/ops.md.")] = False,
 ) -> None:
     """Print the op table: signatures, dtypes and devices."""
     from ops_build.building.manifest import built_table
@@ -113,15 +116,15 @@ def ops(
 
 @app.command()
 def verify(
-    names: Annotated[list[str] | None, typer.Argument(help="Ops to try; all when left out.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Ops to verify. Default: all.")] = None,
     library: Annotated[
-        Path | None, typer.Option(exists=True, help="Try this library alone, in ONNX Runtime on the CPU.")
+        Path | None, typer.Option(exists=True, help="Verify only this library, in ONNX Runtime on the CPU.")
     ] = None,
     folder: Folder = None,
     domain: Domain = None,
 ) -> None:
-    """Run every case of every op on every engine, and print the matrix and why a cell can't be run here. Ends with 1
-    when a cell is red or none could be run."""
+    """Run every case of every op on every engine. Print the results as a matrix, and why a cell can't run here. Exit
+    with 1 if a case fails or none can run."""
     from ops_build.building.manifest import built_table, newer_sources
     from ops_build.building.options import BuildError
     from ops_build.table import read_table
@@ -138,7 +141,7 @@ def verify(
         else:
             if older := newer_sources(options):
                 typer.echo(
-                    f"sources are newer than {', '.join(older)}: run opgate build to try what they say", err=True
+                    f"the sources are newer than {', '.join(older)}: run opgate build first to verify them", err=True
                 )
             green = verify_and_print(built_table(options), options.ops[0], engines_of(options), names or [])
     except (BuildError, OSError, ValueError) as error:
@@ -149,15 +152,15 @@ def verify(
 
 @app.command()
 def decompose(
-    model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX model with nodes of the ops.")],
+    model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX model that uses the ops.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where it goes; <MODEL>_decomposed.onnx when left out.")
+        Path | None, typer.Option("--output", "-o", help="File to write. Default: MODEL_decomposed.onnx.")
     ] = None,
     library: Library = None,
     folder: Folder = None,
     domain: Domain = None,
 ) -> None:
-    """Put functions of standard operators into a model: they run where no op library is registered."""
+    """Add the ops to a model as functions of standard operators, so that it also runs without the op library."""
     from ops_build.building.manifest import built_table
     from ops_build.building.options import BuildError
     from ops_build.onnx.decompose import decompose_file
@@ -180,12 +183,14 @@ def decompose(
 @app.command()
 def tensorrt(
     model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX model that uses the ops.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="MODEL_tensorrt.onnx when left out.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write. Default: MODEL_tensorrt.onnx.")
+    ] = None,
     folder: Folder = None,
     domain: Domain = None,
 ) -> None:
-    """Write a model as TensorRT's parser and the plugin library want it: all outputs of the plugins, no inputs left out
-    before others, and which values are read on the host."""
+    """Rewrite a model for TensorRT's parser and the plugin library. Its nodes get all outputs of their plugins, omit no
+    input before another, and say which values are read on the host."""
     from ops_build.adapters.tensorrt.model import rewrite_file
     from ops_build.building.manifest import built_table
     from ops_build.building.options import BuildError
@@ -202,7 +207,7 @@ def tensorrt(
 
 @app.command()
 def trust(library: Annotated[Path, typer.Argument(help="The op library to list.")]) -> None:
-    """List a library in the manifest of its folder, so that the gateway loads it."""
+    """List a library in a manifest that the gateway trusts, so that the gateway loads it."""
     from service.repository.op_libraries import trust as trust_library
 
     try:
@@ -214,7 +219,7 @@ def trust(library: Annotated[Path, typer.Argument(help="The op library to list."
 
 
 def main() -> None:
-    # `serve` and `infer` have their options where they are implemented.
+    # The modules of `serve` and `infer` declare their options.
     from opgate.infer import infer
     from opgate.serve import serve
 

@@ -1,4 +1,4 @@
-"""`opgate infer`: what POST /predict does, from the command line; without a server unless --url names one."""
+"""`opgate infer`: does what POST /predict does, from the command line. Needs no server, but --url can name one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Inputs = Annotated[
     typer.Option(
         "--input",
         "-i",
-        help="name=VALUE or name=@FILE, once for each input. VALUE is JSON without a batch dimension, or text; "
-        "FILE is .json, .npy, or bytes for a UINT8 or BYTES input.",
+        help="name=VALUE or name=@FILE, once for each input. VALUE is JSON without a batch dimension, or text. "
+        "FILE is a .json or .npy file, or holds the bytes of a UINT8 or BYTES input.",
     ),
 ]
-Image = Annotated[Path | None, typer.Option(help="A picture, for a model that takes an encoded one.")]
-OutputImage = Annotated[Path | None, typer.Option(help="Ask for the picture with the answer drawn, and write it here.")]
-Url = Annotated[str | None, typer.Option(help="A running server, such as http://127.0.0.1:8000.")]
-Repository = Annotated[Path | None, typer.Option(help="The directory of models.", show_default="./model_repository")]
+Image = Annotated[Path | None, typer.Option(help="A JPEG or PNG file, for a model that takes an encoded picture.")]
+OutputImage = Annotated[Path | None, typer.Option(help="Draw the answer on the picture and write it to this file.")]
+Url = Annotated[str | None, typer.Option(help="URL of a running server, such as http://127.0.0.1:8000.")]
+Repository = Annotated[Path | None, typer.Option(help="The folder of the models.", show_default="./model_repository")]
 Version = Annotated[str, typer.Option(help="The model's version.", show_default="the highest")]
 
 
@@ -57,7 +57,7 @@ def infer(
 
 
 def _read_input(text: str) -> tuple[str, Any]:
-    """name=VALUE or name=@FILE as the name and a JSON value or bytes."""
+    """Reads name=VALUE or name=@FILE. Returns the name, and a JSON value, text or bytes."""
     import orjson
 
     name, separator, value = text.partition("=")
@@ -87,7 +87,7 @@ def _read_file(path: Path) -> Any:
 
 
 def _local(repository: Path | None, name: str, version: str, payload: bytes | dict[str, Any], picture: bool) -> bytes:
-    """Loads the model and what it needs, runs it in this process."""
+    """Loads the model and the models that it needs, and runs it in this process."""
     import asyncio
 
     import orjson
@@ -112,12 +112,12 @@ def _local(repository: Path | None, name: str, version: str, payload: bytes | di
     result = asyncio.run(gateway.infer(model, request))
     if picture:
         return picture_bytes(model.spec, result)[0]
-    made = labelled(model.spec, model.presentation, result)
-    return orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2)
+    answer = labelled(model.spec, model.presentation, result)
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2)
 
 
 def _remote(url: str, name: str, version: str, payload: bytes | dict[str, Any], picture: bool) -> bytes:
-    """POST /predict on a running server."""
+    """Sends POST /predict to a running server and returns its answer."""
     import urllib.error
     import urllib.request
 
@@ -139,7 +139,7 @@ def _remote(url: str, name: str, version: str, payload: bytes | dict[str, Any], 
 
 
 def _body(payload: bytes | dict[str, Any]) -> tuple[bytes, str]:
-    """A picture as it is, values as JSON, or as a form where a file's bytes are among them."""
+    """Returns the body and its media type: a picture as it is, values as JSON, or as a form if a value is bytes."""
     import secrets
 
     import orjson

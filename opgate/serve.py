@@ -1,4 +1,4 @@
-"""`opgate serve`: the options, by Triton's names where Triton has one."""
+"""`opgate serve`: its options. An option that Triton has too has Triton's name."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ import typer
 Repository = Annotated[
     Path | None,
     typer.Option(
-        "--model-repository", "--model-store", help="The directory of models.", show_default="./model_repository"
+        "--model-repository", "--model-store", help="The folder of the models.", show_default="./model_repository"
     ),
 ]
 HttpHost = Annotated[
-    str | None, typer.Option("--http-host", "--http-address", help="Where HTTP listens.", show_default="127.0.0.1")
+    str | None, typer.Option("--http-host", "--http-address", help="Address of HTTP.", show_default="127.0.0.1")
 ]
-HttpPort = Annotated[int | None, typer.Option("--http-port", help="0 takes a free one.", show_default="8000")]
+HttpPort = Annotated[int | None, typer.Option("--http-port", help="Port of HTTP. 0: a free one.", show_default="8000")]
 GrpcHost = Annotated[
-    str | None, typer.Option("--grpc-host", "--grpc-address", help="Where gRPC listens.", show_default="as HTTP")
+    str | None, typer.Option("--grpc-host", "--grpc-address", help="Address of gRPC.", show_default="that of HTTP")
 ]
-GrpcPort = Annotated[int | None, typer.Option("--grpc-port", help="0 takes a free one.", show_default="8001")]
+GrpcPort = Annotated[int | None, typer.Option("--grpc-port", help="Port of gRPC. 0: a free one.", show_default="8001")]
 AllowHttp = Annotated[bool | None, typer.Option("--allow-http/--no-http", help="Serve HTTP.", show_default="yes")]
 AllowGrpc = Annotated[bool | None, typer.Option("--allow-grpc/--no-grpc", help="Serve gRPC.", show_default="yes")]
 Strict = Annotated[
     bool | None,
     typer.Option(
-        "--strict-readiness/--no-strict-readiness", help="Not ready while a model is unavailable.", show_default="yes"
+        "--strict-readiness/--no-strict-readiness",
+        help="Answer that the server is not ready while a model is unavailable.",
+        show_default="yes",
     ),
 ]
 Exit = Annotated[
     float | None,
-    typer.Option("--exit-timeout-secs", help="Seconds to finish requests when stopped.", show_default="30"),
+    typer.Option("--exit-timeout-secs", help="Seconds to finish accepted requests after SIGTERM.", show_default="30"),
 ]
 Queue = Annotated[int | None, typer.Option(help="Requests that may wait for one model.", show_default="1024")]
 Body = Annotated[int | None, typer.Option(help="Largest request body in bytes.", show_default="256 MiB")]
@@ -56,20 +58,20 @@ def serve(
     log_format: Format = None,
     access_log: Access = None,
 ) -> None:
-    """Serve a model repository over HTTP and gRPC until SIGTERM. Every setting is also an OPGATE_... variable."""
-    given = {name: value for name, value in locals().items() if value is not None}
-    raise typer.Exit(run(**given))
+    """Serve a model repository over HTTP and gRPC until SIGTERM. Every setting also has an OPGATE_... variable."""
+    options = {name: value for name, value in locals().items() if value is not None}
+    raise typer.Exit(run(**options))
 
 
-def run(**given: Any) -> int:
-    """Serves with the given settings over those of the environment. Returns the exit status."""
+def run(**options: Any) -> int:
+    """Serves with these settings, which override those of the environment. Returns the exit status."""
     from pydantic import ValidationError
 
     from service.app import run as run_server
     from service.settings import Settings
 
     try:
-        settings = Settings(**given)
+        settings = Settings(**options)
     except ValidationError as error:
         for problem in error.errors():
             typer.echo(

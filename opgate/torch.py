@@ -5,11 +5,11 @@
     opgate.torch.mish(torch.randn(4))        # also torch.ops.opgate.mish
     torch.nn.Sequential(torch.nn.Linear(8, 8), opgate.torch.Mish())
 
-Importing it loads the library that `opgate build` has made. The functions work under torch.compile(fullgraph=True) and
-torch.export, on CPU tensors and, where an op has a CUDA kernel, on CUDA tensors. Tensors are arguments by place or by
-name, attributes by name. All outputs are computed, also those that a signature calls optional. Inputs that are not
-contiguous are copied. A size that only the kernel knows is a symbol in a trace; torch.compile without fullgraph breaks
-the graph there.
+Importing this module loads the library that `opgate build` has made. The functions work under
+torch.compile(fullgraph=True) and torch.export. They take CPU tensors and, if the op has a CUDA kernel, CUDA tensors.
+Pass tensors by position or by name, and attributes by name. The functions compute all outputs, even those that the
+signature calls optional, and copy inputs that are not contiguous. A size that only the kernel knows is a symbol in a
+trace; torch.compile without fullgraph breaks the graph there.
 """
 
 from __future__ import annotations
@@ -34,26 +34,30 @@ __all__ += list(_NAMES)
 
 
 def load(path: Path | str) -> SimpleNamespace:
-    """The functions and modules of a library of your own ops, `opgate build FOLDER`'s lib<domain>_torch.so. They are
-    torch.ops.<domain>.<name in snake_case> too. Raises ImportError where torch can't take the library."""
+    """Returns the functions and modules of a library of your ops: the lib<domain>_torch.so of `opgate build FOLDER`.
+
+    The functions are also torch.ops.<domain>.<name in snake_case>. Raises ImportError if torch can't load the library.
+    """
     return SimpleNamespace(**public_names(_load(path)))
 
 
 def ops(library: Path | str | None = None) -> list[Op]:
-    """The ops of opgate's own library, or of one of your own, that torch has. Raises ImportError without it."""
+    """Returns the ops that torch has from opgate's library, or from `library`. Raises ImportError if it can't load."""
     return list(_load(library or _BUILT).ops)
 
 
 def onnx_translation_table(library: Path | str | None = None) -> dict[Any, Callable[..., Any]]:
-    """For `torch.onnx.export(..., dynamo=True, custom_translation_table=...)`: each call of an op becomes a node of its
-    own. Needs onnxscript. Registers the ops' schemas with onnx."""
+    """Returns the table for `torch.onnx.export(..., dynamo=True, custom_translation_table=...)`.
+
+    With it each call of an op becomes one node. Needs onnxscript. Registers the schemas of the ops with onnx.
+    """
     from ops_build.adapters.torch.onnx_export import translation_table
 
     return translation_table(ops(library))
 
 
 def register_onnx_symbolics(library: Path | str | None = None) -> None:
-    """The same for the older exporter, `torch.onnx.export(..., dynamo=False)`."""
+    """Makes each call of an op one node in the older exporter, `torch.onnx.export(..., dynamo=False)`."""
     from ops_build.adapters.torch.onnx_export import register_symbolics
 
     register_symbolics(ops(library))

@@ -1,1 +1,1 @@
-"""The gateway: a Triton model repository served over HTTP and gRPC."""
+"""The gateway: serves a Triton model repository over HTTP and gRPC."""

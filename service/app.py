@@ -1,4 +1,4 @@
-"""The process: loads the repository, listens on HTTP and gRPC, ends cleanly."""
+"""The process: loads the repository, serves HTTP and gRPC, ends cleanly."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ logger = logging.getLogger("opgate")
 
 
 def create_app(gateway: Gateway) -> FastAPI:
-    """The ASGI application of a loaded gateway; works under any ASGI server."""
-    # Its pages come with the package: /docs works where no network is.
+    """Returns the ASGI application of a loaded gateway. It works under any ASGI server."""
+    # FastAPIOffline brings the files of its pages along, so /docs works without a network.
     app = FastAPIOffline(title="opgate", version=package_version(), redoc_url=None)
     document = schema(gateway)
     app.openapi = lambda: document  # type: ignore[method-assign]
@@ -68,7 +68,10 @@ def create_app(gateway: Gateway) -> FastAPI:
 
 
 class _HttpServer(uvicorn.Server):
-    """uvicorn without its signal handlers: the process has one pair for both servers, and ends with 0."""
+    """uvicorn's server without its signal handlers. `serve` handles the signals for HTTP and gRPC.
+
+    uvicorn's handlers would raise the signal again at the end; here the process ends with status 0.
+    """
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -95,16 +98,18 @@ def _http_server(gateway: Gateway) -> _HttpServer:
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        made = socket.create_server((host, port), family=family, backlog=2048)
+        listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise OSError(f"HTTP can't listen on {host}:{port} ({error.strerror}): name another with --http-port") from None
-    made.setblocking(False)
-    return made
+    listener.setblocking(False)
+    return listener
 
 
 async def serve(gateway: Gateway) -> bool:
-    """Serves a loaded gateway until SIGTERM or SIGINT, then finishes what was accepted: False if the time for that ran
-    out."""
+    """Serves a loaded gateway until SIGTERM or SIGINT, then finishes the accepted requests.
+
+    Returns False if the time for that ran out.
+    """
     settings = gateway.settings
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -125,12 +130,12 @@ async def serve(gateway: Gateway) -> bool:
         bound = _listen(settings.http_host, settings.http_port)
         listening["http_port"] = bound.getsockname()[1]
         serving = asyncio.create_task(http.serve(sockets=[bound]))
-        while not http.started and not serving.done():  # noqa: ASYNC110  # uvicorn has no event for it
+        while not http.started and not serving.done():  # noqa: ASYNC110  # uvicorn has no event for its start
             await asyncio.sleep(0.005)
     if rpc is not None:
         await rpc.start()
         listening["grpc_port"] = rpc.port
-    # What start-up made lives as long as the process: the collector need not walk it again.
+    # The objects made until now live as long as the process: the garbage collector need not visit them again.
     gc.collect()
     gc.freeze()
     logger.info("listening", extra={"host": settings.http_host, **listening})
@@ -157,7 +162,10 @@ async def serve(gateway: Gateway) -> bool:
 
 
 def run(settings: Settings) -> int:
-    """Loads and serves. Returns the exit status: 0 after a clean stop, 1 where it can't start or requests were lost."""
+    """Loads the repository and serves it. Returns the exit status.
+
+    The status is 0 after a clean stop, 1 if the gateway can't start or if requests were lost.
+    """
     logs.configure(settings.log_level, settings.log_format)
     gateway = Gateway(settings)
     try:
@@ -174,7 +182,7 @@ def run(settings: Settings) -> int:
         logger.error("the server can't start: %s", error)
         return 1
     if not clean:
-        # A thread that is still inside a model can't be ended in peace, and would abort the interpreter's own end.
+        # A thread that still runs a model can't be stopped, and would abort the interpreter when it ends.
         logging.shutdown()
         os._exit(1)
     return 0

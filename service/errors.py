@@ -1,4 +1,4 @@
-"""The one taxonomy of what can go wrong with a request. `service.api.status` maps it to HTTP and gRPC."""
+"""The kinds of errors that a request can end with. `service.api.status` maps them to HTTP and gRPC codes."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import enum
 
 
 class Kind(enum.Enum):
-    """Why a request was not answered; the value is the reason label of `nv_inference_request_failure`."""
+    """Why a request failed. The value is the `reason` label of the metric `nv_inference_request_failure`."""
 
     INVALID = "INVALID"  # the client's mistake: bad name, shape, type, syntax or value
     NOT_FOUND = "NOT_FOUND"  # no such model, version or route
-    NOT_READY = "NOT_READY"  # asked whether it is ready, and it isn't
+    NOT_READY = "NOT_READY"  # the client asked whether a model is ready, and it isn't
     UNAVAILABLE = "UNAVAILABLE"  # the model exists but can't serve now
     TOO_LARGE = "TOO_LARGE"  # over a size limit
-    UNSUPPORTED = "UNSUPPORTED"  # a part of the protocol that isn't implemented
-    MEDIA_TYPE = "MEDIA_TYPE"  # a body of a kind that the route doesn't read
-    NOT_ACCEPTABLE = "NOT_ACCEPTABLE"  # the wanted kind of answer can't be made
+    UNSUPPORTED = "UNSUPPORTED"  # the gateway doesn't implement this part of the protocol
+    MEDIA_TYPE = "MEDIA_TYPE"  # the route or the model doesn't read this kind of body
+    NOT_ACCEPTABLE = "NOT_ACCEPTABLE"  # the model has no answer of the kind that the client accepts
     OVERLOADED = "OVERLOADED"  # the queue is full
-    DEADLINE = "DEADLINE"  # the request's own timeout ran out
+    DEADLINE = "DEADLINE"  # the timeout of the request ran out
     CANCELED = "CANCELED"  # the client left before its turn came
     INTERNAL = "BACKEND"  # the model or the engine failed
 
 
 class ServingError(Exception):
-    """A failure with a reason and a sentence for the client.
+    """An error with its kind and a sentence for the client.
 
-    The message of a client's mistake names the input, what was expected and what came.
+    For a mistake of the client, the sentence names the input, the expected value and the actual one.
     """
 
     def __init__(self, kind: Kind, message: str) -> None:
@@ -35,10 +35,10 @@ class ServingError(Exception):
 
 
 def invalid(message: str) -> ServingError:
-    """A client's mistake."""
+    """Returns the error for a mistake of the client."""
     return ServingError(Kind.INVALID, message)
 
 
 def internal(message: str) -> ServingError:
-    """A failing model."""
+    """Returns the error for a failure of the model."""
     return ServingError(Kind.INTERNAL, message)

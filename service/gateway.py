@@ -1,4 +1,4 @@
-"""What every door of the service shares: the catalog, the limits, and the count of what is under way."""
+"""The state that HTTP, gRPC and /predict share: the catalog, the limits, and the number of requests under way."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from service.wire.kserve_json import Decoder
 
 logger = logging.getLogger("opgate.gateway")
 
-# Announced in /v2: only what works.
+# The protocol extensions that /v2 announces.
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "schedule_policy", "statistics")
 
 
 def package_version() -> str:
-    """The version of the installed distribution."""
+    """Returns the version of the installed distribution, "0.0.0" if it is not installed."""
     try:
         return version("opgate")
     except PackageNotFoundError:
@@ -31,14 +31,14 @@ def package_version() -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
-    """A model with what reads its requests."""
+    """A model with the decoder that reads its requests."""
 
     model: LoadedModel
     decoder: Decoder
 
 
 class Reading:
-    """The time in which a request for a model is read. What goes wrong in it is a failure of that model."""
+    """A context in which a request for a model is read. A ServingError inside counts as a failure of that model."""
 
     __slots__ = ("_served",)
 
@@ -54,45 +54,53 @@ class Reading:
 
 
 class Gateway:
-    """One per process. Belongs to the event loop's thread once loaded."""
+    """The gateway of a process. After the models are loaded, only the event loop's thread uses it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.limits = limits_of(settings)
         self.catalog = Catalog(settings)
-        self.running = 0  # requests accepted and not answered
+        self.running = 0  # accepted requests that are not answered yet
         self.draining = False
         self._drained: asyncio.Event | None = None
         self._served: dict[tuple[str, str], Served] = {}
 
     def find(self, name: str, version: str = "") -> Served:
-        """The model and its decoder. Raises ServingError as Catalog.find does."""
+        """Returns a model and its decoder. Raises ServingError as Catalog.find does."""
         key = (name, version)
-        found = self._served.get(key)
-        if found is None:
+        served = self._served.get(key)
+        if served is None:
             model = self.catalog.find(name, version)
             exact = (name, model.spec.version)
-            found = self._served.get(exact)
-            if found is None:
-                found = self._served[exact] = Served(model, Decoder(model.spec, self.limits))
-            self._served[key] = found
-        return found
+            served = self._served.get(exact)
+            if served is None:
+                served = self._served[exact] = Served(model, Decoder(model.spec, self.limits))
+            self._served[key] = served
+        return served
 
     def is_ready(self) -> bool:
-        """Whether to send requests here: all models tried, none failed (unless that is allowed), not shutting down."""
+        """Returns whether clients should send requests to this gateway.
+
+        It must have tried to load every model and must not be shutting down. No model may have failed, unless
+        `strict_readiness` is off.
+        """
         if self.draining or not self.catalog.complete:
             return False
         return not (self.settings.strict_readiness and self.catalog.unavailable())
 
     def reading(self, name: str, version: str = "") -> Reading:
-        """A context for everything between finding a model and having a Request for it: reading the body, decoding,
-        checking. A ServingError that is raised inside counts as a failure of the model and goes on. Raises ServingError
-        as `find` does."""
+        """Finds a model and returns a context in which its request is read, decoded and checked.
+
+        A ServingError that is raised inside counts as a failure of the model, and the context doesn't catch it. Raises
+        ServingError as `find` does.
+        """
         return Reading(self.find(name, version))
 
     def submit(self, model: LoadedModel, request: Request, done: Callable[[Request], None]) -> None:
-        """Hands a request to its model. `done` is called once, maybe before this returns, unless this raises: then it
-        is never called. Raises ServingError (OVERLOADED)."""
+        """Hands a request to its model. `done` is called once with the request, maybe before this returns.
+
+        If this raises, `done` is never called. Raises ServingError (OVERLOADED).
+        """
         self._enter(model)
 
         def finished(request: Request) -> None:
@@ -104,7 +112,7 @@ class Gateway:
         try:
             model.submit(request)
         except Exception:
-            if request.done is not finished:  # it has been answered
+            if request.done is not finished:  # the request has been answered
                 logger.exception("submitting a request for model '%s' failed", model.spec.name)
                 return
             request.done = _ignore
@@ -114,7 +122,7 @@ class Gateway:
     def _enter(self, model: LoadedModel) -> None:
         if self.running >= self.settings.max_concurrent_requests:
             model.statistics.failed(Kind.OVERLOADED.value, 0)
-            raise ServingError(Kind.OVERLOADED, f"{self.running} requests are under way, the limit")
+            raise ServingError(Kind.OVERLOADED, f"{self.running} requests are under way, which is the limit")
         self.running += 1
 
     def _leave(self) -> None:
@@ -123,7 +131,7 @@ class Gateway:
             self._drained.set()
 
     async def infer(self, model: LoadedModel, request: Request) -> dict[str, Array]:
-        """Submits and waits. Raises ServingError."""
+        """Submits a request, waits for it and returns its result. Raises ServingError."""
         self._enter(model)
         try:
             return await run(model.submit, request)
@@ -144,4 +152,4 @@ class Gateway:
 
 
 def _ignore(request: Request) -> None:
-    """The callback of a request that has been answered."""
+    """The callback of a request that has been answered already."""

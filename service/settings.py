@@ -1,4 +1,4 @@
-"""Every setting and limit of the gateway. Environment variables are the names here with the prefix OPGATE_."""
+"""The settings and limits of the gateway. The environment variable of a setting is its name with the prefix OPGATE_."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ def _build_output() -> Path:
 
 
 class Settings(BaseSettings):
-    """Values from arguments, else from OPGATE_* variables, else the defaults."""
+    """The settings of a gateway. A value comes from an argument, else from an OPGATE_* variable, else the default."""
 
     model_config = SettingsConfigDict(env_prefix="OPGATE_", extra="ignore", protected_namespaces=())
 
     model_repository: Path = Path("model_repository")
     http_host: str = "127.0.0.1"
     http_port: int = Field(default=8000, ge=0, le=65535)
-    grpc_host: str | None = None  # the HTTP host when not given
+    grpc_host: str | None = None  # None: the same as http_host
     grpc_port: int = Field(default=8001, ge=0, le=65535)
     http: bool = True
     grpc: bool = True
 
-    # Directories, separated by the path separator, whose manifest.json lists op libraries to trust.
+    # Folders, joined by the path separator of the system. Their manifest.json lists op libraries to trust.
     ops_path: str = ""
     build_ops: Path = Field(default_factory=_build_output)
     strict_readiness: bool = True  # /v2/health/ready is 400 while a model of the repository is unavailable
@@ -34,19 +34,19 @@ class Settings(BaseSettings):
     max_decompressed_bytes: int = Field(default=256 * 1024 * 1024, gt=0)
     max_rank: int = Field(default=16, gt=0)
     max_elements: int = Field(default=256 * 1024 * 1024, gt=0)
-    max_tensors: int = Field(default=256, gt=0)  # inputs, and outputs, of one request
+    max_tensors: int = Field(default=256, gt=0)  # inputs of one request, and outputs of one request
     max_json_depth: int = Field(default=32, gt=0)
     max_string_bytes: int = Field(default=64 * 1024 * 1024, gt=0)  # one element of a BYTES tensor
     max_queue_size: int = Field(default=1024, gt=0)  # requests that wait for one model
-    max_concurrent_requests: int = Field(default=8192, gt=0)  # requests in the process, all models
+    max_concurrent_requests: int = Field(default=8192, gt=0)  # requests under way in the process, for all models
     max_header_bytes: int = Field(default=64 * 1024, gt=0)
     body_timeout: float = Field(default=60.0, gt=0)  # seconds without a byte of a promised body
-    retry_after: int = Field(default=1, ge=1)  # seconds, in Retry-After of 503
+    retry_after: int = Field(default=1, ge=1)  # seconds, in the header Retry-After of status 503
 
-    keep_alive_timeout: int = Field(default=75, ge=1)  # seconds an idle connection is kept
-    shutdown_timeout: float = Field(default=30.0, ge=0)  # seconds to finish what was accepted
-    intra_op_threads: int = Field(default=0, ge=0)  # a session's threads; 0: usable cores over instances
-    inline_limit_us: float = Field(default=100.0, ge=0)  # p99 under which a model runs on the event loop
+    keep_alive_timeout: int = Field(default=75, ge=1)  # seconds until an idle connection is closed
+    shutdown_timeout: float = Field(default=30.0, ge=0)  # seconds to finish the accepted requests
+    intra_op_threads: int = Field(default=0, ge=0)  # threads of a session; 0: usable cores divided by instances
+    inline_limit_us: float = Field(default=100.0, ge=0)  # a model with a p99 below this runs on the event loop
     default_max_batch_size: int = Field(default=4, ge=0)  # for models without a config whose first dim is a batch
 
     log_level: str = Field(default="info", pattern="(?i)^(debug|info|warning|error|critical)$")
@@ -54,7 +54,7 @@ class Settings(BaseSettings):
     access_log: bool = False
 
     def trusted_directories(self) -> list[Path]:
-        """Where op libraries and their manifests are looked for, in order."""
+        """Returns the folders whose manifests are trusted, in the order in which op libraries are looked for."""
         import os
 
         named = [Path(part) for part in self.ops_path.split(os.pathsep) if part]

@@ -10,18 +10,18 @@ from ops_build.building.options import BuildOptions
 
 
 def silent(line: str) -> None:
-    """A log for builds whose lines nobody reads."""
+    """Drops the lines of a build that nobody reads."""
 
 
 @pytest.fixture(scope="session")
 def built() -> Build:
-    """Every library that this machine's toolchains allow, built if need be."""
+    """Builds every library for which this machine has the toolchain, if it is not built yet."""
     return build(BuildOptions(), silent)
 
 
 @pytest.fixture(scope="session")
 def library(request: pytest.FixtureRequest) -> Path:
-    """The op library for ONNX Runtime; OPGATE_OPS_LIBRARY names another build."""
-    if said := os.environ.get("OPGATE_OPS_LIBRARY"):
-        return Path(said)
+    """The op library for ONNX Runtime. OPGATE_OPS_LIBRARY can name another build of it."""
+    if other := os.environ.get("OPGATE_OPS_LIBRARY"):
+        return Path(other)
     return request.getfixturevalue("built").libraries["onnxruntime"]

@@ -1,1 +1,1 @@
-"""What a client sees: HTTP and gRPC, the friendly door, administration."""
+"""The interfaces for clients: the KServe protocol over HTTP and gRPC, /predict, and administration."""

@@ -1,4 +1,4 @@
-"""Routes for those who run the service: metrics."""
+"""Routes for operators of the gateway: metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from service.telemetry.metrics import CONTENT_TYPE, Metrics
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """The routes of one gateway."""
+    """Returns the routes of one gateway."""
     routes = APIRouter()
     metrics = Metrics(gateway.catalog.models)
 

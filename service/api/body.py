@@ -1,4 +1,4 @@
-"""Bodies of known length, read from the socket straight into the request's own aligned buffer."""
+"""Reads bodies of known length from the socket straight into an aligned buffer of the request."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ALIGNMENT = 64
 
 
 def aligned_buffer(length: int, tensors_at: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Uninitialised memory of `length` bytes whose byte `tensors_at` lies at a multiple of 64."""
+    """Returns uninitialised memory of `length` bytes. The address of byte `tensors_at` is a multiple of 64."""
     raw = np.empty(length + ALIGNMENT, np.uint8)
     start = -(raw.__array_interface__["data"][0] + tensors_at) % ALIGNMENT
     return raw[start : start + length]
 
 
 class Owner(Protocol):
-    """The connection that lends its transport to a body."""
+    """The connection that lends its transport to a BodyReader."""
 
     transport: asyncio.Transport
 
@@ -33,7 +33,10 @@ class Owner(Protocol):
 
 
 class BodyReader(asyncio.BufferedProtocol):
-    """Takes the transport until the buffer is full; asks for no byte beyond, so a next request stays in the socket."""
+    """Reads from the transport until the buffer is full, and then calls `complete`.
+
+    It asks for no byte beyond the body, so the next request stays in the socket.
+    """
 
     def __init__(self, owner: Owner, buffer: memoryview, filled: int, complete: Callable[[], None], now: float) -> None:
         self._owner = owner
@@ -41,14 +44,14 @@ class BodyReader(asyncio.BufferedProtocol):
         self._filled = filled
         self._complete = complete
         self._clock = asyncio.get_running_loop().time
-        self.last_byte = now  # loop time
+        self.last_byte = now  # when the last bytes came, by the event loop's clock
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The part that is still empty."""
+        """Returns the part of the buffer that is still empty."""
         return self._buffer[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Counts what came and hands over when all is there."""
+        """Counts the bytes that came. Calls `complete` when the buffer is full."""
         self._filled += nbytes
         if self._filled == len(self._buffer):
             self._buffer.release()
@@ -57,18 +60,18 @@ class BodyReader(asyncio.BufferedProtocol):
             self.last_byte = self._clock()
 
     def eof_received(self) -> bool | None:
-        """The client stopped in the middle of its body."""
+        """Tells the owner that the client stopped in the middle of its body."""
         self._owner.eof_received()
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The owner is who knows what was under way."""
+        """Tells the owner, which knows what was under way."""
         self._owner.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Passed on."""
+        """Tells the owner."""
         self._owner.pause_writing()
 
     def resume_writing(self) -> None:
-        """Passed on."""
+        """Tells the owner."""
         self._owner.resume_writing()

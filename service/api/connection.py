@@ -1,7 +1,7 @@
-"""uvicorn's HTTP/1.1 connection with a short way for infer requests: no ASGI cycle, no task, no copy of a large body.
+"""uvicorn's HTTP/1.1 connection with a shortcut for infer requests: no ASGI cycle, no task, no copy of a large body.
 
-All that isn't a plain POST to an infer route (other routes, chunked or compressed bodies, pipelined requests, bodies
-over the limit) goes uvicorn's usual way to the ASGI application, whose infer route answers the same.
+Only a plain POST to an infer route takes the shortcut. Other routes, chunked or compressed bodies, pipelined requests
+and bodies over the limit go uvicorn's usual way to the ASGI application. Its infer route gives the same answers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from service.wire.tensors import Bytes, view
 
 logger = logging.getLogger("opgate.http")
 
-#: The members of uvicorn's connection, flow control, server state and request cycle that this module uses although
-#: uvicorn doesn't document them. tests/service/test_connection.py checks that the installed uvicorn has all of them and
-#: that this module uses no others. pyproject.toml bounds the version of uvicorn.
+#: The undocumented members that this module uses of uvicorn's connection, flow control, server state and request cycle.
+#: tests/service/test_connection.py checks that the installed uvicorn has all of them and that this module uses no
+#: others. pyproject.toml bounds the version of uvicorn.
 UVICORN_MEMBERS = {
     "connection": frozenset(
         ("_start_asgi_task", "_unset_keepalive_if_required", "access_log", "cycle", "expect_100_continue", "flow",
@@ -44,19 +44,19 @@ UVICORN_MEMBERS = {
 _INFER = re.compile(rb"/v2/models/([A-Za-z0-9_.~-]+)(?:/versions/([0-9]{1,18}))?/infer")
 _MAX_ROUTES = 1024
 _NOT_PLAIN = frozenset((b"content-encoding", b"transfer-encoding", b"upgrade"))
-# Up to here joining the parts of an answer and writing once is cheaper than several writes.
+# Up to this size it is cheaper to join the parts of an answer and write once than to write several times.
 _JOIN_BYTES = 65536
 
 
 class _NoEvent:
-    """An event that nobody waits for. uvicorn sets the event of its cycle when a connection is lost."""
+    """An event that nobody waits for. uvicorn sets the event of the current cycle when a connection is lost."""
 
     def set(self) -> None:
         return None
 
 
 class Framing(NamedTuple):
-    """A body's length, its Inference-Header-Content-Length, and whether the client waits for 100 Continue."""
+    """The length of a body, its Inference-Header-Content-Length, and whether the client waits for 100 Continue."""
 
     length: int
     header_length: int | None
@@ -64,7 +64,7 @@ class Framing(NamedTuple):
 
 
 class InferCycle:
-    """One infer request on a connection. It has the attributes that uvicorn's connection reads of its own cycle."""
+    """One infer request on a connection. It has the attributes that uvicorn's connection reads from a request cycle."""
 
     __slots__ = ("buffer", "disconnected", "filled", "header_length", "keep_alive", "length", "message_event", "owner",
                  "request", "response_complete", "route")  # fmt: skip
@@ -83,7 +83,7 @@ class InferCycle:
         self.message_event = _NO_EVENT
 
     def feed(self, data: bytes) -> None:
-        """A piece of the body that came with the head."""
+        """Adds a piece of the body that came together with the head."""
         if self.buffer is None:
             if len(data) == self.length:
                 self.buffer = data
@@ -95,7 +95,7 @@ class InferCycle:
         self.filled = end
 
     def start(self) -> None:
-        """The body is complete: parse and submit. The answer may be written before this returns."""
+        """Parses and submits the request when its body is complete. The answer may be written before this returns."""
         gateway = self.owner.gateway
         try:
             with gateway.reading(*self.route) as served:
@@ -108,7 +108,7 @@ class InferCycle:
             self.refuse(internal(f"{type(error).__name__}: {error}"))
 
     def finish(self, request: Request) -> None:
-        """The request's callback."""
+        """Writes the answer. The gateway calls this when the request has a result or an error."""
         if self.owner.transport.is_closing():
             self.response_complete = True
             return
@@ -159,7 +159,7 @@ _NO_EVENT = _NoEvent()
 
 
 class _Head:
-    """A request's head of which the end has not come. `size` counts the bytes of the pieces that hold nothing else."""
+    """The head of a request, until all of it has come. `size` counts the bytes of pieces that hold nothing else."""
 
     __slots__ = ("size",)
 
@@ -168,7 +168,7 @@ class _Head:
 
 
 class InferConnection(HttpToolsProtocol):
-    """uvicorn's connection, for `uvicorn.Config(http=...)`. `connection_class` makes the subclass of one Gateway."""
+    """uvicorn's connection, for `uvicorn.Config(http=...)`. `connection_class` makes a subclass for one Gateway."""
 
     gateway: Gateway
     _shared_routes: dict[bytes, tuple[str, str]]
@@ -181,14 +181,14 @@ class InferConnection(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        # Of the connection. Times are the loop's.
+        # State of the connection. Times are by the event loop's clock.
         self._routes: dict[bytes, tuple[str, str]] = self._shared_routes
         self._default: tuple[Any, bytes] = (None, b"")
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_since = self.loop.time()
         self._last_byte = 0.0
-        self._refused = False  # what comes now is not read any more
-        # Of the request that arrives.
+        self._refused = False  # whether the connection ignores everything that still comes
+        # State of the request that arrives.
         self._head: _Head | None = None
         self._trailer_bytes = 0
         self._reader: BodyReader | None = None
@@ -207,7 +207,7 @@ class InferConnection(HttpToolsProtocol):
             cycle.request.cancelled = True
         super().connection_lost(exc)
         if isinstance(cycle, InferCycle) and cycle.request is None:
-            cycle.response_complete = True  # nothing was submitted, nothing will end it
+            cycle.response_complete = True  # the request was never submitted, so no answer will set this
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -216,7 +216,7 @@ class InferConnection(HttpToolsProtocol):
         head = self._head
         super().data_received(data)
         if self._head is not None:
-            if self._head is head:  # the whole piece belongs to a head that began before it
+            if self._head is head:  # the head began in an earlier piece, and all of this piece belongs to it
                 head.size += len(data)
                 self._check_head(head.size)
             return
@@ -233,8 +233,10 @@ class InferConnection(HttpToolsProtocol):
         self._refuse(400, msg)
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answers what can't be read as a request, and closes. Where an earlier request still waits for its answer, the
-        connection closes after that answer."""
+        """Answers data that can't be read as a request with an error, and closes the connection.
+
+        If an earlier request still waits for its answer, the connection sends only that answer and then closes.
+        """
         self._refused = True
         if self.transport.is_closing():
             return
@@ -248,14 +250,14 @@ class InferConnection(HttpToolsProtocol):
         self.transport.close()
 
     def _read_body(self, cycle: InferCycle) -> None:
-        """Lends the transport to a reader that fills the rest of the request's own buffer."""
+        """Lends the transport to a BodyReader that fills the rest of the request's buffer."""
         if cycle.buffer is None:
             cycle.buffer = aligned_buffer(cycle.length, cycle.header_length or 0)
 
         def complete() -> None:
             self._reader = None
             self.transport.set_protocol(self)
-            # The old parser still waits for the body that it never saw.
+            # The old parser never saw the body and still waits for it.
             self.parser = httptools.HttpRequestParser(self)
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
             cycle.filled = cycle.length
@@ -264,7 +266,7 @@ class InferConnection(HttpToolsProtocol):
         self._reader = BodyReader(self, view(cycle.buffer), cycle.filled, complete, self.loop.time())
         self.transport.set_protocol(self._reader)
 
-    # What the parser calls, in its order.
+    # The parser calls the following methods, in this order.
 
     def on_message_begin(self) -> None:
         self.url = b""
@@ -276,7 +278,7 @@ class InferConnection(HttpToolsProtocol):
         if self._head is not None:
             self.headers.append((name.lower(), value))
             return
-        # A trailer: nobody reads it, and it must not grow without bound.
+        # This is a trailer. Nobody reads it, and it must not grow without bound.
         self._trailer_bytes += len(name) + len(value)
         if self._trailer_bytes > self.gateway.settings.max_header_bytes:
             self._refused = True
@@ -298,20 +300,22 @@ class InferConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _refuse_upgrade(self) -> None:
-        """A request that offers another protocol is answered in this one, and ends the connection. With a body it can't
-        be: the parser takes what follows such a head for the other protocol."""
+        """Makes a request that offers another protocol the last one of its connection. It is answered in HTTP/1.1.
+
+        With a body the request is refused, because the parser takes the bytes after its head for the other protocol.
+        """
         if any(name in (b"content-length", b"transfer-encoding") and value != b"0" for name, value in self.headers):
             self._refuse(400, "a request with a body must not ask for an upgrade: only HTTP/1.1 is spoken here")
         else:
             self.headers.append((b"connection", b"close"))
 
     def _start_infer_cycle(self) -> bool:
-        """Starts an InferCycle where the request can go the short way. Returns whether it did."""
+        """Starts an InferCycle if the request can take the shortcut. Returns whether it did."""
         parser = self.parser
-        if parser.get_method() != b"POST" or self.access_log:  # uvicorn's way writes the log
+        if parser.get_method() != b"POST" or self.access_log:  # only uvicorn's usual way writes the access log
             return False
         route = self._routes.get(self.url) or self._route(self.url)
-        cycle: Any = self.cycle  # of the request before
+        cycle: Any = self.cycle  # the cycle of the previous request
         if route is None or (cycle is not None and not cycle.response_complete) or self.flow.write_paused:
             return False
         framing = self._framing()
@@ -324,7 +328,11 @@ class InferConnection(HttpToolsProtocol):
         return True
 
     def _framing(self) -> Framing | None:
-        """What the headers say of the body. None where it is chunked, compressed or of no stated length."""
+        """Returns what the headers say about the body. Returns None if they rule out the shortcut.
+
+        They do so if the body is chunked, compressed or of no stated length, if the answer must be compressed, or if
+        Inference-Header-Content-Length is no number.
+        """
         length = -1
         header_length: int | None = None
         expect = False
@@ -345,10 +353,10 @@ class InferConnection(HttpToolsProtocol):
         return None if length < 0 else Framing(length, header_length, expect)
 
     def _route(self, url: bytes) -> tuple[str, str] | None:
-        found = _INFER.fullmatch(url)
-        if found is None:
+        match = _INFER.fullmatch(url)
+        if match is None:
             return None
-        route = (found[1].decode(), (found[2] or b"").decode())
+        route = (match[1].decode(), (match[2] or b"").decode())
         if len(self._routes) < _MAX_ROUTES:
             self._routes[url] = route
         return route
@@ -372,7 +380,10 @@ class InferConnection(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """As uvicorn's, which starts a timer for each response. Here one timer of the connection runs all the time."""
+        """Goes on to the next request. Replaces uvicorn's method, which starts a timer for each response.
+
+        Here one timer of the connection runs all the time, see `_close_if_idle`.
+        """
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -389,7 +400,7 @@ class InferConnection(HttpToolsProtocol):
         self._idle_timer = self.loop.call_later(max(seconds, 0.05), self._close_if_idle)
 
     def _close_if_idle(self) -> None:
-        """Closes a connection that has been idle, or has not sent its body, for too long."""
+        """Closes the connection if it has been idle, or has sent nothing of a promised body, for too long."""
         now = self.loop.time()
         if self._reader is not None:
             left = self._reader.last_byte + self.gateway.settings.body_timeout - now
@@ -405,7 +416,7 @@ class InferConnection(HttpToolsProtocol):
             self._arm(min(left, float(self.timeout_keep_alive)))
 
     def default_headers(self) -> bytes:
-        """The headers of every answer. uvicorn changes them once a second: then they are joined again."""
+        """Returns the headers that every answer has. uvicorn replaces them once a second; only then they are joined."""
         headers = self.server_state.default_headers
         if self._default[0] is not headers:
             self._default = (headers, b"".join(b"%b: %b\r\n" % pair for pair in headers))
@@ -413,5 +424,5 @@ class InferConnection(HttpToolsProtocol):
 
 
 def connection_class(gateway: Gateway) -> type[InferConnection]:
-    """The connection class of one gateway. uvicorn calls the class itself, with its own arguments only."""
+    """Returns the connection class of one gateway. uvicorn makes the instances and passes only its own arguments."""
     return type("GatewayConnection", (InferConnection,), {"gateway": gateway, "_shared_routes": {}})

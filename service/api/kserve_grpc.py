@@ -1,4 +1,4 @@
-"""The KServe v2 service over gRPC, with health and reflection, on the event loop of the HTTP server."""
+"""The KServe v2 service over gRPC, with health checks and reflection. It shares the event loop of the HTTP server."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: ServingErro
 
 
 class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """The RPCs that are served. The others answer UNIMPLEMENTED by name: see `_refuse_others`."""
+    """The RPCs that the gateway serves. `_refuse_others` makes the others answer UNIMPLEMENTED, with their name."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
     async def ServerLive(self, request: Any, context: Any) -> Any:
-        """Whether the process answers."""
+        """Answers that the process is alive."""
         return service_pb2.ServerLiveResponse(live=True)
 
     async def ServerReady(self, request: Any, context: Any) -> Any:
-        """Whether requests should be sent here."""
+        """Answers whether clients should send requests to this gateway."""
         return service_pb2.ServerReadyResponse(ready=self._gateway.is_ready())
 
     async def ModelReady(self, request: Any, context: Any) -> Any:
-        """Whether a model can serve. NOT_FOUND for one that isn't in the repository."""
+        """Answers whether a model can serve. Aborts with NOT_FOUND if the repository has no such model."""
         try:
             self._gateway.find(request.name, request.version)
         except ServingError as error:
@@ -50,11 +50,11 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         return service_pb2.ModelReadyResponse(ready=True)
 
     async def ServerMetadata(self, request: Any, context: Any) -> Any:
-        """Name, version and extensions."""
+        """Answers with the name and version of the server and the protocol extensions."""
         return service_pb2.ServerMetadataResponse(name="opgate", version=package_version(), extensions=EXTENSIONS)
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:
-        """Names, types and shapes of a model."""
+        """Answers with the names, types and shapes of a model's inputs and outputs."""
         spec = await self._spec(request, context)
         return service_pb2.ModelMetadataResponse(
             name=spec.name,
@@ -65,7 +65,7 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         )
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:
-        """The completed config of a model."""
+        """Answers with the completed config of a model."""
         try:
             model = self._gateway.find(request.name, request.version).model
         except ServingError as error:
@@ -73,7 +73,7 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         return service_pb2.ModelConfigResponse(config=model.config)
 
     async def ModelStatistics(self, request: Any, context: Any) -> Any:
-        """Counts and durations of one model, or of all."""
+        """Answers with the counts and durations of one model, or of all models."""
         catalog = self._gateway.catalog
         try:
             if not request.name:
@@ -88,7 +88,7 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         return service_pb2.ModelStatisticsResponse(model_stats=[model_statistics(model) for model in models])
 
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:
-        """What the repository holds, with state and reason."""
+        """Answers with all models of the repository, their state and its reason."""
         response = service_pb2.RepositoryIndexResponse()
         for name, version, state, reason in self._gateway.catalog.index():
             if state == "READY" or not request.ready:
@@ -96,13 +96,13 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         return response
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
-        """Runs a model."""
+        """Runs a model and answers with its outputs."""
         gateway = self._gateway
         try:
             with gateway.reading(request.model_name, request.model_version) as served:
-                made = decode(request, served.model.spec, gateway.limits)
-            await gateway.infer(served.model, made)
-            return encode(made, served.model.spec)
+                decoded = decode(request, served.model.spec, gateway.limits)
+            await gateway.infer(served.model, decoded)
+            return encode(decoded, served.model.spec)
         except ServingError as error:
             await _abort(context, error)
         except Exception as error:
@@ -124,7 +124,7 @@ def _tensor(spec: ModelSpec, tensor: TensorSpec) -> Any:
 
 
 def _refuse_others(service: InferenceService) -> None:
-    """Gives every RPC that isn't served an answer that says so."""
+    """Makes every RPC that isn't served answer that it is not supported."""
     methods = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
     for name in (method.name for method in methods):
         if getattr(type(service), name) is getattr(service_pb2_grpc.GRPCInferenceServiceServicer, name):
@@ -139,13 +139,13 @@ def _refusal(name: str) -> Any:
 
     async def refuse_stream(request: Any, context: Any) -> Any:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, text)
-        yield  # makes it the async generator that a streaming RPC needs
+        yield  # makes this function an async generator, as a streaming RPC must be
 
     return refuse_stream if name == "ModelStreamInfer" else refuse
 
 
 class GrpcServer:
-    """The listening server."""
+    """The gRPC server of one gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
         settings = gateway.settings
@@ -154,7 +154,7 @@ class GrpcServer:
             options=[
                 ("grpc.max_receive_message_length", settings.max_body_bytes),
                 ("grpc.max_send_message_length", -1),
-                # Without it a second server on the same port would silently take half of the connections.
+                # Without this option a second server on the same port would silently get half of the connections.
                 ("grpc.so_reuseport", 0),
             ]
         )
@@ -172,7 +172,7 @@ class GrpcServer:
             raise OSError(f"gRPC can't listen on {address}: name another with --grpc-port") from None
 
     async def start(self) -> None:
-        """Starts to listen, and tells health what the gateway says."""
+        """Starts to listen. Sets the health status by whether the gateway is ready."""
         state = health_pb2.HealthCheckResponse.SERVING
         if not self._gateway.is_ready():
             state = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -181,6 +181,6 @@ class GrpcServer:
         await self._server.start()
 
     async def stop(self, seconds: float) -> None:
-        """Health says NOT_SERVING, new calls are refused, those under way get `seconds` to end."""
+        """Sets the health status to NOT_SERVING, refuses new calls, and gives the calls under way `seconds` to end."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(seconds)

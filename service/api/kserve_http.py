@@ -1,4 +1,4 @@
-"""The KServe v2 routes over ASGI."""
+"""The KServe v2 routes as an ASGI application."""
 
 from __future__ import annotations
 
@@ -21,23 +21,27 @@ from service.wire.kserve_json import encode
 from service.wire.proto_json import to_plain
 
 JSON = "application/json"
-# Bodies over this are compressed and decompressed off the event loop.
+# A compressed body over a sixteenth of this is decompressed on a thread, a smaller one on the event loop.
 _OFF_LOOP_BYTES = 65536
 
 
 def answer(content: Any, status: int = 200) -> Response:
-    """A JSON response."""
+    """Returns a JSON response."""
     return Response(orjson.dumps(content), status, media_type=JSON)
 
 
 def error_response(error: ServingError, retry_after: int) -> Response:
-    """The response of an error."""
+    """Returns the response for an error."""
     headers = dict(error_headers(error, retry_after))
     return Response(error_body(error.message), HTTP[error.kind], headers, media_type=JSON)
 
 
 async def read_body(request: Request, limit: int, decompressed_limit: int) -> bytes:
-    """The body, decompressed. Raises ServingError (TOO_LARGE) before reading where its length is announced."""
+    """Reads a body and returns it decompressed.
+
+    Raises ServingError: TOO_LARGE over a limit, before reading if the announced length is over it, and the errors of
+    `decompress`.
+    """
     announced = request.headers.get("content-length")
     too_large = ServingError(Kind.TOO_LARGE, f"the body is over the limit of {limit} bytes")
     if announced is not None and announced.isdecimal() and int(announced) > limit:
@@ -63,20 +67,20 @@ def _metadata(tensor: TensorSpec, shape: list[int]) -> dict[str, Any]:
 
 
 class _Routes:
-    """The endpoints of one gateway."""
+    """The endpoints of one gateway. Each returns the response to a request."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    def _known(self, request: Request) -> LoadedModel:
-        return self._gateway.find(*_named(request)).model
+    def _model(self, request: Request) -> LoadedModel:
+        return self._gateway.find(*_model_and_version(request)).model
 
     async def live(self) -> Response:
-        """Whether the process answers."""
+        """Answers 200: the process is alive."""
         return Response(status_code=200)
 
     async def ready(self) -> Response:
-        """Whether requests should be sent here: 200 or 400."""
+        """Answers 200 if clients should send requests to this gateway, else 400 with the reason."""
         if self._gateway.is_ready():
             return Response(status_code=200)
         failed = ", ".join(self._gateway.catalog.unavailable())
@@ -84,12 +88,12 @@ class _Routes:
         return Response(error_body(text), 400, media_type=JSON)
 
     async def server_metadata(self) -> Response:
-        """Name, version and extensions."""
+        """Answers with the name and version of the server and the protocol extensions."""
         return answer({"name": "opgate", "version": package_version(), "extensions": EXTENSIONS})
 
     async def model_metadata(self, request: Request) -> Response:
-        """A model's inputs and outputs."""
-        spec = self._known(request).spec
+        """Answers with the names, types and shapes of a model's inputs and outputs."""
+        spec = self._model(request).spec
         return answer(
             {
                 "name": spec.name,
@@ -101,9 +105,9 @@ class _Routes:
         )
 
     async def model_ready(self, request: Request) -> Response:
-        """Whether a model can serve: 200 or 400."""
+        """Answers 200 if a model can serve, else 400 with the reason. Answers 404 if the repository doesn't have it."""
         try:
-            self._known(request)
+            self._model(request)
         except ServingError as error:
             if error.kind is Kind.UNAVAILABLE:
                 raise ServingError(Kind.NOT_READY, error.message) from error
@@ -111,26 +115,26 @@ class _Routes:
         return Response(status_code=200)
 
     async def model_config(self, request: Request) -> Response:
-        """The completed config."""
-        made = to_plain(self._known(request).config)
-        made.setdefault("max_batch_size", 0)
-        return answer(made)
+        """Answers with the completed config of a model."""
+        config = to_plain(self._model(request).config)
+        config.setdefault("max_batch_size", 0)
+        return answer(config)
 
     async def statistics(self, request: Request) -> Response:
-        """Counts and durations of one model, or of all."""
-        model, version = _named(request)
+        """Answers with the counts and durations of one model, or of all models."""
+        model, version = _model_and_version(request)
         if not model:
             models = list(self._gateway.catalog.models())
         elif version:
-            models = [self._known(request)]
+            models = [self._model(request)]
         else:
-            self._known(request)
+            self._model(request)
             models = [self._gateway.find(model, str(number)).model for number in self._gateway.catalog.versions(model)]
         message = service_pb2.ModelStatisticsResponse(model_stats=[model_statistics(m) for m in models])
         return answer(to_plain(message, with_defaults=True))
 
     async def index(self, request: Request) -> Response:
-        """What the repository holds, with state and reason."""
+        """Answers with all models of the repository, their state and its reason."""
         body = await read_body(request, 65536, 65536)
         only_ready = False
         if body:
@@ -147,13 +151,13 @@ class _Routes:
         return answer(rows)
 
     async def infer(self, request: Request) -> Response:
-        """Runs a model."""
+        """Runs a model and answers with its outputs."""
         settings = self._gateway.settings
-        with self._gateway.reading(*_named(request)) as served:
+        with self._gateway.reading(*_model_and_version(request)) as served:
             body = await read_body(request, settings.max_body_bytes, settings.max_decompressed_bytes)
-            made = served.decoder.decode(body, _header_length(request))
-        await self._gateway.infer(served.model, made)
-        header_length, parts = encode(made)
+            infer_request = served.decoder.decode(body, _header_length(request))
+        await self._gateway.infer(served.model, infer_request)
+        header_length, parts = encode(infer_request)
         headers = {}
         if header_length is not None:
             headers["Inference-Header-Content-Length"] = str(header_length)
@@ -168,12 +172,12 @@ class _Routes:
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """The routes of one gateway."""
+    """Returns the routes of one gateway."""
     routes = APIRouter()
     endpoints = _Routes(gateway)
 
     def add(path: str, endpoint: Callable[..., Awaitable[Response]], method: str = "GET") -> None:
-        # The schema at /docs is made from the models instead: see service.api.openapi.
+        # service.api.openapi makes the schema at /docs from the models instead.
         routes.add_api_route(path, endpoint, methods=[method], include_in_schema=False)
 
     add("/v2/health/live", endpoints.live)
@@ -190,7 +194,7 @@ def router(gateway: Gateway) -> APIRouter:
     return routes
 
 
-def _named(request: Request) -> tuple[str, str]:
+def _model_and_version(request: Request) -> tuple[str, str]:
     return request.path_params.get("model", ""), request.path_params.get("version", "")
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI schema: a path for each model, described by its config."""
+"""Makes the OpenAPI document. It has paths for each model, described by its config."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXAMPLE_ELEMENTS = 64
 
 
 def schema(gateway: Gateway) -> dict[str, Any]:
-    """The whole document."""
+    """Returns the whole document."""
     paths: dict[str, Any] = {
         "/v2": {"get": _plain("Server metadata", "server")},
         "/v2/health/live": {"get": _plain("Whether the process answers", "server")},
@@ -82,7 +82,7 @@ def _predict(model: LoadedModel) -> dict[str, Any]:
         "tags": [spec.name],
         "operationId": f"predict_{spec.name}",
         "requestBody": {"required": True, "content": body},
-        "responses": {"200": {"description": "What the model says", "content": answers}, **_errors()},
+        "responses": {"200": {"description": "The answer of the model", "content": answers}, **_errors()},
     }
 
 
@@ -93,18 +93,18 @@ def _answer(model: LoadedModel) -> dict[str, Any]:
         fields = {field: _array(outputs[name], outputs[name].dims[1:]) for field, name in model.presentation.fields}
         properties["predictions"] = {"type": "array", "items": {"type": "object", "properties": fields}}
     else:
-        made = {tensor.name: _array(tensor, tensor.dims) for tensor in outputs.values()}
-        properties["outputs"] = {"type": "object", "properties": made}
+        values = {tensor.name: _array(tensor, tensor.dims) for tensor in outputs.values()}
+        properties["outputs"] = {"type": "object", "properties": values}
     return {"type": "object", "properties": properties}
 
 
 def _array(tensor: TensorSpec, dims: tuple[int, ...]) -> dict[str, Any]:
-    made = _element(tensor)
+    nested = _element(tensor)
     for size in reversed(dims):
-        made = {"type": "array", "items": made}
+        nested = {"type": "array", "items": nested}
         if size >= 0:
-            made |= {"minItems": size, "maxItems": size}
-    return made
+            nested |= {"minItems": size, "maxItems": size}
+    return nested
 
 
 def _element(tensor: TensorSpec) -> dict[str, Any]:
@@ -121,14 +121,14 @@ def _element(tensor: TensorSpec) -> dict[str, Any]:
 
 
 def _example(tensor: TensorSpec, dims: tuple[int, ...]) -> Any:
-    """Zeros of the smallest fitting shape; a single one where that would be long."""
+    """Returns zeros in nested lists of the smallest shape that fits, or a single element if that shape has many."""
     sizes = [1 if size == -1 else size for size in dims]
     if math.prod(sizes) > _EXAMPLE_ELEMENTS:
         sizes = [1] * len(sizes)
-    made: Any = {"BYTES": "text", "BOOL": False}.get(tensor.datatype.name, 0)
+    nested: Any = {"BYTES": "text", "BOOL": False}.get(tensor.datatype.name, 0)
     for size in reversed(sizes):
-        made = [made] * size
-    return made
+        nested = [nested] * size
+    return nested
 
 
 def _infer(spec: ModelSpec) -> dict[str, Any]:

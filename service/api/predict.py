@@ -1,4 +1,4 @@
-"""POST /predict/<model>: a picture, a form or plain JSON in; labelled JSON, or a picture, out."""
+"""POST /predict/<model>: takes a picture, a form or plain JSON, and answers with labelled JSON or a picture."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from service.wire.kserve_json import parse_object
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """The routes of one gateway."""
+    """Returns the routes of one gateway."""
     routes = APIRouter()
 
     async def predict(request: Request) -> Response:
@@ -34,8 +34,8 @@ def router(gateway: Gateway) -> APIRouter:
         if wants:
             name, version = picture_model, ""
         with gateway.reading(name, version) as served:
-            made = _request(gateway, served.model.spec, payload)
-        result = await gateway.infer(served.model, made)
+            infer_request = _request(gateway, served.model.spec, payload)
+        result = await gateway.infer(served.model, infer_request)
         return _picture(served.model, result, wants) if wants else _json(served.model, result)
 
     for path in ("/predict/{model}", "/predict/{model}/versions/{version}"):
@@ -50,7 +50,10 @@ def _request(gateway: Gateway, spec: ModelSpec, payload: bytes | dict[str, Any])
 
 
 def _picture_model(model: LoadedModel) -> str:
-    """The name of the model that answers with a picture in this model's place."""
+    """Returns the name of the model that answers with a picture in place of this model.
+
+    Raises ServingError (NOT_ACCEPTABLE) if there is none.
+    """
     name = model.presentation.picture_model
     if not name:
         raise ServingError(Kind.NOT_ACCEPTABLE, f"model '{model.spec.name}' answers with JSON, it makes no picture")
@@ -71,9 +74,9 @@ def _json(model: LoadedModel, result: Mapping[str, Array]) -> Response:
 
 
 def wanted_media(accept: str) -> set[str]:
-    """The image types of an Accept header where a picture is preferred to JSON, an empty set where JSON is.
+    """Returns the image types of an Accept header if it prefers a picture to JSON, else an empty set.
 
-    Raises ServingError (NOT_ACCEPTABLE) where neither would do.
+    Raises ServingError: NOT_ACCEPTABLE if the header accepts neither, INVALID if a quality is no number.
     """
     json_quality = picture_quality = 0.0
     pictures: set[str] = set()
@@ -88,7 +91,7 @@ def wanted_media(accept: str) -> set[str]:
                     raise invalid(f"Accept: '{part.strip()}' has no valid quality") from None
         if media in ("application/json", "application/*"):
             json_quality = max(json_quality, quality)
-        elif media == "*/*":  # anything will do: JSON, unless a picture is named beside it
+        elif media == "*/*":  # the client accepts anything: it gets JSON, unless the header names a picture as well
             json_quality = max(json_quality, quality * 0.99)
         elif media.startswith("image/") and quality:
             pictures.add(media)
@@ -101,7 +104,7 @@ def wanted_media(accept: str) -> set[str]:
 
 
 async def _payload(gateway: Gateway, request: Request) -> bytes | dict[str, Any]:
-    """The body: bytes of a picture, or values by input name."""
+    """Returns the body: the bytes of a picture, or the values by input name. Raises ServingError."""
     settings = gateway.settings
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media == "multipart/form-data":
@@ -137,7 +140,7 @@ async def _form(gateway: Gateway, request: Request) -> dict[str, Any]:
 
 
 def _text_value(text: str) -> Any:
-    """JSON where it is, else the text itself."""
+    """Returns the value of the text if it is JSON, else the text itself."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:

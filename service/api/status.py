@@ -1,4 +1,4 @@
-"""The one mapping of `service.errors` to HTTP status codes and to gRPC codes."""
+"""Maps the kinds of `service.errors` to HTTP status codes and to gRPC codes."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ GRPC: dict[Kind, grpc.StatusCode] = {
 
 
 def error_body(message: str) -> bytes:
-    """The JSON body of every HTTP error."""
+    """Returns the JSON body of an HTTP error."""
     try:
         return orjson.dumps({"error": message})
-    except orjson.JSONEncodeError:  # lone surrogates, from an engine's message
+    except orjson.JSONEncodeError:  # a message of the engine can hold lone surrogates
         return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
 
 
 def error_headers(error: ServingError, retry_after: int) -> list[tuple[str, str]]:
-    """Headers that belong to the error: Retry-After where trying again makes sense."""
+    """Returns the headers of an error: Retry-After if it makes sense to try again."""
     return [("retry-after", str(retry_after))] if error.kind is Kind.OVERLOADED else []

@@ -1,7 +1,7 @@
 """Decides which waiting requests form the next batch.
 
-A line is the queue of the requests that may share a batch, see `service.execution.scheduler`. The functions here are
-pure: their result depends only on the line, the config, the costs and the time that the caller passes.
+A line is the queue of the requests that may share a batch, see `service.execution.scheduler`. The decision depends only
+on the line, the config, the measured costs and the time that the caller passes.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""From a directory to models: config.pbtxt, versions, op libraries."""
+"""Loads models from a folder: config.pbtxt, versions, op libraries."""

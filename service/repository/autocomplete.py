@@ -1,4 +1,4 @@
-"""A config from the model file, where there is none or where it leaves fields out."""
+"""Completes the config of a model from its file, if there is no config or the config leaves fields out."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ def complete(
     outputs: Sequence[EngineTensor],
     default_max_batch_size: int,
 ) -> None:
-    """Fills what is missing from the session's own tensors. Fields that are set stay as they are.
+    """Fills in what the config lacks, from the tensors of the session. Fields that are set stay as they are.
 
-    Where nothing says otherwise, a model whose every tensor starts with a dimension named as a batch ("N", or a name
-    with "batch" in it) batches up to `default_max_batch_size` rows. Other unknown first dimensions are left alone: they
-    may count points or words, which must not be mixed between clients.
+    A config that states neither tensors nor max_batch_size gets `default_max_batch_size` if every tensor starts with a
+    dimension that is named like a batch ("N", or a name with "batch" in it). Any other unknown first dimension is no
+    batch: it may count points or words, which must not be mixed between clients.
+
+    Raises ConfigError if a tensor of the file can't be served.
     """
     config.name = config.name or name
     if not config.backend and not config.platform:
         config.backend = "onnxruntime"
     bare = not config.input and not config.output
-    made = {name for batch_input in config.batch_input for name in batch_input.target_name}
+    computed = {name for batch_input in config.batch_input for name in batch_input.target_name}
     if bare and not config.max_batch_size and default_max_batch_size and _batches((*inputs, *outputs)):
         config.max_batch_size = default_max_batch_size
         if not config.HasField("dynamic_batching"):
@@ -40,7 +42,7 @@ def complete(
     skip = 1 if config.max_batch_size else 0
     if not config.input:
         for tensor in inputs:
-            if tensor.name not in made:
+            if tensor.name not in computed:
                 _fill(config.input.add(), tensor, skip, config.max_batch_size)
     else:
         _types(config.input, inputs)
@@ -53,7 +55,7 @@ def complete(
 
 
 def _defaults(config: ModelConfig) -> None:
-    """One CPU instance and the latest version, where nothing is said."""
+    """Sets one CPU instance and the latest version, if the config says nothing of them."""
     if not config.instance_group:
         config.instance_group.add(count=1, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
     for group in config.instance_group:
@@ -83,7 +85,7 @@ def _fill(target: Tensor, tensor: EngineTensor, skip: int, max_batch: int) -> No
     dims = [size if isinstance(size, int) and size >= 0 else -1 for size in tensor.shape[skip:]]
     if dims:
         target.dims.extend(dims)
-    else:  # config.pbtxt has no rank 0: one element, reshaped to none
+    else:  # config.pbtxt has no rank 0: clients send one element of rank 1, which `reshape` turns into rank 0
         target.dims.append(1)
         target.reshape.SetInParent()
 
@@ -91,6 +93,6 @@ def _fill(target: Tensor, tensor: EngineTensor, skip: int, max_batch: int) -> No
 def _types(declared: Sequence[Tensor], tensors: Sequence[EngineTensor]) -> None:
     known = {tensor.name: BY_ONNX.get(tensor.type) for tensor in tensors}
     for target in declared:
-        found = known.get(target.name)
-        if target.data_type == model_config_pb2.TYPE_INVALID and found is not None:
-            target.data_type = model_config_pb2.DataType.Value(found.config_name)
+        datatype = known.get(target.name)
+        if target.data_type == model_config_pb2.TYPE_INVALID and datatype is not None:
+            target.data_type = model_config_pb2.DataType.Value(datatype.config_name)

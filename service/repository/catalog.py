@@ -1,4 +1,4 @@
-"""All models of a repository: which versions serve, and why the others don't."""
+"""All models of a repository: knows which versions serve, and why the others don't."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("opgate.repository")
 
 @dataclass(slots=True)
 class Entry:
-    """One model folder. `reasons` holds why a version, or under 0 the whole model, is unavailable."""
+    """One model folder. `reasons` says by version why it is unavailable; version 0 stands for the whole model."""
 
     name: str
     versions: dict[int, LoadedModel] = field(default_factory=dict)
@@ -33,18 +33,18 @@ class Entry:
 
 
 class Catalog:
-    """The repository as loaded at start-up."""
+    """The models of the repository, loaded at start-up."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._entries: dict[str, Entry] = {}
-        self.complete = False  # every model has been tried
+        self.complete = False  # whether the catalog has tried to load every model
 
     def load_all(self, only: str = "") -> None:
-        """Loads every model, ensembles after their steps. A model that fails is left out with its reason.
+        """Loads every model, an ensemble after the models of its steps. Keeps the reason of each failure.
 
-        `only` names a model to load with no others but those it needs.
-        Raises ConfigError where the repository itself can't be read.
+        `only` is the name of a model: then that model and the models that it needs are loaded, and no others.
+        Raises ConfigError if there is no repository. Any other failure only makes its model unavailable.
         """
         repository = self._settings.model_repository
         if not repository.is_dir():
@@ -86,7 +86,7 @@ class Catalog:
             except ServingError as error:
                 self._failed(entry, version, error.message)
                 continue
-            except Exception as error:  # a broken file must not keep the others from being served
+            except Exception as error:  # a broken model file must not keep the other models from being served
                 logger.exception("loading model '%s' failed", config.name)
                 self._failed(entry, version, f"{type(error).__name__}: {error}")
                 continue
@@ -104,9 +104,10 @@ class Catalog:
         return self.find(name, "" if version < 0 else str(version))
 
     def find(self, name: str, version: str = "") -> LoadedModel:
-        """The model to run, its highest version where none is named.
+        """Returns a version of a model, the highest one that serves if `version` is empty.
 
-        Raises ServingError: NOT_FOUND for an unknown one, UNAVAILABLE with the reason for one that didn't load.
+        Raises ServingError: NOT_FOUND if the repository has no such model or version, UNAVAILABLE with the reason if it
+        didn't load, INVALID if `version` is no number.
         """
         entry = self._entries.get(name)
         if entry is None:
@@ -120,9 +121,9 @@ class Catalog:
         if not _VERSION.fullmatch(version):
             raise ServingError(Kind.INVALID, f"model '{name}': the version must be a number, got '{version[:40]}'")
         number = int(version)
-        found = entry.versions.get(number)
-        if found is not None:
-            return found
+        model = entry.versions.get(number)
+        if model is not None:
+            return model
         reason = entry.reasons.get(number) or entry.reasons.get(0)
         if reason is not None:
             raise unavailable(f"{name}' version '{number}", reason)
@@ -133,17 +134,20 @@ class Catalog:
         )
 
     def versions(self, name: str) -> list[int]:
-        """The versions of a model that serve, ascending."""
+        """Returns the versions of a model that serve, in ascending order."""
         return sorted(self._entries[name].versions)
 
     def models(self) -> Iterator[LoadedModel]:
-        """Every version that serves, by name."""
+        """Yields every version that serves, in order of name and version."""
         for name in sorted(self._entries):
             for version in self.versions(name):
                 yield self._entries[name].versions[version]
 
     def index(self) -> list[tuple[str, str, str, str]]:
-        """Name, version, state and reason of all that the repository holds."""
+        """Returns name, version, state and reason of every model in the repository.
+
+        The version is "" if the whole model is unavailable.
+        """
         rows = []
         for entry in self._entries.values():
             for version in sorted({*entry.versions, *entry.reasons}):
@@ -159,17 +163,17 @@ class Catalog:
         return rows
 
     def unavailable(self) -> list[str]:
-        """The names of models with something that failed to load."""
+        """Returns the names of the models that failed to load or of which a version failed to load."""
         return [entry.name for entry in self._entries.values() if entry.reasons]
 
     async def close(self) -> None:
-        """Lets every model finish what it has."""
+        """Closes every model, after it has answered the requests that it has accepted."""
         for model in self.models():
             await model.executor.close()
 
 
 def _chosen(config: ModelConfig, present: list[int]) -> list[int]:
-    """The versions that the version policy wants served."""
+    """Returns the versions that the version policy selects. Raises ConfigError if one is missing."""
     if not present:
         raise ConfigError("the model's folder has no version: expected a folder named by a number, such as 1")
     policy = config.version_policy
@@ -190,7 +194,10 @@ def _in_order(
     entries: dict[str, Entry],
     failed: Callable[[Entry, int, str], None],
 ) -> list[str]:
-    """Ensembles with those they use first. Those in a cycle are marked as failed."""
+    """Returns the ensembles in an order in which each comes after those that it uses.
+
+    Ensembles that wait for each other in a cycle are left out and marked as failed.
+    """
     ordered: list[str] = []
     todo = sorted(ensembles)
     while todo:
@@ -205,7 +212,7 @@ def _in_order(
 
 
 def _needed_by(name: str, configs: dict[str, ModelConfig]) -> set[str]:
-    """The model, the models of its steps, and the one that draws its picture."""
+    """Returns the names of the model, of the models of its steps, and of the model that draws its picture."""
     needed: set[str] = set()
     todo = {name}
     while todo:

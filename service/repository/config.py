@@ -1,4 +1,4 @@
-"""config.pbtxt into Triton's own ModelConfig, and by name the refusal of what the gateway does not do."""
+"""Reads config.pbtxt into Triton's ModelConfig message. Refuses, by name, every field that is not supported."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SESSION_PREFIX = "session."  # passed to ONNX Runtime as session configuration e
 
 
 class ConfigError(ServingError):
-    """A model that can't be served as it is described. The message names the field."""
+    """A model can't be served in the way its config describes. The message names the field."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Kind.UNAVAILABLE, message)
 
 
 def read_config(path: Path) -> ModelConfig:
-    """Parses a config.pbtxt. Raises ConfigError with line and column."""
+    """Parses a config.pbtxt. Raises ConfigError, with line and column of a syntax error."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -39,10 +39,10 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def refuse_unsupported(config: ModelConfig) -> None:
-    """Raises ConfigError that names every field the gateway doesn't honour."""
-    found = list(_unsupported(config))
-    if found:
-        raise ConfigError("the config asks for what this gateway doesn't do: " + "; ".join(found))
+    """Raises ConfigError if the config sets fields that the gateway doesn't support. The message names all of them."""
+    refused = list(_unsupported(config))
+    if refused:
+        raise ConfigError("the config asks for features that this gateway doesn't support: " + "; ".join(refused))
 
 
 def _unsupported(config: ModelConfig) -> Iterator[str]:
@@ -177,5 +177,5 @@ def _ensemble(config: ModelConfig) -> Iterator[str]:
 
 
 def parameter(config: ModelConfig, key: str) -> str:
-    """A parameter's string value, "" where it is not set."""
+    """Returns the string value of a parameter, "" if it is not set."""
     return config.parameters[key].string_value if key in config.parameters else ""

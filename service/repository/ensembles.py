@@ -1,4 +1,8 @@
-"""Pipelines checked before anything runs: known models and tensors, one producer each, types, shapes, no cycle."""
+"""Checks an ensemble before it runs.
+
+Its models and tensors must be known, each tensor needs exactly one producer, types and shapes must fit, and the steps
+must not wait for each other in a cycle.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,13 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from service.execution.spec import ModelSpec, TensorSpec
 from service.repository.config import ConfigError
 
-# The specification of a model by name and version (-1: the latest). Raises ServingError with the reason.
+# A function that returns the specification of a model by name and version (-1: the latest). Raises ServingError.
 Lookup = Callable[[str, int], ModelSpec]
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Who makes a tensor of the pipeline, and of what kind."""
+    """The producer of a tensor in the ensemble: its name for messages, its model, and the tensor in that model."""
 
     maker: str
     tensor: TensorSpec
@@ -24,12 +28,15 @@ class _Source:
 
 
 def step_models(config: ModelConfig) -> list[str]:
-    """The names of the models that an ensemble uses."""
+    """Returns the names of the models that an ensemble uses."""
     return [step.model_name for step in config.ensemble_scheduling.step]
 
 
 def check_ensemble(config: ModelConfig, spec: ModelSpec, lookup: Lookup) -> list[ModelSpec]:
-    """Returns the models' specifications, step by step. Raises ConfigError that names step and tensor."""
+    """Checks an ensemble and returns the specification of each step's model.
+
+    Raises ConfigError that names the step and the tensor.
+    """
     steps = config.ensemble_scheduling.step
     if not steps:
         raise ConfigError("ensemble_scheduling has no step")
@@ -77,9 +84,9 @@ def _check_pair(source: _Source, model: ModelSpec, target: TensorSpec, where: st
         raise ConfigError(
             f"{where}: expected {target.datatype.config_name}, {source.maker} gives {tensor.datatype.config_name}"
         )
-    # As in Triton: either the dims agree, or where one batches and the other doesn't the whole shapes do.
-    whole = (source.model.wire_shape(tensor), model.wire_shape(target))
-    if not _agree(tensor.dims, target.dims) and not _agree(*whole):
+    # As in Triton, the dims must agree. If only one of the two models batches, it is enough that the full shapes agree.
+    shapes = (source.model.wire_shape(tensor), model.wire_shape(target))
+    if not _agree(tensor.dims, target.dims) and not _agree(*shapes):
         raise ConfigError(f"{where}: expected dims {list(target.dims)}, {source.maker} gives {list(tensor.dims)}")
 
 

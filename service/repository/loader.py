@@ -1,4 +1,4 @@
-"""One version of a model from its folder: config, op library, session, scheduler."""
+"""Loads one version of a model from its folder: config, op library, session, scheduler."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ logger = logging.getLogger("opgate.repository")
 
 
 class Executor(Protocol):
-    """What takes a model's requests."""
+    """Runs the requests of a model: a Scheduler, or a Pipeline for an ensemble."""
 
     def submit(self, request: Request) -> None: ...
 
@@ -48,7 +48,7 @@ class Executor(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LoadedModel:
-    """A version that can serve."""
+    """A version of a model that can serve."""
 
     config: ModelConfig
     spec: ModelSpec
@@ -58,12 +58,12 @@ class LoadedModel:
 
     @property
     def submit(self) -> Callable[[Request], None]:
-        """Takes a checked request."""
+        """The function that accepts a checked request."""
         return self.executor.submit
 
 
 def limits_of(settings: Settings) -> Limits:
-    """The limits that a single request is held to."""
+    """Returns the limits on a single request."""
     return Limits(
         max_rank=settings.max_rank,
         max_elements=settings.max_elements,
@@ -74,7 +74,10 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def load_config(repository: Path, name: str) -> ModelConfig:
-    """A model's config as written, an empty one where there is no file. Raises ConfigError."""
+    """Returns the config of a model as it is written, an empty one if there is no file.
+
+    Raises ConfigError if it can't be read, names another model or sets a field that the gateway doesn't support.
+    """
     folder = confined(repository, repository / name)
     path = folder / "config.pbtxt"
     config = read_config(confined(repository, path)) if path.exists() else ModelConfig()
@@ -96,7 +99,7 @@ def load_model(repository: Path, config: ModelConfig, version: int, settings: Se
     path = confined(repository, path)
     library = config.model_operations.op_library_filename
     if len(library) > 1:
-        # One domain may be registered once only, and a library's domain is not known before it is loaded.
+        # A session can register a domain only once, and the domain of a library is not known before it is loaded.
         raise ConfigError("model_operations.op_library_filename: one library a model, got " + ", ".join(library))
     trusted = settings.trusted_directories()
     folders = [folder / str(version), folder]
@@ -124,7 +127,10 @@ def load_model(repository: Path, config: ModelConfig, version: int, settings: Se
 def load_ensemble(
     repository: Path, config: ModelConfig, version: int, settings: Settings, find: Callable[[str, int], LoadedModel]
 ) -> LoadedModel:
-    """Checks a pipeline against its models and connects them. Raises ServingError (UNAVAILABLE) with the reason."""
+    """Checks an ensemble against the models of its steps and connects them.
+
+    Raises ServingError (UNAVAILABLE) with the reason.
+    """
     began = time.perf_counter()
     config = _copy(config)
     config.platform = "ensemble"
@@ -153,9 +159,9 @@ def load_ensemble(
 
 
 def _copy(config: ModelConfig) -> ModelConfig:
-    made = ModelConfig()
-    made.CopyFrom(config)
-    return made
+    copy = ModelConfig()
+    copy.CopyFrom(config)
+    return copy
 
 
 def _session_options(config: ModelConfig, libraries: tuple[Path, ...], settings: Settings) -> SessionOptions:
@@ -189,5 +195,5 @@ def _number(config: ModelConfig, key: str, allowed: tuple[int, ...] = (), defaul
 
 
 def unavailable(name: str, reason: str) -> ServingError:
-    """The answer for a model that exists but didn't load."""
+    """Returns the error for a model that exists but didn't load."""
     return ServingError(Kind.UNAVAILABLE, f"model '{name}' is not available: {reason}")

@@ -1,7 +1,7 @@
-"""Op libraries: where they are looked for, and which of them are trusted.
+"""Finds op libraries and decides which of them are trusted.
 
-A library is native code. It is loaded only where a manifest.json in a place that the operator named (OPGATE_OPS_PATH or
-the build's output) lists its SHA-256.
+A library is native code. The gateway loads it only if a manifest.json lists its SHA-256 and lies in a folder that the
+operator has named: one of OPGATE_OPS_PATH, or the output of the build.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _MISSING_OP = re.compile(r"(?:(\S+?):)?(\w+)\((-?\d+)\) is not a registered func
 
 
 def sha256(path: Path) -> str:
-    """The hexadecimal SHA-256 of a file."""
+    """Returns the hexadecimal SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a directory, an empty one where there is none. Raises ConfigError where it is broken."""
+    """Returns the manifest of a folder, an empty one if the folder has none. Raises ConfigError if it is broken."""
     path = directory / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -43,13 +43,13 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def entries(directories: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """Every library that the manifests list."""
+    """Yields the entry of every library that the manifests of these folders list."""
     for directory in directories:
         yield from (entry for entry in read_manifest(directory)["libraries"] if isinstance(entry, dict))
 
 
 def find_library(name: str, folders: Sequence[Path]) -> Path:
-    """The first folder's file of that name. Raises ConfigError that says what to do."""
+    """Returns the file of that name in the first folder that has it. Raises ConfigError that says what to do."""
     file_name(name, "model_operations.op_library_filename")
     for folder in folders:
         path = folder / name
@@ -63,9 +63,9 @@ def find_library(name: str, folders: Sequence[Path]) -> Path:
 
 
 def trusted_library(name: str, folders: Sequence[Path], trusted: Sequence[Path]) -> Path:
-    """Finds a library and checks its hash. `folders` are the model's own, searched before the trusted directories.
+    """Finds a library and checks its hash. `folders`, those of the model, are searched before the trusted folders.
 
-    Raises ConfigError where it is missing or no manifest of a trusted directory lists its hash.
+    Raises ConfigError if the library is missing or no manifest of a trusted folder lists its hash.
     """
     path = find_library(name, [*folders, *trusted])
     digest = sha256(path)
@@ -73,16 +73,19 @@ def trusted_library(name: str, folders: Sequence[Path], trusted: Sequence[Path])
         return path
     raise ConfigError(
         f"op library {path} is not trusted: no {MANIFEST} in {', '.join(map(str, trusted))} lists its SHA-256 "
-        f"{digest}. If you built it or know who did, run `opgate trust {path}`; opgate's own is made by `opgate build`"
+        f"{digest}. If you built it or know who did, run `opgate trust {path}`; `opgate build` makes opgate's library"
     )
 
 
 def explain_missing_op(message: str, library: str, trusted: Sequence[Path]) -> str:
-    """ONNX Runtime's "is not a registered function/op", with the op's name and the remedy."""
-    found = _MISSING_OP.search(message)
-    if found is None:
+    """Returns the engine's message "is not a registered function/op" with the name of the op and the remedy before it.
+
+    Returns any other message as it is.
+    """
+    match = _MISSING_OP.search(message)
+    if match is None:
         return message
-    domain, op, version = found.groups()
+    domain, op, version = match.groups()
     where = f"{domain}::{op}" if domain else op
     known = [
         str(entry.get("file"))
@@ -99,31 +102,32 @@ def explain_missing_op(message: str, library: str, trusted: Sequence[Path]) -> s
 
 
 def trust(library: Path, directory: Path | None = None) -> Path:
-    """Lists a library's hash in a manifest and returns the manifest's path.
+    """Lists the hash of a library in the manifest of a folder and returns the path of the manifest.
 
-    Without `directory` it is the library's own folder where the settings trust that one, else the first that they
-    trust. What the library holds can't be known without running it, so the entry has no ops. Raises OSError where a
-    file can't be read or written, ValueError where the manifest is broken.
+    The folder is `directory` if the caller passes one. Otherwise it is the library's folder if the settings trust that
+    folder, else the first folder that they trust. The entry lists no ops, because finding them would run the library.
+
+    Raises OSError if a file can't be read or written, ValueError if the manifest is broken.
     """
     digest = sha256(library)
-    place = directory or _place_for(library)
+    folder = directory or _manifest_folder(library)
     try:
-        manifest = read_manifest(place)
+        manifest = read_manifest(folder)
     except ConfigError as error:
         raise ValueError(error.message) from error
-    path = place / MANIFEST
+    path = folder / MANIFEST
     if any(entry.get("sha256") == digest for entry in manifest["libraries"]):
         return path
     manifest["libraries"].append({"file": library.name, "sha256": digest, "engine": "onnxruntime", "ops": []})
-    place.mkdir(parents=True, exist_ok=True)
-    # By replacement, so that a server that starts meanwhile never reads half a manifest.
-    temporary = place / f".{MANIFEST}.{os.getpid()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    # The new file replaces the old one, so that a server that starts meanwhile never reads half a manifest.
+    temporary = folder / f".{MANIFEST}.{os.getpid()}"
     temporary.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     temporary.replace(path)
     return path
 
 
-def _place_for(library: Path) -> Path:
-    trusted = [place.resolve() for place in Settings().trusted_directories()]
+def _manifest_folder(library: Path) -> Path:
+    trusted = [folder.resolve() for folder in Settings().trusted_directories()]
     own = library.resolve().parent
     return own if own in trusted else trusted[0]

@@ -1,4 +1,4 @@
-"""Files of a model, confined to the repository by their real path."""
+"""Finds the files of a model. Their real paths must lie inside the repository."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from service.repository.config import ConfigError
 
 
 def confined(repository: Path, path: Path) -> Path:
-    """The real path, which must lie inside the repository. Raises ConfigError."""
+    """Returns the real path. Raises ConfigError if it lies outside the repository."""
     real = path.resolve()
     if not real.is_relative_to(repository.resolve()):
         raise ConfigError(f"'{path.name}' points out of the model repository")
@@ -16,24 +16,24 @@ def confined(repository: Path, path: Path) -> Path:
 
 
 def file_name(text: str, field: str) -> str:
-    """A bare file name out of a config. Raises ConfigError that names the field."""
+    """Returns a file name that a config states. Raises ConfigError that names the field if it is not a bare name."""
     if not text or text != Path(text).name or text in (".", ".."):
         raise ConfigError(f"{field} '{text}': expected a bare file name, got a path")
     return text
 
 
 def model_names(repository: Path) -> list[str]:
-    """The names of the repository's model folders, sorted."""
+    """Returns the names of the model folders in the repository, sorted."""
     return sorted(p.name for p in repository.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
 def version_numbers(model: Path) -> list[int]:
-    """The version folders of a model, ascending."""
+    """Returns the versions for which a model has a folder, in ascending order."""
     return sorted(int(p.name) for p in model.iterdir() if p.is_dir() and p.name.isdecimal() and p.name[0] != "0")
 
 
 def read_labels(repository: Path, model: Path, name: str) -> tuple[str, ...]:
-    """One label a line; the line's number, from 0, is the class."""
+    """Returns the labels in a file with one label a line. The index of a label is its class. Raises ConfigError."""
     path = confined(repository, model / file_name(name, "label_filename"))
     try:
         return tuple(path.read_text(encoding="utf-8").splitlines())

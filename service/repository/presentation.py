@@ -1,4 +1,4 @@
-"""How /predict shows a model's outputs, by the config's predict_* parameters."""
+"""Reads how /predict shows the outputs of a model: the predict_* parameters of its config."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from service.repository.config import ConfigError, parameter
 
 @dataclass(frozen=True, slots=True)
 class Presentation:
-    """`fields` are (field of a record, output); `count` is the output that says how many records there are."""
+    """How /predict shows the outputs of a model.
+
+    `count` is the output that holds the number of records. `fields` pairs each field of a record with its output.
+    `picture_model` is the model that runs if the client wants a picture. All are empty if the config has none.
+    """
 
     count: str = ""
     fields: tuple[tuple[str, str], ...] = ()
@@ -20,7 +24,7 @@ class Presentation:
 
 
 def read_presentation(config: ModelConfig, spec: ModelSpec) -> Presentation:
-    """Raises ConfigError that names the parameter."""
+    """Returns the Presentation that a config describes. Raises ConfigError that names the parameter."""
     count = parameter(config, "predict_count_output")
     fields: list[tuple[str, str]] = []
     for part in filter(None, parameter(config, "predict_fields").split(",")):

@@ -1,4 +1,4 @@
-"""The ModelSpec that a config states."""
+"""Makes a ModelSpec from a config."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tensor: TypeAlias = ModelInput | ModelOutput
 
 
 def make_spec(config: ModelConfig, version: int, repository: Path, folder: Path) -> ModelSpec:
-    """The values that execution needs. Raises ConfigError that names the field."""
+    """Returns the ModelSpec that a config describes. Raises ConfigError that names the field."""
     inputs = _tensors(config.input, "input", repository, folder)
     outputs = _tensors(config.output, "output", repository, folder)
     if config.max_batch_size < 0:
@@ -45,10 +45,10 @@ def _datatype(value: int, where: str) -> DataType:
 
 
 def _tensors(declared: Sequence[Tensor], kind: str, repository: Path, folder: Path) -> dict[str, TensorSpec]:
-    made: dict[str, TensorSpec] = {}
+    specs: dict[str, TensorSpec] = {}
     for tensor in declared:
         where = f"{kind} '{tensor.name}'"
-        if not tensor.name or tensor.name in made:
+        if not tensor.name or tensor.name in specs:
             raise ConfigError(f"{kind} name '{tensor.name}' is empty or given twice")
         dims = tuple(tensor.dims)
         if not dims:
@@ -59,7 +59,7 @@ def _tensors(declared: Sequence[Tensor], kind: str, repository: Path, folder: Pa
         if reshape is not None:
             _check_reshape(where, dims, reshape)
         label = getattr(tensor, "label_filename", "")
-        made[tensor.name] = TensorSpec(
+        specs[tensor.name] = TensorSpec(
             name=tensor.name,
             datatype=_datatype(tensor.data_type, where),
             dims=dims,
@@ -68,12 +68,12 @@ def _tensors(declared: Sequence[Tensor], kind: str, repository: Path, folder: Pa
             ragged=bool(getattr(tensor, "allow_ragged_batch", False)),
             labels=read_labels(repository, folder, label) if label else (),
         )
-    return made
+    return specs
 
 
 def _check_reshape(where: str, dims: tuple[int, ...], reshape: tuple[int, ...]) -> None:
     def parts(shape: tuple[int, ...]) -> list[int]:
-        """Elements between the variable sizes, which must agree piece by piece."""
+        """Returns the product of the sizes before, between and after the variable ones."""
         products = [1]
         for size in shape:
             if size == -1:
@@ -102,7 +102,7 @@ def _batching(config: ModelConfig) -> Batching | None:
 
 
 def _batch_inputs(config: ModelConfig, inputs: Mapping[str, TensorSpec]) -> tuple[BatchInputSpec, ...]:
-    made = []
+    specs = []
     for block in config.batch_input:
         kind = model_config_pb2.BatchInput.Kind.Name(block.kind)
         where = f"batch_input {kind}"
@@ -122,8 +122,8 @@ def _batch_inputs(config: ModelConfig, inputs: Mapping[str, TensorSpec]) -> tupl
             )
         if config.max_batch_size < 1:
             raise ConfigError(f"{where} '{target}': max_batch_size is 0, there is no batch")
-        made.append(BatchInputSpec(kind, target, datatype, source))
-    return tuple(made)
+        specs.append(BatchInputSpec(kind, target, datatype, source))
+    return tuple(specs)
 
 
 def _row_status(config: ModelConfig, outputs: Mapping[str, TensorSpec]) -> RowStatus | None:

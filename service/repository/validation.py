@@ -1,4 +1,4 @@
-"""A config against the model file that it describes."""
+"""Compares a config with the model file that it describes."""
 
 from __future__ import annotations
 
@@ -16,38 +16,40 @@ def check_against_engine(
     outputs: Sequence[EngineTensor],
     defaulted: Sequence[EngineTensor],
 ) -> None:
-    """Compares the config with the opened file. Raises ConfigError naming tensor, expectation and what the file has.
+    """Compares the config with the tensors of the opened file.
 
     `defaulted` are the inputs with a default value in the file: only these can be optional.
+    Raises ConfigError that names the tensor, what the config says and what the file has.
     """
     real = {tensor.name: tensor for tensor in (*inputs, *defaulted)}
     needed = {tensor.name for tensor in inputs}
-    for made in spec.batch_inputs:
-        found = _find(real, made.name, "batch_input")
-        _check_type("batch_input", made.name, made.datatype, found)
-        if len(found.shape) != (2 if made.kind == "BATCH_ITEM_SHAPE" else 1):
-            raise ConfigError(f"batch_input '{made.name}': the model file's shape {_shape(found)} has another rank")
+    for batch_input in spec.batch_inputs:
+        name = batch_input.name
+        actual = _find(real, name, "batch_input")
+        _check_type("batch_input", name, batch_input.datatype, actual)
+        if len(actual.shape) != (2 if batch_input.kind == "BATCH_ITEM_SHAPE" else 1):
+            raise ConfigError(f"batch_input '{name}': the model file's shape {_shape(actual)} has another rank")
     for tensor in spec.inputs.values():
-        found = _find(real, tensor.name, "input")
-        _check_type("input", tensor.name, tensor.datatype, found)
+        actual = _find(real, tensor.name, "input")
+        _check_type("input", tensor.name, tensor.datatype, actual)
         if tensor.optional and tensor.name in needed:
             raise ConfigError(f"input '{tensor.name}': optional, but the model file has no default value for it")
         if tensor.ragged:
-            if len(found.shape) != 1:
+            if len(actual.shape) != 1:
                 raise ConfigError(
                     f"input '{tensor.name}': allow_ragged_batch joins rows into one flat tensor of rank 1, "
-                    f"the model file has shape {_shape(found)}"
+                    f"the model file has shape {_shape(actual)}"
                 )
         else:
-            _check_shape(spec, "input", tensor, found)
-    missing = needed - set(spec.inputs) - {made.name for made in spec.batch_inputs}
+            _check_shape(spec, "input", tensor, actual)
+    missing = needed - set(spec.inputs) - {batch_input.name for batch_input in spec.batch_inputs}
     if missing:
         raise ConfigError(f"the model file needs inputs that the config lacks: {', '.join(sorted(missing))}")
     real = {tensor.name: tensor for tensor in outputs}
     for tensor in spec.outputs.values():
-        found = _find(real, tensor.name, "output")
-        _check_type("output", tensor.name, tensor.datatype, found)
-        _check_shape(spec, "output", tensor, found)
+        actual = _find(real, tensor.name, "output")
+        _check_type("output", tensor.name, tensor.datatype, actual)
+        _check_shape(spec, "output", tensor, actual)
 
 
 def _find(real: Mapping[str, EngineTensor], name: str, kind: str) -> EngineTensor:
@@ -56,29 +58,29 @@ def _find(real: Mapping[str, EngineTensor], name: str, kind: str) -> EngineTenso
     return real[name]
 
 
-def _check_type(kind: str, name: str, datatype: DataType, found: EngineTensor) -> None:
-    if datatype.onnx != found.type:
-        raise ConfigError(f"{kind} '{name}': the config says {datatype.config_name}, the model file has {found.type}")
+def _check_type(kind: str, name: str, datatype: DataType, actual: EngineTensor) -> None:
+    if datatype.onnx != actual.type:
+        raise ConfigError(f"{kind} '{name}': the config says {datatype.config_name}, the model file has {actual.type}")
 
 
-def _check_shape(spec: ModelSpec, kind: str, tensor: TensorSpec, found: EngineTensor) -> None:
+def _check_shape(spec: ModelSpec, kind: str, tensor: TensorSpec, actual: EngineTensor) -> None:
     dims = tensor.dims if tensor.reshape is None else tensor.reshape
     want = ((-1,) if spec.batched else ()) + dims
-    if kind == "output" and not found.shape and want:
-        return  # the file states no shape
-    fits = len(want) == len(found.shape)
-    for i, (size, real) in enumerate(zip(want, found.shape, strict=False)):
+    if kind == "output" and not actual.shape and want:
+        return  # the file declares no shape for this output
+    fits = len(want) == len(actual.shape)
+    for i, (size, real) in enumerate(zip(want, actual.shape, strict=False)):
         if not isinstance(real, int) or real < 0:
             continue
         if i == 0 and spec.batched:
             raise ConfigError(
                 f"{kind} '{tensor.name}': max_batch_size is {spec.max_batch_size}, but the model file's shape "
-                f"{_shape(found)} has a fixed first dimension; export it with a dynamic one or set max_batch_size 0"
+                f"{_shape(actual)} has a fixed first dimension; export it with a dynamic one or set max_batch_size 0"
             )
         fits = fits and (size == real or (size == -1 and kind == "output"))
     if not fits:
         raise ConfigError(
-            f"{kind} '{tensor.name}': the config's shape {list(want)} doesn't fit the model file's {_shape(found)}"
+            f"{kind} '{tensor.name}': the config's shape {list(want)} doesn't fit the model file's {_shape(actual)}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line, or text for people."""
+"""Formats logs: one JSON object a line, or text for people."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
-    """What was given to the log call as `extra`."""
+    """Returns the fields that the log call passed as `extra`."""
     return {k: v for k, v in record.__dict__.items() if k not in _STANDARD and v is not None}
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level, logger, message and what was given as `extra`, for people."""
+    """Writes time, level, logger, message and the fields of `extra` as text for people."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line without an exception's traceback."""
+        """Returns the line without the traceback of an exception."""
         return " ".join([super().formatMessage(record), *(f"{k}={v}" for k, v in _extra(record).items())])
 
 
 class JsonFormatter(logging.Formatter):
-    """Time, level, logger and message, and what was given as `extra`."""
+    """Writes time, level, logger, message and the fields of `extra` as JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line of JSON."""
+        """Returns one line of JSON."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

@@ -1,4 +1,4 @@
-"""Prometheus metrics by Triton's names, read from the models' statistics when they are scraped."""
+"""Prometheus metrics with Triton's names. Each scrape reads the statistics of the models."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ _HISTOGRAMS: tuple[tuple[str, str, float, Callable[[ModelStatistics], Histogram]
 
 
 class ModelCollector(Collector):
-    """Turns statistics into metrics at each scrape."""
+    """Turns the statistics of the models into metrics at each scrape."""
 
     def __init__(self, models: Callable[[], Iterable[Counted]]) -> None:
         self._models = models
 
     def collect(self) -> Iterator[Metric]:
-        """All families, each with every model."""
+        """Yields every metric family, each with the values of all models."""
         rows = [([m.spec.name, m.spec.version], m.statistics) for m in self._models()]
         for name, text, read in _COUNTERS:
             family = _plain_counter(name, text)
@@ -88,21 +88,21 @@ def _plain_counter(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 
 def _buckets(histogram: Histogram, unit: float) -> list[tuple[str, float]]:
     total = 0
-    made: list[tuple[str, float]] = []
+    buckets: list[tuple[str, float]] = []
     for bound, count in zip((*histogram.bounds, None), histogram.counts, strict=True):
         total += count
-        made.append(("+Inf" if bound is None else str(bound / unit), total))
-    return made
+        buckets.append(("+Inf" if bound is None else str(bound / unit), total))
+    return buckets
 
 
 class CpuCollector(Collector):
-    """The machine's CPU use since the last scrape."""
+    """Measures the CPU use of the machine since the last scrape."""
 
     def __init__(self) -> None:
         self._last = (0, 0)
 
     def collect(self) -> Iterator[Metric]:
-        """Nothing where /proc/stat can't be read."""
+        """Yields the CPU use as a fraction, nothing if /proc/stat can't be read."""
         try:
             line = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0]
             numbers = [int(part) for part in line.split()[1:9]]
@@ -115,7 +115,7 @@ class CpuCollector(Collector):
 
 
 class Metrics:
-    """The registry of one gateway: no global one, so that several can live in a process."""
+    """The metrics of one gateway. They use no global registry, so that several gateways can live in one process."""
 
     def __init__(self, models: Callable[[], Iterable[Counted]]) -> None:
         self._registry = CollectorRegistry()
@@ -123,6 +123,7 @@ class Metrics:
         self._registry.register(CpuCollector())
 
     def text(self) -> bytes:
-        """The exposition format."""
-        # The library says a counter's name ends in _total; Triton's don't, and a line of type must name its samples.
+        """Returns all metrics in the text format of Prometheus."""
+        # prometheus_client adds _total to the name of a counter in its HELP and TYPE lines. These lines must have the
+        # name of the samples, and Triton's names don't end in _total.
         return _TOTAL.sub(rb"\1 ", generate_latest(self._registry))

@@ -1,4 +1,4 @@
-"""What has happened to each model, as plain numbers: cheap to add to on the request path, read by metrics and stats."""
+"""Statistics of each model, as plain numbers that are cheap to update. The metrics and the /stats routes read them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Histogram:
-    """Counts per bucket and a sum. The last bucket has no bound."""
+    """Counts values by bucket and adds them up. The last bucket has no upper bound."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -32,7 +32,7 @@ class Histogram:
 
 
 class BatchCount:
-    """Executions of one batch size. Times are nanoseconds."""
+    """Totals of the executions with one batch size. Times are in nanoseconds."""
 
     __slots__ = ("count", "infer_ns", "input_ns", "output_ns")
 
@@ -44,7 +44,10 @@ class BatchCount:
 
 
 class ModelStatistics:
-    """Totals of one model version since it was loaded. Written on the event loop's thread. Times are nanoseconds."""
+    """Totals of one model version since it was loaded. Times are in nanoseconds.
+
+    Only the event loop's thread writes them.
+    """
 
     __slots__ = (
         "batch_rows", "batches", "executions", "fail_count", "fail_ns", "failures", "infer_ns", "infer_seconds",
@@ -74,7 +77,7 @@ class ModelStatistics:
         self.batch_rows = Histogram(BATCH_BOUNDS)
 
     def succeeded(self, rows: int, request_ns: int, queue_ns: int) -> None:
-        """Counts an answered request."""
+        """Counts a request that got a result."""
         self.success_count += 1
         self.inferences += rows
         self.request_ns += request_ns
@@ -83,15 +86,16 @@ class ModelStatistics:
         self.queue_seconds.add(queue_ns)
 
     def failed(self, reason: str, request_ns: int) -> None:
-        """Counts a request that got an error. `reason` is the name of its kind."""
+        """Counts a request that got an error. `reason` is the value of its Kind."""
         self.fail_count += 1
         self.fail_ns += request_ns
         self.failures[reason] += 1
 
     def executed(self, rows: int, requests: int, durations: tuple[int, int, int], times: int = 1) -> None:
-        """Counts one run of the model for several requests; as in Triton each of them is charged the whole run.
+        """Counts one batch of several requests. As in Triton, each request is charged the time of the whole batch.
 
-        `durations` are nanoseconds of input, inference and output.
+        `durations` are the nanoseconds of input, inference and output. `times` is the number of runs: more than one if
+        the batch failed and its requests ran again one by one.
         """
         input_ns, infer_ns, output_ns = durations
         self.executions += times

@@ -1,4 +1,4 @@
-"""A model's statistics as Triton's protobuf message."""
+"""Converts the statistics of a model to Triton's protobuf message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from service.telemetry.statistics import ModelStatistics
 
 
 class Counted(Protocol):
-    """A model with statistics."""
+    """A model that has statistics."""
 
     spec: ModelSpec
     statistics: ModelStatistics
@@ -22,7 +22,7 @@ def _duration(count: int, ns: int) -> Any:
 
 
 def model_statistics(model: Counted) -> Any:
-    """Triton's ModelStatistics."""
+    """Returns the statistics of a model as Triton's ModelStatistics."""
     s = model.statistics
     return service_pb2.ModelStatistics(
         name=model.spec.name,

@@ -127,9 +127,9 @@ def _label(tensor: TensorSpec, value: int) -> str | int:
 
 
 def picture_bytes(spec: ModelSpec, result: Mapping[str, Array]) -> tuple[bytes, str]:
-    """Returns the picture that a model made, and its media type.
+    """Returns the picture in a result, and its media type.
 
-    Raises ServingError (INTERNAL) if the model has not made exactly one UINT8 output with a JPEG or PNG in it.
+    Raises ServingError (INTERNAL) unless the result is a single UINT8 output that holds a JPEG or a PNG.
     """
     arrays = list(result.values())
     if len(arrays) != 1 or arrays[0].dtype != np.uint8:

@@ -1,4 +1,4 @@
-"""The digit detector: its scenes, the way it is evaluated, and what the served file finds."""
+"""The digit detector: its scenes, its evaluation, and how well the served file finds digits."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_test_scenes_are_always_the_same_and_their_boxes_lie_inside() -> None:
 
 def test_perfect_detections_have_precision_one() -> None:
     truth = list(itertools.islice(dataset.test_scenes(), 40))
-    found = [Detections(s.boxes, np.ones(len(s.labels), np.float32), s.labels.astype(np.int32)) for s in truth]
-    assert precision(truth, found).at_50_95 == pytest.approx(1)
+    detections = [Detections(s.boxes, np.ones(len(s.labels), np.float32), s.labels.astype(np.int32)) for s in truth]
+    assert precision(truth, detections).at_50_95 == pytest.approx(1)
 
 
 def test_preprocess_of_one_colour_is_that_colour_between_pads() -> None:
@@ -43,5 +43,5 @@ def test_preprocess_of_one_colour_is_that_colour_between_pads() -> None:
 
 
 def test_the_served_file_finds_the_digits_of_all_test_scenes(library: Path) -> None:
-    """mAP@0.5 of the fused model, from JPEG bytes, on the 500 scenes: below 0.85 it isn't ready."""
+    """Checks mAP@0.5 of the fused model, from JPEG bytes, on the 500 test scenes."""
     assert evaluate(fused_detector(REPOSITORY, library, None)).at_50 > 0.9

@@ -1,4 +1,4 @@
-"""The model repository's configs agree with the ONNX files and with one another, as Triton checks them."""
+"""The configs of the model repository agree with the ONNX files and with each other, by Triton's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the digit detector is trained and exported."""
+"""The training and the export of the digit detector."""
 
 from __future__ import annotations
 

@@ -154,6 +154,8 @@ def test_expressions_and_scalars_as_sizes(run: Run) -> None:
         ("binds_too_much", r"made 'v' 4, which is not in 0\.\.3"),
         ("asks_unknown", "asks for input 'nothing'"),
         ("runs_out", "."),
+        ("reads_as_double", r"the kernel accesses tensor 'x', which is f32\[3\], as f64"),
+        ("writes_as_double", r"the kernel accesses tensor 'y', which is f32\[3\], as f64"),
     ],
 )
 def test_a_misbehaving_kernel_is_an_error(run: Run, how: str, message: str) -> None:
@@ -177,6 +179,84 @@ def test_bad_attributes_are_refused_when_the_model_loads(
     node = helper.make_node("Misbehave", ["x"], ["y"], domain="fixture_ops", **attributes)
     with pytest.raises(Exception, match=message):
         session_of(fixture_library, [node], [x], [y])
+
+
+def float_info(name: str, shape: list[Any] | None) -> Any:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def scaled_columns(
+    library: Path, shape: list[Any], weights: list[np.ndarray | None], **attributes: Any
+) -> ort.InferenceSession:
+    """A session of one ScaledColumns node for each weight: None is an input of the model, an array a constant."""
+    nodes, inputs, outputs, initializers = [], [float_info("x", shape)], [], []
+    for i, weight in enumerate(weights):
+        names = [f"y{i}", f"prepared{i}", f"constant{i}"]
+        nodes.append(helper.make_node("ScaledColumns", ["x", f"w{i}"], names, domain="fixture_ops", **attributes))
+        types = (TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32)
+        outputs += [helper.make_tensor_value_info(name, kind, None) for name, kind in zip(names, types, strict=True)]
+        if weight is None:
+            inputs.append(float_info(f"w{i}", shape[1:]))
+        else:
+            initializers.append(helper.make_tensor(f"w{i}", TensorProto.FLOAT, weight.shape, weight))
+    graph = helper.make_graph(nodes, "g", inputs, outputs, initializers)
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("fixture_ops", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(str(library))
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def test_a_kernel_prepares_once_for_each_node_from_its_constants(fixture_library: Path) -> None:
+    weights = [np.array([1, 2, 3], np.float32), np.array([4, 5, 6], np.float32)]
+    session = scaled_columns(fixture_library, ["n", "c"], list(weights), scale=2.0)
+    first = second = None
+    for rows in (1, 4, 2):
+        x = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
+        y0, prepared0, constant0, y1, prepared1, constant1 = session.run(None, {"x": x})
+        np.testing.assert_array_equal(y0, x * weights[0] * 2)
+        np.testing.assert_array_equal(y1, x * weights[1] * 2)
+        assert (constant0, constant1) == (1, 1)
+        first, second = first or int(prepared0), second or int(prepared1)
+        assert (prepared0, prepared1) == (first, second)
+    assert abs(first - second) == 1
+
+
+@pytest.mark.parametrize("columns", [3, "c"])
+def test_an_input_that_is_no_constant_is_read_in_each_run(fixture_library: Path, columns: int | str) -> None:
+    session = scaled_columns(fixture_library, ["n", columns], [None])
+    serials = set()
+    for count in (3, 3) if columns == 3 else (3, 5, 3):
+        x, weight = np.ones((2, count), np.float32), np.arange(count, dtype=np.float32)
+        y, prepared, constant = session.run(None, {"x": x, "w0": weight})
+        np.testing.assert_array_equal(y, x * weight)
+        assert constant == 0
+        serials.add(int(prepared))
+    assert len(serials) == 1  # a kernel that has been told no size serves all
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [(float("nan"), "attribute 'scale': expected a number, got nan"), (-1.0, r"thrown by prepare\(\)")],
+)
+def test_a_kernel_that_can_not_prepare_is_refused_when_the_model_loads(
+    fixture_library: Path, scale: float, message: str
+) -> None:
+    with pytest.raises(Exception, match=f"fixture_ops::ScaledColumns: {message}"):
+        scaled_columns(fixture_library, ["n", 3], [None], scale=scale)
+
+
+@pytest.mark.parametrize("rows", [5, "points"])
+def test_a_shape_that_contradicts_the_signature_is_refused_when_the_model_loads(library: Path, rows: int | str) -> None:
+    inputs = [float_info("xyz", [rows, 4]), helper.make_tensor_value_info("offset", TensorProto.INT32, [1])]
+    node = helper.make_node("KNNQuery", ["xyz", "offset"], ["idx", "dist"], domain="opgate")
+    with pytest.raises(Exception, match=rf"opgate::KNNQuery: input 'xyz': expected f32\[n, 3\], got f32\[{rows}, 4\]"):
+        session_of(library, [node], inputs, [float_info("dist", None)])
+    # In the middle of a graph the shape is inferred.
+    inputs[0] = float_info("points", [rows, 2])
+    nodes = [helper.make_node("Concat", ["points", "points"], ["xyz"], axis=1), node]
+    with pytest.raises(Exception, match=rf"expected f32\[n, 3\], got f32\[{rows}, 4\]"):
+        session_of(library, nodes, inputs, [float_info("dist", None)])
 
 
 def test_wrong_dtypes_are_refused_when_the_model_loads(fixture_library: Path) -> None:
@@ -256,7 +336,17 @@ def test_two_libraries_of_different_domains_in_one_session(library: Path, fixtur
 
 def test_out_of_tree_ops_are_all_in_the_table(fixture_library: Path) -> None:
     names = [op.name for op in read_table(fixture_library)]
-    assert names == ["KeepPositive", "Misbehave", "NearestSum", "ParseNumber", "Patches", "Shout", "SumAll", "Tiles"]
+    assert names == [
+        "KeepPositive",
+        "Misbehave",
+        "NearestSum",
+        "ParseNumber",
+        "Patches",
+        "ScaledColumns",
+        "Shout",
+        "SumAll",
+        "Tiles",
+    ]
 
 
 def test_names_of_sizes_propagate_past_an_absent_input(op_named: Callable[[str], Op], fixture_library: Path) -> None:

@@ -103,6 +103,17 @@ def test_a_contradiction_names_the_op_and_the_input() -> None:
         infer([node], [x], ["values"])
 
 
+def test_a_contradiction_is_found_behind_a_size_that_is_not_known() -> None:
+    points = helper.make_tensor_value_info("points", TensorProto.FLOAT, ["n", 2])
+    offset = helper.make_tensor_value_info("offset", TensorProto.INT32, [1])
+    nodes = [
+        helper.make_node("Concat", ["points", "points"], ["xyz"], axis=1),
+        helper.make_node("KNNQuery", ["xyz", "offset"], ["idx", "dist"], domain="opgate"),
+    ]
+    with pytest.raises(Exception, match=r"opgate::KNNQuery: input 'xyz': expected f32\[n, 3\], got f32\[n, 4\]"):
+        infer(nodes, [points, offset], ["idx"])
+
+
 def test_the_checker_refuses_a_missing_attribute_and_a_wrong_type() -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["v"])

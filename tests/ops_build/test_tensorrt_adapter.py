@@ -151,6 +151,7 @@ def fixture_trials() -> Iterator[tuple[str, Case, dict[str, str]]]:
     every = {"points": POINTS, "segment": SEGMENT, "query": POINTS[:2], "weight": POINTS[:2, 0]}
     for names in (["points"], ["points", "query"], ["points", "segment"], ["points", "query", "weight"], list(every)):
         yield "NearestSum", Case(" ".join(names), {name: every[name] for name in names}, {"scale": 2.0}), {}
+    yield "ScaledColumns", Case("a kernel that prepares", {"x": POINTS, "weight": POINTS[0]}, {"scale": 2.0}), {}
     x, row = np.ones((9, 7), F), np.ones(14, F)
     yield "Tiles", Case("expressions and a host scalar", {"x": x, "row": row, "times": np.array(3)}), {}
 

@@ -4,19 +4,24 @@ case of every op under the sanitizers."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ops_build.adapters.tensorrt.engine import PluginEngine
 from ops_build.building.options import PROJECT, SOURCE
+from ops_build.case import Case
+from ops_build.gpu.cases_file import CaseFailed
 from ops_build.verification.verify import verify
+from tests.ops_build.conftest import FIXTURE_OPS
 from tests.ops_build.cuda_emulation.build import build
 
 
 @pytest.fixture(scope="module")
 def program(tensorrt_headers: Path) -> Path:
-    return build(PROJECT / "build" / "tensorrt_emulation", tensorrt=str(tensorrt_headers))
+    return build(PROJECT / "build" / "tensorrt_emulation", tensorrt=tensorrt_headers)
 
 
 def test_every_case_of_every_op(program: Path) -> None:
@@ -28,3 +33,29 @@ def test_every_case_of_every_op(program: Path) -> None:
     assert sum(cell.passed for cell in cells) > 100
     skipped = {(cell.types, cell.skipped) for cell in cells if cell.skipped}
     assert ("f64", "TensorRT's plugins take no tensors of f64") in skipped
+
+
+@pytest.fixture(scope="module")
+def fixture_engine(tensorrt_headers: Path) -> Iterator[PluginEngine]:
+    folder = PROJECT / "build" / "tensorrt_emulation_fixtures"
+    engine = PluginEngine(build(folder, ops=FIXTURE_OPS, tensorrt=tensorrt_headers), None)
+    yield engine
+    engine.close()
+
+
+def test_a_kernel_prepares_once_and_before_it_is_enqueued(fixture_engine: PluginEngine) -> None:
+    op = next(op for op in fixture_engine.ops() if op.name == "ScaledColumns")
+    for call in (1, 2):  # each is a plugin of its own, attached, told its shapes and enqueued
+        x, weight = np.ones((2, call + 2), np.float32), np.arange(call + 2, dtype=np.float32)
+        outputs = fixture_engine.run(op, Case("", {"x": x, "weight": weight}, {"scale": 2.0}), {})
+        assert outputs["prepared"] == call
+        np.testing.assert_array_equal(outputs["y"], x * weight * 2)
+    with pytest.raises(CaseFailed, match=r"onShapeChange failed.*ScaledColumns: attribute 'scale': expected a number"):
+        fixture_engine.run(op, Case("", {"x": x, "weight": weight}, {"scale": float("nan")}), {})
+
+
+def test_a_kernel_that_states_no_workspace_allocates_while_it_is_enqueued(fixture_engine: PluginEngine) -> None:
+    """The caller of the plugins refuses every allocation, so the cases above show that opgate's own kernels make none."""
+    op = next(op for op in fixture_engine.ops() if op.name == "KeepPositive")
+    with pytest.raises(CaseFailed, match=r"enqueue failed.*KeepPositive: out of memory"):
+        fixture_engine.run(op, Case("", {"x": np.ones(3, np.float32)}), {"T": "f32"})

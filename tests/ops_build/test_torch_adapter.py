@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -239,11 +240,44 @@ def test_an_op_of_strings_is_left_out(fixture_path: Path) -> None:
         ("binds_too_much", r"made 'v' 4, which is not in 0\.\.3"),
         ("asks_unknown", "asks for input 'nothing'"),
         ("runs_out", "out of memory"),
+        ("reads_as_double", r"the kernel accesses tensor 'x', which is f32\[3\], as f64"),
     ],
 )
 def test_a_misbehaving_kernel_is_an_error(ops: Any, how: str, message: str) -> None:
     with pytest.raises(RuntimeError, match=f"fixture_ops::Misbehave: .*{message}"):
         ops.misbehave(torch.ones(3), how=how)
+
+
+def test_a_kernel_that_prepares_serves_equal_calls(ops: Any) -> None:
+    def serial(columns: int, scale: float = 1.0, rows: int = 2) -> int:
+        x, weight = torch.ones(rows, columns), torch.arange(columns, dtype=torch.float32)
+        y, prepared, constant = ops.scaled_columns(x, weight, scale=scale)
+        assert torch.equal(y, x * weight * scale) and constant.item() == 0
+        return int(prepared)
+
+    first = serial(3)
+    assert serial(3) == serial(3, rows=7) == first  # prepare() asked for the columns and not for the rows
+    assert serial(4) != first and serial(3, scale=2.0) != first
+    assert serial(3) == first
+    kept = 16
+    for columns in range(100, 100 + kept):
+        serial(columns)
+    assert serial(100) < serial(3)  # the kernel that was used the longest ago has gone
+    with pytest.raises(ValueError, match="fixture_ops::ScaledColumns: attribute 'scale': expected a number, got nan"):
+        serial(3, scale=float("nan"))
+    with pytest.raises(RuntimeError, match=r"fixture_ops::ScaledColumns: thrown by prepare\(\)"):
+        serial(3, scale=-1.0)
+
+
+def test_threads_share_prepared_kernels(ops: Any) -> None:
+    def work(seed: int) -> None:
+        for i in range(200):
+            columns = (seed + i) % 20 + 1  # more than are kept
+            weight = torch.arange(columns, dtype=torch.float32)
+            assert torch.equal(ops.scaled_columns(torch.ones(1, columns), weight)[0][0], weight)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
 
 
 def test_a_wrong_input_is_a_value_error_that_names_it(library: registration.OpLibrary) -> None:

@@ -20,7 +20,7 @@ def settings(repository, tmp_path):
 
 @pytest.fixture
 def load(settings):
-    """Loads the repository as it is now and gives the gateway."""
+    """A function that loads the repository as it is now and returns the gateway."""
 
     def make(**changes):
         gateway = Gateway(settings.model_copy(update=changes))
@@ -32,7 +32,7 @@ def load(settings):
 
 @pytest.fixture
 def reason(load):
-    """Why a model of the repository is unavailable."""
+    """A function that returns why a model of the repository is unavailable."""
 
     def read(name):
         rows = {row[0]: row for row in load().catalog.index()}

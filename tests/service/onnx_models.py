@@ -1,4 +1,4 @@
-"""Small ONNX models and repositories, made where a test runs."""
+"""Makes small ONNX models and repositories for the tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def value(name, datatype, shape):
 
 
 def save(repository, name, nodes, inputs, outputs, *, initializers=(), config=None, version=1, opset=18):
-    """Writes <repository>/<name>/<version>/model.onnx and config.pbtxt (none where config is None)."""
+    """Writes <repository>/<name>/<version>/model.onnx, and config.pbtxt unless `config` is None."""
     graph = helper.make_graph(nodes, name, inputs, outputs, list(initializers))
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
     folder = Path(repository) / name / str(version)
@@ -43,7 +43,7 @@ def identity(repository, name, datatype, shape=("batch", 4), config=None):
 
 
 def double(repository, name, config=None, shape=("batch", 4), version=1):
-    """y = x + x."""
+    """Saves a model that computes y = x + x."""
     node = helper.make_node("Add", ["x", "x"], ["y"])
     return save(
         repository,
@@ -57,7 +57,7 @@ def double(repository, name, config=None, shape=("batch", 4), version=1):
 
 
 def pick(repository, name, config):
-    """y = table[i] with 8 entries: an index outside is refused by the engine, and with it the whole batch."""
+    """Saves a model that computes y = table[i] with 8 entries. The engine refuses a batch with an index out of range."""
     table = helper.make_tensor("table", TensorProto.FLOAT, [8], np.arange(8, dtype=np.float32) * 10)
     node = helper.make_node("Gather", ["table", "i"], ["y"])
     return save(
@@ -72,7 +72,10 @@ def pick(repository, name, config):
 
 
 def fragile(repository, name, config):
-    """Fails inside the engine, not for its arguments, where the batch's n sum to an odd number: that many can't be halved."""
+    """Saves a model that fails if the n of the batch add up to an odd number, because it halves a tensor of that size.
+
+    The engine reports a failing node, not a wrong argument.
+    """
     int64 = TensorProto.INT64
     initializers = [
         helper.make_tensor("zero", int64, [], [0]),
@@ -116,7 +119,7 @@ parameters { key: "row_status_messages" value { string_value: "1=the sum is nega
 
 
 def ragged_sum(repository, name, config=RAGGED_CONFIG):
-    """Sums of rows of a flat tensor by their ends, with a status of 1 where a sum is negative."""
+    """Saves a model that adds up the rows of a flat tensor, which `ends` delimits. A row with a negative sum has status 1."""
     initializers = [
         helper.make_tensor("zero_f", TensorProto.FLOAT, [1], [0.0]),
         helper.make_tensor("zero_i", TensorProto.INT32, [1], [0]),
@@ -147,7 +150,7 @@ def ragged_sum(repository, name, config=RAGGED_CONFIG):
 
 
 def batching(block="dynamic_batching { }", max_batch_size=8, extra=""):
-    """The config of a model whose tensors come from its file."""
+    """Returns a config that states no tensors: the gateway takes them from the model file."""
     return f'backend: "onnxruntime"\nmax_batch_size: {max_batch_size}\n{block}\n{extra}\n'
 
 

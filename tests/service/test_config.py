@@ -1,4 +1,4 @@
-"""config.pbtxt: what is read, what is completed, and what is refused by name."""
+"""config.pbtxt: how the gateway reads it, completes it, and refuses by name the fields that it doesn't support."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_without_a_config_it_is_made_from_the_file(repository, load):
     config = gateway.find("batches").model.config
     assert (config.max_batch_size, config.HasField("dynamic_batching")) == (4, True)
     assert [(i.name, list(i.dims)) for i in config.input] == [("x", [4])]
-    # Rows that aren't named a batch may belong together: they are not mixed between clients.
+    # A first dimension that is not named like a batch may count rows that belong together.
     points = gateway.find("points").model
     assert points.config.max_batch_size == 0
     assert list(points.config.input[0].dims) == [-1, 3]

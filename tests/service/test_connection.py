@@ -1,4 +1,4 @@
-"""What the gateway's connection uses of uvicorn beyond its documented interface."""
+"""The undocumented members of uvicorn that the gateway's connection uses."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from uvicorn.server import ServerState
 from service.api import connection
 from service.api.connection import UVICORN_MEMBERS
 
-#: The members of the request cycle that uvicorn's connection itself uses: InferCycle has them for it.
+#: Only uvicorn's connection uses these members of the request cycle, so InferCycle must have them.
 USED_BY_UVICORN = {"disconnected", "message_event"}
 
-#: What asyncio documents of a protocol, and httptools of what a parser calls.
+#: The methods of a protocol that asyncio documents, and those that httptools' parser calls.
 DOCUMENTED = {
     "__init__", "connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing",
     "on_message_begin", "on_header", "on_headers_complete", "on_body", "on_message_complete",
@@ -27,7 +27,7 @@ DOCUMENTED = {
 
 @pytest.fixture(scope="module")
 def uvicorn_parts():
-    """A connection of the installed uvicorn in the middle of a request, and its parts."""
+    """The names of the members of each part of a connection of the installed uvicorn, in the middle of a request."""
 
     async def main():
         arrived, held = asyncio.Event(), asyncio.Event()
@@ -37,24 +37,24 @@ def uvicorn_parts():
             await held.wait()
 
         config = uvicorn.Config(application, log_config=None, lifespan="off")
-        made = []
+        connections = []
 
         def connect():
-            made.append(HttpToolsProtocol(config, ServerState(), {}))
-            return made[-1]
+            connections.append(HttpToolsProtocol(config, ServerState(), {}))
+            return connections[-1]
 
         server = await asyncio.get_running_loop().create_server(connect, "127.0.0.1", 0)
         _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         writer.write(b"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\n{")
         await arrived.wait()
-        (made,) = made
-        parts = {"connection": made, "flow": made.flow, "server_state": made.server_state, "cycle": made.cycle}
-        found = {name: set(dir(part)) for name, part in parts.items()}
+        (one,) = connections
+        parts = {"connection": one, "flow": one.flow, "server_state": one.server_state, "cycle": one.cycle}
+        members = {name: set(dir(part)) for name, part in parts.items()}
         writer.close()
         held.set()
-        await asyncio.gather(*made.tasks)
+        await asyncio.gather(*one.tasks)
         server.close()
-        return found
+        return members
 
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     return asyncio.run(main())

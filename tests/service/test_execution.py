@@ -1,4 +1,4 @@
-"""Queue and batcher: every request gets its own rows, and batches are formed as the config says."""
+"""Queue and batcher: every request gets the rows of its answer, and batches form as the config says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.service.onnx_models import (
 
 
 def make_request(model, inputs, gateway, outputs=()):
-    """A checked request, as the wire makes it."""
+    """Returns a checked request, as the decoders do."""
     from service.execution.checks import Head, check_inputs, check_outputs
 
     heads = [Head(name, model.spec.inputs[name].datatype.name, array.shape) for name, array in inputs.items()]
@@ -98,9 +98,9 @@ def test_different_outputs_are_not_batched_together(repository, load):
     async def main():
         return await asyncio.gather(*(one(i, names) for i in range(8) for names in (("a",), ("b",), ("b", "a"))))
 
-    made = asyncio.run(main())
+    results = asyncio.run(main())
     for i in range(8):
-        a, b, both = made[3 * i : 3 * i + 3]
+        a, b, both = results[3 * i : 3 * i + 3]
         assert list(a) == ["a"]
         assert (a["a"] == 2 * i).all()
         assert (b["b"] == -i).all()
@@ -120,7 +120,7 @@ def test_one_guilty_request_fails_alone(repository, load, make):
 
     failures = asyncio.run(main())
     assert {i for i, error in enumerate(failures) if error} == set(bad)
-    # The engine says whose mistake it is: an index out of bounds is the client's, a failing node the model's.
+    # The engine's error tells whose mistake it is: an index out of range is the client's, a failing node the model's.
     kinds = {error.kind for error in failures if error}
     assert kinds == ({Kind.INVALID} if make is pick else {Kind.INTERNAL})
     assert gateway.find("m").model.statistics.success_count == 12 - len(bad)
@@ -323,7 +323,7 @@ class TestLimitsOfTheQueue:
         request = make_request(model, {"x": np.ones((1, 4), np.float32)}, gateway)
         with contextlib.nullcontext() if answers_first else pytest.raises(RuntimeError, match="broken"):
             gateway.submit(model, request, answered.append)
-        request.done(request)  # too late, whoever calls it
+        request.done(request)  # a late call, which must have no effect
         assert answered == [request] * answers_first
         assert gateway.running == 0
         with pytest.raises(RuntimeError, match="broken"):
@@ -361,14 +361,14 @@ class TestLimitsOfTheQueue:
 
 
 def line(*rows, received=0):
-    made = [Request({}, n, (), ()) for n in rows]
-    for request in made:
+    requests = [Request({}, n, (), ()) for n in rows]
+    for request in requests:
         request.received_ns = received
-    return made
+    return requests
 
 
 class TestConfiguredBatches:
-    """Triton's rule, with the time given."""
+    """Triton's rule. The tests set the time."""
 
     CURVE = CostCurve(0)
 
@@ -401,14 +401,14 @@ class TestConfiguredBatches:
 
 
 class TestMeasuredBatches:
-    """The cost curve decides; costs are given, not measured."""
+    """The cost curve decides. The tests set the costs."""
 
     def curve(self, seconds):
-        made = CostCurve(100_000)
+        curve = CostCurve(100_000)
         for rows, per_run in seconds.items():
             for _ in range(cost.EXPLORE + cost.WARM_UP):
-                made.record(rows, int(per_run * 1e9), int(per_run * 1e9), False)
-        return made
+                curve.record(rows, int(per_run * 1e9), int(per_run * 1e9), False)
+        return curve
 
     def test_an_unknown_size_is_tried(self):
         assert self.curve({1: 1.0}).choose(8, 16) == 8
@@ -451,7 +451,7 @@ class TestMeasuredBatches:
 
 
 class TestLoopOrThread:
-    """Where a run happens follows its measured times."""
+    """The measured times decide whether a run happens on the event loop or on a thread."""
 
     LIMIT = 100_000
 

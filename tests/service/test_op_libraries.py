@@ -1,4 +1,4 @@
-"""Which op libraries are loaded: only those that a manifest of a trusted place lists by their hash."""
+"""The gateway loads an op library only if a manifest in a trusted folder lists its hash."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def test_a_manifest_beside_the_library_is_not_enough(tmp_path, library):
 
 
 def test_trust_lists_the_hash_once_and_a_changed_file_is_refused(tmp_path, library):
-    place = tmp_path / "ops"
-    assert op_libraries.trust(library, place) == place / "manifest.json"
-    op_libraries.trust(library, place)
-    manifest = json.loads((place / "manifest.json").read_text())
+    folder = tmp_path / "ops"
+    assert op_libraries.trust(library, folder) == folder / "manifest.json"
+    op_libraries.trust(library, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
     assert [entry["sha256"] for entry in manifest["libraries"]] == [op_libraries.sha256(library)]
-    assert op_libraries.trusted_library("libmine.so", [library.parent], [place]) == library
+    assert op_libraries.trusted_library("libmine.so", [library.parent], [folder]) == library
     library.write_bytes(b"something else")
     with pytest.raises(ConfigError, match="not trusted"):
-        op_libraries.trusted_library("libmine.so", [library.parent], [place])
+        op_libraries.trusted_library("libmine.so", [library.parent], [folder])
 
 
 def test_the_version_folder_comes_before_the_model_folder(tmp_path, library):
     version = tmp_path / "m" / "1"
     version.mkdir(parents=True)
     (version / "libmine.so").write_bytes(b"of this version")
-    found = op_libraries.find_library("libmine.so", [version, library.parent])
-    assert found == version / "libmine.so"
+    path = op_libraries.find_library("libmine.so", [version, library.parent])
+    assert path == version / "libmine.so"
 
 
 @pytest.mark.parametrize("name", ["../libmine.so", "/tmp/libmine.so", "a/b.so", "", ".."])

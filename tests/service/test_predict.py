@@ -1,4 +1,4 @@
-"""The friendly door over ASGI, and the document that describes it."""
+"""/predict over ASGI, and the OpenAPI document that describes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ parameters { key: "predict_picture_model" value { string_value: "picture" } }
 
 
 def counter(repository):
-    """A "detector": two of three boxes, whatever the picture; the first score is the picture's size."""
+    """Saves a "detector" that finds two of three boxes in any picture. The first score is the size of the picture."""
     int64, int32 = TensorProto.INT64, TensorProto.INT32
     initializers = [
         helper.make_tensor("column", int64, [2], [-1, 1]),

@@ -1,4 +1,4 @@
-"""Metrics by Triton's names, statistics by its protocol, logs as JSON."""
+"""Metrics with Triton's names, statistics as in Triton's protocol, logs as JSON."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def test_statistics_as_triton_says_them(repository, load):
     double(repository, "m", config=batching())
     gateway = load()
     asyncio.run(infer(gateway, "m", x=np.ones((2, 4), np.float32)))
-    made = to_plain(model_statistics(gateway.find("m").model), with_defaults=True)
-    assert (made["name"], made["inference_count"], made["execution_count"]) == ("m", 2, 1)
-    assert made["inference_stats"]["success"]["count"] == 1
-    assert made["batch_stats"][0]["batch_size"] == 2
-    assert made["inference_stats"]["compute_infer"]["ns"] > 0
+    message = to_plain(model_statistics(gateway.find("m").model), with_defaults=True)
+    assert (message["name"], message["inference_count"], message["execution_count"]) == ("m", 2, 1)
+    assert message["inference_stats"]["success"]["count"] == 1
+    assert message["batch_stats"][0]["batch_size"] == 2
+    assert message["inference_stats"]["compute_infer"]["ns"] > 0
 
 
 def test_a_log_line_is_json_with_its_extras():

@@ -1,4 +1,4 @@
-"""Bodies to requests and back: round trips for every type, and whatever else a client may send."""
+"""Reads bodies into requests and writes results as bodies: round trips for every type, and bad input of every kind."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ def test_grpc_typed_contents(datatype):
     asked = service_pb2.ModelInferRequest(model_name="m")
     tensor = asked.inputs.add(name="x", datatype=datatype, shape=[2])
     getattr(tensor.contents, kserve_grpc._CONTENTS[datatype]).extend([b"1", b"0"] if datatype == "BYTES" else [1, 0])
-    made = kserve_grpc.decode(asked, model, LIMITS).inputs["x"]
-    assert made.tolist() == (["1", "0"] if datatype == "BYTES" else [1, 0])
+    array = kserve_grpc.decode(asked, model, LIMITS).inputs["x"]
+    assert array.tolist() == (["1", "0"] if datatype == "BYTES" else [1, 0])
 
 
 def test_grpc_contents_out_of_range_are_refused():
@@ -153,9 +153,9 @@ def test_arrays_are_views_of_the_body():
     body += b""
     pad = -length % 4
     aligned = np.frombuffer(b"\0" * pad + body, np.uint8)[pad:]
-    made = Decoder(spec(), LIMITS).decode(aligned, length).inputs["x"]
+    decoded = Decoder(spec(), LIMITS).decode(aligned, length).inputs["x"]
     if aligned.__array_interface__["data"][0] % 4 == (-length) % 4:
-        assert np.shares_memory(made, aligned)
+        assert np.shares_memory(decoded, aligned)
 
 
 BAD = [

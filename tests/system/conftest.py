@@ -1,4 +1,4 @@
-"""Real servers in processes of their own, on free ports."""
+"""Runs real servers in separate processes, on free ports."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def repository(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def server(repository):
-    with running(repository, "--max-body-bytes", str(8 << 20)) as made:
-        yield made
+    with running(repository, "--max-body-bytes", str(8 << 20)) as started:
+        yield started
 
 
 def wait_until(condition, seconds=10.0):

@@ -1,4 +1,4 @@
-"""A real gateway in a process of its own, on free ports."""
+"""Runs a real gateway in a separate process, on free ports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Server:
-    """`opgate serve`; its ports are read from its log, which a thread keeps reading so that it never blocks."""
+    """A process of `opgate serve`. A thread reads its log, so that it never blocks, and finds its ports there."""
 
     def __init__(self, repository: Path, *options: str, env: Mapping[str, str] | None = None) -> None:
         command = [sys.executable, "-m", "opgate", "serve", "--model-repository", str(repository)]
@@ -54,14 +54,14 @@ class Server:
             return str(answer.read().decode())
 
     def metric(self, name: str, model: str) -> float:
-        """The value of a metric of a model, as /metrics has it."""
+        """Returns the value of a metric for a model, from /metrics."""
         for line in self.get("/metrics").splitlines():
             if line.startswith(f'{name}{{model="{model}"'):
                 return float(line.rsplit(" ", 1)[1])
         raise KeyError(f"{name} of {model}")
 
     def stop(self, seconds: float = 30) -> int:
-        """SIGTERM; returns the exit status."""
+        """Sends SIGTERM, waits, and returns the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -75,7 +75,7 @@ class Server:
 
 @contextmanager
 def running(repository: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """A server that has loaded its repository; it must still live, and end in peace."""
+    """Runs a server that has loaded its repository. It must be alive at the end of the block, and exit with 0."""
     server = Server(repository, *options, env=env)
     try:
         yield server

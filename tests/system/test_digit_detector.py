@@ -1,4 +1,4 @@
-"""The main job on real input: pictures to labelled boxes, by many clients at once."""
+"""The main job on real input: many clients at once send pictures and get labelled boxes."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def gateway(library: Path) -> Iterator[Server]:
 
 
 def pictures(count: int) -> list[bytes]:
-    """JPEGs of different sizes: crops and scales of the example, each with its own quality."""
-    whole = Image.open(DIGITS).convert("RGB")
+    """Returns JPEGs of different sizes and qualities: scaled crops of the example picture."""
+    example = Image.open(DIGITS).convert("RGB")
     rng = np.random.default_rng(7)
-    made = []
+    jpegs = []
     for _ in range(count):
-        width, height = int(rng.integers(200, whole.width)), int(rng.integers(200, whole.height))
-        left, top = int(rng.integers(0, whole.width - width + 1)), int(rng.integers(0, whole.height - height + 1))
-        crop = whole.crop((left, top, left + width, top + height))
+        width, height = int(rng.integers(200, example.width)), int(rng.integers(200, example.height))
+        left, top = int(rng.integers(0, example.width - width + 1)), int(rng.integers(0, example.height - height + 1))
+        crop = example.crop((left, top, left + width, top + height))
         scale = float(rng.uniform(0.5, 1.5))
         crop = crop.resize((max(1, int(width * scale)), max(1, int(height * scale))))
         buffer = io.BytesIO()
         crop.save(buffer, "JPEG", quality=int(rng.integers(60, 96)))
-        made.append(buffer.getvalue())
-    return made
+        jpegs.append(buffer.getvalue())
+    return jpegs
 
 
 def infer(
@@ -63,21 +63,21 @@ def assert_same(answer: dict[str, np.ndarray], alone: dict[str, np.ndarray]) -> 
 
 @pytest.fixture(scope="module")
 def alone(gateway: Server) -> tuple[list[bytes], list[dict[str, np.ndarray]]]:
-    """200 pictures and what each gets when nobody else asks."""
-    made = pictures(200)
+    """200 pictures, and the answer that each gets from a server without other requests."""
+    jpegs = pictures(200)
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{gateway.grpc}") as client:
-        answers = [infer(client, picture) for picture in made]
-    assert len({answer["boxes"].tobytes() for answer in answers}) > 150  # they can be told apart
-    return made, answers
+        answers = [infer(client, picture) for picture in jpegs]
+    assert len({answer["boxes"].tobytes() for answer in answers}) > 150  # most answers differ from each other
+    return jpegs, answers
 
 
 def test_concurrent_clients_each_get_their_own_answer(
     gateway: Server, alone: tuple[list[bytes], list[dict[str, np.ndarray]]]
 ) -> None:
-    made, expected = alone
+    jpegs, expected = alone
     count, runs = (gateway.metric(f"nv_inference_{name}", "digit_detector") for name in ("count", "exec_count"))
     with ThreadPoolExecutor(200) as pool, triton_grpc.InferenceServerClient(f"127.0.0.1:{gateway.grpc}") as client:
-        answers = list(pool.map(lambda picture: infer(client, picture), made))
+        answers = list(pool.map(lambda picture: infer(client, picture), jpegs))
     for answer, wanted in zip(answers, expected, strict=True):
         assert_same(answer, wanted)
     rows = gateway.metric("nv_inference_count", "digit_detector") - count
@@ -87,16 +87,16 @@ def test_concurrent_clients_each_get_their_own_answer(
 
 @pytest.mark.parametrize(
     ("model", "counted", "share"),
-    # The pipeline's network batches by its measured cost, which is the machine's matter.
+    # The network of the pipeline batches by its measured cost, which depends on the machine.
     [("digit_detector", "digit_detector", 0.5), ("digit_detector_pipeline", "digit_network", 0.95)],
 )
 def test_sixteen_clients_share_runs(
     gateway: Server, alone: tuple[list[bytes], list[dict[str, np.ndarray]]], model: str, counted: str, share: float
 ) -> None:
-    made, expected = alone
+    jpegs, expected = alone
     count, runs = (gateway.metric(f"nv_inference_{name}", counted) for name in ("count", "exec_count"))
     with ThreadPoolExecutor(16) as pool, triton_grpc.InferenceServerClient(f"127.0.0.1:{gateway.grpc}") as client:
-        answers = list(pool.map(lambda picture: infer(client, picture, model), made))
+        answers = list(pool.map(lambda picture: infer(client, picture, model), jpegs))
     for answer, wanted in zip(answers, expected, strict=True):
         assert_same(answer, wanted)
     rows = gateway.metric("nv_inference_count", counted) - count
@@ -109,10 +109,10 @@ def test_sixteen_clients_share_runs(
 def test_one_corrupt_picture_among_sixteen_fails_alone(
     gateway: Server, alone: tuple[list[bytes], list[dict[str, np.ndarray]]], model: str
 ) -> None:
-    made, expected = alone
+    jpegs, expected = alone
 
     def answer(index: int) -> dict[str, np.ndarray] | str:
-        picture = made[index] if index != 5 else made[index][: len(made[index]) // 2]
+        picture = jpegs[index] if index != 5 else jpegs[index][: len(jpegs[index]) // 2]
         try:
             return infer(client, picture, model)
         except triton_grpc.InferenceServerException as error:
@@ -122,12 +122,12 @@ def test_one_corrupt_picture_among_sixteen_fails_alone(
         for _ in range(5):
             with ThreadPoolExecutor(16) as pool:
                 answers = list(pool.map(answer, range(16)))
-            refused = [index for index, given in enumerate(answers) if isinstance(given, str)]
+            refused = [index for index, got in enumerate(answers) if isinstance(got, str)]
             assert refused == [5]
             assert "INVALID_ARGUMENT" in answers[5] and "input 'data'" in answers[5] and "truncated" in answers[5]
-            for given, wanted in zip(answers, expected, strict=False):
-                if not isinstance(given, str):
-                    assert_same(given, wanted)
+            for got, wanted in zip(answers, expected, strict=False):
+                if not isinstance(got, str):
+                    assert_same(got, wanted)
 
 
 def test_http_and_json_and_binary_agree(gateway: Server) -> None:
@@ -155,7 +155,7 @@ def predict(gateway: Server, body: bytes, **headers: str) -> tuple[int, str, byt
 
 
 def overlap(a: list[float], b: list[float]) -> float:
-    """Intersection over union of two boxes (x1, y1, x2, y2)."""
+    """Returns the intersection over union of two boxes (x1, y1, x2, y2)."""
     width, height = (max(0.0, min(a[2 + i], b[2 + i]) - max(a[i], b[i])) for i in range(2))
     areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (a, b)]
     return width * height / (sum(areas) - width * height)
@@ -166,10 +166,10 @@ def test_predict_finds_the_digits_where_they_are(gateway: Server) -> None:
     assert (status, kind) == (200, "application/json")
     predictions = json.loads(body)["predictions"]
     truth = json.loads(DIGITS.with_suffix(".json").read_text())
-    found = 0
+    hits = 0
     for digit in truth["objects"]:
-        found += any(p["label"] == str(digit["label"]) and overlap(p["box"], digit["box"]) > 0.5 for p in predictions)
-    assert found >= len(truth["objects"]) - 1
+        hits += any(p["label"] == str(digit["label"]) and overlap(p["box"], digit["box"]) > 0.5 for p in predictions)
+    assert hits >= len(truth["objects"]) - 1
     assert all(0 <= p["score"] <= 1 for p in predictions)
 
 

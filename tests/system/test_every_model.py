@@ -1,4 +1,4 @@
-"""Every model of model_repository, asked by every flavour of the unmodified tritonclient."""
+"""Sends a request to every model of model_repository with every flavour of the unmodified tritonclient."""
 
 from __future__ import annotations
 
@@ -26,28 +26,31 @@ Arrays = dict[str, np.ndarray]
 
 @pytest.fixture(scope="module")
 def server(library: Path) -> Iterator[Server]:
-    with running(REPOSITORY) as made:
-        yield made
+    with running(REPOSITORY) as started:
+        yield started
 
 
 def inputs_of(metadata: dict[str, Any]) -> Arrays:
-    """A picture for `data`; random numbers of the declared shape, unknown sizes 1 (2 boxes), for the rest."""
+    """Returns an input for every tensor of the metadata.
+
+    `data` is a picture. The others are random numbers of the declared shape, with 1 for each unknown size.
+    """
     rng = np.random.default_rng(3)
-    made = {}
+    arrays = {}
     for tensor in metadata["inputs"]:
         sizes = [int(size) for size in tensor["shape"]]
         if tensor["name"] == "data":
             batched = len(sizes) == 2
-            made["data"] = PICTURE[None] if batched else PICTURE
+            arrays["data"] = PICTURE[None] if batched else PICTURE
             continue
         shape = [1 if size == -1 else size for size in sizes]
         dtype = np.dtype(triton_to_np_dtype(tensor["datatype"]))
         values = rng.uniform(0, 100, shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
-        made[tensor["name"]] = values.astype(dtype)
-    return made
+        arrays[tensor["name"]] = values.astype(dtype)
+    return arrays
 
 
-def given(module: Any, arrays: Arrays, **options: bool) -> list[Any]:
+def infer_inputs(module: Any, arrays: Arrays, **options: bool) -> list[Any]:
     tensors = []
     for name, array in arrays.items():
         datatype = {"f4": "FP32", "i4": "INT32", "u1": "UINT8"}[array.dtype.str[1:]]
@@ -60,7 +63,7 @@ def given(module: Any, arrays: Arrays, **options: bool) -> list[Any]:
 def http(server: Server, model: str, arrays: Arrays, names: list[str], binary: bool) -> Arrays:
     client = triton_http.InferenceServerClient(f"127.0.0.1:{server.http}", network_timeout=60)
     outputs = [triton_http.InferRequestedOutput(name, binary_data=binary) for name in names]
-    result = client.infer(model, given(triton_http, arrays, binary_data=binary), outputs=outputs)
+    result = client.infer(model, infer_inputs(triton_http, arrays, binary_data=binary), outputs=outputs)
     client.close()
     return {name: result.as_numpy(name) for name in names}
 
@@ -68,7 +71,7 @@ def http(server: Server, model: str, arrays: Arrays, names: list[str], binary: b
 def http_aio(server: Server, model: str, arrays: Arrays, names: list[str]) -> Arrays:
     async def ask() -> Arrays:
         async with triton_http_aio.InferenceServerClient(f"127.0.0.1:{server.http}") as client:
-            result = await client.infer(model, given(triton_http_aio, arrays))
+            result = await client.infer(model, infer_inputs(triton_http_aio, arrays))
             return {name: result.as_numpy(name) for name in names}
 
     return asyncio.run(ask())
@@ -76,14 +79,14 @@ def http_aio(server: Server, model: str, arrays: Arrays, names: list[str]) -> Ar
 
 def grpc(server: Server, model: str, arrays: Arrays, names: list[str]) -> Arrays:
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
-        result = client.infer(model, given(triton_grpc, arrays))
+        result = client.infer(model, infer_inputs(triton_grpc, arrays))
         return {name: result.as_numpy(name) for name in names}
 
 
 def grpc_aio(server: Server, model: str, arrays: Arrays, names: list[str]) -> Arrays:
     async def ask() -> Arrays:
         async with triton_grpc_aio.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
-            result = await client.infer(model, given(triton_grpc_aio, arrays))
+            result = await client.infer(model, infer_inputs(triton_grpc_aio, arrays))
             return {name: result.as_numpy(name) for name in names}
 
     return asyncio.run(ask())

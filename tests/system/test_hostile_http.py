@@ -1,4 +1,4 @@
-"""What a hostile client tried once, and must not get again."""
+"""Attacks by a hostile client that once succeeded and must not succeed again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_body_behind_an_upgrade_is_no_request(connection, server):  # noqa: F8
     time.sleep(0.1)
     status, text = error(connection.read())
     assert status == 400 and "upgrade" in text
-    with contextlib.suppress(OSError):  # closed already
+    with contextlib.suppress(OSError):  # the server may have closed the connection already
         connection.send(inner)
     assert connection.closed() and connection.held == b""
     alive(server)
@@ -120,24 +120,24 @@ def test_an_optional_input_of_a_pipeline_is_refused_when_it_loads(tmp_path):
     ensemble_scheduling { step [ { model_name: "double" model_version: -1
       input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } ] }"""
     write_config(tmp_path, "pipeline", config)
-    with running(tmp_path) as server, Connection(server) as made:
-        status, text = error(made.send(infer_request(path="/v2/models/pipeline/infer")).read())
+    with running(tmp_path) as server, Connection(server) as opened:
+        status, text = error(opened.send(infer_request(path="/v2/models/pipeline/infer")).read())
         assert status == 503 and "input 'z' optional" in text
 
 
 def test_a_stop_that_runs_out_of_time_ends_in_order(library):
-    """A run is under way when the time is over: the process says so and ends with 1, not by a signal."""
+    """If a run is still under way when the time is over, the process logs it and exits with 1, not by a signal."""
     from tests.system.running import ROOT
 
     server = Server(ROOT / "model_repository", env={"OPGATE_SHUTDOWN_TIMEOUT": "0"})
     picture = np.frombuffer((ROOT / "docs" / "examples" / "digits.jpg").read_bytes(), np.uint8)
     head = f"POST /predict/digit_detector HTTP/1.1\r\nHost: t\r\nContent-Type: image/jpeg\r\nContent-Length: {picture.size}\r\n\r\n"
     connections = [Connection(server) for _ in range(64)]
-    for made in connections:
-        made.send(head.encode() + picture.tobytes())
+    for opened in connections:
+        opened.send(head.encode() + picture.tobytes())
     time.sleep(0.1)
     server.process.send_signal(signal.SIGTERM)
     status = server.stop()
-    for made in connections:
-        made.socket.close()
+    for opened in connections:
+        opened.socket.close()
     assert status in (0, 1), "".join(server.log)

@@ -1,4 +1,4 @@
-"""Raw sockets: what is allowed on a connection, and what only a broken or hostile client sends."""
+"""Requests over raw sockets: what HTTP allows on a connection, and what only a broken or hostile client sends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def infer_request(fill=1.0, path="/v2/models/double/infer", extra="", rows=1):
 
 
 class Connection:
-    """A socket with just enough HTTP to read answers."""
+    """A socket that knows just enough HTTP to read answers."""
 
     def __init__(self, server):
         self.socket = socket.create_connection(("127.0.0.1", server.http), timeout=20)
@@ -58,7 +58,7 @@ class Connection:
         self.held += data
 
     def read(self):
-        """Status, headers and body of the next answer."""
+        """Returns status, headers and body of the next answer."""
         while b"\r\n\r\n" not in self.held:
             self._more()
         head, _, self.held = self.held.partition(b"\r\n\r\n")
@@ -73,7 +73,7 @@ class Connection:
         return int(first.split()[1]), headers, body
 
     def closed(self):
-        """Whether the server ends the connection."""
+        """Waits until the server closes the connection. Returns True."""
         try:
             while True:
                 self._more()
@@ -83,8 +83,8 @@ class Connection:
 
 @pytest.fixture
 def connection(server):
-    with Connection(server) as made:
-        yield made
+    with Connection(server) as opened:
+        yield opened
 
 
 def output(answer):
@@ -237,7 +237,7 @@ def test_a_head_without_end_is_refused(connection, server):
     with contextlib.suppress(ConnectionError):
         for _ in range(100):
             connection.send(b"a" * 4096)
-    with contextlib.suppress(EOFError, ConnectionError):  # the answer may be lost, as we were still sending
+    with contextlib.suppress(EOFError, ConnectionError):  # the answer may be lost, because the client still sends
         assert connection.read()[0] in (400, 431)
     alive(server)
 
@@ -252,9 +252,9 @@ def test_clients_that_leave_in_the_middle(server):
 
 def test_random_bytes_never_harm(server):
     source = random.Random(0)
-    whole = infer_request(rows=2)
+    request = infer_request(rows=2)
     for _ in range(200):
-        data = bytearray(whole)
+        data = bytearray(request)
         for _ in range(source.randint(1, 8)):
             data[source.randrange(len(data))] = source.randrange(256)
         with Connection(server) as connection:

@@ -1,4 +1,4 @@
-"""The process: how it starts, what it says, how it ends."""
+"""The process: how it starts, what it logs, how it ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_sigterm_finishes_what_was_accepted(repository):
         assert (output(idle.send(infer_request(1.0)).read()) == 2).all()
         data = infer_request(9.0, rows=16)
         half_sent.send(data[:300])
-        assert (output(idle.send(infer_request(1.0)).read()) == 2).all()  # by now the half has been read
+        assert (output(idle.send(infer_request(1.0)).read()) == 2).all()  # by now the server has read the first half
         ended = []
         stopper = threading.Thread(target=lambda: ended.append(server.stop()))
         stopper.start()
@@ -75,35 +75,35 @@ def test_overload_says_when_to_come_back(tmp_path):
 
 def test_a_port_in_use_and_a_repository_that_is_not_there(server, tmp_path):
     double(tmp_path, "m")
-    made = opgate("serve", "--model-repository", str(tmp_path), "--http-port", str(server.http), "--grpc-port", "0")
-    assert made.returncode == 1
-    assert "Address already in use" in made.stderr
-    made = opgate("serve", "--model-repository", str(tmp_path / "none"))
-    assert made.returncode == 1
-    assert "is not a directory" in made.stderr
-    made = opgate("serve", "--http-port", "99999")
-    assert made.returncode == 2
-    assert "http_port" in made.stderr
+    finished = opgate("serve", "--model-repository", str(tmp_path), "--http-port", str(server.http), "--grpc-port", "0")
+    assert finished.returncode == 1
+    assert "Address already in use" in finished.stderr
+    finished = opgate("serve", "--model-repository", str(tmp_path / "none"))
+    assert finished.returncode == 1
+    assert "is not a directory" in finished.stderr
+    finished = opgate("serve", "--http-port", "99999")
+    assert finished.returncode == 2
+    assert "http_port" in finished.stderr
 
 
 class TestInfer:
     """`opgate infer` answers as /predict does, with and without a server."""
 
     @pytest.fixture(params=["here", "server"])
-    def place(self, request, repository, server):
+    def where(self, request, repository, server):
         return ["--model-repository", str(repository)] if request.param == "here" else ["--url", server.url]
 
-    def test_values(self, place, tmp_path):
-        made = opgate("infer", "double", "-i", "x=[1, 2, 3, 4]", *place)
-        assert made.returncode == 0, made.stderr
-        assert json.loads(made.stdout)["outputs"] == {"y": [2, 4, 6, 8]}
+    def test_values(self, where, tmp_path):
+        finished = opgate("infer", "double", "-i", "x=[1, 2, 3, 4]", *where)
+        assert finished.returncode == 0, finished.stderr
+        assert json.loads(finished.stdout)["outputs"] == {"y": [2, 4, 6, 8]}
         np.save(tmp_path / "x.npy", np.ones(4, np.float32))
-        made = opgate("infer", "double", "-i", f"x=@{tmp_path / 'x.npy'}", *place)
-        assert json.loads(made.stdout)["outputs"] == {"y": [2, 2, 2, 2]}
+        finished = opgate("infer", "double", "-i", f"x=@{tmp_path / 'x.npy'}", *where)
+        assert json.loads(finished.stdout)["outputs"] == {"y": [2, 2, 2, 2]}
 
-    def test_mistakes(self, place):
-        made = opgate("infer", "double", "-i", "x=[1, 2]", *place)
-        assert made.returncode == 1
-        assert "got shape [2]" in made.stderr
-        assert "Traceback" not in made.stderr
-        assert "unknown model" in opgate("infer", "none", "-i", "x=1", *place).stderr
+    def test_mistakes(self, where):
+        finished = opgate("infer", "double", "-i", "x=[1, 2]", *where)
+        assert finished.returncode == 1
+        assert "got shape [2]" in finished.stderr
+        assert "Traceback" not in finished.stderr
+        assert "unknown model" in opgate("infer", "none", "-i", "x=1", *where).stderr

@@ -1,4 +1,4 @@
-"""The README's examples, run as they are shown."""
+"""Runs the examples of the README as they are shown."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def blocks(language: str) -> list[str]:
 
 
 def commands(beginning: str) -> list[str]:
-    """The shell lines that begin so, without their comments."""
+    """Returns the shell lines of the README that begin with `beginning`, without their comments."""
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith(beginning)]
     assert lines, f"the README has no line that begins with {beginning!r}"
     return [line.split("  #")[0].strip() for line in lines]
 
 
 def run(command: str, **options: object) -> str:
-    """A shell line with this interpreter's opgate in place of the virtual environment's."""
+    """Runs a shell line with the opgate of this interpreter instead of the virtual environment's. Returns its stdout."""
     line = command.replace(".venv/bin/opgate", f"{shlex.quote(sys.executable)} -m opgate")
     finished = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=300, cwd=ROOT, **options)
     assert finished.returncode == 0, finished.stdout + finished.stderr
@@ -113,8 +113,8 @@ def test_an_op_of_ones_own(tmp_path: Path) -> None:
     on_both.mkdir(parents=True)
     for block in formula:
         (on_both / block.splitlines()[0].removeprefix("// clamp_add/")).write_text(block)
-    said = run(f".venv/bin/opgate build {on_both.parent}")
-    if "left out cuda" not in said:
+    log = run(f".venv/bin/opgate build {on_both.parent}")
+    if "left out cuda" not in log:
         assert "cpu cuda" in run(f".venv/bin/opgate ops --folder {on_both.parent}")
 
     model = tmp_path / "models" / "clamp" / "1" / "model.onnx"
@@ -122,8 +122,8 @@ def test_an_op_of_ones_own(tmp_path: Path) -> None:
     tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in "aby"]
     node = helper.make_node("ClampAdd", ["a", "b"], ["y"], domain="my_ops", high=5)
     graph = helper.make_graph([node], "clamp", tensors[:2], tensors[2:])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("my_ops", 1)], ir_version=10)
-    model.write_bytes(made.SerializeToString())
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("my_ops", 1)], ir_version=10)
+    model.write_bytes(proto.SerializeToString())
     options = ort.SessionOptions()
     options.register_custom_ops_library(str(library))
     session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
@@ -150,6 +150,28 @@ def test_an_op_of_ones_own(tmp_path: Path) -> None:
         command = ["curl", "-s", "--data", body, f"{server.url}/v2/models/clamp/infer"]
         answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert answer["outputs"][0]["data"] == [2.0, 5.0]
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_an_op_that_prepares(tmp_path: Path, constant: bool) -> None:
+    (source,) = re.findall(r"```cpp\n(// project/.*?)```", SIGNATURES, re.DOTALL)
+    file = tmp_path / "my_ops" / source.splitlines()[0].removeprefix("// ")
+    file.parent.mkdir(parents=True)
+    file.write_text(source)
+    run(f".venv/bin/opgate build {tmp_path / 'my_ops'} --engine onnxruntime --cuda ''")
+    weight = np.arange(8, dtype=np.float32).reshape(2, 4)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", None]) for name in "xy")
+    given = [] if constant else [helper.make_tensor_value_info("w", TensorProto.FLOAT, ["m", "k"])]
+    kept = [helper.make_tensor("w", TensorProto.FLOAT, weight.shape, weight)] if constant else []
+    node = helper.make_node("Project", ["x", "w"], ["y"], domain="my_ops")
+    graph = helper.make_graph([node], "project", [x, *given], [y], kept)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("my_ops", 1)], ir_version=10)
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(str(tmp_path / "my_ops" / "build" / "libmy_ops_onnxruntime.so"))
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    for rows in (1, 3):
+        feeds = {"x": np.ones((rows, 4), np.float32)} | ({} if constant else {"w": weight})
+        np.testing.assert_array_equal(session.run(None, feeds)[0], [[6, 22]] * rows)
 
 
 def test_every_link_leads_somewhere() -> None:

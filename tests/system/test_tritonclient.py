@@ -40,15 +40,15 @@ def sample(datatype, shape=(2, 4)):
 
 
 def http_input(client, array, datatype="FP32", name="x", binary=True):
-    made = client.InferInput(name, list(array.shape), datatype)
-    made.set_data_from_numpy(array, binary_data=binary)
-    return made
+    tensor = client.InferInput(name, list(array.shape), datatype)
+    tensor.set_data_from_numpy(array, binary_data=binary)
+    return tensor
 
 
 def grpc_input(client, array, datatype="FP32", name="x"):
-    made = client.InferInput(name, list(array.shape), datatype)
-    made.set_data_from_numpy(array)
-    return made
+    tensor = client.InferInput(name, list(array.shape), datatype)
+    tensor.set_data_from_numpy(array)
+    return tensor
 
 
 def equal(got, array, datatype):

@@ -43,12 +43,13 @@ def _kernel_name(source: str, end: int) -> int:
     return name.start()
 
 
-def copy(target: Path, source: Path = SOURCE) -> None:
-    """Makes `target` the rewritten sources; what hasn't changed is left alone, so that it isn't compiled again."""
+def copy(target: Path, source: Path, ops: Path) -> None:
+    """Makes `target` the rewritten sources. A file that hasn't changed is left alone, so that it isn't compiled again."""
     wanted = {}
     for pattern in PARTS:
-        for file in source.glob(pattern):
-            relative = file.relative_to(source)
+        root, inside = (ops, pattern.removeprefix("ops/")) if pattern.startswith("ops/") else (source, pattern)
+        for file in root.glob(inside):
+            relative = ("ops" if root == ops else "") / file.relative_to(root)
             text = rewritten(file.read_text())
             if file.suffix == ".cu":  # nvcc includes it by itself; #line: messages name the source
                 relative = relative.with_suffix(".cu.cpp")
@@ -63,10 +64,10 @@ def copy(target: Path, source: Path = SOURCE) -> None:
             file.write_text(text)
 
 
-def build(folder: Path, source: Path = SOURCE, tensorrt: str = "") -> Path:
-    """The runner of the kernels of `source`, built in `folder`; with a folder of TensorRT's headers it has
-    their plugins too. Raises AssertionError with what the compiler said."""
-    copy(folder / "source", source)
+def build(folder: Path, source: Path = SOURCE, *, ops: Path | None = None, tensorrt: Path | str = "") -> Path:
+    """Builds in `folder` the program that runs the kernels of `ops`, by default those of `source`. With the folder of
+    TensorRT's headers the program has the plugins too. Raises AssertionError with the compiler's messages."""
+    copy(folder / "source", source, ops or source / "ops")
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     configure = [
         "cmake",

@@ -4,7 +4,8 @@
 #include "core/op.h"
 
 OPGATE_OP(Misbehave,
-          "Misbehave(x: f32[n]; how: {throws|throws_in_pool|leaves_open|binds_too_much|asks_unknown|runs_out}) -> (y: "
+          "Misbehave(x: f32[n]; how: {throws|throws_in_pool|leaves_open|binds_too_much|asks_unknown|runs_out|reads_as_double|"
+          "writes_as_double}) -> (y: "
           "f32[v<=n])",
           "Breaks a rule.")
 
@@ -20,6 +21,11 @@ struct MisbehaveCpu {
     }
     if (how == "binds_too_much") return out.bind("v", in.size("n") + 1);
     if (how == "asks_unknown") return out.bind("v", in["nothing"].size());
+    if (how == "reads_as_double") return out.bind("v", in["x"].data<double>()[0] > 0 ? 1 : 0);
+    if (how == "writes_as_double") {
+      OPGATE_RETURN_IF_ERROR(out.bind("v", in.size("n")));
+      out["y"].data<double>()[0] = 1;
+    }
     if (how == "runs_out") context.scratch<double>(std::int64_t{1} << 50);
     return {};
   }
