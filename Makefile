@@ -1,7 +1,7 @@
 # make serve   set up, build the ops, start the gateway on 127.0.0.1 (HTTP 8000, gRPC 8001)
 # make test    set up what tests need and run them
-# make test-all  the same, and every CUDA architecture
-# make gpu-check on a machine with an NVIDIA GPU and nvcc: every case of every op on it; benchmarks/results/<gpu>.md
+# make test-all  like make test, but compiles the kernels for every CUDA architecture
+# make gpu-check run every case of every op on an NVIDIA GPU (needs nvcc); writes benchmarks/results/<gpu>.md
 # make check   formatting, lint and types
 # make models  train the detector and export every model again (installs torch)
 # make bench   the benchmarks; results go to benchmarks/results/
@@ -9,7 +9,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
-# make test EXTRAS=cpu,test,torch,tensorrt runs the tests of PyTorch and TensorRT too; without, they are skipped.
+# make test EXTRAS=cpu,test,torch,tensorrt also runs the tests of PyTorch and TensorRT, which are skipped otherwise.
 EXTRAS ?= cpu,test
 BIN := $(VENV)/bin
 
@@ -27,7 +27,8 @@ test: $(VENV)/.test
 test-all: $(VENV)/.test
 	OPGATE_TEST_ALL=1 $(BIN)/python -m pytest $(ARGS)
 
-# With the interpreter's own packages where it has them: a GPU machine's PyTorch and onnxruntime-gpu are hard to replace.
+# Uses the packages of $(PYTHON) if it has them, because the PyTorch and onnxruntime-gpu of a GPU machine are hard to
+# replace.
 gpu-check:
 	@if $(PYTHON) -c 'import ml_dtypes, numpy, onnx, rich' 2>/dev/null; then \
 	  $(PYTHON) -m ops_build.gpu.check $(ARGS); \
@@ -58,7 +59,7 @@ bench: $(VENV)/.bench build
 clean:
 	rm -rf build $(VENV)
 
-# A stamp tells that the virtual environment holds what pyproject.toml asks for.
+# Each stamp file says that the virtual environment has the packages that pyproject.toml lists.
 $(VENV)/.serve: pyproject.toml | $(VENV)/bin/pip
 	sh deploy/system-packages.sh serve
 	$(BIN)/pip install --quiet --editable '.[cpu]'

@@ -1,11 +1,11 @@
-"""From a JPEG's bytes to a model's input: ImagePreprocess against Pillow, OpenCV and simplejpeg, a table of medians.
+"""Compares ImagePreprocess with Pillow, OpenCV and simplejpeg: how fast they turn JPEG bytes into the input of a model.
 
     python benchmarks/image_preprocess.py [--rounds 40] [--library build/ops/libopgate_onnxruntime.so]
 
-All do the same work on one thread: decode, letterbox by bilinear interpolation, scale to 0..1, planes in f32. Where a
-library can decode at a reduced size there is a row for that too. The candidates take turns, round by round, so that a
-machine's other work falls on all of them; the batch at the end lets ONNX Runtime use every core. Rows of libraries that
-aren't installed are left out.
+Prints a table of medians. All candidates do the same work on one thread: decode, letterbox by bilinear interpolation,
+scale to 0..1, store as f32 planes. A library that can decode at a reduced size has another row for that. A library that
+isn't installed has no row. The candidates take turns in rounds, so that other work of the machine slows all of them
+alike. For the batch in the last row, ONNX Runtime uses every core.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAD = 114
 
 
 def photograph(width: int, height: int) -> bytes:
-    """A JPEG about as hard to decode as a photograph: scikit-image's, else a scene with noise."""
+    """Returns a JPEG of a photograph from scikit-image, or of a noisy scene that is about as hard to decode."""
     if importlib.util.find_spec("skimage"):
         from skimage import data
 
@@ -121,7 +121,7 @@ def candidates(library: Path, encoded: bytes, size: tuple[int, int], side: int) 
 
 
 def medians(rows: dict[str, Work], rounds: int) -> dict[str, float]:
-    """Milliseconds."""
+    """Returns the median time of each candidate in milliseconds."""
     times: dict[str, list[float]] = {name: [] for name in rows}
     for turn in range(rounds + 2):
         for name, work in rows.items():
@@ -148,8 +148,8 @@ def main() -> None:
         result = medians(candidates(arguments.library, encoded, size, side), arguments.rounds)
         for name, value in result.items():
             print(f"| 3 x {side} x {side} | {name} | {value:.2f} | {value / result['ImagePreprocess']:.2f} |")
-    every, (data, ends) = session(arguments.library, 640, 0), flat([encoded] * 16)
-    batch = medians({"batch": lambda: every.run(None, {"data": data, "ends": ends})}, max(arguments.rounds // 4, 3))
+    all_cores, (data, ends) = session(arguments.library, 640, 0), flat([encoded] * 16)
+    batch = medians({"batch": lambda: all_cores.run(None, {"data": data, "ends": ends})}, max(arguments.rounds // 4, 3))
     each = batch["batch"] / 16
     print(f"| 16 x 3 x 640 x 640 | ImagePreprocess, every core | {batch['batch']:.1f} | {each:.2f} ms each |")
 

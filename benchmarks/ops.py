@@ -2,10 +2,11 @@
 
     python benchmarks/ops.py [--against FOLDER] [--only OP ...] [--rounds 15] [--output FILE]
 
-The libraries are those of build/ops. With --against, they take turns with the libraries of another build, round by round,
-so that both suffer alike from whatever else the machine does. The table then has the median of the ratios. Each library
-runs in a process of its own. Small calls show what the core and the adapters cost, large ones show the kernels.
-"100 nodes" is a model of 100 equal nodes in a row: it shows what a node costs apart from the engine's cost of a run.
+Measures the libraries in build/ops. With --against, they take turns with the libraries of another build, round by
+round, so that both suffer alike from whatever else the machine does. The table then has the median of the ratios.
+Each library runs in a process of its own. Small calls show what the core and the adapters cost, large ones show the
+kernels. "100 nodes" is a model of 100 equal nodes in a row: it shows what a node costs apart from the engine's cost of
+a run.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the gateway costs: requests/s against onnxruntime alone and against an app written by hand.
+"""Compares the requests/s of the gateway with those of onnxruntime alone and of an app written by hand.
 
     python benchmarks/serve_overhead.py [--seconds 2] [--rounds 5] [--output benchmarks/results/serve_overhead.md]
 
-Two models, made here: `tiny` (4 floats doubled) and `cnn` (3x224x224, 600 KB in). The servers are pinned to one core
-and the load to another; servers take turns in short rounds, and medians over the rounds are reported, so that a
-machine's other work falls on all of them.
+The benchmark makes two models: `tiny` (doubles 4 floats) and `cnn` (3x224x224, 600 KB of input). The servers run on one
+core and the load on another. The servers take turns in short rounds, so that other work of the machine slows all of
+them alike. The report has the medians over the rounds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CONCURRENCIES = (1, 16)
 
 @dataclass(frozen=True)
 class Case:
-    """A model and the one request that is sent to it."""
+    """A model. Every request to it has the same input."""
 
     name: str
     dims: tuple[int, ...]
@@ -53,7 +53,7 @@ class Case:
 
 
 def make_models(repository: Path) -> list[Case]:
-    """The two models with configs: batching is left to the gateway (`dynamic_batching {}`)."""
+    """Writes the two models and their configs, which leave batching to the gateway (`dynamic_batching {}`)."""
     value = helper.make_tensor_value_info
     random = np.random.default_rng(0)
     f32 = TensorProto.FLOAT
@@ -94,7 +94,10 @@ def make_models(repository: Path) -> list[Case]:
 
 
 class Client(asyncio.Protocol):
-    """One connection that sends the same prepared request again and again, and checks every answer's status."""
+    """One connection that sends the same request again and again.
+
+    It checks the status of every answer, and the data of every 1000th.
+    """
 
     def __init__(self, request: bytes, expected: bytes, done: asyncio.Future[None]) -> None:
         self._request = request
@@ -147,13 +150,13 @@ async def _load(port: int, request: bytes, expected: bytes, concurrency: int, se
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[None] = loop.create_future()
     clients = [Client(request, expected, failed) for _ in range(concurrency)]
-    made = [await loop.create_connection(lambda c=c: c, "127.0.0.1", port) for c in clients]
+    connections = [await loop.create_connection(lambda c=c: c, "127.0.0.1", port) for c in clients]
     begin, before = time.perf_counter(), sum(c.count for c in clients)
     await asyncio.wait([failed], timeout=seconds)
     if failed.done():
         failed.result()
     rate = (sum(c.count for c in clients) - before) / (time.perf_counter() - begin)
-    for client, (transport, _) in zip(clients, made, strict=True):
+    for client, (transport, _) in zip(clients, connections, strict=True):
         client.stopping = True
         transport.close()
     failed.cancel()
@@ -171,7 +174,7 @@ async def _grpc_load(port: int, case: Case, concurrency: int, seconds: float) ->
     async with grpc.aio.insecure_channel(
         f"127.0.0.1:{port}", options=[("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     ) as channel:
-        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")  # bytes out, bytes back
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")  # takes and returns bytes
         answer = service_pb2.ModelInferResponse.FromString(await call(data))
         if answer.raw_output_contents[0] != expected:
             raise RuntimeError("a wrong answer")
@@ -190,7 +193,7 @@ async def _grpc_load(port: int, case: Case, concurrency: int, seconds: float) ->
 
 
 def http_request(path: str, head: bytes, array: np.ndarray) -> bytes:
-    """A whole HTTP/1.1 request."""
+    """Returns an HTTP/1.1 request, head and body."""
     body = head + array.tobytes()
     extra = f"Inference-Header-Content-Length: {len(head)}\r\n" if head else ""
     return (
@@ -200,14 +203,14 @@ def http_request(path: str, head: bytes, array: np.ndarray) -> bytes:
 
 
 def triton_head(array: np.ndarray) -> bytes:
-    """The JSON part of a binary infer request."""
+    """Returns the JSON part of a binary infer request."""
     tensor = {"name": "x", "shape": array.shape, "datatype": "FP32", "parameters": {"binary_data_size": array.nbytes}}
     message = {"inputs": [tensor], "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
     return json.dumps(message).encode()
 
 
 def engine_rate(case: Case, seconds: float) -> float:
-    """Runs/s of onnxruntime in this process, on one thread."""
+    """Measures the runs/s of onnxruntime in this process, on one thread."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(str(case.path), options, providers=["CPUExecutionProvider"])
@@ -221,17 +224,17 @@ def engine_rate(case: Case, seconds: float) -> float:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
+    """Returns a port that was free a moment ago."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 @contextlib.contextmanager
 def server(command: list[str], ready: str, core: int) -> Iterator[None]:
-    """A server process on one core, until the block ends."""
+    """Runs a server process on one core until the block ends."""
     process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    os.sched_setaffinity(process.pid, {core})  # before it has started its threads
+    os.sched_setaffinity(process.pid, {core})  # before the process starts its threads, which inherit it
     try:
         for _ in range(300):
             try:
@@ -248,7 +251,7 @@ def server(command: list[str], ready: str, core: int) -> Iterator[None]:
 
 
 def measure(cases: list[Case], repository: Path, cores: tuple[int, int], seconds: float, rounds: int) -> dict:
-    """Medians of requests/s, by (model, concurrency, who)."""
+    """Returns the medians of requests/s by model, concurrency and candidate."""
     results: dict[tuple[str, int, str], list[float]] = {}
     http, rpc = free_port(), free_port()
     serve = (
@@ -264,7 +267,7 @@ def measure(cases: list[Case], repository: Path, cores: tuple[int, int], seconds
             command += [str(size) for size in case.dims]
             stack.enter_context(server(command, f"http://127.0.0.1:{ports[case.name]}/openapi.json", cores[0]))
         stack.enter_context(server([sys.executable, "-c", serve], f"http://127.0.0.1:{http}/v2/health/ready", cores[0]))
-        for round_ in range(-1, rounds):  # the first one warms up and is not counted
+        for round_ in range(-1, rounds):  # the first round warms up and is not counted
             for case in cases:
                 array, expected = case.input(), case.expected()
                 raw = http_request("/infer", b"", array)
@@ -277,13 +280,13 @@ def measure(cases: list[Case], repository: Path, cores: tuple[int, int], seconds
                     rates["onnxruntime"] = engine_rate(case, min(seconds, 0.5))
                     os.sched_setaffinity(0, {cores[1]})
                     if round_ >= 0:
-                        for who, rate in rates.items():
-                            results.setdefault((case.name, concurrency, who), []).append(rate)
+                        for candidate, rate in rates.items():
+                            results.setdefault((case.name, concurrency, candidate), []).append(rate)
     return {key: statistics.median(values) for key, values in results.items()}
 
 
 def machine() -> str:
-    """One line about where this ran."""
+    """Returns one line about the machine that this ran on."""
     model = platform.processor() or "unknown"
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -298,7 +301,7 @@ def machine() -> str:
 
 
 def report(medians: dict, cases: list[Case], seconds: float, rounds: int, note: str) -> str:
-    """The results as Markdown."""
+    """Returns the results as Markdown."""
     lines = [
         "# What serving costs",
         "",

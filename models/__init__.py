@@ -1,1 +1,1 @@
-"""Where the models of `model_repository/` come from: definitions, training and export."""
+"""The sources of the models in `model_repository/`: definitions, training and export."""

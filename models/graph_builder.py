@@ -1,4 +1,4 @@
-"""A thin layer over `onnx.helper`: nodes are added in order and every tensor has a readable name."""
+"""A thin layer over `onnx.helper` that adds nodes in order and gives every tensor a readable name."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ IR_VERSION = 10
 OPSET = 20
 
 TensorSpec = tuple[str, int, Sequence[int | str]]
-"""A graph input or output: its name, its `onnx.TensorProto` type, its dims (a name is a symbolic dim)."""
+"""A graph input or output: its name, its `onnx.TensorProto` type, its dims (a str is a symbolic size)."""
 
 
 @dataclass(slots=True)
 class GraphBuilder:
-    """Collects a graph's nodes and constants; `model` makes the file of it."""
+    """Collects the nodes and constants of a graph. `model` makes an ONNX model of them."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: dict[str, onnx.TensorProto] = field(default_factory=dict)
@@ -29,19 +29,19 @@ class GraphBuilder:
     def add(
         self, op: str, inputs: Sequence[str], outputs: str | Sequence[str], *, domain: str = "", **attributes: Any
     ) -> str:
-        """Adds a node named after its first output, and returns that output's name."""
+        """Adds a node, which gets the name of its first output. Returns that name."""
         names = [outputs] if isinstance(outputs, str) else list(outputs)
         self.nodes.append(helper.make_node(op, inputs, names, name=names[0], domain=domain, **attributes))
         return names[0]
 
     def constant(self, name: str, value: npt.NDArray[Any]) -> str:
-        """Adds a constant unless one of that name is there, and returns its name."""
+        """Adds a constant unless the graph has one of that name. Returns the name."""
         if name not in self.constants:
             self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(value), name)
         return name
 
     def model(self, name: str, inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> onnx.ModelProto:
-        """The whole as a model that imports the standard operators and opgate's."""
+        """Returns the graph as a model that imports the standard operators and those of opgate."""
         graph = helper.make_graph(
             self.nodes,
             name,

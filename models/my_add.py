@@ -1,6 +1,6 @@
-"""The smallest model there is: y = MyAdd(a, b) = 2a + b on rows of four numbers.
+"""A minimal model with a custom op: y = MyAdd(a, b) = 2a + b on rows of four numbers.
 
-`python -m models.my_add` writes it into the model repository.
+`python -m models.my_add` writes it to the model repository.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from models.graph_builder import DOMAIN, GraphBuilder
 
 
 def my_add() -> onnx.ModelProto:
-    """a, b: f32 (n, 4) -> y: f32 (n, 4)."""
+    """Returns the model: a, b: f32 (n, 4) -> y: f32 (n, 4)."""
     graph = GraphBuilder()
     graph.add("MyAdd", ["a", "b"], "y", domain=DOMAIN)
     a, b, y = ((name, TensorProto.FLOAT, ("n", 4)) for name in ("a", "b", "y"))
@@ -23,7 +23,7 @@ def my_add() -> onnx.ModelProto:
 
 
 def main(repository: Path = Path("model_repository")) -> None:
-    """Write my_add/1/model.onnx into the model repository."""
+    """Write my_add/1/model.onnx to the model repository."""
     path = repository / "my_add" / "1" / "model.onnx"
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(my_add(), path)

@@ -18,7 +18,7 @@ app = typer.Typer(
 )
 
 OpsFolder = Annotated[
-    Path | None, typer.Argument(help="Folder with your ops, a subfolder for each. Default: build the ops of opgate.")
+    Path | None, typer.Argument(help="Folder with your ops, one subfolder per op. Default: the ops of opgate.")
 ]
 Output = Annotated[Path | None, typer.Option(help="Folder to write the libraries and manifest.json to.")]
 Domain = Annotated[str | None, typer.Option(help="Domain of your ops. Default: the name of their folder.")]
@@ -41,7 +41,8 @@ def build(
     cuda: Annotated[
         str,
         typer.Option(
-            help="CUDA architectures: 90 or 80;90. auto: those of this machine. all: every one. empty: no CUDA."
+            help="CUDA architectures, such as 90 or 80;90. auto: this machine's GPUs, or 90 without a GPU. "
+            "all: every supported one. Empty: no CUDA."
         ),
     ] = "auto",
     sanitize: Annotated[str, typer.Option(help="Sanitizers for -fsanitize, such as address,undefined.")] = "",
@@ -63,7 +64,7 @@ def build(
         options = out_of_tree(folder, output, domain) if folder else BuildOptions()
         if output:
             options = replace(options, output=output.resolve())
-        elif sanitize:  # never overwrite the libraries that the gateway serves with
+        elif sanitize:  # so that it never overwrites the libraries that the gateway loads
             options = replace(options, output=options.output.parent / "sanitized")
         if engine:
             if unknown := set(engine) - set(ENGINES):
@@ -75,13 +76,13 @@ def build(
 
 
 Library = Annotated[
-    Path | None, typer.Option(exists=True, help="Op library. Default: the one that `opgate build` has written.")
+    Path | None, typer.Option(exists=True, help="Op library. Default: the library that `opgate build` wrote.")
 ]
 Folder = Annotated[Path | None, typer.Option(help="Folder with your ops. Default: the ops of opgate.")]
 
 
 def _options(folder: Path | None, domain: str | None = None) -> BuildOptions:
-    """Returns the options of the build of opgate's ops, or of the ops in a folder."""
+    """Returns the options to build the ops in `folder`, or opgate's ops if it is None."""
     from ops_build.building.options import BuildError, BuildOptions, out_of_tree
 
     try:
@@ -124,7 +125,7 @@ def verify(
     domain: Domain = None,
 ) -> None:
     """Run every case of every op on every engine. Print the results as a matrix, and why a cell can't run here. Exit
-    with 1 if a case fails or none can run."""
+    with 1 if a case fails or no case can run."""
     from ops_build.building.manifest import built_table, newer_sources
     from ops_build.building.options import BuildError
     from ops_build.table import read_table
@@ -189,8 +190,8 @@ def tensorrt(
     folder: Folder = None,
     domain: Domain = None,
 ) -> None:
-    """Rewrite a model for TensorRT's parser and the plugin library. Its nodes get all outputs of their plugins, omit no
-    input before another, and say which values are read on the host."""
+    """Rewrite a model for TensorRT's parser and the plugin library. Each node then has every output of its plugin,
+    lists no absent input, and says which inputs are read on the host."""
     from ops_build.adapters.tensorrt.model import rewrite_file
     from ops_build.building.manifest import built_table
     from ops_build.building.options import BuildError

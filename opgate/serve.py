@@ -1,4 +1,4 @@
-"""`opgate serve`: its options. An option that Triton has too has Triton's name."""
+"""The options of `opgate serve`. An option that Triton has too keeps Triton's name."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ Repository = Annotated[
 HttpHost = Annotated[
     str | None, typer.Option("--http-host", "--http-address", help="Address of HTTP.", show_default="127.0.0.1")
 ]
-HttpPort = Annotated[int | None, typer.Option("--http-port", help="Port of HTTP. 0: a free one.", show_default="8000")]
-GrpcHost = Annotated[
-    str | None, typer.Option("--grpc-host", "--grpc-address", help="Address of gRPC.", show_default="that of HTTP")
+HttpPort = Annotated[
+    int | None, typer.Option("--http-port", help="Port of HTTP. 0 picks a free port.", show_default="8000")
 ]
-GrpcPort = Annotated[int | None, typer.Option("--grpc-port", help="Port of gRPC. 0: a free one.", show_default="8001")]
+GrpcHost = Annotated[
+    str | None,
+    typer.Option("--grpc-host", "--grpc-address", help="Address of gRPC.", show_default="the address of HTTP"),
+]
+GrpcPort = Annotated[
+    int | None, typer.Option("--grpc-port", help="Port of gRPC. 0 picks a free port.", show_default="8001")
+]
 AllowHttp = Annotated[bool | None, typer.Option("--allow-http/--no-http", help="Serve HTTP.", show_default="yes")]
 AllowGrpc = Annotated[bool | None, typer.Option("--allow-grpc/--no-grpc", help="Serve gRPC.", show_default="yes")]
 Strict = Annotated[
@@ -64,7 +69,7 @@ def serve(
 
 
 def run(**options: Any) -> int:
-    """Serves with these settings, which override those of the environment. Returns the exit status."""
+    """Serves with these settings, which override the environment variables. Returns the exit status."""
     from pydantic import ValidationError
 
     from service.app import run as run_server

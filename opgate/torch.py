@@ -5,7 +5,7 @@
     opgate.torch.mish(torch.randn(4))        # also torch.ops.opgate.mish
     torch.nn.Sequential(torch.nn.Linear(8, 8), opgate.torch.Mish())
 
-Importing this module loads the library that `opgate build` has made. The functions work under
+Importing this module loads the library that `opgate build` wrote. The functions work under
 torch.compile(fullgraph=True) and torch.export. They take CPU tensors and, if the op has a CUDA kernel, CUDA tensors.
 Pass tensors by position or by name, and attributes by name. The functions compute all outputs, even those that the
 signature calls optional, and copy inputs that are not contiguous. A size that only the kernel knows is a symbol in a
@@ -34,7 +34,7 @@ __all__ += list(_NAMES)
 
 
 def load(path: Path | str) -> SimpleNamespace:
-    """Returns the functions and modules of a library of your ops: the lib<domain>_torch.so of `opgate build FOLDER`.
+    """Returns the functions and modules of your op library, the lib<domain>_torch.so that `opgate build FOLDER` wrote.
 
     The functions are also torch.ops.<domain>.<name in snake_case>. Raises ImportError if torch can't load the library.
     """
@@ -42,7 +42,7 @@ def load(path: Path | str) -> SimpleNamespace:
 
 
 def ops(library: Path | str | None = None) -> list[Op]:
-    """Returns the ops that torch has from opgate's library, or from `library`. Raises ImportError if it can't load."""
+    """Returns the ops of opgate's library, or of `library`. Raises ImportError if torch can't load the library."""
     return list(_load(library or _BUILT).ops)
 
 

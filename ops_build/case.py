@@ -1,4 +1,4 @@
-"""One trial of an op: inputs, attributes and how close the outputs must come to the reference."""
+"""A case of an op: inputs, attributes, and how close the outputs must come to the reference."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`inputs` by the signature's names: an array, a list of arrays for a variadic input; an optional input left out is
-    absent. `attributes` hold what differs from the defaults. `tolerance` is (rtol, atol) for every output, or by
-    output's name; without it the dtype's own. `error` is a pattern: the op must refuse the inputs with a message that
-    has it. `unseen`: the error is in what a tensor holds, which a GPU's kernel can't report without waiting for the
-    device: there the op may take the inputs, and what it computes is not compared."""
+    """Inputs and attributes that an op is run with, and what the run must give.
+
+    `inputs` maps the signature's names to arrays, and a variadic input's name to a list of arrays. An optional input
+    that the mapping lacks is absent. `attributes` hold the values that differ from the defaults. `tolerance` is
+    (rtol, atol) for all outputs, or a mapping from an output's name to such a pair; None stands for the tolerance of
+    the output's dtype. If `error` is set, the op must refuse the inputs with a message that matches this regular
+    expression. `unseen` means that the error is in the values of a tensor. A CUDA kernel can't report such an error
+    without waiting for the device, so on a GPU the op may accept the inputs, and its outputs are not compared.
+    """
 
     name: str
     inputs: Mapping[str, Array | Sequence[Array]]

@@ -1,4 +1,4 @@
-"""The element types of tensors: what each is called in a signature, in NumPy and in every engine."""
+"""The dtypes of tensors, with the name of each in signatures, in NumPy and in every engine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """`onnx` is the name in TensorProto, `torch` an attribute of torch, `tensorrt` a type that a plugin can have:
-    TensorRT has no f64 and no str, and lets neither u8 nor bool into a plugin. None: the engine lacks the type."""
+    """A dtype and its names.
+
+    `name` is the name in a signature, `onnx` the name in TensorProto, `torch` the name of an attribute of the module
+    torch, and `tensorrt` the name in TensorRT. `torch` is None if torch has no such dtype, and `tensorrt` is None if
+    a plugin can't have it: TensorRT has no f64 and no str, and its plugins take neither u8 nor bool.
+    """
 
     name: str
     numpy: np.dtype[Any]
@@ -23,11 +27,11 @@ class DType:
 
     @property
     def onnx_type(self) -> str:
-        """As a schema of onnx states it: "tensor(float)"."""
+        """The type as an onnx schema writes it, "tensor(float)" for f32."""
         return f"tensor({self.onnx.lower()})"
 
 
-#: In the order of C++'s DType.
+#: All dtypes by name, in the order of the C++ enum DType.
 DTYPES: Mapping[str, DType] = {
     dtype.name: dtype
     for dtype in (
@@ -46,5 +50,5 @@ DTYPES: Mapping[str, DType] = {
 
 
 def numpy_types(types: Mapping[str, str]) -> dict[str, np.dtype[Any]]:
-    """What type variables stand for, as NumPy's dtypes."""
+    """Returns the NumPy dtype of each type variable. `types` maps the variables to names of dtypes."""
     return {variable: DTYPES[name].numpy for variable, name in types.items()}

@@ -1,10 +1,10 @@
-"""The folder of an op: all that is looked for in it.
+"""The folder of an op and the files in it.
 
-<op>/<op>.cpp, <op>.cu     the kernels, and headers
+<op>/<op>.cpp, <op>.cu     the kernels, beside their headers
 <op>/reference.py          `reference(...)`: the op in NumPy
-<op>/cases.py              `cases(types)`: what it is tried on; `large(types)`: one case that time is taken at
-<op>/decomposition.py      `decomposition(present)`: the op in standard ONNX operators, where they can say it
-<op>/dependencies.cmake    the libraries that it needs
+<op>/cases.py              `cases(types)`: the cases; `large(types)`: one large case, for measuring time
+<op>/decomposition.py      `decomposition(present)`: the op in standard ONNX operators, if they can express it
+<op>/dependencies.cmake    the libraries that the op needs
 <op>/README.md
 """
 
@@ -32,50 +32,52 @@ _Types = Mapping[str, "np.dtype[Any]"]
 
 @dataclass(frozen=True)
 class OpFolder:
-    """One op's folder. What it says in Python is loaded when it is asked for."""
+    """The folder of one op. Its Python files are imported on first use."""
 
     path: Path
 
     @property
     def sources(self) -> list[Path]:
-        """The C++ and CUDA sources."""
+        """The C++ and CUDA source files, sorted."""
         return sorted(file for file in self.path.iterdir() if file.suffix in SOURCE_SUFFIXES)
 
     @property
     def has_cuda_kernel(self) -> bool:
-        """Whether there is a source for CUDA, whatever was built of it."""
+        """Whether the folder has a CUDA source. A build may have left it out."""
         return any(file.suffix == ".cu" for file in self.sources)
 
     @cached_property
     def reference(self) -> Callable[..., Any]:
-        """The op in NumPy. Raises FileNotFoundError."""
+        """The function `reference` of reference.py. Raises FileNotFoundError if there is no such file."""
         reference: Callable[..., Any] = self._module("reference").reference
         return reference
 
     def cases(self, types: _Types) -> list[Case]:
-        """What the op is tried on, for a choice of dtypes by type variable. Raises FileNotFoundError."""
+        """Returns the op's cases. `types` maps the type variables to dtypes. Raises FileNotFoundError if there is no
+        cases.py."""
         return list(self._cases.cases(types))
 
     def large(self, types: _Types) -> Case | None:
-        """One case of a size that time is taken at; None where the folder has none."""
+        """Returns the large case for measuring time, or None if cases.py has none."""
         large: Callable[[_Types], Case] | None = getattr(self._cases, "large", None)
         return None if large is None else large(types)
 
     @property
     def has_decomposition(self) -> bool:
-        """Whether standard ONNX operators express the op."""
+        """Whether the folder has a decomposition into standard ONNX operators."""
         return (self.path / "decomposition.py").is_file()
 
     @cached_property
     def decomposition(self) -> Callable[[frozenset[str]], str] | None:
-        """The text of the function that stands in for the op, by the optional inputs that are present."""
+        """The function `decomposition` of decomposition.py, or None if there is no such file. It gets the names of the
+        optional inputs that are present and returns the text of an ONNX function."""
         if not self.has_decomposition:
             return None
         decomposition: Callable[[frozenset[str]], str] = self._module("decomposition").decomposition
         return decomposition
 
     def unregistered_tags(self) -> list[str]:
-        """The ops that the sources state and register no kernel of."""
+        """Returns the tags of ops that the sources state without registering a kernel."""
         text = "\n".join(file.read_text(errors="replace") for file in self.sources)
         registered = set(re.findall(r"OPGATE_(?:CPU|CUDA)_KERNEL\(\s*(\w+)", text))
         return [tag for tag in re.findall(r"OPGATE_OP\(\s*(\w+)", text) if tag not in registered]
@@ -98,13 +100,14 @@ class OpFolder:
 
 
 def op_folders(folder: Path) -> list[OpFolder]:
-    """The ops of a folder: its subfolders that have a source."""
-    found = [OpFolder(path) for path in sorted(folder.iterdir()) if path.is_dir()]
-    return [each for each in found if each.sources]
+    """Returns the op folders in `folder`: the subfolders that have a source."""
+    subfolders = [OpFolder(path) for path in sorted(folder.iterdir()) if path.is_dir()]
+    return [subfolder for subfolder in subfolders if subfolder.sources]
 
 
 def folder_of(op: Op, folders: Iterable[Path]) -> OpFolder:
-    """The folder of an op, which is called like the op in snake_case. Raises FileNotFoundError."""
+    """Returns the folder of an op, which has the op's name in snake_case. Raises FileNotFoundError if none of `folders`
+    has it."""
     tried = [folder / snake_case(op.name) for folder in folders]
     for path in tried:
         if path.is_dir():
@@ -113,7 +116,10 @@ def folder_of(op: Op, folders: Iterable[Path]) -> OpFolder:
 
 
 def run_reference(op: Op, reference: Callable[..., Any], case: Case) -> dict[str, Array]:
-    """The reference's outputs by name: absent inputs are None, attributes have their defaults."""
+    """Runs the reference on a case and returns its outputs by name.
+
+    An absent input is passed as None. An attribute that the case doesn't set has its default.
+    """
     inputs = {tensor.name: case.inputs.get(tensor.name) for tensor in op.inputs}
     attributes = {attribute.name: attribute.default for attribute in op.attributes} | dict(case.attributes)
     outputs = reference(**inputs, **attributes)

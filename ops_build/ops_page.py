@@ -1,4 +1,4 @@
-"""The op table for people: on a console, and as the page docs/ops.md."""
+"""Prints the op table on a console and writes it as the page docs/ops.md."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ops_build.table import Attribute, Op
 
 
 def print_table(ops: Sequence[Op]) -> None:
-    """Prints ops."""
+    """Prints a table of ops on the console."""
     table = Table(show_lines=True)
     for column in ("op", "signature", "dtypes", "devices"):
-        table.add_column(column, overflow="fold")  # a signature is never cut
+        table.add_column(column, overflow="fold")  # wraps a long signature instead of cutting it off
     for op in ops:
-        # Plain texts: in a signature square brackets are no markup.
+        # Text, not str: rich would read the square brackets of a signature as markup.
         signature = Text(op.signature).append(f"\n{op.doc}", style="dim")
         table.add_row(
             Text(f"{op.domain}::{op.name}\nv{op.since_version}"), signature, " ".join(op.dtypes), " ".join(op.devices)
@@ -31,13 +31,13 @@ def print_table(ops: Sequence[Op]) -> None:
 
 
 def wide_console() -> Console:
-    """A console that cuts nothing in a file or a log."""
+    """Returns a console that is wide enough for tables also when the output goes to a file or a log."""
     console = Console()
     return console if console.is_terminal else Console(width=max(console.width, 110))
 
 
 def markdown_table(ops: Sequence[Op], folder: Path) -> str:
-    """The page docs/ops.md: every op with its signature, attributes and where it runs."""
+    """Returns the page docs/ops.md: every op with its signature, attributes and devices."""
     lines = [
         "# Ops",
         "",
@@ -48,13 +48,13 @@ def markdown_table(ops: Sequence[Op], folder: Path) -> str:
         "|---|---|---|---|---|",
     ]
     for op in ops:
-        place = folder_of(op, [folder])
-        decomposed = "yes" if place.has_decomposition else "no"
+        op_folder = folder_of(op, [folder])
+        decomposed = "yes" if op_folder.has_decomposition else "no"
         row = (
             f"[{op.name}](#{op.name.lower()})",
             op.doc.replace("|", "\\|"),
             " ".join(op.dtypes),
-            "cpu cuda" if place.has_cuda_kernel else "cpu",  # of the sources: not every build has both
+            "cpu cuda" if op_folder.has_cuda_kernel else "cpu",  # from the sources: a build may leave out CUDA
             decomposed,
         )
         lines.append(f"| {' | '.join(row)} |")

@@ -1,6 +1,6 @@
-"""The op table as a library has it: what `opgate_table` of the compiled code says, as Python values.
+"""The op table of a compiled library as Python objects.
 
-The signature is parsed in one place, the C++ core; this module reads the result.
+Only the C++ core parses signatures. This module reads the JSON that the library's `opgate_table` returns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Expr = int | str | list[Any]
 @dataclass(frozen=True, slots=True)
 class Input:
     name: str
-    type: str  # a dtype's name or a type variable's
+    type: str  # the name of a dtype or of a type variable
     dims: list[dict[str, Any]]
     optional: bool
     variadic: bool
@@ -39,7 +39,7 @@ class Output:
 
     @property
     def data_dependent(self) -> bool:
-        """A size of it is known only after the kernel has run, and bound here."""
+        """Whether one of the sizes is known only after the kernel has run, such as v of `v<=n`."""
         return any(dim["kind"] == "bounded" for dim in self.dims)
 
 
@@ -68,37 +68,38 @@ class Op:
     outputs: tuple[Output, ...]
 
     def type_choices(self) -> Iterator[dict[str, str]]:
-        """Every choice of dtypes for the type variables; one empty choice where there are none."""
+        """Yields every choice of dtypes for the type variables, and one empty choice if there are no type variables."""
         for dtypes in itertools.product(*self.type_variables.values()):
             yield dict(zip(self.type_variables, dtypes, strict=True))
 
     @property
     def dtypes(self) -> tuple[str, ...]:
         """The dtypes that inputs and outputs can have, in the signature's order."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for name in self.tensor_types:
-            found.update(dict.fromkeys(self.type_variables.get(name, (name,))))
-        return tuple(found)
+            names.update(dict.fromkeys(self.type_variables.get(name, (name,))))
+        return tuple(names)
 
     @property
     def tensor_types(self) -> tuple[str, ...]:
-        """The types of the inputs, then of the outputs: dtypes and type variables."""
+        """The types of the inputs, then those of the outputs. A type is a dtype or a type variable."""
         return (*(tensor.type for tensor in self.inputs), *(tensor.type for tensor in self.outputs))
 
     @property
     def elementwise(self) -> bool:
-        """Whether every tensor is `[...]`: element i of an output is made of the elements i of the inputs."""
+        """Whether every tensor has the dims `[...]`, so that element i of an output depends only on element i of each
+        input."""
         tensors: tuple[Input | Output, ...] = (*self.inputs, *self.outputs)
         return bool(self.inputs) and all([dim["kind"] for dim in tensor.dims] == ["ellipsis"] for tensor in tensors)
 
 
 def snake_case(name: str) -> str:
-    """An op's name as its folder and PyTorch have it: KNNQuery is knn_query."""
+    """Returns an op's name in snake_case, as its folder and PyTorch call it: knn_query for KNNQuery."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 class SignatureError(ValueError):
-    """A signature that the parser refuses; `column` counts from 1."""
+    """The parser refused a signature. `column` counts from 1."""
 
     def __init__(self, message: str, column: int) -> None:
         super().__init__(f"column {column}: {message}")
@@ -106,13 +107,16 @@ class SignatureError(ValueError):
 
 
 def read_table(library: Path) -> list[Op]:
-    """The ops of a compiled op library, sorted by name. Raises ValueError where the library states an op wrongly and
-    OSError where it can't be loaded."""
+    """Returns the ops of a compiled op library, sorted by name.
+
+    Raises ValueError if the library states an op wrongly, and OSError if the library can't be loaded.
+    """
     return _ops(_call(library, "opgate_table"), library.name)
 
 
 def parse_table(text: str, origin: str) -> list[Op]:
-    """The ops of a table's JSON; `origin` names where it comes from. Raises ValueError as read_table does."""
+    """Returns the ops of a table in JSON. `origin` names its source in error messages. Raises ValueError if an op is
+    stated wrongly."""
     return _ops(json.loads(text), origin)
 
 
@@ -123,7 +127,7 @@ def _ops(table: Mapping[str, Any], origin: str) -> list[Op]:
 
 
 def parse_signature(library: Path, text: str) -> Op:
-    """A signature parsed by the core that `library` carries. Raises SignatureError."""
+    """Parses a signature with the C++ core in `library`. Raises SignatureError."""
     parsed = _call(library, "opgate_parse_signature", text.encode())
     if "error" in parsed:
         raise SignatureError(parsed["error"], parsed["column"])
@@ -131,8 +135,11 @@ def parse_signature(library: Path, text: str) -> Op:
 
 
 def _call(library: Path, name: str, *arguments: bytes) -> Any:
-    """The JSON that an exported function of the library returns. A copy is loaded: the loader knows a library by its
-    path, and would give the old one after a rebuild."""
+    """Calls an exported function of the library and returns the JSON that it gives.
+
+    This loads a copy of the library. The loader knows a library by its path: after a rebuild it would return the old
+    one, which is still loaded.
+    """
     with tempfile.TemporaryDirectory() as folder:
         function = getattr(ctypes.CDLL(shutil.copy(library, folder)), name)
         function.restype = ctypes.c_char_p
@@ -157,6 +164,6 @@ def _op(domain: str, entry: Mapping[str, Any]) -> Op:
 
 def _attribute(entry: Mapping[str, Any]) -> Attribute:
     default = entry.get("default")
-    if entry["kind"] == "float" and default is not None:  # JSON knows one kind of number: 0 is 0.0
+    if entry["kind"] == "float" and default is not None:  # json reads 0 as an int
         default = [float(value) for value in default] if entry["list"] else float(default)
     return Attribute(**{**entry, "choices": tuple(entry.get("choices", ())), "default": default})

@@ -1,7 +1,8 @@
-"""The meaning of a signature before the run: what the inputs bind, what they must fulfil, how large the outputs are.
+"""Applies a signature to inputs before the run: binds the named sizes, checks the inputs and computes the output dims.
 
-This is core/walk.h in Python. onnx's shape inference and torch's symbols exist in Python only. As in C++ the walk is
-written once, over an algebra that says what a size is. tests/ops_build/walk_cases.txt holds both to one meaning.
+This is core/walk.h in Python, for onnx's shape inference and for torch's symbols, which C++ can't reach. As in C++,
+the walk is written once, and an algebra says what a size is: a number, a name or a symbol. The cases in
+tests/ops_build/walk_cases.txt run against both languages, so that a signature means the same in each.
 """
 
 from __future__ import annotations
@@ -13,31 +14,33 @@ from typing import Any, Protocol
 
 from ops_build.table import Expr, Input, Op, Output
 
-#: A size as an algebra has it.
+#: A size, in the type that the algebra uses. None is an unknown size.
 Size = Any
 
 _INT64 = range(-(2**63), 2**63)
 
 
 class SignatureMismatch(ValueError):
-    """Inputs that contradict the signature. The message names the input, what was expected and what came."""
+    """The inputs contradict the signature. The message names the input, what was expected and what came."""
 
 
 class Sizes(Protocol):
-    """What a size is and what can be done with it. None is a size of which nothing is known, in every algebra."""
+    """An algebra of sizes. None is an unknown size in every algebra; the methods get sizes that are not None."""
 
     def number(self, size: Size) -> int | None:
-        """The size where it is a number."""
+        """Returns the size as an int, or None if it is not a number."""
 
     def equal(self, a: Size, b: Size, message: Callable[[], str]) -> tuple[Size] | None:
-        """Of two equal sizes the one that says more, in a tuple; None where they can't be equal. `message` says what is
-        wrong where that turns out later."""
+        """Takes two sizes that must be equal and returns the one that is known better, in a tuple.
+
+        Returns None if they can't be equal. If only a later run can tell, `message` gives the text of that error.
+        """
 
     def apply(self, operation: str, a: Size, b: Size) -> Size:
-        """`a operation b`, one of them no number."""
+        """Returns `a operation b`, where at least one of the two is not a number."""
 
     def text(self, size: Size) -> str:
-        """ "3", "rows", "?" """
+        """Returns the size as messages show it: "3", "rows"."""
 
 
 _OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
@@ -55,9 +58,11 @@ _DIVISIONS = ("/", "%", "ceildiv")
 
 @dataclass(frozen=True, slots=True)
 class KnownInput:
-    """What is known of an input that is present. `dtype` is a dtype's name, or another text for a type that no
-    signature can state. None: not known, of `dims` not even the rank. `value` is that of an integer scalar in host
-    memory."""
+    """The known facts about an input that is present. None means unknown.
+
+    `dtype` is the name of a dtype, or another text for a type that no signature can state. `dims` is None if not even
+    the rank is known. `value` is the value of an integer scalar in host memory.
+    """
 
     dtype: str | None
     dims: Sequence[Size] | None
@@ -65,7 +70,7 @@ class KnownInput:
 
 
 class Walk:
-    """Walks the signature of an op."""
+    """Applies the signature of an op to the inputs of one call or node."""
 
     def __init__(self, op: Op, sizes: Sizes) -> None:
         self.op = op
@@ -75,14 +80,16 @@ class Walk:
             dim["name"]: dim["bound"] for output in op.outputs for dim in output.dims if dim["kind"] == "bounded"
         }
         self._bound: dict[str, Size] = {}
-        self._has_source: set[str] = set()  # names that an input that is present, or a default, gives a value
+        self._has_source: set[str] = set()  # names that a present input or a default gives a value
         self._ellipsis: tuple[Size, ...] | None = None
         self._types: dict[str, str] = {}
 
     def bind(self, inputs: Sequence[KnownInput | None], integers: Mapping[str, int | None]) -> None:
-        """Checks the inputs as far as they are known and binds every name. `inputs` are in the signature's order, None
-        for an absent one, the tensors of a variadic one at the end. `integers` are the integer attributes. Raises
-        SignatureMismatch."""
+        """Checks the inputs as far as they are known and binds every name.
+
+        `inputs` are in the signature's order, with None for an absent input. The tensors of a variadic input are at
+        the end. `integers` are the integer attributes. Raises SignatureMismatch.
+        """
         self._check_presence(inputs)
         present = [(self._input_at(i), known) for i, known in enumerate(inputs) if known is not None]
         for tensor, known in present:
@@ -96,11 +103,11 @@ class Walk:
 
     @property
     def kernel_sizes(self) -> Sequence[str]:
-        """The names of the sizes that the kernel binds."""
+        """The names of the sizes that only the kernel knows, such as v of `v<=n`."""
         return tuple(self._kernel_sizes)
 
     def bound_of(self, name: str) -> Size:
-        """The upper bound of a size that the kernel binds. Raises SignatureMismatch."""
+        """Returns the upper bound of a size that only the kernel knows. Raises SignatureMismatch if it is negative."""
         bound = self.evaluate(self._kernel_sizes[name])
         if self._is_negative(bound):
             expr = text_of(self._kernel_sizes[name])
@@ -108,18 +115,21 @@ class Walk:
         return bound
 
     def set_kernel_size(self, name: str, size: Size) -> None:
-        """Sets a size that the kernel binds."""
+        """Sets a size that only the kernel knows."""
         self._bound[name] = size
 
     def type_of(self, tensor: Input | Output) -> str | None:
-        """The dtype of a tensor where the inputs tell it."""
+        """Returns the dtype of a tensor, or None if the inputs don't determine it."""
         return self._types.get(tensor.type) if tensor.type in self.op.type_variables else tensor.type
 
     def output_dims(
         self, output: Output, unknown: Callable[[Expr], Size] = lambda expr: None
     ) -> tuple[Size, ...] | None:
-        """The dims of an output, `unknown` of its expression for one that is not known; None where the rank is not
-        known. Raises SignatureMismatch."""
+        """Returns the dims of an output, or None if its rank is unknown.
+
+        For an unknown dim, the result has the value of `unknown(expression)`. Raises SignatureMismatch if a dim is
+        negative.
+        """
         dims: list[Size] = []
         for dim in output.dims:
             if dim["kind"] == "ellipsis":
@@ -135,7 +145,7 @@ class Walk:
         return tuple(dims)
 
     def evaluate(self, expr: Expr) -> Size:
-        """The value of an expression; None where it is not known. Raises SignatureMismatch."""
+        """Returns the value of an expression, or None if it is unknown. Raises SignatureMismatch."""
         if isinstance(expr, int):
             return expr
         if isinstance(expr, str):
@@ -162,13 +172,13 @@ class Walk:
         return (self._number(size) or 0) < 0
 
     def _is_dim(self, name: str) -> bool:
-        """Whether nothing but inputs' dims binds a name."""
+        """Returns whether only dims of inputs can bind a name."""
         scalars = {tensor.name for tensor in self.op.inputs if tensor.const and not tensor.dims}
         named = any(dim.get("name") == name for tensor in self.op.inputs for dim in tensor.dims)
         return name not in self._attributes and name not in self._kernel_sizes and (named or name not in scalars)
 
     def _input_at(self, index: int) -> Input:
-        return self.op.inputs[min(index, len(self.op.inputs) - 1)]  # the last ones are the variadic input's
+        return self.op.inputs[min(index, len(self.op.inputs) - 1)]  # the tensors of a variadic input are at the end
 
     def _check_presence(self, inputs: Sequence[KnownInput | None]) -> None:
         declared = self.op.inputs
@@ -194,12 +204,12 @@ class Walk:
             self._types[tensor.type] = known.dtype
 
     def _bind_integers(self, inputs: Sequence[KnownInput | None], integers: Mapping[str, int | None]) -> None:
-        """The sizes that integer attributes and integer scalars in host memory give."""
-        found = {name: integers.get(name) for name in self._attributes}
+        """Binds the sizes that are integer attributes or integer scalars in host memory."""
+        values = {name: integers.get(name) for name in self._attributes}
         for tensor, known in zip(self.op.inputs, inputs, strict=False):
             if tensor.const and not tensor.dims and known is not None:
-                found[tensor.name] = known.value
-        for name, size in found.items():
+                values[tensor.name] = known.value
+        for name, size in values.items():
             if self._is_negative(size) and _stands_in_sizes(self.op, name):
                 raise SignatureMismatch(f"'{name}' is a size: expected a number from 0, got {size}")
             self._bound[name] = size
@@ -228,7 +238,10 @@ class Walk:
             self._ellipsis = tuple(self._merged(a, b, tensor, known, "...", before) for a, b in pairs)
 
     def _merged(self, a: Size, b: Size, tensor: Input, known: KnownInput, name: str, bound: Any) -> Size:
-        """Of two sizes that must be equal the one that says more. `bound` is what `name` has been so far."""
+        """Takes two sizes that must be equal and returns the one that is known better.
+
+        `bound` is the value that `name` had before; the error message shows it.
+        """
 
         def wrong() -> SignatureMismatch:
             value = self._text_of_dims(bound) if isinstance(bound, tuple) else self._text(bound)
@@ -269,7 +282,7 @@ class Walk:
                 raise self._mismatch(tensor, known, why)
 
     def _mismatch(self, tensor: Input, known: KnownInput, why: str = "") -> SignatureMismatch:
-        """ "input 'b': expected T[m] with T = f32, got i32[4]" """
+        """Returns an error such as "input 'b': expected T[m] with T = f32, got i32[4]"."""
         came = "a tensor of shape " if known.dtype is None else known.dtype
         came += "" if known.dims is None else self._text_of_dims(known.dims)
         return SignatureMismatch(f"input '{tensor.name}': expected {text_of_input(tensor)}{why}, got {came}")
@@ -282,7 +295,7 @@ class Walk:
 
 
 def text_of(expr: Expr) -> str:
-    """An expression as messages have it: "max(n, 3)*2"."""
+    """Returns an expression as messages show it, such as "max(n, 3)*2"."""
     if not isinstance(expr, list):
         return str(expr)
     operation, a, b = expr[0], text_of(expr[1]), text_of(expr[2])
@@ -295,7 +308,7 @@ def text_of(expr: Expr) -> str:
 
 
 def text_of_input(tensor: Input) -> str:
-    """ "f32[n, 3]" """
+    """Returns an input's type and dims as messages show them, such as "f32[n, 3]"."""
     dims = [
         "..." if dim["kind"] == "ellipsis" else text_of(dim["name" if "name" in dim else "expr"]) for dim in tensor.dims
     ]
@@ -309,17 +322,17 @@ def _rank_fits(tensor: Input, rank: int) -> bool:
 
 
 def _split(tensor: Input, sizes: Sequence[Size]) -> list[Sequence[Size]]:
-    """The sizes that each dim describes: `...` any number, the others one."""
-    found, begin = [], 0
+    """Returns the sizes that each dim of the signature describes: any number for `...`, one for another dim."""
+    sizes_of_dims, begin = [], 0
     for dim in tensor.dims:
         count = len(sizes) - len(tensor.dims) + 1 if dim["kind"] == "ellipsis" else 1
-        found.append(sizes[begin : begin + count])
+        sizes_of_dims.append(sizes[begin : begin + count])
         begin += count
-    return found
+    return sizes_of_dims
 
 
 def _stands_in_sizes(op: Op, name: str) -> bool:
-    """Whether a name is that of a size: other integers may be negative."""
+    """Returns whether the dims of a tensor use a name. An integer that no dim uses may be negative."""
 
     def stands_in(expr: Expr) -> bool:
         return expr == name or (isinstance(expr, list) and any(stands_in(operand) for operand in expr[1:]))

@@ -10,18 +10,18 @@ from ops_build.building.options import BuildOptions
 
 
 def silent(line: str) -> None:
-    """Drops the lines of a build that nobody reads."""
+    """Discards a line of a build's log."""
 
 
 @pytest.fixture(scope="session")
 def built() -> Build:
-    """Builds every library for which this machine has the toolchain, if it is not built yet."""
+    """Builds opgate's ops for every engine whose toolchain this machine has. Rebuilds nothing that is up to date."""
     return build(BuildOptions(), silent)
 
 
 @pytest.fixture(scope="session")
 def library(request: pytest.FixtureRequest) -> Path:
-    """The op library for ONNX Runtime. OPGATE_OPS_LIBRARY can name another build of it."""
+    """The library of opgate's ops for ONNX Runtime. OPGATE_OPS_LIBRARY can name another build of it."""
     if other := os.environ.get("OPGATE_OPS_LIBRARY"):
         return Path(other)
     return request.getfixturevalue("built").libraries["onnxruntime"]

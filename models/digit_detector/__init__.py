@@ -1,1 +1,1 @@
-"""A small detector of handwritten digits on photographs."""
+"""A small model that detects handwritten digits on photographs."""

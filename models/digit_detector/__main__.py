@@ -1,4 +1,4 @@
-"""`python -m models.digit_detector`: train, export, evaluate, and draw the example and the README's figure."""
+"""`python -m models.digit_detector`: train, export, evaluate, and draw the example picture and the README's figure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WEIGHTS = HERE / "build" / "weights.pt"
 
 
 class Engine(StrEnum):
-    """What runs the detector: the served file with the op library, or the network alone with NumPy around it."""
+    """How to run the detector: `fused` runs the served file with the op library, `reference` the network and NumPy."""
 
     fused = "fused"
     reference = "reference"
@@ -26,17 +26,19 @@ class Engine(StrEnum):
 
 Repository = Annotated[Path, typer.Option(help="The model repository.")]
 OpsLibrary = Annotated[Path, typer.Option(help="The op library for ONNX Runtime.")]
-ScoreThreshold = Annotated[float | None, typer.Option(help="Another score threshold than the served file's.")]
+ScoreThreshold = Annotated[float | None, typer.Option(help="Score threshold. Default: that of the served file.")]
 
 
 @app.command()
 def train(
-    weights: Annotated[Path, typer.Option(help="Where the weights go.")] = WEIGHTS,
-    steps: Annotated[int, typer.Option(help="Batches of 32 scenes.")] = 6500,
+    weights: Annotated[Path, typer.Option(help="File to write the weights to.")] = WEIGHTS,
+    steps: Annotated[int, typer.Option(help="Number of batches of 32 scenes.")] = 6500,
     seed: int = 0,
-    threads: Annotated[int, typer.Option(help="For the same weights again, the same number of threads.")] = 1,
+    threads: Annotated[
+        int, typer.Option(help="Number of threads. Only the same number gives the same weights again.")
+    ] = 1,
 ) -> None:
-    """Train the network on scenes drawn from a seed."""
+    """Train the network on random scenes."""
     from models.digit_detector.train import Recipe
     from models.digit_detector.train import train as train_network
 
@@ -71,7 +73,7 @@ def evaluate(
 
 @app.command()
 def example(folder: Path = Path("docs/examples")) -> None:
-    """Write the example picture digits.jpg and its truth digits.json."""
+    """Write the example picture digits.jpg, and digits.json with its boxes and labels."""
     from models.digit_detector.pictures import write_example
 
     for path in write_example(folder):
@@ -86,7 +88,7 @@ def figure(
     ops_library: OpsLibrary = Path("build/ops/libopgate_onnxruntime.so"),
     score_threshold: ScoreThreshold = None,
 ) -> None:
-    """Write the README's figure: six test scenes with what the detector found."""
+    """Write the README's figure: six test scenes with the boxes that the detector finds."""
     from models.digit_detector.pictures import write_figure
 
     write_figure(_detector(repository, engine, ops_library, score_threshold), path)

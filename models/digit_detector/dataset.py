@@ -1,7 +1,7 @@
-"""Scenes: handwritten digits drawn on photographs, with the box and the class of each.
+"""Makes scenes: handwritten digits drawn on photographs, with the box and the class of each digit.
 
-The digits are scikit-learn's `load_digits` (8x8, 17 grey levels), the photographs those that the wheels of
-scikit-learn and scikit-image carry. Train and test share neither writers nor photographs.
+The digits are those of scikit-learn's `load_digits` (8x8, 17 grey levels). The photographs come with the wheels of
+scikit-learn and scikit-image. Train and test scenes share neither writers nor photographs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INPUT_SIZE = 320
 PAD = 114
 
 FIRST_TEST_DIGIT = 1415
-"""`load_digits` names no writers; from this index on the digits are by writers who wrote none before it."""
+"""`load_digits` doesn't name the writers. The digits from this index on are by writers who wrote none before it."""
 
 TRAIN_PHOTOGRAPHS = (
     "flower",
@@ -63,10 +63,11 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class SceneRange:
-    """What a scene is drawn from.
+    """The ranges from which the properties of a scene are drawn.
 
-    longer_side: the scene's longer side in pixels; aspect: shorter side / longer side; digit_size: the longer side of
-    a digit before rotation, as a fraction of the side the scene is letterboxed to; digits: how many are tried.
+    longer_side: the longer side of the scene in pixels. aspect: shorter side / longer side. digit_size: the longer side
+    of a digit before rotation, as a fraction of the side to which the scene is letterboxed. digits: how many digits are
+    tried; a digit without a free position is left out.
     """
 
     longer_side: tuple[int, int]
@@ -90,7 +91,7 @@ def _photograph(name: str) -> Bytes:
 
 
 def load_photographs(names: tuple[str, ...]) -> list[Image.Image]:
-    """The named photographs as RGB pictures, at most 720 pixels long."""
+    """Returns the named photographs as RGB pictures, at most 720 pixels long."""
     pictures = [Image.fromarray(_photograph(name)) for name in names]
     for picture in pictures:
         picture.thumbnail((_LONGEST_PHOTOGRAPH_SIDE, _LONGEST_PHOTOGRAPH_SIDE), Image.Resampling.LANCZOS)
@@ -98,14 +99,17 @@ def load_photographs(names: tuple[str, ...]) -> list[Image.Image]:
 
 
 def load_digits(*, test: bool) -> tuple[Floats, Ints]:
-    """The digits of one split: f32 (n, 8, 8) ink in 0..1, and i64 (n,) classes."""
+    """Returns the digits of one split: f32 (n, 8, 8) ink in 0..1, and i64 (n,) classes."""
     bunch = sklearn_datasets.load_digits()
     chosen = slice(FIRST_TEST_DIGIT, None) if test else slice(0, FIRST_TEST_DIGIT)
     return (bunch.images[chosen] / 16).astype(np.float32), bunch.target[chosen].astype(np.int64)
 
 
 class SceneMaker:
-    """Draws scenes from one split's digits and photographs; all randomness comes from the generator given to `draw`."""
+    """Draws scenes with the digits and photographs of one split.
+
+    All randomness comes from the generator that the caller passes to `draw`.
+    """
 
     def __init__(self, *, test: bool, photographs: tuple[str, ...] | None = None) -> None:
         names = photographs or (TEST_PHOTOGRAPHS if test else TRAIN_PHOTOGRAPHS)
@@ -113,28 +117,28 @@ class SceneMaker:
         ink, self.labels = load_digits(test=test)
         self.ink = [Image.fromarray(np.pad(digit, 2)) for digit in ink]
 
-    def draw(self, rng: np.random.Generator, what: SceneRange) -> Scene:
-        """One scene."""
-        longer = int(rng.integers(what.longer_side[0], what.longer_side[1] + 1))
-        shorter = round(longer * rng.uniform(*what.aspect))
+    def draw(self, rng: np.random.Generator, scene_range: SceneRange) -> Scene:
+        """Draws one scene."""
+        longer = int(rng.integers(scene_range.longer_side[0], scene_range.longer_side[1] + 1))
+        shorter = round(longer * rng.uniform(*scene_range.aspect))
         size = (longer, shorter) if rng.random() < 0.65 else (shorter, longer)
         canvas = self._background(rng, size)
         boxes: list[tuple[float, float, float, float]] = []
         labels: list[int] = []
-        for _ in range(int(rng.integers(what.digits[0], what.digits[1] + 1))):
-            fraction = np.exp(rng.uniform(*np.log(what.digit_size)))
+        for _ in range(int(rng.integers(scene_range.digits[0], scene_range.digits[1] + 1))):
+            fraction = np.exp(rng.uniform(*np.log(scene_range.digit_size)))
             index = int(rng.integers(len(self.ink)))
             alpha = _digit_alpha(rng, self.ink[index], float(fraction) * longer)
-            place = _free_place(rng, alpha.shape, size, boxes)
-            if place is not None:
-                _paint(rng, canvas, alpha, place)
-                boxes.append((place[0], place[1], place[0] + alpha.shape[1], place[1] + alpha.shape[0]))
+            position = _free_position(rng, alpha.shape, size, boxes)
+            if position is not None:
+                _paint(rng, canvas, alpha, position)
+                boxes.append((position[0], position[1], position[0] + alpha.shape[1], position[1] + alpha.shape[0]))
                 labels.append(int(self.labels[index]))
         image = _camera(rng, canvas, longer)
         return Scene(image, np.array(boxes, np.float32).reshape(-1, 4), np.array(labels, np.int64))
 
     def _background(self, rng: np.random.Generator, size: tuple[int, int]) -> Floats:
-        """f32 (h, w, 3) 0..255: a crop of a photograph, resized, mirrored at random, with other light and colour."""
+        """Returns f32 (h, w, 3) in 0..255: a random crop of a photograph, resized, maybe mirrored, in other light."""
         photograph = self.photographs[rng.integers(len(self.photographs))]
         fit = min(photograph.width / size[0], photograph.height / size[1]) * rng.uniform(0.4, 1.0)
         w, h = size[0] * fit, size[1] * fit
@@ -149,7 +153,7 @@ class SceneMaker:
 
 
 def _digit_alpha(rng: np.random.Generator, ink: Image.Image, size: float) -> Floats:
-    """f32 (h, w) 0..1: one digit about `size` pixels long, rotated and slanted, cut to its visible ink."""
+    """Returns one digit as f32 (h, w) in 0..1: about `size` pixels long, rotated, slanted, cut to its visible ink."""
     angle = np.deg2rad(rng.uniform(-25, 25))
     stretch = np.exp(rng.uniform(-0.18, 0.18))
     shear = rng.uniform(-0.2, 0.2)
@@ -167,13 +171,14 @@ def _digit_alpha(rng: np.random.Generator, ink: Image.Image, size: float) -> Flo
     return alpha[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
-def _free_place(
+def _free_position(
     rng: np.random.Generator,
     shape: tuple[int, ...],
     size: tuple[int, int],
     boxes: list[tuple[float, float, float, float]],
 ) -> tuple[int, int] | None:
-    """The left and top of a place for a digit that hides at most a twentieth of another's box, if one is found."""
+    """Returns left and top of a digit that hides at most a twentieth of any other box, None if 20 tries find no such
+    position."""
     h, w = shape[:2]
     if w > size[0] or h > size[1]:
         return None
@@ -188,9 +193,10 @@ def _free_place(
     return None
 
 
-def _paint(rng: np.random.Generator, canvas: Floats, alpha: Floats, place: tuple[int, int]) -> None:
-    """Paints one digit into the canvas, lighter or darker than what lies behind by more than that varies."""
-    patch = canvas[place[1] : place[1] + alpha.shape[0], place[0] : place[0] + alpha.shape[1]]
+def _paint(rng: np.random.Generator, canvas: Floats, alpha: Floats, position: tuple[int, int]) -> None:
+    """Paints one digit on the canvas, lighter or darker than its background. If there is room, the difference is larger
+    than the variation of the background."""
+    patch = canvas[position[1] : position[1] + alpha.shape[0], position[0] : position[0] + alpha.shape[1]]
     grey = patch @ _LUMA
     behind, least = float(grey.mean()), 45 + 1.2 * float(grey.std())
     room = (behind, 255 - behind)
@@ -203,7 +209,7 @@ def _paint(rng: np.random.Generator, canvas: Floats, alpha: Floats, place: tuple
 
 
 def _camera(rng: np.random.Generator, canvas: Floats, longer: int) -> Bytes:
-    """u8 (h, w, 3): the canvas as a camera sees it, sometimes a little out of focus, with noise."""
+    """Returns the canvas as a camera would see it, u8 (h, w, 3): sometimes a little out of focus or with noise."""
     image = canvas
     if rng.random() < 0.3:
         blurred = Image.fromarray(image.astype(np.uint8)).filter(
@@ -217,14 +223,14 @@ def _camera(rng: np.random.Generator, canvas: Floats, longer: int) -> Bytes:
 
 
 def test_scenes() -> Iterator[Scene]:
-    """The 500 test scenes, always the same."""
+    """Yields the 500 test scenes. They are always the same."""
     maker = SceneMaker(test=True)
     for index in range(TEST_SCENES):
         yield maker.draw(np.random.default_rng([TEST_SEED, index]), TEST_RANGE)
 
 
 def encode_jpeg(image: Bytes, quality: int = 90) -> bytes:
-    """The picture as JPEG."""
+    """Returns a picture as JPEG."""
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "JPEG", quality=quality)
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""Mean average precision on the 500 test scenes, by pycocotools."""
+"""Measures the mean average precision on the 500 test scenes with pycocotools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from models.graph_builder import DOMAIN
 
 @dataclass(frozen=True, slots=True)
 class Detections:
-    """One picture's: boxes f32 (k, 4) xyxy in its pixels, scores f32 (k,) descending, labels i32 (k,)."""
+    """The detections in a picture: boxes f32 (k, 4) xyxy in its pixels, scores f32 (k,) descending, labels i32 (k,)."""
 
     boxes: Floats
     scores: Floats
@@ -33,7 +33,8 @@ class Detections:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Mean average precision over the classes, at IoU 0.5 and over 0.5:0.95, and at IoU 0.5 for each class."""
+    """Mean average precision over the classes at IoU 0.5 and at IoU 0.5:0.95, and the average precision of each class
+    at IoU 0.5."""
 
     at_50: float
     at_50_95: float
@@ -41,11 +42,11 @@ class Precision:
 
 
 Detector = Callable[[bytes], Detections]
-"""Takes an encoded picture."""
+"""A function that returns the detections in an encoded picture."""
 
 
 def fused_detector(repository: Path, ops_library: Path, score_threshold: float | None) -> Detector:
-    """The served file `digit_detector/1/model.onnx` on ONNX Runtime with the op library."""
+    """Returns a detector that runs the served file `digit_detector/1/model.onnx` with the op library."""
     model = onnx.load(repository / "digit_detector" / "1" / "model.onnx")
     if score_threshold is not None:
         _set_score_threshold(model, score_threshold)
@@ -59,14 +60,17 @@ def fused_detector(repository: Path, ops_library: Path, score_threshold: float |
         boxes, scores, labels, count, status = session.run(["boxes", "scores", "labels", "count", "status"], feed)
         if status[0] != 0:
             raise ValueError(f"the detector refused a picture with status {status[0]}")
-        found = int(count[0])
-        return Detections(boxes[0, :found], scores[0, :found], labels[0, :found])
+        detected = int(count[0])
+        return Detections(boxes[0, :detected], scores[0, :detected], labels[0, :detected])
 
     return detect
 
 
 def reference_detector(repository: Path, score_threshold: float) -> Detector:
-    """`digit_network/1/model.onnx` on ONNX Runtime, the rest in NumPy: needs no op library."""
+    """Returns a detector that runs `digit_network/1/model.onnx` in ONNX Runtime and the rest in NumPy.
+
+    It needs no op library.
+    """
     session = reference.network_session(repository / "digit_network" / "1" / "model.onnx", _options())
 
     def detect(encoded: bytes) -> Detections:
@@ -78,7 +82,7 @@ def reference_detector(repository: Path, score_threshold: float) -> Detector:
 
 
 def evaluate(detect: Detector) -> Precision:
-    """Runs a detector on the test scenes as JPEGs of quality 90."""
+    """Runs a detector on the test scenes, as JPEGs of quality 90, and returns its precision."""
     truth: list[Scene] = []
     found: list[Detections] = []
     for scene in track(test_scenes(), "evaluate", total=TEST_SCENES):
@@ -88,7 +92,7 @@ def evaluate(detect: Detector) -> Precision:
 
 
 def precision(truth: list[Scene], found: list[Detections]) -> Precision:
-    """COCO's mean average precision of the detections in a list of scenes."""
+    """Returns COCO's mean average precision of the detections `found` in the scenes `truth`."""
     annotations: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
     for index, (scene, detections) in enumerate(zip(truth, found, strict=True)):
@@ -130,7 +134,7 @@ def _options() -> onnxruntime.SessionOptions:
 
 
 def _set_score_threshold(model: onnx.ModelProto, value: float) -> None:
-    """Gives the model's DetectionPostprocess another score_threshold."""
+    """Changes the score_threshold of DetectionPostprocess in the model."""
     for node in model.graph.node:
         if node.domain == DOMAIN and node.op_type == "DetectionPostprocess":
             kept = [attribute for attribute in node.attribute if attribute.name != "score_threshold"]

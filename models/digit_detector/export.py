@@ -1,4 +1,4 @@
-"""From trained weights to the ONNX files in the model repository."""
+"""Exports the trained network as the ONNX files in the model repository."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from models.digit_detector.network import DigitNetwork
 
 
 def load_network(weights: Path) -> DigitNetwork:
-    """The network with its trained weights, in evaluation mode."""
+    """Returns the network with its trained weights, in evaluation mode."""
     network = DigitNetwork()
     network.load_state_dict(torch.load(weights, weights_only=True))
     return network.eval()
 
 
 def export_all(weights: Path, repository: Path) -> Iterator[Path]:
-    """Writes `<repository>/<model>/1/model.onnx` for every model with a graph, and yields the paths."""
+    """Writes `<repository>/<model>/1/model.onnx` for every model that has a graph. Yields the paths."""
     for name, model in all_graphs(load_network(weights)).items():
         path = repository / name / "1" / "model.onnx"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The ONNX graphs of the model repository: the network, what comes before and after it, and the whole in one file."""
+"""Makes the ONNX graphs of the model repository: preprocessing, network, postprocessing, and all three in one file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DETECTIONS: tuple[TensorSpec, ...] = (
 
 
 def all_graphs(network: DigitNetwork) -> Mapping[str, onnx.ModelProto]:
-    """The models that hold a graph, by their name in the repository."""
+    """Returns the models that have a graph, by their name in the repository."""
     return {
         "digit_preprocess": digit_preprocess(),
         "digit_network": digit_network(network),
@@ -74,7 +74,7 @@ def digit_detector(network: DigitNetwork) -> onnx.ModelProto:
 
 
 def draw_detections() -> onnx.ModelProto:
-    """data u8 (1, size) and one row of detections -> picture u8 (m,): the picture as JPEG with its boxes drawn."""
+    """data u8 (1, size) and one row of detections -> picture u8 (m,): a JPEG of the picture with the boxes on it."""
     graph = GraphBuilder()
     axis = graph.constant("batch_axis", np.array([0], np.int64))
     rows = ("data", "boxes", "scores", "labels", "count")
@@ -103,7 +103,7 @@ def _add_postprocess(graph: GraphBuilder) -> None:
 
 
 def _add_network(graph: GraphBuilder, network: DigitNetwork) -> None:
-    """image -> head: the convolutions with their normalization folded in, then the boxes' decoding."""
+    """image -> head: the convolutions with their normalization folded in, then the decoding of the boxes."""
     x = "image"
     for name in ("stem", "down4", "stage4", "down8", "stage8", "down16", "stage16"):
         x = _add_stage(graph, name, x, network.get_submodule(name))
@@ -111,8 +111,8 @@ def _add_network(graph: GraphBuilder, network: DigitNetwork) -> None:
             map8 = x
     map16 = _add_stage(graph, "lateral", x, network.lateral)
     scales = graph.constant("upsampled.scales", np.array([1, 1, 2, 2], np.float32))
-    how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    upsampled = graph.add("Resize", [map16, "", scales], "upsampled", **how)
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    upsampled = graph.add("Resize", [map16, "", scales], "upsampled", **attributes)
     joined = graph.add("Concat", [map8, upsampled], "joined", axis=1)
     map8 = _add_stage(graph, "merge8", _add_stage(graph, "fuse", joined, network.fuse), network.merge8)
     maps = [
@@ -125,7 +125,8 @@ def _add_network(graph: GraphBuilder, network: DigitNetwork) -> None:
 
 
 def _add_decoding(graph: GraphBuilder, log_distances: str, logits: str) -> None:
-    """Logarithms of the distances from a cell's centre to a box's sides, in strides -> centre and size in pixels."""
+    """Adds the decoding of boxes: the logarithms of the distances from the centre of a cell to the sides of a box, in
+    strides, become the centre and the size of the box, in pixels."""
     sides = [INPUT_SIZE // stride for stride in STRIDES]
     centres = torch.cat([cell_centres(side, side, stride) for side, stride in zip(sides, STRIDES, strict=True)])
     strides = np.repeat(STRIDES, [side**2 for side in sides]).astype(np.float32)
@@ -141,7 +142,7 @@ def _add_decoding(graph: GraphBuilder, log_distances: str, logits: str) -> None:
 
 
 def _add_head(graph: GraphBuilder, name: str, x: str, head: nn.Module) -> tuple[str, str]:
-    """The two branches of one head as (n, 4, cells) and (n, 10, cells)."""
+    """Adds the two branches of one head. Returns the names of their outputs, (n, 4, cells) and (n, 10, cells)."""
     assert isinstance(head, Head)
     flat = []
     for branch, last, channels in (("box", head.box_out, 4), ("label", head.label_out, CLASSES)):
@@ -153,7 +154,7 @@ def _add_head(graph: GraphBuilder, name: str, x: str, head: nn.Module) -> tuple[
 
 
 def _add_stage(graph: GraphBuilder, name: str, x: str, module: nn.Module) -> str:
-    """One part of the network, and the name of what it puts out."""
+    """Adds one part of the network. Returns the name of its output."""
     if isinstance(module, nn.Sequential):
         for index, part in enumerate(module):
             x = _add_stage(graph, f"{name}.{index}", x, part)
@@ -167,7 +168,7 @@ def _add_stage(graph: GraphBuilder, name: str, x: str, module: nn.Module) -> str
 
 
 def _folded(module: ConvNormMish) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight and bias of the convolution with its batch normalization folded in."""
+    """Returns weight and bias of the convolution with its batch normalization folded in."""
     norm = module.norm
     assert norm.running_mean is not None and norm.running_var is not None
     scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)

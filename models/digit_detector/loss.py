@@ -18,7 +18,10 @@ _BOX_WEIGHT = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What a batch shows, padded to m objects: boxes f32 (n, m, 4) xyxy, labels i64 (n, m), real bool (n, m)."""
+    """The objects in n scenes, padded to m each: boxes f32 (n, m, 4) xyxy, labels i64 (n, m), real bool (n, m).
+
+    `real` is False for the padding.
+    """
 
     boxes: Tensor
     labels: Tensor
@@ -27,7 +30,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """For each anchor: chosen bool (n, a), boxes f32 (n, a, 4), scores f32 (n, a, classes)."""
+    """The targets of each anchor: chosen bool (n, a), boxes f32 (n, a, 4), scores f32 (n, a, classes)."""
 
     chosen: Tensor
     boxes: Tensor
@@ -35,7 +38,7 @@ class Targets:
 
 
 def pairwise_iou(a: Tensor, b: Tensor) -> Tensor:
-    """Intersection over union of boxes xyxy, broadcast over the leading dims."""
+    """Returns the intersection over union of boxes xyxy, broadcast over the leading dims."""
     top_left = torch.maximum(a[..., :2], b[..., :2])
     bottom_right = torch.minimum(a[..., 2:], b[..., 2:])
     common = (bottom_right - top_left).clamp(min=0).prod(-1)
@@ -44,7 +47,8 @@ def pairwise_iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def complete_iou(a: Tensor, b: Tensor) -> Tensor:
-    """CIoU of boxes f32 (k, 4) xyxy pair by pair: IoU less the centres' distance and the difference in aspect."""
+    """Returns the CIoU of boxes f32 (k, 4) xyxy, pair by pair: IoU less the distance of the centres and the difference
+    in aspect."""
     iou = pairwise_iou(a, b)
     size_a, size_b = (a[:, 2:] - a[:, :2]).clamp(min=1e-3), (b[:, 2:] - b[:, :2]).clamp(min=1e-3)
     hull = torch.maximum(a[:, 2:], b[:, 2:]) - torch.minimum(a[:, :2], b[:, :2])
@@ -57,7 +61,7 @@ def complete_iou(a: Tensor, b: Tensor) -> Tensor:
 
 @torch.no_grad()
 def assign(boxes: Tensor, logits: Tensor, centres: Tensor, truth: Truth) -> Targets:
-    """Gives each object the anchors inside its box that already do best at both class and box."""
+    """Assigns to each object the anchors inside its box that predict its class and its box best so far."""
     count, objects = truth.labels.shape
     anchors = centres.shape[0]
     iou = pairwise_iou(truth.boxes[:, :, None], boxes[:, None])
@@ -81,7 +85,7 @@ def assign(boxes: Tensor, logits: Tensor, centres: Tensor, truth: Truth) -> Targ
 
 
 class DetectionLoss(nn.Module):
-    """The loss of a square picture's predictions."""
+    """The loss of the predictions for square pictures of `size` pixels."""
 
     centres: Tensor
 
@@ -91,7 +95,7 @@ class DetectionLoss(nn.Module):
         self.register_buffer("centres", torch.cat(maps))
 
     def forward(self, boxes: Tensor, logits: Tensor, truth: Truth) -> Tensor:
-        """boxes f32 (n, a, 4), logits f32 (n, a, classes) -> a scalar, the mean over the objects' weights."""
+        """boxes f32 (n, a, 4), logits f32 (n, a, classes) -> a scalar: summed loss divided by summed target scores."""
         targets = assign(boxes, logits, self.centres, truth)
         total = targets.scores.sum().clamp(min=1)
         classes = nn.functional.binary_cross_entropy_with_logits(logits, targets.scores, reduction="sum")

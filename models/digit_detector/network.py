@@ -28,7 +28,7 @@ class ConvNormMish(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions through fewer channels, added to what came in."""
+    """Two 3x3 convolutions through `inner` channels, whose output is added to the input."""
 
     def __init__(self, channels: int, inner: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Residual(nn.Module):
 
 
 class Head(nn.Module):
-    """For each place of one feature map the logarithms of four distances and the logits of the classes."""
+    """Computes the logarithms of four distances and the logits of the classes for each cell of a feature map."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Head(nn.Module):
 
 
 class DigitNetwork(nn.Module):
-    """RGB pictures in 0..1 to the boxes and class logits of every anchor."""
+    """Computes the boxes and class logits of every anchor from RGB pictures in 0..1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,6 +96,7 @@ class DigitNetwork(nn.Module):
 
 
 def cell_centres(rows: int, columns: int, stride: int) -> Tensor:
-    """f32 (rows * columns, 2): x, y in input pixels of the centres of a feature map's cells, row by row."""
+    """Returns f32 (rows * columns, 2): x and y, in input pixels, of the centre of each cell of a feature map, row by
+    row."""
     y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
     return (torch.stack([x, y], -1).reshape(-1, 2) + 0.5) * stride

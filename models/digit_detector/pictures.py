@@ -1,4 +1,4 @@
-"""The pictures of the documentation: an example scene with its truth, and test scenes with what the detector found."""
+"""Draws the pictures of the documentation: an example scene, and test scenes with the boxes that the detector finds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _BOX_COLOUR = (0, 255, 90)
 
 
 def write_example(folder: Path) -> tuple[Path, Path]:
-    """Writes digits.jpg, test digits on the test photograph `coffee`, and digits.json, their boxes and labels."""
+    """Writes digits.jpg, which shows test digits on the test photograph `coffee`, and digits.json with their boxes and
+    labels. Returns both paths."""
     scene = SceneMaker(test=True, photographs=("coffee",)).draw(np.random.default_rng(_EXAMPLE_SEED), _EXAMPLE)
     picture, truth = folder / "digits.jpg", folder / "digits.json"
     folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +38,7 @@ def _truth(name: str, scene: Scene) -> dict[str, object]:
 
 
 def write_figure(detect: Detector, path: Path) -> None:
-    """Writes the first six landscape test scenes with the detections drawn, as one PNG of 5 bits a colour."""
+    """Writes one PNG of 5 bits a colour with the first six landscape test scenes and their detections."""
     landscapes = (scene for scene in test_scenes() if scene.image.shape[1] > scene.image.shape[0])
     figure = Image.new("RGB", (_COLUMNS * _TILE[0], _ROWS * _TILE[1]), "white")
     for index, scene in enumerate(itertools.islice(landscapes, _COLUMNS * _ROWS)):
@@ -50,7 +51,7 @@ def write_figure(detect: Detector, path: Path) -> None:
 
 
 def _drawn(scene: Scene, detections: Detections) -> Image.Image:
-    """The scene at the size of a tile with each detection's box, class and score."""
+    """Returns the scene at the size of a tile, with the box, class and score of each detection."""
     tile = Image.fromarray(scene.image)
     tile.thumbnail((_TILE[0] - 4, _TILE[1] - 4), Image.Resampling.LANCZOS)
     draw, font = ImageDraw.Draw(tile), ImageFont.load_default(11)

@@ -1,4 +1,4 @@
-"""The model without the op library: plain ONNX Runtime between a NumPy preprocessing and a NumPy postprocessing."""
+"""The detector without the op library: the network in plain ONNX Runtime, pre- and postprocessing in NumPy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from models.graph_builder import DOMAIN
 
 
 def network_session(path: Path, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
-    """`digit_network` with the standard operator in the place of opgate::Mish, which computes the same."""
+    """Opens `digit_network` with the standard operator Mish in place of opgate::Mish. Both compute the same."""
     model = onnx.load(path)
     for node in model.graph.node:
         if node.domain == DOMAIN:
@@ -26,7 +26,7 @@ def network_session(path: Path, options: onnxruntime.SessionOptions) -> onnxrunt
 
 
 def preprocess(jpeg: bytes) -> tuple[Floats, Floats]:
-    """ImagePreprocess of one JPEG: image f32 (1, 3, 320, 320), geometry f32 (1, 6)."""
+    """Computes ImagePreprocess for one JPEG: returns image f32 (1, 3, 320, 320) and geometry f32 (1, 6)."""
     picture = Image.open(io.BytesIO(jpeg))
     w, h = picture.size
     ratio = min(INPUT_SIZE / w, INPUT_SIZE / h)
@@ -42,7 +42,7 @@ def preprocess(jpeg: bytes) -> tuple[Floats, Floats]:
 
 
 def _resize(pixels: Floats, size: int, axis: int) -> Floats:
-    """Bilinear with two taps and half-pixel centres along one axis."""
+    """Resizes along one axis by bilinear interpolation with two taps and half-pixel centres."""
     length = pixels.shape[axis]
     where = np.clip((np.arange(size) + 0.5) * (length / size) - 0.5, 0, length - 1)
     low = np.floor(where).astype(np.int64)
@@ -57,7 +57,7 @@ def _resize(pixels: Floats, size: int, axis: int) -> Floats:
 def postprocess(
     head: Floats, geometry: Floats, *, score_threshold: float, iou_threshold: float = 0.5, max_detections: int = 100
 ) -> tuple[Floats, Floats, npt.NDArray[np.int32]]:
-    """DetectionPostprocess of one picture: head (1, 14, a) -> boxes (k, 4), scores (k,), labels (k,)."""
+    """Computes DetectionPostprocess for one picture: head (1, 14, a) -> boxes (k, 4), scores (k,), labels (k,)."""
     centre, size = head[0, :2].T, head[0, 2:4].T
     boxes = np.concatenate([centre - size / 2, centre + size / 2], 1)
     labels, anchors = np.nonzero(head[0, 4:] > score_threshold)

@@ -1,4 +1,4 @@
-"""Training: scenes drawn as they are needed, AdamW with a cosine schedule, an average of the weights."""
+"""Trains the network: draws scenes as it needs them, uses AdamW with a cosine schedule, averages the weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _MOST_OBJECTS = 6
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """size: the side in pixels of the training canvases; they hold digits as large as a 320-pixel model input does."""
+    """The parameters of the training.
+
+    `size` is the side of a training canvas in pixels. Its digits are as large as those in a model input of 320 pixels.
+    """
 
     steps: int
     seed: int = 0
@@ -35,7 +38,7 @@ class Recipe:
 
 
 class Canvases(IterableDataset[tuple[Tensor, Truth]]):
-    """Batches of letterboxed training scenes: image u8 (n, 3, size, size), and what they show."""
+    """Yields batches of letterboxed training scenes: image u8 (n, 3, size, size), and the objects in them."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -44,14 +47,14 @@ class Canvases(IterableDataset[tuple[Tensor, Truth]]):
         recipe = self.recipe
         maker = SceneMaker(test=False)
         rng = np.random.default_rng([recipe.seed, 1])
-        what = SceneRange((recipe.size, recipe.size), (0.75, 1.0), (16 / recipe.size, 108 / recipe.size), (1, 6))
+        scene_range = SceneRange((recipe.size, recipe.size), (0.75, 1.0), (16 / recipe.size, 108 / recipe.size), (1, 6))
         for _ in range(recipe.steps):
             images = np.full((recipe.batch, recipe.size, recipe.size, 3), PAD, np.uint8)
             boxes = torch.zeros(recipe.batch, _MOST_OBJECTS, 4)
             labels = torch.zeros(recipe.batch, _MOST_OBJECTS, dtype=torch.int64)
             real = torch.zeros(recipe.batch, _MOST_OBJECTS, dtype=torch.bool)
             for row in range(recipe.batch):
-                scene = maker.draw(rng, what)
+                scene = maker.draw(rng, scene_range)
                 h, w = scene.image.shape[:2]
                 left, top, count = (recipe.size - w) // 2, (recipe.size - h) // 2, len(scene.labels)
                 images[row, top : top + h, left : left + w] = scene.image
@@ -62,7 +65,7 @@ class Canvases(IterableDataset[tuple[Tensor, Truth]]):
 
 
 def train(recipe: Recipe, destination: Path, *, every: int = 500) -> None:
-    """Trains from the recipe's seed and saves the averaged weights, at the end and now and then before it."""
+    """Trains the network and saves the averaged weights, at the end and after every `every` steps."""
     torch.manual_seed(recipe.seed)
     torch.set_num_threads(recipe.threads)
     destination.parent.mkdir(parents=True, exist_ok=True)
@@ -98,14 +101,14 @@ def train(recipe: Recipe, destination: Path, *, every: int = 500) -> None:
 
 
 def _parameter_groups(network: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Convolution weights decay; biases and normalization don't."""
+    """Returns the groups of parameters: the weights of convolutions decay, biases and normalization don't."""
     decayed = [p for p in network.parameters() if p.ndim > 1]
     others = [p for p in network.parameters() if p.ndim <= 1]
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
 
 
 def _rate(step: int, steps: int) -> float:
-    """The learning rate's factor: a linear warm-up, then half a cosine down to a hundredth."""
+    """Returns the factor of the learning rate: a linear warm-up, then half a cosine down to a hundredth."""
     warm_up = min(300, steps // 10)
     if step < warm_up:
         return (step + 1) / warm_up

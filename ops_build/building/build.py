@@ -1,7 +1,7 @@
-"""Compiling op folders into the libraries that engines load.
+"""Compiles op folders into the libraries that the engines load.
 
-An adapter is a folder of adapters/ with a CMakeLists.txt, which makes its libraries, and a toolchain.py, whose
-`find(cache, cuda, log)` says which those are and what they need, or raises LeftOut.
+An adapter is a folder in adapters/. Its CMakeLists.txt builds the libraries for one engine. `find(cache, cuda, log)` in
+its toolchain.py says which libraries those are and what they need, or raises LeftOut.
 """
 
 from __future__ import annotations
@@ -22,21 +22,25 @@ from ops_build.building.options import PROJECT, BuildError, BuildOptions
 from ops_build.building.toolchain import Cuda, LeftOut, Log, Toolchain, find_cuda
 from ops_build.op_folder import op_folders
 
-#: What gpu/CMakeLists.txt makes.
+#: The CMake target of gpu/CMakeLists.txt, a host program for kernels.
 RUNNER = "opgate_gpu_runner"
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What a build has made, by the library's name ("onnxruntime", "onnxruntime_cuda", "torch", ...), and what it has
-    left out, with the reason."""
+    """The result of a build.
+
+    `libraries` maps the names of libraries ("onnxruntime", "onnxruntime_cuda", "torch", ...) to their files.
+    `left_out` maps "cuda" and the engines that the build left out to the reasons.
+    """
 
     libraries: Mapping[str, Path]
     left_out: Mapping[str, str]
 
 
 def build(options: BuildOptions, log: Log) -> Build:
-    """Compiles for every engine whose toolchain is there and says what it leaves out. Raises BuildError."""
+    """Compiles for every engine whose toolchain is installed. The log says which engines are left out, and why. Raises
+    BuildError."""
     for tool, package in (("cmake", "cmake"), (shlex.split(os.environ.get("CXX") or "g++")[0], "g++")):
         if not shutil.which(tool):
             raise BuildError(f"{tool} is not installed. On Debian or Ubuntu: apt-get install {package}")
@@ -67,7 +71,7 @@ def build(options: BuildOptions, log: Log) -> Build:
 
 
 def _check_kernels_registered(options: BuildOptions) -> None:
-    """Raises BuildError for an op that is stated and has no kernel: it would be missing without a word."""
+    """Raises BuildError if a source states an op without a kernel. The build would leave that op out silently."""
     for folder in (folder for ops in options.ops for folder in op_folders(ops)):
         for tag in folder.unregistered_tags():
             raise BuildError(
@@ -77,20 +81,21 @@ def _check_kernels_registered(options: BuildOptions) -> None:
 
 
 def build_runner(options: BuildOptions, log: Log) -> Path:
-    """The host program of the kernels (gpu/runner.cpp) of a build that these options have made. Raises BuildError."""
+    """Builds the host program of the kernels (gpu/runner.cpp) and returns its path. `build` must have run with the same
+    options. Raises BuildError."""
     with _locked(options.output):
         _compile(options.output / "cmake", log, "--target", RUNNER)
     return runner_of(options)
 
 
 def runner_of(options: BuildOptions) -> Path:
-    """Where build_runner puts the host program."""
+    """Returns the path of the host program that build_runner builds."""
     return options.output / "cmake" / RUNNER
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Holds a folder for this process: another build waits."""
+    """Locks a folder for this process, so that another build waits."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -108,11 +113,11 @@ def _build(
     _configure(options, cuda, toolchains, work)
     log(f"compiling {', '.join(str(folder) for folder in options.ops)} for {', '.join(toolchains)}")
     _compile(work, log)
-    made = [library for toolchain in toolchains.values() for library in toolchain.libraries]
-    paths = {library.name: options.library(library.name) for library in made}
+    libraries = [library for toolchain in toolchains.values() for library in toolchain.libraries]
+    paths = {library.name: options.library(library.name) for library in libraries}
     for path in paths.values():
         _replace(work / path.name, path)
-    for entry in listed_libraries(options):  # what an earlier build has left of these engines would not fit the sources
+    for entry in listed_libraries(options):  # an earlier build left libraries of these engines that may be out of date
         path = options.output / entry["file"]
         if entry["engine"] in options.engines and path not in paths.values():
             path.unlink(missing_ok=True)
@@ -124,7 +129,7 @@ def _build(
 def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str, Toolchain], work: Path) -> None:
     work.mkdir(parents=True, exist_ok=True)
     cache = work / "CMakeCache.txt"
-    # A cache keeps the generator that it was made with, also when another gets installed, and its source folder.
+    # A CMake cache works only with the generator and the source folder that it was created with.
     generator = ["-G", "Ninja"] if not cache.exists() and shutil.which("ninja") else []
     definitions = {
         "CMAKE_BUILD_TYPE": options.build_type,
@@ -154,7 +159,7 @@ def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str
 
 
 def _compile(work: Path, log: Log, *arguments: str) -> None:
-    """Runs the configured build and passes its lines on; on failure the last of them are the error."""
+    """Runs the configured build and logs its progress. Raises BuildError with the last lines if it fails."""
     command = ["cmake", "--build", str(work), "--parallel", str(os.cpu_count() or 1), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
@@ -170,12 +175,12 @@ def _compile(work: Path, log: Log, *arguments: str) -> None:
             log(line)
 
 
-def _replace(made: Path, library: Path) -> None:
-    """Puts the library where it is looked for, as one step: a process that has the old file open keeps it."""
-    if library.exists() and sha256(library) == sha256(made):
-        library.touch()  # it is as new as its sources
+def _replace(built: Path, library: Path) -> None:
+    """Copies a built library to `library` in one step. A process that has the old file open keeps the old one."""
+    if library.exists() and sha256(library) == sha256(built):
+        library.touch()  # newer_sources compares its time with the sources
         return
     temporary = library.with_suffix(".new")
-    shutil.copyfile(made, temporary)
+    shutil.copyfile(built, temporary)
     temporary.chmod(0o755)
     temporary.replace(library)

@@ -1,4 +1,4 @@
-"""What a build has made, and the manifest that lists it."""
+"""Writes and reads the manifest, the list of the libraries that a build has written."""
 
 from __future__ import annotations
 
@@ -21,25 +21,28 @@ MANIFEST_FORMAT = 1
 def write_manifest(
     options: BuildOptions, work: Path, toolchains: Mapping[str, Toolchain], left_out: Mapping[str, str]
 ) -> None:
-    """Lists the libraries with their hashes and ops. Raises BuildError where a library states an op wrongly."""
+    """Writes the manifest: the libraries with their hashes and ops.
+
+    Raises BuildError if a library states an op wrongly.
+    """
     compiler = _cached_in_cmake(work, "CMAKE_CXX_COMPILER")
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
     libraries: list[tuple[str, Library]] = [
-        (engine, library) for engine, found in toolchains.items() for library in found.libraries
+        (engine, library) for engine, toolchain in toolchains.items() for library in toolchain.libraries
     ]
     tables = {
         library.name: _table(options, options.library(library.name)) for _, library in libraries if library.has_table
     }
-    # Of engines that were not asked for now, what is there stays.
+    # Keep the libraries of engines that this build was not asked for.
     entries = [
         entry
         for entry in listed_libraries(options)
         if entry["engine"] not in options.engines and (options.output / entry["file"]).is_file()
     ]
     for engine, library in libraries:
-        # A library that may export nothing but its engine's entries is built of the same table as the others.
-        every = tables[library.name] if library.has_table else max(tables.values(), key=_devices, default=[])
-        ops = [op for op in every if set(op.devices) & set(library.devices)]
+        # A library without a table, which may export only its engine's entry points, has the same ops as the others.
+        table = tables[library.name] if library.has_table else max(tables.values(), key=_devices, default=[])
+        ops = [op for op in table if set(op.devices) & set(library.devices)]
         path = options.library(library.name)
         entries.append(
             {
@@ -66,7 +69,7 @@ def _devices(ops: Sequence[Op]) -> int:
 
 
 def _table(options: BuildOptions, library: Path) -> list[Op]:
-    if options.sanitize:  # only a process that has the sanitizer's runtime can load it
+    if options.sanitize:  # only a process with the sanitizer's runtime can load the library
         return []
     try:
         ops = read_table(library)
@@ -95,7 +98,7 @@ def _cached_in_cmake(work: Path, name: str) -> str:
 
 
 def listed_libraries(options: BuildOptions) -> list[dict[str, Any]]:
-    """The manifest's entries of this domain's libraries."""
+    """Returns the entries of the manifest for libraries of the options' domain."""
     try:
         entries = _manifest(options).get("libraries", [])
         return [entry for entry in entries if entry["domain"] == options.domain and entry["file"] and entry["engine"]]
@@ -104,7 +107,7 @@ def listed_libraries(options: BuildOptions) -> list[dict[str, Any]]:
 
 
 def _manifest(options: BuildOptions) -> dict[str, Any]:
-    """What the last build has written; empty where there is nothing that can be read."""
+    """Returns the manifest of the last build, or an empty one if the file is missing or damaged."""
     try:
         manifest = json.loads((options.output / MANIFEST).read_text())
     except (OSError, ValueError):
@@ -113,7 +116,7 @@ def _manifest(options: BuildOptions) -> dict[str, Any]:
 
 
 def why_not_built(options: BuildOptions, what: str) -> str:
-    """Why the last build with these options has left out an engine, or CUDA."""
+    """Says why the last build with these options left out `what`, an engine or "cuda"."""
     left_out = _manifest(options).get("left_out", {})
     if what in left_out:
         return f"the build left out {what}: {left_out[what]}"
@@ -121,7 +124,7 @@ def why_not_built(options: BuildOptions, what: str) -> str:
 
 
 def newer_sources(options: BuildOptions) -> list[str]:
-    """The libraries of the last build that are older than a source of theirs."""
+    """Returns the names of the libraries that are older than one of their sources."""
     folders = [*options.ops, *(options.source / name for name in ("core", "adapters", "images"))]
     sources = [file for folder in folders for file in folder.rglob("*.*") if file.suffix in SOURCE_SUFFIXES]
     newest = max((file.stat().st_mtime for file in sources), default=0.0)
@@ -130,7 +133,10 @@ def newer_sources(options: BuildOptions) -> list[str]:
 
 
 def built_table(options: BuildOptions) -> list[Op]:
-    """The ops that a build with these options has compiled, with all devices. Raises BuildError where there is none."""
+    """Returns the ops that the last build with these options compiled, with all their devices.
+
+    Raises BuildError if nothing was built.
+    """
     for name in ("onnxruntime_cuda", "onnxruntime", "torch"):
         if options.library(name).is_file():
             return read_table(options.library(name))

@@ -1,4 +1,4 @@
-"""What to compile, and where it goes."""
+"""The options of a build: which ops it compiles, for which engines, and where it writes the libraries."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from ops_build.op_folder import op_folders
 SOURCE = Path(__file__).parents[1]
 PROJECT = SOURCE.parent
 DEFAULT_OUTPUT = PROJECT / "build" / "ops"
-#: The engines there are adapters for, in the order of reports.
+#: The engines that have an adapter, in the order of reports.
 ENGINES: tuple[str, ...] = ("onnxruntime", "torch", "tensorrt")
 
 
 class BuildError(RuntimeError):
-    """The build can't go on; the text says why and what to do."""
+    """The build can't go on. The message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """What to compile. `ops` are folders whose subfolders are ops; the libraries are called lib<prefix>_<engine>.so.
-    `engines` are the adapters; one without a toolchain is left out. `cuda` is a list of CUDA architectures as CMake
-    writes them, "auto" for what find_cuda takes, "" for no CUDA. With `strict` a compiler's warning is an error;
-    with `cuda_ops_only` ops without a CUDA kernel, and the libraries that only they need, are left out."""
+    """The options of a build.
+
+    `ops` are folders whose subfolders are op folders. The libraries are called lib<prefix>_<name>.so and go to the
+    folder `output`. `engines` are the engines to build for; the build leaves out an engine without a toolchain. `cuda`
+    is a list of CUDA architectures in CMake's form, "auto" or "all" (see find_cuda), or "" for no CUDA. If `strict` is
+    set, a compiler's warning is an error. If `cuda_ops_only` is set, the build leaves out ops without a CUDA kernel, so
+    that it needs none of their dependencies.
+    """
 
     output: Path = DEFAULT_OUTPUT
     ops: tuple[Path, ...] = (SOURCE / "ops",)
@@ -40,12 +44,13 @@ class BuildOptions:
     cuda_ops_only: bool = False
 
     def library(self, name: str = "onnxruntime") -> Path:
-        """A library that the build writes: "onnxruntime" is for ONNX Runtime on the CPU."""
+        """Returns the path of a library that the build writes. "onnxruntime" is the one for ONNX Runtime on the CPU."""
         return self.output / f"lib{self.prefix}_{name}.so"
 
 
 def out_of_tree(folder: Path, output: Path | None = None, domain: str | None = None) -> BuildOptions:
-    """Options for a user's own ops: `folder` holds op folders, the domain is the folder's name unless said."""
+    """Returns the options for a user's own ops, whose op folders are in `folder`. Without `domain`, the domain is named
+    after the folder. Raises BuildError."""
     folder = folder.resolve()
     if not folder.is_dir():
         raise BuildError(f"{folder} is no folder")

@@ -1,4 +1,5 @@
-"""What a build needs and where it is: the vocabulary of the adapters' toolchain.py, and the CUDA compiler."""
+"""Describes the toolchains that a build needs, and finds the CUDA compiler. The toolchain.py of each adapter uses
+these classes."""
 
 from __future__ import annotations
 
@@ -11,25 +12,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: What is built for where there is no GPU to ask: Hopper, and what later GPUs compile for themselves.
+#: The architectures on a machine without a GPU: Hopper, and PTX that the drivers of later GPUs compile.
 DEFAULT_CUDA_ARCHITECTURES = "90"
-#: Every architecture that CUDA 13 knows in a data centre or a desktop, and PTX for those to come.
+#: Every architecture of CUDA 13 for data centres and desktops, and PTX for later GPUs.
 ALL_CUDA_ARCHITECTURES = "80-real;86-real;89-real;90-real;100-real;120"
 
-#: Why a cell that needs a GPU is not run.
+#: The reason in reports for skipping a case that needs a GPU.
 NO_GPU = "there is no NVIDIA GPU here: nvidia-smi lists none"
 
 Log = Callable[[str], None]
 
 
 class LeftOut(LookupError):
-    """A toolchain that is not there; the text says why and what to do."""
+    """A toolchain was not found, so the build leaves it out. The message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library that an adapter makes, lib<prefix>_<name>.so. `has_table`: it exports opgate_table. `details` go into
-    the manifest."""
+    """A library that an adapter builds, lib<prefix>_<name>.so.
+
+    `devices` are the devices of its kernels. `has_table` says whether it exports opgate_table. `details` go into its
+    entry in the manifest.
+    """
 
     name: str
     devices: tuple[str, ...]
@@ -39,7 +43,11 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """What an adapter needs: CMake definitions; `origin` says where it was found."""
+    """What the build of an adapter needs.
+
+    `origin` is a text for the log that says where the headers are. `definitions` are CMake definitions. `libraries` are
+    the libraries that the adapter builds.
+    """
 
     origin: str
     definitions: Mapping[str, str]
@@ -48,7 +56,7 @@ class Toolchain:
 
 @dataclass(frozen=True, slots=True)
 class Cuda:
-    """A CUDA compiler and what it compiles for, as CMake writes it."""
+    """A CUDA compiler, its version ("12.8") and the architectures to compile for, in CMake's form."""
 
     nvcc: Path
     version: str
@@ -56,15 +64,18 @@ class Cuda:
 
 
 def find_cuda(architectures: str) -> Cuda:
-    """The CUDA compiler: where CUDACXX or CUDA_HOME say, on PATH, in /usr/local/cuda. "auto" are the architectures of
-    the machine's GPUs, else Hopper. Raises LeftOut."""
+    """Finds the CUDA compiler: the one that CUDACXX or CUDA_HOME names, on PATH, or in /usr/local/cuda.
+
+    `architectures` is in CMake's form, "all" for ALL_CUDA_ARCHITECTURES, or "auto" for those of the machine's GPUs;
+    without a GPU "auto" means DEFAULT_CUDA_ARCHITECTURES. Raises LeftOut.
+    """
     if not architectures:
         raise LeftOut("it was not asked for")
-    said = os.environ.get("CUDACXX"), os.environ.get("CUDA_HOME")
-    if said[0] and not shutil.which(said[0]):
-        raise LeftOut(f"CUDACXX is {said[0]}: there is no such program")
-    places = (said[0], said[1] and f"{said[1]}/bin/nvcc", "nvcc", "/usr/local/cuda/bin/nvcc")
-    nvcc = next((found for place in places if place and (found := shutil.which(place))), None)
+    cuda_cxx, cuda_home = os.environ.get("CUDACXX"), os.environ.get("CUDA_HOME")
+    if cuda_cxx and not shutil.which(cuda_cxx):
+        raise LeftOut(f"CUDACXX is {cuda_cxx}: there is no such program")
+    candidates = (cuda_cxx, cuda_home and f"{cuda_home}/bin/nvcc", "nvcc", "/usr/local/cuda/bin/nvcc")
+    nvcc = next((path for candidate in candidates if candidate and (path := shutil.which(candidate))), None)
     if nvcc is None:
         raise LeftOut(
             "there is no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda: install the CUDA toolkit, 12.8 or later"
@@ -83,15 +94,15 @@ def find_cuda(architectures: str) -> Cuda:
 
 
 def gpus() -> list[tuple[str, str]]:
-    """Name and compute capability ("9.0") of each NVIDIA GPU of this machine."""
+    """Returns the name and the compute capability ("9.0") of each NVIDIA GPU of this machine."""
     if not shutil.which("nvidia-smi"):
         return []
     query = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
-    asked = subprocess.run(query, capture_output=True, text=True)
-    found = re.findall(r"^(.+), (\d+\.\d+)$", asked.stdout, re.MULTILINE)
-    return found if asked.returncode == 0 else []
+    finished = subprocess.run(query, capture_output=True, text=True)
+    names_and_capabilities = re.findall(r"^(.+), (\d+\.\d+)$", finished.stdout, re.MULTILINE)
+    return names_and_capabilities if finished.returncode == 0 else []
 
 
 def _native_architectures() -> str:
-    """The architectures of the machine's GPUs; "" where it has none."""
+    """Returns the architectures of the machine's GPUs in CMake's form, or "" if it has none."""
     return ";".join(sorted({capability.replace(".", "") for _, capability in gpus()}))

@@ -1,4 +1,4 @@
-// An op's attributes as a kernel reads them: by name, defaults filled in, types and lengths checked.
+// The attributes of an op. A kernel reads them by name; defaults are filled in, types and lengths have been checked.
 #pragma once
 
 #include <optional>
@@ -14,14 +14,14 @@ namespace opgate {
 
 class Attributes {
  public:
-  /// `values` are in the signature's order; one that is absent takes its default. Fails, naming the attribute, on one
-  /// that is required and absent, has another type or length, or is none of the choices.
+  /// `values` are in the signature's order. An absent one gets its default. Fails, and names the attribute, where a
+  /// required one is absent and where a value has another type or length or is none of the choices.
   static Status make(const Signature& signature, std::vector<std::optional<AttributeValue>> values, Attributes& out);
 
   std::int64_t integer(std::string_view name) const { return get<std::int64_t>(name); }
   double number(std::string_view name) const { return get<double>(name); }
   bool boolean(std::string_view name) const { return get<bool>(name); }
-  /// Of a str or of a choice.
+  /// The text of a `str` attribute or of a choice.
   const std::string& text(std::string_view name) const { return get<std::string>(name); }
   const std::vector<std::int64_t>& integers(std::string_view name) const {
     return get<std::vector<std::int64_t>>(name);
@@ -30,10 +30,10 @@ class Attributes {
   const std::vector<bool>& booleans(std::string_view name) const { return get<std::vector<bool>>(name); }
   const std::vector<std::string>& texts(std::string_view name) const { return get<std::vector<std::string>>(name); }
 
-  /// By index in the signature.
+  /// The attribute with this index in the signature.
   const AttributeValue& at(std::size_t index) const { return values_[index]; }
 
-  /// Whether the values are the same; both must be of one signature.
+  /// Whether all values are equal. Both must belong to the same signature.
   bool operator==(const Attributes& other) const { return values_ == other.values_; }
 
  private:
@@ -53,7 +53,8 @@ class Attributes {
   std::vector<AttributeValue> values_;
 };
 
-/// Engines that can't carry a list of strings carry a `str[]` as one string, an element a line.
+/// The elements of a `str[]` attribute. Engines that have no lists of strings store it as one string, one element per
+/// line.
 std::vector<std::string> lines(const std::string& text);
 
 }  // namespace opgate

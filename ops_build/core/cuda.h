@@ -1,4 +1,4 @@
-// CUDA on the host's side: what the adapters of engines that run on it share, and what kernels prepare with.
+// CUDA as host code uses it: in the adapters of engines that run on CUDA, and in prepare() of kernels.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,33 +11,33 @@
 
 namespace opgate::cuda {
 
-/// A CUDA error as a Status; `doing` says what failed.
+/// The Status of a CUDA error. `doing` says what failed.
 inline Status status(cudaError_t error, const char* doing) {
   if (error == cudaSuccess) return {};
   return Status::internal(std::string("CUDA, ") + doing + ": " + cudaGetErrorString(error));
 }
 
-/// Copies from the device to the host once the stream has come there.
+/// Copies from the device to the host, after all work that the stream has so far, and waits for it.
 inline Status read(void* host, const void* device, std::size_t bytes, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   OPGATE_RETURN_IF_ERROR(status(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, on), "copying"));
   return status(cudaStreamSynchronize(on), "waiting for a kernel");
 }
 
-/// Copies on the device, in the stream's order.
+/// Copies on the device, after all work that the stream has so far. Doesn't wait.
 inline Status copy(void* to, const void* from, std::size_t bytes, void* stream) {
   if (bytes == 0) return {};
   const auto on = static_cast<cudaStream_t>(stream);
   return status(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, on), "copying");
 }
 
-/// The number of the device that this thread works with; 0 where there is none.
+/// The number of the device that this thread uses; 0 where there is no device.
 inline int current_device() {
   int device = 0;
   return cudaGetDevice(&device) == cudaSuccess ? device : 0;
 }
 
-/// Makes this thread work with a device, and afterwards with the one from before.
+/// Selects a device for this thread, and selects the previous one again when it is destroyed.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) : before_(current_device()), changed_(device != before_) {
@@ -54,7 +54,7 @@ class DeviceGuard {
   bool changed_;
 };
 
-/// Values that a kernel keeps in the device's memory from prepare() on, for all of its calls.
+/// An array in device memory. A kernel fills it in prepare() and reads it in every call.
 template <typename T>
 class DeviceArray {
  public:
@@ -69,12 +69,12 @@ class DeviceArray {
   Status assign(std::span<const T> values) {
     if (values.empty()) return {};
     void* memory = nullptr;
-    OPGATE_RETURN_IF_ERROR(status(cudaMalloc(&memory, values.size_bytes()), "allocating what a kernel keeps"));
+    OPGATE_RETURN_IF_ERROR(status(cudaMalloc(&memory, values.size_bytes()), "allocating memory for a prepared kernel"));
     std::swap(data_, memory);
     if (memory) static_cast<void>(cudaFree(memory));
     size_ = values.size();
     return status(cudaMemcpy(data_, values.data(), values.size_bytes(), cudaMemcpyHostToDevice),
-                  "copying what a kernel keeps");
+                  "copying the data of a prepared kernel");
   }
 
   const T* data() const { return static_cast<const T*>(data_); }

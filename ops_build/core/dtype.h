@@ -1,4 +1,4 @@
-// Element types: their names in a signature, their sizes and the C++ type behind each.
+// Element types: their names in a signature, their sizes and their C++ types.
 #pragma once
 
 #include <array>
@@ -124,7 +124,7 @@ struct CppType<DType::str> {
   using type = std::string;
 };
 
-/// The dtype whose elements are of the C++ type T; nullopt where no dtype's are.
+/// The dtype whose elements have the C++ type T. nullopt if there is none.
 template <typename T>
 constexpr std::optional<DType> dtype_of_type() {
   if constexpr (std::is_same_v<T, f16>) return DType::f16;
@@ -143,7 +143,7 @@ constexpr std::optional<DType> dtype_of_type() {
   return std::nullopt;
 }
 
-/// Bytes of one element of numeric data; 0 for `str`.
+/// The number of bytes of one numeric element; 0 for `str`.
 constexpr std::size_t size_of(DType dtype) {
   constexpr std::array<std::size_t, kDTypeCount> sizes = {2, 2, 4, 8, 1, 1, 4, 8, 1, 0};
   return sizes[static_cast<int>(dtype)];

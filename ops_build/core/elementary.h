@@ -1,14 +1,13 @@
-// What elementwise formulas are made of, for every device.
+// The functions that elementwise formulas use, for every device.
 //
-// A formula is written for a type V, of which it uses arithmetic, comparisons and the functions below, and no branch:
+// A formula is a template over a type V. It uses arithmetic, comparisons and the functions below, and has no branch:
 //
 //   template <typename V>
 //   OPGATE_HOST_DEVICE V operator()(V x) const {
 //     return select(x < V(0), V(alpha) * x, x);
 //   }
 //
-// V is the type that the op computes in: float or double, or an integer. A vector of them can stand there once these
-// functions have overloads for it.
+// V is float, double or an integer type. A SIMD vector can take its place once these functions have overloads for it.
 #pragma once
 
 #include <bit>
@@ -19,15 +18,15 @@
 
 namespace opgate {
 
-/// `a` where the condition holds, `b` elsewhere. Both are computed: GCC does not vectorize a loop that computes one of
-/// them in a branch.
+/// `a` if the condition holds, otherwise `b`. Both are computed. GCC vectorizes no loop that has a branch for one of
+/// them.
 template <typename V>
 OPGATE_HOST_DEVICE constexpr V select(bool condition, V a, V b) {
   return condition ? a : b;
 }
 
-/// exp(x) for x in [-87, 88]: 2^k times a polynomial on [-ln2/2, ln2/2] (Cephes' expf), within 2 ulp. It has no branch, so
-/// the loop around it vectorizes.
+/// exp(x) for x in [-87, 88]: 2^k times a polynomial on [-ln2/2, ln2/2] (Cephes' expf), with an error below 2 ulp. It
+/// has no branch, so that GCC vectorizes the loop around it.
 OPGATE_HOST_DEVICE inline float exp_in_range(float x) {
 #ifdef __CUDA_ARCH__
   return expf(x);

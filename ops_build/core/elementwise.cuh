@@ -1,4 +1,4 @@
-// Elementwise kernels on CUDA: 16 bytes a load, as many threads as there is work for.
+// Elementwise kernels on CUDA. A thread loads 16 bytes of each input.
 #pragma once
 
 #include "cuda.h"
@@ -7,12 +7,12 @@
 
 namespace opgate {
 
-/// The launch of a kernel as a Status.
+/// The Status of the kernel launch before.
 inline Status launched() { return cuda::status(cudaGetLastError(), "launching a kernel"); }
 
 inline cudaStream_t stream_of(const Context& context) { return static_cast<cudaStream_t>(context.stream()); }
 
-/// Blocks of `threads` for `work` threads, at least one.
+/// The number of blocks of `threads` threads that give `work` threads, at least 1.
 inline unsigned blocks_for(std::int64_t work, int threads) {
   constexpr std::int64_t kMost = 0x7fffffff;
   return static_cast<unsigned>(std::clamp<std::int64_t>((work + threads - 1) / threads, 1, kMost));
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads) run(std::int64_t count, T* out, Func
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const std::int64_t first = thread * lanes;
   if (first + lanes <= count) {
-    // By value: the compiler then loads each vector at once, and not element by element where it is used.
+    // The vectors are parameters by value, because the compiler then loads each of them with one instruction.
     const auto apply = [&](Lanes<In, lanes>... loaded) {
       Lanes<T, lanes> result;
 #pragma unroll
@@ -51,8 +51,8 @@ inline bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_
 
 }  // namespace elementwise
 
-/// out[i] = function(in[i]...) for `count` elements of equal type, computed in ComputeType<T>, on the stream of the call.
-/// `function` is an object whose operator() is OPGATE_HOST_DEVICE.
+/// out[i] = function(in[i]...) for `count` elements, computed in ComputeType<T>, on the stream of the call. operator()
+/// of `function` must be OPGATE_HOST_DEVICE.
 template <typename T, typename Function, std::convertible_to<const T*>... In>
 Status map_elements(Context& context, std::int64_t count, T* out, Function function, In... in) {
   using namespace elementwise;
@@ -75,7 +75,7 @@ struct CudaLoop {
   }
 };
 
-/// OPGATE_CUDA_KERNEL(Tag, opgate::CudaElementwise<Formula>) is all that an elementwise op needs.
+/// The kernel of an elementwise op: OPGATE_CUDA_KERNEL(Tag, opgate::CudaElementwise<Formula>).
 template <typename Formula>
 using CudaElementwise = ElementwiseKernel<Formula, CudaLoop>;
 

@@ -1,4 +1,4 @@
-// Elementwise kernels on the CPU, in plain C++ that compilers vectorize.
+// Elementwise kernels on the CPU, as loops that compilers vectorize.
 #pragma once
 
 #include "elementary.h"
@@ -6,10 +6,10 @@
 
 namespace opgate {
 
-/// Elements that one thread should take at least: smaller pieces cost more in hand-over than they save.
+/// The fewest elements for a thread. Handing a smaller piece to another thread costs more time than it saves.
 inline constexpr std::int64_t kElementGrain = 16384;
 
-/// out[i] = function(in[i]...) for `count` elements of equal type, computed in ComputeType<T>.
+/// out[i] = function(in[i]...) for `count` elements, computed in ComputeType<T>.
 template <typename T, typename Function, std::convertible_to<const T*>... In>
 Status map_elements(Context& context, std::int64_t count, T* out, Function function, In... in) {
   using C = ComputeType<T>;
@@ -26,7 +26,7 @@ struct CpuLoop {
   }
 };
 
-/// OPGATE_CPU_KERNEL(Tag, opgate::CpuElementwise<Formula>) is all that an elementwise op needs.
+/// The kernel of an elementwise op: OPGATE_CPU_KERNEL(Tag, opgate::CpuElementwise<Formula>).
 template <typename Formula>
 using CpuElementwise = ElementwiseKernel<Formula, CpuLoop>;
 

@@ -1,4 +1,4 @@
-// The body that all elementwise kernels share, on every device.
+// The kernel that all elementwise ops share, on every device.
 #pragma once
 
 #include <concepts>
@@ -9,7 +9,7 @@
 
 namespace opgate {
 
-/// How many values a formula takes.
+/// The number of values that a formula takes.
 template <typename Formula, typename V, std::size_t count = 1>
 constexpr std::size_t arity_of() {
   static_assert(count <= 8, "a formula takes values of one type, 1 to 8 of them");
@@ -22,9 +22,9 @@ constexpr std::size_t arity_of() {
     return arity_of<Formula, V, count + 1>();
 }
 
-/// A kernel whose output's element i is a formula of the inputs' elements i, all tensors of one dtype and one shape. The
-/// formula (elementary.h) is made from the attributes where it has a constructor for them. `Loop` goes over the elements
-/// of one device.
+/// A kernel that computes element i of the output from the elements i of the inputs. All tensors have one dtype and one
+/// shape. `Formula` (elementary.h) is constructed from the attributes if it has a constructor for them. `Loop` runs it
+/// over all elements, on one device.
 template <typename Formula, typename Loop>
 struct ElementwiseKernel {
   template <typename T>

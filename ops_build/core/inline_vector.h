@@ -1,4 +1,4 @@
-// A vector of trivially copyable values whose first N live in the object itself, so that a call allocates nothing.
+// A vector of trivially copyable values. The object itself holds the first N of them, so that a call allocates nothing.
 #pragma once
 
 #include <cstddef>
@@ -74,7 +74,7 @@ class InlineVector {
   std::unique_ptr<T[]> heap_;
 };
 
-/// Sizes of a tensor's dimensions, outermost first.
+/// The sizes of a tensor's dimensions, the outermost first.
 using Dims = InlineVector<std::int64_t, 8>;
 
 }  // namespace opgate

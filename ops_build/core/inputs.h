@@ -1,4 +1,4 @@
-// The inputs of one call, as a kernel sees them: by name.
+// The inputs of one call. A kernel reads them by name.
 #pragma once
 
 #include <stdexcept>
@@ -8,11 +8,11 @@
 
 namespace opgate {
 
-/// The inputs of one call in the signature's order. An absent optional input is nullptr; the tensors of a variadic input
-/// come last.
+/// The inputs of one call in the signature's order, with nullptr for an absent optional one. The tensors of a variadic
+/// input come last.
 using InputPointers = InlineVector<const Tensor*, 8>;
 
-/// The value of an integer scalar in host memory; nullopt where the tensor is none.
+/// The value of an integer scalar in host memory. nullopt if the tensor is no integer scalar.
 inline std::optional<std::int64_t> integer_scalar(const Tensor& tensor) {
   if (tensor.rank() != 0 || !tensor.raw()) return std::nullopt;
   if (tensor.dtype() == DType::i32) return *tensor.data<std::int32_t>();
@@ -25,10 +25,10 @@ class Inputs {
   Inputs(const Signature& signature, const Binding<std::int64_t>& binding, const InputPointers& tensors)
       : signature_(signature), binding_(binding), tensors_(tensors) {}
 
-  /// An input that is present. Throws std::logic_error for an absent one.
+  /// An input that is present. Throws std::logic_error if it is absent.
   const Tensor& operator[](std::string_view name) const { return at(index_of(name)); }
 
-  /// The same by index in the signature.
+  /// The input with this index in the signature.
   const Tensor& at(std::size_t index) const {
     if (index < tensors_.size() && tensors_[index]) return *tensors_[index];
     throw std::logic_error("the kernel reads input '" + signature_.inputs[index].name + "', which is absent");

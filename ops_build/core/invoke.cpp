@@ -49,7 +49,7 @@ Status invoke(const Op& op, Device device, const InputPointers& inputs, const At
 
 namespace {
 
-/// Of two sizes that a call will have equal, and of which only upper bounds are known, the larger.
+/// Two sizes that are equal in every call, of which only the upper bounds are known: the larger bound.
 struct LargestSizes : Integers {
   static std::optional<Size> equal(Size a, Size b) { return std::max(a, b); }
 };

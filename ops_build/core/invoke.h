@@ -5,30 +5,30 @@
 
 namespace opgate {
 
-/// Runs an op once: binds and checks the inputs, makes the outputs, calls the kernel, checks that it finished.
-/// Prepared kernels come from `kernels`; without it a kernel that prepares does so for this call alone. Throws nothing.
-/// Messages begin with the op's name.
+/// Runs an op once: checks the inputs, creates the outputs, calls the kernel and checks that it has set all sizes. A
+/// prepared kernel comes from `kernels`. Without `kernels`, a kernel that prepares does so for this call alone. Throws
+/// nothing. Messages begin with the op's name.
 Status invoke(const Op& op, Device device, const InputPointers& inputs, const Attributes& attributes, Engine& engine,
               KernelCache* kernels = nullptr);
 
 /// Checks the inputs of a call against the signature and binds every name.
 Status bind_inputs(CallWalk& walk, const InputPointers& inputs, const Attributes& attributes);
 
-/// The bytes of workspace that the op's kernel states for inputs of these dims, whose data is not read. Where two inputs
-/// give a name different sizes, because only their upper bounds are known, the larger one counts.
+/// Sets `bytes` to the size of the workspace that the op's kernel states for inputs of these dims. Their data is not
+/// read. If two inputs give a name different sizes, because the dims are upper bounds only, the larger size counts.
 Status measure_workspace(const Op& op, Device device, const InputPointers& inputs, const Attributes& attributes,
                          std::size_t& bytes);
 
-/// The exact dims of an op's outputs, once a kernel on a device has found the sizes that only it knows. `sizes` are those
-/// in the order of the signature's slots. For engines that take padded outputs.
+/// The exact dims of the outputs after a kernel has found the sizes that only it knows. `sizes` has these sizes in the
+/// order of the signature's slots. For engines that take padded outputs.
 Status exact_dims(const Op& op, const InputPointers& inputs, const Attributes& attributes,
                   std::span<const std::int64_t> sizes, std::vector<Dims>& outputs);
 
 /// "<domain>::<op>"
 std::string full_name(const Op& op);
 
-/// Runs `body`, which returns a Status. What it throws becomes a Status too. A message that doesn't begin with the op's
-/// name gets it.
+/// Runs `body`, which returns a Status. An exception becomes a Status too. A message gets the op's name as its
+/// beginning if it doesn't have it.
 template <typename Body>
 Status named(const Op& op, Body&& body) {
   Status status;

@@ -1,18 +1,20 @@
-// What a kernel is, and all that it is given.
+// A kernel, and the context of its calls.
 //
 //   struct Cube {
 //     template <typename T>
 //     Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const;
 //   };
 //
-// A kernel is a template on the signature's type variables, in their order, or no template where it has none. By the
-// time it runs, every input has been checked against the signature. It may throw std::bad_alloc and nothing else.
+// operator() is a template over the signature's type variables, in their order. Without type variables it is no
+// template. When it runs, every input has been checked against the signature. It may throw std::bad_alloc and nothing
+// else.
 //
-// Two more functions are a kernel's own choice:
+// A kernel may have two more functions:
 //
-//   Status prepare(const Node& node);      once for a node, before its first run; the kernel keeps what it needs
+//   Status prepare(const Node& node);
+//     is called once for a node, before its first run. The kernel keeps what it needs for the runs.
 //   static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes& attributes);
-//                                          states its scratch memory (workspace.h); a template where the kernel is one
+//     states the scratch memory of a run (workspace.h). It is a template if operator() is one.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +41,7 @@ class Context {
   template <typename Body>
   void parallel_for(std::int64_t count, std::int64_t grain, Body&& body) {
     if (count <= 0) return;
-    // No pool has more than 256 threads, so more pieces would only cost. Past that number a piece grows.
+    // No pool has more than 256 threads: more pieces would only cost time, so the pieces become larger.
     const std::int64_t pieces = std::clamp<std::int64_t>(count / std::max<std::int64_t>(grain, 1), 1, 256);
     if (pieces == 1) return body(std::int64_t{0}, count);
     Pieces<Body> shared{&body, count, pieces, {}, {}};
@@ -47,8 +49,8 @@ class Context {
     if (shared.error) std::rethrow_exception(shared.error);
   }
 
-  /// Uninitialized memory on the kernel's device for `count` values of T, until the kernel returns. A kernel for CUDA
-  /// states its memory as a workspace instead, where TensorRT is to run it without allocating.
+  /// Uninitialized memory on the kernel's device for `count` values of T, until the kernel returns. A CUDA kernel
+  /// should state a workspace instead: then TensorRT runs it without allocating.
   template <typename T>
   std::span<T> scratch(std::int64_t count) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -57,7 +59,7 @@ class Context {
             static_cast<std::size_t>(count)};
   }
 
-  /// Where the memory that the kernel has stated is taken.
+  /// The memory that the kernel has stated with workspace().
   Workspace& workspace() { return workspace_; }
 
   /// The CUDA stream that the call belongs to.
@@ -71,7 +73,7 @@ class Context {
   struct Pieces {
     std::remove_reference_t<Body>* body;
     std::int64_t count, pieces;
-    std::exception_ptr error;  // the first one; no exception may cross an engine's pool
+    std::exception_ptr error;  // the first one. An engine's pool can't pass exceptions on.
     std::atomic_flag failed;
 
     static void run(void* user, std::size_t i) {
@@ -94,15 +96,15 @@ class Context {
   Workspace workspace_;
 };
 
-/// A kernel without its C++ type. op.h makes it.
+/// The functions of a kernel, without its C++ type. KernelOf (op.h) makes it.
 struct Kernel {
-  /// Runs it. `kernel` is what `prepare` has made; nullptr for a kernel that doesn't prepare.
+  /// Runs the kernel. `kernel` is the object from `prepare`, or nullptr if the kernel doesn't prepare.
   Status (*run)(const void* kernel, Context&, const Inputs&, const Attributes&, Outputs&) = nullptr;
 
-  /// Makes it for a node. nullptr: the kernel doesn't prepare.
+  /// Creates a kernel for a node and calls its prepare(). nullptr if the kernel doesn't prepare.
   Status (*prepare)(const Node&, std::shared_ptr<const void>& kernel) = nullptr;
 
-  /// Takes what it needs from the workspace. nullptr: the kernel states none.
+  /// Takes the memory that the kernel needs from the workspace. nullptr if the kernel states no workspace.
   Status (*take_workspace)(Workspace&, const Inputs&, const Attributes&) = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// Prepared kernels, kept from call to call.
+// Prepared kernels that are kept from call to call.
 #pragma once
 
 #include <list>
@@ -8,15 +8,16 @@
 
 namespace opgate {
 
-/// Kernels of one op on one device, each with the node that it was prepared for. An engine whose nodes are objects keeps
-/// one of these a node; PyTorch, which has none, one an op. Any thread may call it.
+/// Prepared kernels of one op on one device, each with the node that it was prepared for. ONNX Runtime's adapter and
+/// TensorRT's have a cache for each node. PyTorch has no nodes: its adapter has a cache for each op. Any thread may
+/// call it.
 class KernelCache {
  public:
-  /// Holds at most `capacity` kernels. Where another one is needed, the one that was used the longest ago goes.
+  /// Holds at most `capacity` kernels. A further one replaces the one that was used the longest ago.
   explicit KernelCache(std::size_t capacity) : capacity_(capacity) {}
 
-  /// A kernel that can run a call of these facts, prepared for them if there is none yet. Null for a kernel that doesn't
-  /// prepare. The caller keeps it as long as it runs.
+  /// Sets `kernel` to one that can run a call with these attributes and facts. Prepares one if there is none. nullptr
+  /// if the op's kernel doesn't prepare. The caller holds the pointer while the kernel runs.
   Status find(const Op& op, Device device, const Attributes& attributes, const NodeFacts& facts,
               std::shared_ptr<const void>& kernel);
 
@@ -28,7 +29,7 @@ class KernelCache {
 
   std::size_t capacity_;
   std::mutex mutex_;
-  std::list<Entry> entries_;  // the last used one first
+  std::list<Entry> entries_;  // the most recently used first
 };
 
 }  // namespace opgate

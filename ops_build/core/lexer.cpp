@@ -100,7 +100,7 @@ class Lexer {
     }
     const char c = text_[at_];
     if (std::string_view("<>()[]{},;:|?*=+-/%").find(c) == std::string_view::npos) {
-      std::size_t end = at_ + 1;  // of the whole UTF-8 sequence
+      std::size_t end = at_ + 1;  // the end of the UTF-8 sequence
       while (end < text_.size() && (static_cast<unsigned char>(text_[end]) & 0xc0) == 0x80) ++end;
       fail(column, "unexpected character " + quoted(text_.substr(at_, end - at_)));
     }

@@ -1,4 +1,4 @@
-// The tokens of a signature, and the error that says where one is wrong.
+// The tokens of a signature, and the error with the column.
 #pragma once
 
 #include <stdexcept>
@@ -8,7 +8,7 @@
 
 namespace opgate {
 
-/// A sentence about what is wrong with a signature and the column where, counted from 1.
+/// A message about a bad signature, and the column of the mistake, counted from 1.
 class SignatureError : public std::runtime_error {
  public:
   SignatureError(int column, const std::string& what) : std::runtime_error(what), column(column) {}
@@ -22,7 +22,7 @@ struct Token {
   int column = 1;
 };
 
-/// The tokens of a signature, the last one of kind `end`. Throws SignatureError.
+/// The tokens of a signature. The last one has the kind `end`. Throws SignatureError.
 std::vector<Token> tokens_of(std::string_view text);
 
 /// "'text'"

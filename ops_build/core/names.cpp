@@ -30,7 +30,7 @@ class Resolver {
   void check_type_variables() const {
     for (std::size_t v = 0; v < signature_.type_variables.size(); ++v) {
       const TypeVariable& variable = signature_.type_variables[v];
-      // A variable that only optional inputs have would be unknown when they are absent.
+      // If only optional inputs have a type variable, it is unknown when they are absent.
       const bool required = std::ranges::any_of(signature_.inputs, [&](const Input& input) {
         return input.type.variable == static_cast<int>(v) && !input.optional;
       });
@@ -47,9 +47,8 @@ class Resolver {
 
   bool is_input_dim(int index) const {
     return std::ranges::any_of(signature_.inputs, [&](const Input& input) {
-      return std::ranges::any_of(input.dims, [&](const InputDim& dim) {
-        return dim.kind == InputDim::Kind::name && dim.slot == index;
-      });
+      return std::ranges::any_of(
+          input.dims, [&](const InputDim& dim) { return dim.kind == InputDim::Kind::name && dim.slot == index; });
     });
   }
 
@@ -90,8 +89,8 @@ class Resolver {
     slot.index = source;
   }
 
-  /// Goes over the inputs' dims in their order: a default may use the names that are bound by then, whichever optional
-  /// inputs are absent.
+  /// Goes over the dims of the inputs in their order. A default may use the names that are bound before it, whichever
+  /// optional inputs are absent.
   void check(const Input& input, const InputDim& dim) {
     if (dim.kind == InputDim::Kind::expr) check_known_before_run(dim.expr);
     if (dim.kind != InputDim::Kind::name) return;
@@ -127,7 +126,7 @@ class Resolver {
     for (const Expr& operand : expr.operands) check_known_before_run(operand);
   }
 
-  /// A name that only optional inputs bind, without a default, would be unknown when they are absent.
+  /// If only optional inputs bind a name, and it has no default, it is unknown when they are absent.
   void check_always_bound(const Expr& expr) const {
     if (expr.kind == Expr::Kind::name && signature_.slots[expr.slot].kind == Slot::Kind::dim &&
         !always_bound_[expr.slot]) {
@@ -138,7 +137,7 @@ class Resolver {
   }
 
   Signature& signature_;
-  std::vector<bool> always_bound_;  ///< by slot: an input that is always present or a default binds it
+  std::vector<bool> always_bound_;  ///< by slot: a required input or a default binds it
 };
 
 }  // namespace

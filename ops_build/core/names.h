@@ -1,13 +1,13 @@
-// What each name in a signature stands for.
+// The meaning of each name in a signature.
 #pragma once
 
 #include "signature.h"
 
 namespace opgate {
 
-/// Fills in what binds each named size (Slot::kind and Slot::index). Throws SignatureError where nothing binds a size or
-/// two things do, where a size or `...` would be unknown without an optional input, and where no required input has a
-/// type variable.
+/// Sets Slot::kind and Slot::index of each named size: what gives the size its value. Throws SignatureError if nothing
+/// does or if several things do, if a size or `...` is unknown without an optional input, and if no required input has
+/// a type variable.
 void resolve_names(Signature& signature);
 
 }  // namespace opgate

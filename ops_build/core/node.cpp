@@ -14,9 +14,7 @@ std::optional<std::int64_t> Node::size(std::string_view name) const {
   return facts_.sizes[index];
 }
 
-bool Node::has(std::string_view input) const {
-  return facts_.present[input_index(input)];
-}
+bool Node::has(std::string_view input) const { return facts_.present[input_index(input)]; }
 
 const Tensor* Node::constant(std::string_view input) const {
   const std::size_t index = input_index(input);

@@ -1,4 +1,4 @@
-// A node of a graph before it runs: what a kernel that prepares is made from.
+// A node of a graph before it runs, as prepare() of a kernel sees it.
 #pragma once
 
 #include "attributes.h"
@@ -6,13 +6,13 @@
 
 namespace opgate {
 
-/// What is the same in every run of a node, as far as the engine knows it.
+/// What the engine knows to be the same in every run of a node.
 struct NodeFacts {
-  InlineVector<std::optional<std::int64_t>, 12> sizes;  ///< by slot; nullopt: it may differ from run to run
+  InlineVector<std::optional<std::int64_t>, 12> sizes;  ///< by slot; nullopt if the size may differ between runs
   InlineVector<std::optional<DType>, 4> types;          ///< by type variable
   InlineVector<bool, 8> present;                        ///< by input of the signature
-  InlineVector<const Tensor*, 8> constants;             ///< by input of the signature; nullptr: it is no constant
-  int ordinal = 0;                                      ///< of the device, among several of its kind
+  InlineVector<const Tensor*, 8> constants;             ///< by input of the signature; nullptr if it is no constant
+  int ordinal = 0;                                      ///< the number of the device
 };
 
 class Node {
@@ -22,7 +22,7 @@ class Node {
 
   const Attributes& attributes() const { return attributes_; }
 
-  /// A named size of the signature; nullopt where it may differ from run to run.
+  /// A named size of the signature. nullopt if it may differ between runs.
   std::optional<std::int64_t> size(std::string_view name) const;
 
   /// The dtype that a type variable stands for, by its index in the signature.
@@ -31,12 +31,12 @@ class Node {
   /// Whether the node has the optional input.
   bool has(std::string_view input) const;
 
-  /// An input whose elements are the same in every run, on the kernel's device; nullptr for any other. It lasts until
-  /// prepare() returns.
+  /// An input whose elements are the same in every run, on the kernel's device. nullptr for any other input. The tensor
+  /// is valid until prepare() returns.
   const Tensor* constant(std::string_view input) const;
 
-  /// Whether a kernel that was prepared for this node can run a call of these attributes and facts: every size that its
-  /// prepare() was told is the same.
+  /// Whether a kernel that was prepared for this node can run a call with these attributes and facts: whether every
+  /// size that prepare() has read is the same.
   bool serves(const Attributes& attributes, const NodeFacts& call) const;
 
  private:
@@ -45,10 +45,10 @@ class Node {
   const Signature& signature_;
   Attributes attributes_;
   NodeFacts facts_;
-  mutable InlineVector<bool, 12> told_;  // by slot: size() was asked for it and knew it
+  mutable InlineVector<bool, 12> told_;  // by slot: size() has returned it
 };
 
-/// The facts of one call, of which every size is known and nothing is constant. `ordinal` is the device's.
+/// The facts of one call: every size is known, no input is constant. `ordinal` is the number of the device.
 NodeFacts facts_of_call(const CallWalk& walk, const InputPointers& inputs, int ordinal);
 
 }  // namespace opgate

@@ -5,7 +5,7 @@
 
 namespace opgate {
 
-/// The type that arithmetic on T is done in: float for the 16-bit types, T for the rest.
+/// The type in which kernels compute with T: float for the 16-bit types, T for all others.
 template <typename T>
 struct Compute {
   using type = T;

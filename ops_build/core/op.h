@@ -1,4 +1,4 @@
-// All that an op's sources include.
+// The header that the sources of an op include.
 //
 //   cube.h     OPGATE_OP(Cube, "<T: f32|f64> Cube(x: T[...]) -> (y: T[...])", "x cubed, elementwise.")
 //   cube.cpp   OPGATE_CPU_KERNEL(Cube, CubeCpu)
@@ -9,8 +9,8 @@
 
 namespace opgate {
 
-/// The dtypes of each type variable, read from a signature by the compiler, so that a kernel template is made for
-/// exactly those. It trusts the signature's syntax: the parser checks it when the library loads.
+/// The dtypes of each type variable. The compiler reads them from the signature and instantiates a kernel template for
+/// each of them. This code trusts the syntax, because the parser checks it when the library is loaded.
 struct TypeLists {
   static constexpr int kMax = 4;
   int count = 0;
@@ -25,7 +25,7 @@ struct TypeLists {
     for (;; ++at) {
       const char c = text[at];
       if (c != ':' && c != '|' && c != ',' && c != '>') continue;
-      // An unknown dtype is left to the parser, which says its column when the library loads.
+      // The parser reports an unknown dtype, with its column.
       if (const auto dtype = dtype_named(trim(text.substr(word, at - word))); in_types && dtype) {
         lists.masks[lists.count] |= 1u << static_cast<int>(*dtype);
       }
@@ -48,7 +48,7 @@ struct TypeLists {
   }
 };
 
-/// Calls the instance of a template for the dtypes that a call has bound.
+/// Calls the instance of a template that belongs to the dtypes of a call.
 template <typename OpTag>
 class TypeDispatch {
  public:
@@ -96,7 +96,7 @@ concept StatesWorkspaceOfTypes = requires(Workspace& workspace, const Inputs& in
   Class::template workspace<Types...>(workspace, in, attributes);
 };
 
-/// Makes a Kernel of a kernel's class.
+/// Makes the Kernel of a class.
 template <typename OpTag, typename Class>
 class KernelOf {
  public:
@@ -143,7 +143,7 @@ class KernelOf {
     }
   };
 
-  /// The dtypes that a call has bound.
+  /// The dtypes of a call.
   struct BoundTypes {
     const Inputs& in;
 
@@ -152,16 +152,16 @@ class KernelOf {
 
   static Status run(const void* kernel, Context& context, const Inputs& in, const Attributes& attributes,
                     Outputs& out) {
-    const auto pick = [&](const Class& made) {
-      return Types::pick(BoundTypes{in}, Run{made, context, in, attributes, out});
+    const auto pick = [&](const Class& object) {
+      return Types::pick(BoundTypes{in}, Run{object, context, in, attributes, out});
     };
     return kernel ? pick(*static_cast<const Class*>(kernel)) : pick(Class{});
   }
 
   static Status prepare(const Node& node, std::shared_ptr<const void>& kernel) {
-    auto made = std::make_shared<Class>();
-    OPGATE_RETURN_IF_ERROR(made->prepare(node));
-    kernel = std::move(made);
+    auto object = std::make_shared<Class>();
+    OPGATE_RETURN_IF_ERROR(object->prepare(node));
+    kernel = std::move(object);
     return {};
   }
 
@@ -182,7 +182,7 @@ struct Registration {
 
 }  // namespace opgate
 
-/// States an op: a tag, the signature, one line of documentation.
+/// Declares an op: a tag, the signature, one line of documentation.
 #define OPGATE_OP(Tag, Signature, Doc)                  \
   namespace opgate::ops {                               \
   struct Tag {                                          \

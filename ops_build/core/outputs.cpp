@@ -3,18 +3,18 @@
 namespace opgate {
 
 Status Outputs::make(std::size_t index, bool bounded) {
-  Made& made = outputs_[index];
+  Created& created = outputs_[index];
   const Output& output = signature_.outputs[index];
   const DType dtype = *walk_.dtype_of(output.type);
   void* data = nullptr;
-  OPGATE_RETURN_IF_ERROR(bounded ? engine_.allocate_bounded(index, dtype, made.dims, &data)
-                                 : engine_.allocate_output(index, dtype, made.dims, &data));
-  made.done = true;
-  made.bounded = bounded;
-  made.wanted = data != nullptr;
-  made.tensor = MutableTensor(data, dtype, made.dims, device_, output.name);
+  OPGATE_RETURN_IF_ERROR(bounded ? engine_.allocate_bounded(index, dtype, created.dims, &data)
+                                 : engine_.allocate_output(index, dtype, created.dims, &data));
+  created.done = true;
+  created.bounded = bounded;
+  created.wanted = data != nullptr;
+  created.tensor = MutableTensor(data, dtype, created.dims, device_, output.name);
   if (!data && !output.optional)
-    return Status::internal("output '" + output.name + "' is required and the engine has no place for it");
+    return Status::internal("output '" + output.name + "' is required and the engine gave no memory for it");
   return {};
 }
 
@@ -64,7 +64,7 @@ Status Outputs::bound_of(int slot, std::int64_t& bound) {
 namespace {
 
 Status out_of_bound(std::string_view size, std::int64_t value, std::int64_t bound) {
-  return Status::internal("the kernel made '" + std::string(size) + "' " + std::to_string(value) +
+  return Status::internal("the kernel set '" + std::string(size) + "' to " + std::to_string(value) +
                           ", which is not in 0.." + std::to_string(bound));
 }
 
@@ -101,7 +101,7 @@ Status Outputs::finish() {
   return trim();
 }
 
-/// What the kernel has written to device_size().
+/// Reads the sizes that the kernel has written to device_size().
 Status Outputs::read_sizes() {
   std::vector<std::int64_t> sizes(kernel_slots_.size());
   OPGATE_RETURN_IF_ERROR(engine_.read_sizes(sizes));
@@ -117,12 +117,12 @@ Status Outputs::read_sizes() {
 
 Status Outputs::trim() {
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
-    const Made& made = outputs_[i];
-    if (!made.bounded || !made.wanted) continue;
+    const Created& created = outputs_[i];
+    if (!created.bounded || !created.wanted) continue;
     Dims dims;
     bool complete = false;
     OPGATE_RETURN_IF_ERROR(walk_.output_dims(signature_.outputs[i], dims, complete));
-    OPGATE_RETURN_IF_ERROR(engine_.trim(i, made.tensor.dtype(), dims));
+    OPGATE_RETURN_IF_ERROR(engine_.trim(i, created.tensor.dtype(), dims));
   }
   return {};
 }

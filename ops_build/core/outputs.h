@@ -1,4 +1,4 @@
-// The outputs of one call: made through the engine as soon as their dims are known, handed to the kernel by name.
+// The outputs of one call. The engine creates each as soon as its dims are known. A kernel gets them by name.
 #pragma once
 
 #include <stdexcept>
@@ -18,37 +18,37 @@ class Outputs {
         engine_(engine),
         outputs_(signature_.outputs.size()) {}
 
-  /// An output whose dims are known and that is required, or that has() said is wanted; throws std::logic_error for any
-  /// other. On a device an output of a size that only the kernel knows has its upper bound.
+  /// An output whose dims are known, and which is required or wanted (has()). Throws std::logic_error for any other. On
+  /// CUDA an output with a size that only the kernel knows has the upper bound of that size.
   const MutableTensor& operator[](std::string_view name) const { return at(index_of(name)); }
 
-  /// The same by index in the signature.
+  /// The output with this index in the signature.
   const MutableTensor& at(std::size_t index) const {
     if (outputs_[index].wanted) return outputs_[index].tensor;
     throw std::logic_error("the kernel writes output '" + signature_.outputs[index].name + "', " +
                            (outputs_[index].done ? "which nobody asked for" : "whose size it has not bound"));
   }
 
-  /// Whether somebody asked for an output whose dims are known.
+  /// Whether somebody wants an output whose dims are known.
   bool has(std::string_view name) const { return outputs_[index_of(name)].wanted; }
 
-  /// Binds a size that only the kernel knows (`v<=n` in the signature) and makes the outputs that waited for it. On the
-  /// CPU only.
+  /// Sets a size that only the kernel knows (`v<=n` in the signature) and creates the outputs that need it. On the CPU
+  /// only.
   Status bind(std::string_view size, std::int64_t value);
 
-  /// Where a kernel on a device writes such a size, in the device's memory. It does so for empty inputs too.
+  /// Device memory to which a CUDA kernel writes such a size. It must do so for empty inputs too.
   std::int64_t* device_size(std::string_view size) const;
 
-  // For invoke().
+  // invoke() calls these.
 
-  /// Makes the outputs whose dims are known; on a device the others too, at their bound.
+  /// Creates the outputs whose dims are known. On CUDA it creates the others too, with their upper bound.
   Status allocate();
 
-  /// After the kernel: fails when it has left a size unbound; gives what a kernel on a device has filled its exact dims.
+  /// Called after the kernel. Fails if the kernel has not set a size. On CUDA it gives the outputs their exact dims.
   Status finish();
 
  private:
-  struct Made {
+  struct Created {
     MutableTensor tensor;
     Dims dims;
     bool done = false;
@@ -74,9 +74,9 @@ class Outputs {
   Device device_;
   CallWalk& walk_;
   Engine& engine_;
-  std::vector<Made> outputs_;
-  std::vector<int> kernel_slots_;         // of the sizes that a device's kernel binds
-  std::int64_t* device_sizes_ = nullptr;  // one for each of them
+  std::vector<Created> outputs_;
+  std::vector<int> kernel_slots_;         // the slots of the sizes that a CUDA kernel sets
+  std::int64_t* device_sizes_ = nullptr;  // one for each of these slots
 };
 
 }  // namespace opgate

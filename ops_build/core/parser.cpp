@@ -180,7 +180,7 @@ class Parser {
   void parse_output() {
     Output output;
     const Token name = identifier("an output's name");
-    // An output may be called as an input is; the two are told apart by their side.
+    // An output may have the name of an input.
     for (const Output& other : signature_.outputs) {
       if (other.name == name.text) fail(name.column, "output " + quoted(name.text) + " is named twice");
     }
@@ -240,7 +240,7 @@ class Parser {
   }
 
   Expr binary(Expr::Kind kind, Expr left, Expr right, int column) {
-    // A chain makes a tree as deep as it is long, and whoever walks it recurses.
+    // The tree of a chain is as deep as the chain is long, and functions that walk the tree recurse.
     if (++operators_ > 256) fail(column, "more than 256 operators in a signature");
     Expr expr;
     expr.kind = kind;
@@ -349,7 +349,8 @@ class Parser {
     return value;
   }
 
-  /// A float attribute has single precision, as in ONNX: its default is rounded once, here, for every engine.
+  /// A float attribute has single precision, as in ONNX. The default is rounded here, so that every engine has the
+  /// same.
   static double number(const Token& token) {
     float value = 0;
     const char* end = token.text.data() + token.text.size();
@@ -419,7 +420,7 @@ class Parser {
     return typed;
   }
 
-  /// The index of a named size; its first use makes it.
+  /// The index of a named size. The first use of a name creates the slot.
   int slot(const Token& name) {
     for (std::size_t i = 0; i < signature_.slots.size(); ++i) {
       if (signature_.slots[i].name == name.text) return static_cast<int>(i);
@@ -428,7 +429,7 @@ class Parser {
     return static_cast<int>(signature_.slots.size()) - 1;
   }
 
-  /// Counts the depth of nested expressions, so that no signature can exhaust the stack.
+  /// Counts how deep expressions are nested, so that no signature can exhaust the stack.
   struct Nesting {
     explicit Nesting(Parser& parser) : parser(parser) {
       if (++parser.depth_ > 64) fail(parser.peek().column, "an expression nested more than 64 deep");

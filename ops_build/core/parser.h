@@ -1,4 +1,4 @@
-// From the text of a signature to its parts.
+// The parser of signatures.
 //
 // Grammar (EBNF; white space is free between tokens):
 //

@@ -1,4 +1,4 @@
-// The parts of a parsed signature. parser.h makes them out of text; docs/signatures.md says what they mean.
+// A parsed signature. parser.h makes it from text. docs/signatures.md says what its parts mean.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace opgate {
 
-/// A size: a number, a name, or an operation on two sizes. Division and remainder floor; a zero divisor is an error.
+/// A size: a number, a name, or an operation on two sizes. Division rounds down. Dividing by zero is an error.
 struct Expr {
   enum class Kind { literal, name, add, sub, mul, div, mod, min, max, ceildiv };
   Kind kind = Kind::literal;
@@ -23,13 +23,13 @@ struct Expr {
   int column = 0;
 };
 
-/// A named size. Sizes are bound by inputs' dims, by integer attributes, by integer scalars in host memory (`const`
-/// inputs of rank 0), or by the kernel (`v<=n`).
+/// A named size. Its value comes from a dim of an input, from an integer attribute, from an integer scalar in host
+/// memory (a `const` input of rank 0), or from the kernel (`v<=n`).
 struct Slot {
   enum class Kind { dim, attribute, scalar_input, kernel };
   std::string name;
   Kind kind = Kind::dim;
-  int index = -1;  ///< of the attribute or of the input
+  int index = -1;  ///< the index of the attribute or of the input
   int column = 0;
 };
 
@@ -38,14 +38,14 @@ struct InputDim {
   Kind kind = Kind::ellipsis;
   int slot = -1;                      ///< of a name
   std::optional<Expr> default_value;  ///< of a name in an optional input
-  Expr expr;                          ///< checked, binds nothing
+  Expr expr;                          ///< is checked and gives no name a value
 };
 
 struct OutputDim {
   enum class Kind { ellipsis, expr, bounded };
   Kind kind = Kind::ellipsis;
-  int slot = -1;  ///< of the name that the kernel binds
-  Expr expr;      ///< the size, or the bound
+  int slot = -1;  ///< of the name that the kernel sets
+  Expr expr;      ///< the size, or its upper bound
   int column = 0;
 };
 
@@ -65,7 +65,7 @@ struct Input {
   std::string name;
   bool optional = false;
   bool variadic = false;
-  bool host = false;  ///< `const`: in host memory whatever the device
+  bool host = false;  ///< `const`: in host memory on every device
   ElementType type;
   std::vector<InputDim> dims;
 };
@@ -77,7 +77,7 @@ struct Output {
   std::vector<OutputDim> dims;
 };
 
-/// The value of an attribute. A choice is held as its text.
+/// The value of an attribute. The value of a choice is its text.
 using AttributeValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>,
                                     std::vector<double>, std::vector<bool>, std::vector<std::string>>;
 
@@ -86,13 +86,13 @@ struct Attribute {
   std::string name;
   Kind kind = Kind::integer;
   bool list = false;
-  std::int64_t length = -1;  ///< of a list; -1: any
+  std::int64_t length = -1;  ///< of a list; -1: any length
   std::vector<std::string> choices;
   bool required = true;
   AttributeValue default_value;
 };
 
-/// Columns count from 1 and are kept for messages.
+/// Columns count from 1. Messages name them.
 struct Signature {
   std::string text;
   std::string name;
@@ -104,12 +104,13 @@ struct Signature {
   bool checks_expressions = false;  ///< an input has a dim that is an expression
 };
 
-/// Whether every tensor is `[...]`. Such an op is elementwise: element i of an output is made of the elements i of the
-/// inputs, so an engine may lay out the elements in any order that is the same for all tensors.
+/// Whether every tensor has the dims `[...]`. Such an op computes element i of an output from the elements i of the
+/// inputs. So an engine may store the elements in any order that is the same for all tensors.
 inline bool is_elementwise(const Signature& signature) {
   const auto all = [](const auto& tensors) {
     return std::ranges::all_of(tensors, [](const auto& tensor) {
-      return tensor.dims.size() == 1 && tensor.dims[0].kind == std::remove_cvref_t<decltype(tensor.dims[0])>::Kind::ellipsis;
+      return tensor.dims.size() == 1 &&
+             tensor.dims[0].kind == std::remove_cvref_t<decltype(tensor.dims[0])>::Kind::ellipsis;
     });
   };
   return !signature.inputs.empty() && all(signature.inputs) && all(signature.outputs);

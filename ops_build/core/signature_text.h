@@ -13,7 +13,7 @@ std::string text_of(const Signature& signature, const Expr& expr);
 /// "f32[n, 3]"
 std::string text_of(const Signature& signature, const Input& input);
 
-/// The attribute's type as a signature states it: "float[3]".
+/// The type of an attribute as in a signature: "float[3]".
 std::string type_text(const Attribute& attribute);
 
 }  // namespace opgate

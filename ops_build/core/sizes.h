@@ -1,14 +1,14 @@
-// Sizes of a call: numbers.
+// The sizes of a call, which are numbers.
 #pragma once
 
 #include "walk.h"
 
 namespace opgate {
 
-/// Division and remainder floor. Fails on overflow and on a zero divisor.
+/// Applies an operation to two numbers. Division rounds down. Fails on overflow and on division by zero.
 Status apply(Expr::Kind operation, std::int64_t a, std::int64_t b, std::int64_t& result);
 
-/// The algebra of numbers that are all known.
+/// The algebra (walk.h) of numbers.
 struct Integers {
   using Size = std::int64_t;
 

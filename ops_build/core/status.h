@@ -1,4 +1,4 @@
-// The outcome of an operation that can fail: ok, or a code and a sentence for a person.
+// The result of an operation that can fail: ok, or a code and a message.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@ class [[nodiscard]] Status {
  public:
   Status() = default;
 
-  /// The caller gave something that the op can't work on: a client's mistake.
+  /// The client's mistake: the op can't work with this input.
   static Status invalid(std::string message) { return Status(StatusCode::invalid_argument, std::move(message)); }
 
-  /// The op or the engine failed on good input.
+  /// A failure of the op or of the engine on good input.
   static Status internal(std::string message) { return Status(StatusCode::internal, std::move(message)); }
 
   bool ok() const { return code_ == StatusCode::ok; }

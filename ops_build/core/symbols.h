@@ -1,4 +1,4 @@
-// Sizes before the run: a number, a name that the graph gives to an unknown size, or neither.
+// Sizes before the run: a number, the name that a graph gives to an unknown size, or neither.
 #pragma once
 
 #include <deque>
@@ -10,7 +10,7 @@
 
 namespace opgate {
 
-/// Without a number and a name nothing is known of the size.
+/// If it has neither a number nor a name, nothing is known about the size.
 struct SymbolicSize {
   std::optional<std::int64_t> number;
   std::string_view name;
@@ -18,7 +18,8 @@ struct SymbolicSize {
   bool unknown() const { return !number && name.empty(); }
 };
 
-/// The algebra of sizes of which some are known. An operation on a size that is not a number gives an unknown one.
+/// The algebra (walk.h) of sizes of which some are known. An operation with a size that is no number gives an unknown
+/// size.
 struct Symbols {
   using Size = SymbolicSize;
 
@@ -31,12 +32,12 @@ struct Symbols {
 
 using SymbolicWalk = Walk<Symbols>;
 
-/// The dims of one output; nullopt where not even the rank is known.
+/// The dims of one output. nullopt if the rank is not known.
 using SymbolicShape = std::optional<InlineVector<SymbolicSize, 8>>;
 
-/// The outputs' shapes of a walk that has bound its inputs. Every size that is not known gets a name unlike any other,
-/// so that no two of them are taken for equal; a size that the kernel binds has one name wherever it stands. `names` holds the
-/// characters of these names.
+/// The shapes of the outputs. `walk` has bound the inputs. Each unknown size gets a name that no other size has, so
+/// that nobody assumes that two unknown sizes are equal. A size that the kernel sets has the same name in all outputs.
+/// The characters of the names are in `names`.
 Status output_shapes(SymbolicWalk& walk, std::deque<std::string>& names, std::vector<SymbolicShape>& shapes);
 
 }  // namespace opgate

@@ -1,4 +1,4 @@
-// The op table: every op that this library was built with. Adapters read it; nothing else knows which ops there are.
+// The op table: all ops of this library. The adapters learn from it, and from nothing else, which ops there are.
 #pragma once
 
 #include <array>
@@ -26,11 +26,11 @@ class Table {
   /// The table of this library.
   static Table& instance();
 
-  /// Adds a kernel, and the op with its first one. What is wrong with it is kept for errors(): a library must load to
-  /// be able to say so.
+  /// Adds a kernel. The first kernel of an op adds the op. Mistakes in a signature go to errors(), because a library
+  /// must load before it can report them.
   void add(const char* signature, const char* doc, Device device, const Kernel& kernel);
 
-  /// Sorted by name. Once the library has loaded, pointers to them stay valid.
+  /// All ops, sorted by name. Pointers to them stay valid once the library has been loaded.
   const std::deque<Op>& ops() const { return ops_; }
   const Op* find(std::string_view name) const;
   const std::vector<std::string>& errors() const { return errors_; }

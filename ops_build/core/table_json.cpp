@@ -32,7 +32,7 @@ std::string json(std::string_view text) { return json(std::string(text)); }
 std::string json(std::int64_t value) { return std::to_string(value); }
 std::string json(bool value) { return value ? "true" : "false"; }
 std::string json(double value) {
-  std::array<char, 32> digits;  // the shortest text of the single precision that attributes have
+  std::array<char, 32> digits;  // the shortest text of the value in single precision
   return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), static_cast<float>(value)).ptr};
 }
 

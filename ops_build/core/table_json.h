@@ -1,4 +1,4 @@
-// The op table as JSON, for everything that is not C++. docs/signatures.md describes the format.
+// The op table as JSON, for code that is not C++. docs/signatures.md describes the format.
 #pragma once
 
 #include "table.h"
@@ -7,7 +7,7 @@ namespace opgate {
 
 std::string table_json(const Table& table);
 
-/// One signature in the same form, or {"error", "column"}.
+/// One parsed signature in the same format, or {"error", "column"}.
 std::string signature_json(std::string_view text);
 
 }  // namespace opgate

@@ -1,4 +1,4 @@
-// Borrowed views of an engine's tensors: contiguous, row-major, owned by the engine.
+// Views of an engine's tensors. The engine owns the elements, which are contiguous and in row-major order.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ inline std::string dims_text(std::span<const std::int64_t> dims) {
 class Tensor {
  public:
   Tensor() = default;
-  /// `name` is what messages call it; the characters must outlive the view.
+  /// Messages call the tensor `name`. The characters must outlive the view.
   Tensor(const void* data, DType dtype, std::span<const std::int64_t> dims, Device device = Device::cpu,
          std::string_view name = {})
       : data_(data), dims_(dims), name_(name), dtype_(dtype), device_(device) {}
@@ -47,8 +47,8 @@ class Tensor {
 
   const void* raw() const { return data_; }
 
-  /// The elements, which T must be the C++ type of; those of `str` are read as std::string_view. Throws
-  /// std::logic_error where the tensor has another dtype.
+  /// The elements. T must be their C++ type, std::string_view for `str`. Throws std::logic_error if the tensor has
+  /// another dtype.
   template <typename T>
   const T* data() const {
     check<T, std::string_view>();
@@ -81,7 +81,8 @@ class Tensor {
   Device device_ = Device::cpu;
 };
 
-/// A tensor that a kernel writes. The elements of `str` are std::string. It is no Tensor, whose strings are views.
+/// A tensor that a kernel writes. The elements of `str` are std::string here and std::string_view in a Tensor, so a
+/// MutableTensor is no Tensor.
 class MutableTensor : private Tensor {
  public:
   using Tensor::device;
@@ -97,7 +98,7 @@ class MutableTensor : private Tensor {
                 std::string_view name = {})
       : Tensor(data, dtype, dims, device, name) {}
 
-  void* raw() const { return const_cast<void*>(Tensor::raw()); }  // the constructor took it writable
+  void* raw() const { return const_cast<void*>(Tensor::raw()); }  // the constructor had a void*
 
   template <typename T>
   T* data() const {
@@ -110,7 +111,7 @@ class MutableTensor : private Tensor {
   }
 };
 
-/// Bytes of numeric data of these dims.
+/// The number of bytes of a numeric tensor with these dims.
 inline std::size_t bytes_of(DType dtype, std::span<const std::int64_t> dims) {
   std::size_t bytes = size_of(dtype);
   for (const std::int64_t dim : dims) bytes *= static_cast<std::size_t>(dim);

@@ -1,19 +1,20 @@
-// The meaning of a signature, written once: what the inputs bind, what they must fulfil, how large the outputs are.
+// The meaning of a signature: which inputs give names their values, which conditions inputs must meet, how large the
+// outputs are.
 //
-// The same walk serves a call, whose sizes are numbers, and every engine's inference before the run, whose sizes are
-// names, unknowns or the engine's own expressions. What a size is and what can be done with it is an algebra:
+// A walk checks a call, whose sizes are numbers. It also infers shapes before the run, when sizes are numbers, names,
+// unknown, or expressions of the engine. An algebra says what a size is and how to compute with sizes:
 //
 //   struct Algebra {
 //     using Size = ...;                                              // trivially copyable
 //     Size constant(std::int64_t number);
-//     std::optional<std::int64_t> number(Size size);                 // nullopt: not known, or not yet
-//     std::optional<Size> equal(Size a, Size b);                     // of two equal sizes the one that says more;
-//                                                                    // nullopt: they can't be equal
-//     Status apply(Expr::Kind operation, Size a, Size b, Size& result);  // on two numbers as apply() of sizes.h
+//     std::optional<std::int64_t> number(Size size);                 // nullopt if it is not known (yet)
+//     std::optional<Size> equal(Size a, Size b);                     // the one of two equal sizes that says more;
+//                                                                    // nullopt if they can't be equal
+//     Status apply(Expr::Kind operation, Size a, Size b, Size& result);  // for two numbers as apply() of sizes.h
 //     std::string text(Size size);                                   // "3", "rows", "?"
 //   };
 //
-// ops_build/walk.py is the same in Python. tests/ops_build/walk_cases.txt holds both to one meaning.
+// ops_build/walk.py does the same in Python. Both are tested with the cases in tests/ops_build/walk_cases.txt.
 #pragma once
 
 #include <algorithm>
@@ -28,25 +29,25 @@
 
 namespace opgate {
 
-/// What is known of one input: everything in a call, less before the run.
+/// What is known about one input. In a call everything is known.
 template <typename Size>
 struct KnownInput {
   bool present = false;
-  std::optional<DType> dtype;                 ///< nullopt: not known
-  std::optional<std::span<const Size>> dims;  ///< nullopt: not even the rank is known
-  std::optional<Size> value;                  ///< of an integer scalar in host memory, where it is known
+  std::optional<DType> dtype;                 ///< nullopt if it is not known
+  std::optional<std::span<const Size>> dims;  ///< nullopt if the rank is not known
+  std::optional<Size> value;                  ///< the value of an integer scalar in host memory
 };
 
-/// What the inputs bind.
+/// The values that the inputs give to names.
 template <typename Size>
 struct Binding {
-  InlineVector<std::optional<Size>, 12> sizes;  ///< by slot; nullopt: nothing has bound it
+  InlineVector<std::optional<Size>, 12> sizes;  ///< by slot; nullopt if the size has no value
   InlineVector<Size, 8> ellipsis;               ///< the dims of `...`
   bool has_ellipsis = false;
   InlineVector<std::optional<DType>, 4> types;  ///< by type variable
 };
 
-/// Walks a signature, which must outlive it.
+/// Walks over a signature, which must outlive the walk.
 template <typename Algebra>
 class Walk {
  public:
@@ -60,27 +61,28 @@ class Walk {
   const Binding<Size>& binding() const { return binding_; }
   Algebra& algebra() { return algebra_; }
 
-  /// Checks presence, dtypes, ranks and dims of the inputs, as far as they are known, and binds every name.
+  /// Checks presence, dtypes, ranks and dims of the inputs, as far as they are known, and gives every name its value.
   ///
   /// `inputs` are in the signature's order, the tensors of a variadic input at the end. `integer_of(i)` is the value of
-  /// integer attribute i, or nullopt where it is not known. A failure names the input, what was expected and what came.
+  /// integer attribute i, or nullopt if it is not known. A failure names the input, what was expected and what came.
   template <typename IntegerOf>
   Status bind(std::span<const Known> inputs, IntegerOf&& integer_of);
 
-  /// The value of an expression; nullopt while the kernel has yet to bind a size in it.
+  /// Sets `value` to the value of an expression. nullopt if it is not known, or if it has a size that the kernel has
+  /// not set yet.
   Status evaluate(const Expr& expr, std::optional<Size>& value);
 
-  /// The upper bound of a size that the kernel binds; nullopt where it is not known.
+  /// Sets `bound` to the upper bound of a size that the kernel sets. nullopt if it is not known.
   Status bound_of(int slot, std::optional<Size>& bound);
 
-  /// Sets a size that the kernel binds, or forgets it.
+  /// Sets a size that only the kernel knows. nullopt removes its value.
   void set_kernel_size(int slot, std::optional<Size> size) { binding_.sizes[slot] = size; }
 
-  /// The dims of an output whose rank is known. `complete` is false while the kernel has yet to bind one of its sizes,
-  /// or where the inputs don't tell one: such a size is Size().
+  /// Sets `dims` to the dims of an output whose rank is known. A size that is not known, or that the kernel has not set
+  /// yet, is Size() there. `complete` says whether there is none.
   Status output_dims(const Output& output, InlineVector<Size, 8>& dims, bool& complete);
 
-  /// Whether the inputs tell the rank of an output.
+  /// Whether the rank of an output is known.
   bool knows_rank(const Output& output) const {
     return binding_.has_ellipsis || std::ranges::none_of(output.dims, [](const OutputDim& dim) {
              return dim.kind == OutputDim::Kind::ellipsis;
@@ -93,7 +95,7 @@ class Walk {
 
  private:
   const Input& input_at(std::size_t i) const {
-    return signature_.inputs[std::min(i, signature_.inputs.size() - 1)];  // the last ones are the variadic input's
+    return signature_.inputs[std::min(i, signature_.inputs.size() - 1)];  // the last ones belong to the variadic input
   }
 
   Status check_presence(std::span<const Known> inputs) const;
@@ -104,7 +106,7 @@ class Walk {
   Status bind_ellipsis(const Input& input, const Known& known, std::span<const Size> dims);
   Status bind_defaults(std::span<const Known> inputs);
   Status check_expressions(const Input& input, const Known& known);
-  /// The size where it is known to be negative, which none may be.
+  /// The number, if the size is known to be negative. No size may be.
   std::optional<std::int64_t> negative(const std::optional<Size>& size) {
     const std::optional<std::int64_t> number = size ? algebra_.number(*size) : std::nullopt;
     return number && *number < 0 ? number : std::nullopt;
@@ -115,17 +117,17 @@ class Walk {
   const Signature& signature_;
   Algebra algebra_;
   Binding<Size> binding_;
-  InlineVector<bool, 12> has_source_;  ///< by slot: an input that is present, or a default, gives the size a value
+  InlineVector<bool, 12> has_source_;  ///< by slot: a present input or a default gives the size its value
 };
 
-/// The index of `...` among an input's dims; their number where it has none.
+/// The index of `...` among the dims of an input; the number of dims if it has none.
 inline std::size_t ellipsis_index(const Input& input) {
   const auto found =
       std::ranges::find_if(input.dims, [](const InputDim& dim) { return dim.kind == InputDim::Kind::ellipsis; });
   return static_cast<std::size_t>(found - input.dims.begin());
 }
 
-/// The axis of a tensor of `rank` axes that dim `index` describes: those before `...` count from the front, those after
+/// The axis that dim `index` describes in a tensor of rank `rank`. Dims before `...` count from the front, dims after
 /// it from the back.
 inline std::size_t axis_of(const Input& input, std::size_t index, std::size_t ellipsis, std::size_t rank) {
   return index < ellipsis ? index : rank - (input.dims.size() - index);
@@ -193,7 +195,7 @@ Status Walk<Algebra>::bind_type(const Input& input, const Known& known) {
   return {};
 }
 
-/// The sizes that integer attributes and integer scalars in host memory give.
+/// Sets the sizes whose values are integer attributes or integer scalars in host memory.
 template <typename Algebra>
 template <typename IntegerOf>
 Status Walk<Algebra>::bind_integers(std::span<const Known> inputs, IntegerOf&& integer_of) {
@@ -305,8 +307,7 @@ Status Walk<Algebra>::evaluate(const Expr& expr, std::optional<Size>& value) {
   std::optional<Size> a, b;
   OPGATE_RETURN_IF_ERROR(evaluate(expr.operands[0], a));
   OPGATE_RETURN_IF_ERROR(evaluate(expr.operands[1], b));
-  const bool divides =
-      expr.kind == Expr::Kind::div || expr.kind == Expr::Kind::mod || expr.kind == Expr::Kind::ceildiv;
+  const bool divides = expr.kind == Expr::Kind::div || expr.kind == Expr::Kind::mod || expr.kind == Expr::Kind::ceildiv;
   if (divides && b && algebra_.number(*b) == 0) return Status::invalid("a size is divided by zero");
   value.reset();
   if (!a || !b) return {};
@@ -323,8 +324,8 @@ Status Walk<Algebra>::bound_of(int slot, std::optional<Size>& bound) {
       if (dim.kind != OutputDim::Kind::bounded || dim.slot != slot) continue;
       OPGATE_RETURN_IF_ERROR(evaluate(dim.expr, bound));
       if (const auto wrong = negative(bound)) {
-        return Status::invalid("size '" + signature_.slots[slot].name + "': its bound " + text_of(signature_, dim.expr) +
-                               " is " + std::to_string(*wrong) + " for these inputs");
+        return Status::invalid("size '" + signature_.slots[slot].name + "': its bound " +
+                               text_of(signature_, dim.expr) + " is " + std::to_string(*wrong) + " for these inputs");
       }
       return {};
     }

@@ -1,18 +1,18 @@
-// The scratch memory that a kernel states before it runs.
+// The scratch memory of a kernel, whose size is known before the run.
 //
 //   struct Sort {
 //     struct Memory {
 //       std::span<std::uint64_t> keys, sorted;
 //     };
-//     /// Never takes less for larger dims. Reads dims and dtypes only: when memory is measured there is no data.
+//     /// Takes no less memory for larger dims. Reads dims and dtypes only: there may be no data.
 //     static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
 //       return {workspace.take<std::uint64_t>(in.size("n")), workspace.take<std::uint64_t>(in.size("n"))};
 //     }
 //     Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
 //       const Memory memory = workspace(context.workspace(), in, attributes);
 //
-// One function states the memory and takes it, so the two can't differ. An engine that wants to know beforehand
-// (TensorRT) has it measured; it then gives the kernel one block of that size.
+// The same function runs twice. First it counts the bytes, for an engine that wants to know their number beforehand
+// (TensorRT). Then it gives the memory to the kernel. So the two can't differ.
 #pragma once
 
 #include <limits>
@@ -29,14 +29,14 @@ class Workspace {
  public:
   static constexpr std::size_t kAlignment = 256;
 
-  /// Measures: gives no memory and counts what is taken.
+  /// Counts the bytes and gives no memory.
   Workspace() = default;
 
-  /// Gives what `engine` lends.
+  /// Gives memory of `engine`.
   explicit Workspace(Engine& engine) : engine_(&engine), block_(engine.workspace()) {}
 
-  /// Uninitialized memory for `count` values of T, until the kernel returns. nullptr in the span while measuring. Throws
-  /// std::bad_alloc.
+  /// Uninitialized memory for `count` values of T, until the kernel returns. While it only counts, the span has the
+  /// pointer nullptr. Throws std::bad_alloc.
   template <typename T>
   std::span<T> take(std::int64_t count) {
     static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= kAlignment);
@@ -46,7 +46,7 @@ class Workspace {
     return {static_cast<T*>(take_bytes(static_cast<std::size_t>(count) * sizeof(T))), static_cast<std::size_t>(count)};
   }
 
-  /// What has been taken so far.
+  /// The number of bytes that have been taken so far.
   std::size_t bytes() const { return taken_; }
 
  private:
@@ -56,8 +56,8 @@ class Workspace {
     if (!engine_) return nullptr;
     if (block_.empty()) return engine_->scratch(bytes);
     if (taken_ > block_.size()) {
-      throw std::logic_error("the kernel takes " + std::to_string(taken_) + " bytes of workspace or more and has stated " +
-                             std::to_string(block_.size()));
+      throw std::logic_error("the kernel takes " + std::to_string(taken_) +
+                             " bytes of workspace or more and has stated " + std::to_string(block_.size()));
     }
     return block_.data() + begin;
   }

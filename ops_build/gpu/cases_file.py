@@ -1,13 +1,13 @@
-"""The binary format that the runner reads cases in and writes results in. Numbers are little-endian.
+"""Reads and writes the binary format of cases and results that the runner uses. Numbers are little-endian.
 
     case       text op, u64 wanted (bit i: output i), u32 count, tensors (the inputs), u32 count, attributes
     attribute  text name, u8 kind, value
-    result     text error; if that is empty u32 count, tensors (the outputs), f64 milliseconds
+    result     text error; if that is empty: u32 count, tensors (the outputs), f64 milliseconds
     tensor     u8 0 (absent), or u8 1, u8 dtype, u32 rank, i64 dims..., the elements
     text       u32 bytes, UTF-8
 
-The kind of an attribute is its place in C++'s AttributeValue: 0 int (i64), 1 float (f64), 2 bool (u8), 3 text, and 4 to
-7 lists of those, u32 count before them. A dtype is its place in C++'s DType.
+The kind of an attribute is its index in the C++ type AttributeValue: 0 int (i64), 1 float (f64), 2 bool (u8), 3 text.
+The kinds 4 to 7 are lists of those; a list is a u32 count and the elements. A dtype is its index in the C++ enum DType.
 """
 
 from __future__ import annotations
@@ -27,30 +27,32 @@ from ops_build.table import Attribute, Op
 _NAMES = {dtype.numpy: name for name, dtype in DTYPES.items()}
 _CODES = {name: code for code, name in enumerate(DTYPES)}
 _KINDS = {"int": 0, "float": 1, "bool": 2, "str": 3, "choice": 3}
-#: A kind's list comes so many kinds later.
+#: The kind of a list is the kind of its elements plus this number.
 _LIST = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outputs in the op's order, None for one that nobody asked for."""
+    """The outputs of a case in the order of the signature, and the time. An output that the case didn't ask for is
+    None."""
 
     outputs: tuple[Array | None, ...]
     milliseconds: float
 
 
 class CaseFailed(RuntimeError):
-    """The op refused the case, or its kernel did what no kernel may."""
+    """The op refused the case, or its kernel broke a rule that the runner checks."""
 
 
 def case_bytes(op: Op, case: Case, outputs: Iterable[str]) -> bytes:
-    """One case that asks for the named `outputs`. Raises ValueError for what no GPU takes."""
+    """Returns the bytes of a case that asks for the named `outputs`. Raises ValueError for a tensor that can't be on a
+    GPU."""
     asked = set(outputs)
-    wanted = sum(1 << place for place, output in enumerate(op.outputs) if output.name in asked)
+    wanted = sum(1 << index for index, output in enumerate(op.outputs) if output.name in asked)
     inputs: list[Array | None] = []
     for tensor in op.inputs:
-        given = case.inputs.get(tensor.name)
-        inputs += given if isinstance(given, Sequence) else [given]
+        case_input = case.inputs.get(tensor.name)
+        inputs += case_input if isinstance(case_input, Sequence) else [case_input]
     declared = {attribute.name: attribute for attribute in op.attributes}
     parts = [_text(op.name), struct.pack("<QI", wanted, len(inputs)), *map(_tensor, inputs)]
     parts.append(struct.pack("<I", len(case.attributes)))
@@ -59,7 +61,7 @@ def case_bytes(op: Op, case: Case, outputs: Iterable[str]) -> bytes:
 
 
 def read_result(file: IO[bytes]) -> Result:
-    """Reads one result. Raises CaseFailed with the runner's message, EOFError where the file ends before."""
+    """Reads one result. Raises CaseFailed with the message of the runner, and EOFError if the file ends too early."""
     (length,) = _read(file, "<I")
     if length:
         raise CaseFailed(_exactly(file, length).decode(errors="replace"))
@@ -88,7 +90,7 @@ def _attribute(declared: Attribute, value: Any) -> bytes:
     kind = _KINDS[declared.kind]
     element: Callable[[Any], bytes] = {
         0: lambda v: struct.pack("<q", v),
-        1: lambda v: struct.pack("<d", np.float32(v)),  # as in a model
+        1: lambda v: struct.pack("<d", np.float32(v)),  # an attribute in a model has single precision
         2: lambda v: struct.pack("<B", bool(v)),
         3: _text,
     }[kind]

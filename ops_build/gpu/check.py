@@ -1,8 +1,9 @@
-"""`make gpu-check`: every case of every op on this machine's NVIDIA GPU, in every engine that is here, then under
-compute-sanitizer, and the time of each op at one large size. What it found goes to benchmarks/results/<gpu>.md.
+"""Checks all ops on this machine's NVIDIA GPU: `make gpu-check`. It runs every case in every installed engine, then
+under compute-sanitizer, and measures the time of each op at one large case. The results go to
+benchmarks/results/<gpu>.md.
 
-It needs nvcc, CMake and Python with numpy, onnx, ml_dtypes and rich. PyTorch, onnxruntime-gpu and TensorRT's headers
-are used where they are there.
+The check needs nvcc, CMake and Python with numpy, onnx, ml_dtypes and rich. PyTorch, onnxruntime-gpu and TensorRT's
+headers are optional.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ SANITIZER_TOOLS = ("memcheck", "racecheck")
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """An op at its large case: milliseconds of the median run, and the bytes of its inputs and outputs."""
+    """The time of an op at its large case: milliseconds of the median run, and the bytes of its inputs and outputs."""
 
     op: str
     types: str
@@ -51,13 +52,13 @@ class Timing:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second."""
+        """Bytes per second."""
         return self.bytes / (self.milliseconds / 1e3)
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a check has found. `bandwidth` is that of a copy on the device, bytes read and written a second."""
+    """The results of a check. `bandwidth` says how many bytes a copy on the device reads and writes per second."""
 
     gpu: str
     machine: str
@@ -68,14 +69,17 @@ class Findings:
 
 
 def cuda_engines(runner: Path) -> list[Engine | Absent]:
-    """Everything that can run the kernels: the host program first, then the engines on CUDA."""
-    found: list[Engine | Absent] = [KernelsEngine(runner)]
-    found += [engine for engine in engines_of(OPTIONS) if engine.device == "cuda"]
-    return found
+    """Returns everything that can run CUDA kernels: first the host program, then the engines on CUDA."""
+    engines: list[Engine | Absent] = [KernelsEngine(runner)]
+    engines += [engine for engine in engines_of(OPTIONS) if engine.device == "cuda"]
+    return engines
 
 
 def sanitizer_engines(runner: Path, folder: Path) -> Iterator[KernelsEngine | Absent]:
-    """The host program under compute-sanitizer's tools, which write to files: its standard output has the results."""
+    """Yields the host program under each tool of compute-sanitizer.
+
+    The tools write log files into `folder`, because the standard output has the results of the program.
+    """
     program = shutil.which("compute-sanitizer")
     for tool in SANITIZER_TOOLS:
         if program is None:
@@ -92,11 +96,11 @@ def sanitizer_engines(runner: Path, folder: Path) -> Iterator[KernelsEngine | Ab
 def sanitize(
     engines: Sequence[KernelsEngine | Absent], ops: Sequence[Op], folder: Path, say: Callable[[str], None]
 ) -> list[Cell | Absent]:
-    """Runs every case under each tool; the tool's own findings are a failure of the last op."""
-    found: list[Cell | Absent] = []
+    """Runs every case under each tool. An error that the tool reports counts as a failure of the last op."""
+    results: list[Cell | Absent] = []
     for engine in engines:
         if isinstance(engine, Absent):
-            found.append(engine)
+            results.append(engine)
             continue
         cells = verify(ops, [SOURCE / "ops"], [engine], lambda cell: say(f"{cell.engine}: {cell.op} {cell.types}"))
         try:
@@ -105,12 +109,12 @@ def sanitize(
             log = folder / f"{engine.name}.log"
             lines = log.read_text(errors="replace").splitlines()[:20] if log.is_file() else []
             cells[-1].failures.append(f"{error} {' / '.join(lines)}")
-        found += cells
-    return found
+        results += cells
+    return results
 
 
 def time_ops(runner: Path, ops: Sequence[Op], say: Callable[[str], None]) -> list[Timing]:
-    """The ops at their large cases, each of their types; what fails is in the matrix already and left out here."""
+    """Measures the ops at their large cases, with each choice of dtypes. Ops without a large case are left out."""
     engine = KernelsEngine(runner, ["--time", str(TIMED_RUNS)])
     timings = []
     for op in ops:
@@ -121,16 +125,16 @@ def time_ops(runner: Path, ops: Sequence[Op], say: Callable[[str], None]) -> lis
                 continue
             result = engine.run_wanted(op, case, [output.name for output in op.outputs])
             arrays = [*case.inputs.values(), *(output for output in result.outputs if output is not None)]
-            moved = sum(np.asarray(array).nbytes for array in arrays)
+            size = sum(np.asarray(array).nbytes for array in arrays)
             name = " ".join(types.values()) or " ".join(op.dtypes)
-            timings.append(Timing(op.name, name, case.name, result.milliseconds, moved))
+            timings.append(Timing(op.name, name, case.name, result.milliseconds, size))
             say(f"timed {op.name} {name}: {result.milliseconds:.3f} ms")
     engine.close()
     return timings
 
 
 def page(findings: Findings) -> str:
-    """The findings as Markdown."""
+    """Returns the results as a page in Markdown."""
     lines = [f"# {findings.gpu}", "", findings.machine, "", "Made by `make gpu-check`.", "", "## Cases", ""]
     reasons = reasons_of(findings.cells)
     lines += _cases(findings.cells, reasons)
@@ -138,8 +142,8 @@ def page(findings: Findings) -> str:
     failures = [f"- {c.op} {c.types} on {c.engine}: {f}" for c in findings.cells for f in c.failures]
     lines += ["", "Failures:" if failures else "No failures.", "", *failures, "", "## compute-sanitizer", ""]
     for tool in SANITIZER_TOOLS:
-        mine = [found for found in findings.sanitized if _tool_of(found) == tool]
-        lines += [f"- {tool}: {_verdict(mine)}"]
+        results = [result for result in findings.sanitized if _tool_of(result) == tool]
+        lines += [f"- {tool}: {_verdict(results)}"]
     lines += ["", "## Times", ""]
     lines += [
         f"The median of {TIMED_RUNS} runs of the kernel alone, and the bytes of its inputs and outputs a second as a "
@@ -169,24 +173,24 @@ def _cases(cells: Sequence[Cell], reasons: Sequence[str]) -> Iterator[str]:
         yield f"| {op} | {types} | {' | '.join(marks)} |"
 
 
-def _tool_of(found: Cell | Absent) -> str:
-    return found.name if isinstance(found, Absent) else found.engine.split()[0]
+def _tool_of(result: Cell | Absent) -> str:
+    return result.name if isinstance(result, Absent) else result.engine.split()[0]
 
 
-def _verdict(found: Sequence[Cell | Absent]) -> str:
-    absent = [each.reason for each in found if isinstance(each, Absent)]
-    if absent:
-        return f"not run: {absent[0]}"
-    cells = [each for each in found if isinstance(each, Cell)]
+def _verdict(results: Sequence[Cell | Absent]) -> str:
+    reasons = [result.reason for result in results if isinstance(result, Absent)]
+    if reasons:
+        return f"not run: {reasons[0]}"
+    cells = [result for result in results if isinstance(result, Cell)]
     failures = [f"{cell.op} {cell.types}: {failure}" for cell in cells for failure in cell.failures]
     passed = sum(cell.passed for cell in cells)
     return f"{passed} cases, nothing found" if not failures else f"{len(failures)} failures: {'; '.join(failures[:5])}"
 
 
 def main() -> int:
-    """Runs the check; 0 when every cell that could run is green."""
+    """Runs the check. Returns 0 if all cases passed, 1 if some failed, and 2 if the check can't run here."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder to write the results to")
     output: Path = parser.parse_args().output
     console = Console()
     devices = gpus()
@@ -195,7 +199,7 @@ def main() -> int:
         return 2
     gpu = devices[0][0]
     try:
-        made = build(OPTIONS, console.print)
+        finished_build = build(OPTIONS, console.print)
         runner = build_runner(OPTIONS, console.print)
     except BuildError as error:
         console.print(f"gpu-check: {error}", markup=False)
@@ -211,7 +215,7 @@ def main() -> int:
         timings = time_ops(runner, ops, say)
     findings = Findings(gpu, _machine(), cells, sanitized, timings, _copy_bandwidth(runner))
     print_matrix(console, cells)
-    for name, reason in made.left_out.items():
+    for name, reason in finished_build.left_out.items():
         console.print(f"left out {name}: {reason}", markup=False)
     output.mkdir(parents=True, exist_ok=True)
     file = output / f"{re.sub(r'[^a-z0-9]+', '_', gpu.lower()).strip('_')}.md"
@@ -240,8 +244,8 @@ def _machine() -> str:
 
 
 def _copy_bandwidth(runner: Path) -> float:
-    asked = subprocess.run([str(runner), "--bandwidth"], capture_output=True, text=True, check=True)
-    return float(asked.stdout)
+    finished = subprocess.run([str(runner), "--bandwidth"], capture_output=True, text=True, check=True)
+    return float(finished.stdout)
 
 
 if __name__ == "__main__":

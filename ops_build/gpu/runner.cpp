@@ -1,16 +1,17 @@
-// Runs cases of ops through their CUDA kernels, without any engine: reads cases from standard input and writes the
-// result of each to standard output, in the format of cases_file.py. It works in a pipe, a case at a time, and on
-// files.
+// Runs CUDA kernels without an engine. It reads cases from standard input and writes the result of each to standard
+// output, in the format of cases_file.py. Both may be pipes or files.
 //
 //   opgate_gpu_runner [--time RUNS] [--unaligned] [--padded] [--plugins LIBRARY] < cases > results
 //   opgate_gpu_runner --table       prints the op table as JSON
-//   opgate_gpu_runner --bandwidth   prints the bytes a second that a copy on the device reads and writes
+//   opgate_gpu_runner --bandwidth   prints how many bytes a copy on the device reads and writes per second
 //
-// Kernels run on a stream of their own that waits for no other. Their outputs and scratch memory hold a pattern
-// beforehand, and behind each of them lies a zone that must keep it; inputs must stay as they were. --time runs a case
-// again RUNS times, with the same memory, and reports the median; --unaligned begins all tensors one element off; with
-// --padded the engine takes outputs of a size that only the kernel knows at their upper bound, and reads the size after
-// the call; --plugins LIBRARY calls the ops' TensorRT plugins in place of the kernels.
+// Kernels run on a stream that doesn't wait for other streams. Before a run, outputs and scratch memory are filled with
+// a pattern, and behind each of them is a zone that must keep the pattern. Inputs must not change.
+//
+//   --time RUNS        runs each case RUNS times more, with the same memory, and reports the median time
+//   --unaligned        puts all tensors one element behind an aligned address
+//   --padded           takes padded outputs (engine.h) and reads the sizes after the call
+//   --plugins LIBRARY  calls the TensorRT plugins of the ops instead of the kernels
 #include <algorithm>
 #include <bit>
 #include <cstdio>
@@ -32,9 +33,9 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr int kPattern = 0xfb;  // of floats about -2.6e36, of integers negative
+constexpr int kPattern = 0xfb;  // makes floats of about -2.6e36 and negative integers
 #ifdef __SANITIZE_ADDRESS__
-constexpr std::size_t kZone = 0;  // the sanitizer's own zones begin with the first byte, and see reads too
+constexpr std::size_t kZone = 0;  // the sanitizer checks reads and writes from the first byte on
 #else
 constexpr std::size_t kZone = 256;
 #endif
@@ -50,7 +51,7 @@ void must(const Status& status) {
 
 void must(cudaError_t error, const char* doing) { must(cuda::status(error, doing)); }
 
-// The format.
+// Reading and writing the format.
 
 template <typename T>
 T read() {
@@ -107,7 +108,7 @@ void write(T value) {
   write_bytes(&value, sizeof value);
 }
 
-/// A tensor on the host.
+/// A tensor in host memory.
 struct HostTensor {
   DType dtype = DType::f32;
   Dims dims;
@@ -136,12 +137,12 @@ void write_tensor(const HostTensor* tensor) {
 
 struct CaseToRun {
   std::string op;
-  std::uint64_t wanted = 0;  ///< bit i: somebody asks for output i
+  std::uint64_t wanted = 0;  ///< bit i: somebody wants output i
   std::vector<std::unique_ptr<HostTensor>> inputs;
   std::vector<std::pair<std::string, AttributeValue>> attributes;
 };
 
-/// False at the end of the file.
+/// Reads the next case. Returns false at the end of the file.
 bool read_case(CaseToRun& wanted) {
   const int first = std::getc(stdin);
   if (first == EOF) return false;
@@ -157,12 +158,12 @@ bool read_case(CaseToRun& wanted) {
   return true;
 }
 
-// The device.
+// Device memory.
 
-/// Memory on the device that holds the pattern, and a zone of it behind.
+/// Device memory that is filled with the pattern, with a zone behind it.
 class DeviceMemory {
  public:
-  /// Begins `offset` bytes after an aligned address.
+  /// The memory begins `offset` bytes after an aligned address.
   DeviceMemory(std::size_t bytes, std::size_t offset, cudaStream_t stream)
       : bytes_(bytes), offset_(offset), stream_(stream) {
     const std::size_t all = offset + bytes + kZone;
@@ -188,7 +189,7 @@ class DeviceMemory {
     return bytes;
   }
 
-  /// Whether nothing was written behind it.
+  /// Whether nobody has written to the zone.
   bool intact() const {
     std::vector<unsigned char> zone(kZone);
     if (kZone) must(cuda::read(zone.data(), data() + bytes_, kZone, stream_));
@@ -201,7 +202,7 @@ class DeviceMemory {
   void* start_ = nullptr;
 };
 
-/// Gives the memory that a first run of a case has made to later ones too.
+/// The engine of a case. Later runs of the case get the memory of the first one.
 class KernelEngine final : public Engine {
  public:
   KernelEngine(const Signature& signature, std::uint64_t wanted, bool unaligned, bool padded, cudaStream_t stream)
@@ -217,11 +218,11 @@ class KernelEngine final : public Engine {
 
   Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
     if (!(wanted_ >> index & 1)) return {};
-    MadeOutput& made = outputs_[index];
-    made.dtype = dtype;
-    made.dims = Dims(dims);
-    if (!made.memory) made.memory = allocate(bytes_of(dtype, dims), unaligned_ ? size_of(dtype) : 0);
-    *data = made.memory->data();
+    CreatedOutput& created = outputs_[index];
+    created.dtype = dtype;
+    created.dims = Dims(dims);
+    if (!created.memory) created.memory = allocate(bytes_of(dtype, dims), unaligned_ ? size_of(dtype) : 0);
+    *data = created.memory->data();
     return {};
   }
 
@@ -240,7 +241,7 @@ class KernelEngine final : public Engine {
     return allocate_output(index, dtype, dims, data);
   }
 
-  /// The sizes that only the kernel knew, after a call with padded outputs; gives the outputs their exact dims.
+  /// Reads the sizes after a call with padded outputs, and gives the outputs their exact dims.
   Status unpad(const Op& op, const InputPointers& inputs, const Attributes& attributes) {
     if (!sizes_) return {};
     std::vector<std::int64_t> sizes(sizes_->size() / sizeof(std::int64_t));
@@ -275,9 +276,10 @@ class KernelEngine final : public Engine {
 
   void write_outputs() const {
     write(static_cast<std::uint32_t>(outputs_.size()));
-    for (const MadeOutput& made : outputs_) {
-      if (made.memory) {
-        const HostTensor tensor{made.dtype, made.dims, made.memory->read(bytes_of(made.dtype, made.dims))};
+    for (const CreatedOutput& created : outputs_) {
+      if (created.memory) {
+        const HostTensor tensor{created.dtype, created.dims,
+                                created.memory->read(bytes_of(created.dtype, created.dims))};
         write_tensor(&tensor);
       } else {
         write_tensor(nullptr);
@@ -288,7 +290,7 @@ class KernelEngine final : public Engine {
  private:
   using Memory = std::unique_ptr<DeviceMemory>;
 
-  struct MadeOutput {
+  struct CreatedOutput {
     DType dtype = DType::f32;
     Dims dims;
     Memory memory;
@@ -305,7 +307,7 @@ class KernelEngine final : public Engine {
   std::uint64_t wanted_;
   bool unaligned_, padded_;
   cudaStream_t stream_;
-  std::vector<MadeOutput> outputs_;
+  std::vector<CreatedOutput> outputs_;
   std::vector<Memory> scratch_;
   Memory sizes_;
   std::size_t next_scratch_ = 0;
@@ -314,14 +316,14 @@ class KernelEngine final : public Engine {
 Status make_attributes(const Signature& signature, const CaseToRun& wanted, Attributes& attributes) {
   std::vector<std::optional<AttributeValue>> values(signature.attributes.size());
   for (const auto& [name, value] : wanted.attributes) {
-    const auto place = std::ranges::find(signature.attributes, name, &Attribute::name);
-    if (place == signature.attributes.end()) return Status::invalid("there is no attribute '" + name + "'");
-    values[static_cast<std::size_t>(place - signature.attributes.begin())] = value;
+    const auto found = std::ranges::find(signature.attributes, name, &Attribute::name);
+    if (found == signature.attributes.end()) return Status::invalid("there is no attribute '" + name + "'");
+    values[static_cast<std::size_t>(found - signature.attributes.begin())] = value;
   }
   return Attributes::make(signature, std::move(values), attributes);
 }
 
-/// Runs an op: through invoke(), or through its plugin.
+/// Runs an op, with invoke() or with its plugin.
 using Call = std::function<Status(const Op&, const InputPointers&, const Attributes&, Engine&, KernelCache&)>;
 
 Status call_kernel(const Op& op, const InputPointers& inputs, const Attributes& attributes, Engine& engine,
@@ -347,7 +349,7 @@ struct Options {
   Call call = call_kernel;
 };
 
-/// The inputs of one call: on the device, but for those that the signature leaves on the host.
+/// The inputs of one call. They are on the device, except for `const` inputs.
 class DeviceInputs {
  public:
   DeviceInputs(const Signature& signature, const CaseToRun& wanted, bool unaligned, cudaStream_t stream)
@@ -387,7 +389,7 @@ class DeviceInputs {
   InputPointers pointers_;
 };
 
-/// The median of the milliseconds between events around each of `runs` calls.
+/// The median time of `runs` calls in milliseconds, measured by events.
 template <typename Run>
 double median_time(int runs, cudaStream_t stream, Run&& run) {
   cudaEvent_t start, stop;
@@ -428,7 +430,7 @@ void run_case(const CaseToRun& wanted, const Options& options, cudaStream_t stre
   };
   Status status = run();
   const Status waited = cuda::status(cudaStreamSynchronize(stream), "waiting for a kernel");
-  if (!waited.ok()) fail(wanted.op + ": " + waited.message());  // nothing works after an error on the device
+  if (!waited.ok()) fail(wanted.op + ": " + waited.message());  // after an error on the device no call works
   if (status.ok() && options.padded) status = engine.unpad(*op, inputs.pointers(), attributes);
   if (status.ok()) status = engine.check();
   if (status.ok()) status = inputs.check();
@@ -438,7 +440,7 @@ void run_case(const CaseToRun& wanted, const Options& options, cudaStream_t stre
   write(options.timed_runs > 0 ? median_time(options.timed_runs, stream, run) : 0.0);
 }
 
-/// The median of copies of 1 GiB.
+/// Bytes per second, by the median time of copies of 1 GiB.
 double copy_bandwidth(cudaStream_t stream) {
   constexpr std::size_t kBytes = std::size_t{1} << 30;
   const DeviceMemory from(kBytes, 0, stream), to(kBytes, 0, stream);
@@ -476,7 +478,7 @@ Options parse(int count, char** arguments, cudaStream_t stream) {
 
 int main(int count, char** arguments) {
   using namespace opgate;
-  if (count == 2 && std::string_view(arguments[1]) == "--table") {  // without a device
+  if (count == 2 && std::string_view(arguments[1]) == "--table") {  // needs no device
     std::puts(table_json(Table::instance()).c_str());
     return 0;
   }

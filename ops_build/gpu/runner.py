@@ -1,4 +1,4 @@
-"""The kernels in a host program of their own, as an engine for verification."""
+"""Runs CUDA kernels in a host program without an engine, for verification."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from ops_build.table import Op, parse_table
 
 
 class KernelsEngine:
-    """The CUDA kernels without any engine, in the program that ops_build/gpu/runner.cpp makes. It runs on while cases
-    come and is started anew after one that ends it."""
+    """Runs CUDA kernels in the program that is built from ops_build/gpu/runner.cpp.
+
+    One process runs many cases. After a case that ends the process, the next case starts a new one.
+    """
 
     name = "kernels"
     device = "cuda"
@@ -24,14 +26,14 @@ class KernelsEngine:
     ) -> None:
         self._command = [str(program), *arguments]
         self._environment = environment
-        self._messages = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the engine is)
+        self._messages = tempfile.TemporaryFile()  # noqa: SIM115 (stays open as long as the engine exists)
         self._process: subprocess.Popen[bytes] | None = None
 
     def ops(self) -> list[Op]:
-        """The ops that the program holds, by name."""
+        """Returns the ops of the program, sorted by name."""
         command = [self._command[0], "--table"]
-        asked = subprocess.run(command, capture_output=True, text=True, check=True, env=self._environment)
-        return parse_table(asked.stdout, self._command[0])
+        finished = subprocess.run(command, capture_output=True, text=True, check=True, env=self._environment)
+        return parse_table(finished.stdout, self._command[0])
 
     def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
         if "str" in (types.get(name, name) for name in op.tensor_types):
@@ -39,15 +41,17 @@ class KernelsEngine:
         return None
 
     def run(self, op: Op, case: Case, types: Mapping[str, str]) -> dict[str, Array]:
-        """The outputs by name. Raises CaseFailed where the op refuses the case, ProgramEnded where that ends the
-        program."""
+        """Returns the outputs by name. Raises CaseFailed if the op refuses the case, and ProgramEnded if the case ends
+        the program."""
         names = [output.name for output in op.outputs]
         outputs = self.run_wanted(op, case, names).outputs
         return {name: array for name, array in zip(names, outputs, strict=True) if array is not None}
 
     def run_wanted(self, op: Op, case: Case, outputs: Sequence[str]) -> Result:
-        """As `run`, asking for the named outputs; with "--time" among the program's arguments the result has the
-        time."""
+        """Runs a case that asks for the named outputs. Raises as `run` does.
+
+        The result has the time if "--time" is among the arguments of the program.
+        """
         packed = case_bytes(op, case, outputs)
         if self._process is None:
             self._messages.seek(0)
@@ -68,11 +72,11 @@ class KernelsEngine:
         except (EOFError, BrokenPipeError):
             code = self._stop()
             self._messages.seek(0)
-            said = self._messages.read().decode(errors="replace").strip()
-            raise ProgramEnded(f"the program ended with {code}: {said}") from None
+            messages = self._messages.read().decode(errors="replace").strip()
+            raise ProgramEnded(f"the program ended with {code}: {messages}") from None
 
     def close(self) -> None:
-        """Ends the program. Raises ProgramEnded where it ends badly."""
+        """Ends the program. Raises ProgramEnded if it ends with an error."""
         if self._process is not None and (code := self._stop()):
             self._messages.seek(0)
             raise ProgramEnded(f"the program ended with {code}: {self._messages.read().decode(errors='replace')}")
@@ -85,4 +89,4 @@ class KernelsEngine:
 
 
 class ProgramEnded(RuntimeError):
-    """A case has ended the program; the text has what it said."""
+    """The program ended during a case or with an error. The message has what it wrote to its standard error."""

@@ -14,8 +14,8 @@ struct Normalization {
   float bias[3];
 };
 
-/// From the attributes `mean` and `std`, three numbers each. Fails, naming the attribute, on numbers that aren't finite
-/// and on a std of 0.
+/// Reads the attributes `mean` and `std`, of three numbers each. Fails, and names the attribute, if a number isn't
+/// finite or a std is 0.
 inline Status read_normalization(const Attributes& attributes, Normalization& normalization) {
   const std::vector<double>& mean = attributes.numbers("mean");
   const std::vector<double>& deviation = attributes.numbers("std");

@@ -1,4 +1,4 @@
-"""Pictures made in code and encoded in many ways, for the cases and tests of the ops that decode."""
+"""Generates pictures and encodes them in many ways, for the cases and tests of the ops that decode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ops_build.images.reference import ADAM7
 
 
 def scene(width: int, height: int, seed: int = 0) -> Array:
-    """u8 [height, width, 3]: gradients, a bright disc and some noise."""
+    """Returns a picture, u8 [height, width, 3], with gradients, a bright disc and some noise."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     u, v = x / max(width - 1, 1), y / max(height - 1, 1)
@@ -28,7 +28,7 @@ def scene(width: int, height: int, seed: int = 0) -> Array:
 
 
 def exif(orientation: int, *, little: bool = True) -> bytes:
-    """A TIFF header with one directory of two tags, the second one the orientation."""
+    """Returns EXIF data: a TIFF header and a directory with two tags. The second tag is the orientation."""
     order = "<" if little else ">"
     entries = struct.pack(order + "HHII", 0x0100, 4, 1, 1) + struct.pack(order + "HHIHH", 0x0112, 3, 1, orientation, 0)
     return (b"II" if little else b"MM") + struct.pack(order + "HIH", 42, 8, 2) + entries + bytes(4)
@@ -37,7 +37,7 @@ def exif(orientation: int, *, little: bool = True) -> bytes:
 def jpeg(
     pixels: Array, mode: str = "RGB", *, orientation: int | None = None, quality: int = 90, **options: Any
 ) -> bytes:
-    """A JPEG of u8 [h, w, 3] in a Pillow mode; `options` are those of Pillow's encoder (subsampling, progressive)."""
+    """Encodes u8 [h, w, 3] as a JPEG in a Pillow mode. `options` go to Pillow's encoder (subsampling, progressive)."""
     if orientation is not None:
         options["exif"] = b"Exif\0\0" + exif(orientation, little=orientation % 2 == 0)
     buffer = io.BytesIO()
@@ -48,7 +48,8 @@ def jpeg(
 
 
 def cmyk(pixels: Array) -> Array:
-    """u8 [h, w, 4] that is this picture when R = (255 - C)(255 - K) / 255, half as black as can be."""
+    """Converts a picture to CMYK, u8 [h, w, 4], so that R = (255 - C)(255 - K) / 255. K is half of the largest possible
+    value."""
     light = pixels.astype(np.float64)
     black = (255 - light.max(axis=-1, keepdims=True)) // 2
     inks = 255 - light * 255 / (255 - black)
@@ -56,11 +57,14 @@ def cmyk(pixels: Array) -> Array:
 
 
 def ycck(pixels: Array, **options: Any) -> bytes:
-    """A JPEG whose four channels are YCCK, as Adobe's programs write them: a CMYK one with its Adobe marker's
-    transform set to 2. The colours come out strange, and must come out the same everywhere."""
+    """Returns a JPEG that declares its four channels as YCCK, as Adobe's programs do.
+
+    It is a CMYK JPEG with the transform in its Adobe marker set to 2. Its colours look strange, but every decoder must
+    give the same ones.
+    """
     data = bytearray(jpeg(pixels, "CMYK", **options))
-    at = data.index(b"Adobe")
-    data[at + 11] = 2
+    marker = data.index(b"Adobe")
+    data[marker + 11] = 2
     return bytes(data)
 
 
@@ -74,7 +78,7 @@ def png(
     transparency: bytes = b"",
     orientation: int | None = None,
 ) -> bytes:
-    """A PNG of [h, w, channels] of any colour type and bit depth; its rows take turns with the five filters."""
+    """Encodes [h, w, channels] as a PNG of colour type `kind`. Its rows use the five filters in turn."""
     height, width, _ = samples.shape
     body = b"".join(
         _filtered_rows(samples[top::down, left::across], depth)
@@ -124,7 +128,7 @@ def _filtered_rows(samples: Array, depth: int) -> bytes:
 
 
 def png_of_every_kind(width: int, height: int) -> Iterator[tuple[str, bytes]]:
-    """Every colour type and bit depth that PNG has, each plain, interlaced and where it can be with tRNS."""
+    """Yields a name and a PNG for every colour type and bit depth: plain, interlaced, and with tRNS if allowed."""
     pixels = scene(width, height, seed=3).astype(np.int64)
     rng = np.random.default_rng(4)
     for kind, name, depths in (
@@ -159,7 +163,7 @@ def png_of_every_kind(width: int, height: int) -> Iterator[tuple[str, bytes]]:
 
 
 def jpeg_of_every_kind(width: int, height: int) -> Iterator[tuple[str, bytes]]:
-    """The colour spaces, subsamplings and orders of scans that are met."""
+    """Yields a name and a JPEG for each of the common colour spaces, subsamplings and orders of scans."""
     pixels = scene(width, height, seed=5)
     for subsampling in ("4:4:4", "4:2:2", "4:2:0"):
         for progressive in (False, True):
@@ -174,6 +178,6 @@ def jpeg_of_every_kind(width: int, height: int) -> Iterator[tuple[str, bytes]]:
 
 
 def flat(encoded: list[bytes]) -> tuple[Array, Array]:
-    """`data` and `ends` of ImagePreprocess."""
+    """Returns the inputs `data` and `ends` of ImagePreprocess for encoded pictures."""
     data = np.frombuffer(b"".join(encoded), np.uint8)
     return data, np.cumsum([len(one) for one in encoded], dtype=np.int64).astype(np.int32)

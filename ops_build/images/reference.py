@@ -1,7 +1,7 @@
-"""Decoding of JPEG and PNG as the ops define it, with Pillow for JPEG and zlib for PNG.
+"""Decodes JPEG and PNG as the ops define it, with Pillow for JPEG and zlib for PNG.
 
-Pillow carries libjpeg-turbo too, so JPEG pixels are equal to the last bit, also where the picture is decoded at a half,
-a quarter or an eighth of its size. Pillow reads 16-bit PNG at 8 bits, by another rounding: PNG is read here.
+Pillow uses libjpeg-turbo too, so JPEG pixels are equal to the last bit, also if a picture is decoded at a half, a
+quarter or an eighth of its size. Pillow reduces 16-bit PNG to 8 bits with another rounding, so PNG is decoded here.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MAX_SIDE = 65535
 
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _ORIENTATION = 0x0112
-#: Adam7's passes: first column, first row, step across, step down.
+#: The passes of an interlaced PNG (Adam7): first column, first row, step between columns, step between rows.
 ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 
 
 class DecodeError(Exception):
-    """Bytes that make no picture; `status` is the op's code."""
+    """The bytes can't be decoded. `status` is the code that ImagePreprocess gives."""
 
     def __init__(self, status: int) -> None:
         super().__init__(MESSAGES[status])
@@ -43,7 +43,7 @@ class DecodeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An encoded picture whose header has been read; width and height are as stored."""
+    """An encoded picture whose header has been read. Width and height are those in the file, before the orientation."""
 
     data: bytes
     width: int
@@ -52,17 +52,22 @@ class Picture:
 
     @property
     def upright_size(self) -> tuple[int, int]:
+        """Width and height after the orientation."""
         return (self.height, self.width) if self.orientation >= 5 else (self.width, self.height)
 
     def pixels(self, reduction: int, background: int) -> Array:
-        """u8 [h, w, 3], upright, each side divided by `reduction` and rounded up. Raises DecodeError."""
+        """Returns the upright pixels, u8 [h, w, 3]. Raises DecodeError.
+
+        Each side is divided by `reduction` and rounded up. Transparent pixels are composited over the grey value
+        `background`.
+        """
         jpeg = self.data.startswith(b"\xff\xd8\xff")
         stored = _jpeg_pixels(self.data, reduction) if jpeg else _mean(_png_rgb(self.data, background), reduction)
         return upright(stored, self.orientation)
 
 
 def open_picture(data: bytes, max_pixels: int) -> Picture:
-    """Reads a header. Raises DecodeError."""
+    """Reads the header of a JPEG or PNG. Raises DecodeError."""
     if data.startswith(b"\xff\xd8\xff"):
         image = _open_jpeg(data)
         (width, height), exif = image.size, image.info.get("exif", b"")
@@ -79,7 +84,7 @@ def open_picture(data: bytes, max_pixels: int) -> Picture:
 
 
 def upright(pixels: Array, orientation: int) -> Array:
-    """[h, w, c] turned by EXIF's orientation 1..8."""
+    """Returns the pixels, [h, w, c], turned upright. `orientation` is EXIF's, 1..8."""
     turned = {
         1: pixels,
         2: pixels[:, ::-1],
@@ -100,7 +105,7 @@ def _orientation(exif: bytes) -> int:
     try:
         tags.load(exif)
         value = tags.get(_ORIENTATION, 1)
-    except Exception:  # Pillow has no one error for a broken directory
+    except Exception:  # Pillow raises various errors for a broken directory
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
@@ -120,7 +125,7 @@ def _open_jpeg(data: bytes) -> JpegImagePlugin.JpegImageFile:
 
 def _jpeg_pixels(data: bytes, reduction: int) -> Array:
     image = _open_jpeg(data)
-    # What Image.draft() does, which chooses its own reduction.
+    # Image.draft() does the same, but chooses the reduction itself.
     size = (-(-image.width // reduction), -(-image.height // reduction))
     image.tile = [image.tile[0]._replace(extents=(0, 0, *size))]
     image._size = size
@@ -136,7 +141,8 @@ def _jpeg_pixels(data: bytes, reduction: int) -> Array:
 
 
 def _mean(pixels: Array, reduction: int) -> Array:
-    """Rounded means of blocks; those at the right and the bottom may be smaller."""
+    """Returns the rounded means of blocks of reduction x reduction pixels. Blocks at the right and bottom edges may be
+    smaller."""
     if reduction == 1:
         return pixels
     rows, columns = (np.arange(0, side, reduction) for side in pixels.shape[:2])
@@ -150,24 +156,25 @@ def _mean(pixels: Array, reduction: int) -> Array:
 
 
 class _Png:
-    """The chunks of a PNG. Raises DecodeError where they are broken."""
+    """The header and the chunks of a PNG. Raises DecodeError if they are broken."""
 
     def __init__(self, data: bytes) -> None:
         self.palette, self.transparency, self.exif, self.idat = b"", b"", b"", b""
-        at, ended = len(_PNG_MAGIC), False
+        position, ended = len(_PNG_MAGIC), False
         try:
             while not ended:
-                size, kind = struct.unpack_from(">I4s", data, at)
-                body = data[at + 8 : at + 8 + size]
-                (checksum,) = struct.unpack_from(">I", data, at + 8 + size)
+                size, kind = struct.unpack_from(">I4s", data, position)
+                body = data[position + 8 : position + 8 + size]
+                (checksum,) = struct.unpack_from(">I", data, position + 8 + size)
                 if zlib.crc32(kind + body) != checksum:
                     raise DecodeError(CORRUPT)
-                ended = self._take(kind, body)
-                at += 12 + size
+                ended = self._read_chunk(kind, body)
+                position += 12 + size
         except struct.error:
             raise DecodeError(CORRUPT) from None
 
-    def _take(self, kind: bytes, body: bytes) -> bool:
+    def _read_chunk(self, kind: bytes, body: bytes) -> bool:
+        """Reads a chunk and returns whether it is the last one."""
         match kind:
             case b"IHDR":
                 header = struct.unpack(">IIBBBBB", body)
@@ -184,26 +191,26 @@ class _Png:
         return kind == b"IEND"
 
     def samples(self) -> Array:
-        """[h, w, c] as stored, in i64."""
+        """Returns the samples as stored, i64 [h, w, c]."""
         channels = CHANNELS[self.kind]
         try:
             raw = zlib.decompress(self.idat)
         except zlib.error:
             raise DecodeError(CORRUPT) from None
         samples = np.zeros((self.height, self.width, channels), np.int64)
-        at = 0
+        position = 0
         for left, top, across, down in ADAM7 if self.interlaced else ((0, 0, 1, 1),):
             target = samples[top::down, left::across]
             if target.size == 0:
                 continue
             row_bytes = -(-target.shape[1] * channels * self.depth // 8)
             size = target.shape[0] * (row_bytes + 1)
-            if len(raw) < at + size:
+            if len(raw) < position + size:
                 raise DecodeError(CORRUPT)
-            filtered = np.frombuffer(raw, np.uint8, size, at).reshape(target.shape[0], row_bytes + 1)
+            filtered = np.frombuffer(raw, np.uint8, size, position).reshape(target.shape[0], row_bytes + 1)
             rows = _unfilter(filtered, max(1, channels * self.depth // 8))
             target[...] = _unpack(rows, self.depth)[:, : target.shape[1] * channels].reshape(target.shape)
-            at += size
+            position += size
         return samples
 
 
@@ -232,7 +239,8 @@ def _unpack(rows: Array, depth: int) -> Array:
 
 
 def _png_rgb(data: bytes, background: int) -> Array:
-    """u8 [h, w, 3]: 16 bits scaled to 8 with rounding, transparent pixels over `background`."""
+    """Returns u8 [h, w, 3]. 16 bits are scaled to 8 with rounding, and transparent pixels are composited over the grey
+    value `background`."""
     png = _Png(data)
     samples = png.samples()
     most = (1 << png.depth) - 1

@@ -1,4 +1,4 @@
-# Resizing of pictures for the ops that need it.
+# Resizing of pictures. The ops that need it include this file.
 include_guard(GLOBAL)
 
 add_library(opgate_resampling STATIC EXCLUDE_FROM_ALL ${CMAKE_CURRENT_LIST_DIR}/resampling.cpp)

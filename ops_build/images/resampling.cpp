@@ -49,7 +49,7 @@ RowResampler::Float4 RowResampler::load(const float* from) {
 
 void RowResampler::store(float* to, Float4 value) { std::memcpy(to, &value, sizeof value); }
 
-/// A pixel is loaded as four values; the fourth lane holds whatever follows.
+/// Loads a pixel as four values. The fourth one belongs to the next pixel and is not used.
 RowResampler::Float4 RowResampler::value(const float* row, std::ptrdiff_t x) const {
   const Tap tap = taps_[static_cast<std::size_t>(x)];
   const float* pixel = row + 3 * static_cast<std::ptrdiff_t>(tap.first);

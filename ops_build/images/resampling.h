@@ -1,4 +1,4 @@
-// Bilinear resizing, normalization and transposition to planes on the CPU, a row of RGB pixels at a time.
+// Resizes a picture (bilinear), normalizes it and writes it as planes, row by row, on the CPU.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@ namespace opgate::images {
 /// The taps of all pixels of a row or a column. Both sizes are at least 1.
 std::vector<Tap> bilinear_taps(int from, int to);
 
-/// Floats that blend_rows writes for a row of `width` pixels.
+/// The number of floats that blend_rows writes for a row of `width` pixels.
 constexpr std::size_t blended_size(int width) { return 3 * static_cast<std::size_t>(width) + 4; }
 
-/// Blends two rows of `width` >= 1 pixels, of which the second has this weight. After them it writes the last pixel once
-/// more and leaves room for one value, which RowResampler loads.
+/// Blends two rows of `width` >= 1 RGB pixels. `weight` is that of the second row. It repeats the last pixel once and
+/// leaves room for one value more, because RowResampler loads them.
 void blend_rows(const std::uint8_t* first, const std::uint8_t* second, float weight, int width, float* out);
 
-/// Resamples rows of pixels across and normalizes them.
+/// Resamples rows of pixels horizontally and normalizes them.
 class RowResampler {
  public:
   RowResampler(std::vector<Tap> taps, const Normalization& normalization);

@@ -1,4 +1,4 @@
-"""Nodes of the ops in ONNX models."""
+"""Reads and writes the nodes of ops in ONNX models."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from ops_build.table import Attribute, Op
 
 
 def element_type(dtype: str) -> int:
-    """A dtype as TensorProto numbers it."""
+    """Returns the number of a dtype in TensorProto."""
     number: int = TensorProto.DataType.Value(DTYPES[dtype].onnx)
     return number
 
 
 def node_attributes(op: Op, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes as a node carries them: a list of strings is one string, an element a line; a bool is 0 or 1."""
+    """Converts attributes to the form in a node.
+
+    There a list of strings is one string with one element per line, and a bool is 0 or 1.
+    """
     declared = {attribute.name: attribute for attribute in op.attributes}
     return {name: _to_node(declared[name], value) for name, value in attributes.items()}
 
@@ -34,7 +37,7 @@ def _to_node(attribute: Attribute, value: Any) -> Any:
 
 
 def attribute_of_node(attribute: Attribute, value: Any) -> Any:
-    """The value of a node's attribute as the op's reference takes it; None stands for the default."""
+    """Converts the value of a node's attribute to the form that the op's reference gets. None becomes the default."""
     if value is None:
         return attribute.default
     if attribute.kind == "str" and attribute.list:
@@ -45,7 +48,7 @@ def attribute_of_node(attribute: Attribute, value: Any) -> Any:
 
 
 def bodies_of(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
-    """All that holds nodes: the graph, the functions, and the graphs within nodes."""
+    """Yields everything that contains nodes: the graph, the functions, and the graphs in attributes of nodes."""
     bodies: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
     while bodies:
         body = bodies.pop()
@@ -56,6 +59,6 @@ def bodies_of(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.Functio
 
 
 def nodes_of(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """All nodes of all bodies."""
+    """Yields all nodes of a model, also those in functions and in attributes."""
     for body in bodies_of(model):
         yield from body.node

@@ -1,4 +1,4 @@
-"""ONNX models of one node."""
+"""Creates ONNX models that consist of one node."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ IR_VERSION = 10
 
 @dataclass(frozen=True, slots=True)
 class OneNodeModel:
-    """`feeds` are the model's inputs by name."""
+    """A model and `feeds`, the values of its inputs by name."""
 
     model: onnx.ModelProto
     feeds: dict[str, Array]
 
 
 class _Graph:
-    """A graph under construction. bf16 tensors enter and leave as f32 through Cast nodes: runtimes' Python interfaces
-    can't carry them."""
+    """A graph under construction. bf16 tensors enter and leave it as f32, through Cast nodes, because the Python
+    interfaces of runtimes don't support bf16."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -37,39 +37,40 @@ class _Graph:
         self.feeds: dict[str, Array] = {}
 
     def add_input(self, name: str, array: Array, dtype: str, static: bool) -> str:
-        """Declares and feeds an input; returns the name that the node reads."""
+        """Declares an input of the graph and sets its feed. Returns the name of the tensor that the node reads."""
         shape = list(array.shape) if static else [f"{name}_{axis}" for axis in range(array.ndim)]
-        outside = "f32" if dtype == "bf16" else dtype
+        graph_dtype = "f32" if dtype == "bf16" else dtype
         self.feeds[name] = array.astype(np.float32) if dtype == "bf16" else array
-        self.inputs.append(helper.make_tensor_value_info(name, element_type(outside), shape))
+        self.inputs.append(helper.make_tensor_value_info(name, element_type(graph_dtype), shape))
         if dtype != "bf16":
             return name
         self.nodes.append(helper.make_node("Cast", [name], [f"{name}_bf16"], to=TensorProto.BFLOAT16))
         return f"{name}_bf16"
 
     def add_output(self, name: str, written: str, dtype: str) -> None:
-        """Declares output `name`, which the node writes as `written`."""
+        """Declares the output `name` of the graph. The node writes the tensor `written`."""
         if dtype == "bf16":
             self.nodes.append(helper.make_node("Cast", [written], [name], to=TensorProto.FLOAT))
-        outside = "f32" if dtype == "bf16" else dtype
-        self.outputs.append(helper.make_tensor_value_info(name, element_type(outside), None))
+        graph_dtype = "f32" if dtype == "bf16" else dtype
+        self.outputs.append(helper.make_tensor_value_info(name, element_type(graph_dtype), None))
 
 
 def one_node_model(op: Op, case: Case, types: Mapping[str, str], *, static: bool = True) -> OneNodeModel:
-    """A model of one node of `op` for the case's inputs; absent optional inputs in the middle are "".
+    """Returns a model with one node of `op` that has the inputs and attributes of `case`.
 
-    With `static` the inputs' shapes are stated, otherwise only their ranks.
+    An absent optional input in the middle is "". If `static` is set, the model states the shapes of its inputs,
+    otherwise only their ranks.
     """
     _check_names(op, case)
     graph = _Graph()
     node_inputs: list[str] = []
     for tensor in op.inputs:
-        given = case.inputs.get(tensor.name)
-        if given is None:
+        case_input = case.inputs.get(tensor.name)
+        if case_input is None:
             node_inputs.append("")
             continue
         dtype = types.get(tensor.type, tensor.type)
-        for index, value in enumerate(given if tensor.variadic else [given]):
+        for index, value in enumerate(case_input if tensor.variadic else [case_input]):
             name = f"{tensor.name}_{index}" if tensor.variadic else tensor.name
             node_inputs.append(graph.add_input(name, np.asarray(value), dtype, static))
     while node_inputs and not node_inputs[-1]:
@@ -79,8 +80,8 @@ def one_node_model(op: Op, case: Case, types: Mapping[str, str], *, static: bool
     written = [f"{name}_bf16" if dtype == "bf16" else name for name, dtype in zip(names, dtypes, strict=True)]
     attributes = node_attributes(op, case.attributes)
     graph.nodes.append(helper.make_node(op.name, node_inputs, written, domain=op.domain, **attributes))
-    for name, inside, dtype in zip(names, written, dtypes, strict=True):
-        graph.add_output(name, inside, dtype)
+    for name, written_name, dtype in zip(names, written, dtypes, strict=True):
+        graph.add_output(name, written_name, dtype)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(op.domain, op.since_version)]
     body = helper.make_graph(graph.nodes, op.name, graph.inputs, graph.outputs)
     model = helper.make_model(body, opset_imports=opsets, ir_version=IR_VERSION)
@@ -92,12 +93,13 @@ def _check_names(op: Op, case: Case) -> None:
         "input": (case.inputs, {tensor.name for tensor in op.inputs}),
         "attribute": (case.attributes, {attribute.name for attribute in op.attributes}),
     }
-    for what, (given, known) in declared.items():
-        for name in given:
+    for kind, (values, known) in declared.items():
+        for name in values:
             if name not in known:
-                raise ValueError(f"the case gives {what} '{name}', {op.name} has: {', '.join(sorted(known)) or 'none'}")
+                raise ValueError(f"the case gives {kind} '{name}', {op.name} has: {', '.join(sorted(known)) or 'none'}")
 
 
 def _output_name(op: Op, name: str) -> str:
-    """An output may be called as an input is; in a graph the two need names of their own."""
+    """Returns the name of an output in the graph. An output and an input of an op may have the same name, but not in a
+    graph."""
     return f"{name}_out" if any(tensor.name == name for tensor in op.inputs) else name

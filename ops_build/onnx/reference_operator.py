@@ -1,4 +1,4 @@
-"""The NumPy reference of an op as an operator of `onnx.reference`."""
+"""Wraps the NumPy reference of an op as an operator of `onnx.reference`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ops_build.table import Op
 
 
 def reference_operator(op: Op, reference: Callable[..., Any]) -> type[OpRun]:
-    """The reference as an operator for `onnx.reference.ReferenceEvaluator(model, new_ops=[...])`."""
+    """Returns an operator that runs the reference, for `onnx.reference.ReferenceEvaluator(model, new_ops=[...])`."""
 
     def run(self: OpRun, *inputs: Array | None, **attributes: Any) -> Sequence[Array]:
         by_name: dict[str, Any] = {}

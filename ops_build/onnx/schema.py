@@ -1,4 +1,4 @@
-"""The op table as `onnx.defs` schemas, so that onnx.checker and shape inference know the ops."""
+"""Registers the ops as `onnx.defs` schemas, so that onnx.checker and onnx's shape inference know them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ops_build.walk import KnownInput, SignatureMismatch, Size, Walk
 
 
 def register(ops: Iterable[Op]) -> None:
-    """Registers the ops' schemas with onnx, in place of ones registered before."""
+    """Registers the schemas of ops with onnx. They replace schemas that were registered before."""
     for op in ops:
         if onnx.defs.has(op.name, op.domain):
             onnx.defs.deregister_schema(op.name, op.since_version, op.domain)
@@ -25,8 +25,8 @@ def register(ops: Iterable[Op]) -> None:
 
 
 def schema(op: Op) -> OpSchema:
-    """The schema of one op, with type and shape inference from its signature."""
-    made = OpSchema(
+    """Returns the schema of an op. It infers types and shapes from the op's signature."""
+    op_schema = OpSchema(
         op.name,
         op.domain,
         op.since_version,
@@ -38,8 +38,8 @@ def schema(op: Op) -> OpSchema:
         ],
         attributes=[_attribute(attribute) for attribute in op.attributes],
     )
-    made.set_type_and_shape_inference_function(lambda context: _infer(op, context))
-    return made
+    op_schema.set_type_and_shape_inference_function(lambda context: _infer(op, context))
+    return op_schema
 
 
 def _parameter(op: Op, tensor: Input | Output, *, variadic: bool) -> OpSchema.FormalParameter:
@@ -51,7 +51,7 @@ def _parameter(op: Op, tensor: Input | Output, *, variadic: bool) -> OpSchema.Fo
 
 def _attribute(attribute: Attribute) -> OpSchema.Attribute:
     kinds = OpSchema.AttrType
-    lines = attribute.kind == "str" and attribute.list
+    one_string_of_lines = attribute.kind == "str" and attribute.list
     kind = {
         ("int", False): kinds.INT,
         ("int", True): kinds.INTS,
@@ -60,11 +60,13 @@ def _attribute(attribute: Attribute) -> OpSchema.Attribute:
         ("float", False): kinds.FLOAT,
         ("float", True): kinds.FLOATS,
     }.get((attribute.kind, attribute.list), kinds.STRING)
-    description = " | ".join(attribute.choices) if attribute.choices else "An element a line." if lines else ""
+    description = (
+        " | ".join(attribute.choices) if attribute.choices else "An element a line." if one_string_of_lines else ""
+    )
     if attribute.required:
         return OpSchema.Attribute(attribute.name, kind, description, required=True)
     default: Any = attribute.default
-    if lines:
+    if one_string_of_lines:
         default = "\n".join(default)
     elif attribute.kind == "bool":
         default = [int(v) for v in default] if attribute.list else int(default)
@@ -74,36 +76,40 @@ def _attribute(attribute: Attribute) -> OpSchema.Attribute:
 
 
 class GraphSizes:
-    """The sizes of a graph: numbers, names, and None for what is not known. The algebra of core/symbols.h."""
+    """The algebra of the sizes in an ONNX graph: numbers, names of dims, and None for unknown sizes.
+
+    core/symbols.h is the same in C++.
+    """
 
     def number(self, size: Size) -> int | None:
-        """The size where it is a number."""
+        """Returns the size if it is a number, else None."""
         return size if isinstance(size, int) else None
 
     def equal(self, a: Size, b: Size, message: Callable[[], str]) -> tuple[Size] | None:
-        """Of two equal sizes the one that says more; None where they can't be equal."""
+        """Returns the size that is known better, a number if there is one. Returns None for two different numbers."""
         if isinstance(a, int) and isinstance(b, int) and a != b:
             return None
         return (b if isinstance(b, int) else a,)
 
     def apply(self, operation: str, a: Size, b: Size) -> Size:
-        """An operation on names is not known."""
+        """Returns None: the result of an operation on a name is unknown."""
         return None
 
     def text(self, size: Size) -> str:
-        """The number or the name."""
+        """Returns the number or the name as text."""
         return str(size)
 
 
 def infer_shapes(walk: Walk) -> list[tuple[Size, ...] | None]:
-    """The outputs' shapes of a walk over a graph's sizes that has bound its inputs. Raises SignatureMismatch."""
+    """Returns the shapes of the outputs, with None for an unknown rank. `walk` must have bound its inputs. Raises
+    SignatureMismatch."""
     for name in walk.kernel_sizes:
-        walk.bound_of(name)  # raises where it is negative
+        walk.bound_of(name)  # raises SignatureMismatch if the bound is negative
     return [walk.output_dims(output) for output in walk.op.outputs]
 
 
 def _infer(op: Op, context: Any) -> None:
-    """Fills in the types and shapes of a node's outputs. Raises where its inputs contradict the signature."""
+    """Sets the types and shapes of a node's outputs. Raises InferenceError if its inputs contradict the signature."""
     integers = {
         attribute.name: _integer(context, attribute)
         for attribute in op.attributes
@@ -126,12 +132,12 @@ _NAMES = {dtype.onnx: dtype.name for dtype in DTYPES.values()}
 
 def _known_input(op: Op, context: Any, index: int) -> KnownInput | None:
     tensor = op.inputs[min(index, len(op.inputs) - 1)]
-    given = context.get_input_type(index)
-    if given is None or not given.HasField("tensor_type"):
+    input_type = context.get_input_type(index)
+    if input_type is None or not input_type.HasField("tensor_type"):
         return None if tensor.optional else KnownInput(None, None)
-    onnx_name = TensorProto.DataType.Name(given.tensor_type.elem_type)
+    onnx_name = TensorProto.DataType.Name(input_type.tensor_type.elem_type)
     dtype = None if onnx_name == "UNDEFINED" else _NAMES.get(onnx_name, onnx_name.lower())
-    return KnownInput(dtype, _sizes(given.tensor_type), _scalar(tensor, context, index))
+    return KnownInput(dtype, _sizes(input_type.tensor_type), _scalar(tensor, context, index))
 
 
 def _sizes(tensor_type: TypeProto.Tensor) -> Sequence[Size] | None:
@@ -141,7 +147,7 @@ def _sizes(tensor_type: TypeProto.Tensor) -> Sequence[Size] | None:
 
 
 def _scalar(tensor: Input, context: Any, index: int) -> int | None:
-    """The value of an integer scalar in host memory that is a constant of the graph."""
+    """Returns the value of an integer scalar in host memory if it is a constant of the graph, else None."""
     if not tensor.const or tensor.dims:
         return None
     data = context.get_input_data(index)

@@ -1,4 +1,4 @@
-"""How near an output must come to the reference."""
+"""Compares the outputs of an op with those of its reference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ops_build.case import Array, Case
 
-#: (rtol, atol) where a case says nothing: a few units in the last place of a value of order one.
+#: (rtol, atol) by dtype, for cases without a tolerance: a few units in the last place for values of about 1.
 TOLERANCES: Mapping[str, tuple[float, float]] = {
     "f16": (2e-3, 1e-3),
     "bf16": (1.6e-2, 1e-2),
@@ -18,6 +18,7 @@ TOLERANCES: Mapping[str, tuple[float, float]] = {
 
 
 def tolerance(case: Case, output: str, dtype: str) -> tuple[float, float]:
+    """Returns (rtol, atol) for an output of a case."""
     default = TOLERANCES.get(dtype, (0.0, 0.0))
     if case.tolerance is None:
         return default
@@ -27,7 +28,11 @@ def tolerance(case: Case, output: str, dtype: str) -> tuple[float, float]:
 
 
 def difference(actual: Array, expected: Array, tolerance: tuple[float, float]) -> str | None:
-    """How `actual` differs from `expected` beyond |a - e| <= atol + rtol |e|; NaNs are equal. None when it doesn't."""
+    """Returns a text that describes how `actual` differs from `expected`, or None if it doesn't differ.
+
+    An element differs if |actual - expected| > atol + rtol |expected|. NaN equals NaN. Shapes and dtypes must be equal,
+    but bf16 may come as another dtype.
+    """
     if actual.shape != expected.shape:
         return f"expected shape {list(expected.shape)}, got {list(actual.shape)}"
     if expected.dtype.kind in "OUS" or actual.dtype.kind in "OUS":
@@ -44,11 +49,11 @@ def difference(actual: Array, expected: Array, tolerance: tuple[float, float]) -
             close = np.isclose(a, e, rtol=rtol, atol=atol, equal_nan=True)
     if close.all():
         return None
-    places = np.argwhere(~close)
-    first = tuple(int(i) for i in places[0])
+    positions = np.argwhere(~close)
+    first = tuple(int(i) for i in positions[0])
     with np.errstate(invalid="ignore"):
         worst = np.nanmax(np.abs(a - e))
     return (
-        f"{len(places)} of {a.size} elements differ, first at {list(first)}: "
+        f"{len(positions)} of {a.size} elements differ, first at {list(first)}: "
         f"expected {e[first]:.9g}, got {a[first]:.9g}; largest difference {worst:.3g} (rtol {rtol:g}, atol {atol:g})"
     )

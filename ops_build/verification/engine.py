@@ -1,4 +1,4 @@
-"""What ops are verified on."""
+"""The engines that ops are verified on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ops_build.table import Op
 
 
 class Engine(Protocol):
-    """What executes an op on a device."""
+    """Runs ops on one device, for verification."""
 
     name: str
 
@@ -21,15 +21,15 @@ class Engine(Protocol):
     def device(self) -> str: ...
 
     def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
-        """Why it can't have the op with these types at all; None where it can."""
+        """Says why the engine doesn't support the op with these dtypes, or returns None if it does."""
 
     def run(self, op: Op, case: Case, types: Mapping[str, str]) -> dict[str, Array]:
-        """The outputs by name; bf16 may come as f32. Raises where the engine or the op refuses the case."""
+        """Returns the outputs by name; bf16 may come as f32. Raises if the engine or the op refuses the case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """An engine and device that this machine can't run, and why."""
+    """An engine that can't run on a device of this machine. `reason` says why."""
 
     name: str
     device: str
@@ -37,13 +37,14 @@ class Absent:
 
 
 def engines_of(options: BuildOptions) -> list[Engine | Absent]:
-    """Every engine on every device that there is an adapter for, with the libraries of a build."""
-    found: list[Engine | Absent] = []
+    """Returns every engine on every device that its adapter supports. The engines load the libraries of the build with
+    these options."""
+    engines: list[Engine | Absent] = []
     for name in options.engines:
         try:
             module = importlib.import_module(f"ops_build.adapters.{name}.engine")
         except ModuleNotFoundError as error:
-            found.append(Absent(name, "cpu", f"the Python package {error.name} is not installed"))
+            engines.append(Absent(name, "cpu", f"the Python package {error.name} is not installed"))
             continue
-        found += module.engines(options)
-    return found
+        engines += module.engines(options)
+    return engines

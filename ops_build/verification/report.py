@@ -1,4 +1,4 @@
-"""The verification matrix, printed."""
+"""Prints the results of verification: a table of ops and engines."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from ops_build.table import Op
 from ops_build.verification.engine import Absent, Engine
 from ops_build.verification.verify import Cell, verify
 
-#: Failures of one cell that are printed: the rest is mostly the same.
+#: The number of failures that are printed for a cell. The others are mostly of the same kind.
 SHOWN = 5
 
 
 def verify_and_print(ops: Sequence[Op], folder: Path, engines: Sequence[Engine | Absent], names: Sequence[str]) -> bool:
-    """Verifies ops and prints op x engine x dtype; True when every cell that this machine can run is green and there is
-    one."""
+    """Verifies ops and prints the results by op, dtype and engine.
+
+    `names` limits the ops; without names all ops are verified. `folder` holds their op folders. Returns True if at
+    least one case ran and none failed.
+    """
     console = wide_console()
     unknown = set(names) - {op.name for op in ops}
     if unknown:
@@ -48,7 +51,7 @@ def verify_and_print(ops: Sequence[Op], folder: Path, engines: Sequence[Engine |
 
 
 def print_matrix(console: Console, cells: Sequence[Cell]) -> None:
-    """Prints the matrix and why cells were not run."""
+    """Prints the table of results, and below it the reasons for the cells that were not run."""
     reasons = reasons_of(cells)
     console.print(matrix(cells, reasons))
     for number, reason in enumerate(reasons, 1):
@@ -56,12 +59,12 @@ def print_matrix(console: Console, cells: Sequence[Cell]) -> None:
 
 
 def reasons_of(cells: Sequence[Cell]) -> list[str]:
-    """Why cells were not run, each reason once."""
+    """Returns the reasons for cells that were not run, each reason once."""
     return list(dict.fromkeys(cell.skipped for cell in cells if cell.skipped))
 
 
 def by_engine(cells: Sequence[Cell]) -> tuple[list[str], dict[tuple[str, str], dict[str, Cell]]]:
-    """The engines, and the cells by op and dtypes, then engine."""
+    """Returns the names of the engines, and the cells by (op, dtypes) and then by engine."""
     rows: dict[tuple[str, str], dict[str, Cell]] = {}
     for cell in cells:
         rows.setdefault((cell.op, cell.types), {})[cell.engine] = cell
@@ -69,7 +72,11 @@ def by_engine(cells: Sequence[Cell]) -> tuple[list[str], dict[tuple[str, str], d
 
 
 def matrix(cells: Sequence[Cell], reasons: Sequence[str]) -> Table:
-    """Op x dtypes by engine: how many cases passed of how many, or the number of the reason why none was tried."""
+    """Returns the table of results. A row is an op with its dtypes, a column is an engine.
+
+    A cell has the number of cases that passed and the number of all cases, or else the number of the reason why no case
+    was run.
+    """
     engines, by_row = by_engine(cells)
     table = Table()
     for column in ("op", "dtypes", *engines):

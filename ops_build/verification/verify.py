@@ -1,4 +1,4 @@
-"""Every case of every op on every engine present, compared with the op's reference."""
+"""Runs the cases of ops on engines and compares the outputs with the references."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from ops_build.verification.engine import Absent, Engine
 
 @dataclass(slots=True)
 class Cell:
-    """One op on one engine and device with one choice of dtypes. `skipped` says why nothing was tried."""
+    """The result for one op on one engine and device, with one choice of dtypes.
+
+    `passed` counts cases. `failures` has a text for each case that failed. `skipped` says why no case was run.
+    """
 
     op: str
     engine: str
@@ -34,7 +37,8 @@ def verify(
     engines: Iterable[Engine | Absent],
     progress: Callable[[Cell], None] = lambda cell: None,
 ) -> list[Cell]:
-    """Runs all cases; `progress` is called with each finished cell. An op without any case fails."""
+    """Runs all cases and returns a cell for each op, choice of dtypes and engine. `folders` hold the op folders.
+    `progress` is called with each finished cell. An op without cases fails."""
     folders, engines = list(folders), list(engines)
     cells = []
     for op in ops:
@@ -53,7 +57,7 @@ def verify(
 
 
 def why_not(op: Op, types: Mapping[str, str], engine: Engine | Absent) -> str | None:
-    """Why a cell can't be run here; None where it can."""
+    """Says why the engine can't run the op here, or returns None if it can."""
     if engine.device not in op.devices:
         return f"the op has no kernel for {engine.device}"
     return engine.reason if isinstance(engine, Absent) else engine.refusal(op, types)
@@ -78,10 +82,10 @@ def _fill(
 
 
 def try_case(op: Op, reference: Callable[..., Any], case: Case, types: Mapping[str, str], engine: Engine) -> str | None:
-    """What is wrong with one case on one engine; None when nothing is."""
+    """Runs one case on an engine. Returns None if it passes, and otherwise a text that says what went wrong."""
     try:
         outputs = engine.run(op, case, types)
-    except Exception as error:  # whatever an engine throws is the result
+    except Exception as error:  # any exception of the engine is a result of the case
         if case.error and re.search(case.error, str(error)):
             return None
         return (

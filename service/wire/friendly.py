@@ -20,7 +20,7 @@ _MAGIC = ((b"\xff\xd8\xff", "image/jpeg"), (b"\x89PNG\r\n\x1a\n", "image/png"))
 def picture_input(spec: ModelSpec) -> TensorSpec | None:
     """Returns the input that takes an encoded picture, or None if the model has no such input.
 
-    It is the model's only required input. It is UINT8, and its dims are one variable size and otherwise 1.
+    It is the model's only required input and has the type UINT8. One of its dims is variable, and the others are 1.
     """
     required = [tensor for tensor in spec.inputs.values() if not tensor.optional]
     if len(required) != 1 or required[0].datatype.name != "UINT8":

@@ -13,13 +13,14 @@ from ops_build.dtypes import DTYPES
 from ops_build.onnx.one_node_model import one_node_model
 from ops_build.table import read_table
 
-#: run_op(name, inputs, attributes) -> the op's outputs in their order; an input that is None is left out. bf16 comes as f32.
+#: run_op(name, inputs, attributes) returns the op's outputs in the order of its signature, bf16 as f32. An input can be
+#: None: then it is left out.
 RunOp = Callable[..., list[Array]]
 
 
 @pytest.fixture(scope="session")
 def run_op(library: Path) -> RunOp:
-    """Runs one op in ONNX Runtime, in a session that is kept for the next call of the same kind."""
+    """A function that runs one op in ONNX Runtime. It reuses a session if ranks, dtypes and attributes are the same."""
     ops = {op.name: op for op in read_table(library)}
     names = {dtype.numpy: name for name, dtype in DTYPES.items()}
     options = ort.SessionOptions()

@@ -13,12 +13,12 @@ from tests.ops.conftest import RunOp
 
 torch = pytest.importorskip("torch")
 
-#: Units in the last place, relative, that a result rounded once may be off by, and the arithmetic in f32.
+#: Each dtype with the allowed relative error: the rounding of the result and the error of the arithmetic before it.
 DTYPES = [(np.float16, 1e-3), (ml_dtypes.bfloat16, 8e-3), (np.float32, 1e-6), (np.float64, 1e-13)]
 
 
 def points(dtype: Any) -> Array:
-    """Everywhere on the line, dense where Mish bends."""
+    """Returns points from -90 to 90, with more of them around zero, where Mish bends."""
     wide = np.linspace(-90, 90, 4001)
     return np.concatenate([wide, np.linspace(-6, 6, 4001), -np.logspace(-20, 1, 200)]).astype(dtype)
 
@@ -31,7 +31,7 @@ def gradient_of_mish(grad_y: Array, x: Array) -> Array:
 
 
 @pytest.mark.parametrize(("dtype", "relative"), DTYPES)
-def test_mish_is_torchs(run_op: RunOp, dtype: Any, relative: float) -> None:
+def test_mish_agrees_with_torch(run_op: RunOp, dtype: Any, relative: float) -> None:
     x = points(dtype)
     expected = torch.nn.functional.mish(torch.tensor(x.astype(np.float64))).numpy()
     np.testing.assert_allclose(
@@ -40,10 +40,10 @@ def test_mish_is_torchs(run_op: RunOp, dtype: Any, relative: float) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "relative"), DTYPES)
-def test_the_gradient_of_mish_is_torchs(run_op: RunOp, dtype: Any, relative: float) -> None:
+def test_the_gradient_of_mish_agrees_with_torch(run_op: RunOp, dtype: Any, relative: float) -> None:
     x = points(dtype)
     grad_y = np.random.default_rng(0).standard_normal(x.shape).astype(dtype)
-    # At its zero, x = -1.192, the derivative's terms of order 1 cancel.
+    # The derivative is zero at x = -1.192. There its terms, which are of order 1, cancel.
     absolute = 1e-15 if dtype == np.float64 else 3e-7
     gradient = run_op("MishBackward", {"grad_y": grad_y, "x": x})[0]
     np.testing.assert_allclose(gradient, gradient_of_mish(grad_y, x), rtol=relative, atol=absolute)
@@ -57,7 +57,7 @@ def test_a_small_gradient_keeps_its_digits(run_op: RunOp) -> None:
 
 @pytest.mark.parametrize(("dtype", "relative"), DTYPES)
 @pytest.mark.parametrize("alpha", [0.01, 0.3])
-def test_leaky_relu_is_torchs(run_op: RunOp, dtype: Any, relative: float, alpha: float) -> None:
+def test_leaky_relu_agrees_with_torch(run_op: RunOp, dtype: Any, relative: float, alpha: float) -> None:
     x = points(dtype)
     expected = torch.nn.functional.leaky_relu(torch.tensor(x.astype(np.float64)), float(np.float32(alpha))).numpy()
     leaky = run_op("LeakyRelu", {"x": x}, {"alpha": alpha})[0]

@@ -33,7 +33,7 @@ def nms_session(centre: int) -> ort.InferenceSession:
 
 
 def onnx_nms(head: Array, iou: float, score: float, centre: int) -> list[tuple[float, int, int]]:
-    """(score, class, anchor) of one row, the best first, ties lowest anchor and class first."""
+    """Returns (score, class, anchor) of each box that ONNX keeps, sorted by falling score, then by anchor and class."""
     boxes = head[:4].T[None]
     if not centre:
         boxes = boxes[..., [1, 0, 3, 2]]
@@ -47,8 +47,8 @@ def onnx_nms(head: Array, iou: float, score: float, centre: int) -> list[tuple[f
             "score": np.float32([score]),
         },
     )[0]
-    found = [(float(head[4 + c, a]), int(c), int(a)) for _, c, a in chosen]
-    return sorted(found, key=lambda one: (-one[0], one[2], one[1]))
+    kept = [(float(head[4 + c, a]), int(c), int(a)) for _, c, a in chosen]
+    return sorted(kept, key=lambda box: (-box[0], box[2], box[1]))
 
 
 def head_in_clusters(rng: np.random.Generator, classes: int, anchors: int, corners: bool) -> Array:
@@ -61,21 +61,21 @@ def head_in_clusters(rng: np.random.Generator, classes: int, anchors: int, corne
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize(("classes", "anchors"), [(1, 10), (1, 700), (5, 100), (80, 40), (3, 3000)])
 @pytest.mark.parametrize(("iou", "score"), [(0.5, 0.25), (0.3, 0.0), (0.8, 0.6)])
-def test_keeps_what_onnx_keeps(
+def test_keeps_the_boxes_that_onnx_keeps(
     run_op: RunOp, classes: int, anchors: int, iou: float, score: float, corners: bool
 ) -> None:
     rng = np.random.default_rng(classes * anchors)
     head = np.stack([head_in_clusters(rng, classes, anchors, corners) for _ in range(2)])
-    for most in (7, 4000):
+    for limit in (7, 4000):
         attributes = {
             "iou_threshold": iou,
             "score_threshold": score,
-            "max_detections": most,
+            "max_detections": limit,
             "box_format": "xyxy" if corners else "cxcywh",
         }
         boxes, scores, labels, count = run_op("DetectionPostprocess", {"head": head}, attributes)
         for i in range(2):
-            expected = onnx_nms(head[i], iou, score, int(not corners))[:most]
+            expected = onnx_nms(head[i], iou, score, int(not corners))[:limit]
             assert count[i] == len(expected)
             assert [(s, c) for s, c, _ in expected] == list(
                 zip(scores[i, : count[i]], labels[i, : count[i]], strict=True)
@@ -93,12 +93,12 @@ def test_keeps_what_onnx_keeps(
 
 def test_the_limit_cuts_the_same_order(run_op: RunOp) -> None:
     head = head_in_clusters(np.random.default_rng(1), 4, 900, False)[None]
-    whole = run_op("DetectionPostprocess", {"head": head}, {"max_detections": 2000})
-    for most in (0, 1, 2, 50):
-        part = run_op("DetectionPostprocess", {"head": head}, {"max_detections": most})
-        for some, all_of_it in zip(part[:3], whole[:3], strict=True):
-            np.testing.assert_array_equal(some, all_of_it[:, :most])
-        assert part[3].tolist() == [min(most, int(whole[3][0]))]
+    unlimited = run_op("DetectionPostprocess", {"head": head}, {"max_detections": 2000})
+    for limit in (0, 1, 2, 50):
+        limited = run_op("DetectionPostprocess", {"head": head}, {"max_detections": limit})
+        for first_rows, all_rows in zip(limited[:3], unlimited[:3], strict=True):
+            np.testing.assert_array_equal(first_rows, all_rows[:, :limit])
+        assert limited[3].tolist() == [min(limit, int(unlimited[3][0]))]
 
 
 def test_boxes_come_back_in_source_pixels(run_op: RunOp) -> None:

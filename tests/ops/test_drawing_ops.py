@@ -1,4 +1,4 @@
-"""DrawBoundingBoxes, by what a person would see."""
+"""DrawBoundingBoxes: which pixels it changes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_tags_tell_names_numbers_and_scores_apart(run_op: RunOp) -> None:
 
 
 def test_a_tag_stays_within_the_picture(run_op: RunOp) -> None:
-    """However the box lies, all of its tag is to be seen."""
+    """The whole tag is visible, wherever the box lies."""
     names = {"names": ["a long name"]}
     label = np.int32([0])
     inside = draw(run_op, [[100, 60, 102, 62]], labels=label, attributes=names)

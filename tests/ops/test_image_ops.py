@@ -1,4 +1,4 @@
-"""ImagePreprocess, DecodeImage and EncodeImage against Pillow, and against bytes that mean harm."""
+"""ImagePreprocess, DecodeImage and EncodeImage against Pillow, and with damaged and hostile files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def decode(run_op: RunOp, encoded: bytes) -> Array:
 
 
 def pillow_rgb(encoded: bytes, background: int = 255) -> Array:
-    """What Pillow makes of a picture, composited in f64."""
+    """Returns the RGB pixels that Pillow decodes, composited over `background` in f64."""
     image = ImageOps.exif_transpose(Image.open(io.BytesIO(encoded)))
     rgba = np.asarray(image.convert("RGBA")).astype(np.float64)
     alpha = rgba[..., 3:] / 255
@@ -39,14 +39,14 @@ def pillow_rgb(encoded: bytes, background: int = 255) -> Array:
 
 
 @pytest.mark.parametrize("kind", [name for name, _ in jpeg_of_every_kind(1, 1) if name not in ("CMYK", "YCCK")])
-def test_jpeg_pixels_are_pillows(run_op: RunOp, kind: str) -> None:
+def test_jpeg_pixels_agree_with_pillow(run_op: RunOp, kind: str) -> None:
     for size in [(67, 45), (1, 1), (8, 17), (333, 200)]:
         encoded = dict(jpeg_of_every_kind(*size))[kind]
         np.testing.assert_array_equal(decode(run_op, encoded), pillow_rgb(encoded))
 
 
 @pytest.mark.parametrize("kind", ["CMYK", "YCCK"])
-def test_cmyk_is_close_to_pillows(run_op: RunOp, kind: str) -> None:
+def test_cmyk_is_close_to_pillow(run_op: RunOp, kind: str) -> None:
     encoded = dict(jpeg_of_every_kind(67, 45))[kind]
     # Pillow rounds the product of ink and black by another formula.
     np.testing.assert_allclose(decode(run_op, encoded), pillow_rgb(encoded), atol=1)
@@ -59,12 +59,15 @@ def test_cmyk_looks_like_the_picture_it_was_made_of(run_op: RunOp) -> None:
 
 
 def pillow_agrees(kind: str) -> bool:
-    """Pillow truncates 16 bits, and compares the transparent grey of less than 8 bits with the scaled one."""
+    """Returns whether Pillow decodes this kind of PNG as the op does.
+
+    Pillow truncates 16 bits. For grey of less than 8 bits it compares the transparent value with the scaled sample.
+    """
     return "16 bit" not in kind and not (kind.startswith("grey") and "8 bit" not in kind and "tRNS" in kind)
 
 
 @pytest.mark.parametrize("kind", [name for name, _ in png_of_every_kind(4, 4) if pillow_agrees(name)])
-def test_png_pixels_are_pillows(run_op: RunOp, kind: str) -> None:
+def test_png_pixels_agree_with_pillow(run_op: RunOp, kind: str) -> None:
     for size in [(23, 17), (1, 1), (3, 64)]:
         encoded = dict(png_of_every_kind(*size))[kind]
         np.testing.assert_allclose(decode(run_op, encoded), pillow_rgb(encoded), atol=0.501)
@@ -91,7 +94,7 @@ def test_orientation_stands_the_picture_upright(run_op: RunOp, orientation: int)
         height,
     ]
     stored, stored_geometry, _ = preprocess(run_op, [png(upright.astype(np.int64), 2)], 40, 40)
-    # JPEG is reduced by its transform, PNG by block means: alike, not equal.
+    # The op shrinks a JPEG in its transform and a PNG by block means, so the pixels are similar and not equal.
     assert np.abs(image - stored).mean() < 0.02
     np.testing.assert_array_equal(geometry, stored_geometry)
 
@@ -120,7 +123,7 @@ def test_pixels_of_the_same_size_pass_unchanged(run_op: RunOp) -> None:
 
 
 def test_geometry_maps_a_models_coordinates_back(run_op: RunOp) -> None:
-    """A bright spot is found where it is in the source."""
+    """The geometry maps a bright spot back to its position in the source."""
     picture = np.zeros((300, 500, 3), np.uint8)
     picture[120:140, 400:420] = 255
     image, geometry, _ = preprocess(run_op, [png(picture, 2)], 64, 96, pad=0)
@@ -131,12 +134,12 @@ def test_geometry_maps_a_models_coordinates_back(run_op: RunOp) -> None:
     assert abs((y.mean() + 0.5 - top) * scale_y - 130) < scale_y
 
 
-def test_a_batch_is_its_rows_and_threads_change_nothing(run_op: RunOp, library: object) -> None:
+def test_a_row_is_the_same_in_a_batch_and_alone(run_op: RunOp, library: object) -> None:
     encoded = [jpeg(scene(60 + i, 90 - i, i)) for i in range(20)] + [b"bad"] + [png(scene(9, 9), 2)] * 11
     together = preprocess(run_op, encoded)
     for i, one in enumerate(encoded):
-        for whole, single in zip(together, preprocess(run_op, [one]), strict=True):
-            np.testing.assert_array_equal(whole[i], single[0])
+        for batched, single in zip(together, preprocess(run_op, [one]), strict=True):
+            np.testing.assert_array_equal(batched[i], single[0])
 
 
 def test_bad_rows_are_padded_and_spare_the_others(run_op: RunOp) -> None:
@@ -179,7 +182,7 @@ def test_a_png_with_one_bit_wrong_is_never_good(run_op: RunOp) -> None:
 
 
 def scans(count: int) -> bytes:
-    """A JPEG of three components that come in a scan each, the last one `count` - 2 times."""
+    """Returns a JPEG of three components with one scan each. The scan of the last one is there `count` - 2 times."""
     grey = jpeg(np.full((16, 16, 3), 90, np.uint8), "L")
     frame, scan, end = grey.index(b"\xff\xc0"), grey.index(b"\xff\xda"), grey.rindex(b"\xff\xd9")
     components = b"".join(bytes([c, 0x11, 0]) for c in (1, 2, 3))
@@ -228,7 +231,7 @@ def mutations(encoded: bytes, count: int, seed: int) -> Iterator[bytes]:
     rng = np.random.default_rng(seed)
     for _ in range(count):
         copy = bytearray(encoded)
-        # Half of the harm is done in the headers.
+        # Half of the copies are damaged in their first 700 bytes, where the headers are.
         reach = min(len(copy), 700) if rng.random() < 0.5 else len(copy)
         for _ in range(rng.integers(1, 6)):
             at = int(rng.integers(0, min(reach, len(copy)) or 1))
@@ -248,7 +251,7 @@ def mutations(encoded: bytes, count: int, seed: int) -> Iterator[bytes]:
 
 
 def repaired(encoded: bytes) -> bytes:
-    """A PNG with right checksums, so that the harm reaches what lies behind them."""
+    """Returns the PNG with correct checksums, so that the decoder gets past them to the damage."""
     at, chunks = 8, [encoded[:8]]
     while at + 12 <= len(encoded):
         size = int.from_bytes(encoded[at : at + 4])
@@ -283,7 +286,7 @@ def test_mutated_pngs_do_no_harm(run_op: RunOp, name: str) -> None:
 def check_harmless(run_op: RunOp, encoded: list[bytes]) -> None:
     image, geometry, status = preprocess(run_op, encoded, 16, 16, max_pixels=1_000_000)
     assert set(status.tolist()) <= set(range(5))
-    assert len(set(status.tolist())) > 1, "the mutations reach nothing"
+    assert len(set(status.tolist())) > 1, "every mutation has the same status"
     assert np.isfinite(image).all() and image.min() >= 0 and image.max() <= 1
     assert np.isfinite(geometry).all()
     for one, code in zip(encoded[:100], status[:100], strict=True):
@@ -314,7 +317,7 @@ def test_png_is_lossless(run_op: RunOp, size: tuple[int, int], channels: int) ->
 
 
 @pytest.mark.parametrize("quality", [1, 75, 100])
-def test_jpeg_is_pillows_and_fits_its_bound(run_op: RunOp, quality: int) -> None:
+def test_an_encoded_jpeg_equals_pillows_and_fits_its_bound(run_op: RunOp, quality: int) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (120, 160, 3)).astype(np.uint8)
     (data,) = run_op("EncodeImage", {"image": noise}, {"quality": quality})
     assert data.tobytes() == jpeg(noise, quality=quality, subsampling="4:2:0")

@@ -40,7 +40,7 @@ def normal(dtype: Any, *shape: int, seed: int = 0) -> Array:
 
 @pytest.mark.parametrize("c", [1, 7, 32, 100, 4096])
 @pytest.mark.parametrize("epsilon", [1e-5, 0.25])
-def test_with_a_residual_it_is_onnxruntimes(run_op: RunOp, c: int, epsilon: float) -> None:
+def test_with_a_residual_it_agrees_with_onnxruntime(run_op: RunOp, c: int, epsilon: float) -> None:
     x, residual, weight = normal(np.float32, 2, 9, c), normal(np.float32, 2, 9, c, seed=1), normal(np.float32, c)
     feeds = {"x": x, "residual": residual, "weight": weight}
     y, total = run_op("RMSNorm", feeds, {"epsilon": epsilon})
@@ -51,7 +51,7 @@ def test_with_a_residual_it_is_onnxruntimes(run_op: RunOp, c: int, epsilon: floa
 
 @pytest.mark.parametrize("dtype", RELATIVE)
 @pytest.mark.parametrize("c", [1, 7, 64, 1000])
-def test_without_one_it_is_torchs(run_op: RunOp, dtype: Any, c: int) -> None:
+def test_without_a_residual_it_agrees_with_torch(run_op: RunOp, dtype: Any, c: int) -> None:
     torch = pytest.importorskip("torch")
     x, weight = normal(dtype, 5, c), normal(dtype, c)
     y, total = run_op("RMSNorm", {"x": x, "weight": weight}, {"epsilon": 1e-6})

@@ -40,7 +40,7 @@ def check(run_op: RunOp, shape: tuple[int, int, int], to: tuple[int, int], mode:
     attributes = {"height": to[0], "width": to[1], "mean": MEAN, "std": STD, "interpolation": mode}
     resized = onnx_resize(image, *to, mode)
     expected = (resized / 255 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
-    # ONNX Runtime places the taps in f32, a little beside where they are.
+    # ONNX Runtime computes the positions of the taps in f32, so they are slightly off.
     np.testing.assert_allclose(
         run_op("ResizeNormalize", {"image": image}, attributes)[0], expected, rtol=1e-4, atol=5e-4
     )
@@ -48,13 +48,13 @@ def check(run_op: RunOp, shape: tuple[int, int, int], to: tuple[int, int], mode:
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 9, 7), (1, 64, 48), (3, 120, 161)])
 @pytest.mark.parametrize("to", [(1, 1), (5, 3), (32, 24), (64, 48), (100, 201), (224, 224)])
-def test_linear_is_onnxs(run_op: RunOp, shape: tuple[int, int, int], to: tuple[int, int]) -> None:
+def test_linear_agrees_with_onnx(run_op: RunOp, shape: tuple[int, int, int], to: tuple[int, int]) -> None:
     check(run_op, shape, to, "linear")
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 9, 7), (1, 64, 48), (3, 119, 161)])
 @pytest.mark.parametrize("to", [(1, 1), (5, 3), (32, 24), (64, 48), (101, 201)])
-def test_nearest_is_onnxs(run_op: RunOp, shape: tuple[int, int, int], to: tuple[int, int]) -> None:
+def test_nearest_agrees_with_onnx(run_op: RunOp, shape: tuple[int, int, int], to: tuple[int, int]) -> None:
     check(run_op, shape, to, "nearest")
 
 

@@ -19,21 +19,21 @@ FIXTURE_OPS = Path(__file__).parent / "fixture_ops"
 
 @pytest.fixture(scope="session")
 def fixture_built() -> Build:
-    """The fixture ops, built out of tree in a domain of their own for every engine that the machine allows."""
+    """Builds the fixture ops out of tree, in the domain fixture_ops, for every engine whose toolchain is installed."""
     return build(out_of_tree(FIXTURE_OPS, DEFAULT_OUTPUT.parent / "fixture_ops"), silent)
 
 
 @pytest.fixture(scope="session")
 def fixture_library(request: pytest.FixtureRequest) -> Path:
-    """The fixture ops for ONNX Runtime; OPGATE_TEST_FIXTURE_LIBRARY names another build."""
-    if said := os.environ.get("OPGATE_TEST_FIXTURE_LIBRARY"):
-        return Path(said)
+    """The library of the fixture ops for ONNX Runtime. OPGATE_TEST_FIXTURE_LIBRARY can name another build of it."""
+    if other := os.environ.get("OPGATE_TEST_FIXTURE_LIBRARY"):
+        return Path(other)
     return request.getfixturevalue("fixture_built").libraries["onnxruntime"]
 
 
 @pytest.fixture(scope="session")
 def tensorrt_headers() -> Path:
-    """The folder of TensorRT's headers. Skips the test where there are none."""
+    """The folder of TensorRT's headers. Skips the test if the machine has none."""
     try:
         return find_headers(PROJECT / "build" / "toolchain")[0]
     except LeftOut as reason:
@@ -47,6 +47,6 @@ def op_named(library: Path, fixture_library: Path) -> Callable[[str], Op]:
 
 
 def symbols(library: Path, which: str) -> set[str]:
-    """Names of a library's dynamic symbols, without versions: `which` is --defined-only or --undefined-only."""
+    """Returns a library's dynamic symbols without their versions. `which` is --defined-only or --undefined-only."""
     listed = subprocess.run(["nm", "-D", which, str(library)], capture_output=True, text=True, check=True).stdout
     return {line.split()[-1].split("@")[0] for line in listed.splitlines()}

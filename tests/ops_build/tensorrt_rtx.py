@@ -1,8 +1,8 @@
-"""TensorRT-RTX as a check of the plugin library: it parses models, makes plugin layers and builds engines ahead of time
-without a GPU or a driver.
+"""Checks the plugin library with TensorRT-RTX, which parses models, creates plugin layers and builds engines ahead of
+time, without a GPU or a driver.
 
-`inspect` runs this file in a process of its own, because the library must be on the loader's path before Python starts
-and a bug in a plugin may end the process.
+`inspect` runs this file in a separate process, because TensorRT-RTX must be on the loader's path before Python starts,
+and because a bug in a plugin may end the process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CAPABILITIES = ("SM80", "SM86", "SM89", "SM120")
 
 
 def missing() -> str | None:
-    """Why there is no TensorRT-RTX, None where it can be used."""
+    """Returns why TensorRT-RTX can't be used, or None if it can."""
     for module in ("tensorrt_rtx_bindings", "tensorrt_rtx_libs"):
         if importlib.util.find_spec(module) is None:
             return f"{module} is not installed: pip install tensorrt_rtx_cu13_libs tensorrt_rtx_cu13_bindings"
@@ -36,14 +36,18 @@ def inspect(
     shapes: Sequence[dict[str, list[int]]] | None = None,
     capabilities: Sequence[str] = CAPABILITIES,
 ) -> list[dict[str, Any]]:
-    """What TensorRT-RTX makes of each model: `parsed`, `errors`, `layers` (type, and shape and dtype of each output), `log`
-    and `engines`, the bytes of an engine for each capability. `shapes` are the inputs' where a model leaves them open; of
-    an input that is read on the host the values."""
+    """Returns for each model what TensorRT-RTX says and builds.
+
+    `parsed` says whether the parser could read the model, `errors` are its errors. `layers` has the type of each layer,
+    and the shape and dtype of each output. `engines` has the bytes of an engine for each capability, or 0.
+    `log` has the warnings and errors. The argument `shapes` has the shapes of the inputs with unknown sizes, and the
+    values of the inputs that are read on the host.
+    """
     libs = Path(importlib.util.find_spec("tensorrt_rtx_libs").origin).parent  # type: ignore[union-attr, arg-type]
     loader = folder / "lib"
     loader.mkdir(exist_ok=True)
     for file in libs.glob("*.so.*"):
-        for name in (file.name, file.name.split(".so")[0] + ".so"):  # the parser opens it without its version
+        for name in (file.name, file.name.split(".so")[0] + ".so"):  # the parser opens it by the name without a version
             if not (loader / name).exists():
                 (loader / name).symlink_to(file)
     for index, model in enumerate(models):

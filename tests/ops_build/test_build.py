@@ -1,4 +1,4 @@
-"""Finding headers, building out of tree, the manifest, and what each says when it can't go on."""
+"""Finding headers and compilers, building in and out of tree, the manifest, and the errors of each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def no_system(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "_system_folders", lambda: iter(()))
 
 
-def test_the_variable_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_come_first_from_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = fake_header(tmp_path / "include" / "onnxruntime")
     monkeypatch.setenv("OPGATE_ONNXRUNTIME_INCLUDE", str(folder.parent))
     assert find_onnxruntime_headers(tmp_path / "cache", silent).include == folder
@@ -46,7 +46,9 @@ def test_the_variable_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         find_onnxruntime_headers(tmp_path / "cache", silent)
 
 
-def test_then_the_system_then_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system: None) -> None:
+def test_headers_come_from_the_system_before_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system: None
+) -> None:
     cached = fake_header(tmp_path / "cache" / "debian" / "usr")
     assert find_onnxruntime_headers(tmp_path / "cache", silent).include == cached
     system = fake_header(tmp_path / "usr")
@@ -54,18 +56,20 @@ def test_then_the_system_then_the_cache(tmp_path: Path, monkeypatch: pytest.Monk
     assert find_onnxruntime_headers(tmp_path / "cache", silent).origin == "the system"
 
 
-def test_then_the_release_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system: None) -> None:
+def test_headers_come_last_from_the_release_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system: None
+) -> None:
     fake_header(tmp_path / "onnxruntime-linux-x64" / "include")
     with tarfile.open(tmp_path / "release.tgz", "w:gz") as archive:
         archive.add(tmp_path / "onnxruntime-linux-x64", "onnxruntime-linux-x64")
     monkeypatch.setenv("OPGATE_ONNXRUNTIME_ARCHIVE", (tmp_path / "release.tgz").as_uri())
     monkeypatch.setattr(toolchain.shutil, "which", lambda tool: None)
-    found = find_onnxruntime_headers(tmp_path / "cache", silent)
-    assert found.origin == "the release archive"
-    assert (found.include / HEADER).is_file()
+    headers = find_onnxruntime_headers(tmp_path / "cache", silent)
+    assert headers.origin == "the release archive"
+    assert (headers.include / HEADER).is_file()
 
 
-def test_nowhere_says_what_was_tried_and_what_to_do(
+def test_missing_headers_are_an_error_that_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system: None
 ) -> None:
     monkeypatch.setenv("OPGATE_ONNXRUNTIME_ARCHIVE", (tmp_path / "none.tgz").as_uri())
@@ -179,17 +183,17 @@ def test_a_bad_signature_fails_the_build_with_its_column(tmp_path: Path) -> None
         build(out_of_tree(tmp_path, domain="typo"), silent)
 
 
-def test_what_is_left_out_is_said_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_build_says_what_it_left_out_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "ops" / "sum_all"
     shutil.copytree(FIXTURE_OPS / "sum_all", source)
     options = replace(out_of_tree(source.parent, domain="summing"), engines=("onnxruntime", "tensorrt"), cuda="")
     lines: list[str] = []
-    made = build(options, lines.append)
-    assert set(made.libraries) == {"onnxruntime"}
+    result = build(options, lines.append)
+    assert set(result.libraries) == {"onnxruntime"}
     assert "left out cuda: it was not asked for" in lines
     assert "left out tensorrt: its plugins are CUDA kernels, and CUDA was left out" in lines
-    assert json.loads((options.output / "manifest.json").read_text())["left_out"] == dict(made.left_out)
-    assert why_not_built(options, "tensorrt") == f"the build left out tensorrt: {made.left_out['tensorrt']}"
+    assert json.loads((options.output / "manifest.json").read_text())["left_out"] == dict(result.left_out)
+    assert why_not_built(options, "tensorrt") == f"the build left out tensorrt: {result.left_out['tensorrt']}"
     with pytest.raises(BuildError, match=r"there is nothing to build: .*; its plugins"):
         build(replace(options, engines=("tensorrt",)), silent)
 
@@ -230,8 +234,8 @@ def test_tensorrts_headers_are_found_or_missed_with_a_reason(tmp_path: Path, mon
     with pytest.raises(LeftOut, match="was not found"):
         tensorrt_toolchain.find(tmp_path, cuda, silent)
     (clone / tensorrt_toolchain.HEADER).write_text(tensorrt_toolchain.NEEDED)
-    found = tensorrt_toolchain.find(tmp_path, cuda, silent)
-    assert found.definitions == {"OPGATE_TENSORRT_INCLUDE": str(clone)} and "a clone" in found.origin
+    headers = tensorrt_toolchain.find(tmp_path, cuda, silent)
+    assert headers.definitions == {"OPGATE_TENSORRT_INCLUDE": str(clone)} and "a clone" in headers.origin
     monkeypatch.setenv("OPGATE_TENSORRT_INCLUDE", str(tmp_path / "nowhere"))
     with pytest.raises(
         LeftOut, match=r"OPGATE_TENSORRT_INCLUDE is .*nowhere: no NvInferRuntime\.h of TensorRT 10 or later there"
@@ -249,12 +253,12 @@ def test_libraries_export_their_engines_entries_only(built: Build) -> None:
         if name not in built.libraries:
             continue
         assert symbols(built.libraries[name], "--defined-only") == entries
-        # CUDA's runtime is inside; the driver and the engines are found by whoever loads the library.
+        # The CUDA runtime is linked in. The library must need no symbol of the driver or of an engine.
         needed = symbols(built.libraries[name], "--undefined-only")
         assert not [symbol for symbol in needed if symbol.startswith(("cu", "Ort", "nvinfer", "createInfer"))]
 
 
-def test_an_op_without_a_kernel_is_not_lost_in_silence(tmp_path: Path) -> None:
+def test_an_op_without_a_kernel_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "lost").mkdir()
     (tmp_path / "lost" / "lost.cpp").write_text(
         '#include "core/op.h"\nOPGATE_OP(Lost, "Lost(x: f32[]) -> (y: f32[])", "No kernel.")\n'
@@ -267,26 +271,27 @@ def test_a_build_for_one_engine_leaves_the_others_alone(tmp_path: Path) -> None:
     source = tmp_path / "ops" / "sum_all"
     shutil.copytree(FIXTURE_OPS / "sum_all", source)
     options = replace(out_of_tree(source.parent, domain="summing"), cuda="")
-    made = build(options, silent)
+    first = build(options, silent)
     again = build(replace(options, engines=("onnxruntime",)), silent)
     assert set(again.libraries) == {"onnxruntime"}
     files = [entry["file"] for entry in json.loads((options.output / "manifest.json").read_text())["libraries"]]
-    assert sorted(files) == sorted(path.name for path in made.libraries.values())
-    assert all(path.is_file() for path in made.libraries.values())
+    assert sorted(files) == sorted(path.name for path in first.libraries.values())
+    assert all(path.is_file() for path in first.libraries.values())
     assert newer_sources(options) == []
     os.utime(source / "sum_all.cpp", (2**31, 2**31))
     assert set(newer_sources(options)) == set(files)
 
 
 def test_everything_compiles_without_a_warning() -> None:
-    """For this machine's GPU or Hopper; with OPGATE_TEST_ALL (make test-all) for every architecture and as PTX."""
+    """Compiles for this machine's GPU, or for Hopper without one. With OPGATE_TEST_ALL (make test-all) it compiles for
+    every architecture and PTX."""
     architectures = "all" if os.environ.get("OPGATE_TEST_ALL") else "auto"
     options = BuildOptions(output=PROJECT / "build" / "strict", strict=True, cuda=architectures)
     lines: list[str] = []
-    made = build(options, lines.append)
-    assert "onnxruntime" in made.libraries
+    result = build(options, lines.append)
+    assert "onnxruntime" in result.libraries
     assert not [line for line in lines if "warning" in line]
-    if reason := made.left_out.get("cuda"):
+    if reason := result.left_out.get("cuda"):
         pytest.skip(f"no CUDA kernel was compiled: {reason}")
 
 

@@ -1,4 +1,4 @@
-"""The engine-free core and the algebra of TensorRT's expressions: GoogleTest under the sanitizers."""
+"""Runs the GoogleTest programs of the core and of TensorRT's expressions under the sanitizers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 
 
 def run_tests(program: str, *definitions: str) -> None:
-    """Builds a program of tests/ops_build/core and runs it."""
+    """Builds a test program of tests/ops_build/core and runs it."""
     work = PROJECT / "build" / "core_tests"
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     for command in (

@@ -1,6 +1,6 @@
 """The CUDA kernels on the CPU: every case of every op under the address and undefined-behaviour sanitizers.
 
-cuda_emulation/include/emulation.h says what this shows and what only a GPU can.
+cuda_emulation/include/emulation.h says which errors this finds and which only a GPU shows.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def op_of(program: Path, name: str) -> Op:
 
 def cells(program: Path, name: str, *arguments: str, seed: int) -> list[Cell]:
     running = engine(program, *arguments, seed=seed)
-    found = verify([op_of(program, name)], [SOURCE / "ops"], [running])
+    results = verify([op_of(program, name)], [SOURCE / "ops"], [running])
     running.close()
-    return found
+    return results
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,8 +87,8 @@ def test_the_program_goes_on_after_a_refusal(program: Path) -> None:
 
 def test_no_kernel_waits_or_allocates() -> None:
     for kernel in [*KERNELS, *(SOURCE / "core").glob("*.cuh")]:
-        found = re.findall(r"cuda(?:Malloc|Free)\w*|cuda\w*Synchronize|cudaMemcpy\b|cudaMemset\b", kernel.read_text())
-        assert not found, f"{kernel.name}: {found}"
+        calls = re.findall(r"cuda(?:Malloc|Free)\w*|cuda\w*Synchronize|cudaMemcpy\b|cudaMemset\b", kernel.read_text())
+        assert not calls, f"{kernel.name}: {calls}"
 
 
 @dataclass(frozen=True)
@@ -107,22 +107,22 @@ FAULTS = [
     Fault("a barrier that is missing", "rms_norm", "ops/rms_norm/rms_norm.cu", "= value;\n    __syncthreads();", "= value;",
           "elements differ"),
     Fault("a barrier that not all reach", "rms_norm", "ops/rms_norm/rms_norm.cu",
-          "    __syncthreads();  // the next row writes there again", "    if (threadIdx.x) __syncthreads();", "a deadlock"),
+          "    __syncthreads();  // the next row writes to `partial` again", "    if (threadIdx.x) __syncthreads();", "a deadlock"),
     Fault("the host reads device memory", "rms_norm", "ops/rms_norm/rms_norm.cu", "if (whole) {",
           "if (whole && static_cast<float>(rows.x[0]) < 1e30f) {", "use-after-poison"),
     Fault("another stream", "rms_norm", "ops/rms_norm/rms_norm.cu", "launch<T, 1>(rows, stream_of(context))",
           "launch<T, 1>(rows, nullptr)", "default stream"),
     Fault("a size that is never written", "voxelize", "ops/voxelize/voxelize.cu", "    *v = begun[i];\n", "", "not in 0.."),
-    Fault("the block's least in one place", "detection_postprocess", "ops/detection_postprocess/detection_postprocess.cu",
+    Fault("one buffer for the least of every round", "detection_postprocess", "ops/detection_postprocess/detection_postprocess.cu",
           "partial[kept % 2]", "partial[0]", "elements differ"),
-    Fault("a lane too few", "knn_query", "ops/knn_query/knn_query.cu", "if (lane > place) own", "if (lane > place + 1) own", "elements differ"),
+    Fault("a lane too few", "knn_query", "ops/knn_query/knn_query.cu", "if (lane > position) own", "if (lane > position + 1) own", "elements differ"),
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def sources(program: Path) -> Path:
-    """A copy of the sources that faults may be written into. They are built where the right ones are: only what differs
-    is compiled, and the next run puts that right."""
+    """Copies the sources, so that the tests can write faults into the copy. The copy uses the build folder of the
+    unchanged sources, so that only changed files are compiled. The next run compiles the right ones again."""
     copy = PROJECT / "build" / "cuda_emulation_faults"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))

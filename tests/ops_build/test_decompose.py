@@ -1,4 +1,4 @@
-"""Functions that stand in for the ops: the same model with the op library and without it."""
+"""The functions that `opgate decompose` adds: a model computes the same with the op library and without it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(
 
 def good_cases(op: Op, types: Mapping[str, str]) -> Iterator[Case]:
     for case in folder_of(op, [OPS]).cases(numpy_types(types)):
-        # ONNX's Resize makes no empty tensors.
+        # ONNX's Resize can't return empty tensors.
         resized = op.name == "ResizeNormalize" and (0 in case.inputs["image"].shape or 0 in case.attributes.values())
         if case.error is None and not resized:
             yield case
@@ -69,12 +69,12 @@ def test_the_ops_that_have_a_decomposition(ops: dict[str, Op]) -> None:
 
 
 @pytest.mark.parametrize("name", DECOMPOSED)
-def test_without_the_library_the_function_is_the_reference(ops: dict[str, Op], name: str) -> None:
+def test_without_the_library_the_function_agrees_with_the_reference(ops: dict[str, Op], name: str) -> None:
     op = ops[name]
     reference = folder_of(op, [OPS]).reference
     patterns = set()
     for types in op.type_choices():
-        # ONNX Runtime's CPU has kernels of bf16 for no arithmetic at all; RMSNorm's is f32's.
+        # ONNX Runtime has no bf16 arithmetic on the CPU. The function of RMSNorm computes in f32.
         if "bf16" in types.values() and name != "RMSNorm":
             continue
         for case in good_cases(op, types):
@@ -84,7 +84,7 @@ def test_without_the_library_the_function_is_the_reference(ops: dict[str, Op], n
             expected = run_reference(op, reference, case)
             for tensor, output in zip(op.outputs, outputs, strict=True):
                 tolerance = TOLERANCES.get(types.get(tensor.type, tensor.type), (0.0, 0.0))
-                if name == "ResizeNormalize":  # whose taps ONNX Runtime places in f32
+                if name == "ResizeNormalize":  # ONNX Runtime computes its taps in f32
                     tolerance = (1e-4, 1e-4)
                 failure = difference(output, expected[tensor.name], tolerance)
                 assert failure is None, f"{types} {case.name}: {tensor.name}: {failure}"
@@ -122,7 +122,7 @@ def model_of(
     opset: int = 18,
     ir_version: int = 10,
 ) -> onnx.ModelProto:
-    """A graph of f32 tensors of the given ranks; without an opset of ONNX where that is 0."""
+    """Returns a model of f32 tensors. `inputs` maps names to ranks. With `opset` 0 it imports no opset of ONNX."""
     graph = helper.make_graph(
         nodes,
         "graph",
@@ -146,7 +146,7 @@ RANKS = {"x": 2, "weight": 1, "residual": 2}
 
 
 def test_every_pattern_of_present_inputs_and_outputs(ops: dict[str, Op], library: Path) -> None:
-    """In one model: two overloads, trailing "" and absent inputs, "" and absent outputs, defaults and attributes."""
+    """One model has two overloads, trailing "" and absent inputs, "" and absent outputs, defaults and attributes."""
     nodes = [
         norm(["x", "weight"], ["a"]),
         norm(["x", "weight", ""], ["b", ""], epsilon=0.5),
@@ -210,7 +210,7 @@ def test_versions_are_completed(ops: dict[str, Op]) -> None:
         decompose(model_of([plain], RANKS, ["y"], opset=17), ops.values(), [OPS])
 
 
-def test_a_second_time_changes_nothing(ops: dict[str, Op]) -> None:
+def test_decomposing_a_second_time_changes_nothing(ops: dict[str, Op]) -> None:
     model = model_of([norm(["x", "weight"], ["a"]), norm(["x", "weight", "residual"], ["b"])], RANKS, "ab")
     decompose(model, ops.values(), [OPS])
     once = model.SerializeToString(deterministic=True)
@@ -231,7 +231,7 @@ def decomposition(present: frozenset[str]) -> str:
 
 @pytest.fixture
 def scale(library: Path, tmp_path: Path) -> tuple[Op, Path]:
-    """A user's own op with two optional inputs, and where its folder lies."""
+    """A user's op with two optional inputs, and the folder that holds the op's folder."""
     (tmp_path / "scale").mkdir()
     (tmp_path / "scale" / "decomposition.py").write_text(SCALE)
     signature = "Scale(x: f32[...], scale?: f32[...], bias?: f32[...]) -> (y: f32[...])"

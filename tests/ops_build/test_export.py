@@ -1,4 +1,4 @@
-"""PyTorch to ONNX: a small module per op through both exporters, and back in ONNX Runtime."""
+"""Exports a small module for each op from PyTorch to ONNX with both exporters, and runs it in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -28,27 +28,28 @@ from ops_build.adapters.torch.registration import load  # noqa: E402
 
 
 class Call(torch.nn.Module):
-    """One call of an op; inputs left out are None."""
+    """A module that calls one op. It passes None for each input that the case leaves out."""
 
     def __init__(self, op: Op, case: Case) -> None:
         super().__init__()
         self._call = getattr(getattr(torch.ops, op.domain), snake_case(op.name))
-        self._given = [case.inputs.get(tensor.name) is not None for tensor in op.inputs]
+        self._present = [case.inputs.get(tensor.name) is not None for tensor in op.inputs]
         self._attributes = dict(case.attributes)
 
     def forward(self, *tensors):
-        left = list(tensors)
-        return self._call(*[left.pop(0) if given else None for given in self._given], **self._attributes)
+        remaining = list(tensors)
+        inputs = [remaining.pop(0) if present else None for present in self._present]
+        return self._call(*inputs, **self._attributes)
 
 
 def choice(op: Op) -> dict[str, str]:
-    """f32 where the op has it."""
+    """Returns the choice of types with f32, or the op's first choice if it has no f32."""
     choices = list(op.type_choices())
     return next((types for types in choices if set(types.values()) <= {"f32"}), choices[0])
 
 
 def trials(op: Op) -> Iterator[Case]:
-    """A case for each pattern of present inputs."""
+    """Yields one case for each combination of present inputs."""
     seen = set()
     for case in folder_of(op, [SOURCE / "ops"]).cases(numpy_types(choice(op))):
         pattern = tuple(sorted(case.inputs))
@@ -76,7 +77,7 @@ def run(model: onnx.ModelProto, library: Path, inputs: tuple[Any, ...]) -> list[
     options.log_severity_level = 4
     options.register_custom_ops_library(str(library))
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    feeds = {given.name: tensor.numpy() for given, tensor in zip(session.get_inputs(), inputs, strict=True)}
+    feeds = {value.name: tensor.numpy() for value, tensor in zip(session.get_inputs(), inputs, strict=True)}
     return session.run(None, feeds)
 
 
@@ -92,13 +93,13 @@ def nodes_of(model: onnx.ModelProto) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "legacy"])
-def test_every_op_comes_back(ops: list[Op], library: Path, tmp_path: Path, dynamo: bool) -> None:
+def test_every_op_is_exported_and_runs(ops: list[Op], library: Path, tmp_path: Path, dynamo: bool) -> None:
     table = translation_table(ops)
     register_symbolics(ops)
     for op in ops:
         for case in trials(op):
             if not dynamo and any(a.kind == "str" and a.list and a.name in case.attributes for a in op.attributes):
-                continue  # the legacy exporter's tracer: "unsupported input list type: str"
+                continue  # the legacy exporter's tracer refuses it: "unsupported input list type: str"
             inputs = tensors(op, case)
             file = tmp_path / f"{op.name}.onnx"
             with warnings.catch_warnings():

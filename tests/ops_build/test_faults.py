@@ -1,4 +1,4 @@
-"""Faults seeded into the kernels: each one must turn `opgate verify` red."""
+"""Writes faults into the kernels, one at a time. `opgate verify` must fail with each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAULTS = [
     Fault("operands swapped", "MyAdd", "ops/my_add/my_add.h", "V(2) * a + b", "a + V(2) * b"),
     Fault("pixels' corners for their centres", "ImagePreprocess", "images/taps.h",
           "(i + 0.5) * step - 0.5", "i * step"),
-    Fault("off by one in the letterbox", "ImagePreprocess", "ops/image_preprocess/letterbox.h",
+    Fault("an offset of the letterbox off by one", "ImagePreprocess", "ops/image_preprocess/letterbox.h",
           "(height - scaled_height) / 2", "(height - scaled_height + 1) / 2"),
     Fault("channels' order ignored", "ImagePreprocess", "ops/image_preprocess/image_preprocess.cpp",
           "reversed ? 2 - k : k", "(reversed, k)"),
@@ -47,12 +47,12 @@ FAULTS = [
     Fault("a derivative without its second term", "MishBackward", "ops/mish/mish.h", "V(4) * x * (e + V(1))", "V(4) * (e + V(1))"),
     Fault("the sum not rounded before it is normalized", "RMSNorm", "ops/rms_norm/rms_norm.cpp",
           "static_cast<float>(values[i]) * scale", "(static_cast<float>(x.data<T>()[at + i]) + (residual ? static_cast<float>(residual[at + i]) : 0)) * scale"),
-    Fault("of equal distances the last", "KNNQuery", "ops/knn_query/knn_query.cpp", "size_ += d2[i] < limit_", "size_ += d2[i] <= limit_"),
+    Fault("the last of equally near neighbours", "KNNQuery", "ops/knn_query/knn_query.cpp", "size_ += d2[i] < limit_", "size_ += d2[i] <= limit_"),
     Fault("the neighbours of another segment", "KNNQuery", "ops/knn_query/knn_query.cpp", "std::upper_bound(", "std::lower_bound("),
     Fault("truncated toward zero", "Voxelize", "ops/voxelize/formula.h", "std::floor(", "std::trunc("),
     Fault("points of a voxel counted once too often", "Voxelize", "ops/voxelize/voxelize.cpp", "sums[static_cast<std::size_t>(k)] / count", "sums[static_cast<std::size_t>(k)] / (count + 1)"),
-    Fault("the nearest of two the upper", "ResizeNormalize", "images/taps.h", "* from - 1) /", "* from) /"),
-    Fault("every picture the first", "ResizeNormalize", "ops/resize_normalize/resize_normalize.cpp", "i / height", "0 * i"),
+    Fault("the upper of two equally near pixels", "ResizeNormalize", "images/taps.h", "* from - 1) /", "* from) /"),
+    Fault("every picture computed from the first", "ResizeNormalize", "ops/resize_normalize/resize_normalize.cpp", "i / height", "0 * i"),
     Fault("a default that is not the signature's", "KNNQuery", "core/walk.h", "evaluate(*dim.default_value, size)", "evaluate({}, size)"),
     Fault("an input that contradicts the signature", "KNNQuery", "core/walk.h", "    if (algebra_.equal(*expected,", "    continue;\n    if (algebra_.equal(*expected,"),
     Fault("the quality ignored", "EncodeImage", "images/codecs/jpeg_encoder.cpp", "quality, TRUE", "50, TRUE"),
@@ -61,7 +61,7 @@ FAULTS = [
 
 @pytest.fixture(scope="module")
 def sources() -> Path:
-    """A copy of the sources that faults may be written into; its build is kept from run to run."""
+    """Copies the sources, so that the tests can write faults into the copy. Its build is kept for the next run."""
     copy = PROJECT / "build" / "faults" / "ops_build"
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(SOURCE, copy, dirs_exist_ok=True, ignore=ignore, copy_function=copy_changed)
@@ -69,7 +69,8 @@ def sources() -> Path:
 
 
 def copy_changed(source: str, target: str) -> None:
-    """Leaves an equal file as it is: with the source's time it would seem older than what was compiled of a fault."""
+    """Copies a file that differs. It doesn't copy the modification time, because with it the file would look older than
+    the object file of its last fault, and would not be compiled."""
     if not Path(target).is_file() or Path(source).read_bytes() != Path(target).read_bytes():
         shutil.copyfile(source, target)
 

@@ -1,4 +1,4 @@
-"""`make gpu-check` where there is no GPU: what it says then, its report, and how it calls its tools."""
+"""`make gpu-check` on a machine without a GPU: its message, its report, and how it calls compute-sanitizer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def test_the_page_shows_everything_failures_included() -> None:
 
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for compute-sanitizer: runs the program that comes after its options, and ends as `verdict` says."""
+    """Puts a stand-in for compute-sanitizer on PATH and returns its folder.
+
+    The stand-in runs the program that comes after its options. If its folder has a file `bad`, it reports an error.
+    """
     program = tmp_path / "compute-sanitizer"
     program.write_text(
         "#!/bin/bash\n"
@@ -68,9 +71,9 @@ def test_sanitizers_run_every_case_and_their_findings_are_failures(tool: Path) -
     ops = [op for op in KernelsEngine(runner).ops() if op.name == "MyAdd"]
 
     def run() -> list[Cell]:
-        found = sanitize(list(sanitizer_engines(runner, tool)), ops, tool, lambda text: None)
-        assert all(isinstance(cell, Cell) for cell in found)
-        return [cell for cell in found if isinstance(cell, Cell)]
+        results = sanitize(list(sanitizer_engines(runner, tool)), ops, tool, lambda text: None)
+        assert all(isinstance(cell, Cell) for cell in results)
+        return [cell for cell in results if isinstance(cell, Cell)]
 
     cells = run()
     assert {cell.engine for cell in cells} == {"memcheck cuda", "racecheck cuda"}
@@ -82,5 +85,5 @@ def test_sanitizers_run_every_case_and_their_findings_are_failures(tool: Path) -
 
 def test_without_compute_sanitizer_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = list(sanitizer_engines(tmp_path / "runner", tmp_path))
-    assert [type(engine) for engine in found] == [Absent, Absent]
+    engines = list(sanitizer_engines(tmp_path / "runner", tmp_path))
+    assert [type(engine) for engine in engines] == [Absent, Absent]

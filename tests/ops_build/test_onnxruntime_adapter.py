@@ -1,4 +1,4 @@
-"""The generic ONNX Runtime adapter, tried by ops that each strain one side of the grammar."""
+"""The generic ONNX Runtime adapter, tested with ops that each use a part of the signature grammar."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_optional_inputs_left_out(run: Run) -> None:
     np.testing.assert_array_equal(outputs["count"], [4, 4, 4, 4])
 
 
-def test_optional_input_given_as_empty_name(run: Run) -> None:
+def test_an_empty_name_leaves_an_optional_input_out(run: Run) -> None:
     outputs = run("NearestSum", {"points": POINTS, "query": QUERY})  # `segment` is "" in the node
     np.testing.assert_allclose(outputs["sum"], expected_sum(POINTS, QUERY))
 
@@ -75,8 +75,8 @@ def test_every_pattern_of_present_optional_inputs(run: Run) -> None:
                 inputs |= {"query": QUERY} if has_query else {}
                 inputs |= {"weight": weight} if has_weight else {}
                 counted = POINTS[segment == 0] if has_segment else POINTS
-                wanted = (counted.sum() + (QUERY if has_query else POINTS).sum(1)) * (weight if has_weight else 1)
-                np.testing.assert_allclose(run("NearestSum", inputs)["sum"], wanted, rtol=1e-6)
+                expected = (counted.sum() + (QUERY if has_query else POINTS).sum(1)) * (weight if has_weight else 1)
+                np.testing.assert_allclose(run("NearestSum", inputs)["sum"], expected, rtol=1e-6)
 
 
 def test_optional_output_left_out(fixture_library: Path) -> None:
@@ -112,7 +112,7 @@ def test_variadic_inputs_must_agree(run: Run) -> None:
         run("SumAll", {"xs": [np.ones(2, np.float32), np.ones(3, np.float32)]}, {"T": "f32"})
 
 
-def test_row_status_and_whole_call_error(run: Run) -> None:
+def test_the_status_of_a_row_and_the_error_of_a_call(run: Run) -> None:
     data = np.frombuffer(b"12x7-4", np.uint8)
     outputs = run("ParseNumber", {"data": data, "ends": np.array([2, 3, 4, 4, 6], np.int32)})
     np.testing.assert_array_equal(outputs["value"], [12, 0, 7, 0, -4])
@@ -151,7 +151,7 @@ def test_expressions_and_scalars_as_sizes(run: Run) -> None:
         ("throws", "thrown by the kernel"),
         ("throws_in_pool", "thrown in the pool"),
         ("leaves_open", "left the size of output 'y' open"),
-        ("binds_too_much", r"made 'v' 4, which is not in 0\.\.3"),
+        ("binds_too_much", r"set 'v' to 4, which is not in 0\.\.3"),
         ("asks_unknown", "asks for input 'nothing'"),
         ("runs_out", "."),
         ("reads_as_double", r"the kernel accesses tensor 'x', which is f32\[3\], as f64"),
@@ -188,7 +188,7 @@ def float_info(name: str, shape: list[Any] | None) -> Any:
 def scaled_columns(
     library: Path, shape: list[Any], weights: list[np.ndarray | None], **attributes: Any
 ) -> ort.InferenceSession:
-    """A session of one ScaledColumns node for each weight: None is an input of the model, an array a constant."""
+    """Returns a session with one ScaledColumns node per weight: None is an input of the model, an array a constant."""
     nodes, inputs, outputs, initializers = [], [float_info("x", shape)], [], []
     for i, weight in enumerate(weights):
         names = [f"y{i}", f"prepared{i}", f"constant{i}"]
@@ -232,7 +232,7 @@ def test_an_input_that_is_no_constant_is_read_in_each_run(fixture_library: Path,
         np.testing.assert_array_equal(y, x * weight)
         assert constant == 0
         serials.add(int(prepared))
-    assert len(serials) == 1  # a kernel that has been told no size serves all
+    assert len(serials) == 1  # one prepared kernel serves every run
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_shape_that_contradicts_the_signature_is_refused_when_the_model_loads(
     node = helper.make_node("KNNQuery", ["xyz", "offset"], ["idx", "dist"], domain="opgate")
     with pytest.raises(Exception, match=rf"opgate::KNNQuery: input 'xyz': expected f32\[n, 3\], got f32\[{rows}, 4\]"):
         session_of(library, [node], inputs, [float_info("dist", None)])
-    # In the middle of a graph the shape is inferred.
+    # Inside a graph ONNX Runtime infers the shape.
     inputs[0] = float_info("points", [rows, 2])
     nodes = [helper.make_node("Concat", ["points", "points"], ["xyz"], axis=1), node]
     with pytest.raises(Exception, match=rf"expected f32\[n, 3\], got f32\[{rows}, 4\]"):
@@ -358,7 +358,7 @@ def test_names_of_sizes_propagate_past_an_absent_input(op_named: Callable[[str],
     assert [output.shape for output in session.get_outputs()] == [["query_0"], ["query_0"]]
 
 
-def test_an_unknown_rank_is_not_taken_for_a_scalar(library: Path) -> None:
+def test_an_unknown_rank_is_not_read_as_a_scalar(library: Path) -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
     nodes = [helper.make_node("Mish", ["x"], ["h"], domain="opgate"), helper.make_node("Relu", ["h"], ["y"])]
     session = session_of(library, nodes, [x], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])

@@ -1,4 +1,5 @@
-"""A twelfth op by a folder alone: written into an empty folder, built in a domain of its own, run in every engine."""
+"""An op that is only a folder: the test writes it into an empty folder, builds it in another domain, and runs it in
+every engine."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pytest
 from ops_build.building.options import BuildOptions, out_of_tree
 from ops_build.table import read_table
 
-#: The whole op: what its author writes.
+#: All files that the op's author writes.
 FILES = {
     "segment_max.h": r"""
 #pragma once
@@ -144,7 +145,7 @@ def test_torch_compiles_it(options: BuildOptions) -> None:
         torch.testing.assert_close(compiled(x, ends)[0], (x[:4] * 2).amax(0) + 1)
 
 
-def test_tensorrt_takes_it(options: BuildOptions, tmp_path: Path) -> None:
+def test_tensorrt_accepts_it(options: BuildOptions, tmp_path: Path) -> None:
     from tests.ops_build import tensorrt_rtx
     from tests.ops_build.test_tensorrt_adapter import check_all
 
@@ -175,8 +176,8 @@ def test_it_runs_beside_opgates_own_ops(options: BuildOptions, library: Path) ->
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     onnx.checker.check_model(model)
     session_options = ort.SessionOptions()
-    for each in (library, options.library()):
-        session_options.register_custom_ops_library(str(each))
+    for path in (library, options.library()):
+        session_options.register_custom_ops_library(str(path))
     session = ort.InferenceSession(model.SerializeToString(), session_options, providers=["CPUExecutionProvider"])
     x = np.random.default_rng(2).standard_normal((4, 5)).astype(np.float32) - 2
     (y,) = session.run(None, {"x": x, "ends": np.array([1, 4], np.int32)})

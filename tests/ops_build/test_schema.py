@@ -1,4 +1,4 @@
-"""The ops as onnx.defs schemas: the checker knows them, and shape inference tells what a run gives."""
+"""The ops as onnx.defs schemas: onnx's checker accepts them, and shape inference agrees with the references."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def registered(library: Path, fixture_library: Path) -> None:
 
 
 def sizes(value: onnx.ValueInfoProto) -> list[int | str]:
-    """Numbers and names; "" where inference made up a name for an unknown size."""
+    """Returns the dims as numbers and names. An unknown size, for which inference invents a name, is ""."""
     dims = value.type.tensor_type.shape.dim
     return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param.split("unk__")[0] for dim in dims]
 
@@ -46,7 +46,7 @@ def infer(
     return {output.name: sizes(output) for output in inferred.graph.output}
 
 
-def test_inference_tells_what_the_reference_gives(library: Path) -> None:
+def test_inference_agrees_with_the_reference(library: Path) -> None:
     tried = 0
     for op in read_table(library):
         folder = folder_of(op, [SOURCE / "ops"])
@@ -66,7 +66,7 @@ def test_inference_tells_what_the_reference_gives(library: Path) -> None:
                     assert output.type.tensor_type.elem_type == element_type("f32" if dtype == "bf16" else dtype)
                     actual = expected[tensor.name].shape
                     assert len(sizes(output)) == len(actual)
-                    assert all(size in ("", given) for size, given in zip(sizes(output), actual, strict=True))
+                    assert all(size in ("", known) for size, known in zip(sizes(output), actual, strict=True))
     assert tried > 300
 
 
@@ -103,7 +103,7 @@ def test_a_contradiction_names_the_op_and_the_input() -> None:
         infer([node], [x], ["values"])
 
 
-def test_a_contradiction_is_found_behind_a_size_that_is_not_known() -> None:
+def test_a_contradiction_is_found_beside_an_unknown_size() -> None:
     points = helper.make_tensor_value_info("points", TensorProto.FLOAT, ["n", 2])
     offset = helper.make_tensor_value_info("offset", TensorProto.INT32, [1])
     nodes = [
@@ -126,10 +126,10 @@ def test_the_checker_refuses_a_missing_attribute_and_a_wrong_type() -> None:
         infer([helper.make_node("KeepPositive", ["x"], ["v", "p"], domain="fixture_ops")], [doubles], ["v"])
 
 
-def test_schemas_say_what_the_signature_says(op_named: Callable[[str], Op]) -> None:
-    made = schema(op_named("Shout"))
-    assert made.doc.startswith("Each text in capitals")
-    defaults = {name: helper.get_attribute_value(a.default_value) for name, a in made.attributes.items()}
+def test_a_schema_agrees_with_its_signature(op_named: Callable[[str], Op]) -> None:
+    shout = schema(op_named("Shout"))
+    assert shout.doc.startswith("Each text in capitals")
+    defaults = {name: helper.get_attribute_value(a.default_value) for name, a in shout.attributes.items()}
     assert defaults == {"mark": b"!", "words": b"", "twice": 0, "letters": b"upper"}
     assert [str(parameter.option) for parameter in schema(op_named("NearestSum")).inputs] == [
         "FormalParameterOption.Single", *["FormalParameterOption.Optional"] * 3,
@@ -137,12 +137,12 @@ def test_schemas_say_what_the_signature_says(op_named: Callable[[str], Op]) -> N
     assert np.isclose(helper.get_attribute_value(schema(op_named("LeakyRelu")).attributes["alpha"].default_value), 0.01)
 
 
-def test_floats_with_whole_defaults_stay_floats(library: Path) -> None:
-    """A default of 0 is no integer: onnx.checker must take the node with its floats stated."""
+def test_float_attributes_with_integral_defaults_stay_floats(library: Path) -> None:
+    """A default of 0 must not become an integer: onnx.checker must accept a node that states the float."""
     for op in read_table(library):
         for attribute in op.attributes:
             if attribute.kind == "float" and not attribute.required:
                 values = attribute.default if attribute.list else [attribute.default]
                 assert all(isinstance(value, float) for value in values), (op.name, attribute.name)
-                made = schema(op).attributes[attribute.name]
-                assert made.type == (OpSchema.AttrType.FLOATS if attribute.list else OpSchema.AttrType.FLOAT)
+                stated = schema(op).attributes[attribute.name]
+                assert stated.type == (OpSchema.AttrType.FLOATS if attribute.list else OpSchema.AttrType.FLOAT)

@@ -1,4 +1,4 @@
-"""The signature grammar: what it takes, what it makes of it, and how it refuses the rest."""
+"""The signature grammar: what it accepts, how it reads a signature, and its error for every other text."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_attributes_and_defaults_are_read(library: Path) -> None:
     assert op.attributes[5].length == 2
 
 
-def test_the_ends_of_the_integers_are_defaults(library: Path) -> None:
+def test_the_least_and_the_greatest_integer_are_defaults(library: Path) -> None:
     op = parse_signature(
         library, "X(a: f32[n]; low: int=-9223372036854775808, high: int=9223372036854775807) -> (y: f32[n])"
     )

@@ -1,4 +1,4 @@
-"""The TensorRT adapter without a GPU: what the library exports, and what TensorRT-RTX makes of every op."""
+"""The TensorRT adapter without a GPU: the symbols that the library exports and the layers that TensorRT-RTX creates."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.ops_build import tensorrt_rtx
 from tests.ops_build.conftest import symbols
 from tests.ops_build.walking import walk_of
 
-#: Ops whose name TensorRT's parser knows: it makes layers of its own, of the same meaning.
+#: Ops whose names TensorRT's parser knows. It creates this layer, which computes the same, instead of a plugin.
 OWN_LAYERS = {"LeakyRelu": "ACTIVATION", "Mish": "ELEMENTWISE"}
 
-#: What its own importers refuse, though a plugin would take it: the name is asked first.
+#: Types that the parser refuses for such an op. The plugin accepts them, but the parser looks for its own layers first.
 OWN_REFUSALS = {("Mish", "bf16"): "Only FLOAT32 or FLOAT16 input is supported for the Mish operator"}
 
-#: Types that TensorRT's plugins take, in its words.
+#: The dtypes that TensorRT's plugins accept, with TensorRT's names for them.
 DTYPES = {dtype.name: dtype.tensorrt for dtype in dtypes.DTYPES.values() if dtype.tensorrt}
 
 
@@ -65,14 +65,14 @@ def test_the_library_exports_two_entries_and_needs_neither_tensorrt_nor_a_driver
 
 
 def carried(op: Op) -> Iterator[dict[str, str]]:
-    """The choices of types that TensorRT has tensors for."""
+    """Yields the choices of types for which TensorRT has tensors."""
     for types in op.type_choices():
         if all(types.get(name, name) in DTYPES for name in op.tensor_types):
             yield types
 
 
 def suitable(cases: Iterator[Case]) -> Iterator[Case]:
-    """One case for each pattern of present inputs, without empty tensors."""
+    """Yields one case for each combination of present inputs. It skips cases with empty tensors."""
     seen = set()
     for case in cases:
         arrays = [a for value in case.inputs.values() for a in (value if isinstance(value, list) else [value])]
@@ -84,7 +84,7 @@ def suitable(cases: Iterator[Case]) -> Iterator[Case]:
 
 
 def expected_outputs(op: Op, types: Mapping[str, str], case: Case, *, static: bool) -> list[list[Any]]:
-    """The shape (-1: open) and dtype of each output as the signature says."""
+    """Returns the shape and dtype of each output by the signature. An unknown size is -1."""
     walk = walk_of(op, case, static=static)
     shapes = [walk.output_dims(output) or () for output in op.outputs]
     return [
@@ -110,12 +110,13 @@ def check(op: Op, types: Mapping[str, str], case: Case, answer: dict[str, Any], 
 
 
 def check_all(library: Path, ops: list[Op], folder: Path, tmp_path: Path) -> int:
-    """Every op of the library, each choice of types, each pattern of present inputs; with sizes stated and open."""
+    """Checks every op of the library with each choice of types and each combination of present inputs, once with known
+    and once with unknown sizes. Returns the number of trials."""
     trials = []
     for op in ops:
-        place = folder_of(op, [folder])
+        op_folder = folder_of(op, [folder])
         for types in carried(op):
-            for case in suitable(place.cases(numpy_types(types))):
+            for case in suitable(op_folder.cases(numpy_types(types))):
                 trials += [(op, types, case, static) for static in (True, False)]
     models, shapes = [], []
     for op, types, case, static in trials:
@@ -156,7 +157,7 @@ def fixture_trials() -> Iterator[tuple[str, Case, dict[str, str]]]:
     yield "Tiles", Case("expressions and a host scalar", {"x": x, "row": row, "times": np.array(3)}), {}
 
 
-def test_every_side_of_the_grammar_becomes_a_layer(fixture_built: Build, fixture_plugins: Path, tmp_path: Path) -> None:
+def test_every_part_of_the_grammar_becomes_a_layer(fixture_built: Build, fixture_plugins: Path, tmp_path: Path) -> None:
     ops = {op.name: op for op in on_cuda(fixture_built.libraries["onnxruntime_cuda"])}
     trials = list(fixture_trials())
     models = [for_tensorrt(one_node_model(ops[name], case, types).model, ops.values()) for name, case, types in trials]
@@ -186,9 +187,9 @@ def test_a_refusal_names_the_op_and_the_reason(fixture_built: Build, fixture_plu
             model.graph.node[0].attribute.append(helper.make_attribute(key, value))
         models.append(for_tensorrt(model, ops.values()) if rewritten else model)
     answers = tensorrt_rtx.inspect(fixture_plugins, models, tmp_path)
-    for (what, *_, reason), answer in zip(REFUSALS, answers, strict=True):
-        assert not answer["parsed"], what
-        assert any(f"fixture_ops::{reason}" in line for line in answer["log"]), (what, answer["log"])
+    for (title, *_, reason), answer in zip(REFUSALS, answers, strict=True):
+        assert not answer["parsed"], title
+        assert any(f"fixture_ops::{reason}" in line for line in answer["log"]), (title, answer["log"])
 
 
 def test_an_op_of_bytes_is_refused(built: Build, plugins: Path, tmp_path: Path) -> None:
@@ -216,7 +217,7 @@ def test_a_rewritten_model_is_as_the_parser_wants_it(fixture_built: Build) -> No
 
 
 def local_function(node: onnx.NodeProto) -> onnx.ModelProto:
-    """A model whose only node is a local function around `node`, of two inputs x and w."""
+    """Returns a model whose only node calls a local function, which has the inputs x and w and contains `node`."""
     opsets = [helper.make_opsetid(domain, version) for domain, version in (("", 18), ("opgate", 1), ("local", 1))]
     body = helper.make_function("local", "F", ["x", "w"], ["y"], [node], opsets[:2])
     call = helper.make_node("F", ["x", "w"], ["z"], domain="local")

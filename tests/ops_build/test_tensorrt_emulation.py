@@ -1,4 +1,4 @@
-"""TensorRT's plugins, made, attached, asked and enqueued as TensorRT does, with the kernels emulated on the CPU: every
+"""Creates, attaches, queries and enqueues the plugins as TensorRT does, with the kernels emulated on the CPU: every
 case of every op under the sanitizers."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def fixture_engine(tensorrt_headers: Path) -> Iterator[PluginEngine]:
 
 def test_a_kernel_prepares_once_and_before_it_is_enqueued(fixture_engine: PluginEngine) -> None:
     op = next(op for op in fixture_engine.ops() if op.name == "ScaledColumns")
-    for call in (1, 2):  # each is a plugin of its own, attached, told its shapes and enqueued
+    for call in (1, 2):  # each call creates a plugin, attaches it, tells it the shapes and enqueues it
         x, weight = np.ones((2, call + 2), np.float32), np.arange(call + 2, dtype=np.float32)
         outputs = fixture_engine.run(op, Case("", {"x": x, "weight": weight}, {"scale": 2.0}), {})
         assert outputs["prepared"] == call
@@ -55,7 +55,7 @@ def test_a_kernel_prepares_once_and_before_it_is_enqueued(fixture_engine: Plugin
 
 
 def test_a_kernel_that_states_no_workspace_allocates_while_it_is_enqueued(fixture_engine: PluginEngine) -> None:
-    """The caller of the plugins refuses every allocation, so the cases above show that opgate's own kernels make none."""
+    """The program refuses every allocation of a plugin. So the cases above show that opgate's kernels make none."""
     op = next(op for op in fixture_engine.ops() if op.name == "KeepPositive")
     with pytest.raises(CaseFailed, match=r"enqueue failed.*KeepPositive: out of memory"):
         fixture_engine.run(op, Case("", {"x": np.ones(3, np.float32)}), {"T": "f32"})

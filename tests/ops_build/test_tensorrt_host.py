@@ -1,5 +1,5 @@
-"""The plugins in a host program under the address and undefined-behaviour sanitizers: clones, serialization, formats,
-shapes and refusals, without TensorRT."""
+"""Calls the plugins from a program without TensorRT, under the address and undefined-behaviour sanitizers: clones,
+serialization, formats, shapes and errors."""
 
 from __future__ import annotations
 
@@ -69,19 +69,19 @@ def host(built: Build, tensorrt_headers: Path) -> Path:
 
 
 def sanitized(options: BuildOptions) -> Path:
-    made = build(replace(options, sanitize="address,undefined", engines=("tensorrt",)), silent)
-    return made.libraries["tensorrt"]
+    result = build(replace(options, sanitize="address,undefined", engines=("tensorrt",)), silent)
+    return result.libraries["tensorrt"]
 
 
 def trial(op: Op, case: Case) -> str:
-    """The lines that state a node to the host program."""
-    given = [i for i, tensor in enumerate(op.inputs) if case.inputs.get(tensor.name) is not None]
-    lines = [f"op {op.name}", f"int opgate_inputs {' '.join(map(str, given))}"]
+    """Returns the lines that describe a node to the host program."""
+    present = [i for i, tensor in enumerate(op.inputs) if case.inputs.get(tensor.name) is not None]
+    lines = [f"op {op.name}", f"int opgate_inputs {' '.join(map(str, present))}"]
     for name, value in node_attributes(op, case.attributes).items():
         values = value if isinstance(value, list | tuple) else [value]
         kind = "char" if isinstance(values[0], str) else "float" if isinstance(values[0], float) else "int"
         lines.append(f"{kind} {name} {' '.join(map(str, values))}")
-    for index in given:
+    for index in present:
         value = case.inputs[op.inputs[index].name]
         for array in value if op.inputs[index].variadic else [value]:
             if op.inputs[index].const:
@@ -106,7 +106,7 @@ def answers(host: Path, library: Path, trials: list[str]) -> list[dict[str, Any]
 
 
 def expected_shapes(op: Op, case: Case) -> list[list[int]]:
-    """The outputs' dims, those of unknown sizes negative as their bound, then the size tensors."""
+    """Returns the dims of each output, then [] for each size tensor. An unknown size is its bound, negated."""
     walk = walk_of(op, case, scalars=True)
     sizes = {name: walk.bound_of(name) for name in walk.kernel_sizes}
     for name, bound in sizes.items():
@@ -122,20 +122,20 @@ def expected_shapes(op: Op, case: Case) -> list[list[int]]:
 
 
 def expected_formats(op: Op, case: Case) -> Mapping[str, list[list[str]]]:
-    """For each type of the first tensor, what the others may have."""
+    """Returns, for each type of the first tensor, the types that every tensor may have."""
     inputs = [t for t in op.inputs if case.inputs.get(t.name) is not None and not t.const]
-    places = [t.type for t in inputs for _ in range(len(case.inputs[t.name]) if t.variadic else 1)]
-    places += [output.type for output in op.outputs]
+    types = [t.type for t in inputs for _ in range(len(case.inputs[t.name]) if t.variadic else 1)]
+    types += [output.type for output in op.outputs]
     names = {variable: [DTYPES[d] for d in dtypes if d in DTYPES] for variable, dtypes in op.type_variables.items()}
     table = {}
-    for first in names.get(places[0], [DTYPES[places[0]]] if places[0] in DTYPES else []):
-        chosen = {places[0]: first}
+    for first in names.get(types[0], [DTYPES[types[0]]] if types[0] in DTYPES else []):
+        chosen = {types[0]: first}
         row = []
-        for place in places:
-            allowed = names.get(place, [DTYPES.get(place, "")])
-            row.append([chosen[place]] if place in chosen else allowed)
-            if place in names:
-                chosen.setdefault(place, min(allowed, key=list(ORDER).index))
+        for name in types:
+            allowed = names.get(name, [DTYPES.get(name, "")])
+            row.append([chosen[name]] if name in chosen else allowed)
+            if name in names:
+                chosen.setdefault(name, min(allowed, key=list(ORDER).index))
         table[first] = [
             *row,
             *([["INT32"]] * len({d["name"] for o in op.outputs for d in o.dims if d["kind"] == "bounded"})),
@@ -143,7 +143,7 @@ def expected_formats(op: Op, case: Case) -> Mapping[str, list[list[str]]]:
     return table
 
 
-#: TensorRT's order of types, in which the host program tries them.
+#: TensorRT's types, in the order in which the host program tries them.
 ORDER = ("FLOAT", "HALF", "INT8", "INT32", "BOOL", "UINT8", "FP8", "BF16", "INT64")
 
 
@@ -164,8 +164,8 @@ def test_every_op(built: Build, host: Path) -> None:
         folder = folder_of(op, [SOURCE / "ops"])
         for types in carried(op):
             trials += [(op, case) for case in suitable(folder.cases(numpy_types(types)))]
-    found = answers(host, library, [trial(op, case) for op, case in trials])
-    for (op, case), answer in zip(trials, found, strict=True):
+    results = answers(host, library, [trial(op, case) for op, case in trials])
+    for (op, case), answer in zip(trials, results, strict=True):
         check(op, case, answer)
 
 
@@ -180,10 +180,10 @@ def fixture_cases(built: Build) -> Iterator[tuple[Op, Case]]:
         yield ops[name], case
 
 
-def test_every_side_of_the_grammar(fixture_built: Build, host: Path, fixture_plugins: Path) -> None:
+def test_every_part_of_the_grammar(fixture_built: Build, host: Path, fixture_plugins: Path) -> None:
     trials = list(fixture_cases(fixture_built))
-    found = answers(host, fixture_plugins, [trial(op, case) for op, case in trials])
-    for (op, case), answer in zip(trials, found, strict=True):
+    results = answers(host, fixture_plugins, [trial(op, case) for op, case in trials])
+    for (op, case), answer in zip(trials, results, strict=True):
         check(op, case, answer)
 
 

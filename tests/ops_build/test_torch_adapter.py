@@ -1,4 +1,4 @@
-"""The generic PyTorch adapter, tried by every op's cases and by ops that each strain one side of the grammar."""
+"""The generic PyTorch adapter, tested with every case of every op and with ops that each use a part of the grammar."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def library_of(built: Build) -> Path:
 
 @pytest.fixture(scope="module")
 def library(built: Build) -> registration.OpLibrary:
-    """opgate's own ops."""
+    """The library of opgate's ops."""
     return registration.load(library_of(built))
 
 
@@ -55,7 +55,7 @@ def fixture_path(fixture_built: Build) -> Path:
 
 @pytest.fixture(scope="module")
 def ops(fixture_path: Path) -> Any:
-    """The fixture ops that every engine has."""
+    """The fixture ops that are built for every engine."""
     registration.load(fixture_path)
     return torch.ops.fixture_ops
 
@@ -68,7 +68,7 @@ def torch_path() -> Path:
 
 @pytest.fixture(scope="module")
 def torch_ops(torch_path: Path) -> Any:
-    """The fixture ops for torch alone."""
+    """The fixture ops that are built only for torch."""
     registration.load(torch_path)
     return torch.ops.fixture_ops_torch
 
@@ -87,12 +87,12 @@ QUERY = torch.ones(2, 3)
 
 @pytest.fixture(scope="module")
 def cases(library: registration.OpLibrary) -> list[tuple[Op, dict[str, str], Case]]:
-    found = []
+    triples = []
     for op in library.ops:
         folder = folder_of(op, [SOURCE / "ops"])
         for types in op.type_choices():
-            found += [(op, types, case) for case in folder.cases(numpy_types(types))]
-    return found
+            triples += [(op, types, case) for case in folder.cases(numpy_types(types))]
+    return triples
 
 
 def test_every_case_agrees_with_the_reference(
@@ -116,14 +116,14 @@ def test_opcheck_of_every_case(library: registration.OpLibrary, cases: list[tupl
         outputs = as_tuple(call(**arguments))
         tests = ["test_schema", "test_autograd_registration", "test_faketensor"]
         if not any(output.isnan().any() for output in outputs if output.is_floating_point()):
-            tests.append("test_aot_dispatch_dynamic")  # to this a NaN differs from itself
-        given = [arguments.pop(tensor.name, None) for tensor in op.inputs]
-        while given[-1] is None:
-            given.pop()
+            tests.append("test_aot_dispatch_dynamic")  # it compares two calls, and a NaN differs from itself
+        tensors = [arguments.pop(tensor.name, None) for tensor in op.inputs]
+        while tensors[-1] is None:
+            tensors.pop()
         if op.name in differentiable:
-            given = [tensor.requires_grad_() if tensor.is_floating_point() else tensor for tensor in given]
+            tensors = [tensor.requires_grad_() if tensor.is_floating_point() else tensor for tensor in tensors]
         try:
-            torch.library.opcheck(call, tuple(given), arguments, test_utils=tests)
+            torch.library.opcheck(call, tuple(tensors), arguments, test_utils=tests)
         except Exception as error:
             raise AssertionError(f"{op.name} {types} {case.name}: {error}") from error
     assert len(tried) > 500
@@ -135,7 +135,7 @@ def as_tuple(outputs: Any) -> tuple[Any, ...]:
 
 def test_opcheck_of_the_fixture_ops(ops: Any, torch_ops: Any) -> None:
     segment, weight = torch.tensor([0, 1, 0, 1], dtype=torch.int32), torch.ones(2)
-    for call, given, attributes in (
+    for call, inputs, attributes in (
         (ops.nearest_sum, (POINTS,), {}),
         (ops.nearest_sum, (POINTS, None, QUERY), {"scale": 2.0}),
         (ops.nearest_sum, (POINTS, segment, QUERY, weight), {}),
@@ -146,7 +146,7 @@ def test_opcheck_of_the_fixture_ops(ops: Any, torch_ops: Any) -> None:
         (torch_ops.squash, (torch.randn(3, 4, requires_grad=True),), {}),
         (torch_ops.weighted, (torch.randn(3, 4, requires_grad=True), torch.randn(4, requires_grad=True)), {}),
     ):
-        torch.library.opcheck(call.default, given, attributes)
+        torch.library.opcheck(call.default, inputs, attributes)
 
 
 # The grammar.
@@ -177,7 +177,9 @@ def test_variadic_input(ops: Any) -> None:
         assert torch.equal(ops.sum_all(xs), sum(xs))
     with pytest.raises(ValueError, match=r"input 'xs': expected T\[\.\.\.\] with \.\.\. = \[2\], got f32\[3\]"):
         ops.sum_all([torch.ones(2), torch.ones(3)])
-    with pytest.raises(RuntimeError, match="no tensor arguments"):  # torch's own: it finds no device
+    with pytest.raises(
+        RuntimeError, match="no tensor arguments"
+    ):  # torch raises this error, because it finds no device
         ops.sum_all([])
 
 
@@ -202,8 +204,8 @@ def test_attributes_of_every_kind(torch_ops: Any) -> None:
         return bytes(torch_ops.describe(torch.zeros(2), **attributes)).decode()
 
     assert described(required=7) == "7|-3|1 -2 |0.1|0.5 -1e-07 |1|1 0 |a 'b' \\ c|x,y z,|two"
-    given = {"count": 4, "numbers": [], "ratio": 2, "ratios": [1, 2.5], "flag": False, "flags": [], "mark": "ü\n"}
-    assert described(required=0, **given, words=["q"], pick="one") == "0|4||2|1 2.5 |0||ü\n|q,|one"
+    others = {"count": 4, "numbers": [], "ratio": 2, "ratios": [1, 2.5], "flag": False, "flags": [], "mark": "ü\n"}
+    assert described(required=0, **others, words=["q"], pick="one") == "0|4||2|1 2.5 |0||ü\n|q,|one"
     with pytest.raises(ValueError, match=r"attribute 'ratios': expected float\[2\], got 1 values"):
         described(required=1, ratios=[1.0])
     with pytest.raises(ValueError, match=r"attribute 'pick': expected \{one\|two\}, got 'three'"):
@@ -237,7 +239,7 @@ def test_an_op_of_strings_is_left_out(fixture_path: Path) -> None:
         ("throws", "thrown by the kernel"),
         ("throws_in_pool", "thrown in the pool"),
         ("leaves_open", "left the size of output 'y' open"),
-        ("binds_too_much", r"made 'v' 4, which is not in 0\.\.3"),
+        ("binds_too_much", r"set 'v' to 4, which is not in 0\.\.3"),
         ("asks_unknown", "asks for input 'nothing'"),
         ("runs_out", "out of memory"),
         ("reads_as_double", r"the kernel accesses tensor 'x', which is f32\[3\], as f64"),
@@ -262,7 +264,7 @@ def test_a_kernel_that_prepares_serves_equal_calls(ops: Any) -> None:
     kept = 16
     for columns in range(100, 100 + kept):
         serial(columns)
-    assert serial(100) < serial(3)  # the kernel that was used the longest ago has gone
+    assert serial(100) < serial(3)  # the least recently used kernel was dropped
     with pytest.raises(ValueError, match="fixture_ops::ScaledColumns: attribute 'scale': expected a number, got nan"):
         serial(3, scale=float("nan"))
     with pytest.raises(RuntimeError, match=r"fixture_ops::ScaledColumns: thrown by prepare\(\)"):
@@ -272,7 +274,7 @@ def test_a_kernel_that_prepares_serves_equal_calls(ops: Any) -> None:
 def test_threads_share_prepared_kernels(ops: Any) -> None:
     def work(seed: int) -> None:
         for i in range(200):
-            columns = (seed + i) % 20 + 1  # more than are kept
+            columns = (seed + i) % 20 + 1  # more sizes than kernels are kept
             weight = torch.arange(columns, dtype=torch.float32)
             assert torch.equal(ops.scaled_columns(torch.ones(1, columns), weight)[0][0], weight)
 
@@ -299,13 +301,13 @@ def test_inputs_that_are_not_contiguous(library: registration.OpLibrary, ops: An
         torch.testing.assert_close(torch.ops.opgate.mish(x), torch.nn.functional.mish(x))
     assert torch.equal(torch.ops.opgate.my_add(wide.t(), wide.t()), 3 * wide.t())
     assert torch.equal(ops.sum_all([wide.t(), wide.t().contiguous()]), 2 * wide.t())
-    # Only elementwise ops take another layout.
+    # Only elementwise ops accept another layout.
     weight = torch.randn(6)
     torch.testing.assert_close(
         torch.ops.opgate.rms_norm(wide.t(), weight)[0], torch.nn.functional.rms_norm(wide.t(), (6,), weight, 1e-5)
     )
     assert torch.ops.opgate.rms_norm(wide.t(), weight)[0].is_contiguous()
-    # A view that is to be negated when it is read.
+    # A view with torch's negative bit: its values are negated when they are read.
     negated = torch.view_as_complex(torch.randn(4, 2)).conj().imag
     assert negated.is_neg()
     torch.testing.assert_close(torch.ops.opgate.mish(negated), torch.nn.functional.mish(negated))
@@ -335,7 +337,7 @@ def test_inputs_are_released(library: registration.OpLibrary, ops: Any) -> None:
 
 
 def test_torchs_own_threads_run_a_kernel(library: registration.OpLibrary) -> None:
-    """In a process of its own: how many threads the pool has is decided once."""
+    """Runs in a separate process, because torch fixes the size of its thread pool once."""
     program = f"""
 import os, torch
 from ops_build.adapters.torch.registration import load
@@ -349,9 +351,9 @@ assert threads() == before, "a thread was started"
 torch.set_num_threads(3)
 torch.relu(x)
 own = threads()
-assert own >= before + 2, "torch has started none of its own"
+assert own >= before + 2, "torch has started no threads"
 assert torch.equal(torch.ops.opgate.leaky_relu(x, alpha=0.5), alone)
-assert threads() == own, "threads beside torch's"
+assert threads() == own, "the op has started threads beside torch's"
 assert torch.equal(alone, torch.where(x < 0, x * 0.5, x))
 """
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -364,34 +366,34 @@ def test_an_op_runs_while_another_thread_holds_python(library: registration.OpLi
     x = torch.randn(100_003)
     expected = torch.nn.functional.mish(x)
     with ThreadPoolExecutor(4) as pool:
-        for made in pool.map(lambda _: torch.ops.opgate.mish(x), range(32)):
-            torch.testing.assert_close(made, expected)
+        for y in pool.map(lambda _: torch.ops.opgate.mish(x), range(32)):
+            torch.testing.assert_close(y, expected)
 
 
 # Tracing.
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    made: Callable[..., Any] = torch.compile(function, fullgraph=True, backend="aot_eager", **options)
-    return made
+    result: Callable[..., Any] = torch.compile(function, fullgraph=True, backend="aot_eager", **options)
+    return result
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
 def test_compile_of_every_op(
     library: registration.OpLibrary, cases: list[tuple[Op, dict[str, str], Case]], dynamic: bool
 ) -> None:
-    """One case for each op and dtype."""
+    """Compiles one case for each op and choice of types."""
     done = set()
     for op, types, case in cases:
-        given = case_arguments(op, case, types)
+        arguments = case_arguments(op, case, types)
         key = (op.name, *types.values())
-        if case.error or key in done or not all(t.numel() for t in given.values() if isinstance(t, torch.Tensor)):
+        if case.error or key in done or not all(t.numel() for t in arguments.values() if isinstance(t, torch.Tensor)):
             continue
         done.add(key)
         call = library.overload(op)
         torch.compiler.reset()
-        made = as_tuple(compiled(lambda given, call=call: call(**given), dynamic=dynamic)(given))
-        for ours, eager in zip(made, as_tuple(call(**given)), strict=True):
+        run = compiled(lambda arguments, call=call: call(**arguments), dynamic=dynamic)
+        for ours, eager in zip(as_tuple(run(arguments)), as_tuple(call(**arguments)), strict=True):
             torch.testing.assert_close(ours, eager, rtol=0, atol=0, equal_nan=True)
     assert {name for name, *_ in done} == {op.name for op in library.ops}
 
@@ -428,16 +430,16 @@ def test_a_compiled_graph_serves_every_integer_attribute(library: registration.O
     assert counter.frame_count == 1
 
 
-def test_inductor_runs_an_op_among_its_own(library: registration.OpLibrary) -> None:
+def test_inductor_runs_an_op_beside_its_own_kernels(library: registration.OpLibrary) -> None:
     def body(x: Any) -> Any:
         return torch.ops.opgate.mish(x * 2).sum(0) + 1
 
     run = torch.compile(body, fullgraph=True)
     try:
-        made = run(torch.ones(3, 4))
+        y = run(torch.ones(3, 4))
     except torch._inductor.exc.InductorError as error:
         pytest.skip(f"inductor can't compile here: {error}")
-    torch.testing.assert_close(made, body(torch.ones(3, 4)))
+    torch.testing.assert_close(y, body(torch.ones(3, 4)))
 
 
 def test_a_data_dependent_size_is_a_symbol(ops: Any) -> None:
@@ -450,7 +452,7 @@ def test_a_data_dependent_size_is_a_symbol(ops: Any) -> None:
     for dynamic in (True, False):
         for ours, eager in zip(compiled(body, dynamic=dynamic)(x), body(x), strict=True):
             assert torch.equal(ours, eager)
-    # Without fullgraph torch breaks the graph there.
+    # Without fullgraph torch breaks the graph at the op.
     for ours, eager in zip(torch.compile(body, backend="aot_eager")(x), body(x), strict=True):
         assert torch.equal(ours, eager)
 
@@ -462,8 +464,8 @@ def test_a_size_in_a_tensor_is_a_symbol(ops: Any) -> None:
         assert run(torch.tensor(times)).shape == (times, 5)
 
 
-def test_a_trace_refuses_what_the_kernel_would(library: registration.OpLibrary, ops: Any) -> None:
-    """With the same message."""
+def test_a_trace_refuses_what_a_call_refuses(library: registration.OpLibrary, ops: Any) -> None:
+    """The trace and the call raise the same message."""
 
     def refusal(call: Callable[[], object]) -> str:
         with pytest.raises(ValueError, match=": ") as refused:
@@ -506,14 +508,14 @@ LAYOUTS = {
 }
 
 
-def same_layout(made: Any, *given: Any) -> bool:
-    """Whether the op has kept the layout of the first tensor without gaps and overlaps."""
-    for x in given:
-        if x.is_contiguous():  # so is a tensor of one channel, whatever its strides
-            return made.is_contiguous()
+def same_layout(output: Any, *inputs: Any) -> bool:
+    """Returns whether the output has the layout of the first input that has neither gaps nor overlaps."""
+    for x in inputs:
+        if x.is_contiguous():  # also true for a tensor with one channel, whatever its strides are
+            return output.is_contiguous()
         if torch._prims_common.is_non_overlapping_and_dense_or_false(x):
-            return made.stride() == x.stride()
-    return made.is_contiguous()
+            return output.stride() == x.stride()
+    return output.is_contiguous()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -526,18 +528,18 @@ def test_an_elementwise_op_keeps_any_dense_layout(library: registration.OpLibrar
         assert torch.ops.opgate.mish(mode.from_tensor(x)).stride() == y.stride()
     for other in (x.contiguous(), torch.randn(x.shape)):
         for a, b in ((x, other), (other, x)):
-            made = torch.ops.opgate.my_add(a, b)
-            torch.testing.assert_close(made, 2 * a + b)
-            assert same_layout(made, a, b)
+            total = torch.ops.opgate.my_add(a, b)
+            torch.testing.assert_close(total, 2 * a + b)
+            assert same_layout(total, a, b)
             with torch._subclasses.FakeTensorMode() as mode:
-                assert torch.ops.opgate.my_add(*map(mode.from_tensor, (a, b))).stride() == made.stride()
+                assert torch.ops.opgate.my_add(*map(mode.from_tensor, (a, b))).stride() == total.stride()
     torch.testing.assert_close(ops.sum_all([x, x, other]), 2 * x + other)
 
 
 @pytest.mark.parametrize("layout", ["channels_last", "permuted", "with gaps", "expanded"])
 def test_layouts_through_gradients_and_compilers(library: registration.OpLibrary, layout: str) -> None:
     x = LAYOUTS[layout]().detach().requires_grad_()
-    torch.ops.opgate.mish(x).sum().backward()  # its gradient is expanded
+    torch.ops.opgate.mish(x).sum().backward()  # sum() passes an expanded gradient
     ours, x.grad = x.grad, None
     torch.nn.functional.mish(x).sum().backward()
     torch.testing.assert_close(ours, x.grad)
@@ -546,9 +548,9 @@ def test_layouts_through_gradients_and_compilers(library: registration.OpLibrary
         return torch.ops.opgate.mish(x * 2) + torch.ops.opgate.leaky_relu(x)
 
     run = torch.compile(body, fullgraph=True, backend="aot_eager", dynamic=True)
-    made = run(x.detach())
-    torch.testing.assert_close(made, body(x.detach()))
-    assert made.stride() == body(x.detach()).stride()
+    y = run(x.detach())
+    torch.testing.assert_close(y, body(x.detach()))
+    assert y.stride() == body(x.detach()).stride()
 
 
 def test_unequal_sizes_of_a_dynamic_graph(library: registration.OpLibrary) -> None:
@@ -575,8 +577,8 @@ def test_export_with_dynamic_shapes(library: registration.OpLibrary, ops: Any, t
     targets = {str(node.target) for node in loaded.graph.nodes if node.op == "call_function"}
     assert {"opgate.knn_query.default", "opgate.mish.default", "fixture_ops.keep_positive.default"} <= targets
     for size in (9, 31):
-        given = inputs(size)
-        for ours, eager in zip(loaded.module()(*given), Model()(*given), strict=True):
+        tensors = inputs(size)
+        for ours, eager in zip(loaded.module()(*tensors), Model()(*tensors), strict=True):
             assert torch.equal(ours, eager)
 
 
@@ -589,7 +591,7 @@ def test_gradcheck_of_every_op_with_a_gradient(library: registration.OpLibrary) 
     assert torch.autograd.gradcheck(torch.ops.opgate.mish, x.t())
     by_name = {op.name: op for op in library.ops}
     differentiable = {name.removesuffix("Backward") for name in by_name if name.endswith("Backward")}
-    assert differentiable == {"Mish"}, "state here how the new one is checked"
+    assert differentiable == {"Mish"}, "add a gradcheck of the new op here"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -620,8 +622,8 @@ def test_compiled_gradients(torch_ops: Any, library: registration.OpLibrary) -> 
     for dynamic in (True, False):
         x, weight = torch.randn(3, 4, requires_grad=True), torch.randn(4, requires_grad=True)
         expected = torch.autograd.grad(body(x, weight), (x, weight))
-        made = torch.autograd.grad(compiled(body, dynamic=dynamic)(x, weight), (x, weight))
-        for ours, eager in zip(made, expected, strict=True):
+        results = torch.autograd.grad(compiled(body, dynamic=dynamic)(x, weight), (x, weight))
+        for ours, eager in zip(results, expected, strict=True):
             torch.testing.assert_close(ours, eager)
 
 
@@ -717,7 +719,7 @@ else:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_loading_what_is_no_library_of_ours(
+def test_loading_a_file_that_is_no_op_library(
     library: registration.OpLibrary, fixture_path: Path, tmp_path: Path
 ) -> None:
     assert registration.load(library.path) is library
@@ -757,7 +759,7 @@ def test_exported_symbols(library: registration.OpLibrary) -> None:
 
 
 def test_nothing_of_torch_is_linked(fixture_path: Path) -> None:
-    """Only the C and C++ runtimes: what is used of torch is looked up by name in libtorch.h."""
+    """The library links only the C and C++ runtimes. libtorch.h looks torch's functions up by name."""
     undefined = symbols(fixture_path, "--undefined-only")
     assert not [name for name in undefined if re.search(r"torch|c10|\bat::|_ZN2at|THP", name)]
     needed = subprocess.run(["readelf", "-d", str(fixture_path)], capture_output=True, text=True, check=True).stdout
@@ -772,7 +774,7 @@ def test_nothing_of_torch_is_linked(fixture_path: Path) -> None:
     }
 
 
-def test_every_function_looked_up_is_of_the_stable_abi(library: registration.OpLibrary) -> None:
+def test_every_function_that_is_looked_up_belongs_to_the_stable_abi(library: registration.OpLibrary) -> None:
     source = (SOURCE / "adapters/torch/libtorch.h").read_text()
     names = re.findall(r"^  X\((\w+)\)", source, re.MULTILINE)
     assert len(names) > 30

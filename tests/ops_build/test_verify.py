@@ -1,4 +1,4 @@
-"""All cases of all ops, as `opgate verify` runs them, and the references as operators of onnx.reference."""
+"""Runs every case of every op as `opgate verify` does, and the references as operators of onnx.reference."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPS = SOURCE / "ops"
 
 
 def test_every_case_on_every_engine(built: Build) -> None:
-    """All that this machine can run; what it can't says why."""
+    """Runs every case that this machine can run. A cell that it can't run must say why."""
     options = BuildOptions()
     cells = verify(built_table(options), [OPS], engines_of(options))
     failures = [f"{cell.op} {cell.types} on {cell.engine}: {failure}" for cell in cells for failure in cell.failures]
@@ -69,7 +69,7 @@ def test_references_run_in_onnx_reference(library: Path) -> None:
 
 
 class Answers:
-    """An engine that gives the reference's outputs, changed by `change`."""
+    """An engine that returns the outputs of the reference, each changed by `change`."""
 
     name = "answers"
     device = "cpu"

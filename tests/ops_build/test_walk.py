@@ -1,4 +1,4 @@
-"""The walk over a signature in Python, held to the cases that the C++ core runs too (tests/ops_build/core)."""
+"""The Python walk over a signature, tested with the cases that the C++ core runs too (tests/ops_build/core)."""
 
 from __future__ import annotations
 
@@ -60,24 +60,24 @@ def known_input(text: str, size_of: Callable[[str], Size]) -> KnownInput | None:
 
 
 def described(walk: Walk, sizes: Sizes) -> list[str]:
-    """The outputs as the cases write them."""
+    """Returns the outputs as texts, as the cases write them."""
 
     def text(size: Size) -> str:
         return "?" if size is None else sizes.text(size)
 
-    found = []
+    outputs = []
     for output in walk.op.outputs:
         dims = walk.output_dims(output)
         if dims is None:
-            found.append(f"{walk.type_of(output)}[*]")
+            outputs.append(f"{walk.type_of(output)}[*]")
             continue
         texts = [text(size) for size in dims]
         bounded = [dim for dim in output.dims if dim["kind"] == "bounded"]
         for position, dim in enumerate(output.dims if bounded else ()):  # no case has ... beside a bounded dim
             if dim["kind"] == "bounded":
                 texts[position] = f"{dim['name']}<={text(walk.bound_of(dim['name']))}"
-        found.append(f"{walk.type_of(output)}[{','.join(texts)}]")
-    return found
+        outputs.append(f"{walk.type_of(output)}[{','.join(texts)}]")
+    return outputs
 
 
 def run_case(op: Op, case: WalkCase, sizes: Sizes, size_of: Callable[[str], Size]) -> list[str]:
@@ -92,11 +92,11 @@ def run_case(op: Op, case: WalkCase, sizes: Sizes, size_of: Callable[[str], Size
 
 def check(op: Op, case: WalkCase, sizes: Sizes, size_of: Callable[[str], Size]) -> None:
     try:
-        found = run_case(op, case, sizes, size_of)
+        outputs = run_case(op, case, sizes, size_of)
     except SignatureMismatch as error:
         assert str(error) == case.error
     else:
-        assert (found, "") == (case.outputs, case.error)
+        assert (outputs, "") == (case.outputs, case.error)
 
 
 @pytest.mark.parametrize("case", SHARED, ids=lambda case: case.title)
@@ -109,15 +109,15 @@ def test_shared_cases_over_the_sizes_of_a_graph(library: Path, case: WalkCase) -
 
 @pytest.mark.parametrize("case", SHARED, ids=lambda case: case.title)
 def test_shared_cases_over_the_sizes_of_torch(library: Path, case: WalkCase) -> None:
-    """A name is a symbol; "?" is one too, because torch always has something for a size. Torch knows more of an
-    expression than that it is not known."""
+    """A name is a symbol, and so is every "?", because torch has a symbol for each unknown size. Where a case expects
+    "?" for an expression, torch knows the expression: NamedSizes writes "?" for it."""
     pytest.importorskip("torch")
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     from ops_build.adapters.torch.fake import TorchSizes
 
     if any("[*]" in text or text.endswith("[]") for text in case.inputs):
-        pytest.skip("torch knows every rank, and gives a value that it doesn't know a symbol of its own")
+        pytest.skip("torch knows every rank, and has a symbol for every unknown value")
     shape_env = ShapeEnv()
     names: dict[str, Any] = {}
 
@@ -129,19 +129,19 @@ def test_shared_cases_over_the_sizes_of_torch(library: Path, case: WalkCase) -> 
         return names[text]
 
     def exact(size: Size) -> Any:
-        """The expression of a symbol with all that torch has learnt of it put in."""
+        """Returns a number, or an expression after torch has replaced the symbols that it knows."""
         return size if isinstance(size, int) else shape_env.replace(size.node.expr)
 
     class NamedSizes(TorchSizes):
         def text(self, size: Size) -> str:
             equal = [name for name, symbol in names.items() if exact(symbol) == exact(size)]
-            found = [name for name in equal if name != "?"]
-            return str(size) if isinstance(size, int) else found[0] if found else "?"
+            named = [name for name in equal if name != "?"]
+            return str(size) if isinstance(size, int) else named[0] if named else "?"
 
     check(parse_signature(library, case.signature), case, NamedSizes(), size_of)
 
 
-def test_the_cases_have_every_side_of_the_grammar(library: Path) -> None:
+def test_the_cases_cover_the_grammar(library: Path) -> None:
     ops = [parse_signature(library, case.signature) for case in SHARED]
     inputs, outputs = [t for op in ops for t in op.inputs], [t for op in ops for t in op.outputs]
     assert {dim["kind"] for t in inputs for dim in t.dims} == {"ellipsis", "name", "expr"}
@@ -160,7 +160,9 @@ def test_the_cases_have_every_side_of_the_grammar(library: Path) -> None:
         ("X(a: f32[n], b?: f32[k], c?: f32[m=k]) -> (y: f32[m])", 36, "size 'k' is unknown when the optional input"),
     ],
 )
-def test_a_default_uses_what_is_bound_before_it(library: Path, text: str, column: int, message: str) -> None:
+def test_a_default_uses_only_sizes_that_are_bound_before_it(
+    library: Path, text: str, column: int, message: str
+) -> None:
     with pytest.raises(SignatureError, match=message) as refused:
         parse_signature(library, text)
     assert refused.value.column == column

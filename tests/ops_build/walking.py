@@ -1,4 +1,4 @@
-"""The shapes that a signature gives a case's outputs."""
+"""Walks a signature with the inputs of a case, for the shapes of its outputs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from ops_build.walk import KnownInput, Walk
 
 
 def walk_of(op: Op, case: Case, *, static: bool = True, scalars: bool = False) -> Walk:
-    """A walk that has bound a case's inputs: with `static` their sizes are known, otherwise their ranks alone; with
-    `scalars` the values of those in host memory too."""
+    """Returns a walk that has bound the inputs of a case.
+
+    With `static` the walk knows their sizes, otherwise only their ranks. With `scalars` it also knows the values of the
+    inputs in host memory.
+    """
     known: list[KnownInput | None] = []
     for tensor in op.inputs:
         value = case.inputs.get(tensor.name)

@@ -119,7 +119,7 @@ parameters { key: "row_status_messages" value { string_value: "1=the sum is nega
 
 
 def ragged_sum(repository, name, config=RAGGED_CONFIG):
-    """Saves a model that adds up the rows of a flat tensor, which `ends` delimits. A row with a negative sum has status 1."""
+    """Saves a model that sums each row of a flat tensor. `ends` says where the rows end. A negative sum has status 1."""
     initializers = [
         helper.make_tensor("zero_f", TensorProto.FLOAT, [1], [0.0]),
         helper.make_tensor("zero_i", TensorProto.INT32, [1], [0]),

@@ -85,7 +85,7 @@ def test_a_fixed_first_dimension_cannot_batch(repository, reason):
     assert "fixed first dimension" in reason("m")
 
 
-def test_without_a_config_it_is_made_from_the_file(repository, load):
+def test_a_missing_config_is_derived_from_the_model_file(repository, load):
     double(repository, "batches")
     double(repository, "points", shape=("n", 3))
     identity(repository, "scalar", "INT64", shape=())
@@ -173,7 +173,7 @@ class TestEnsembles:
         double(repository, "wide", config=batching(), shape=("batch", 5))
         return repository
 
-    def test_a_good_one_loads(self, models, load):
+    def test_a_good_ensemble_loads(self, models, load):
         write_config(models, "p", PIPELINE_CONFIG)
         assert load().find("p").model.spec.platform == "ensemble"
 
@@ -193,7 +193,7 @@ class TestEnsembles:
             ("max_batch_size: 8", "max_batch_size: 8 dynamic_batching { }", "another member of oneof"),
         ],
     )
-    def test_a_bad_one_says_what_is_wrong(self, models, reason, old, new, text):
+    def test_a_bad_ensemble_says_what_is_wrong(self, models, reason, old, new, text):
         assert old in PIPELINE_CONFIG
         write_config(models, "p", PIPELINE_CONFIG.replace(old, new))
         assert text in reason("p")
@@ -209,13 +209,13 @@ class TestEnsembles:
         write_config(models, "p", config)
         assert "wait for each other in a cycle" in reason("p")
 
-    def test_two_that_use_each_other(self, models, reason):
+    def test_ensembles_that_use_each_other(self, models, reason):
         write_config(models, "p", PIPELINE_CONFIG.replace('"again"', '"q"'))
         write_config(models, "q", PIPELINE_CONFIG.replace('"again"', '"p"'))
         assert "cycle" in reason("p")
         assert "cycle" in reason("q")
 
-    def test_one_may_use_another(self, models, load):
+    def test_an_ensemble_may_use_another(self, models, load):
         write_config(models, "q", PIPELINE_CONFIG)
         inner = PIPELINE_CONFIG.replace('"again"', '"q"').replace(
             '{ key: "x" value: "mid" } output_map { key: "y"', '{ key: "in" value: "mid" } output_map { key: "out"'

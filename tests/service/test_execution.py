@@ -120,7 +120,7 @@ def test_one_guilty_request_fails_alone(repository, load, make):
 
     failures = asyncio.run(main())
     assert {i for i, error in enumerate(failures) if error} == set(bad)
-    # The engine's error tells whose mistake it is: an index out of range is the client's, a failing node the model's.
+    # The engine's error tells who made the mistake: the client for an index out of range, the model for a failing node.
     kinds = {error.kind for error in failures if error}
     assert kinds == ({Kind.INVALID} if make is pick else {Kind.INTERNAL})
     assert gateway.find("m").model.statistics.success_count == 12 - len(bad)
@@ -150,7 +150,7 @@ class TestRagged:
         out = asyncio.run(infer(load(), "m", data=np.array([[1, 2], [3, 4], [5, 6]], np.float32)))
         assert out["sum"].tolist() == [[3], [7], [11]]
 
-    def test_without_batching_the_ends_are_made_too(self, repository, load):
+    def test_the_ends_are_computed_without_batching_too(self, repository, load):
         ragged_sum(repository, "m", RAGGED_CONFIG.replace("dynamic_batching { }", ""))
         assert asyncio.run(infer(load(), "m", data=np.array([[1, 2, 3]], np.float32)))["sum"].tolist() == [[6]]
 
@@ -168,7 +168,7 @@ class TestRagged:
         assert failures[9].message == "input 'data' of model 'm': the sum is negative"
 
     @pytest.mark.parametrize(
-        ("kind", "shape", "wanted"),
+        ("kind", "shape", "expected"),
         [
             ("BATCH_ELEMENT_COUNT", ["n"], [2, 3]),
             ("BATCH_ACCUMULATED_ELEMENT_COUNT", ["n"], [2, 5]),
@@ -178,7 +178,7 @@ class TestRagged:
             ("BATCH_ITEM_SHAPE_FLATTEN", ["n"], [2, 3]),
         ],
     )
-    def test_batch_input_kinds(self, repository, load, kind, shape, wanted):
+    def test_batch_input_kinds(self, repository, load, kind, shape, expected):
         from onnx import helper
 
         from service.execution.batch import assemble
@@ -192,7 +192,7 @@ class TestRagged:
         spec = load().find("m").model.spec
         requests = [Request({"data": np.zeros((1, n), np.float32)}, 1, (), ("y",)) for n in (2, 3)]
         feeds = assemble(spec, requests)
-        assert feeds["e"].tolist() == wanted
+        assert feeds["e"].tolist() == expected
         assert feeds["data"].shape == (5,)
 
 
@@ -368,7 +368,7 @@ def line(*rows, received=0):
 
 
 class TestConfiguredBatches:
-    """Triton's rule. The tests set the time."""
+    """Batches form by Triton's rule. The tests set the time."""
 
     CURVE = CostCurve(0)
 
@@ -385,12 +385,12 @@ class TestConfiguredBatches:
     def test_the_largest_preferred_size_wins(self):
         assert self.pick([1] * 7, Batching(adaptive=False, preferred=(2, 6), max_delay_ns=1000)) == (6, 6)
 
-    def test_else_it_waits_for_the_delay(self):
+    def test_another_size_waits_for_the_delay(self):
         batching = Batching(adaptive=False, preferred=(4,), max_delay_ns=1000)
         assert self.pick([1] * 3, batching, now=999) == 1000
         assert self.pick([1] * 3, batching, now=1000) == (3, 3)
 
-    def test_a_batch_that_can_not_grow_goes(self):
+    def test_a_batch_that_can_not_grow_goes_at_once(self):
         batching = Batching(adaptive=False, max_delay_ns=1000)
         assert self.pick([1] * 8, batching) == (8, 8)
         assert self.pick([5, 4], batching) == (1, 5)
@@ -414,7 +414,7 @@ class TestMeasuredBatches:
         assert self.curve({1: 1.0}).choose(8, 16) == 8
         assert self.curve({1: 1.0, 8: 2.0}).choose(8, 16) == 4
 
-    def test_trying_has_an_end(self):
+    def test_each_size_is_tried_a_limited_number_of_times(self):
         curve = CostCurve(100_000)
         sizes = []
         for _ in range(60):
@@ -428,19 +428,19 @@ class TestMeasuredBatches:
     def test_a_size_that_costs_little_more_saves_hand_overs(self):
         assert self.curve({1: 1.0, 2: 2.1, 4: 4.4, 8: 12.0}).choose(8, 8) == 4
 
-    def test_a_batch_that_costs_more_than_its_rows_alone_is_not(self):
+    def test_a_batch_that_costs_more_than_its_rows_alone_is_not_formed(self):
         assert self.curve({1: 1.0, 2: 2.5, 4: 6.0, 8: 16.0}).choose(8, 8) == 1
 
-    def test_the_size_with_the_least_cost_per_row_is_taken(self):
+    def test_the_size_with_the_least_cost_per_row_is_chosen(self):
         assert self.curve({1: 1.0, 2: 1.2, 4: 1.4, 8: 16.0}).choose(8, 8) == 4
 
-    def test_never_more_than_wait_or_fit(self):
+    def test_a_batch_has_no_more_rows_than_wait_or_fit(self):
         curve = self.curve({1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0})
         assert curve.choose(3, 8) == 3
         assert curve.choose(100, 8) == 8
         assert curve.choose(1, 8) == 1
 
-    def test_other_sizes_are_looked_at_again(self):
+    def test_other_sizes_are_measured_again(self):
         curve = self.curve({1: 1.0, 2: 2.0, 4: 4.0, 8: 2.0})
         assert {curve.choose(8, 8) for _ in range(cost.REVISIT * 3)} > {8}
 
@@ -462,30 +462,30 @@ class TestLoopOrThread:
     def test_an_unseen_shape_runs_on_the_thread(self):
         assert not CostCurve(self.LIMIT).cheap(1)
 
-    def test_a_cheap_one_moves_to_the_loop(self):
+    def test_a_cheap_shape_moves_to_the_loop(self):
         curve = CostCurve(self.LIMIT)
         self.feed(curve, cost.PROBATION + cost.WARM_UP, 10_000)
         assert curve.cheap(1)
         assert curve.cheap(8)
         assert not curve.cheap(16)
 
-    def test_an_expensive_one_does_not(self):
+    def test_an_expensive_shape_stays_on_the_thread(self):
         curve = CostCurve(self.LIMIT)
         self.feed(curve, 1000, 200_000)
         assert not curve.cheap(1)
 
-    def test_one_that_waits_without_working_does_not(self):
+    def test_a_shape_that_waits_without_computing_stays_on_the_thread(self):
         curve = CostCurve(self.LIMIT)
         self.feed(curve, 1000, 5_000_000, cpu=1000)
         assert not curve.cheap(1)
 
-    def test_one_that_turns_slow_moves_back(self):
+    def test_a_shape_that_turns_slow_moves_back_to_the_thread(self):
         curve = CostCurve(self.LIMIT)
         self.feed(curve, cost.PROBATION + cost.WARM_UP, 10_000)
         self.feed(curve, 100, 500_000, on_loop=True)
         assert not curve.cheap(1)
 
-    def test_and_has_to_prove_itself_longer(self):
+    def test_a_shape_that_moved_back_is_measured_for_longer(self):
         curve = CostCurve(self.LIMIT)
         self.feed(curve, cost.PROBATION + cost.WARM_UP, 10_000)
         self.feed(curve, 100, 5_000_000, cpu=1000, on_loop=True)
@@ -495,7 +495,7 @@ class TestLoopOrThread:
         self.feed(curve, cost.PROBATION, 10_000)
         assert curve.cheap(1)
 
-    def test_shapes_are_forgotten_at_last(self):
+    def test_the_number_of_kept_shapes_is_limited(self):
         profile = cost.Profile(100)
         for i in range(cost.MAX_SHAPES + 10):
             profile.curve(i)

@@ -107,13 +107,13 @@ WANTED = [{"label": "dog", "score": float(len(PNG))}, {"label": "cat", "score": 
     ],
     ids=["image", "octets", "form", "json"],
 )
-def test_a_picture_in_every_way(post, body):
+def test_a_picture_in_every_kind_of_body(post, body):
     answer = post("/predict/counter", **body)
     assert answer.status_code == 200, answer.text
     assert answer.json() == {"model_name": "counter", "model_version": "1", "predictions": WANTED}
 
 
-def test_a_picture_out(post):
+def test_a_picture_as_the_answer(post):
     headers = {"content-type": "image/png", "accept": "image/*"}
     answer = post("/predict/counter", content=PNG, headers=headers)
     assert (answer.status_code, answer.headers["content-type"], answer.content) == (200, "image/png", PNG)

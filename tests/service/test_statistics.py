@@ -1,4 +1,4 @@
-"""Metrics with Triton's names, statistics as in Triton's protocol, logs as JSON."""
+"""Metrics with Triton's names, statistics in the form of Triton's protocol, and logs as JSON."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ def test_bytes_elements_are_checked(data, text):
 
 @given(st.binary(max_size=300), st.one_of(st.none(), st.integers(0, 400)))
 @hypothesis_settings(max_examples=300, deadline=None)
-def test_no_bytes_do_more_than_a_client_error(body, header_length):
+def test_any_bytes_cause_at_most_a_client_error(body, header_length):
     for model in (spec(), spec("BYTES"), spec("INT64", (2, -1), max_batch_size=4)):
         try:
             Decoder(model, LIMITS).decode(body, header_length)
@@ -301,7 +301,7 @@ JSON_VALUES = st.recursive(
     st.sampled_from(list(DATATYPES)),
 )
 @hypothesis_settings(max_examples=300, deadline=None)
-def test_no_json_does_more_than_a_client_error(tensor, datatype):
+def test_any_json_causes_at_most_a_client_error(tensor, datatype):
     body = json.dumps({"inputs": [tensor]}).encode()
     try:
         Decoder(spec(datatype), LIMITS).decode(body, None)
@@ -364,7 +364,7 @@ class TestCompression:
             compression.decompress(b"", "br", 1000)
         assert caught.value.kind is Kind.MEDIA_TYPE
 
-    def test_only_a_single_encoding_is_a_wish(self):
+    def test_only_a_single_accepted_encoding_is_used(self):
         assert compression.wanted_encoding("GZIP ") == "gzip"
         assert compression.wanted_encoding("gzip, deflate") == ""
 

@@ -57,5 +57,5 @@ def wait_until(condition, seconds=10.0):
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError("it did not happen")
+            raise TimeoutError(f"the condition was still false after {seconds} seconds")
         time.sleep(0.01)

@@ -29,7 +29,7 @@ def infer_json(tensor, **more):
 UPGRADE = "Connection: Upgrade\r\nUpgrade: h2c\r\n"
 
 
-def test_a_body_behind_an_upgrade_is_no_request(connection, server):  # noqa: F811
+def test_a_body_after_an_upgrade_is_not_read_as_a_request(connection, server):  # noqa: F811
     inner = b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n"
     head = f"POST /v2/models/double/infer HTTP/1.1\r\nHost: t\r\n{UPGRADE}Content-Length: {len(inner)}\r\n\r\n"
     connection.send(head.encode())
@@ -54,7 +54,7 @@ def test_pipelined_requests_before_an_unfinished_head_are_all_answered(connectio
         assert (output(connection.read()) == 2 * i).all()
 
 
-def test_what_is_owed_comes_before_the_refusal_of_garbage(connection):  # noqa: F811
+def test_pending_answers_come_before_the_refusal_of_garbage(connection):  # noqa: F811
     connection.send(infer_request(4.0) + b"GARBAGE\r\n\r\n")
     assert (output(connection.read()) == 8).all()
     assert connection.closed()

@@ -142,7 +142,7 @@ def test_batches_are_formed_and_counted(server, http):
     assert after["execution_count"] - before["execution_count"] < inferences
 
 
-def test_what_a_server_says_of_itself(http, grpc):
+def test_health_metadata_config_index_and_statistics(http, grpc):
     assert http.is_server_live()
     assert http.is_server_ready()
     assert http.is_model_ready("double")

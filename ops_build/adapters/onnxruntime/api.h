@@ -1,8 +1,8 @@
-// ONNX Runtime's C API, and what its errors and types are in ours.
+// ONNX Runtime's C API, and conversions of its errors and types.
 //
-// The API version asked for is the lowest that has shape inference for custom ops and KernelContext_ParallelFor, so
-// that the library loads into every ONNX Runtime from 1.17 on. With CUDA it is the lowest that has
-// KernelContext_GetScratchBuffer too, 1.18's.
+// The library asks for the lowest API version that has shape inference for custom ops and KernelContext_ParallelFor, so
+// that every ONNX Runtime from 1.17 on can load it. The library with CUDA also needs KernelContext_GetScratchBuffer, so
+// it asks for the version of ONNX Runtime 1.18.
 #pragma once
 
 #define ORT_API_MANUAL_INIT
@@ -23,7 +23,7 @@ inline constexpr std::uint32_t kApiVersion = 18;
 inline constexpr std::uint32_t kApiVersion = 17;
 #endif
 
-inline const OrtApi* api = nullptr;  // set once, by the first RegisterCustomOps, before any other function here runs
+inline const OrtApi* api = nullptr;  // the first RegisterCustomOps sets it before any other function uses it
 
 template <auto Release>
 struct Releaser {
@@ -36,7 +36,7 @@ using ShapeInfo = std::unique_ptr<OrtTensorTypeAndShapeInfo, Releaser<&OrtApi::R
 using TypeInfo = std::unique_ptr<OrtTypeInfo, Releaser<&OrtApi::ReleaseTypeInfo>>;
 using MemoryInfo = std::unique_ptr<OrtMemoryInfo, Releaser<&OrtApi::ReleaseMemoryInfo>>;
 
-/// The engine's status as ours. Releases it.
+/// Converts a status of the engine, and releases it.
 inline Status from_ort(OrtStatus* status) {
   if (!status) return {};
   const std::string message = api->GetErrorMessage(status);
@@ -45,7 +45,7 @@ inline Status from_ort(OrtStatus* status) {
   return invalid ? Status::invalid(message) : Status::internal(message);
 }
 
-/// Our status as the engine's, which the engine releases.
+/// Converts a Status to one of the engine. The engine releases it.
 inline OrtStatus* to_ort(const Status& status) {
   if (status.ok()) return nullptr;
   return api->CreateStatus(status.code() == StatusCode::invalid_argument ? ORT_INVALID_ARGUMENT : ORT_FAIL,
@@ -60,7 +60,7 @@ inline constexpr std::array<ONNXTensorElementDataType, kDTypeCount> kElementType
 
 inline ONNXTensorElementDataType to_ort(DType dtype) { return kElementTypes[static_cast<int>(dtype)]; }
 
-/// nullopt where no signature can state the type.
+/// The dtype of an element type of the engine. nullopt if no signature can state it.
 inline std::optional<DType> from_ort(ONNXTensorElementDataType type) {
   for (int i = 0; i < kDTypeCount; ++i) {
     if (kElementTypes[i] == type) return static_cast<DType>(i);

@@ -12,7 +12,7 @@ Status read_list(Read&& read, std::vector<T>& values) {
 }
 
 Status read_text(const OrtKernelInfo* info, const char* name, std::string& text) {
-  std::size_t size = 0;  // with the terminating zero
+  std::size_t size = 0;  // includes the terminating zero
   OPGATE_RETURN_IF_ERROR(from_ort(api->KernelInfoGetAttribute_string(info, name, nullptr, &size)));
   text.resize(size);
   OPGATE_RETURN_IF_ERROR(from_ort(api->KernelInfoGetAttribute_string(info, name, text.data(), &size)));
@@ -35,9 +35,10 @@ Status read_attribute(const OrtKernelInfo* info, const Attribute& attribute, Att
     OPGATE_RETURN_IF_ERROR(read_list(
         [&](float* out, std::size_t* count) { return api->KernelInfoGetAttributeArray_float(info, name, out, count); },
         values));
-    // A list of integers is read as an empty list of floats.
+    // The C API reads a list of integers as an empty list of floats.
     std::size_t integers = 0;
-    if (values.empty() && from_ort(api->KernelInfoGetAttributeArray_int64(info, name, nullptr, &integers)).ok() && integers)
+    if (values.empty() && from_ort(api->KernelInfoGetAttributeArray_int64(info, name, nullptr, &integers)).ok() &&
+        integers)
       return Status::invalid("the elements are integers");
     value = std::vector<double>(values.begin(), values.end());
   } else if (attribute.list) {
@@ -65,7 +66,7 @@ Status read_attribute(const OrtKernelInfo* info, const Attribute& attribute, Att
   return {};
 }
 
-/// Whether the node has the attribute at all: the C API tells only that it can't be read as the type asked for.
+/// Whether the node has the attribute. The C API only says that it can't read the attribute as the requested type.
 bool carries(const OrtKernelInfo* info, const char* name) {
   float real = 0;
   std::int64_t integer = 0;

@@ -1,4 +1,4 @@
-// A node's attributes.
+// The attributes of a node.
 #pragma once
 
 #include "api.h"
@@ -6,7 +6,7 @@
 
 namespace opgate::ort {
 
-/// Reads the attributes of a node. Fails, naming the attribute, on one that is missing or of another type.
+/// Reads the attributes of a node. Fails, and names the attribute, if one is missing or has another type.
 Status read_attributes(const OrtKernelInfo* info, const Signature& signature, Attributes& attributes);
 
 }  // namespace opgate::ort

@@ -30,7 +30,7 @@ class OrtEngine : public Engine {
     if (!value) return {};
     if (dtype != DType::str) {
       OPGATE_RETURN_IF_ERROR(from_ort(api->GetTensorMutableData(value, data)));
-      if (!*data) *data = &nothing_;  // an empty tensor is wanted and has no memory
+      if (!*data) *data = &nothing_;  // a tensor without elements has no memory
       return {};
     }
     std::size_t count = 1;
@@ -49,9 +49,9 @@ class OrtEngine : public Engine {
   void* scratch(std::size_t bytes) override {
     constexpr std::size_t kAlignment = 64;
     if (!allocator_) {
-      OrtMemoryInfo* made = nullptr;
-      Status status = memory_info(&made);
-      const MemoryInfo info(made);
+      OrtMemoryInfo* host_info = nullptr;
+      Status status = memory_info(&host_info);
+      const MemoryInfo info(host_info);
       if (status.ok()) status = from_ort(api->KernelContext_GetAllocator(context_, info.get(), &allocator_));
       if (!status.ok()) throw std::runtime_error(status.message());
     }
@@ -62,13 +62,14 @@ class OrtEngine : public Engine {
     return reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
   }
 
-  /// Hands the strings that the kernel wrote to the engine.
+  /// Gives the engine the strings that the kernel has written.
   Status hand_over_texts() const {
     for (const Texts& texts : texts_) {
       for (std::size_t i = 0; i < texts.count; ++i) {
         const std::string& text = texts.values[i];
         char* buffer = nullptr;
-        OPGATE_RETURN_IF_ERROR(from_ort(api->GetResizedStringTensorElementBuffer(texts.value, i, text.size(), &buffer)));
+        OPGATE_RETURN_IF_ERROR(
+            from_ort(api->GetResizedStringTensorElementBuffer(texts.value, i, text.size(), &buffer)));
         std::memcpy(buffer, text.data(), text.size());
       }
     }
@@ -76,7 +77,7 @@ class OrtEngine : public Engine {
   }
 
  protected:
-  /// Where scratch memory comes from.
+  /// The memory from which scratch memory comes.
   virtual Status memory_info(OrtMemoryInfo** info) const {
     return from_ort(api->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, info));
   }
@@ -85,7 +86,7 @@ class OrtEngine : public Engine {
     return allocator.Alloc(&allocator, bytes);
   }
 
-  /// Whether the node has the output at all.
+  /// Whether the node has the output.
   Status wants(std::size_t index, bool& wanted) {
     if (!counted_) OPGATE_RETURN_IF_ERROR(from_ort(api->KernelContext_GetOutputCount(context_, &output_count_)));
     counted_ = true;
@@ -112,8 +113,8 @@ class OrtEngine : public Engine {
 
 #ifdef OPGATE_WITH_CUDA
 
-/// A call on the CUDA provider's stream. Outputs of a size that only the kernel knows are made in scratch memory and
-/// copied: the engine can't cut a tensor that it has given.
+/// A call on the stream of the CUDA provider. An output with a size that only the kernel knows is written to scratch
+/// memory and then copied, because the engine can't shrink a tensor.
 class OrtCudaEngine final : public OrtEngine {
  public:
   using OrtEngine::OrtEngine;
@@ -156,7 +157,7 @@ class OrtCudaEngine final : public OrtEngine {
     return from_ort(api->CreateMemoryInfo("Cuda", OrtDeviceAllocator, device, OrtMemTypeDefault, info));
   }
 
-  /// In the stream's order: what is freed before the kernel has run may go to another stream only after it.
+  /// Scratch memory in the stream's order: other streams can't get it before the kernel has run.
   void* allocate(OrtAllocator& allocator, std::size_t bytes) const override {
     void* memory = nullptr;
     return from_ort(api->KernelContext_GetScratchBuffer(context_, allocator.Info(&allocator), bytes, &memory)).ok()
@@ -169,7 +170,7 @@ class OrtCudaEngine final : public OrtEngine {
   std::vector<void*> bounded_;
 };
 
-/// The number of the GPU that a node runs on.
+/// The number of the GPU on which a node runs.
 Status ordinal_of(const OrtKernelInfo* info, int& ordinal) {
   OrtAllocator* allocator = nullptr;
   const OrtMemoryInfo* memory = nullptr;

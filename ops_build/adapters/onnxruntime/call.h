@@ -1,4 +1,4 @@
-// One node's kernel, and a call of it.
+// The kernel of one node, and its calls.
 #pragma once
 
 #include "api.h"
@@ -10,15 +10,15 @@ class NodeKernel {
  public:
   NodeKernel(const Op& op, Device device) : op_(op), device_(device), kernels_(kPrepared) {}
 
-  /// Reads the attributes, checks what is known of the inputs before the run against the signature, and has the kernel
-  /// prepare. What fails is what every run would fail with.
+  /// Reads the attributes, checks the inputs as far as they are known before the run, and prepares the kernel. If that
+  /// fails, every run would fail, so the engine refuses the model.
   Status prepare(const OrtKernelInfo* info);
 
   Status compute(OrtKernelContext* context);
 
  private:
-  /// Sizes that the graph states are the same in every run, so one kernel is prepared. Only where a model states them
-  /// wrongly is there another.
+  /// The static sizes of a node are the same in every run, so one prepared kernel is enough. A model that states a
+  /// wrong size makes the cache prepare another.
   static constexpr std::size_t kPrepared = 2;
 
   const Op& op_;

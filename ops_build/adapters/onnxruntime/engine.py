@@ -1,4 +1,4 @@
-"""Running an op in ONNX Runtime, for verification."""
+"""Runs ops in ONNX Runtime, for verification."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from ops_build.verification.engine import Absent, Engine
 
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
-    """ONNX Runtime on the CPU and on CUDA with the libraries of a build, or why not."""
+    """Yields ONNX Runtime with the libraries of a build, on the CPU and on CUDA.
+
+    For a device that can't be used it yields Absent, with the reason.
+    """
     for name, device in (("onnxruntime", "cpu"), ("onnxruntime_cuda", "cuda")):
         library = options.library(name)
         if not library.is_file():
@@ -31,7 +34,7 @@ def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
 
 
 class OnnxRuntimeEngine:
-    """One op library in ONNX Runtime's provider for a device."""
+    """Runs the ops of a library in ONNX Runtime, on the CPU or on CUDA."""
 
     name = "onnxruntime"
 
@@ -48,14 +51,14 @@ class OnnxRuntimeEngine:
         return None
 
     def run(self, op: Op, case: Case, types: Mapping[str, str]) -> dict[str, Array]:
-        """The outputs by name, as NumPy arrays; bf16 comes as f32.
+        """Returns the outputs by name, as NumPy arrays; bf16 comes as f32.
 
-        Raises AssertionError where the shapes or types that ONNX Runtime inferred before the run are not those that
-        came, and ONNX Runtime's own exceptions where the op refuses the case.
+        Raises AssertionError if an output doesn't have the shape that ONNX Runtime inferred before the run. If the op
+        refuses the case, it raises an exception of ONNX Runtime.
         """
-        one = one_node_model(op, case, types)
-        session = ort.InferenceSession(one.model.SerializeToString(), self._options, providers=self._providers)
-        outputs = session.run(None, one.feeds)
+        node_model = one_node_model(op, case, types)
+        session = ort.InferenceSession(node_model.model.SerializeToString(), self._options, providers=self._providers)
+        outputs = session.run(None, node_model.feeds)
         for inferred, output, tensor in zip(session.get_outputs(), outputs, op.outputs, strict=True):
             sizes = [size if isinstance(size, int) else None for size in inferred.shape]
             fits = len(sizes) == output.ndim and all(

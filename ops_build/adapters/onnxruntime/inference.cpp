@@ -5,7 +5,7 @@
 namespace opgate::ort {
 namespace {
 
-/// The dims of an input. nullopt for rank 0: the API shows a scalar and an unknown rank alike.
+/// The dims of an input. nullopt for rank 0, because the API shows an unknown rank as rank 0 too.
 Status read_dims(const OrtTensorTypeAndShapeInfo* info, std::deque<std::vector<SymbolicSize>>& storage,
                  std::optional<std::span<const SymbolicSize>>& dims) {
   std::size_t rank = 0;
@@ -26,7 +26,7 @@ Status read_dims(const OrtTensorTypeAndShapeInfo* info, std::deque<std::vector<S
   return {};
 }
 
-/// What is known of one input. An optional input that is absent has no element type.
+/// What is known about one input. An absent optional input has no element type.
 Status read_known(const OrtTensorTypeAndShapeInfo* info, bool required, std::deque<std::vector<SymbolicSize>>& storage,
                   KnownInput<SymbolicSize>& known) {
   ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
@@ -40,7 +40,7 @@ const Input& input_at(const Signature& signature, std::size_t index) {
   return signature.inputs[std::min(index, signature.inputs.size() - 1)];
 }
 
-/// An integer attribute of a node that stands in sizes.
+/// The value of an integer attribute that sizes use.
 std::optional<std::int64_t> integer_of(const Attribute& attribute, const OrtShapeInferContext* context) {
   const OrtOpAttr* node_attribute = nullptr;
   std::int64_t value = 0;
@@ -55,9 +55,9 @@ std::optional<std::int64_t> integer_of(const Attribute& attribute, const OrtShap
 
 Status set_output(OrtShapeInferContext* context, std::size_t index, DType dtype,
                   const InlineVector<SymbolicSize, 8>& dims) {
-  OrtTensorTypeAndShapeInfo* made = nullptr;
-  OPGATE_RETURN_IF_ERROR(from_ort(api->CreateTensorTypeAndShapeInfo(&made)));
-  const ShapeInfo info(made);
+  OrtTensorTypeAndShapeInfo* fresh = nullptr;
+  OPGATE_RETURN_IF_ERROR(from_ort(api->CreateTensorTypeAndShapeInfo(&fresh)));
+  const ShapeInfo info(fresh);
   std::vector<std::int64_t> numbers;
   std::vector<std::string> names;
   std::vector<const char*> pointers;
@@ -88,14 +88,15 @@ Status infer_outputs(const Op& op, OrtShapeInferContext* context) {
     OPGATE_RETURN_IF_ERROR(read_known(info, required, dims, known[i]));
   }
   SymbolicWalk walk(signature);
-  OPGATE_RETURN_IF_ERROR(walk.bind(
-      known, [&](int attribute) { return integer_of(signature.attributes[static_cast<std::size_t>(attribute)], context); }));
+  OPGATE_RETURN_IF_ERROR(walk.bind(known, [&](int attribute) {
+    return integer_of(signature.attributes[static_cast<std::size_t>(attribute)], context);
+  }));
   std::deque<std::string> names;
   std::vector<SymbolicShape> shapes;
   OPGATE_RETURN_IF_ERROR(output_shapes(walk, names, shapes));
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const std::optional<DType> dtype = walk.dtype_of(signature.outputs[i].type);
-    // The engine takes the type from here too, so one that isn't known must not be set.
+    // The engine takes the type from here too, so a type that is not known must not be set.
     if (shapes[i] && dtype) OPGATE_RETURN_IF_ERROR(set_output(context, i, *dtype, *shapes[i]));
   }
   return {};
@@ -109,12 +110,12 @@ Status NodeInputs::read(const OrtKernelInfo* info, const Signature& signature, D
   for (std::size_t i = 0; i < count; ++i) {
     const Input& input = input_at(signature, i);
     known_[i].present = !input.optional;
-    OrtTypeInfo* made = nullptr;
-    // An absent input has no type, which the API calls an error.
-    if (!from_ort(api->KernelInfo_GetInputTypeInfo(info, i, &made)).ok() || !made) continue;
-    infos_.emplace_back(made);
+    OrtTypeInfo* type = nullptr;
+    // The API returns an error for an absent input, which has no type.
+    if (!from_ort(api->KernelInfo_GetInputTypeInfo(info, i, &type)).ok() || !type) continue;
+    infos_.emplace_back(type);
     const OrtTensorTypeAndShapeInfo* shape = nullptr;
-    OPGATE_RETURN_IF_ERROR(from_ort(api->CastTypeInfoToTensorInfo(made, &shape)));
+    OPGATE_RETURN_IF_ERROR(from_ort(api->CastTypeInfoToTensorInfo(type, &shape)));
     if (shape) OPGATE_RETURN_IF_ERROR(read_known(shape, !input.optional, dims_, known_[i]));
     OPGATE_RETURN_IF_ERROR(read_constant(info, i, input, device));
   }
@@ -129,7 +130,7 @@ Status NodeInputs::read_constant(const OrtKernelInfo* info, std::size_t index, c
   InputValue& held = values_.emplace_back();
   OPGATE_RETURN_IF_ERROR(held.read(value, input, device));
   constants_[index] = &held.tensor();
-  // A constant's dims are known, a scalar's too.
+  // The dims of a constant are known, even those of a scalar.
   std::vector<SymbolicSize>& dims = dims_.emplace_back();
   for (const std::int64_t size : held.tensor().dims()) dims.push_back(Symbols::constant(size));
   known_[index].dims = dims;

@@ -1,5 +1,5 @@
-// Shows the op table to ONNX Runtime: RegisterCustomOps is the one entry of the library. Each op, device and choice of
-// its type variables becomes an OrtCustomOp.
+// Registers the ops with ONNX Runtime, which calls RegisterCustomOps. Each op becomes an OrtCustomOp for each device
+// and each choice of dtypes for its type variables.
 #include <deque>
 #include <limits>
 #include <mutex>
@@ -27,7 +27,7 @@ OrtCustomOpInputOutputCharacteristic characteristic(bool optional, bool variadic
   return optional ? INPUT_OUTPUT_OPTIONAL : variadic ? INPUT_OUTPUT_VARIADIC : INPUT_OUTPUT_REQUIRED;
 }
 
-/// Runs `body` and turns whatever it throws into a status of the engine.
+/// Runs `body`. An exception becomes a status of the engine.
 template <typename Body>
 OrtStatus* guarded(Body&& body) {
   try {
@@ -41,7 +41,7 @@ void fill(Registered& registered) {
   registered.version = kApiVersion;
   registered.GetName = [](const OrtCustomOp* op) { return of(op).op->signature.name.c_str(); };
   registered.GetExecutionProviderType = [](const OrtCustomOp* op) -> const char* {
-    return of(op).device == Device::cuda ? "CUDAExecutionProvider" : nullptr;  // nullptr: the CPU's
+    return of(op).device == Device::cuda ? "CUDAExecutionProvider" : nullptr;  // nullptr means the CPU
   };
   registered.GetInputTypeCount = [](const OrtCustomOp* op) { return of(op).op->signature.inputs.size(); };
   registered.GetOutputTypeCount = [](const OrtCustomOp* op) { return of(op).op->signature.outputs.size(); };
@@ -70,9 +70,9 @@ void fill(Registered& registered) {
   registered.CreateKernelV2 = [](const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info,
                                  void** kernel) -> OrtStatusPtr {
     return guarded([&]() -> Status {
-      auto made = std::make_unique<NodeKernel>(*of(op).op, of(op).device);
-      OPGATE_RETURN_IF_ERROR(made->prepare(info));
-      *kernel = made.release();
+      auto node = std::make_unique<NodeKernel>(*of(op).op, of(op).device);
+      OPGATE_RETURN_IF_ERROR(node->prepare(info));
+      *kernel = node.release();
       return {};
     });
   };
@@ -85,7 +85,7 @@ void fill(Registered& registered) {
   };
 }
 
-/// Every choice of dtypes for the type variables, the last one varying fastest.
+/// Every choice of dtypes for the type variables. The last variable changes fastest.
 void choices(const std::vector<TypeVariable>& variables, std::vector<DType>& chosen,
              std::vector<std::vector<DType>>& all) {
   if (chosen.size() == variables.size()) {
@@ -123,10 +123,10 @@ Status add(const Op& op, Device device, std::deque<Registered>& registered, OrtC
 /// The domain with all ops. Sessions share it and may outlive every caller, so it is never released.
 Status make_domain(OrtCustomOpDomain** domain) {
   static std::mutex mutex;
-  static OrtCustomOpDomain* made = nullptr;
+  static OrtCustomOpDomain* shared = nullptr;
   static std::deque<Registered> registered;
   const std::lock_guard lock(mutex);
-  if (!made) {
+  if (!shared) {
     const Table& table = Table::instance();
     if (!table.errors().empty())
       return Status::internal("op library '" + std::string(Table::domain()) + "': " + table.errors()[0]);
@@ -137,9 +137,9 @@ Status make_domain(OrtCustomOpDomain** domain) {
         if (op.has_kernel(device)) OPGATE_RETURN_IF_ERROR(add(op, device, registered, fresh));
       }
     }
-    made = fresh;
+    shared = fresh;
   }
-  *domain = made;
+  *domain = shared;
   return {};
 }
 

@@ -1,8 +1,8 @@
-"""Finding ONNX Runtime's C header, which no wheel carries.
+"""Finds the C header of ONNX Runtime, which its wheels don't contain.
 
-Looked for in this order: where OPGATE_ONNXRUNTIME_INCLUDE says, where systems put it, Debian's libonnxruntime-dev
-(downloaded and unpacked into the cache, the system is not touched), the release archive. Any version from 1.17 on
-serves, from 1.18 on with CUDA.
+The search goes in this order: the folder that OPGATE_ONNXRUNTIME_INCLUDE names, the usual folders of the system, the
+cache, Debian's package libonnxruntime-dev (downloaded and unpacked into the cache; nothing is installed), and the
+release archive. Any version from 1.17 on works; with CUDA, from 1.18 on.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from ops_build.building.toolchain import Cuda, LeftOut, Library, Log, Toolchain
 HEADER = "onnxruntime_c_api.h"
 RELEASE = "1.22.0"
 ARCHIVE = f"https://github.com/microsoft/onnxruntime/releases/download/v{RELEASE}/onnxruntime-linux-x64-{RELEASE}.tgz"
-#: The first Debian release with libonnxruntime-dev: older ones take it from there.
+#: The first Debian release with libonnxruntime-dev. On an older release, the package is downloaded from this one.
 DEBIAN_SUITE = "trixie"
-#: The ONNX Runtime API that adapter.cpp asks for, without and with CUDA.
+#: The version of the ONNX Runtime API that the adapter asks for (api.h), without and with CUDA.
 API_VERSION = 17
 CUDA_API_VERSION = 18
 
 
 class HeadersNotFound(LeftOut):
-    """The header is nowhere; the text says what was tried and what to do."""
+    """The header was not found. The message says what was tried, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class Headers:
 
 
 def find(cache: Path, cuda: Cuda | None, log: Log) -> Toolchain:
-    """What the build needs; with a CUDA compiler a second library for the CUDA provider. Raises LeftOut."""
+    """Returns what the build needs. With a CUDA compiler there is a second library, for the CUDA provider. Raises
+    LeftOut."""
     headers = find_onnxruntime_headers(cache, log)
     libraries = [Library("onnxruntime", ("cpu",), details={"api_version": API_VERSION})]
     if cuda:
@@ -58,30 +59,30 @@ def find(cache: Path, cuda: Cuda | None, log: Log) -> Toolchain:
 
 
 def find_onnxruntime_headers(cache: Path, log: Log) -> Headers:
-    """The headers, fetched into `cache` if need be. Raises HeadersNotFound."""
-    if said := os.environ.get("OPGATE_ONNXRUNTIME_INCLUDE"):
-        for folder in (Path(said), Path(said) / "onnxruntime"):
+    """Finds the headers, or downloads them into `cache`. Raises HeadersNotFound."""
+    if named := os.environ.get("OPGATE_ONNXRUNTIME_INCLUDE"):
+        for folder in (Path(named), Path(named) / "onnxruntime"):
             if (folder / HEADER).is_file():
                 return Headers(folder, "OPGATE_ONNXRUNTIME_INCLUDE")
-        raise HeadersNotFound(f"OPGATE_ONNXRUNTIME_INCLUDE is {said}: no {HEADER} there")
+        raise HeadersNotFound(f"OPGATE_ONNXRUNTIME_INCLUDE is {named}: no {HEADER} there")
     for folder in _system_folders():
         if (folder / HEADER).is_file():
             return Headers(folder, "the system")
-    if found := _below(cache):
-        return Headers(found, "the cache")
-    tried = []
+    if include := _include_folder(cache):
+        return Headers(include, "the cache")
+    failures = []
     for name, fetch in (("Debian's package", _fetch_debian_package), ("the release archive", _fetch_archive)):
         log(f"ONNX Runtime headers: trying {name}")
         try:
             fetch(cache)
         except (OSError, EOFError, HTTPException, StopIteration, SubprocessError, TarError, zlib.error) as error:
-            tried.append(f"{name}: {_reason(error)}")
+            failures.append(f"{name}: {_reason(error)}")
             continue
-        if found := _below(cache):
-            return Headers(found, name)
-        tried.append(f"{name}: it has no {HEADER}")
+        if include := _include_folder(cache):
+            return Headers(include, name)
+        failures.append(f"{name}: it has no {HEADER}")
     raise HeadersNotFound(
-        f"ONNX Runtime's {HEADER} was not found ({'; '.join(tried)}). Install libonnxruntime-dev (Debian 13), "
+        f"ONNX Runtime's {HEADER} was not found ({'; '.join(failures)}). Install libonnxruntime-dev (Debian 13), "
         "or unpack a release archive of microsoft/onnxruntime and set OPGATE_ONNXRUNTIME_INCLUDE to its include folder."
     )
 
@@ -93,7 +94,8 @@ def _system_folders() -> Iterator[Path]:
         yield base / "onnxruntime/core/session"
 
 
-def _below(folder: Path) -> Path | None:
+def _include_folder(folder: Path) -> Path | None:
+    """Returns the folder below `folder` that has the header, or None."""
     return next((header.parent for header in sorted(folder.rglob(HEADER))), None)
 
 
@@ -105,7 +107,7 @@ def _reason(error: Exception) -> str:
 
 
 def _fetch_debian_package(cache: Path) -> None:
-    """Downloads libonnxruntime-dev with apt's own sources, their suite replaced where it is older, and unpacks it."""
+    """Downloads libonnxruntime-dev with the apt sources of the system and unpacks it into `cache`."""
     for tool in ("apt-get", "dpkg"):
         if not shutil.which(tool):
             raise OSError(f"there is no {tool}")
@@ -132,17 +134,18 @@ def _fetch_debian_package(cache: Path) -> None:
 
 @contextmanager
 def _complete(folder: Path) -> Iterator[Path]:
-    """A folder to fill that becomes `folder` once it is full: what breaks off leaves nothing behind."""
+    """Yields an empty folder and renames it to `folder` at the end. An exception leaves nothing behind."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".partial-") as temporary:
-        filled = Path(temporary) / folder.name
-        filled.mkdir()
-        yield filled
+        partial = Path(temporary) / folder.name
+        partial.mkdir()
+        yield partial
         shutil.rmtree(folder, ignore_errors=True)
-        filled.rename(folder)
+        partial.rename(folder)
 
 
 def _copy_sources(target: Path) -> None:
+    """Copies the apt sources of a Debian system into `target`, with DEBIAN_SUITE in place of an older suite."""
     release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     codename = release.get("VERSION_CODENAME", "").strip('"')
     if release.get("ID", "").strip('"') != "debian" or not codename:
@@ -151,7 +154,7 @@ def _copy_sources(target: Path) -> None:
     for source in (Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*.*"))):
         if source.suffix in (".list", ".sources") and source.is_file():
             text = source.read_text()
-            # Only the main archive has a newer suite under the same name.
+            # Skip the sources of other archives: they may not have the newer suite.
             if codename in text:
                 (target / source.name).write_text(text if known_newer else text.replace(codename, DEBIAN_SUITE))
     if not any(target.iterdir()):
@@ -159,7 +162,7 @@ def _copy_sources(target: Path) -> None:
 
 
 def _fetch_archive(cache: Path) -> None:
-    """Unpacks the headers of a release archive; OPGATE_ONNXRUNTIME_ARCHIVE names another address."""
+    """Downloads a release archive and unpacks its headers. OPGATE_ONNXRUNTIME_ARCHIVE can name another URL."""
     address = os.environ.get("OPGATE_ONNXRUNTIME_ARCHIVE", ARCHIVE)
     with tempfile.TemporaryFile() as archive, _complete(cache / "release") as target:
         with urllib.request.urlopen(address, timeout=60) as response:

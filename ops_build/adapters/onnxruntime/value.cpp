@@ -13,9 +13,9 @@ Status InputValue::Texts::read(const OrtValue* value, std::size_t count) {
 }
 
 Status InputValue::read(const OrtValue* value, const Input& input, Device device) {
-  OrtTensorTypeAndShapeInfo* made = nullptr;
-  OPGATE_RETURN_IF_ERROR(from_ort(api->GetTensorTypeAndShape(value, &made)));
-  const ShapeInfo info(made);
+  OrtTensorTypeAndShapeInfo* type = nullptr;
+  OPGATE_RETURN_IF_ERROR(from_ort(api->GetTensorTypeAndShape(value, &type)));
+  const ShapeInfo info(type);
   ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   std::size_t rank = 0;
   OPGATE_RETURN_IF_ERROR(from_ort(api->GetTensorElementType(info.get(), &element)));
@@ -35,7 +35,7 @@ Status InputValue::read(const OrtValue* value, const Input& input, Device device
     OPGATE_RETURN_IF_ERROR(texts_->read(value, count));
     data = texts_->views.data();
   } else {
-    // The API has no accessor for constant data. Nothing is written through this pointer.
+    // The API has no function for read-only data. Nobody writes through this pointer.
     OPGATE_RETURN_IF_ERROR(from_ort(api->GetTensorMutableData(const_cast<OrtValue*>(value), &data)));
   }
   tensor_ = Tensor(data, *dtype, dims_, input.host ? Device::cpu : device, input.name);

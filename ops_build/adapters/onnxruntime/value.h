@@ -1,4 +1,4 @@
-// An engine's value as a tensor that a kernel reads.
+// A value of the engine as a Tensor.
 #pragma once
 
 #include <vector>
@@ -9,20 +9,20 @@
 
 namespace opgate::ort {
 
-/// Must stay where it is: the tensor refers to it.
+/// Can't be moved, because the Tensor points into it.
 class InputValue {
  public:
   InputValue() = default;
   InputValue(const InputValue&) = delete;
   InputValue& operator=(const InputValue&) = delete;
 
-  /// `input` is what the signature says of it. A tensor that it leaves on the host lies there, the others on `device`.
+  /// `input` is the declaration in the signature. A `const` input is in host memory, any other on `device`.
   Status read(const OrtValue* value, const Input& input, Device device);
 
   const Tensor& tensor() const { return tensor_; }
 
  private:
-  /// Strings, laid out for a kernel.
+  /// Converts the strings to an array of std::string_view.
   struct Texts {
     std::unique_ptr<char[]> characters;
     std::vector<std::string_view> views;

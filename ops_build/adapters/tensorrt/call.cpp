@@ -15,10 +15,8 @@ Status CallInputs::read(std::span<const nvinfer1::PluginTensorDesc> inputs,
     const Input& input = signature_.inputs[indices[i]];
     const auto dtype = from_trt(inputs[i].type);
     if (!dtype) return Status::invalid("input '" + input.name + "' has a type that the ops don't know");
-    const Dims& dims =
-        dims_.emplace_back(std::span(inputs[i].dims.d, static_cast<std::size_t>(inputs[i].dims.nbDims)));
-    tensors.add(indices[i],
-                &tensors_.emplace_back(data ? data[i] : nullptr, *dtype, dims, Device::cuda, input.name));
+    const Dims& dims = dims_.emplace_back(std::span(inputs[i].dims.d, static_cast<std::size_t>(inputs[i].dims.nbDims)));
+    tensors.add(indices[i], &tensors_.emplace_back(data ? data[i] : nullptr, *dtype, dims, Device::cuda, input.name));
   }
   for (const int index : layout_.host()) {
     const Tensor* tensor = nullptr;
@@ -46,7 +44,8 @@ Status CallInputs::read_scalar(int index, std::span<const nvinfer1::PluginTensor
         const auto narrow = static_cast<std::int32_t>(value);
         std::memcpy(&value, &narrow, sizeof narrow);
       }
-      tensor = &tensors_.emplace_back(&value, input.type.dtype, std::span<const std::int64_t>(), Device::cpu, input.name);
+      tensor =
+          &tensors_.emplace_back(&value, input.type.dtype, std::span<const std::int64_t>(), Device::cpu, input.name);
       return {};
     }
   }

@@ -1,4 +1,4 @@
-// One call of a plugin's kernel.
+// One call of a kernel from a plugin.
 #pragma once
 
 #include <NvInferRuntime.h>
@@ -10,15 +10,14 @@
 
 namespace opgate::tensorrt {
 
-/// A layer's inputs as the core's views. Must stay where it is: the views refer to it.
+/// The inputs of a layer as Tensors. Can't be moved, because the Tensors point into it.
 class CallInputs {
  public:
   CallInputs(const Signature& signature, const InputLayout& layout) : signature_(signature), layout_(layout) {}
   CallInputs(const CallInputs&) = delete;
   CallInputs& operator=(const CallInputs&) = delete;
 
-  /// `data` is nullptr where only the shapes are of interest. The values of inputs on the host are read out of the
-  /// outputs' dims.
+  /// `data` is nullptr if nobody reads the elements. The values of inputs on the host come from dims of the outputs.
   Status read(std::span<const nvinfer1::PluginTensorDesc> inputs, std::span<const nvinfer1::PluginTensorDesc> outputs,
               const void* const* data);
 
@@ -35,20 +34,20 @@ class CallInputs {
   std::vector<const Tensor*> tensors_in_order_;
 };
 
-/// What enqueue() lends to a kernel: the outputs, and the workspace that getWorkspaceSize() has stated. It begins with
-/// the sizes that only the kernel knows.
+/// The Engine of a call in enqueue(). Its memory is that of the outputs and of the workspace that getWorkspaceSize()
+/// has requested. The workspace begins with the sizes that only the kernel knows.
 class EnqueueEngine final : public Engine {
  public:
   struct Call {
     std::span<void* const> outputs;  ///< without the size tensors
     void* workspace;
-    std::size_t kernel_sizes;     ///< how many sizes only the kernel knows
-    std::size_t workspace_bytes;  ///< of the kernel alone
+    std::size_t kernel_sizes;     ///< the number of sizes that only the kernel knows
+    std::size_t workspace_bytes;  ///< without the sizes
     cudaStream_t stream;
-    nvinfer1::IGpuAllocator* allocator;  ///< nullptr: CUDA's own
+    nvinfer1::IGpuAllocator* allocator;  ///< nullptr if CUDA allocates
   };
 
-  /// Where the kernel's own workspace begins.
+  /// The offset of the kernel's workspace, behind the sizes.
   static std::size_t kernel_workspace_offset(std::size_t kernel_sizes);
 
   explicit EnqueueEngine(const Call& call) : call_(call) {}
@@ -68,7 +67,7 @@ class EnqueueEngine final : public Engine {
     for (std::size_t i = 0; i < tasks; ++i) task(user, i);
   }
 
-  /// Memory from TensorRT's allocator in the stream's order, for kernels that don't state a workspace.
+  /// Memory from TensorRT's allocator, in the stream's order. For kernels that state no workspace.
   void* scratch(std::size_t bytes) override;
 
  private:

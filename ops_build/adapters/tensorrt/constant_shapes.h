@@ -1,4 +1,4 @@
-// TensorRT's shape expressions over numbers that are known: what stands for its builder where there is no TensorRT.
+// TensorRT's shape expressions over known numbers, for programs that call plugins without TensorRT.
 #pragma once
 
 #include <NvInferRuntime.h>
@@ -26,7 +26,7 @@ class ConstantExpression final : public nvinfer1::IDimensionExpr {
   Value value_;
 };
 
-/// Expressions that it has made live as long as it does. A size tensor has its upper bound for a value.
+/// Owns the expressions that it makes. The value of a size tensor is its upper bound.
 class ConstantBuilder final : public nvinfer1::IExprBuilder {
  public:
   ConstantBuilder() { mImpl = &arithmetic_; }
@@ -41,7 +41,9 @@ class ConstantBuilder final : public nvinfer1::IExprBuilder {
 
  private:
   struct Arithmetic final : nvinfer1::apiv::VExprBuilder {
-    const nvinfer1::IDimensionExpr* constant(std::int64_t number) override { return &made.emplace_back(number, false); }
+    const nvinfer1::IDimensionExpr* constant(std::int64_t number) override {
+      return &expressions.emplace_back(number, false);
+    }
     const nvinfer1::IDimensionExpr* operation(nvinfer1::DimensionOperation kind, const nvinfer1::IDimensionExpr& first,
                                               const nvinfer1::IDimensionExpr& second) override {
       using Kind = nvinfer1::DimensionOperation;
@@ -59,10 +61,10 @@ class ConstantBuilder final : public nvinfer1::IExprBuilder {
     }
     const nvinfer1::IDimensionExpr* declareSizeTensor(std::int32_t, const nvinfer1::IDimensionExpr&,
                                                       const nvinfer1::IDimensionExpr& upper) override {
-      return &made.emplace_back(upper.getConstantValue(), true);
+      return &expressions.emplace_back(upper.getConstantValue(), true);
     }
     static std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
-    std::deque<ConstantExpression> made;
+    std::deque<ConstantExpression> expressions;
   };
 
   Arithmetic arithmetic_;

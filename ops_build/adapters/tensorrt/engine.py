@@ -1,4 +1,4 @@
-"""Running an op's plugin, for verification: a host program makes and calls it as TensorRT does."""
+"""Runs the TensorRT plugins of ops, for verification. A host program creates and calls the plugins as TensorRT does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ops_build.verification.engine import Absent, Engine
 
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
-    """The plugins of a build, or why they can't run."""
+    """Yields an engine for the plugins of a build, or Absent with the reason why they can't run."""
     library, runner = options.library("tensorrt"), runner_of(options)
     if not library.is_file():
         yield Absent("tensorrt", "cuda", why_not_built(options, "tensorrt"))
@@ -29,7 +29,7 @@ def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
 
 
 class PluginEngine(KernelsEngine):
-    """The plugins of a library, or those that the host program itself holds, in the host program."""
+    """Runs the plugins of a library in the host program. Without a library it runs the plugins in the program."""
 
     name = "tensorrt"
 

@@ -22,7 +22,7 @@ Status known_inputs(const InputLayout& layout, std::span<const DimsExprs> inputs
   return {};
 }
 
-/// Declares a size tensor for each size that only the kernel knows, in the outputs from `next` on.
+/// Declares a size tensor for each size that only the kernel knows. The first one is output `next`.
 Status declare_sizes(ExpressionWalk& walk, std::span<DimsExprs> outputs, std::size_t next) {
   const std::vector<Slot>& slots = walk.signature().slots;
   for (std::size_t s = 0; s < slots.size(); ++s) {

@@ -1,4 +1,4 @@
-// Sizes as TensorRT's expressions, and the output shapes of a layer made of them.
+// Sizes as TensorRT's expressions, and the output shapes of a layer.
 #pragma once
 
 #include <NvInferRuntime.h>
@@ -8,7 +8,7 @@
 
 namespace opgate::tensorrt {
 
-/// The algebra of TensorRT's expressions (walk.h). Numbers are computed here; the rest is TensorRT's.
+/// The algebra (walk.h) of TensorRT's expressions. It computes with constants itself.
 struct Expressions {
   using Size = const nvinfer1::IDimensionExpr*;
 
@@ -60,8 +60,8 @@ struct Expressions {
 
 using ExpressionWalk = Walk<Expressions>;
 
-/// The shapes of a layer's outputs, then those of its size tensors, one for each size that only the kernel knows.
-/// `scalars` are the values of the inputs on the host. Fails where the sizes that are constant contradict the signature.
+/// Sets `outputs` to the shapes of a layer's outputs and then of its size tensors, one for each size that only the
+/// kernel knows. `scalars` are the values of the inputs on the host. Fails if constant sizes contradict the signature.
 Status output_shapes(const Signature& signature, const InputLayout& layout, const Attributes& attributes,
                      std::span<const nvinfer1::DimsExprs> inputs, std::span<const nvinfer1::DimsExprs> scalars,
                      std::span<nvinfer1::DimsExprs> outputs, nvinfer1::IExprBuilder& builder);

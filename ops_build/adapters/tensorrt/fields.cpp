@@ -56,7 +56,7 @@ std::optional<std::vector<To>> numbers_of(const PluginField& field) {
   return std::nullopt;
 }
 
-/// Numbers as the attribute's value: the list, or its only element.
+/// The value of an attribute from the numbers of a field: the list, or its only element.
 template <typename Element, typename From>
 std::optional<AttributeValue> value_of(const std::optional<std::vector<From>>& numbers, bool list) {
   if (!numbers || (!list && numbers->size() != 1)) return std::nullopt;
@@ -73,7 +73,7 @@ std::optional<AttributeValue> read_field(const PluginField& field, const Attribu
   }
   if (field.type != PluginFieldType::kCHAR) return std::nullopt;
   std::string text(static_cast<const char*>(field.data), static_cast<std::size_t>(field.length));
-  while (!text.empty() && text.back() == '\0') text.pop_back();  // with or without the terminating zero
+  while (!text.empty() && text.back() == '\0') text.pop_back();  // some fields have the terminating zero
   if (attribute.list) return lines(text);
   return text;
 }

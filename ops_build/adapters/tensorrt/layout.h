@@ -1,5 +1,5 @@
-// Which of the signature's inputs the inputs of a layer are. TensorRT counts those on the device and those on the host
-// apart, and its layers have no absent inputs.
+// Which inputs of the signature the inputs of a layer are. TensorRT has two lists of inputs, those on the device and
+// those on the host, and its layers have no absent inputs.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,8 @@ class InputLayout {
     }
   }
 
-  /// The indices in the signature of `count` inputs on the device. Those of a variadic input are all its own.
+  /// Sets `indices` to the indices in the signature of `count` inputs on the device. All tensors of a variadic input
+  /// have the index of that input.
   Status device(int count, std::vector<int>& indices) const {
     indices.assign(device_.begin(), device_.begin() + std::min<std::ptrdiff_t>(count, std::ssize(device_)));
     if (count == static_cast<int>(indices.size())) return {};
@@ -43,8 +44,8 @@ class InputLayout {
   std::vector<int> device_, host_;
 };
 
-/// Something for each input of the signature, then for the other tensors of a variadic one; the core wants inputs so.
-/// `indices` are those of the inputs that come, in their order.
+/// A list with an element for each input of the signature, and then for the further tensors of a variadic input. That
+/// is how the core wants inputs.
 template <typename T>
 class InSignatureOrder {
  public:
@@ -53,7 +54,7 @@ class InSignatureOrder {
   void add(int index, const T& value) {
     if (taken_.size() < slots_.size()) taken_.resize(slots_.size(), false);
     if (taken_[index]) {
-      slots_.push_back(value);  // another tensor of the variadic input, which is the last one
+      slots_.push_back(value);  // a further tensor of the variadic input, which is the last input
     } else {
       slots_[index] = value;
       taken_[index] = true;

@@ -1,4 +1,4 @@
-// What goes wrong in a plugin, told to TensorRT's log.
+// Errors of plugins, for TensorRT's log.
 #pragma once
 
 #include <NvInferRuntime.h>
@@ -9,7 +9,7 @@
 
 namespace opgate::tensorrt {
 
-/// Finds the log. nullptr: messages go to stderr.
+/// Finds the log. If it is nullptr, messages go to stderr.
 inline nvinfer1::ILoggerFinder* logger_finder = nullptr;
 
 inline void log_error(const std::string& message) {
@@ -20,8 +20,8 @@ inline void log_error(const std::string& message) {
     std::fprintf(stderr, "%s\n", message.c_str());
 }
 
-/// Runs `body`, logs the Status that it returns and lets nothing be thrown into TensorRT. Returns 0 where all is well, as
-/// TensorRT's interfaces do, and 1 elsewhere.
+/// Runs `body` and logs the Status that it returns, or its exception. Returns 0 on success and 1 on failure, as
+/// TensorRT's interfaces do.
 template <typename Body>
 int logged(const Op& op, Body&& body) noexcept {
   const Status status = named(op, body);

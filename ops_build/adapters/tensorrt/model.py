@@ -1,7 +1,8 @@
-"""A model as TensorRT's ONNX parser wants it.
+"""Rewrites ONNX models so that TensorRT's ONNX parser can read them.
 
-The parser makes a layer of a node whose op type is a plugin's name. It knows no input left out before another, gives a
-layer exactly the outputs that the plugin has, and takes values that are read on the host only where the node says so.
+The parser creates a layer for each node whose op type is the name of a plugin. It has three limits. It doesn't support
+an absent input before a present one. A node must have exactly as many outputs as the plugin. An input that is read on
+the host must be listed in an attribute of the node.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ from ops_build.onnx.decompose import load_to_rewrite
 from ops_build.onnx.nodes import bodies_of, node_attributes, nodes_of
 from ops_build.table import Op
 
-GIVEN_INPUTS = "opgate_inputs"  # fields.h
-SHAPE_INPUTS = "tensorrt_plugin_shape_input_indices"  # the parser's own
+GIVEN_INPUTS = "opgate_inputs"  # the attribute that lists the present inputs; fields.h has the same name
+SHAPE_INPUTS = "tensorrt_plugin_shape_input_indices"  # an attribute of TensorRT's parser
 
 
 def for_tensorrt(model: onnx.ModelProto, ops: Iterable[Op]) -> onnx.ModelProto:
-    """A copy of the model for TensorRT's parser and the plugin library that has these ops.
+    """Returns a copy of the model for TensorRT's parser and a plugin library with these ops.
 
-    Each of their nodes gets every output that its plugin has (optional ones, and the counts of sizes that only the
-    kernel knows), loses the names of inputs left out, says which inputs it has and which are read on the host, and
-    states its defaults. Functions that stand in for these ops go: the plugin takes their place. A node that has been
-    rewritten before stays as it is.
+    In the copy, each node of the ops has every output of its plugin: also the optional outputs, and the sizes that only
+    the kernel knows. Its input list has no absent inputs. Attributes say which inputs are present and which are read on
+    the host, and state the default values. Functions that stand in for the ops are removed, so that the parser uses the
+    plugins. A node that was rewritten before stays as it is.
     """
     by_name = {(op.domain, op.name): op for op in ops}
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    functions = [f for f in made.functions if (f.domain, f.name) not in by_name]
-    del made.functions[:]
-    made.functions.extend(functions)
-    bodies = list(bodies_of(made))
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    functions = [f for f in copy.functions if (f.domain, f.name) not in by_name]
+    del copy.functions[:]
+    copy.functions.extend(functions)
+    bodies = list(bodies_of(copy))
     used = {name for body in bodies for node in body.node for name in (*node.input, *node.output)}
     for body in bodies:
         nodes = list(body.node)
@@ -45,15 +46,18 @@ def for_tensorrt(model: onnx.ModelProto, ops: Iterable[Op]) -> onnx.ModelProto:
                 body.node.extend(_flattened_host_inputs(node, op, used))
                 _rewrite(node, op, used)
             body.node.append(node)
-    return made
+    return copy
 
 
 def rewrite_file(source: Path, target: Path, ops: Iterable[Op]) -> dict[str, int]:
-    """`for_tensorrt` for a file; how many nodes of each op it has. Weights in files of their own stay there. Raises
-    ValueError where there is nothing to rewrite or an op has no plugin, and OSError."""
+    """Runs `for_tensorrt` on the file `source` and writes `target`. Returns the number of nodes of each op.
+
+    Weights in separate files stay in those files. Raises ValueError if there is nothing to rewrite or an op has no
+    plugin, and OSError.
+    """
     model = load_to_rewrite(source, target)
     known = {(op.domain, op.name): op for op in ops}
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for node in nodes_of(model):
         if op := known.get((node.domain, node.op_type)):
             if "cuda" not in op.devices:
@@ -61,16 +65,16 @@ def rewrite_file(source: Path, target: Path, ops: Iterable[Op]) -> dict[str, int
                     f"{source} has a node of {op.name}, which has no CUDA kernel in this build and so no plugin: "
                     "opgate ops says which have"
                 )
-            found[op.name] = found.get(op.name, 0) + 1
-    if not found:
+            counts[op.name] = counts.get(op.name, 0) + 1
+    if not counts:
         domains = ", ".join(sorted({op.domain for op in known.values()}))
         raise ValueError(f"{source} has no node of the ops of {domains}: there is nothing to rewrite")
     onnx.save(for_tensorrt(model, known.values()), target)
-    return found
+    return counts
 
 
 def _flattened_host_inputs(node: NodeProto, op: Op, used: set[str]) -> Iterator[NodeProto]:
-    """Nodes that make what is read on the host a list: the parser takes values of rank 1 only."""
+    """Yields nodes that reshape the inputs that are read on the host to rank 1: the parser takes no other rank."""
     for index, name in enumerate(node.input):
         if not name or index >= len(op.inputs) or not op.inputs[index].const:
             continue
@@ -81,10 +85,11 @@ def _flattened_host_inputs(node: NodeProto, op: Op, used: set[str]) -> Iterator[
 
 
 def _rewrite(node: NodeProto, op: Op, used: set[str]) -> None:
-    given = [index for index, name in enumerate(node.input) if name]
-    host = [place for place, index in enumerate(given) if index < len(op.inputs) and op.inputs[index].const]
-    inputs = [node.input[index] for index in given]
-    _set(node, {GIVEN_INPUTS: [index for index in given if index < len(op.inputs)]})
+    """Changes a node of an op in place as for_tensorrt says."""
+    present = [index for index, name in enumerate(node.input) if name]
+    host = [position for position, index in enumerate(present) if index < len(op.inputs) and op.inputs[index].const]
+    inputs = [node.input[index] for index in present]
+    _set(node, {GIVEN_INPUTS: [index for index in present if index < len(op.inputs)]})
     del node.input[:]
     node.input.extend(inputs)
     if host:
@@ -107,6 +112,7 @@ def _set(node: NodeProto, attributes: Mapping[str, object]) -> None:
 
 
 def _fresh(stem: str, used: set[str]) -> str:
+    """Returns a name that the model doesn't use yet, and adds it to `used`."""
     name, count = stem, 0
     while name in used:
         count += 1

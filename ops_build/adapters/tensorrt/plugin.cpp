@@ -19,7 +19,7 @@ std::span<const T> span_of(const T* first, int count) {
   return {first, static_cast<std::size_t>(count)};
 }
 
-/// Tensors of the largest dims that they may have.
+/// The tensors with the largest dims that they may have.
 std::vector<PluginTensorDesc> largest(const DynamicPluginTensorDesc* tensors, int count) {
   std::vector<PluginTensorDesc> found;
   for (const DynamicPluginTensorDesc& tensor : span_of(tensors, count)) {
@@ -51,13 +51,13 @@ nvinfer1::IPluginCapability* Plugin::getCapabilityInterface(nvinfer1::PluginCapa
 }
 
 Plugin* Plugin::clone() noexcept {
-  std::unique_ptr<Plugin> made;
+  std::unique_ptr<Plugin> copy;
   logged(op_, [&]() -> Status {
-    made = std::make_unique<Plugin>(op_, attributes_, present_);
-    made->allocator_ = allocator_;
+    copy = std::make_unique<Plugin>(op_, attributes_, present_);
+    copy->allocator_ = allocator_;
     return {};
   });
-  return made.release();
+  return copy.release();
 }
 
 int Plugin::getOutputDataTypes(DataType* outputs, int count, const DataType* inputs, int input_count) const noexcept {
@@ -71,14 +71,15 @@ int Plugin::getOutputDataTypes(DataType* outputs, int count, const DataType* inp
     }
     for (int o = 0; o < count; ++o) {
       if (o >= static_cast<int>(op_.signature.outputs.size())) {
-        outputs[o] = DataType::kINT32;  // what TensorRT asks of a size tensor
+        outputs[o] = DataType::kINT32;  // TensorRT requires it of a size tensor
         continue;
       }
       const ElementType& type = op_.signature.outputs[o].type;
       const std::optional<DType> dtype = type.variable < 0 ? type.dtype : types[type.variable];
-      const auto made = dtype ? to_trt(*dtype) : std::nullopt;
-      if (!made) return Status::invalid("the type of output '" + op_.signature.outputs[o].name + "' is not known");
-      outputs[o] = *made;
+      const auto type_in_trt = dtype ? to_trt(*dtype) : std::nullopt;
+      if (!type_in_trt)
+        return Status::invalid("the type of output '" + op_.signature.outputs[o].name + "' is not known");
+      outputs[o] = *type_in_trt;
     }
     return {};
   });
@@ -104,7 +105,7 @@ bool Plugin::supportsFormatCombination(int index, const DynamicPluginTensorDesc*
   return supported;
 }
 
-/// `inputs` are the indices in the signature of the layer's inputs.
+/// `inputs` has the indices in the signature of the layer's inputs.
 bool Plugin::supports(int index, const DynamicPluginTensorDesc* tensors, const std::vector<int>& inputs) const {
   const PluginTensorDesc& desc = tensors[index].desc;
   if (desc.format != nvinfer1::TensorFormat::kLINEAR) return false;
@@ -113,7 +114,7 @@ bool Plugin::supports(int index, const DynamicPluginTensorDesc* tensors, const s
   const ElementType& type =
       index < count ? op_.signature.inputs[inputs[index]].type : op_.signature.outputs[output].type;
   if (type.variable < 0) return to_trt(type.dtype) == desc.type;
-  for (int i = 0; i < std::min(index, count); ++i) {  // the first tensor of the variable decides
+  for (int i = 0; i < std::min(index, count); ++i) {  // the first tensor with the type variable decides
     if (op_.signature.inputs[inputs[i]].type.variable == type.variable) return tensors[i].desc.type == desc.type;
   }
   return std::ranges::any_of(op_.signature.type_variables[type.variable].dtypes,
@@ -131,7 +132,7 @@ std::size_t Plugin::getWorkspaceSize(const DynamicPluginTensorDesc* inputs, int 
   return EnqueueEngine::kernel_workspace_offset(kernel_sizes_) + bytes;
 }
 
-/// TensorRT has told the shapes now, so what a kernel prepares and how much workspace it takes is known before enqueue().
+/// Prepares the kernel and measures its workspace, so that enqueue() allocates nothing.
 int Plugin::onShapeChange(const PluginTensorDesc* inputs, int input_count, const PluginTensorDesc* outputs,
                           int output_count) noexcept {
   input_count_ = static_cast<std::size_t>(input_count);
@@ -155,7 +156,7 @@ int Plugin::enqueue(const PluginTensorDesc* inputs, const PluginTensorDesc* outp
     OPGATE_RETURN_IF_ERROR(call.read({inputs, input_count_}, {outputs, output_count}, input_data));
     EnqueueEngine engine({{output_data, output_count}, workspace, kernel_sizes_, workspace_bytes_, stream, allocator_});
     OPGATE_RETURN_IF_ERROR(invoke(op_, Device::cuda, call.pointers(), attributes_, engine, &kernels_));
-    // A size tensor is i32: the lower half of what the kernel has written.
+    // A size tensor is i32. It gets the lower half of the i64 that the kernel has written.
     for (std::size_t i = 0; i < kernel_sizes_; ++i) {
       OPGATE_RETURN_IF_ERROR(cuda::copy(output_data[output_count + i], static_cast<const std::int64_t*>(workspace) + i,
                                         sizeof(std::int32_t), stream));

@@ -1,4 +1,4 @@
-// The plugin: one class serves every op.
+// The plugin. One class serves all ops.
 #pragma once
 
 #include <NvInferRuntime.h>
@@ -42,14 +42,15 @@ class Plugin final : public nvinfer1::IPluginV3,
     return 0;
   }
   std::size_t getWorkspaceSize(const nvinfer1::DynamicPluginTensorDesc* inputs, int input_count,
-                               const nvinfer1::DynamicPluginTensorDesc* outputs, int output_count) const noexcept override;
+                               const nvinfer1::DynamicPluginTensorDesc* outputs,
+                               int output_count) const noexcept override;
   const char* getTimingCacheID() noexcept override { return metadata_.c_str(); }
   const char* getMetadataString() noexcept override { return metadata_.c_str(); }
 
   // IPluginV3OneRuntime
 
-  int onShapeChange(const nvinfer1::PluginTensorDesc* inputs, int input_count, const nvinfer1::PluginTensorDesc* outputs,
-                    int output_count) noexcept override;
+  int onShapeChange(const nvinfer1::PluginTensorDesc* inputs, int input_count,
+                    const nvinfer1::PluginTensorDesc* outputs, int output_count) noexcept override;
   int enqueue(const nvinfer1::PluginTensorDesc* inputs, const nvinfer1::PluginTensorDesc* outputs,
               const void* const* input_data, void* const* output_data, void* workspace,
               cudaStream_t stream) noexcept override;
@@ -65,11 +66,11 @@ class Plugin final : public nvinfer1::IPluginV3,
   InputLayout layout_;
   Fields fields_;
   std::string metadata_;
-  std::size_t kernel_sizes_ = 0;  ///< how many sizes only the kernel knows; each has a size tensor
+  std::size_t kernel_sizes_ = 0;  ///< the number of sizes that only the kernel knows; each has a size tensor
 
-  // Of an execution context.
+  // What attachToContext() sets.
   nvinfer1::IGpuAllocator* allocator_ = nullptr;
-  // Of the shapes that onShapeChange has told.
+  // What onShapeChange() sets.
   KernelCache kernels_{1};
   std::size_t input_count_ = 0;
   std::size_t workspace_bytes_ = 0;

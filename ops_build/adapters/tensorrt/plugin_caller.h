@@ -1,4 +1,4 @@
-// Calls plugins as TensorRT does, without TensorRT: for checks on a machine that has a GPU and the headers only.
+// Calls plugins as TensorRT does, for checks on a machine that has a GPU and only the headers of TensorRT.
 #pragma once
 
 #include <NvInferRuntime.h>
@@ -7,17 +7,18 @@
 #include <vector>
 
 #include "core/table.h"
+#include "fields.h"
 
 namespace opgate::tensorrt {
 
-/// A plugin library that is open until the process ends.
+/// The plugins of a library. The library stays loaded until the process ends.
 class Plugins {
  public:
-  /// "" is the program itself.
+  /// `library` is a path, or "" for the program itself.
   Status open(const char* library);
 
-  /// What invoke() does, but through the op's plugin: made, attached, asked for its formats and shapes, enqueued.
-  /// Memory and the exact dims go through `engine`. An error has the messages that the plugin logged.
+  /// Does what invoke() does, but with the plugin of the op: creates it, attaches it, asks it for formats and shapes,
+  /// and enqueues it. `engine` gives memory and gets the exact dims. An error has the messages that the plugin logged.
   Status call(const Op& op, const InputPointers& inputs, const Attributes& attributes, Engine& engine);
 
  private:
@@ -35,7 +36,33 @@ class Plugins {
     nvinfer1::ILogger& logger_;
   };
 
+  /// The tensors of one call.
+  struct Layer;
+
+  /// The error "`by` failed", with what the plugin logged.
   Status refused(const std::string& by) const;
+
+  /// The creator of the op's plugin, or nullptr.
+  nvinfer1::IPluginCreatorV3One* find_creator(const std::string& op) const;
+
+  /// Adds one input on the device to the layer.
+  static Status describe(const Tensor& tensor, const Input& input, Layer& layer);
+
+  /// Adds all inputs to the layer. An input on the device becomes a tensor, an input on the host a value for the
+  /// shapes. `present` gets the index of each in the signature.
+  static Status describe_inputs(const Signature& signature, const InputPointers& inputs, Layer& layer,
+                                PresentInputs& present);
+
+  /// Asks the plugin for the dtypes and the dims of the outputs.
+  Status describe_outputs(nvinfer1::IPluginV3OneBuild& build, Layer& layer) const;
+
+  static Status allocate_outputs(const Signature& signature, Engine& engine, Layer& layer);
+
+  Status enqueue(nvinfer1::IPluginV3& plugin, Engine& engine, const Layer& layer) const;
+
+  /// Reads the sizes that the plugin computed on the device, and tells the engine the exact dims of the outputs.
+  static Status trim_outputs(const Op& op, const InputPointers& inputs, const Attributes& attributes,
+                             const Layer& layer, Engine& engine);
 
   Log log_;
   Finder finder_{log_};

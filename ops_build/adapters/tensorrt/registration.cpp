@@ -1,5 +1,4 @@
-// Shows the op table to TensorRT as plugins of the V3 interface: getCreators and setLoggerFinder are the entries of the
-// library.
+// Gives TensorRT a creator of V3 plugins for each op. TensorRT calls getCreators and setLoggerFinder.
 #include <NvInferRuntime.h>
 
 #include <deque>
@@ -27,7 +26,7 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
 
   nvinfer1::IPluginV3* createPlugin(const char*, const PluginFieldCollection* fields,
                                     nvinfer1::TensorRTPhase) noexcept override {
-    std::unique_ptr<Plugin> made;
+    std::unique_ptr<Plugin> plugin;
     logged(op_, [&]() -> Status {
       OPGATE_RETURN_IF_ERROR(check_types());
       const PluginFieldCollection all = fields ? *fields : PluginFieldCollection{};
@@ -35,10 +34,10 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
       PresentInputs present;
       OPGATE_RETURN_IF_ERROR(read_attributes(op_.signature, all, attributes));
       OPGATE_RETURN_IF_ERROR(read_present_inputs(op_.signature, all, present));
-      made = std::make_unique<Plugin>(op_, attributes, present);
+      plugin = std::make_unique<Plugin>(op_, attributes, present);
       return {};
     });
-    return made.release();
+    return plugin.release();
   }
 
   const PluginFieldCollection* getFieldNames() noexcept override { return &collection_; }
@@ -47,7 +46,7 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
   const char* getPluginNamespace() const noexcept override { return ""; }
 
  private:
-  /// Tensors of a type that TensorRT doesn't have can't get as far as a plugin.
+  /// Fails if plugins can have no type of a tensor of the op.
   Status check_types() const {
     const auto check = [&](const std::string& what, const std::string& name, const ElementType& type) -> Status {
       std::span<const DType> dtypes(&type.dtype, 1);

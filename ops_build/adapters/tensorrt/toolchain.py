@@ -1,4 +1,7 @@
-"""Finding TensorRT's headers, which no package carries. Any version from 10.0 on has the plugin interface (IPluginV3)."""
+"""Finds the headers of TensorRT, which its Python packages don't contain.
+
+Any version from 10.0 on works: it has the plugin interface IPluginV3.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +12,35 @@ from pathlib import Path
 from ops_build.building.toolchain import Cuda, LeftOut, Library, Log, Toolchain
 
 HEADER = "NvInferRuntime.h"
-#: What the header of an older TensorRT lacks.
+#: A text that the header of an older TensorRT lacks.
 NEEDED = "class IPluginV3OneRuntime"
 REPOSITORY = "https://github.com/NVIDIA/TensorRT"
 
 
 def find(cache: Path, cuda: Cuda | None, log: Log) -> Toolchain:
-    """What the build needs. Raises LeftOut where CUDA was left out or the headers are not found."""
+    """Returns what the build needs. Raises LeftOut if CUDA was left out or the headers are not found."""
     if cuda is None:
         raise LeftOut("its plugins are CUDA kernels, and CUDA was left out")
     include, origin = find_headers(cache)
-    # The library may export nothing but TensorRT's two entries.
+    # The library may export only the two entry points of TensorRT.
     library = Library("tensorrt", ("cuda",), has_table=False)
     return Toolchain(f"{include} ({origin})", {"OPGATE_TENSORRT_INCLUDE": str(include)}, (library,))
 
 
 def find_headers(cache: Path) -> tuple[Path, str]:
-    """The folder of the headers and where it comes from: OPGATE_TENSORRT_INCLUDE, a folder where Debian or NVIDIA's
-    containers put them, or a clone of NVIDIA/TensorRT in `cache`. Raises LeftOut."""
-    if said := os.environ.get("OPGATE_TENSORRT_INCLUDE"):
-        for folder in (Path(said), Path(said) / "include"):
-            if _serves(folder):
+    """Returns the folder of the headers and a text that says where it comes from.
+
+    It looks in the folder that OPGATE_TENSORRT_INCLUDE names, in the folders where Debian and NVIDIA's containers have
+    the headers, and in a clone of NVIDIA/TensorRT in `cache`. Raises LeftOut.
+    """
+    if named := os.environ.get("OPGATE_TENSORRT_INCLUDE"):
+        for folder in (Path(named), Path(named) / "include"):
+            if _has_headers(folder):
                 return folder, "from OPGATE_TENSORRT_INCLUDE"
-        raise LeftOut(f"OPGATE_TENSORRT_INCLUDE is {said}: no {HEADER} of TensorRT 10 or later there")
+        raise LeftOut(f"OPGATE_TENSORRT_INCLUDE is {named}: no {HEADER} of TensorRT 10 or later there")
     clone = cache / "TensorRT"
     for folder, origin in (*_system_folders(), (clone / "include", "from a clone of NVIDIA/TensorRT")):
-        if _serves(folder):
+        if _has_headers(folder):
             return folder, origin
     raise LeftOut(
         f"TensorRT's {HEADER}, of 10 or later, was not found. git clone --depth 1 {REPOSITORY} {clone}, install "
@@ -42,7 +48,7 @@ def find_headers(cache: Path) -> tuple[Path, str]:
     )
 
 
-def _serves(folder: Path) -> bool:
+def _has_headers(folder: Path) -> bool:
     header = folder / HEADER
     return header.is_file() and NEEDED in header.read_text(errors="replace")
 

@@ -1,4 +1,4 @@
-// The arguments of a call, taken off torch's stack.
+// The arguments of a call, from torch's stack.
 #pragma once
 
 #include <optional>
@@ -9,16 +9,16 @@
 
 namespace opgate::libtorch {
 
-/// The tensors in the signature's order, those of a variadic input at the end, and the attributes. The caller of a kernel
-/// hands over what lies on the stack, so every argument is taken, whatever happens.
+/// The tensors in the signature's order, those of a variadic input at the end, and the attributes. Torch hands over
+/// what is on the stack, so all arguments must be taken from it, even if one is bad.
 struct Arguments {
-  std::vector<Handle> tensors;  ///< null: an optional input that is absent
+  std::vector<Handle> tensors;  ///< null for an absent optional input
   std::vector<std::optional<AttributeValue>> attributes;
 
   Arguments(const Signature& signature, const StableIValue* stack);
 };
 
-/// A tensor as torch's stack has it.
+/// The handle of a tensor on torch's stack.
 StableIValue boxed(AtenTensorHandle tensor);
 
 }  // namespace opgate::libtorch

@@ -16,7 +16,7 @@ const Input& input_at(const Signature& signature, std::size_t index) {
   return signature.inputs[std::min(index, signature.inputs.size() - 1)];
 }
 
-/// Where a call runs: where its first input that is no host memory lies.
+/// The device of a call: the device of its first input that is not `const`.
 Location location_of_call(const Signature& signature, const std::vector<Handle>& tensors) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i] && !input_at(signature, i).host) return location_of(tensors[i].get());
@@ -24,7 +24,7 @@ Location location_of_call(const Signature& signature, const std::vector<Handle>&
   return {torch.cpu, 0};
 }
 
-/// A tensor as a kernel sees it. It is exchanged for a copy of the call's layout if need be.
+/// A Tensor for the kernel. Replaces the handle by a copy if the tensor has another layout than the call.
 Status make_view(const Input& input, Location location, const Layout& layout, Handle& tensor, Tensor& view) {
   const Location expected = input.host ? Location{torch.cpu, 0} : location;
   if (const Location found = location_of(tensor.get()); found != expected) {
@@ -56,11 +56,11 @@ class TorchEngine : public Engine {
   std::vector<Handle> outputs;
 
   Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
-    OPGATE_RETURN_IF_ERROR(make_tensor(location_, torch.dtypes[static_cast<int>(dtype)], dims, layout_.strides(dims),
-                                       outputs[index]));
+    OPGATE_RETURN_IF_ERROR(
+        make_tensor(location_, torch.dtypes[static_cast<int>(dtype)], dims, layout_.strides(dims), outputs[index]));
     OPGATE_RETURN_IF_ERROR(
         from_torch(torch.torch_get_mutable_data_ptr(outputs[index].get(), data), "asking for a tensor's data"));
-    if (!*data) *data = &nothing_;  // an empty tensor is wanted and has no memory
+    if (!*data) *data = &nothing_;  // a tensor without elements has no memory
     return {};
   }
 
@@ -77,7 +77,7 @@ class TorchEngine : public Engine {
     const auto size = static_cast<std::int64_t>(bytes), stride = std::int64_t{1};
     const std::int32_t byte = torch.dtypes[static_cast<int>(DType::u8)];
     void* data = nullptr;
-    // Torch aligns to 64 bytes and more.
+    // Torch aligns memory to 64 bytes at least.
     if (!make_tensor(location_, byte, {&size, 1}, {&stride, 1}, scratch_.emplace_back()).ok()) throw std::bad_alloc();
     expect(torch.torch_get_mutable_data_ptr(scratch_.back().get(), &data), "asking for a tensor's data");
     return data;
@@ -94,8 +94,8 @@ class TorchEngine : public Engine {
 
 #ifdef OPGATE_WITH_CUDA
 
-/// A call on torch's current stream of a device. An output of a size that only the kernel knows keeps the memory of its
-/// upper bound.
+/// A call on torch's current stream of a device. An output with a size that only the kernel knows keeps the memory for
+/// its upper bound.
 class TorchCudaEngine final : public TorchEngine {
  public:
   TorchCudaEngine(Location location, const Layout& layout, std::size_t outputs)
@@ -127,8 +127,8 @@ class TorchCudaEngine final : public TorchEngine {
     AtenTensorHandle cut = nullptr;
     OPGATE_RETURN_IF_ERROR(
         from_torch(torch.aoti_torch__reinterpret_tensor(outputs[index].get(), static_cast<std::int64_t>(dims.size()),
-                                                   dims.data(), contiguous_strides(dims).data(), 0, &cut),
-              "cutting an output"));
+                                                        dims.data(), contiguous_strides(dims).data(), 0, &cut),
+                   "cutting an output"));
     outputs[index].reset(cut);
     return {};
   }

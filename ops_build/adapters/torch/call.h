@@ -6,8 +6,8 @@
 
 namespace opgate::libtorch {
 
-/// Runs an op and leaves its outputs on the stack. Throws what torch turns into Python's exceptions:
-/// std::invalid_argument, which becomes ValueError, and std::runtime_error.
+/// Runs an op and puts its outputs on the stack. Throws std::invalid_argument, which torch turns into ValueError, or
+/// std::runtime_error, which it turns into RuntimeError.
 void call(const Op& op, Device device, KernelCache& kernels, StableIValue* stack);
 
 }  // namespace opgate::libtorch

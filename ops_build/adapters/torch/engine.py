@@ -1,4 +1,4 @@
-"""Running an op in PyTorch, for verification."""
+"""Runs ops in PyTorch, for verification."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from ops_build.verification.engine import Absent, Engine
 
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
-    """Torch on the CPU and on CUDA with the library of a build, or why not."""
+    """Yields torch with the library of a build, on the CPU and on CUDA.
+
+    For a device that can't be used it yields Absent, with the reason.
+    """
     library = options.library("torch")
     if not library.is_file():
         yield Absent("torch", "cpu", why_not_built(options, "torch"))
@@ -39,7 +42,7 @@ def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
 
 
 class TorchEngine:
-    """One op library in this process's torch, eager, on a device."""
+    """Runs the ops of a library in torch in this process, in eager mode, on one device."""
 
     name = "torch"
 
@@ -52,10 +55,10 @@ class TorchEngine:
         return reason if reason is None else f"torch can't have the op: {reason}"
 
     def run(self, op: Op, case: Case, types: Mapping[str, str]) -> dict[str, Array]:
-        """The outputs by name, as NumPy arrays; bf16 comes as f32.
+        """Returns the outputs by name, as NumPy arrays; bf16 comes as f32.
 
-        Raises AssertionError where the shapes or dtypes that the fake kernel tells are not those that came, and torch's
-        exceptions where the op refuses the case.
+        Raises AssertionError if an output doesn't have the shape, dtype and device that the fake kernel gives. If the
+        op refuses the case, it raises an exception of torch.
         """
         call = self._library.overload(op)
         arguments = case_arguments(op, case, types, self.device)
@@ -75,23 +78,23 @@ class TorchEngine:
 
 
 def case_arguments(op: Op, case: Case, types: Mapping[str, str], device: str = "cpu") -> dict[str, Any]:
-    """A case as arguments of the op; const inputs stay on the CPU."""
+    """Returns the arguments for calling the op with a case. `const` inputs stay on the CPU."""
     arguments: dict[str, Any] = dict(case.attributes)
     for tensor in op.inputs:
-        given = case.inputs.get(tensor.name)
-        if given is None:
+        case_input = case.inputs.get(tensor.name)
+        if case_input is None:
             continue
         dtype = TORCH_DTYPES[types.get(tensor.type, tensor.type)]
-        where = "cpu" if tensor.const else device
+        input_device = "cpu" if tensor.const else device
         if tensor.variadic:
-            arguments[tensor.name] = [from_numpy(np.asarray(one), dtype).to(where) for one in given]
+            arguments[tensor.name] = [from_numpy(np.asarray(one), dtype).to(input_device) for one in case_input]
         else:
-            arguments[tensor.name] = from_numpy(np.asarray(given), dtype).to(where)
+            arguments[tensor.name] = from_numpy(np.asarray(case_input), dtype).to(input_device)
     return arguments
 
 
 def from_numpy(array: Array, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of its own; torch doesn't know NumPy's bf16."""
+    """Returns a tensor with a copy of the array. An array of bf16 needs a detour: torch doesn't know NumPy's bf16."""
     packed = np.array(array, order="C")
     if dtype == torch.bfloat16 and packed.dtype.itemsize == 2:
         return torch.from_numpy(packed.view(np.int16)).view(torch.bfloat16)
@@ -99,7 +102,7 @@ def from_numpy(array: Array, dtype: torch.dtype) -> torch.Tensor:
 
 
 def to_numpy(tensor: torch.Tensor) -> Array:
-    """A tensor's values; bf16 as f32."""
+    """Returns the values of a tensor as an array; bf16 becomes f32."""
     host = tensor.detach().cpu()
     array: Array = (host.float() if host.dtype == torch.bfloat16 else host).numpy()
     return array

@@ -1,5 +1,7 @@
-"""What torch knows of an op without running it: the outputs' shapes, dtypes and strides, from the signature, with
-torch's symbols for sizes."""
+"""The fake kernels of ops. They tell torch the shapes, dtypes and strides of the outputs without running the op.
+
+The shapes come from the signature. A size may be a symbol of torch.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from ops_build.dtypes import DTYPES
 from ops_build.table import Expr, Input, Op
 from ops_build.walk import KnownInput, SignatureMismatch, Size, Walk
 
-#: Torch's dtypes by the name in a signature.
+#: The dtypes of torch by their names in signatures.
 TORCH_DTYPES: Mapping[str, torch.dtype] = {
     dtype.name: getattr(torch, dtype.torch) for dtype in DTYPES.values() if dtype.torch
 }
@@ -22,7 +24,7 @@ _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
 
 class TorchSizes:
-    """Integers, and torch's symbols for them (torch.SymInt): the algebra of a walk while torch traces."""
+    """The algebra of sizes while torch traces: a size is an integer or a symbol of torch (torch.SymInt)."""
 
     _OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
         "+": lambda a, b: a + b,
@@ -30,58 +32,66 @@ class TorchSizes:
         "*": lambda a, b: a * b,
         "/": lambda a, b: a // b,
         "%": lambda a, b: a % b,
-        # Python's min and max would decide between two symbols, and bind the trace to the sizes at hand.
+        # Python's min and max would compare the symbols now, and the trace would fit only the sizes of this call.
         "min": torch.sym_min,
         "max": torch.sym_max,
         "ceildiv": lambda a, b: -(-a // b),
     }
 
     def number(self, size: Size) -> int | None:
-        """The size where it is no symbol."""
+        """Returns the size, or None if it is a symbol."""
         return size if isinstance(size, int) else None
 
     def equal(self, a: Size, b: Size, message: Callable[[], str]) -> tuple[Size] | None:
-        """Of two equal sizes the one that says more; None where they can't be equal. Of symbols torch is told that they
-        are equal: where they turn out not to be it raises with the message."""
-        holds = a == b
-        if holds is False:
+        """Returns the size that is known better, an integer if there is one. Returns None if the sizes can't be equal.
+
+        If that depends on symbols, torch is told that they are equal. When they turn out to differ, torch raises an
+        error with `message`.
+        """
+        equal = a == b
+        if equal is False:
             return None
-        if holds is not True:
-            torch._check(holds, message)
+        if equal is not True:
+            torch._check(equal, message)
         return (b if isinstance(b, int) else a,)
 
     def apply(self, operation: str, a: Size, b: Size) -> Size:
-        """A symbol for the result."""
+        """Returns a symbol for the result."""
         return self._OPERATIONS[operation](a, b)
 
     def text(self, size: Size) -> str:
-        """The number, or the symbol's name."""
+        """Returns the number or the symbol as text."""
         return str(size)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The arguments of one call: `tensors` in the signature's order, those of a variadic input at the end."""
+    """The arguments of one call.
+
+    `tensors` are in the signature's order, with None for an absent input. The tensors of a variadic input are at the
+    end.
+    """
 
     tensors: Sequence[torch.Tensor | None]
     attributes: Mapping[str, Any]
 
 
 def call_of(op: Op, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
-    """Arguments as torch passes them: it leaves out those that equal their default."""
+    """Returns all arguments of a call. Torch leaves out arguments that equal their default; this adds them."""
     tensors: list[torch.Tensor | None] = []
     for index, tensor in enumerate(op.inputs):
-        given: Any = arguments[index] if index < len(arguments) else keywords.get(tensor.name)
+        argument: Any = arguments[index] if index < len(arguments) else keywords.get(tensor.name)
         if tensor.variadic:
-            tensors.extend(given)
+            tensors.extend(argument)
         else:
-            tensors.append(given)
-    given = {a.name: keywords.get(a.name) for a in op.attributes}
-    return Call(tensors, {a.name: a.default if given[a.name] is None else given[a.name] for a in op.attributes})
+            tensors.append(argument)
+    values = {a.name: keywords.get(a.name) for a in op.attributes}
+    return Call(tensors, {a.name: a.default if values[a.name] is None else values[a.name] for a in op.attributes})
 
 
 def fake_kernel(op: Op) -> Callable[..., Any]:
-    """The op on tensors that have no data. It raises ValueError where the kernel would."""
+    """Returns a function that runs the op on tensors without data. It raises ValueError if the inputs contradict the
+    signature."""
 
     def fake(*arguments: Any, **keywords: Any) -> Any:
         call = call_of(op, arguments, keywords)
@@ -93,14 +103,14 @@ def fake_kernel(op: Op) -> Callable[..., Any]:
         except SignatureMismatch as error:
             raise ValueError(f"{op.domain}::{op.name}: {error}") from error
         like = _dense_tensor(call) if op.elementwise else None
-        made = []
+        outputs = []
         for output, shape in zip(op.outputs, shapes, strict=True):
             dtype = TORCH_DTYPES[walk.type_of(output) or ""]
             if like is None:
-                made.append(torch.empty(shape, dtype=dtype, device=device))
+                outputs.append(torch.empty(shape, dtype=dtype, device=device))
             else:
-                made.append(torch.empty_strided(shape, like.stride(), dtype=dtype, device=device))
-        return made[0] if len(made) == 1 else tuple(made)
+                outputs.append(torch.empty_strided(shape, like.stride(), dtype=dtype, device=device))
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     return fake
 
@@ -118,7 +128,7 @@ def _input_at(op: Op, index: int) -> Input:
 
 
 def _device(op: Op, call: Call) -> torch.device:
-    """Where the call runs: where its first input that is no host memory lies, and all others must."""
+    """Returns the device of the inputs that are not `const`. Raises SignatureMismatch if their devices differ."""
     device = None
     for index, tensor in enumerate(call.tensors):
         declared = _input_at(op, index)
@@ -133,8 +143,10 @@ def _device(op: Op, call: Call) -> torch.device:
 
 
 def _dense_tensor(call: Call) -> torch.Tensor | None:
-    """The tensor that gives an elementwise op its layout (layout.cpp): the first one without gaps and overlaps. None
-    where the outputs are contiguous."""
+    """Returns the tensor whose layout the outputs of an elementwise op get: the first one without gaps and overlaps.
+
+    Returns None if the outputs are contiguous. layout.cpp does the same.
+    """
     for tensor in call.tensors:
         if tensor is None:
             continue
@@ -146,17 +158,20 @@ def _dense_tensor(call: Call) -> torch.Tensor | None:
 
 
 def _shapes(walk: Walk) -> list[tuple[Any, ...]]:
-    """The outputs' shapes. A size that the kernel binds, or that an input's data says, becomes a symbol of its own, the
-    same wherever it stands."""
+    """Returns the shapes of the outputs.
+
+    A size that only the kernel or the data of an input tells becomes a new symbol. Dims with the same expression get
+    the same symbol.
+    """
     for name in walk.kernel_sizes:
         walk.set_kernel_size(name, _new_size(walk.bound_of(name)))
-    made: dict[str, Any] = {}
+    symbols: dict[str, Any] = {}
 
     def unknown(expr: Expr) -> Any:
         key = json.dumps(expr)
-        if key not in made:
-            made[key] = _new_size(None)
-        return made[key]
+        if key not in symbols:
+            symbols[key] = _new_size(None)
+        return symbols[key]
 
     shapes = []
     for output in walk.op.outputs:
@@ -170,7 +185,7 @@ def _shapes(walk: Walk) -> list[tuple[Any, ...]]:
 
 
 def _new_size(bound: Any) -> Any:
-    """A symbol for a size of at most `bound`; None: of any size."""
+    """Returns a symbol for a size of at most `bound`, or for any size if `bound` is None."""
     if isinstance(bound, int):
         return torch.library.get_ctx().new_dynamic_size(min=0, max=bound) if bound else 0
     size = torch.library.get_ctx().new_dynamic_size()

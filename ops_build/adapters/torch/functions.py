@@ -1,4 +1,4 @@
-"""Ops as documented Python functions and modules, made from the table."""
+"""Creates a documented Python function, and for some ops a module, for each op of a library."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _PYTHON_TYPES: Mapping[str, Any] = {"int": int, "float": float, "bool": bool, "s
 
 
 def public_names(library: OpLibrary) -> dict[str, Any]:
-    """What a library gives: each op's function by its name in snake_case, and its module by the op's own name where it
-    is one."""
+    """Returns the functions and modules of a library by name.
+
+    A function has the op's name in snake_case. A module has the op's name; only some ops have one."""
     names: dict[str, Any] = {}
     differentiable = {op.name.removesuffix("Backward") for op in library.ops if op.name.endswith("Backward")}
     for op in library.ops:
@@ -30,7 +31,7 @@ def public_names(library: OpLibrary) -> dict[str, Any]:
 
 
 def function(op: Op, *, differentiable: bool) -> Callable[..., Any]:
-    """The op as a function with a signature and a documentation."""
+    """Returns a function that calls the op, with a signature and a docstring."""
     registered = overload(op)
 
     def call(*tensors: Any, **arguments: Any) -> Any:
@@ -44,20 +45,20 @@ def function(op: Op, *, differentiable: bool) -> Callable[..., Any]:
 
 
 def is_module(op: Op) -> bool:
-    """Whether the op has one input and nothing but attributes beside it: then these are a module's settings."""
+    """Returns whether the op can be a module: it has exactly one input, which is required, and is no gradient."""
     return len(op.inputs) == 1 and not op.inputs[0].optional and not op.name.endswith("Backward")
 
 
 def module(op: Op) -> type:
-    """The op as a torch.nn.Module; its attributes are the constructor's arguments."""
+    """Returns the op as a subclass of torch.nn.Module. The op's attributes are the arguments of the constructor."""
     registered = overload(op)
     settings = inspect.Signature([_keyword(attribute) for attribute in op.attributes])
 
     def __init__(self: Any, **attributes: Any) -> None:
         torch.nn.Module.__init__(self)
-        given = settings.bind(**attributes)  # a TypeError names what is missing or not known
-        given.apply_defaults()
-        self.attributes = dict(given.arguments)
+        bound = settings.bind(**attributes)  # raises a TypeError that names the missing or unknown attribute
+        bound.apply_defaults()
+        self.attributes = dict(bound.arguments)
 
     def forward(self: Any, tensor: Any) -> Any:
         return registered(tensor, **self.attributes)
@@ -77,8 +78,8 @@ def module(op: Op) -> type:
 
 
 def _signature(op: Op) -> inspect.Signature | None:
-    """None, as for a builtin, where a name is one of Python's keywords."""
-    if any(keyword.iskeyword(named) for named in [*(t.name for t in op.inputs), *(a.name for a in op.attributes)]):
+    """Returns the signature, or None (as a builtin function has) if a name is a keyword of Python."""
+    if any(keyword.iskeyword(name) for name in [*(t.name for t in op.inputs), *(a.name for a in op.attributes)]):
         return None
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [

@@ -1,7 +1,8 @@
-"""Gradients, where the table has them: of op X through op XBackward.
+"""Registers the gradients of ops. The gradient of an op X is the op XBackward, if the table has one.
 
-XBackward's inputs are called grad_<output> for the gradient of an output of X, or like an input or an output of X, and
-are then that tensor; its attributes are those of X of the same name; its outputs are called grad_<input>.
+An input of XBackward is called grad_<output> and gets the gradient of that output of X, or it is called like an input
+or output of X and gets that tensor. An attribute gets the value of the attribute of X with the same name. An output is
+called grad_<input> and is the gradient of that input.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 
 
 def register_gradient(op: Op, backward: Op | None, name: str, library: torch.library.Library) -> None:
-    """Registers the gradient of `op`, which torch calls `name`. An op without one says so when a gradient is asked for.
-    Raises ValueError where `backward` doesn't keep to the convention."""
+    """Registers the gradient of `op`, whose name in torch is `name`.
+
+    If `backward` is None, torch gets a function that raises NotImplementedError. Raises ValueError if `backward`
+    doesn't follow the naming rules above.
+    """
     if not any(_may_be_float(op, tensor.type) for tensor in op.inputs):
         return
     if backward is None:
@@ -57,7 +61,7 @@ class _Gradient:
         self.name = name
 
     def setup_context(self, ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
-        """Torch calls this after the forward run with all arguments, defaults filled in."""
+        """Torch calls this after the forward run, with all arguments including the defaults."""
         outputs = output if isinstance(output, tuple) else (output,)
         ctx.mark_non_differentiable(*(tensor for tensor in outputs if not tensor.is_floating_point()))
 
@@ -91,18 +95,19 @@ class _TableGradient(_Gradient):
         tensors = dict(zip((tensor.name for tensor in self.op.outputs), outputs, strict=True))
         tensors |= dict(zip((tensor.name for tensor in self.op.inputs), inputs, strict=True))
         kept = [tensors[name] for name in self.saved]
-        # Only a list, a variadic input, has a length of its own.
+        # A variadic input is a list; any other tensor has no length.
         ctx.lengths = [len(value) if isinstance(value, Sequence) else None for value in kept]
         ctx.save_for_backward(*(t for value in kept for t in (value if isinstance(value, Sequence) else (value,))))
         ctx.attributes = {name: (keyword_only_inputs or {})[name] for name in self.attributes}
-        ctx.given = [len(value) if isinstance(value, Sequence) else value is not None for value in inputs]
+        # A bool for each input, or the number of tensors of a variadic one.
+        ctx.present = [len(value) if isinstance(value, Sequence) else value is not None for value in inputs]
 
     def backward(self, ctx: Any, *gradients: torch.Tensor) -> Any:
         arguments = dict(zip((f"grad_{tensor.name}" for tensor in self.op.outputs), gradients, strict=True))
         arguments |= self._saved_of(ctx)
         call = getattr(getattr(torch.ops, self.name.split("::")[0]), snake_case(self.gradient_op.name)).default
-        made = call(*(arguments[tensor.name] for tensor in self.gradient_op.inputs), **ctx.attributes)
-        by_name = dict(zip(self.gradients, made if isinstance(made, tuple) else (made,), strict=True))
+        outputs = call(*(arguments[tensor.name] for tensor in self.gradient_op.inputs), **ctx.attributes)
+        by_name = dict(zip(self.gradients, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
         return tuple(self._gradient_of(ctx, index, by_name) for index in range(len(self.op.inputs)))
 
     def _saved_of(self, ctx: Any) -> dict[str, Any]:
@@ -116,11 +121,11 @@ class _TableGradient(_Gradient):
         declared = self.op.inputs[index]
         needed = ctx.needs_input_grad[index] if index < len(ctx.needs_input_grad) else False
         if declared.name in by_name:
-            return by_name[declared.name] if ctx.given[index] else None
+            return by_name[declared.name] if ctx.present[index] else None
         if any(needed) if isinstance(needed, Sequence) else needed:
-            # None would be taken for a gradient of zero.
+            # Torch would read None as a gradient of zero.
             raise NotImplementedError(
                 f"{self.name} can't be differentiated by its input '{declared.name}': {self.gradient_op.name} has no "
                 f"output grad_{declared.name}"
             )
-        return [None] * ctx.given[index] if declared.variadic else None
+        return [None] * ctx.present[index] if declared.variadic else None

@@ -17,7 +17,7 @@ bool is_contiguous(AtenTensorHandle tensor) {
   return contiguous;
 }
 
-/// Whether the elements fill a block of memory, each at an address of its own.
+/// Whether the elements fill a block of memory without gaps and overlaps.
 bool is_dense(std::span<const std::int64_t> dims, std::span<const std::int64_t> strides) {
   InlineVector<std::size_t, 8> axes;
   for (std::size_t i = 0; i < dims.size(); ++i) {
@@ -33,7 +33,7 @@ bool is_dense(std::span<const std::int64_t> dims, std::span<const std::int64_t> 
   return true;
 }
 
-/// Whether two tensors of equal dims have their elements in the same order. The stride of a single element is never used.
+/// Whether two tensors of equal dims store their elements in the same order. The stride of a dim of size 1 is not used.
 bool same_order(std::span<const std::int64_t> dims, std::span<const std::int64_t> a, std::span<const std::int64_t> b) {
   for (std::size_t i = 0; i < dims.size(); ++i) {
     if (dims[i] > 1 && a[i] != b[i]) return false;
@@ -71,8 +71,8 @@ Dims Layout::strides(std::span<const std::int64_t> dims) const {
 
 Status Layout::arrange(Handle& tensor, std::int32_t dtype, Location location) const {
   const auto dims = dims_of(tensor.get());
-  const bool arranged = contiguous_ ? is_contiguous(tensor.get())
-                                    : same_order(dims, strides_of(tensor.get()), strides(dims));
+  const bool arranged =
+      contiguous_ ? is_contiguous(tensor.get()) : same_order(dims, strides_of(tensor.get()), strides(dims));
   if (arranged) return {};
   Handle copy;
   OPGATE_RETURN_IF_ERROR(make_tensor(location, dtype, dims, strides(dims), copy));

@@ -1,4 +1,4 @@
-// How the elements of a call's tensors lie in memory.
+// The order of elements in memory.
 #pragma once
 
 #include <span>
@@ -9,25 +9,25 @@
 
 namespace opgate::libtorch {
 
-/// The layout that all tensors of a call have. Tensors of an op that is not elementwise are contiguous. An elementwise op
-/// takes any layout without gaps and overlaps, channels_last for example: the first tensor that has such a layout gives
-/// it to all the others and to the outputs.
+/// The layout that all tensors of a call have. An elementwise op takes every layout without gaps and overlaps,
+/// channels_last for example: the first tensor with such a layout decides, and the other tensors and the outputs get
+/// the same. The tensors of any other op are contiguous.
 class Layout {
  public:
   Layout(const Signature& signature, const std::vector<Handle>& tensors);
 
-  /// The strides of a tensor of these dims.
+  /// The strides of a tensor with these dims.
   Dims strides(std::span<const std::int64_t> dims) const;
 
-  /// Exchanges a tensor of another layout for a copy.
+  /// Replaces a tensor that has another layout by a copy.
   Status arrange(Handle& tensor, std::int32_t dtype, Location location) const;
 
  private:
   bool contiguous_ = true;
-  Dims dims_, strides_;  // where it is not contiguous
+  Dims dims_, strides_;  // of a layout that is not contiguous
 };
 
-/// The dims of a tensor, which live as long as it does.
+/// The dims of a tensor. They are valid as long as the tensor is.
 std::span<const std::int64_t> dims_of(AtenTensorHandle tensor);
 
 }  // namespace opgate::libtorch

@@ -58,13 +58,13 @@ Dims contiguous_strides(std::span<const std::int64_t> dims) {
 }
 
 Status make_tensor(Location location, std::int32_t dtype, std::span<const std::int64_t> dims,
-                   std::span<const std::int64_t> strides, Handle& made) {
+                   std::span<const std::int64_t> strides, Handle& owner) {
   AtenTensorHandle tensor = nullptr;
   OPGATE_RETURN_IF_ERROR(
       from_torch(torch.aoti_torch_empty_strided(static_cast<std::int64_t>(dims.size()), dims.data(), strides.data(),
                                                 dtype, location.type, location.index, &tensor),
                  "allocating a tensor"));
-  made.reset(tensor);
+  owner.reset(tensor);
   return {};
 }
 

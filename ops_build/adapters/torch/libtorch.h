@@ -1,4 +1,4 @@
-// The stable C ABI of torch, looked up in the libtorch that the process has loaded.
+// The stable C ABI of torch. Its functions are looked up in the libtorch that the process has loaded.
 #pragma once
 
 #include <torch/csrc/stable/c/shim.h>
@@ -12,7 +12,7 @@
 
 namespace opgate::libtorch {
 
-/// Every function of torch that is called here. TORCH_TARGET_VERSION makes the compiler refuse a later one's.
+/// All functions of torch that this library calls. TORCH_TARGET_VERSION makes the compiler refuse newer ones.
 #define OPGATE_TORCH_FUNCTIONS(X)    \
   X(aoti_torch_device_type_cpu)      \
   X(aoti_torch_device_type_cuda)     \
@@ -57,36 +57,36 @@ struct Torch {
 #define OPGATE_MEMBER(name) decltype(&::name) name = nullptr;
   OPGATE_TORCH_FUNCTIONS(OPGATE_MEMBER)
 #undef OPGATE_MEMBER
-  const char* (*last_error)() = nullptr;                                  ///< from 2.13 on
-  AOTITorchError (*current_cuda_stream)(std::int32_t, void**) = nullptr;  ///< in a torch with CUDA
+  const char* (*last_error)() = nullptr;                                  ///< null before torch 2.13
+  AOTITorchError (*current_cuda_stream)(std::int32_t, void**) = nullptr;  ///< null in a torch without CUDA
 
-  std::array<std::int32_t, kDTypeCount> dtypes{};  ///< torch's numbers, by DType; -1 for str
-  std::int32_t cpu = 0, cuda = 0;                  ///< its device types
+  std::array<std::int32_t, kDTypeCount> dtypes{};  ///< torch's numbers of the dtypes, by DType; -1 for str
+  std::int32_t cpu = 0, cuda = 0;                  ///< torch's numbers of the device types
 
   Status find();
 };
 
-inline Torch torch;  // filled once, by opgate_torch_register, before any other function here runs
+inline Torch torch;  // opgate_torch_register fills it before any other function uses it
 
-/// What a failed call of torch has left to say, as our Status. Torch before 2.13 says it on stderr only.
+/// The Status of a failed call of torch. Torch before 2.13 writes the message to stderr only.
 inline Status from_torch(AOTITorchError error, const char* doing) {
   if (error == AOTI_TORCH_SUCCESS) return {};
   const char* said = torch.last_error ? torch.last_error() : nullptr;
   return Status::internal(std::string("torch, ") + doing + ": " + (said ? said : "failed, see stderr"));
 }
 
-/// For what can only fail on a handle that is none.
+/// Throws if a call has failed. For calls that can only fail for an invalid handle.
 inline void expect(AOTITorchError error, const char* doing) {
   if (Status status = from_torch(error, doing); !status.ok()) throw std::runtime_error(status.message());
 }
 
-/// A tensor that is ours to release.
+/// Owns a tensor and releases it.
 struct Release {
   void operator()(AtenTensorOpaque* tensor) const { torch.aoti_torch_delete_tensor_object(tensor); }
 };
 using Handle = std::unique_ptr<AtenTensorOpaque, Release>;
 
-/// A device as torch counts them.
+/// The type and the number of a device in torch.
 struct Location {
   std::int32_t type = 0, index = 0;
 
@@ -103,6 +103,6 @@ Dims contiguous_strides(std::span<const std::int64_t> dims);
 
 /// An uninitialized tensor from torch's allocator.
 Status make_tensor(Location location, std::int32_t dtype, std::span<const std::int64_t> dims,
-                   std::span<const std::int64_t> strides, Handle& made);
+                   std::span<const std::int64_t> strides, Handle& owner);
 
 }  // namespace opgate::libtorch

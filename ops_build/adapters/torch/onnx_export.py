@@ -1,4 +1,4 @@
-"""From PyTorch to ONNX: a node of the op's own for each of its calls, for both of PyTorch's exporters.
+"""Exports the ops from PyTorch to ONNX: each call of an op becomes one node. This works with both exporters of PyTorch:
 
 torch.onnx.export(module, inputs, dynamo=True, custom_translation_table=translation_table(ops))
 
@@ -25,13 +25,16 @@ from ops_build.walk import KnownInput, Walk
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
-#: The opset that the legacy exporter's symbolic functions are registered from.
+#: The first opset for which the symbolic functions of the legacy exporter are registered.
 LEGACY_OPSET = 9
 
 
 def translation_table(ops: Iterable[Op]) -> dict[Any, Callable[..., Any]]:
-    """For `torch.onnx.export(..., dynamo=True, custom_translation_table=...)`: what makes the ONNX node of each op of a
-    loaded library. Registers the ops' schemas with onnx."""
+    """Returns a table for `torch.onnx.export(..., dynamo=True, custom_translation_table=...)`.
+
+    It has, for each op of a loaded library, the function that creates the ONNX node. This also registers the schemas of
+    the ops with onnx.
+    """
     ops = list(ops)
     schema.register(ops)
     table: dict[Any, Callable[..., Any]] = {}
@@ -47,10 +50,10 @@ def _translation(op: Op) -> Callable[..., Any]:
     signature = _signature(op)
 
     def translate(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
-        inputs = _flat_inputs(op, given.arguments)
-        return node(*inputs, **_node_attributes(op, given.arguments))
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        inputs = _flat_inputs(op, bound.arguments)
+        return node(*inputs, **_node_attributes(op, bound.arguments))
 
     translate.__name__ = op.name
     translate.__signature__ = signature  # type: ignore[attr-defined]
@@ -58,7 +61,7 @@ def _translation(op: Op) -> Callable[..., Any]:
 
 
 def _signature(op: Op) -> inspect.Signature:
-    """As the op is called in PyTorch: inputs by place, attributes by name."""
+    """Returns the signature of the op in PyTorch: inputs by position, attributes by name."""
     kinds = inspect.Parameter
     parameters = [
         kinds(tensor.name, kinds.POSITIONAL_OR_KEYWORD, default=None if tensor.optional else kinds.empty)
@@ -72,7 +75,7 @@ def _signature(op: Op) -> inspect.Signature:
 
 
 def _flat_inputs(op: Op, arguments: Mapping[str, Any]) -> list[Any]:
-    """The node's inputs: a variadic one as many, absent ones at the end left out."""
+    """Returns the inputs of the node. Each tensor of a variadic input is one; absent inputs at the end are left out."""
     inputs: list[Any] = []
     for tensor in op.inputs:
         value = arguments[tensor.name]
@@ -94,8 +97,8 @@ def _node_attributes(op: Op, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def register_symbolics(ops: Iterable[Op], opset: int = LEGACY_OPSET) -> None:
-    """Registers symbolic functions with the legacy exporter, `torch.onnx.export(..., dynamo=False)`, for opsets from
-    `opset` on."""
+    """Registers symbolic functions for the legacy exporter, `torch.onnx.export(..., dynamo=False)`. They apply to the
+    opsets from `opset` on."""
     for op in ops:
         name = f"{namespace_of(op.domain)}::{snake_case(op.name)}"
         torch.onnx.register_custom_op_symbolic(name, _symbolic(op), opset)
@@ -108,22 +111,22 @@ def _symbolic(op: Op) -> Callable[..., Any]:
             inputs[-1:] = symbolic_helper._unpack_list(inputs[-1])
         while inputs and symbolic_helper._is_none(inputs[-1]):
             inputs.pop()
-        given = args[len(op.inputs) :]
-        attributes = {a.name: _constant(op, a, value) for a, value in zip(op.attributes, given, strict=True)}
+        attribute_values = args[len(op.inputs) :]
+        attributes = {a.name: _constant(op, a, value) for a, value in zip(op.attributes, attribute_values, strict=True)}
         named = {
             f"{name}_{_SUFFIXES[type(value[0] if isinstance(value, list) else value)]}": value
             for name, value in node_attributes(op, attributes).items()
             if value != []
         }
-        made = graph.op(f"{op.domain}::{op.name}", *inputs, outputs=len(op.outputs), **named)
-        _set_types(op, inputs, attributes, [made] if len(op.outputs) == 1 else list(made))
-        return made
+        outputs = graph.op(f"{op.domain}::{op.name}", *inputs, outputs=len(op.outputs), **named)
+        _set_types(op, inputs, attributes, [outputs] if len(op.outputs) == 1 else list(outputs))
+        return outputs
 
     return symbolic
 
 
 def _set_types(op: Op, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: Sequence[Any]) -> None:
-    """Tells the legacy exporter the outputs' dtypes and shapes."""
+    """Tells the legacy exporter the dtypes and shapes of the outputs."""
     known: list[KnownInput | None] = []
     for value in inputs:
         if symbolic_helper._is_none(value):
@@ -140,12 +143,15 @@ def _set_types(op: Op, inputs: Sequence[Any], attributes: Mapping[str, Any], out
             value.setType(torch._C.TensorType.get().with_dtype(TORCH_DTYPES[dtype]).with_sizes(list(shape)))
 
 
-#: How the legacy exporter marks an attribute's type in its name.
+#: The suffix that the legacy exporter adds to the name of an attribute, by the type of its value.
 _SUFFIXES = {int: "i", float: "f", str: "s"}
 
 
 def _constant(op: Op, attribute: Attribute, value: Any) -> Any:
-    """An attribute's value out of the traced graph, where it is a constant. None stands for a list's default."""
+    """Returns the value of an attribute in the traced graph, where None stands for the default.
+
+    Raises ValueError if the value is not a constant.
+    """
     if symbolic_helper._is_none(value):
         return attribute.default
     letter = {"int": "i", "float": "f", "bool": "b"}.get(attribute.kind, "s")

@@ -1,8 +1,8 @@
-// Shows the op table to PyTorch through its stable C ABI: opgate_torch_register is the one entry of the library.
+// Registers the ops with PyTorch through its stable C ABI, when Python calls opgate_torch_register.
 //
-// libtorch is not linked. Its functions are looked up, once, in the libtorch that the process has loaded. So the same file
-// serves every torch from 2.10 on, with CUDA or without, and loads where there is no torch, to have its table read. For
-// the same reason loading registers nothing by itself.
+// The library doesn't link to libtorch. It looks up the functions of the libtorch that the process has loaded. So one
+// file works with every torch from 2.10 on, with CUDA or without. Without torch it can still be loaded, and its table
+// can be read. For this reason loading the library registers nothing.
 #include <deque>
 #include <utility>
 
@@ -14,18 +14,19 @@ namespace {
 
 constexpr std::size_t kMaxOps = 1024;
 
-/// Prepared kernels that are kept for an op on a device.
+/// The number of prepared kernels that are kept for an op on a device.
 constexpr std::size_t kPreparedKernels = 16;
 
-/// An op of the table on a device. Torch calls a function without telling it for which op, so there is one for each.
+/// The function that torch calls for an op on a device. Torch passes no argument that tells the op, so each op and
+/// device has its own function.
 void call_op(std::size_t index, Device device, StableIValue* stack) {
   using Caches = std::array<std::deque<KernelCache>, 2>;
-  static Caches& caches = [] () -> Caches& {
-    auto& made = *new Caches;  // never freed: torch may call until the process ends
-    for (auto& of_device : made) {
+  static Caches& caches = []() -> Caches& {
+    auto& caches = *new Caches;  // never freed, because torch may call ops until the process ends
+    for (auto& of_device : caches) {
       for (std::size_t i = 0; i < Table::instance().ops().size(); ++i) of_device.emplace_back(kPreparedKernels);
     }
-    return made;
+    return caches;
   }();
   call(Table::instance().ops()[index], device, caches[static_cast<std::size_t>(device)][index], stack);
 }
@@ -42,24 +43,24 @@ constexpr std::array<Boxed, sizeof...(indices)> boxed_calls(std::index_sequence<
   return {&boxed_call<device, indices>...};
 }
 
-/// What belongs to a namespace; torch forgets it all if it is deleted.
+/// The registrations in a namespace. Torch removes them when the handle is deleted.
 struct Unregister {
   void operator()(TorchLibraryOpaque* library) const { torch.aoti_torch_delete_library_object(library); }
 };
 using Library = std::unique_ptr<TorchLibraryOpaque, Unregister>;
 
 Status implement(const char* key, const std::array<Boxed, kMaxOps>& calls, Device device, Library& library) {
-  TorchLibraryHandle made = nullptr;
+  TorchLibraryHandle handle = nullptr;
   OPGATE_RETURN_IF_ERROR(
-      from_torch(torch.aoti_torch_library_init_impl(torch_namespace().c_str(), key, __FILE__, __LINE__, &made),
-            "opening a library"));
-  library.reset(made);
+      from_torch(torch.aoti_torch_library_init_impl(torch_namespace().c_str(), key, __FILE__, __LINE__, &handle),
+                 "opening a library"));
+  library.reset(handle);
   const auto& ops = Table::instance().ops();
   for (std::size_t i = 0; i < ops.size(); ++i) {
     if (!ops[i].has_kernel(device) || has_strings(ops[i].signature)) continue;
     const std::string name = snake_case(ops[i].signature.name);
-    OPGATE_RETURN_IF_ERROR(
-        from_torch(torch.torch_library_impl(made, name.c_str(), calls[i], TORCH_ABI_VERSION), "registering a kernel"));
+    OPGATE_RETURN_IF_ERROR(from_torch(torch.torch_library_impl(handle, name.c_str(), calls[i], TORCH_ABI_VERSION),
+                                      "registering a kernel"));
   }
   return {};
 }
@@ -73,15 +74,16 @@ Status register_ops() {
                             ": raise kMaxOps in adapters/torch/registration.cpp");
   }
   OPGATE_RETURN_IF_ERROR(torch.find());
-  TorchLibraryHandle made = nullptr;
+  TorchLibraryHandle handle = nullptr;
   const std::string name = torch_namespace();
-  OPGATE_RETURN_IF_ERROR(from_torch(torch.aoti_torch_library_init_def(name.c_str(), __FILE__, __LINE__, &made),
-                               ("taking the namespace " + name).c_str()));
-  Library definitions(made), cpu, cuda;
+  OPGATE_RETURN_IF_ERROR(from_torch(torch.aoti_torch_library_init_def(name.c_str(), __FILE__, __LINE__, &handle),
+                                    ("taking the namespace " + name).c_str()));
+  Library definitions(handle), cpu, cuda;
   for (const Op& op : table.ops()) {
     if (has_strings(op.signature)) continue;
     const std::string schema = schema_of(op.signature);
-    OPGATE_RETURN_IF_ERROR(from_torch(torch.aoti_torch_library_def(made, schema.c_str()), ("defining " + schema).c_str()));
+    OPGATE_RETURN_IF_ERROR(
+        from_torch(torch.aoti_torch_library_def(handle, schema.c_str()), ("defining " + schema).c_str()));
   }
   using Indices = std::make_index_sequence<kMaxOps>;
   static constexpr auto cpu_calls = boxed_calls<Device::cpu>(Indices());
@@ -90,7 +92,7 @@ Status register_ops() {
   static constexpr auto cuda_calls = boxed_calls<Device::cuda>(Indices());
   OPGATE_RETURN_IF_ERROR(implement("CUDA", cuda_calls, Device::cuda, cuda));
 #endif
-  // Ops stay until the process ends: nothing says when torch has stopped to use them.
+  // The ops stay registered until the process ends, because torch may use them until then.
   for (Library* library : {&definitions, &cpu, &cuda}) static_cast<void>(library->release());
   return {};
 }
@@ -98,8 +100,8 @@ Status register_ops() {
 }  // namespace
 }  // namespace opgate::libtorch
 
-/// Registers every op with the torch that the process has loaded, the first time it is called. Returns nullptr, or what
-/// went wrong.
+/// Registers all ops with the torch that the process has loaded, when it is called for the first time. Returns nullptr,
+/// or an error message.
 extern "C" __attribute__((visibility("default"))) const char* opgate_torch_register() {
   static const std::string error = [] {
     try {

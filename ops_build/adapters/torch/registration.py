@@ -1,5 +1,7 @@
-"""Loading an op library into PyTorch: what its one C entry can't do is done here from the table, fake kernels and
-gradients."""
+"""Loads op libraries into PyTorch.
+
+The C entry point of a library registers its kernels. This module registers the fake kernels and the gradients.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,16 @@ NO_STRINGS = "it takes or gives strings, and torch has no tensors of strings"
 
 
 class LoadError(ImportError):
-    """A library that torch can't take; the text says why and what to do."""
+    """Torch can't load a library. The message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpLibrary:
-    """A library that torch has taken: its ops are torch.ops.<namespace>.<name in snake_case>. `left_out` says of an op
-    why torch can't have it. `held` keeps what Python has registered."""
+    """A library that torch has loaded.
+
+    Its ops are torch.ops.<namespace>.<name in snake_case>. `left_out` maps the names of ops that torch can't have to
+    the reasons. `held` keeps the fake kernels and gradients registered.
+    """
 
     path: Path
     namespace: str
@@ -38,12 +43,15 @@ class OpLibrary:
         return overload(op)
 
 
-#: By namespace. Torch forgets no op until the process ends.
+#: The loaded libraries by namespace. Torch keeps an op until the process ends.
 _LOADED: dict[str, OpLibrary] = {}
 
 
 def load(path: Path | str) -> OpLibrary:
-    """Registers the ops of a library built for torch; a second time nothing happens. Raises LoadError."""
+    """Registers the ops of a library that was built for torch. Raises LoadError.
+
+    A second call with the same library registers nothing and returns the result of the first call.
+    """
     path = Path(path).resolve()
     if not path.is_file():
         raise LoadError(f"{path} is not there: run opgate build")
@@ -71,12 +79,12 @@ def load(path: Path | str) -> OpLibrary:
 
 
 def namespace_of(domain: str) -> str:
-    """A domain as torch's namespaces are written."""
+    """Returns the namespace in torch for a domain: characters that a name can't have become _."""
     return re.sub(r"[^0-9A-Za-z]", "_", domain)
 
 
 def overload(op: Op) -> Any:
-    """The registered op, a torch._ops.OpOverload."""
+    """Returns the registered op, a torch._ops.OpOverload."""
     return getattr(getattr(torch.ops, namespace_of(op.domain)), snake_case(op.name)).default
 
 

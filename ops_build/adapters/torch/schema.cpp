@@ -68,7 +68,7 @@ std::string literal(const std::vector<T>& values) {
 std::string declared(const Attribute& attribute) {
   constexpr std::array<const char*, 5> kinds = {"int", "float", "bool", "str", "str"};
   std::string text = kinds[static_cast<int>(attribute.kind)];
-  // A size may be a symbol while torch traces.
+  // While torch traces, a size may be a symbol.
   if (attribute.kind == Attribute::Kind::integer && !attribute.list) text = "SymInt";
   if (none_for_default(attribute)) return text + "[]? " + attribute.name + "=None";
   text += (attribute.list ? "[] " : " ") + attribute.name;

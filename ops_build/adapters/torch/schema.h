@@ -1,4 +1,4 @@
-// A signature as the schema of torch's dispatcher.
+// The schema of an op for torch's dispatcher.
 #pragma once
 
 #include <string>
@@ -7,19 +7,19 @@
 
 namespace opgate::libtorch {
 
-/// "ROIPool" is "roi_pool".
+/// An op's name in snake_case: "roi_pool" for "ROIPool".
 std::string snake_case(std::string_view name);
 
-/// The domain as torch writes namespaces.
+/// The namespace in torch for a domain.
 std::string torch_namespace();
 
-/// Whether the schema's default of an attribute is None, because torch has no default for a list of its kind.
+/// Whether the default of an attribute is None in the schema, because torch has no default for a list of this kind.
 bool none_for_default(const Attribute& attribute);
 
 /// "roi_pool(Tensor x, Tensor? rois=None, *, SymInt size=16) -> (Tensor, Tensor)"
 std::string schema_of(const Signature& signature);
 
-/// Whether the op takes or gives strings, of which torch has no tensors.
+/// Whether the op has an input or output of strings. Torch has no tensors of strings.
 bool has_strings(const Signature& signature);
 
 }  // namespace opgate::libtorch

@@ -1,4 +1,4 @@
-"""Finding torch's headers, which its wheel carries."""
+"""Finds the headers of torch, which its wheel contains."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from ops_build.building.toolchain import Cuda, LeftOut, Library, Log, Toolchain
 
 HEADER = "torch/csrc/stable/c/shim.h"
-#: The first torch whose stable C ABI has all that adapter.cpp calls.
+#: The first torch whose stable C ABI has all functions that the adapter calls (libtorch.h).
 OLDEST = (2, 10)
 
 
 def find(cache: Path, cuda: Cuda | None, log: Log) -> Toolchain:
-    """What the build needs; with a CUDA compiler the one library has the CUDA kernels too. Raises LeftOut."""
+    """Returns what the build needs. With a CUDA compiler, the library has the CUDA kernels too. Raises LeftOut."""
     folders = find_torch_headers()
     library = Library("torch", ("cpu", "cuda") if cuda else ("cpu",), details={"torch": ">=" + _text(OLDEST)})
     definitions = {"OPGATE_TORCH_INCLUDE": ";".join(map(str, folders))}
@@ -23,12 +23,12 @@ def find(cache: Path, cuda: Cuda | None, log: Log) -> Toolchain:
 
 
 def find_torch_headers() -> list[Path]:
-    """The include folders of the torch that this Python would import, or that OPGATE_TORCH_INCLUDE names. Raises
-    LeftOut."""
-    if said := os.environ.get("OPGATE_TORCH_INCLUDE"):
-        if not (Path(said) / HEADER).is_file():
-            raise LeftOut(f"OPGATE_TORCH_INCLUDE is {said}: no {HEADER} there")
-        return [Path(said)]
+    """Returns the folder that OPGATE_TORCH_INCLUDE names, or else the include folder of the torch that this Python
+    would import. Raises LeftOut."""
+    if named := os.environ.get("OPGATE_TORCH_INCLUDE"):
+        if not (Path(named) / HEADER).is_file():
+            raise LeftOut(f"OPGATE_TORCH_INCLUDE is {named}: no {HEADER} there")
+        return [Path(named)]
     spec = importlib.util.find_spec("torch")  # importing it would take seconds
     if spec is None or not spec.submodule_search_locations:
         raise LeftOut("torch is not installed: pip install 'opgate[torch]'")
@@ -43,7 +43,7 @@ def find_torch_headers() -> list[Path]:
 
 
 def _version(root: Path) -> tuple[int, int] | None:
-    """Major and minor of a torch, None where its version.py doesn't say."""
+    """Returns the major and minor version of a torch, or None if its version.py doesn't say."""
     try:
         found = re.search(r"^__version__ = '(\d+)\.(\d+)", (root / "version.py").read_text(), re.MULTILINE)
     except OSError:

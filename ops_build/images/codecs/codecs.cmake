@@ -1,4 +1,5 @@
-# Decoding and encoding of pictures for the ops that need it: a static library over libjpeg-turbo and libpng.
+# Decoding and encoding of pictures, as a static library that uses libjpeg-turbo and libpng. The ops that need it include
+# this file.
 include_guard(GLOBAL)
 
 find_package(JPEG QUIET)

@@ -1,8 +1,8 @@
-// Pictures out of encoded bytes, row by row: JPEG by libjpeg-turbo, PNG by libpng. No engine in sight.
+// Decodes pictures row by row: JPEG with libjpeg-turbo, PNG with libpng.
 //
-// Whatever the bytes are, a decoder returns a DecodeStatus. The memory it takes is bounded by max_pixels and the size
-// of the input: some rows for baseline JPEG and plain PNG, 6 bytes a pixel for JPEG in several scans (8 with four
-// channels), 4 for interlaced PNG.
+// A decoder returns a DecodeStatus for all bytes, good or bad. max_pixels and the size of the input bound its memory:
+// some rows for baseline JPEG and PNG, 6 bytes per pixel for JPEG with several scans (8 with four channels), 4 for
+// interlaced PNG.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ enum class DecodeStatus : std::int32_t { good, unknown_format, corrupt, too_many
 /// "corrupt or truncated"
 const char* message(DecodeStatus status);
 
-/// A picture has at most this many pixels on a side.
+/// The largest width and height of a picture.
 inline constexpr std::int64_t kMaxSide = 65535;
 
 struct PictureHeader {
-  int width = 0;  ///< as stored, before any turning
+  int width = 0;  ///< as stored, before it is turned upright
   int height = 0;
   Orientation orientation;
 
@@ -30,29 +30,29 @@ struct PictureHeader {
   int upright_height() const { return orientation.transposed ? width : height; }
 };
 
-/// One picture. Rows come as stored, top to bottom; turning them upright is the caller's.
+/// One picture. Rows come as stored, from top to bottom. The caller turns the picture upright.
 class Decoder {
  public:
   virtual ~Decoder() = default;
 
   const PictureHeader& header() const { return header_; }
 
-  /// To be called once, before the first row. `reduction` is 1, 2, 4 or 8: rows are ceil(width / reduction) pixels and
-  /// there are ceil(height / reduction) of them. Transparent pixels are composited over `background` in every channel.
+  /// Call it once, before the first row. `reduction` is 1, 2, 4 or 8: there are ceil(height / reduction) rows of
+  /// ceil(width / reduction) pixels. Transparent pixels are composited over `background` in every channel.
   virtual DecodeStatus start(int reduction, std::uint8_t background) = 0;
 
-  /// The next row, three bytes a pixel (R, G, B).
+  /// Writes the next row, three bytes (R, G, B) per pixel.
   virtual DecodeStatus read_row(std::uint8_t* rgb) = 0;
 
-  /// To be called after the last row: says whether the file ends as it should.
+  /// Call it after the last row. It says whether the file ends correctly.
   virtual DecodeStatus finish() = 0;
 
  protected:
   PictureHeader header_;
 };
 
-/// Reads the header of a JPEG or PNG; `bytes` must outlive the decoder. Null unless `status` is good. Nothing in
-/// proportion to the picture's size is allocated here.
+/// Reads the header of a JPEG or PNG. Returns null unless `status` is good. `bytes` must outlive the decoder. The
+/// memory that it allocates doesn't depend on the size of the picture.
 std::unique_ptr<Decoder> open(std::span<const std::uint8_t> bytes, std::int64_t max_pixels, DecodeStatus& status);
 
 }  // namespace opgate::codecs

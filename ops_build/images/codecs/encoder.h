@@ -1,4 +1,4 @@
-// Encoded bytes out of pixels: JPEG by libjpeg-turbo, PNG by libpng. No engine in sight.
+// Encodes pictures: JPEG with libjpeg-turbo, PNG with libpng.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace opgate::codecs {
 
-/// Bytes that a C library has allocated.
+/// Owns bytes that a C library has allocated.
 class Bytes {
  public:
   Bytes() = default;
@@ -25,7 +25,7 @@ class Bytes {
   std::size_t size_ = 0;
 };
 
-/// Pixels row by row, `channels` bytes each: 1 (grey) or 3 (R, G, B).
+/// Pixels, row by row. Each has `channels` bytes: 1 (grey) or 3 (R, G, B).
 struct Pixels {
   const std::uint8_t* data = nullptr;
   int width = 0;
@@ -37,13 +37,13 @@ struct Pixels {
   }
 };
 
-/// The longest side that JPEG's encoder takes.
+/// The longest side of a JPEG that libjpeg can encode.
 inline constexpr std::int64_t kMaxJpegSide = 65500;
 
-/// Baseline, 4:2:0, libjpeg's quality 1..100. Empty when libjpeg fails. Throws std::bad_alloc.
+/// A baseline JPEG, 4:2:0, with libjpeg's quality 1..100. Empty if libjpeg fails. Throws std::bad_alloc.
 Bytes encode_jpeg(const Pixels& pixels, int quality);
 
-/// 8 bits a channel, not interlaced. Empty when libpng fails. Throws std::bad_alloc.
+/// A PNG of 8 bits per channel, not interlaced. Empty if libpng fails. Throws std::bad_alloc.
 Bytes encode_png(const Pixels& pixels);
 
 }  // namespace opgate::codecs

@@ -1,6 +1,6 @@
-// libjpeg reports errors by a callback that must not return: ours jumps back to the setjmp of the method that called
-// it. Between the two lie libjpeg's frames and callbacks without destructors, nothing else, so no destructor is
-// skipped.
+// libjpeg reports an error through a callback that must not return. Our callback jumps back to the setjmp of the method
+// that called libjpeg. Only frames of libjpeg and callbacks without destructors are between the two, so the jump skips
+// no destructor.
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
@@ -15,8 +15,8 @@
 namespace opgate::codecs {
 namespace {
 
-/// Real progressive files have some ten scans. Each may cost a pass over the whole picture and take a few bytes of the
-/// file, so their number must be limited.
+/// The largest number of scans. Real progressive files have about ten. A scan may cost a pass over the whole picture
+/// and only a few bytes of the file, so there must be a limit.
 constexpr int kMaxScans = 100;
 
 constexpr std::uint8_t kExifPrefix[] = {'E', 'x', 'i', 'f', 0, 0};
@@ -66,11 +66,11 @@ class JpegDecoder final : public Decoder {
     return status;
   }
 
-  /// Looks for the end of the picture: the entropy decoder has read that far only where it ran dry.
+  /// Searches the marker for the end of the picture, which the entropy decoder doesn't always read.
   DecodeStatus finish() override { return checked(guarded_finish()); }
 
  private:
-  // The only methods with a setjmp. They hold no local that changes after it.
+  // Only these methods have a setjmp. They have no local variable that changes after it.
 
   DecodeStatus guarded_read_header(std::span<const std::uint8_t> bytes) {
     if (setjmp(jump_)) return status_;
@@ -113,7 +113,7 @@ class JpegDecoder final : public Decoder {
     return 1;
   }
 
-  /// Adobe's CMYK is inverted, and so is every CMYK JPEG met: the bytes are 255 - C and so on.
+  /// Adobe writes CMYK inverted, and in practice everybody does: the bytes are 255 - C and so on.
   static void rgb_from_cmyk(const std::uint8_t* cmyk, std::size_t count, std::uint8_t* rgb) {
     for (std::size_t i = 0; i < count; ++i) {
       const unsigned k = cmyk[4 * i + 3];
@@ -145,8 +145,8 @@ class JpegDecoder final : public Decoder {
     }
   }
 
-  /// Warnings (level -1) are where libjpeg would guess pixels. The first one ends the decoding, but for those that
-  /// cameras and editors cause and that change no pixel.
+  /// libjpeg warns (level -1) before it guesses pixels. The first warning ends the decoding, except for warnings that
+  /// files of cameras and editors cause and that change no pixel.
   static void on_message(j_common_ptr cinfo, int level) {
     if (level >= 0) return;
     switch (cinfo->err->msg_code) {

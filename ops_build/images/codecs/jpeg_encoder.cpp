@@ -1,4 +1,4 @@
-// libjpeg's errors end in a longjmp to compress(): no frame between has a destructor.
+// An error of libjpeg ends in a longjmp to compress(). No frame between the two has a destructor.
 #include <csetjmp>
 #include <cstdio>
 #include <new>
@@ -38,7 +38,7 @@ struct JpegEncoder {
     cinfo.image_height = static_cast<JDIMENSION>(pixels.height);
     cinfo.input_components = pixels.channels;
     cinfo.in_color_space = pixels.channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
-    jpeg_set_defaults(&cinfo);  // YCbCr is 4:2:0 by default
+    jpeg_set_defaults(&cinfo);  // sets YCbCr 4:2:0
     jpeg_set_quality(&cinfo, quality, TRUE);
     jpeg_start_compress(&cinfo, TRUE);
     while (cinfo.next_scanline < cinfo.image_height) {
@@ -55,7 +55,7 @@ struct JpegEncoder {
 Bytes encode_jpeg(const Pixels& pixels, int quality) {
   JpegEncoder encoder;
   if (encoder.compress(pixels, quality)) return Bytes(encoder.data, encoder.size);
-  // `data` is libjpeg's own until the end and may be stale by now: what it held is lost.
+  // libjpeg owns `data` until it ends, and the pointer may be out of date. The memory is lost.
   if (encoder.errors.msg_code == JERR_OUT_OF_MEMORY) throw std::bad_alloc();
   return {};
 }

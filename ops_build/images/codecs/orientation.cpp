@@ -9,7 +9,7 @@ constexpr unsigned kOrientationTag = 0x0112;
 constexpr unsigned kShort = 3;
 constexpr unsigned kLong = 4;
 
-/// Numbers in a TIFF structure of either byte order; nothing is read beyond its end.
+/// Reads numbers from a TIFF structure of either byte order, and never beyond its end.
 class Tiff {
  public:
   Tiff(std::span<const std::uint8_t> bytes, bool little) : bytes_(bytes), little_(little) {}

@@ -1,5 +1,6 @@
-// libpng reports errors by a callback that must not return: ours jumps back to the setjmp of the method that called it.
-// Between the two lie libpng's frames and callbacks without destructors, nothing else, so no destructor is skipped.
+// libpng reports an error through a callback that must not return. Our callback jumps back to the setjmp of the method
+// that called libpng. Only frames of libpng and callbacks without destructors are between the two, so the jump skips no
+// destructor.
 #include <algorithm>
 #include <csetjmp>
 #include <cstdlib>
@@ -65,7 +66,7 @@ class PngDecoder final : public Decoder {
   DecodeStatus finish() override { return checked(guarded_finish()); }
 
  private:
-  // The only methods with a setjmp. They hold no local that changes after it.
+  // Only these methods have a setjmp. They have no local variable that changes after it.
 
   DecodeStatus guarded_read_header() {
     if (setjmp(jump_)) return DecodeStatus::corrupt;
@@ -74,9 +75,9 @@ class PngDecoder final : public Decoder {
     info_ = png_create_info_struct(png_);
     if (!info_) return DecodeStatus::corrupt;
     png_set_read_fn(png_, this, &read_bytes);
-    // Our own limits stand in check_size(), with a status of their own.
+    // check_size() has our limits, which have their own status.
     png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
-    // A text or a profile is skipped unread. Its checksum counts all the same.
+    // Texts and profiles are skipped. Their checksums are still checked.
     png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, kSkippedChunks, kSkippedCount);
     png_set_crc_action(png_, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
     png_read_info(png_, info_);
@@ -146,7 +147,7 @@ class PngDecoder final : public Decoder {
     return static_cast<std::uint8_t>((value * alpha + background_ * (255 - alpha) + 127) / 255);
   }
 
-  /// The rounded means of the blocks whose columns stand in sums_; the last block may be narrower.
+  /// Writes the rounded mean of each block. sums_ has the sums of its columns. The last block may be narrower.
   void write_means(int rows, std::uint8_t* rgb) const {
     for (int left = 0; left < header_.width; left += reduction_) {
       const int columns = std::min(reduction_, header_.width - left);
@@ -194,15 +195,15 @@ class PngDecoder final : public Decoder {
   png_infop info_ = nullptr;
   std::jmp_buf jump_{};
   bool out_of_memory_ = false;
-  std::span<const std::uint8_t> left_;  ///< what libpng hasn't read yet
+  std::span<const std::uint8_t> left_;  ///< the bytes that libpng has not read yet
   int reduction_ = 1;
   unsigned background_ = 0;
   std::size_t channels_ = 0;
   int next_row_ = 0;
   std::vector<std::uint8_t> pixels_;  ///< one row, or all of an interlaced picture
   std::vector<png_bytep> rows_;       ///< of an interlaced picture
-  std::vector<std::uint8_t> rgb_;     ///< a full row on its way to sums_
-  std::vector<std::uint16_t> sums_;   ///< of `reduction` rows: at most 8 * 255
+  std::vector<std::uint8_t> rgb_;     ///< one row in full width, before it is added to sums_
+  std::vector<std::uint16_t> sums_;   ///< sums over `reduction` rows, at most 8 * 255
 };
 
 }  // namespace

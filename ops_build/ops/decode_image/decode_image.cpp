@@ -7,7 +7,7 @@ namespace {
 
 using codecs::DecodeStatus;
 
-/// Transparent pixels are shown on paper.
+/// The background of transparent pixels is white.
 constexpr std::uint8_t kBackground = 255;
 
 void copy_row(const std::uint8_t* rgb, std::ptrdiff_t width, std::ptrdiff_t column, std::uint8_t* out) {
@@ -41,8 +41,7 @@ struct Cpu {
 
   Status operator()(Context&, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     DecodeStatus status;
-    const auto decoder =
-        codecs::open(in["data"].span<std::uint8_t>(), attributes.integer("max_pixels"), status);
+    const auto decoder = codecs::open(in["data"].span<std::uint8_t>(), attributes.integer("max_pixels"), status);
     if (decoder) {
       OPGATE_RETURN_IF_ERROR(out.bind("h", decoder->header().upright_height()));
       OPGATE_RETURN_IF_ERROR(out.bind("w", decoder->header().upright_width()));

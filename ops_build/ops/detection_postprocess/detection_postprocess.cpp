@@ -17,7 +17,7 @@ std::vector<Candidate> candidates_of(const Head& head, float threshold) {
     const float* row = head.values + (4 + label) * head.anchors;
     for (std::int64_t begin = 0; begin < head.anchors; begin += kBlock) {
       const std::int64_t end = std::min(begin + kBlock, head.anchors);
-      // Nearly all blocks hold nothing: one vectorized look at each.
+      // Nearly all blocks have no candidate, which one vectorized loop finds out.
       int passed = 0;
       for (std::int64_t i = begin; i < end; ++i) passed |= row[i] > threshold;
       if (!passed) continue;
@@ -30,7 +30,7 @@ std::vector<Candidate> candidates_of(const Head& head, float threshold) {
   return found;
 }
 
-/// The boxes kept in one class.
+/// The boxes that were kept in one class.
 class KeptBoxes {
  public:
   void add(const Box& box) {
@@ -42,13 +42,13 @@ class KeptBoxes {
     y2_.push_back(outer.y2);
   }
 
-  /// Whether the IoU with one of them is greater than `threshold`.
+  /// Whether the IoU of the box with one of them is greater than `threshold`.
   bool suppress(const Box& box, double threshold) const {
     constexpr std::size_t kBlock = 16;
     const Outer outer(box);
     for (std::size_t begin = 0; begin < boxes_.size(); begin += kBlock) {
       const std::size_t end = std::min(begin + kBlock, boxes_.size());
-      // Nearly all boxes lie elsewhere: one vectorized look at a block of them.
+      // Nearly all boxes are elsewhere, which one vectorized loop over a block of them finds out.
       int met = 0;
       for (std::size_t i = begin; i < end; ++i) met |= meets(outer, i);
       if (!met) continue;
@@ -60,7 +60,7 @@ class KeptBoxes {
   }
 
  private:
-  /// Floats around a box: what doesn't meet here shares nothing, and its IoU is 0.
+  /// A box in floats around the box: boxes that don't meet in floats have an IoU of 0.
   struct Outer {
     float x1, y1, x2, y2;
 
@@ -85,8 +85,8 @@ struct Kept {
   float score;
 };
 
-/// Greedy NMS in each class, over all candidates in order. Since the order is that of the output, it may end with the
-/// last detection that is asked for; and so only as much of the order is made as is needed, a chunk at a time.
+/// Greedy NMS in each class, over all candidates in their order. This is also the order of the output, so it stops at
+/// the last wanted detection. For this reason the candidates are sorted chunk by chunk.
 std::vector<Kept> suppress(const Head& head, const Settings& settings, std::vector<Candidate> candidates) {
   std::vector<Kept> kept;
   std::vector<KeptBoxes> by_class(static_cast<std::size_t>(head.classes));
@@ -100,8 +100,8 @@ std::vector<Kept> suppress(const Head& head, const Settings& settings, std::vect
       if (end != candidates.end()) std::nth_element(begin, end, candidates.end());
       std::sort(begin, end);
     }
-    const std::int64_t anchor = place_of(candidates[next]) / head.classes;
-    const std::int64_t label = place_of(candidates[next]) % head.classes;
+    const std::int64_t anchor = index_of(candidates[next]) / head.classes;
+    const std::int64_t label = index_of(candidates[next]) % head.classes;
     const Box box = head.box(anchor, settings.corners);
     KeptBoxes& others = by_class[static_cast<std::size_t>(label)];
     if (others.suppress(box, settings.iou_threshold)) continue;
@@ -122,8 +122,8 @@ class Cpu {
     const auto* const geometry = in.has("geometry") ? in["geometry"].data<float>() : nullptr;
     context.parallel_for(n, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) {
-        run_row({head + i * channels * anchors, channels - 4, anchors}, settings_, geometry ? geometry + 6 * i : nullptr,
-                out, i);
+        run_row({head + i * channels * anchors, channels - 4, anchors}, settings_,
+                geometry ? geometry + 6 * i : nullptr, out, i);
       }
     });
     return {};

@@ -10,7 +10,7 @@ constexpr int kThreads = 512;
 constexpr int kWarp = 32;
 constexpr unsigned kWholeWarp = 0xffffffffu;
 
-/// Of a candidate that is kept or suppressed. No candidate is: this would be a NaN's.
+/// Replaces a candidate that was kept or suppressed. No candidate has this value, which would be that of a NaN.
 constexpr Candidate kGone = ~Candidate{0};
 
 struct Batch {
@@ -21,7 +21,7 @@ struct Batch {
   __device__ Head row(std::int64_t i) const { return {head + i * (4 + classes) * anchors, classes, anchors}; }
 };
 
-/// Those of one row come into no particular order. `lanes` probabilities a thread.
+/// Finds the candidates of each row, in no particular order. A thread tests `lanes` probabilities.
 template <int lanes>
 __global__ void __launch_bounds__(kThreads)
     find_candidates(Batch batch, float threshold, Candidate* candidates, std::uint32_t* counts) {
@@ -39,24 +39,24 @@ __global__ void __launch_bounds__(kThreads)
       passed[k] = __ballot_sync(kWholeWarp, first < total && scores.values[k] > threshold);
       all += static_cast<unsigned>(__popc(passed[k]));
     }
-    if (all == 0) continue;  // nearly everywhere
-    // One addition for the whole warp.
-    unsigned place = lane == 0 ? atomicAdd(counts + i, all) : 0;
-    place = __shfl_sync(kWholeWarp, place, 0);
+    if (all == 0) continue;  // nearly always
+    // One atomic addition for the whole warp.
+    unsigned slot = lane == 0 ? atomicAdd(counts + i, all) : 0;
+    slot = __shfl_sync(kWholeWarp, slot, 0);
 #pragma unroll
     for (int k = 0; k < lanes; ++k) {
       if (passed[k] >> lane & 1u) {
         const std::int64_t label = (first + k) / batch.anchors, anchor = (first + k) % batch.anchors;
         const unsigned before = static_cast<unsigned>(__popc(passed[k] & ((1u << lane) - 1)));
-        candidates[i * total + place + before] =
+        candidates[i * total + slot + before] =
             candidate(scores.values[k], static_cast<std::uint32_t>(anchor * batch.classes + label));
       }
-      place += static_cast<unsigned>(__popc(passed[k]));
+      slot += static_cast<unsigned>(__popc(passed[k]));
     }
   }
 }
 
-/// The smallest of the block's, in every thread. `partial` must not be that of the call before.
+/// The smallest value of the block. All threads get it. `partial` must not be that of the previous call.
 __device__ Candidate block_least(Candidate value, Candidate* partial) {
   for (int bits = kWarp / 2; bits > 0; bits /= 2) {
     const Candidate other = __shfl_xor_sync(kWholeWarp, value, bits);
@@ -73,11 +73,12 @@ __device__ Candidate block_least(Candidate value, Candidate* partial) {
 struct Detections {
   float *boxes, *scores;
   std::int32_t *labels, *count;
-  const float* geometry;  ///< or null
+  const float* geometry;  ///< may be null
 };
 
-/// A block a row. The best candidate left is the next detection; a look at all others finds what it suppresses and
-/// which of the rest is the best. That is the greedy suppression in the candidates' order, without making the order.
+/// A block computes a row. The best remaining candidate is the next detection. Then the threads go over all other
+/// candidates: they remove those that the detection suppresses, and find the best of the rest. That is greedy NMS
+/// without sorting.
 __global__ void __launch_bounds__(kThreads)
     keep_best(Batch batch, Settings settings, Candidate* all_candidates, const std::uint32_t* counts, Detections out) {
   __shared__ Candidate partial[2][kThreads / kWarp];
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kThreads)
     best = block_least(best, partial[kept % 2]);
     if (best == kGone) break;
     const auto classes = static_cast<std::uint32_t>(batch.classes);
-    const std::uint32_t label = place_of(best) % classes, anchor = place_of(best) / classes;
+    const std::uint32_t label = index_of(best) % classes, anchor = index_of(best) / classes;
     const Box box = head.box(anchor, settings.corners);
     if (threadIdx.x == 0) {
       write_box(box, out.geometry ? out.geometry + 6 * i : nullptr, boxes + 4 * kept);
@@ -110,8 +111,8 @@ __global__ void __launch_bounds__(kThreads)
       const Candidate other = candidates[j];
       if (other == kGone) continue;
       const bool gone =
-          other == best || (place_of(other) % classes == label &&
-                            iou(box, head.box(place_of(other) / classes, settings.corners)) > settings.iou_threshold);
+          other == best || (index_of(other) % classes == label &&
+                            iou(box, head.box(index_of(other) / classes, settings.corners)) > settings.iou_threshold);
       if (gone) {
         candidates[j] = kGone;
       } else if (other < next) {
@@ -133,8 +134,8 @@ class Cuda {
   Status prepare(const Node& node) { return settings_.read(node.attributes()); }
 
   struct Memory {
-    std::span<Candidate> candidates;  ///< a row of the batch after the other
-    std::span<std::uint32_t> counts;  ///< of the candidates of each row
+    std::span<Candidate> candidates;  ///< of all rows of the batch, one after another
+    std::span<std::uint32_t> counts;  ///< the number of candidates of each row
   };
 
   static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
@@ -171,7 +172,7 @@ class Cuda {
                      cudaStream_t stream) {
     constexpr std::int64_t kMostRows = 65535;
     const auto rows = static_cast<unsigned>(std::min(batch.n, kMostRows));
-    // A row's probabilities begin at 16 bytes where the whole rows do: four rows of boxes lie before them.
+    // Four rows of boxes come first, so the probabilities are aligned to 16 bytes if the rows are.
     if (elementwise::aligned(batch.head) && batch.probabilities() % 4 == 0) {
       const dim3 grid(blocks_for(batch.probabilities(), 4 * kThreads), rows);
       find_candidates<4><<<grid, kThreads, 0, stream>>>(batch, threshold, candidates, counts);

@@ -11,16 +11,16 @@ OPGATE_OP(
     "DetectionPostprocess(head: f32[n,c,a], geometry?: f32[n,6]; score_threshold: float=0.25, "
     "iou_threshold: float=0.5, max_detections: int=100, box_format: {cxcywh|xyxy}=cxcywh) "
     "-> (boxes: f32[n,max_detections,4], scores: f32[n,max_detections], labels: i32[n,max_detections], count: i32[n])",
-    "A detector's head to boxes in source pixels: score threshold, greedy NMS in each class, the best of all.")
+    "Turns a detector's head into boxes: score threshold, greedy NMS in each class, then the best of all classes.")
 
 namespace opgate::ops::detection_postprocess {
 
-/// The attributes, read and checked.
+/// The checked attributes.
 struct Settings {
   float score_threshold = 0;
   double iou_threshold = 0;
   std::int64_t max_detections = 0;
-  bool corners = false;  ///< boxes come as x1 y1 x2 y2
+  bool corners = false;  ///< boxes are x1 y1 x2 y2, not centres and sizes
 
   Status read(const Attributes& attributes);
 };

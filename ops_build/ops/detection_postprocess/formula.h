@@ -1,4 +1,4 @@
-// Candidates, their order, and what two boxes share, for every device.
+// Candidates, their order, and the overlap of boxes, for every device.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,22 @@ struct Box {
   double x1, y1, x2, y2, area;
 };
 
-/// An anchor and a class whose probability passed, as one number: the best is the smallest. In the upper half the
-/// score, descending; in the lower anchor * classes + class, ascending.
+/// An anchor and a class with a score over the threshold, as one number. The best candidate is the smallest number. The
+/// upper half orders by descending score, the lower half is anchor * classes + class.
 using Candidate = std::uint64_t;
 
-OPGATE_HOST_DEVICE inline Candidate candidate(float score, std::uint32_t place) {
+OPGATE_HOST_DEVICE inline Candidate candidate(float score, std::uint32_t index) {
   const float positive_zero = score + 0.0f;  // -0 becomes 0
   std::uint32_t bits;
-  std::memcpy(&bits, &positive_zero, sizeof bits);  // nvcc's std::bit_cast is the host's
-  // Of two floats the greater has the greater key.
+  std::memcpy(&bits, &positive_zero, sizeof bits);  // nvcc's std::bit_cast is a host function
+  // The key of a greater float is greater.
   const std::uint32_t key = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-  return static_cast<Candidate>(~key) << 32 | place;
+  return static_cast<Candidate>(~key) << 32 | index;
 }
 
-OPGATE_HOST_DEVICE inline std::uint32_t place_of(Candidate candidate) { return static_cast<std::uint32_t>(candidate); }
+OPGATE_HOST_DEVICE inline std::uint32_t index_of(Candidate candidate) { return static_cast<std::uint32_t>(candidate); }
 
-/// max(0, to - from), NaN where either is NaN.
+/// max(0, to - from). NaN if either is NaN.
 OPGATE_HOST_DEVICE inline double extent(double from, double to) { return to - from < 0 ? 0 : to - from; }
 
 /// One row of the batch.
@@ -48,7 +48,8 @@ struct Head {
   }
 };
 
-/// Intersection over union; 0 for an empty union, and false in every comparison (NaN) for boxes that aren't finite.
+/// Intersection over union. 0 for an empty union. NaN, which is less and greater than nothing, for boxes that aren't
+/// finite.
 OPGATE_HOST_DEVICE inline double iou(const Box& a, const Box& b) {
   const double shared = extent(a.x1 < b.x1 ? b.x1 : a.x1, b.x2 < a.x2 ? b.x2 : a.x2) *
                         extent(a.y1 < b.y1 ? b.y1 : a.y1, b.y2 < a.y2 ? b.y2 : a.y2);
@@ -56,7 +57,7 @@ OPGATE_HOST_DEVICE inline double iou(const Box& a, const Box& b) {
   return all == 0 ? 0 : shared / all;
 }
 
-/// Model pixels to source pixels, where ImagePreprocess has told how.
+/// Converts model pixels to source pixels, with the geometry from ImagePreprocess.
 OPGATE_HOST_DEVICE inline void write_box(const Box& box, const float* geometry, float* out) {
   const double corners[4] = {box.x1, box.y1, box.x2, box.y2};
   for (int i = 0; i < 4; ++i) {

@@ -36,9 +36,9 @@ __device__ bool has_ink(const Mark& mark, const Rows& rows, std::int64_t x, std:
   return tables.glyph_row(mark.letter(rows, i), row) >> (kGlyphWidth - 1 - column) & 1u;
 }
 
-/// A block paints tiles one below the other. Its threads look at as many marks at a time as they are, for which of them
-/// meet the tile, and a pixel looks only at those. It goes from the mark that lies on top to those below, so the first
-/// tag that covers it, or else the first outline, is what it shows.
+/// A block paints one tile after another, downwards, with one thread per pixel. The threads test as many marks at a
+/// time as there are threads, to find those that meet the tile. Each thread then goes over these marks from the top one
+/// down: the pixel shows the first tag that covers it, or else the first outline.
 __global__ void __launch_bounds__(kThreads) paint(const Mark* marks, Rows rows, std::uint8_t* drawn) {
   __shared__ unsigned meeting[kThreads / kWarp];
   const int thread = static_cast<int>(threadIdx.x);
@@ -48,12 +48,12 @@ __global__ void __launch_bounds__(kThreads) paint(const Mark* marks, Rows rows, 
        top += static_cast<std::int64_t>(gridDim.y) * kTileHeight) {
     const std::int64_t y = top + thread / kTileWidth;
     const Rectangle tile{left, top, left + kTileWidth, top + kTileHeight};
-    std::int64_t tagged = -1, outlined = -1;  // the marks on top
+    std::int64_t tagged = -1, outlined = -1;  // the top marks that cover the pixel
     for (std::int64_t first = 0; first < rows.k; first += kThreads) {
       const std::int64_t own = first + thread;
       const bool meets_tile = own < rows.k && (meets(marks[own].box, tile) || meets(marks[own].tag, tile));
       const unsigned mask = __ballot_sync(kWholeWarp, meets_tile);
-      __syncthreads();  // all have read the masks before
+      __syncthreads();  // all threads have read the previous masks
       if (thread % kWarp == 0) meeting[thread / kWarp] = mask;
       __syncthreads();
       for (int warp = 0; warp < kThreads / kWarp && tagged < 0; ++warp) {

@@ -10,15 +10,15 @@
 OPGATE_OP(DrawBoundingBoxes,
           "DrawBoundingBoxes(image: u8[h,w,3], boxes: f32[k,4], scores?: f32[k], labels?: i32[k], count?: i32[1]; "
           "names: str[]=[], thickness: int=0) -> (drawn: u8[h,w,3])",
-          "Boxes with their labels and scores drawn into a copy of an RGB picture.")
+          "Draws boxes with their labels and scores into a copy of an RGB picture.")
 
 namespace opgate::ops::draw_bounding_boxes {
 
-/// The attributes, read and checked.
+/// The checked attributes.
 struct Settings {
-  std::int64_t thickness = 0;   ///< 0: chosen by the size of the picture
-  std::string letters;          ///< of all names, one after the other, in letters that the font has
-  std::vector<std::int32_t> ends;  ///< of the names in `letters`
+  std::int64_t thickness = 0;      ///< 0: the size of the picture decides
+  std::string letters;             ///< of all names, one after another, as letters of the font
+  std::vector<std::int32_t> ends;  ///< where each name ends in `letters`
 
   Status read(const Attributes& attributes) {
     constexpr std::int64_t kMost = 1000;
@@ -29,7 +29,7 @@ struct Settings {
     }
     for (const std::string& name : attributes.texts("names")) {
       for (const char letter : name) {
-        const bool continues = (static_cast<unsigned char>(letter) & 0xc0) == 0x80;  // a character of UTF-8
+        const bool continues = (static_cast<unsigned char>(letter) & 0xc0) == 0x80;  // a UTF-8 character
         if (!continues) letters += letter >= kFirstGlyph && letter <= kLastGlyph ? letter : '?';
       }
       ends.push_back(static_cast<std::int32_t>(letters.size()));
@@ -37,7 +37,7 @@ struct Settings {
     return {};
   }
 
-  /// The rows of a call. `letters` and `ends` lie where the kernel runs.
+  /// The rows of a call. `letters` and `ends` are in memory of the kernel's device.
   Rows rows_of(const Inputs& in, const char* letters, const std::int32_t* ends) const {
     const std::int64_t height = in.size("h"), width = in.size("w");
     // round(shorter side / 200)

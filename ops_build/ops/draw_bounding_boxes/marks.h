@@ -1,7 +1,8 @@
-// What is drawn of a box: an outline and a tag, where they lie and what the tag says, for every device.
+// Marks, for every device. The mark of a box is its outline and its tag: their pixels, and the text of the tag.
 //
-// Both devices first make the mark of each row. Then they paint region by region (the CPU bands of rows, a GPU tiles): a
-// region gets the outlines that meet it, from the last row to the first, then the tags in the same order.
+// A kernel first computes the mark of each row. Then it paints the picture region by region: bands of rows on the CPU,
+// tiles on a GPU. In a region it paints the outlines from the last row to the first, and then the tags in the same
+// order.
 #pragma once
 
 #include <cmath>
@@ -26,7 +27,7 @@ struct Tables {
   std::uint8_t font[kLastGlyph - kFirstGlyph + 1][kGlyphHeight];
   Colour palette[kColours];
 
-  /// A row of a letter's pixels, the leftmost in the bit kGlyphWidth - 1.
+  /// A row of pixels of a letter. The leftmost pixel is bit kGlyphWidth - 1.
   OPGATE_HOST_DEVICE constexpr unsigned glyph_row(char letter, std::int64_t row) const {
     return font[letter - kFirstGlyph][row];
   }
@@ -40,14 +41,14 @@ inline constexpr Tables kTables = {{
 }};
 // clang-format on
 
-/// Black on light colours, white on the others.
+/// The colour of letters: black on light colours, white on dark ones.
 OPGATE_HOST_DEVICE inline Colour ink_on(const Colour& colour) {
   const bool light = 299 * colour.rgb[0] + 587 * colour.rgb[1] + 114 * colour.rgb[2] >= 128000;
   const std::uint8_t value = light ? 0 : 255;
   return {{value, value, value}};
 }
 
-/// In whole pixels; right and bottom are the first ones outside.
+/// A rectangle in whole pixels. `right` and `bottom` are the first pixels outside.
 struct Rectangle {
   std::int64_t left, top, right, bottom;
 };
@@ -56,30 +57,30 @@ struct PictureSize {
   std::int64_t width, height;
 };
 
-/// The rows of a call; what is absent is null.
+/// The inputs of a call. Absent inputs are null.
 struct Rows {
   const float *boxes, *scores;
   const std::int32_t *labels, *count;
   std::int64_t k;
   const char* letters;            ///< of all names
-  const std::int32_t* name_ends;  ///< in `letters`
+  const std::int32_t* name_ends;  ///< where each name ends in `letters`
   std::int64_t names;
   PictureSize picture;
   std::int64_t thickness;
 
-  /// The side of a pixel of the font.
+  /// The side of a pixel of the font, in pixels of the picture.
   OPGATE_HOST_DEVICE std::int64_t scale() const { return (thickness + 1) / 2; }
 };
 
-/// What is drawn of a row. Nothing is where the box is empty; no tag where the tag is empty.
+/// What to paint for a row: nothing if the box is empty, no tag if the tag is empty.
 struct Mark {
-  static constexpr int kMostOwn = 16;  ///< a label's digits, a space and a percentage
+  static constexpr int kMostOwn = 16;  ///< the digits of a label, a space and a percentage
 
   Rectangle box, tag;
-  std::int32_t colour;                ///< in the palette
-  std::int32_t name_begin, name_end;  ///< in the letters of all names: what the tag says first
+  std::int32_t colour;                ///< index in the palette
+  std::int32_t name_begin, name_end;  ///< the name in the tag, in the letters of all names
   std::int32_t own_count;
-  char own[kMostOwn];  ///< what it says then
+  char own[kMostOwn];  ///< the text after the name
 
   OPGATE_HOST_DEVICE std::int64_t letters() const { return std::int64_t{name_end} - name_begin + own_count; }
 
@@ -105,15 +106,14 @@ struct Mark {
 OPGATE_HOST_DEVICE inline std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 OPGATE_HOST_DEVICE inline std::int64_t most(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
 
-/// A coordinate in whole pixels. What lies further out than the outline is thick can't be seen; limiting it here keeps
-/// the integers small.
+/// A coordinate in whole pixels. It is limited to where an outline can still be seen, which keeps the integers small.
 OPGATE_HOST_DEVICE inline std::int64_t pixel_of(float value, std::int64_t size, std::int64_t thickness) {
   const auto limit = static_cast<double>(size + thickness);
   const double rounded = std::floor(static_cast<double>(value) + 0.5);
   return static_cast<std::int64_t>(rounded < -limit ? -limit : rounded > limit ? limit : rounded);
 }
 
-/// The pixels of a box; false where it is not finite, upside down or outside of the picture.
+/// Sets the pixels of a box. Returns false if it is not finite, upside down or outside of the picture.
 OPGATE_HOST_DEVICE inline bool place_box(const float* box, const PictureSize& picture, std::int64_t thickness,
                                          Rectangle& r) {
   for (int i = 0; i < 4; ++i) {
@@ -127,7 +127,7 @@ OPGATE_HOST_DEVICE inline bool place_box(const float* box, const PictureSize& pi
   return r.left < picture.width && r.top < picture.height && r.right > 0 && r.bottom > 0;
 }
 
-/// Above the box, or inside it where there is no room above; within the picture if it fits.
+/// The tag is above the box, or inside it if there is no room above. It is within the picture if it fits.
 OPGATE_HOST_DEVICE inline Rectangle place_tag(const Rectangle& box, std::int64_t letters, std::int64_t scale,
                                               const PictureSize& picture) {
   const std::int64_t width = (letters * (kGlyphWidth + 1) - 1) * scale + 4 * scale;

@@ -32,10 +32,9 @@ struct Cpu {
     const bool jpeg = attributes.text("format") == "jpeg";
     OPGATE_RETURN_IF_ERROR(check(height, width, channels, jpeg));
     const auto quality = static_cast<int>(attributes.integer("quality"));
-    const codecs::Pixels pixels{in["image"].data<std::uint8_t>(), static_cast<int>(width),
-                                static_cast<int>(height), static_cast<int>(channels)};
-    const codecs::Bytes bytes =
-        jpeg ? codecs::encode_jpeg(pixels, quality) : codecs::encode_png(pixels);
+    const codecs::Pixels pixels{in["image"].data<std::uint8_t>(), static_cast<int>(width), static_cast<int>(height),
+                                static_cast<int>(channels)};
+    const codecs::Bytes bytes = jpeg ? codecs::encode_jpeg(pixels, quality) : codecs::encode_png(pixels);
     if (bytes.empty()) return Status::internal("the encoder failed");
     OPGATE_RETURN_IF_ERROR(out.bind("size", static_cast<std::int64_t>(bytes.span().size())));
     std::memcpy(out["data"].data<std::uint8_t>(), bytes.span().data(), bytes.span().size());

@@ -9,12 +9,12 @@ namespace {
 
 using codecs::DecodeStatus;
 
-/// The attributes, read and checked.
+/// The checked attributes.
 struct Settings {
   std::int64_t height = 0, width = 0, max_pixels = 0;
   std::uint8_t pad = 0;
   images::Normalization normalization{};
-  int plane[3]{};  ///< of R, G and B in the output
+  int plane[3]{};  ///< the plane of R, G and B in the output
 
   Status read(const Attributes& attributes);
 
@@ -65,7 +65,7 @@ Status check_ends(std::span<const std::int32_t> ends, std::int64_t total) {
   return {};
 }
 
-/// Pads what lies around the picture, or everything where `box` is empty.
+/// Writes the padding around the picture, or everywhere if `box` is empty.
 void fill_pad(const Settings& settings, const Letterbox& box, float* image) {
   for (int c = 0; c < 3; ++c) {
     const float value = settings.pad_value(c);
@@ -89,7 +89,7 @@ DecodeStatus preprocess(std::span<const std::uint8_t> bytes, const Settings& set
   status = decoder->start(box.reduction, settings.pad);
   if (status != DecodeStatus::good) return status;
 
-  // The picture is resized as it is stored and turned by the way it is written.
+  // The picture is resized as it is stored. The strides turn it upright.
   const bool transposed = header.orientation.transposed;
   Planes planes{{}, codecs::Strides::of(header.orientation, box.width, box.height, settings.width)};
   for (int c = 0; c < 3; ++c) planes.data[c] = settings.plane_of(c, image) + box.top * settings.width + box.left;

@@ -1,4 +1,4 @@
-// Where a picture lands in a model's input: scaled to fit, centred, the rest padded.
+// The position of a picture in the input of a model: scaled to fit, centred, with padding around it.
 #pragma once
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 namespace opgate::ops::image_preprocess {
 
 struct Letterbox {
-  int width, height;  ///< of the scaled picture
+  int width, height;  ///< the size of the scaled picture
   int left, top;
-  int reduction;  ///< 8, 4, 2 or 1: by how much the decoder may shrink the picture before the resize
+  int reduction;  ///< 8, 4, 2 or 1: how much the decoder may shrink the picture before it is resized
 
   static Letterbox of(std::int64_t source_width, std::int64_t source_height, std::int64_t width, std::int64_t height) {
     const double ratio = std::min(static_cast<double>(width) / static_cast<double>(source_width),
@@ -24,7 +24,7 @@ struct Letterbox {
     std::int64_t reduction = 8;
     while ((source_width + reduction - 1) / reduction < scaled_width ||
            (source_height + reduction - 1) / reduction < scaled_height) {
-      if (reduction == 1) break;  // the picture is to be enlarged
+      if (reduction == 1) break;  // the picture is enlarged
       reduction /= 2;
     }
     return {static_cast<int>(scaled_width), static_cast<int>(scaled_height),

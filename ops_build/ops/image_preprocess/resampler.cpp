@@ -10,7 +10,7 @@ codecs::DecodeStatus resample(codecs::Decoder& decoder, int source_width, int so
   const images::RowResampler across(images::bilinear_taps(source_width, width), normalization);
   const std::vector<images::Tap> down = images::bilinear_taps(source_height, height);
   const std::size_t count = std::size_t{3} * static_cast<std::size_t>(source_width);
-  std::vector<std::uint8_t> kept(2 * count);  // source row y lies in half y % 2
+  std::vector<std::uint8_t> kept(2 * count);  // source row y is in half y % 2
   std::vector<float> row(images::blended_size(source_width));
   const auto half = [&](int y) { return kept.data() + static_cast<std::size_t>(y % 2) * count; };
 
@@ -30,7 +30,7 @@ codecs::DecodeStatus resample(codecs::Decoder& decoder, int source_width, int so
     float* const out[3] = {planes.data[0] + offset, planes.data[1] + offset, planes.data[2] + offset};
     across.run(row.data(), out, planes.strides.column);
   }
-  // Rows that no output needs are read all the same: that is how a truncated file is found out.
+  // Rows that no output needs are read too, because only then a truncated file is noticed.
   if (const DecodeStatus status = read_to(source_height - 1); status != DecodeStatus::good) return status;
   return decoder.finish();
 }

@@ -1,4 +1,4 @@
-// Bilinear resize, normalization and transposition to planes of a picture that comes row by row.
+// Resizes a picture (bilinear), normalizes it and writes it as planes. It gets the picture row by row.
 #pragma once
 
 #include "images/codecs/decoder.h"
@@ -6,14 +6,15 @@
 
 namespace opgate::ops::image_preprocess {
 
-/// Where R, G and B go: pixel (x, y) to data[c][strides.origin + x * strides.column + y * strides.row].
+/// The planes of R, G and B: pixel (x, y) is data[c][strides.origin + x * strides.column + y * strides.row].
 struct Planes {
   float* data[3];
   codecs::Strides strides;
 };
 
-/// Resizes what `decoder` gives (already started with a reduction; source_width x source_height) to width x height. Of
-/// the source two rows are kept; each row of the result is blended from them, then resampled across.
+/// Resizes the picture from `decoder` (source_width x source_height after its reduction) to width x height. The decoder
+/// has been started. Two rows of the source are kept in memory. Each row of the result is blended from them and then
+/// resampled horizontally.
 codecs::DecodeStatus resample(codecs::Decoder& decoder, int source_width, int source_height, int width, int height,
                               const images::Normalization& normalization, const Planes& planes);
 

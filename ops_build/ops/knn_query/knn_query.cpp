@@ -12,19 +12,18 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// The points, a coordinate after the other, so that the loop over them vectorizes.
+/// The coordinates of the points: first all x, then all y, then all z, so that the loop over points vectorizes.
 struct Cloud {
   const float *x, *y, *z;
 };
 
-/// The nearest of the points that one query has met.
+/// The nearest points of one query so far.
 class Nearest {
  public:
-  /// Distances are computed in blocks of so many points.
+  /// The number of points in a block, for which distances are computed together.
   static constexpr std::int64_t kBlock = 64;
 
-  /// Holds up to `most`, at least 1. The buffer has room for as many again, so that a selection costs little a point,
-  /// however many are asked for and in whatever order they come.
+  /// Keeps `most` >= 1 points. The buffer has room for as many again, so that selecting the nearest happens rarely.
   explicit Nearest(std::int64_t most)
       : most_(static_cast<std::size_t>(most)), buffer_(most_ + std::max<std::size_t>(most_, kBlock)) {}
 
@@ -33,7 +32,7 @@ class Nearest {
     limit_ = kInfinity;
   }
 
-  /// Looks at `count` <= kBlock points from `first` on. Points come with ascending indices.
+  /// Adds `count` <= kBlock points from `first` on. Calls must come with ascending indices.
   void add(const Cloud& cloud, const float* query, std::int64_t first, std::int64_t count) {
     float d2[kBlock];
     const float *const x = cloud.x + first, *const y = cloud.y + first, *const z = cloud.z + first;
@@ -43,17 +42,17 @@ class Nearest {
       d2[i] = squared_distance(x[i] - query_x, y[i] - query_y, z[i] - query_z);
       nearer |= d2[i] < limit_;
     }
-    // Most blocks hold nothing near. NaN is never less.
+    // Most blocks have no near point. A comparison with NaN is false.
     if (!nearer) return;
     if (size_ + kBlock > buffer_.size()) select();
-    // Written first and then kept or not: a branch would often be mispredicted.
+    // Each point is written, and counted if it is near. A branch would often be mispredicted.
     for (std::int64_t i = 0; i < count; ++i) {
       buffer_[size_] = neighbour(d2[i], static_cast<std::uint32_t>(first + i));
       size_ += d2[i] < limit_;
     }
   }
 
-  /// The nearest, in order.
+  /// The nearest points, sorted.
   std::span<const Neighbour> sorted() {
     if (size_ > most_) select();
     std::sort(buffer_.begin(), at(size_));
@@ -61,8 +60,8 @@ class Nearest {
   }
 
  private:
-  /// Keeps the `most_` nearest. What comes later and is not nearer than the last of them is none of them: of equally
-  /// near points it has the higher index.
+  /// Keeps the `most_` nearest points. A later point must be nearer than the last of them: if it is as near, it loses
+  /// because its index is higher.
   void select() {
     if (size_ <= most_) return;
     std::nth_element(buffer_.begin(), at(most_ - 1), at(size_));
@@ -70,8 +69,8 @@ class Nearest {
     limit_ = squared_distance_of(buffer_[most_ - 1]);
   }
 
-  std::vector<Neighbour>::iterator at(std::size_t place) {
-    return buffer_.begin() + static_cast<std::ptrdiff_t>(place);
+  std::vector<Neighbour>::iterator at(std::size_t index) {
+    return buffer_.begin() + static_cast<std::ptrdiff_t>(index);
   }
 
   std::size_t most_, size_ = 0;
@@ -79,7 +78,7 @@ class Nearest {
   float limit_ = kInfinity;
 };
 
-/// Where each segment ends: ascending up to `total`, the number of rows of input `rows`.
+/// Reads and checks the ends of the segments: ascending, up to `total`, the number of rows of input `rows`.
 Status check_offsets(const std::string& name, std::span<const std::int32_t> ends, const std::string& rows,
                      std::int64_t total) {
   std::int64_t begin = 0;

@@ -11,7 +11,7 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr unsigned kWholeWarp = 0xffffffffu;
 
-/// Points that the block holds in shared memory at a time.
+/// The number of points that a block has in shared memory.
 constexpr int kTile = 512;
 
 constexpr Neighbour kNone = ~Neighbour{0};
@@ -20,7 +20,7 @@ struct Query {
   std::int64_t n, m, segments, nsample;
   const float *xyz, *queries;
   const std::int32_t* ends;
-  const std::int32_t* query_ends;  ///< null where all queries are of the first segment
+  const std::int32_t* query_ends;  ///< null if all queries belong to the first segment
   std::int32_t* idx;
   float* dist;
 };
@@ -29,12 +29,12 @@ struct Range {
   std::int64_t begin, end;
 };
 
-/// The points of the segment that query `i` is of. Ends that are wrong, which nobody can report from here, give some
-/// range within the points.
+/// The points of the segment of query `i`. A kernel can't report wrong ends of segments: they give some range within
+/// the points.
 __device__ Range range_of(const Query& query, std::int64_t i) {
   std::int64_t segment = 0;
   if (query.query_ends) {
-    for (std::int64_t behind = query.segments; segment < behind;) {  // the first end after i
+    for (std::int64_t behind = query.segments; segment < behind;) {  // searches the first end after i
       const std::int64_t middle = (segment + behind) / 2;
       if (query.query_ends[middle] > i) {
         behind = middle;
@@ -44,38 +44,39 @@ __device__ Range range_of(const Query& query, std::int64_t i) {
     }
   }
   if (segment >= query.segments) return {0, 0};
-  const auto within = [&](std::int64_t place) { return place < 0 ? 0 : place > query.n ? query.n : place; };
+  const auto within = [&](std::int64_t row) { return row < 0 ? 0 : row > query.n ? query.n : row; };
   return {segment ? within(query.ends[segment - 1]) : 0, within(query.ends[segment])};
 }
 
-/// The nearest points that a warp has met, lane i holding the i-th, in order.
+/// The nearest points of a warp so far, sorted. Lane i has point i.
 struct Nearest {
-  Neighbour own;    ///< kNone where there are fewer
-  Neighbour limit;  ///< whoever isn't less is none of the nearest
-  int most;         ///< how many are wanted, at most a warp's
+  Neighbour own;    ///< kNone if there are fewer points
+  Neighbour limit;  ///< a nearer point must be less
+  int most;         ///< the number of wanted points, at most that of lanes
 
-  /// Points at distances that aren't finite are no neighbours: nothing reaches the key of infinity, and NaN is above.
+  /// Starts without points. A point whose distance isn't finite never counts: infinity is not less than the limit, nor
+  /// is NaN.
   __device__ explicit Nearest(int most) : own(kNone), limit(neighbour(INFINITY, 0)), most(most) {}
 
-  /// Takes in the candidates of all lanes.
+  /// Adds the candidates of all lanes.
   __device__ void add(Neighbour candidate) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     unsigned nearer = __ballot_sync(kWholeWarp, candidate < limit);
     for (; nearer; nearer &= nearer - 1) {
       const Neighbour next = __shfl_sync(kWholeWarp, candidate, __ffs(static_cast<int>(nearer)) - 1);
-      if (next >= limit) continue;                                    // one before it was nearer still
-      const unsigned before = __ballot_sync(kWholeWarp, own < next);  // the lowest lanes: they are in order
-      const int place = __popc(before);
+      if (next >= limit) continue;                                    // a candidate before it was nearer
+      const unsigned before = __ballot_sync(kWholeWarp, own < next);  // the lowest lanes, because the points are sorted
+      const int position = __popc(before);
       const Neighbour moved = __shfl_up_sync(kWholeWarp, own, 1);
-      if (lane == place) own = next;
-      if (lane > place) own = moved;
+      if (lane == position) own = next;
+      if (lane > position) own = moved;
       const Neighbour last = __shfl_sync(kWholeWarp, own, most - 1);
       if (last < limit) limit = last;
     }
   }
 };
 
-/// Points [first, first + count) of `xyz` to shared memory.
+/// Loads the points [first, first + count) to shared memory.
 __device__ void load_tile(const float* xyz, std::int64_t first, int count, float* tile) {
   using Four = elementwise::Lanes<float, 4>;
   const float* const from = xyz + 3 * first;
@@ -90,8 +91,8 @@ __device__ void load_tile(const float* xyz, std::int64_t first, int count, float
   for (int i = loaded + static_cast<int>(threadIdx.x); i < floats; i += kThreads) tile[i] = from[i];
 }
 
-/// A warp a query; the queries of a block look at the same points at the same time. As many neighbours as a warp has
-/// lanes are found at once, and more of them by going over the points again.
+/// A warp computes a query. All queries of a block go over the same points at the same time. One pass over the points
+/// finds as many neighbours as a warp has lanes. Further passes find more.
 __global__ void __launch_bounds__(kThreads) find_nearest(Query query) {
   alignas(16) __shared__ float tile[3 * kTile];
   __shared__ Range ranges[kWarps];
@@ -106,17 +107,17 @@ __global__ void __launch_bounds__(kThreads) find_nearest(Query query) {
     if (range.begin < all.begin) all.begin = range.begin;
     if (range.end > all.end) all.end = range.end;
   }
-  all.begin -= all.begin % 4;  // four points begin where 16 bytes do
+  all.begin -= all.begin % 4;  // groups of four points are aligned to 16 bytes
 
   const float* const at = query.queries + 3 * (i < query.m ? i : 0);
   const float x = i < query.m ? at[0] : 0, y = i < query.m ? at[1] : 0, z = i < query.m ? at[2] : 0;
-  Neighbour last = 0;  // of those found before; the next ones are greater
+  Neighbour last = 0;  // the last neighbour of the previous pass; the next ones are greater
   for (std::int64_t found = 0; found < query.nsample; found += kWarp) {
     const std::int64_t left = query.nsample - found;
     Nearest nearest(left < kWarp ? static_cast<int>(left) : kWarp);
     for (std::int64_t first = all.begin; first < all.end; first += kTile) {
       const int count = static_cast<int>(all.end - first < kTile ? all.end - first : kTile);
-      __syncthreads();  // until all have seen the tile before
+      __syncthreads();  // all threads have read the previous tile
       load_tile(query.xyz, first, count, tile);
       __syncthreads();
       const int begin = static_cast<int>(own.begin > first ? own.begin - first : 0);
@@ -125,8 +126,8 @@ __global__ void __launch_bounds__(kThreads) find_nearest(Query query) {
         const int point = base + lane;
         Neighbour candidate = kNone;
         if (point < end) {
-          const float* const place = tile + 3 * point;
-          const float d2 = squared_distance(place[0] - x, place[1] - y, place[2] - z);
+          const float* const xyz = tile + 3 * point;
+          const float d2 = squared_distance(xyz[0] - x, xyz[1] - y, xyz[2] - z);
           candidate = neighbour(d2, static_cast<std::uint32_t>(first + point));
           if (found > 0 && candidate <= last) candidate = kNone;
         }
@@ -135,10 +136,10 @@ __global__ void __launch_bounds__(kThreads) find_nearest(Query query) {
     }
     last = __shfl_sync(kWholeWarp, nearest.own, kWarp - 1);
     if (i < query.m && lane < nearest.most) {
-      const std::int64_t place = i * query.nsample + found + lane;
+      const std::int64_t element = i * query.nsample + found + lane;
       const bool is_there = nearest.own != kNone;
-      query.idx[place] = is_there ? static_cast<std::int32_t>(index_of(nearest.own)) : -1;
-      query.dist[place] = is_there ? __fsqrt_rn(squared_distance_of(nearest.own)) : INFINITY;
+      query.idx[element] = is_there ? static_cast<std::int32_t>(index_of(nearest.own)) : -1;
+      query.dist[element] = is_there ? __fsqrt_rn(squared_distance_of(nearest.own)) : INFINITY;
     }
   }
 }

@@ -9,7 +9,7 @@
 OPGATE_OP(KNNQuery,
           "KNNQuery(xyz: f32[n,3], offset: i32[b], new_xyz?: f32[m=n,3], new_offset?: i32[b]; nsample: int=16) "
           "-> (idx: i32[m,nsample], dist: f32[m,nsample])",
-          "The nsample nearest points of each query in its own segment, nearest first.")
+          "Finds the nsample nearest points of each query in its segment, nearest first.")
 
 namespace opgate::ops::knn_query {
 
@@ -19,7 +19,7 @@ inline Status wrong_last_end(const std::string& name, const std::string& rows, s
                          ", the rows of '" + rows + "', got " + got);
 }
 
-/// Whether the ends of segments that came belong together; what they are is not looked at.
+/// Checks that the right inputs with ends of segments are present. It doesn't read the ends.
 inline Status check_segments_given(const Inputs& in) {
   const std::int64_t segments = in.size("b");
   for (const auto& [rows, input] : {std::pair("n", "xyz"), std::pair("m", "new_xyz")}) {

@@ -7,37 +7,37 @@ OPGATE_OP(Mish, "<T: f16|bf16|f32|f64> Mish(x: T[...]) -> (y: T[...])", "x tanh(
 
 namespace opgate::ops::mish {
 
-/// Below it exp(x) is about to become denormal and |mish(x)| is under 1e-35. It is taken as 0, which is also the limit at
-/// -inf. So is its derivative.
+/// Below it exp(x) is nearly denormal and |mish(x)| is less than 1e-35. The result is 0 there, which is the limit at
+/// -inf. So is the derivative.
 template <typename V>
 inline constexpr V kLow = std::is_same_v<V, float> ? V(-87) : V(-700);
 
-/// From here on n / (n + 2), below, and the derivative round to 1 in either precision.
+/// Above it n / (n + 2), below, and the derivative are rounded to 1 in both precisions.
 template <typename V>
 inline constexpr V kHigh = V(20);
 
-/// exp(x) with x clamped to [kLow, kHigh]. A NaN is clamped too: it must not reach the conversion to an integer.
+/// exp(x) with x clamped to [kLow, kHigh]. NaN is clamped too, because exp_in_range converts x to an integer.
 template <typename V>
 OPGATE_HOST_DEVICE V clamped_exp(V x) {
   const V above = select(x >= kLow<V>, x, kLow<V>);
   return exp_in_range(select(above > kHigh<V>, kHigh<V>, above));
 }
 
-/// tanh(ln(1 + e)) = ((1 + e)^2 - 1) / ((1 + e)^2 + 1) = n / (n + 2) with n = e (e + 2) and e = exp(x): one exponential
-/// and no cancellation.
+/// tanh(ln(1 + e)) = ((1 + e)^2 - 1) / ((1 + e)^2 + 1) = n / (n + 2) with n = e (e + 2) and e = exp(x). It needs one
+/// exponential and no terms cancel.
 struct Formula {
   template <typename V>
   OPGATE_HOST_DEVICE V operator()(V x) const {
     const V e = clamped_exp(x);
     const V n = e * (e + V(2));
-    // The factor x becomes 0, not the product: GCC would compute x n / (n + 2) at kLow too, which is denormal and slow.
+    // The factor x is replaced by 0 and not the product, because the product at kLow is denormal and slow.
     return select(x < kLow<V>, V(0), x) * (n / (n + V(2)));
   }
 };
 
 /// The derivative. With t = n / (n + 2) it is t + x (1 - t^2) sigmoid(x). Since 1 - t^2 = 4 (1 + e)^2 / (n + 2)^2 and
-/// sigmoid(x) = e / (1 + e), that is e ((e + 2)(n + 2) + 4 x (e + 1)) / (n + 2)^2. Terms cancel only where the
-/// derivative itself passes through 0, at x = -1.192.
+/// sigmoid(x) = e / (1 + e), it is e ((e + 2)(n + 2) + 4 x (e + 1)) / (n + 2)^2. Terms cancel only near x = -1.192,
+/// where the derivative is 0.
 struct Derivative {
   template <typename V>
   OPGATE_HOST_DEVICE V operator()(V x) const {

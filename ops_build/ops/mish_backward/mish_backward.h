@@ -3,7 +3,7 @@
 #include "ops/mish/mish.h"
 
 OPGATE_OP(MishBackward, "<T: f16|bf16|f32|f64> MishBackward(grad_y: T[...], x: T[...]) -> (grad_x: T[...])",
-          "The gradient of Mish: grad_y times the derivative at x, elementwise.")
+          "The gradient of Mish: grad_y times the derivative of Mish at x, elementwise.")
 
 namespace opgate::ops::mish_backward {
 

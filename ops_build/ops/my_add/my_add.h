@@ -11,7 +11,7 @@ struct Formula {
   template <typename V>
   OPGATE_HOST_DEVICE V operator()(V a, V b) const {
     if constexpr (std::is_integral_v<V>) {
-      // Integers wrap around, as NumPy's do: the sum is formed in the unsigned type.
+      // Integers wrap around, as in NumPy. In C++ only unsigned ones may.
       using U = std::make_unsigned_t<V>;
       return static_cast<V>(U{2} * static_cast<U>(a) + static_cast<U>(b));
     } else {

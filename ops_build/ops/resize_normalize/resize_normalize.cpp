@@ -16,7 +16,7 @@ struct Picture {
   const std::uint8_t* row(int y) const { return pixels + std::int64_t{3} * size.width * y; }
 };
 
-/// Writes rows of the result, each interpolated between the two source rows nearest to it.
+/// Writes rows of the result. Each is interpolated between the two nearest rows of the source.
 class LinearRows {
  public:
   LinearRows(Size from, const Settings& settings)
@@ -36,7 +36,7 @@ class LinearRows {
   images::RowResampler across_;
 };
 
-/// Writes rows of the result, each pixel the nearest one of the source.
+/// Writes rows of the result. Each pixel is the nearest pixel of the source.
 class NearestRows {
  public:
   NearestRows(Size from, const Settings& settings)
@@ -93,7 +93,7 @@ class Cpu {
     return NearestRows(from, settings_);
   }
 
-  /// All rows of all pictures, over the engine's threads.
+  /// Writes all rows of all pictures, on the engine's threads.
   template <typename Kind>
   static void resize(Context& context, const Tensor& image, Size size, const Kind& rows, const MutableTensor& tensor) {
     const std::int64_t height = tensor.dim(2), width = tensor.dim(3), plane = height * width;
@@ -114,7 +114,7 @@ class Cpu {
   }
 
   Settings settings_;
-  std::optional<Rows> rows_;  ///< for the one size that the graph states
+  std::optional<Rows> rows_;  ///< for the static size of the pictures
 };
 
 }  // namespace

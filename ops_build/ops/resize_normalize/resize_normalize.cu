@@ -9,9 +9,9 @@ namespace {
 using images::Tap;
 
 constexpr int kThreads = 256;
-constexpr int kAcross = 32;  ///< of a block's threads; the others are rows
+constexpr int kAcross = 32;  ///< threads of a block in a row
 constexpr int kDown = kThreads / kAcross;
-constexpr int kPixels = 4;  ///< of a thread, side by side
+constexpr int kPixels = 4;  ///< neighbouring pixels that a thread writes
 
 struct Resize {
   const std::uint8_t* pixels;
@@ -27,7 +27,7 @@ __host__ __device__ Tap tap_of(bool linear, int i, int from, int to) {
   return {images::nearest_pixel(i, from, to), 0};
 }
 
-/// The taps of both axes, for all rows and pictures.
+/// The taps of both axes. All pictures share them.
 __global__ void __launch_bounds__(kThreads) find_taps(bool linear, Size from, Size to, Tap* across, Tap* down) {
   const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (i < to.width) across[i] = tap_of(linear, i, from.width, to.width);
@@ -36,11 +36,11 @@ __global__ void __launch_bounds__(kThreads) find_taps(bool linear, Size from, Si
 
 __device__ float between(float first, float second, float weight) { return first + (second - first) * weight; }
 
-/// The rows of a picture that one row of the result lies between.
+/// The two rows of a picture between which a row of the result is interpolated.
 template <bool linear>
 struct SourceRows {
   const std::uint8_t *upper, *lower;
-  float weight;  ///< of the lower
+  float weight;  ///< of the lower row
   int width;
 
   __device__ SourceRows(const Resize& resize, std::int64_t picture, const Tap& tap)
@@ -52,7 +52,7 @@ struct SourceRows {
     lower = first_row + second * bytes;
   }
 
-  /// Of channel c.
+  /// The value of channel c.
   __device__ float value(const Tap& tap, int c) const {
     const int left = 3 * tap.first + c;
     if constexpr (linear) {
@@ -65,7 +65,7 @@ struct SourceRows {
   }
 };
 
-/// `whole`: rows are whole numbers of a thread's pixels and begin at 16 bytes.
+/// `whole` says that the width is a multiple of kPixels and that all rows are aligned to 16 bytes.
 template <bool linear, bool whole>
 __global__ void __launch_bounds__(kThreads) resize_rows(Resize resize) {
   const int x = kPixels * (static_cast<int>(blockIdx.x) * kAcross + static_cast<int>(threadIdx.x));
@@ -122,9 +122,9 @@ class Cuda {
     from_ = known_size(node);
     if (!from_) return {};
     const auto taps = [&](int from, int to) {
-      std::vector<Tap> made(static_cast<std::size_t>(to));
-      for (int i = 0; i < to; ++i) made[static_cast<std::size_t>(i)] = tap_of(settings_.linear, i, from, to);
-      return made;
+      std::vector<Tap> taps(static_cast<std::size_t>(to));
+      for (int i = 0; i < to; ++i) taps[static_cast<std::size_t>(i)] = tap_of(settings_.linear, i, from, to);
+      return taps;
     };
     OPGATE_RETURN_IF_ERROR(across_.assign(taps(from_->width, settings_.to.width)));
     return down_.assign(taps(from_->height, settings_.to.height));
@@ -142,8 +142,7 @@ class Cuda {
     const Tensor& image = in["image"];
     const MutableTensor& tensor = out["tensor"];
     if (tensor.size() == 0) return {};
-    Resize resize{image.data<std::uint8_t>(), image.dim(0),           {},
-                  settings_.to,               across_.data(),         down_.data(),
+    Resize resize{image.data<std::uint8_t>(), image.dim(0),        {}, settings_.to, across_.data(), down_.data(),
                   settings_.normalization,    tensor.data<float>()};
     OPGATE_RETURN_IF_ERROR(read_size(in, resize.from));
     const cudaStream_t stream = stream_of(context);
@@ -161,7 +160,7 @@ class Cuda {
 
  private:
   Settings settings_;
-  std::optional<Size> from_;  ///< the size that the graph states; the taps for it are below
+  std::optional<Size> from_;  ///< the static size of the pictures, for which there are taps below
   cuda::DeviceArray<Tap> across_, down_;
 };
 

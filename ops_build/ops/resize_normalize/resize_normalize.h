@@ -8,7 +8,7 @@
 OPGATE_OP(ResizeNormalize,
           "ResizeNormalize(image: u8[n,h,w,3]; height: int, width: int, mean: float[3]=[0,0,0], std: float[3]=[1,1,1], "
           "interpolation: {linear|nearest}=linear) -> (tensor: f32[n,3,height,width])",
-          "Pictures resized, normalized and transposed to planes.")
+          "Resizes and normalizes pictures and writes them as planes.")
 
 namespace opgate::ops::resize_normalize {
 
@@ -20,7 +20,7 @@ struct Size {
   bool operator==(const Size&) const = default;
 };
 
-/// The attributes, read and checked.
+/// The checked attributes.
 struct Settings {
   Size to{};
   bool linear = true;
@@ -43,14 +43,14 @@ inline bool can_resize(std::int64_t height, std::int64_t width) {
   return std::min(height, width) > 0 && std::max(height, width) <= kMaxSide;
 }
 
-/// The size of the pictures where the graph tells it and it can be resized.
+/// The size of the pictures, if it is static and can be resized.
 inline std::optional<Size> known_size(const Node& node) {
   const std::optional<std::int64_t> height = node.size("h"), width = node.size("w");
   if (!height || !width || !can_resize(*height, *width)) return std::nullopt;
   return Size{static_cast<int>(*height), static_cast<int>(*width)};
 }
 
-/// The size of the pictures that came.
+/// The size of the pictures of a call.
 inline Status read_size(const Inputs& in, Size& size) {
   const std::int64_t height = in.size("h"), width = in.size("w");
   if (!can_resize(height, width)) {

@@ -5,7 +5,8 @@
 namespace opgate::ops::rms_norm {
 namespace {
 
-/// The sum of squares of `count` values. Partial sums side by side vectorize, and round less than one sum would.
+/// The sum of squares of `count` values. It has several partial sums, because they vectorize and round less than one
+/// sum.
 template <typename T>
 float squares(const T* values, std::int64_t count) {
   constexpr std::int64_t kLanes = 32;
@@ -45,7 +46,7 @@ struct Cpu {
         const std::int64_t at = row * c;
         const T* values = x.data<T>() + at;
         if (residual) {
-          // Where nobody wants the sum, it lies in y until y is made from it.
+          // If nobody wants the sum, it is stored in y and then overwritten.
           T* const total = (sum ? sum : y) + at;
           for (std::int64_t i = 0; i < c; ++i) {
             total[i] = static_cast<T>(static_cast<float>(values[i]) + static_cast<float>(residual[at + i]));

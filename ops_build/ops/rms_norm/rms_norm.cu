@@ -9,19 +9,19 @@ constexpr int kThreads = 256;
 constexpr int kWarp = 32;
 constexpr unsigned kWholeWarp = 0xffffffffu;
 
-/// Loads that a thread keeps in registers from the sum of squares to the output. What a row has beyond them is read
+/// How many loads a thread keeps in registers between the sum of squares and the output. It loads the rest of a row
 /// again, from the cache.
 constexpr int kHeld = 4;
 
 template <typename T>
 struct Rows {
   std::int64_t count, c;
-  const T *x, *weight, *residual;  ///< residual or null
-  T *y, *sum;                      ///< sum or null
+  const T *x, *weight, *residual;  ///< residual may be null
+  T *y, *sum;                      ///< sum may be null
   float epsilon;
 };
 
-/// The sum over the `threads` threads of a row, a warp or the block, the same in each of them.
+/// The sum over the threads of a row, which are a warp or the block. All of them get it.
 template <int threads>
 __device__ float row_sum(float value) {
   for (int bits = kWarp / 2; bits > 0; bits /= 2) value += __shfl_xor_sync(kWholeWarp, value, bits);
@@ -31,28 +31,28 @@ __device__ float row_sum(float value) {
     __syncthreads();
     value = 0;
     for (const float part : partial) value += part;
-    __syncthreads();  // the next row writes there again
+    __syncthreads();  // the next row writes to `partial` again
   }
   return value;
 }
 
-/// Of one row, `lanes` elements at a time.
+/// One row, `lanes` elements at a time.
 template <typename T, int lanes>
 struct Row {
   using Vector = elementwise::Lanes<T, lanes>;
 
   const Rows<T>& rows;
-  std::int64_t first;  ///< element
+  std::int64_t first;  ///< the index of the first element
 
-  __device__ static Vector load(const T* values, std::int64_t place) {
-    return reinterpret_cast<const Vector*>(values)[place];
+  __device__ static Vector load(const T* values, std::int64_t vector) {
+    return reinterpret_cast<const Vector*>(values)[vector];
   }
 
   /// x + residual, rounded.
-  __device__ Vector total(std::int64_t place) const {
-    Vector total = load(rows.x + first, place);
+  __device__ Vector total(std::int64_t vector) const {
+    Vector total = load(rows.x + first, vector);
     if (rows.residual) {
-      const Vector residual = load(rows.residual + first, place);
+      const Vector residual = load(rows.residual + first, vector);
 #pragma unroll
       for (int i = 0; i < lanes; ++i) {
         total.values[i] = static_cast<T>(static_cast<float>(total.values[i]) + static_cast<float>(residual.values[i]));
@@ -61,10 +61,10 @@ struct Row {
     return total;
   }
 
-  /// As total, which is written to `sum`. Adds the squares.
-  __device__ Vector begin(std::int64_t place, float& squares) const {
-    const Vector total = this->total(place);
-    if (rows.sum) reinterpret_cast<Vector*>(rows.sum + first)[place] = total;
+  /// Returns total(), writes it to `sum` and adds its squares.
+  __device__ Vector begin(std::int64_t vector, float& squares) const {
+    const Vector total = this->total(vector);
+    if (rows.sum) reinterpret_cast<Vector*>(rows.sum + first)[vector] = total;
 #pragma unroll
     for (int i = 0; i < lanes; ++i) {
       const auto value = static_cast<float>(total.values[i]);
@@ -73,19 +73,19 @@ struct Row {
     return total;
   }
 
-  __device__ void finish(std::int64_t place, const Vector& total, float scale) const {
-    const Vector weight = load(rows.weight, place);
+  __device__ void finish(std::int64_t vector, const Vector& total, float scale) const {
+    const Vector weight = load(rows.weight, vector);
     Vector y;
 #pragma unroll
     for (int i = 0; i < lanes; ++i) {
       const float normal = static_cast<float>(total.values[i]) * scale;
       y.values[i] = static_cast<T>(normal * static_cast<float>(weight.values[i]));
     }
-    reinterpret_cast<Vector*>(rows.y + first)[place] = y;
+    reinterpret_cast<Vector*>(rows.y + first)[vector] = y;
   }
 };
 
-/// `threads` threads a row: a warp or the block.
+/// `threads` threads compute a row: a warp or the block.
 template <typename T, int lanes, int threads>
 __global__ void __launch_bounds__(kThreads) normalize(Rows<T> rows) {
   constexpr int kRows = kThreads / threads;
@@ -98,19 +98,20 @@ __global__ void __launch_bounds__(kThreads) normalize(Rows<T> rows) {
     float squares = 0;
 #pragma unroll
     for (int k = 0; k < kHeld; ++k) {
-      const int place = thread + k * threads;
-      if (place < vectors) held[k] = row.begin(place, squares);
+      const int vector = thread + k * threads;
+      if (vector < vectors) held[k] = row.begin(vector, squares);
     }
-    for (std::int64_t place = thread + kHeld * threads; place < vectors; place += threads) row.begin(place, squares);
+    for (std::int64_t vector = thread + kHeld * threads; vector < vectors; vector += threads)
+      row.begin(vector, squares);
     const float mean = row_sum<threads>(squares) / static_cast<float>(rows.c);
     const float scale = 1.0f / sqrtf(mean + rows.epsilon);
 #pragma unroll
     for (int k = 0; k < kHeld; ++k) {
-      const int place = thread + k * threads;
-      if (place < vectors) row.finish(place, held[k], scale);
+      const int vector = thread + k * threads;
+      if (vector < vectors) row.finish(vector, held[k], scale);
     }
-    for (std::int64_t place = thread + kHeld * threads; place < vectors; place += threads) {
-      row.finish(place, row.total(place), scale);
+    for (std::int64_t vector = thread + kHeld * threads; vector < vectors; vector += threads) {
+      row.finish(vector, row.total(vector), scale);
     }
   }
 }

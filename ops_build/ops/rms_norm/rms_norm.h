@@ -12,7 +12,7 @@ OPGATE_OP(RMSNorm,
 
 namespace opgate::ops::rms_norm {
 
-/// The attribute, checked.
+/// Reads and checks the attribute.
 inline Status read_epsilon(const Attributes& attributes, float& epsilon) {
   epsilon = static_cast<float>(attributes.number("epsilon"));
   if (epsilon >= 0 && !std::isinf(epsilon)) return {};

@@ -16,9 +16,9 @@ struct Entry {
   std::uint32_t point;
 };
 
-/// Sorts by key and leaves entries of one key in their order, by counting digits from the lowest on. Digits don't
-/// reach over two axes and count from the lowest number on each, so that the upper digit of an axis with few voxels is
-/// 0 everywhere and costs nothing.
+/// Sorts by key, with a radix sort from the lowest digit on. It keeps the order of entries with equal keys. A digit
+/// belongs to one axis and is relative to the lowest number on that axis. So the upper digit of an axis with few voxels
+/// is always 0 and costs nothing.
 class RadixSort {
  public:
   explicit RadixSort(std::span<const Entry> entries) {
@@ -30,7 +30,7 @@ class RadixSort {
     }
   }
 
-  /// Returns the sorted entries, which lie in `entries` or in `other`, as large.
+  /// Returns the sorted entries, which are in `entries` or in `other`. Both have the same size.
   std::span<Entry> run(std::span<Entry> entries, std::span<Entry> other) const {
     for (int axis = 0; axis < 3; ++axis) {
       const int low = axis * kVoxelBits;
@@ -43,19 +43,19 @@ class RadixSort {
  private:
   static constexpr int kLowDigit = 11;
 
-  /// Whether it has done anything.
+  /// Sorts by one digit. Returns false if the digit is the same everywhere.
   bool pass(std::span<const Entry> from, std::span<Entry> to, int shift, int bits) const {
     const auto digit = [&](const Entry& entry) { return (entry.key - lowest_) >> shift & ((1u << bits) - 1); };
-    std::array<std::uint32_t, 1 << kLowDigit> places{};
-    for (const Entry& entry : from) ++places[digit(entry)];
-    if (places[digit(from[0])] == from.size()) return false;
-    std::uint32_t place = 0;
-    for (std::uint32_t& count : places) place += std::exchange(count, place);
-    for (const Entry& entry : from) to[places[digit(entry)]++] = entry;
+    std::array<std::uint32_t, 1 << kLowDigit> starts{};  // first the counts of the digits
+    for (const Entry& entry : from) ++starts[digit(entry)];
+    if (starts[digit(from[0])] == from.size()) return false;
+    std::uint32_t begin = 0;
+    for (std::uint32_t& start : starts) begin += std::exchange(start, begin);
+    for (const Entry& entry : from) to[starts[digit(entry)]++] = entry;
     return true;
   }
 
-  std::uint64_t lowest_ = 0;  ///< the lowest number of each axis, as a key
+  std::uint64_t lowest_ = 0;  ///< the key of the lowest numbers on the axes
 };
 
 Status check_grid(const VoxelGrid& grid) {
@@ -89,7 +89,7 @@ struct Cpu {
   }
 
  private:
-  /// The points that are in a voxel, by voxel, those of one voxel in their order.
+  /// The points that are in a voxel, sorted by voxel. The points of a voxel keep their order.
   static std::span<const Entry> sorted_entries(Context& context, const VoxelGrid& grid, const float* points,
                                                std::int64_t n, std::int64_t c) {
     const std::span<Entry> entries = context.scratch<Entry>(n), other = context.scratch<Entry>(n);
@@ -105,7 +105,7 @@ struct Cpu {
     return RadixSort(entries.first(count)).run(entries.first(count), other.first(count));
   }
 
-  /// Where each voxel begins among the entries, and where the last one ends.
+  /// The index of the first entry of each voxel, and the end of the last voxel.
   static std::span<const std::uint32_t> voxel_starts(Context& context, std::span<const Entry> entries) {
     const std::span<std::uint32_t> starts =
         context.scratch<std::uint32_t>(static_cast<std::int64_t>(entries.size()) + 1);
@@ -128,8 +128,8 @@ struct Cpu {
       for (std::int64_t i = begin; i < end; ++i) {
         const auto voxel = static_cast<std::size_t>(i);
         std::fill(sums.begin(), sums.end(), 0.0);
-        for (std::uint32_t place = starts[voxel]; place < starts[voxel + 1]; ++place) {
-          const float* point = points + entries[place].point * c;
+        for (std::uint32_t entry = starts[voxel]; entry < starts[voxel + 1]; ++entry) {
+          const float* point = points + entries[entry].point * c;
           for (std::int64_t k = 0; k < c; ++k) sums[static_cast<std::size_t>(k)] += point[k];
         }
         const std::uint32_t count = starts[voxel + 1] - starts[voxel];

@@ -13,16 +13,17 @@ constexpr int kThreads = 256;
 
 __device__ std::int64_t thread_index() { return static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
 
-/// The voxel of each point.
-__global__ void __launch_bounds__(kThreads) find_keys(std::int64_t n, std::int64_t c, const float* points,
-                                                      VoxelGrid grid, std::uint64_t* keys, std::uint32_t* places) {
+/// Writes the key of each point.
+__global__ void __launch_bounds__(kThreads)
+    find_keys(std::int64_t n, std::int64_t c, const float* points, VoxelGrid grid, std::uint64_t* keys,
+              std::uint32_t* points_of_keys) {
   const std::int64_t i = thread_index();
   if (i >= n) return;
   keys[i] = grid.key(points + i * c);
-  places[i] = static_cast<std::uint32_t>(i);
+  points_of_keys[i] = static_cast<std::uint32_t>(i);
 }
 
-/// The points by voxel; those that are in none come last.
+/// The points, sorted by voxel. Points that are in no voxel come last.
 struct Sorted {
   std::int64_t n;
   const std::uint64_t* keys;
@@ -38,7 +39,8 @@ __global__ void __launch_bounds__(kThreads) mark_beginnings(Sorted sorted, std::
   if (i < sorted.n) begun[i] = sorted.begins(i) ? 1 : 0;
 }
 
-/// From how many voxels have begun up to each point: where each begins, where the last one ends, how many they are.
+/// Finds where each voxel begins, where the last one ends, and how many there are. `begun` counts the voxels that begin
+/// up to each point.
 __global__ void __launch_bounds__(kThreads)
     find_starts(Sorted sorted, const std::int32_t* begun, std::uint32_t* starts, std::int64_t* v) {
   const std::int64_t i = thread_index();
@@ -58,7 +60,7 @@ struct Voxels {
   std::int32_t *coords, *counts;
 };
 
-/// A thread for `lanes` columns of a voxel. Points are summed in their order, as on the CPU.
+/// A thread computes `lanes` columns of a voxel. It adds the points in their order, as the CPU does.
 template <int lanes>
 __global__ void __launch_bounds__(kThreads)
     write_voxels(Sorted sorted, const float* points, std::int64_t c, Voxels voxels) {
@@ -68,10 +70,10 @@ __global__ void __launch_bounds__(kThreads)
   if (voxel >= *voxels.v) return;
   const std::uint32_t begin = voxels.starts[voxel], end = voxels.starts[voxel + 1];
   double sums[lanes] = {};
-  for (std::uint32_t place = begin; place < end; ++place) {
-    const Vector point = reinterpret_cast<const Vector*>(points)[sorted.points[place] * columns + column];
+  for (std::uint32_t i = begin; i < end; ++i) {
+    const Vector point = reinterpret_cast<const Vector*>(points)[sorted.points[i] * columns + column];
 #pragma unroll
-    for (int i = 0; i < lanes; ++i) sums[i] += point.values[i];
+    for (int lane = 0; lane < lanes; ++lane) sums[lane] += point.values[lane];
   }
   Vector mean;
 #pragma unroll
@@ -82,18 +84,19 @@ __global__ void __launch_bounds__(kThreads)
   voxels.counts[voxel] = static_cast<std::int32_t>(end - begin);
 }
 
-/// Calls of CUB's, which say how much memory they want when they are given none.
+/// Sorts with CUB. If `storage` is null, sets `bytes` to the memory that CUB needs.
 cudaError_t sort_pairs(void* storage, std::size_t& bytes, const std::uint64_t* keys, std::uint64_t* sorted_keys,
                        const std::uint32_t* points, std::uint32_t* sorted_points, std::int64_t n, cudaStream_t stream) {
-  // A radix sort is stable: the points of a voxel stay in their order.
+  // A radix sort is stable: the points of a voxel keep their order.
   return cub::DeviceRadixSort::SortPairs(storage, bytes, keys, sorted_keys, points, sorted_points, n, 0, 64, stream);
 }
 
+/// Replaces counts by their running sums, with CUB. If `storage` is null, sets `bytes` to the memory that CUB needs.
 cudaError_t sum_up(void* storage, std::size_t& bytes, std::int32_t* counts, std::int64_t n, cudaStream_t stream) {
   return cub::DeviceScan::InclusiveSum(storage, bytes, counts, counts, n, stream);
 }
 
-/// The memory that the larger of the two calls wants.
+/// The bytes of storage that are enough for both functions.
 std::int64_t storage_bytes(std::int64_t n) {
   std::size_t sort = 0, sum = 0;
   if (sort_pairs(nullptr, sort, nullptr, nullptr, nullptr, nullptr, n, nullptr) != cudaSuccess ||
@@ -114,9 +117,9 @@ struct Cuda {
 
   static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
     const std::int64_t n = in.size("n");
-    return {workspace.take<std::uint64_t>(n),    workspace.take<std::uint64_t>(n),
-            workspace.take<std::uint32_t>(n),    workspace.take<std::uint32_t>(n),
-            workspace.take<std::int32_t>(n),     workspace.take<std::uint32_t>(n + 1),
+    return {workspace.take<std::uint64_t>(n),      workspace.take<std::uint64_t>(n),
+            workspace.take<std::uint32_t>(n),      workspace.take<std::uint32_t>(n),
+            workspace.take<std::int32_t>(n),       workspace.take<std::uint32_t>(n + 1),
             workspace.take<char>(storage_bytes(n))};
   }
 
@@ -134,10 +137,10 @@ struct Cuda {
 
     find_keys<<<blocks, kThreads, 0, stream>>>(n, c, points, grid, memory.keys.data(), memory.points.data());
     OPGATE_RETURN_IF_ERROR(launched());
-    OPGATE_RETURN_IF_ERROR(cuda::status(sort_pairs(memory.storage.data(), bytes, memory.keys.data(),
-                                                   memory.sorted_keys.data(), memory.points.data(),
-                                                   memory.sorted_points.data(), n, stream),
-                                        "sorting"));
+    OPGATE_RETURN_IF_ERROR(
+        cuda::status(sort_pairs(memory.storage.data(), bytes, memory.keys.data(), memory.sorted_keys.data(),
+                                memory.points.data(), memory.sorted_points.data(), n, stream),
+                     "sorting"));
     const Sorted sorted{n, memory.sorted_keys.data(), memory.sorted_points.data()};
     mark_beginnings<<<blocks, kThreads, 0, stream>>>(sorted, memory.begun.data());
     OPGATE_RETURN_IF_ERROR(launched());
@@ -148,7 +151,7 @@ struct Cuda {
 
     const Voxels voxels{memory.starts.data(), v, out["features"].data<float>(), out["coords"].data<std::int32_t>(),
                         out["counts"].data<std::int32_t>()};
-    // How many voxels there are only the device knows: threads for as many as there can be.
+    // Only the device knows how many voxels there are, so there are threads for the greatest possible number.
     if (c % 4 == 0 && elementwise::aligned(points) && elementwise::aligned(voxels.features)) {
       write_voxels<4><<<blocks_for(n * (c / 4), kThreads), kThreads, 0, stream>>>(sorted, points, c, voxels);
     } else {

@@ -11,7 +11,7 @@
 namespace opgate {
 namespace {
 
-/// An engine that owns its outputs and runs each task on a thread of its own.
+/// An engine that owns its outputs and runs each task on a new thread.
 class TestEngine : public Engine {
  public:
   Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
@@ -43,7 +43,7 @@ Tensor view(std::vector<T>& values, const std::vector<std::int64_t>& dims, DType
   return Tensor(values.data(), dtype, dims);
 }
 
-TEST(ParallelFor, CoversEachElementOnceAndPassesOnWhatIsThrown) {
+TEST(ParallelFor, CoversEachElementOnceAndPassesOnExceptions) {
   TestEngine engine;
   const Binding<std::int64_t> binding{};
   Context context(engine, binding);
@@ -69,8 +69,8 @@ struct Halves {
   }
 };
 
-/// Stands for a kernel on a device: it writes its count beside outputs at their upper bound. A negative first element
-/// makes it write that count.
+/// Stands for a kernel on a device: its output has the upper bound as size, and it writes the actual size beside it. If
+/// the first element is negative, it writes that element as the size.
 struct DeviceEvens {
   Status operator()(Context&, const Inputs& in, const Attributes&, Outputs& out) const {
     const auto* x = in["x"].data<std::int32_t>();
@@ -84,7 +84,7 @@ struct DeviceEvens {
   }
 };
 
-/// An engine whose outputs of unknown size are cut after the kernel, or which leaves that to somebody else.
+/// An engine that trims outputs of unknown size after the kernel has run. With `padded` it leaves them as they are.
 class BoundedEngine final : public TestEngine {
  public:
   Status allocate_sizes(std::size_t count, std::int64_t** sizes) override {
@@ -114,7 +114,7 @@ struct Nothing {
   Status operator()(Context&, const Inputs&, const Attributes&, Outputs&) const { return {}; }
 };
 
-/// Breaks a rule of its own.
+/// Breaks the rule that the attribute `how` names.
 struct Careless {
   Status operator()(Context&, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     switch (attributes.integer("how")) {
@@ -127,7 +127,7 @@ struct Careless {
   }
 };
 
-/// Adds what it has prepared from an attribute and a size, and counts how often.
+/// Adds a number that prepare() computes from an attribute and a size. Counts the calls of prepare().
 struct AddPrepared {
   static inline int prepared = 0;
   std::int64_t summand = 0;
@@ -163,8 +163,8 @@ OPGATE_OP(HalvesOp, "<T: f32|i32> Halves(x: T[n]) -> (y: T[v<=n], sum?: T[])", "
 OPGATE_CPU_KERNEL(HalvesOp, opgate::Halves)
 OPGATE_OP(EvensOp, "Evens(x: i32[n]) -> (y: i32[v<=n,1], all: i64[])", "The even elements.")
 OPGATE_CUDA_KERNEL(EvensOp, opgate::DeviceEvens)
-OPGATE_OP(CarelessOp,
-          "Careless(x: f32[n], absent?: f32[n]; how: int=0) -> (y: f32[v<=n], unwanted?: f32[n])", "Breaks a rule.")
+OPGATE_OP(CarelessOp, "Careless(x: f32[n], absent?: f32[n]; how: int=0) -> (y: f32[v<=n], unwanted?: f32[n])",
+          "Breaks a rule.")
 OPGATE_CPU_KERNEL(CarelessOp, opgate::Careless)
 OPGATE_OP(AddPreparedOp, "AddPrepared(x: i32[n,m]; k: int=1) -> (y: i32[n,m])", "x + k + n.")
 OPGATE_CPU_KERNEL(AddPreparedOp, opgate::AddPrepared)
@@ -176,7 +176,7 @@ OPGATE_CPU_KERNEL(OtherHalvesOp, opgate::Halves)
 namespace opgate {
 namespace {
 
-TEST(Table_, KeepsWhatIsWrongWithAnOp) {
+TEST(Table_, KeepsTheErrorsOfBadOps) {
   const auto& errors = Table::instance().errors();
   ASSERT_EQ(errors.size(), 2u);
   EXPECT_NE(errors[0].find("column 13: expected ']', got ')'"), std::string::npos) << errors[0];
@@ -209,7 +209,7 @@ TEST(Invoke, BindsRunsAndReports) {
   EXPECT_EQ(invoke(op, Device::cuda, inputs, attributes, engine).message(), "opgate::Halves: no kernel for cuda");
 }
 
-TEST(Invoke, CutsWhatAKernelOnADeviceHasFilled) {
+TEST(Invoke, TrimsTheOutputsOfAKernelOnADevice) {
   const Op& op = *Table::instance().find("Evens");
   Attributes attributes;
   ASSERT_TRUE(Attributes::make(op.signature, {}, attributes).ok());
@@ -229,19 +229,19 @@ TEST(Invoke, CutsWhatAKernelOnADeviceHasFilled) {
   BoundedEngine empty;
   ASSERT_TRUE(run({}, empty).ok());
   EXPECT_EQ(empty.trimmed, (Dims_{0, 1}));
-  BoundedEngine leaves;
-  leaves.padded = true;
-  ASSERT_TRUE(run({2, 4}, leaves).ok());
-  EXPECT_EQ(leaves.counts, (Dims_{2}));
-  EXPECT_TRUE(leaves.trimmed.empty());
+  BoundedEngine untrimmed;
+  untrimmed.padded = true;
+  ASSERT_TRUE(run({2, 4}, untrimmed).ok());
+  EXPECT_EQ(untrimmed.counts, (Dims_{2}));
+  EXPECT_TRUE(untrimmed.trimmed.empty());
   BoundedEngine wrong;
-  EXPECT_EQ(run({-3, 4}, wrong).message(), "opgate::Evens: the kernel made 'v' -3, which is not in 0..2");
-  TestEngine cannot;
-  EXPECT_EQ(run({2}, cannot).message(),
+  EXPECT_EQ(run({-3, 4}, wrong).message(), "opgate::Evens: the kernel set 'v' to -3, which is not in 0..2");
+  TestEngine without_sizes;
+  EXPECT_EQ(run({2}, without_sizes).message(),
             "opgate::Evens: this engine can't carry sizes that only the kernel knows, on a device");
 }
 
-TEST(Invoke, TellsARuleThatAKernelBreaks) {
+TEST(Invoke, ReportsTheRuleThatAKernelBreaks) {
   const Op& op = *Table::instance().find("Careless");
   std::vector<float> values{1, 2};
   const std::vector<std::int64_t> dims{2};
@@ -264,7 +264,7 @@ TEST(Invoke, TellsARuleThatAKernelBreaks) {
   EXPECT_EQ(message(4), "");
 }
 
-/// One call of AddPrepared on zeros; what it adds, or -1.
+/// Calls AddPrepared on zeros. Returns the number that it adds, or -1 if the call fails.
 std::int32_t added(const std::vector<std::int64_t>& dims, std::int64_t k, KernelCache* kernels,
                    std::string* message = nullptr) {
   const Op& op = *Table::instance().find("AddPrepared");
@@ -280,35 +280,35 @@ std::int32_t added(const std::vector<std::int64_t>& dims, std::int64_t k, Kernel
   return status.ok() ? *reinterpret_cast<std::int32_t*>(engine.outputs[0].data()) : -1;
 }
 
-TEST(Prepare, HappensOncePerWhatItReads) {
+TEST(Prepare, RunsOnceForEachValueThatItReads) {
   KernelCache kernels(2);
   const int before = AddPrepared::prepared;
   EXPECT_EQ(added({2, 3}, 1, &kernels), 3);
   EXPECT_EQ(added({2, 3}, 1, &kernels), 3);
-  EXPECT_EQ(added({2, 9}, 1, &kernels), 3);  // m is not read
+  EXPECT_EQ(added({2, 9}, 1, &kernels), 3);  // prepare() doesn't read m
   EXPECT_EQ(AddPrepared::prepared, before + 1);
   EXPECT_EQ(added({4, 3}, 1, &kernels), 5);
-  EXPECT_EQ(added({2, 3}, 1, &kernels), 3);  // the last used one
+  EXPECT_EQ(added({2, 3}, 1, &kernels), 3);  // its kernel is still there
   EXPECT_EQ(AddPrepared::prepared, before + 2);
-  EXPECT_EQ(added({2, 3}, 7, &kernels), 9);  // in the place of the one for n = 4
+  EXPECT_EQ(added({2, 3}, 7, &kernels), 9);  // replaces the kernel for n = 4
   EXPECT_EQ(added({2, 3}, 1, &kernels), 3);
   EXPECT_EQ(AddPrepared::prepared, before + 3);
   EXPECT_EQ(added({4, 3}, 1, &kernels), 5);
   EXPECT_EQ(AddPrepared::prepared, before + 4);
-  EXPECT_EQ(added({4, 3}, 1, nullptr), 5);  // without a cache for each call
+  EXPECT_EQ(added({4, 3}, 1, nullptr), 5);  // without a cache every call prepares
   EXPECT_EQ(AddPrepared::prepared, before + 5);
   std::string message;
   EXPECT_EQ(added({1, 1}, -2, &kernels, &message), -1);
   EXPECT_EQ(message, "opgate::AddPrepared: the sum is negative");
 }
 
-TEST(Prepare, ServesEverySizeThatItWasNotTold) {
+TEST(Prepare, ServesEverySizeIfItKnowsNone) {
   const Op& op = *Table::instance().find("AddPrepared");
   KernelCache kernels(2);
   Attributes attributes;
   ASSERT_TRUE(Attributes::make(op.signature, {AttributeValue(std::int64_t{1})}, attributes).ok());
   NodeFacts facts;
-  facts.sizes.resize(op.signature.slots.size());  // the graph tells no size
+  facts.sizes.resize(op.signature.slots.size());  // the graph knows no size
   facts.present.resize(1);
   facts.present[0] = true;
   facts.constants.resize(1);
@@ -333,7 +333,7 @@ TEST(Prepare, IsSafeOnManyThreads) {
   EXPECT_EQ(wrong, 0);
 }
 
-/// Lends one block for the workspace.
+/// An engine that lends one block of memory for the workspace.
 class BlockEngine final : public TestEngine {
  public:
   explicit BlockEngine(std::size_t bytes) : block(bytes + Workspace::kAlignment) {}

@@ -1,4 +1,4 @@
-// The shared cases over TensorRT's expressions. Needs TensorRT's headers and no TensorRT.
+// Runs the shared cases over TensorRT's expressions. It needs TensorRT's headers, but not TensorRT.
 #include "adapters/tensorrt/expressions.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class Expression final : public IDimensionExpr {
   Value value_;
 };
 
-/// Expressions of which TensorRT knows the value later: every operation on one of them gives another.
+/// Builds expressions whose values TensorRT knows only later. An operation on such an expression gives another one.
 class Builder final : public nvinfer1::IExprBuilder {
  public:
   Builder() { mImpl = &expressions_; }
@@ -52,7 +52,7 @@ class Builder final : public nvinfer1::IExprBuilder {
   Expressions expressions_;
 };
 
-/// The algebra with names for messages: TensorRT's expressions have none.
+/// The algebra with names for the messages, because TensorRT's expressions have no names.
 struct NamedExpressions : tensorrt::Expressions {
   std::map<Size, std::string>* names;
 
@@ -72,9 +72,9 @@ struct NamedExpressions : tensorrt::Expressions {
 
 TEST(Expressions_, AgreeWithTheSharedCases) {
   int cases = 0;
-  for (const test::WalkCase& given : test::walk_cases()) {
+  for (const test::WalkCase& walk_case : test::walk_cases()) {
     const auto unranked = [](const std::string& input) { return input.find("[*]") != std::string::npos; };
-    if (std::ranges::any_of(given.inputs, unranked)) continue;  // TensorRT knows every rank
+    if (std::ranges::any_of(walk_case.inputs, unranked)) continue;  // TensorRT knows every rank
     ++cases;
     Builder builder;
     std::map<const IDimensionExpr*, std::string> names;
@@ -84,7 +84,7 @@ TEST(Expressions_, AgreeWithTheSharedCases) {
       if (text != "?") names[size] = text;
       return size;
     };
-    test::run_case(given, NamedExpressions{{&builder}, &names}, size_of,
+    test::run_case(walk_case, NamedExpressions{{&builder}, &names}, size_of,
                    [&](const std::string& name, std::optional<const IDimensionExpr*>) { return size_of(name); });
   }
   EXPECT_GT(cases, 55);

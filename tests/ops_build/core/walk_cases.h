@@ -1,4 +1,4 @@
-// The shared cases of tests/ops_build/walk_cases.txt, and what runs them through a walk over any algebra.
+// Reads the shared cases of tests/ops_build/walk_cases.txt and runs them through a walk over any algebra.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ inline std::optional<std::int64_t> number_in(const std::string& text) {
   return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
 }
 
-/// "f32[4,rows]" in its parts.
+/// The parts of a text such as "f32[4,rows]".
 struct TensorText {
   std::string dtype;
   bool ranked = true;
@@ -78,13 +78,13 @@ struct TensorText {
   }
 };
 
-/// A case's inputs as a walk wants them. `size_of` makes a size out of "4", "rows" or "?".
+/// The inputs of a case in the form that a walk takes. `size_of` turns "4", "rows" or "?" into a size.
 template <typename Size>
 class CaseInputs {
  public:
   template <typename SizeOf>
-  CaseInputs(const WalkCase& given, SizeOf&& size_of) {
-    for (const std::string& text : given.inputs) {
+  CaseInputs(const WalkCase& walk_case, SizeOf&& size_of) {
+    for (const std::string& text : walk_case.inputs) {
       KnownInput<Size>& input = known.emplace_back();
       if (text == "-") continue;
       const TensorText tensor(text);
@@ -104,9 +104,9 @@ class CaseInputs {
   std::deque<std::vector<Size>> dims_;
 };
 
-/// Whether a case has nothing but numbers in it.
-inline bool all_known(const WalkCase& given) {
-  for (const std::string& text : given.inputs) {
+/// Returns whether all sizes and scalars of a case's inputs are known numbers.
+inline bool all_known(const WalkCase& walk_case) {
+  for (const std::string& text : walk_case.inputs) {
     if (text == "-") continue;
     const TensorText tensor(text);
     if (!tensor.ranked || (tensor.dims.empty() && tensor.dtype[0] == 'i' && !tensor.value)) return false;
@@ -117,7 +117,7 @@ inline bool all_known(const WalkCase& given) {
   return true;
 }
 
-/// "f32[v<=4,3]"
+/// Returns an output as a text such as "f32[v<=4,3]".
 template <typename Algebra>
 std::string output_text(Walk<Algebra>& walk, const Output& output) {
   const Signature& signature = walk.signature();
@@ -142,17 +142,17 @@ std::string output_text(Walk<Algebra>& walk, const Output& output) {
   return text + "]";
 }
 
-/// Runs a case. `kernel_size(slot, bound)` is what the algebra takes for a size that the kernel binds, or nullopt.
+/// Runs a case. `kernel_size(name, bound)` returns the algebra's size for a size that the kernel binds, or nullopt.
 template <typename Algebra, typename SizeOf, typename KernelSize>
-void run_case(const WalkCase& given, Algebra algebra, SizeOf&& size_of, KernelSize&& kernel_size) {
-  SCOPED_TRACE(given.title);
-  const Signature signature = parse_signature(given.signature);
-  const CaseInputs<typename Algebra::Size> inputs(given, size_of);
+void run_case(const WalkCase& walk_case, Algebra algebra, SizeOf&& size_of, KernelSize&& kernel_size) {
+  SCOPED_TRACE(walk_case.title);
+  const Signature signature = parse_signature(walk_case.signature);
+  const CaseInputs<typename Algebra::Size> inputs(walk_case, size_of);
   Walk<Algebra> walk(signature, algebra);
   const auto attribute = [&](int index) -> std::optional<std::int64_t> {
     const Attribute& stated = signature.attributes[static_cast<std::size_t>(index)];
-    const auto found = given.attributes.find(stated.name);
-    if (found != given.attributes.end()) return found->second;
+    const auto found = walk_case.attributes.find(stated.name);
+    if (found != walk_case.attributes.end()) return found->second;
     return stated.required ? std::nullopt : std::optional(std::get<std::int64_t>(stated.default_value));
   };
   std::vector<std::string> outputs;
@@ -173,8 +173,8 @@ void run_case(const WalkCase& given, Algebra algebra, SizeOf&& size_of, KernelSi
     return {};
   };
   const Status status = walked();
-  EXPECT_EQ(status.message(), given.error);
-  if (status.ok()) EXPECT_EQ(outputs, given.outputs);
+  EXPECT_EQ(status.message(), walk_case.error);
+  if (status.ok()) EXPECT_EQ(outputs, walk_case.outputs);
 }
 
 }  // namespace opgate::test

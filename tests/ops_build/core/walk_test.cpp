@@ -11,11 +11,12 @@ using test::number_in;
 
 TEST(Walk_, AgreesWithTheSharedCasesOverIntegers) {
   int tried = 0;
-  for (const test::WalkCase& given : test::walk_cases()) {
-    if (!test::all_known(given)) continue;
+  for (const test::WalkCase& walk_case : test::walk_cases()) {
+    if (!test::all_known(walk_case)) continue;
     ++tried;
-    test::run_case(given, Integers(), [](const std::string& text) { return *number_in(text); },
-                   [](const std::string&, std::optional<std::int64_t>) { return std::nullopt; });
+    test::run_case(
+        walk_case, Integers(), [](const std::string& text) { return *number_in(text); },
+        [](const std::string&, std::optional<std::int64_t>) { return std::nullopt; });
   }
   EXPECT_GT(tried, 40);
 }
@@ -27,9 +28,9 @@ TEST(Walk_, AgreesWithTheSharedCasesOverSymbols) {
     return SymbolicSize{std::nullopt, text == "?" ? std::string_view() : names.emplace_back(text)};
   };
   int tried = 0;
-  for (const test::WalkCase& given : test::walk_cases()) {
+  for (const test::WalkCase& walk_case : test::walk_cases()) {
     ++tried;
-    test::run_case(given, Symbols(), symbol,
+    test::run_case(walk_case, Symbols(), symbol,
                    [&](const std::string& name, std::optional<SymbolicSize>) { return symbol(name); });
   }
   EXPECT_GT(tried, 60);
@@ -58,7 +59,7 @@ TEST(Sizes, OverflowFails) {
   EXPECT_FALSE(apply(Expr::Kind::div, std::numeric_limits<std::int64_t>::min(), -1, result).ok());
 }
 
-TEST(Symbols_, UnknownSizesGetNamesUnlikeAnyOther) {
+TEST(Symbols_, UnknownSizesGetUniqueNames) {
   const Signature signature = parse_signature("X(a: f32[n]) -> (y: f32[n+1], z: f32[n+1], v: f32[u<=n], w: f32[u])");
   std::deque<std::string> names;
   const auto shapes_of = [&](SymbolicSize n) {
@@ -72,7 +73,7 @@ TEST(Symbols_, UnknownSizesGetNamesUnlikeAnyOther) {
   const auto shapes = shapes_of({std::nullopt, "rows"});
   EXPECT_FALSE((*shapes[0])[0].name.empty());
   EXPECT_NE((*shapes[0])[0].name, (*shapes[1])[0].name);
-  EXPECT_EQ((*shapes[2])[0].name, (*shapes[3])[0].name);  // one size that the kernel binds
+  EXPECT_EQ((*shapes[2])[0].name, (*shapes[3])[0].name);          // the same size, which the kernel binds
   EXPECT_EQ((*shapes_of(Symbols::constant(0))[2])[0].number, 0);  // a size of at most 0
 }
 

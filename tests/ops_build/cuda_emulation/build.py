@@ -1,4 +1,4 @@
-"""Compiling the ops' CUDA kernels for the CPU, against the stand-ins in include/."""
+"""Compiles the CUDA kernels of the ops for the CPU, against the stand-ins for CUDA's headers in include/."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from ops_build.building.options import SOURCE
 
 HERE = Path(__file__).parent
-#: The files of ops_build that are compiled or included. The ops' .cpp files are the CPU's kernels.
+#: The files of ops_build that are compiled or included, without the CPU kernels, which are the .cpp files of the ops.
 PARTS = ("core/*.h", "core/*.cuh", "core/*.cpp", "ops/*/*.h", "ops/*/*.inc", "ops/*/*.cu", "images/*.h", "gpu/*.cpp",
          "adapters/tensorrt/*.h", "adapters/tensorrt/*.cpp")  # fmt: skip
 
 
 def rewritten(source: str) -> str:
-    """CUDA's launches as calls: f<T><<<grid, block>>>(a, b) becomes a call of emulation::launch with f<T> and a, b."""
+    """Returns the source with each launch f<T><<<grid, block>>>(a, b) turned into a call of emulation::launch."""
     while (opening := source.find("<<<")) >= 0:
         begin, end = _kernel_name(source, opening), source.index(">>>(", opening)
         name, configuration = source[begin:opening], source[opening + 3 : end]
@@ -29,7 +29,7 @@ def rewritten(source: str) -> str:
 
 
 def _kernel_name(source: str, end: int) -> int:
-    """Where the name before `end` begins, its template arguments counted in."""
+    """Returns where the kernel's name that ends at `end` begins. The name includes its template arguments."""
     begin = end
     if source[begin - 1] == ">":
         depth = 0
@@ -44,14 +44,17 @@ def _kernel_name(source: str, end: int) -> int:
 
 
 def copy(target: Path, source: Path, ops: Path) -> None:
-    """Makes `target` the rewritten sources. A file that hasn't changed is left alone, so that it isn't compiled again."""
+    """Writes the rewritten sources to `target` and deletes all other files there.
+
+    It leaves unchanged files alone, so that they aren't compiled again.
+    """
     wanted = {}
     for pattern in PARTS:
         root, inside = (ops, pattern.removeprefix("ops/")) if pattern.startswith("ops/") else (source, pattern)
         for file in root.glob(inside):
             relative = ("ops" if root == ops else "") / file.relative_to(root)
             text = rewritten(file.read_text())
-            if file.suffix == ".cu":  # nvcc includes it by itself; #line: messages name the source
+            if file.suffix == ".cu":  # nvcc adds this header; #line makes messages name the source
                 relative = relative.with_suffix(".cu.cpp")
                 text = f'#include <cuda_runtime.h>\n#line 1 "{file}"\n{text}'
             wanted[target / relative] = text
@@ -65,8 +68,11 @@ def copy(target: Path, source: Path, ops: Path) -> None:
 
 
 def build(folder: Path, source: Path = SOURCE, *, ops: Path | None = None, tensorrt: Path | str = "") -> Path:
-    """Builds in `folder` the program that runs the kernels of `ops`, by default those of `source`. With the folder of
-    TensorRT's headers the program has the plugins too. Raises AssertionError with the compiler's messages."""
+    """Builds the program that runs the kernels of `ops` in `folder`, and returns its path.
+
+    `ops` is a folder of ops, by default the folder of `source`. `tensorrt` is the folder of TensorRT's headers: with it
+    the program has the plugins too. Raises AssertionError with the compiler's messages if the build fails.
+    """
     copy(folder / "source", source, ops or source / "ops")
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     configure = [

@@ -1,4 +1,4 @@
-// The emulation's threads and memory. Compiled without the sanitizers, which watch what runs in it.
+// The threads and the memory of the emulation. This file is compiled without the sanitizers, which watch the kernels.
 #include "emulation.h"
 
 #include <sanitizer/asan_interface.h>
@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-// All bytes of shared memory, from the linker.
+// The linker defines these two symbols: where the shared memory begins and ends.
 extern "C" char __start_emulated_shared[] __attribute__((weak));
 extern "C" char __stop_emulated_shared[] __attribute__((weak));
 
@@ -24,7 +24,7 @@ void fail(const std::string& message) {
 
 namespace {
 
-/// Leaves a stack, whose pointer goes to *from, for another one: swapcontext without its two system calls.
+/// Stores the stack pointer in *from and continues on the stack `to`. swapcontext does this too, but with system calls.
 __attribute__((naked, noinline)) void switch_stacks(void** /*from*/, void* /*to*/) {
   __asm__(
       "pushq %rbp; pushq %rbx; pushq %r12; pushq %r13; pushq %r14; pushq %r15;"
@@ -51,23 +51,23 @@ class Block {
       threads_[i].index = dim3(i % size.x, i / size.x % size.y, i / (size.x * size.y));
       runnable_.push_back(i);
     }
-    switch_from(scheduler_);  // and back when no thread can run
+    switch_from(scheduler_);  // returns when no thread can run
     if (ended_ < count_) deadlock();
   }
 
-  /// Waits until the lanes that `mask` names, of the calling one's warp, or (mask 0) all threads of the block have come
-  /// here too. Returns the values that the lanes have brought.
-  const Values& meet(unsigned mask, std::uint64_t value, const char* what, const Place& place) {
+  /// Waits until the lanes of the calling thread's warp that `mask` names have called it too, or with mask 0 all
+  /// threads of the block. Returns the values that the lanes have brought.
+  const Values& meet(unsigned mask, std::uint64_t value, const char* function, const Location& location) {
     const unsigned lane = running_ % warpSize;
-    if (mask && !(mask >> lane & 1)) fail(at(what, place) + ": the calling lane is not in the mask");
+    if (mask && !(mask >> lane & 1)) fail(at(function, location) + ": the calling lane is not in the mask");
     Meeting& meeting = meeting_of(mask ? running_ / warpSize : kWholeBlock, mask);
     if (meeting.arrived.empty()) {
-      meeting.what = what;
-      meeting.place = place;
-    } else if (meeting.place.line() != place.line()) {
-      fail(at(what, place) + ": other threads wait at " + at(meeting.what, meeting.place));
+      meeting.function = function;
+      meeting.location = location;
+    } else if (meeting.location.line() != location.line()) {
+      fail(at(function, location) + ": other threads wait at " + at(meeting.function, meeting.location));
     }
-    // Nobody brings a second next value before all have taken the last ones: two places are enough.
+    // Two buffers are enough: a thread can't bring a value of round n + 2 before all have read the values of round n.
     Values& values = meeting.values[meeting.round % 2];
     values[lane] = value;
     meeting.arrived.push_back(running_);
@@ -85,7 +85,7 @@ class Block {
   static constexpr unsigned kWholeBlock = kMostThreads / warpSize;
 
   struct Fiber {
-    void* pointer = nullptr;  ///< into the stack, where it has been left
+    void* pointer = nullptr;  ///< the stack pointer when the fiber was left
     const void* stack = nullptr;
     std::size_t stack_size = 0;
   };
@@ -101,30 +101,31 @@ class Block {
     std::vector<unsigned> arrived;
     unsigned round = 0;
     std::array<Values, 2> values;
-    const char* what;
-    Place place;
+    const char* function;
+    Location location;
   };
 
   Meeting& meeting_of(unsigned warp, unsigned mask) {
     for (Meeting& meeting : meetings_[warp]) {
       if (meeting.mask == mask) return meeting;
     }
-    Meeting& made = meetings_[warp].emplace_back();
-    made.mask = mask;
-    return made;
+    Meeting& meeting = meetings_[warp].emplace_back();
+    meeting.mask = mask;
+    return meeting;
   }
 
-  static std::string at(const char* what, const Place& place) {
-    return std::string(what) + " (" + place.file_name() + ":" + std::to_string(place.line()) + ")";
+  static std::string at(const char* function, const Location& location) {
+    return std::string(function) + " (" + location.file_name() + ":" + std::to_string(location.line()) + ")";
   }
 
-  /// What is in shared memory when a block begins is anything. The zones between variables are written over: the
-  /// sanitizer keeps no data there.
+  /// Fills the shared memory, because a block must not rely on its contents. This also overwrites the zones between
+  /// variables, in which the sanitizer keeps no data.
   static void fill_shared() {
     for (char* byte = __start_emulated_shared; byte < __stop_emulated_shared; ++byte) *byte = '\xfb';
   }
 
-  /// A fair chance for everybody would keep the warps in step: chance decides now and then.
+  /// Returns the thread to run next. Random picks come only now and then: with random picks alone the warps would stay
+  /// in step.
   unsigned next() {
     if (seed_ > 1 && random_() % 8 == 0) std::swap(runnable_[random_() % runnable_.size()], runnable_.back());
     const unsigned thread = seed_ == 0 ? runnable_.front() : runnable_.back();
@@ -132,7 +133,7 @@ class Block {
     return thread;
   }
 
-  /// Lets the next thread run, or the scheduler if none can; returns when `self` is resumed.
+  /// Runs the next thread, or the scheduler if no thread can run. Returns when `self` is resumed.
   void switch_from(Fiber& self) {
     Fiber* to = &scheduler_;
     if (!runnable_.empty()) {
@@ -148,7 +149,7 @@ class Block {
     arrive(fake_stack);
   }
 
-  /// The sanitizer says which stack it was that has been left: the scheduler's is known no other way.
+  /// Finishes a switch. The sanitizer says which stack was left: the scheduler's stack is known only from this.
   void arrive(void* fake_stack) {
     __sanitizer_finish_switch_fiber(fake_stack, &previous_->stack, &previous_->stack_size);
   }
@@ -158,7 +159,8 @@ class Block {
       thread.stack = std::make_unique<char[]>(kStack);
       thread.fiber.stack = thread.stack.get();
       thread.fiber.stack_size = kStack;
-      // As switch_stacks leaves a stack: six registers, where to return to, and that function's own return address.
+      // The stack looks as switch_stacks leaves it: six registers, the address to return to (enter), and the address to
+      // which enter would return.
       auto* const top = reinterpret_cast<void**>(thread.stack.get() + kStack) - 8;
       std::fill_n(top, 8, nullptr);
       top[6] = reinterpret_cast<void*>(&Block::enter);
@@ -167,7 +169,7 @@ class Block {
     return &thread.fiber;
   }
 
-  /// A fiber runs its thread of one block after the other.
+  /// The body of a fiber. It runs the thread with the fiber's index, of one block after the other.
   static void enter() {
     Block& block = instance();
     block.arrive(nullptr);
@@ -184,7 +186,8 @@ class Block {
     for (const auto& meetings : meetings_) {
       for (const Meeting& meeting : meetings) {
         if (meeting.arrived.empty()) continue;
-        text += " " + std::to_string(meeting.arrived.size()) + " threads wait at " + at(meeting.what, meeting.place);
+        text +=
+            " " + std::to_string(meeting.arrived.size()) + " threads wait at " + at(meeting.function, meeting.location);
       }
     }
     fail(text + "; " + std::to_string(ended_) + " of " + std::to_string(count_) + " threads have ended");
@@ -193,14 +196,14 @@ class Block {
   const std::function<void()>* body_ = nullptr;
   std::vector<Thread> threads_ = std::vector<Thread>(kMostThreads);
   std::deque<unsigned> runnable_;
-  std::array<std::deque<Meeting>, kWholeBlock + 1> meetings_;  // by warp; the last are the block's
+  std::array<std::deque<Meeting>, kWholeBlock + 1> meetings_;  // by warp; the last one is for the whole block
   Fiber scheduler_;
   Fiber* previous_ = nullptr;
   unsigned count_ = 0, running_ = 0, ended_ = 0, seed_ = 0;
   std::mt19937 random_;
 };
 
-/// The size of every piece of device memory.
+/// Maps every piece of device memory to its size.
 std::map<const char*, std::size_t>& pieces() {
   static std::map<const char*, std::size_t> all;
   return all;
@@ -212,8 +215,8 @@ void run_block(dim3 size, unsigned seed, const std::function<void()>& thread) {
   Block::instance().run(size, seed, thread);
 }
 
-const Values& meet(unsigned mask, std::uint64_t value, const char* what, const Place& place) {
-  return Block::instance().meet(mask, value, what, place);
+const Values& meet(unsigned mask, std::uint64_t value, const char* function, const Location& location) {
+  return Block::instance().meet(mask, value, function, location);
 }
 
 void* allocate(std::size_t bytes) {
@@ -225,19 +228,19 @@ void* allocate(std::size_t bytes) {
 }
 
 void free(void* memory) {
-  const auto place = pieces().find(static_cast<char*>(memory));
-  if (place == pieces().end()) fail("memory is freed that was not allocated");
-  __asan_unpoison_memory_region(memory, place->second);
-  pieces().erase(place);
+  const auto piece = pieces().find(static_cast<char*>(memory));
+  if (piece == pieces().end()) fail("memory is freed that was not allocated");
+  __asan_unpoison_memory_region(memory, piece->second);
+  pieces().erase(piece);
   std::free(memory);
 }
 
 bool on_device(const void* memory, std::size_t bytes) {
   const auto* const first = static_cast<const char*>(memory);
-  auto place = pieces().upper_bound(first);
-  if (place == pieces().begin()) return false;
-  --place;
-  return first + bytes <= place->first + place->second;
+  auto piece = pieces().upper_bound(first);
+  if (piece == pieces().begin()) return false;
+  --piece;
+  return first + bytes <= piece->first + piece->second;
 }
 
 void with_device_memory(const std::function<void()>& body) {

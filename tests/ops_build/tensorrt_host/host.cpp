@@ -1,8 +1,12 @@
-// A host of the plugin library without TensorRT: makes plugins as a model would, clones and serializes them, asks for
-// their formats, types and shapes. Reads trials from standard input, writes a line of JSON for each.
+// Calls the plugin library without TensorRT: creates plugins as for a model, clones and serializes them, and asks for
+// their formats, types and shapes. Reads trials from standard input and writes a line of JSON for each. A trial has
+// these lines:
 //
-//   op NAME, then any of: int NAME VALUE..., float NAME VALUE..., char NAME TEXT, in SIZE... (an input's dims),
-//   scalar VALUE (an input on the host); then run
+//   op NAME
+//   int NAME VALUE..., float NAME VALUE... or char NAME TEXT for each attribute
+//   in SIZE... for each input: its dims
+//   scalar VALUE for each input that is read on the host
+//   run
 #include <NvInferRuntime.h>
 #include <dlfcn.h>
 
@@ -34,7 +38,7 @@ class Finder final : public ILoggerFinder {
 
 struct Trial {
   std::string op;
-  std::deque<std::string> bytes;  // what fields point to
+  std::deque<std::string> bytes;  // the data of the fields
   std::deque<std::string> names;
   std::vector<PluginField> fields;
   std::vector<std::vector<std::int64_t>> inputs;
@@ -54,7 +58,7 @@ std::string list(const Range& range, Write&& write) {
   return out + "]";
 }
 
-/// All of a plugin's fields as one text.
+/// Returns the serialized fields of a plugin as one text.
 std::string serialized(IPluginV3& plugin) {
   auto* runtime = static_cast<IPluginV3OneRuntime*>(plugin.getCapabilityInterface(PluginCapabilityType::kRUNTIME));
   const PluginFieldCollection* fields = runtime->getFieldsToSerialize();
@@ -74,8 +78,9 @@ IPluginV3OneBuild& building(IPluginV3& plugin) {
   return *static_cast<IPluginV3OneBuild*>(plugin.getCapabilityInterface(PluginCapabilityType::kBUILD));
 }
 
-/// For each type that the first tensor may have: the types of every tensor, in a linear layout, that go with it and
-/// with the first choice for those between. `other_formats` counts the layouts that are not linear and yet accepted.
+/// Returns, for each type that the first tensor may have, the types that every tensor may have in a linear layout. All
+/// tensors before it then have the first type that they may have. `other_formats` counts the accepted layouts that are
+/// not linear.
 std::string formats(IPluginV3& plugin, int inputs, int& other_formats) {
   constexpr const char* kNames[] = {"FLOAT", "HALF", "INT8", "INT32", "BOOL", "UINT8", "FP8", "BF16", "INT64"};
   IPluginV3OneBuild& build = building(plugin);
@@ -84,16 +89,16 @@ std::string formats(IPluginV3& plugin, int inputs, int& other_formats) {
   for (int first = 0; first < 9; ++first) {
     std::vector<DynamicPluginTensorDesc> tensors(static_cast<std::size_t>(inputs + outputs));
     std::string row;
-    for (int place = 0; place < inputs + outputs; ++place) {
+    for (int position = 0; position < inputs + outputs; ++position) {
       int chosen = -1;
       std::string types;
       for (int type = 0; type < 9; ++type) {
-        tensors[place].desc.type = static_cast<DataType>(type);
-        if (place == 0 && type != first) continue;
+        tensors[position].desc.type = static_cast<DataType>(type);
+        if (position == 0 && type != first) continue;
         for (int format = 0; format < EnumMax<TensorFormat>(); ++format) {
-          tensors[place].desc.format = static_cast<TensorFormat>(format);
-          if (!build.supportsFormatCombination(place, tensors.data(), inputs, outputs)) continue;
-          if (tensors[place].desc.format != TensorFormat::kLINEAR) {
+          tensors[position].desc.format = static_cast<TensorFormat>(format);
+          if (!build.supportsFormatCombination(position, tensors.data(), inputs, outputs)) continue;
+          if (tensors[position].desc.format != TensorFormat::kLINEAR) {
             ++other_formats;
             continue;
           }
@@ -105,8 +110,8 @@ std::string formats(IPluginV3& plugin, int inputs, int& other_formats) {
         row.clear();
         break;
       }
-      tensors[place].desc.type = static_cast<DataType>(chosen);
-      tensors[place].desc.format = TensorFormat::kLINEAR;
+      tensors[position].desc.type = static_cast<DataType>(chosen);
+      tensors[position].desc.format = TensorFormat::kLINEAR;
       row += (row.empty() ? "[" : ", [") + types + "]";
     }
     if (!row.empty()) out += (out.empty() ? "" : ", ") + quoted(kNames[first]) + ": [" + row + "]";

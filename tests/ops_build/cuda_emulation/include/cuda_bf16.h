@@ -5,7 +5,7 @@ struct __nv_bfloat16 {
   unsigned short bits;
 };
 
-/// To nearest even; NaN stays one.
+/// Rounds to nearest even. NaN stays NaN.
 inline __nv_bfloat16 __float2bfloat16_rn(float value) {
   const auto bits = __builtin_bit_cast(unsigned, value);
   if (value != value) return {0x7fff};

@@ -1,4 +1,4 @@
-// The device's side of the emulation: what nvcc declares in every .cu file.
+// The device side of the emulation: the declarations that nvcc adds to every .cu file.
 #pragma once
 
 #define __CUDACC__
@@ -20,26 +20,27 @@ std::uint64_t packed(T value) {
 
 inline unsigned lane() { return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % warpSize; }
 
-/// The value that lane `from` has brought, the caller's own where a shuffle leaves its group of lanes.
+/// Returns the value that lane `from` has brought, or the caller's value if `from` lies outside of the warp (not
+/// `within`).
 template <typename T>
-T shuffle(unsigned mask, T value, unsigned from, bool within, const char* what, const Place& place) {
-  const Values& values = meet(mask, packed(value), what, place);
+T shuffle(unsigned mask, T value, unsigned from, bool within, const char* function, const Location& location) {
+  const Values& values = meet(mask, packed(value), function, location);
   if (!within) return value;
   if (!(mask >> from & 1))
-    fail(std::string(what) + " reads from lane " + std::to_string(from) + ", which takes no part");
+    fail(std::string(function) + " reads from lane " + std::to_string(from) + ", which takes no part");
   T received;
   std::memcpy(&received, &values[from], sizeof received);
   return received;
 }
 
-inline unsigned ballot(unsigned mask, bool vote, const char* what, const Place& place) {
-  const Values& votes = meet(mask, vote, what, place);
+inline unsigned ballot(unsigned mask, bool vote, const char* function, const Location& location) {
+  const Values& votes = meet(mask, vote, function, location);
   unsigned result = 0;
   for (unsigned i = 0; i < warpSize; ++i) result |= (mask >> i & 1u & static_cast<unsigned>(votes[i])) << i;
   return result;
 }
 
-/// A product or a sum that no compiler fuses with another.
+/// Returns the value. The compiler can't fuse the operation that computes it with another one.
 inline float rounded(float value) {
   __asm__ volatile("" : "+x"(value));
   return value;
@@ -47,33 +48,35 @@ inline float rounded(float value) {
 
 }  // namespace emulation
 
-inline void __syncthreads(emulation::Place place = emulation::Place::current()) {
-  emulation::meet(0, 0, "__syncthreads", place);
+inline void __syncthreads(emulation::Location location = emulation::Location::current()) {
+  emulation::meet(0, 0, "__syncthreads", location);
 }
-inline void __syncwarp(unsigned mask = emulation::kWholeWarp, emulation::Place place = emulation::Place::current()) {
-  emulation::meet(mask, 0, "__syncwarp", place);
+inline void __syncwarp(unsigned mask = emulation::kWholeWarp,
+                       emulation::Location location = emulation::Location::current()) {
+  emulation::meet(mask, 0, "__syncwarp", location);
 }
-inline unsigned __ballot_sync(unsigned mask, int vote, emulation::Place place = emulation::Place::current()) {
-  return emulation::ballot(mask, vote != 0, "__ballot_sync", place);
-}
-template <typename T>
-T __shfl_sync(unsigned mask, T value, int from, emulation::Place place = emulation::Place::current()) {
-  return emulation::shuffle(mask, value, static_cast<unsigned>(from) % warpSize, true, "__shfl_sync", place);
+inline unsigned __ballot_sync(unsigned mask, int vote, emulation::Location location = emulation::Location::current()) {
+  return emulation::ballot(mask, vote != 0, "__ballot_sync", location);
 }
 template <typename T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, emulation::Place place = emulation::Place::current()) {
+T __shfl_sync(unsigned mask, T value, int from, emulation::Location location = emulation::Location::current()) {
+  return emulation::shuffle(mask, value, static_cast<unsigned>(from) % warpSize, true, "__shfl_sync", location);
+}
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta,
+                 emulation::Location location = emulation::Location::current()) {
   const unsigned lane = emulation::lane();
-  return emulation::shuffle(mask, value, lane - delta, lane >= delta, "__shfl_up_sync", place);
+  return emulation::shuffle(mask, value, lane - delta, lane >= delta, "__shfl_up_sync", location);
 }
 template <typename T>
-T __shfl_xor_sync(unsigned mask, T value, int bits, emulation::Place place = emulation::Place::current()) {
+T __shfl_xor_sync(unsigned mask, T value, int bits, emulation::Location location = emulation::Location::current()) {
   return emulation::shuffle(mask, value, emulation::lane() ^ static_cast<unsigned>(bits), true, "__shfl_xor_sync",
-                            place);
+                            location);
 }
 
 template <typename T>
-T atomicAdd(T* place, T value) {
-  return std::exchange(*place, static_cast<T>(*place + value));
+T atomicAdd(T* address, T value) {
+  return std::exchange(*address, static_cast<T>(*address + value));
 }
 
 inline int __popc(unsigned bits) { return std::popcount(bits); }

@@ -1,4 +1,4 @@
-// The host's side of the emulation: memory, copies, streams, events and launches.
+// The host side of the emulation: memory, copies, streams, events and launches.
 #pragma once
 
 #include "emulation.h"
@@ -20,7 +20,7 @@ inline cudaError_t last_error = cudaSuccess;
 
 inline cudaError_t refused(cudaError_t error) { return last_error = error; }
 
-/// What the default stream runs waits for nobody's: a kernel or a copy there is a mistake.
+/// Fails for the default stream: work there doesn't wait for the work of the op's stream, so it is a mistake.
 inline void check_stream(cudaStream_t stream) {
   if (!stream) fail("work on the default stream");
 }
@@ -122,7 +122,7 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes
   return cudaMemcpy(to, from, bytes, kind);
 }
 
-// No time is measured.
+// Events measure no time.
 inline cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = nullptr, cudaSuccess; }
 inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }

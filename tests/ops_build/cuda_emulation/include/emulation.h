@@ -1,18 +1,23 @@
-// CUDA on the CPU, as much of it as the ops' kernels use, so that a machine without a GPU can run them under the
-// address and undefined-behaviour sanitizers. `<<<...>>>` is rewritten into a call of emulation::launch (build.py).
+// The part of CUDA that the ops' kernels use, on the CPU. With it a machine without a GPU can run the kernels under the
+// address and undefined-behaviour sanitizers. build.py rewrites `<<<...>>>` into a call of emulation::launch.
 //
-// Blocks run one after the other. A block's threads are fibers: each runs until it has to wait for others, at a barrier
-// or a warp's shuffle, and then another one runs, in an order that EMULATION_SEED chooses: 0 the one that has waited
-// the longest, 1 the shortest, more: the shortest but for chance. That shows
-//   - what the kernels compute, and that they stay within their memory: device memory is the heap's, shared memory a
-//     global's, both with the sanitizer's zones around, and neither initialized;
-//   - barriers that are missing, for somebody reads too early or too late in one of the orders; ones that not all
-//   threads
-//     reach; shuffles whose lanes don't meet, or that read from a lane that isn't there;
-//   - that the host doesn't touch device memory: it is poisoned but while a kernel runs.
-// It doesn't show speed, the order in which a real device's memory is seen by other blocks, what nvcc's arithmetic
-// makes of the last bit (here as there a product and a sum may be fused), or that blocks running at once get in one
-// another's way.
+// Blocks run one after the other. The threads of a block are fibers: a fiber runs until it has to wait for others, at a
+// barrier or at a shuffle of its warp. Then another fiber runs. EMULATION_SEED chooses which one: with 0 the one that
+// has waited the longest, with 1 the one that has waited the shortest, with a higher seed mostly the shortest, and now
+// and then a random one.
+//
+// The emulation shows:
+//   - what the kernels compute, and that they stay within their memory. Device memory is on the heap, shared memory is
+//   a
+//     global variable. The sanitizer has its zones around both. Neither is initialized.
+//   - missing barriers: in one of the orders a thread reads too early or too late.
+//   - barriers that not all threads reach.
+//   - shuffles whose lanes don't meet, or that read from a lane that takes no part.
+//   - host code that touches device memory, which is poisoned except while a kernel runs.
+//
+// It doesn't show: speed; in which order other blocks of a real device see what a block writes; the last bit of nvcc's
+// arithmetic, which may fuse a product and a sum where the emulation doesn't; blocks that disturb one another because
+// they run at the same time.
 #pragma once
 
 #include <algorithm>
@@ -46,25 +51,25 @@ inline constexpr int warpSize = 32;
 
 namespace emulation {
 
-using Place = std::source_location;
+using Location = std::source_location;
 
-/// What the lanes of a warp bring to a meeting.
+/// The values that the lanes of a warp bring to a meeting.
 using Values = std::array<std::uint64_t, warpSize>;
 
 inline constexpr unsigned kMostThreads = 1024;
 
 [[noreturn]] void fail(const std::string& message);
 
-/// Runs a block of `size` threads, which gridDim, blockDim and blockIdx describe, each of them `thread`.
+/// Runs `thread` for each thread of a block of `size`. gridDim, blockDim and blockIdx must describe the block.
 void run_block(dim3 size, unsigned seed, const std::function<void()>& thread);
 
-/// Called by a thread: waits until the lanes that `mask` names, of its own warp, or (mask 0) all threads of the block
-/// have come here too. Returns the values that the lanes have brought.
-const Values& meet(unsigned mask, std::uint64_t value, const char* what, const Place& place);
+/// Waits until the lanes of the calling thread's warp that `mask` names have called it too, or with mask 0 all threads
+/// of the block. Returns the values that the lanes have brought. `function` is the CUDA function, for messages.
+const Values& meet(unsigned mask, std::uint64_t value, const char* function, const Location& location);
 
-// Device memory, poisoned but while a kernel runs or a copy is made.
+// Device memory. It is poisoned except while a kernel runs or memory is copied.
 
-/// nullptr where there is no more.
+/// Returns nullptr if there is no memory left.
 void* allocate(std::size_t bytes);
 void free(void* memory);
 bool on_device(const void* memory, std::size_t bytes);

@@ -1,4 +1,4 @@
-// One thread: what is tried is how an adapter carries the count that stays on the device.
+// One thread is enough: this tests how an adapter handles a count that stays on the device.
 #include "core/elementwise.cuh"
 #include "keep_positive.h"
 

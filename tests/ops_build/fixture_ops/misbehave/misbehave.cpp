@@ -1,13 +1,14 @@
-// Kernels that break the rules: the core must turn each into an error.
+// A kernel that breaks one rule in each mode. The core must turn each into an error.
 #include <stdexcept>
 
 #include "core/op.h"
 
-OPGATE_OP(Misbehave,
-          "Misbehave(x: f32[n]; how: {throws|throws_in_pool|leaves_open|binds_too_much|asks_unknown|runs_out|reads_as_double|"
-          "writes_as_double}) -> (y: "
-          "f32[v<=n])",
-          "Breaks a rule.")
+OPGATE_OP(
+    Misbehave,
+    "Misbehave(x: f32[n]; how: {throws|throws_in_pool|leaves_open|binds_too_much|asks_unknown|runs_out|reads_as_double|"
+    "writes_as_double}) -> (y: "
+    "f32[v<=n])",
+    "Breaks a rule.")
 
 namespace opgate::ops {
 struct MisbehaveCpu {

@@ -1,4 +1,4 @@
-// One thread: what is tried is how an adapter carries optional inputs and outputs.
+// One thread is enough: this tests how an adapter handles optional inputs and outputs.
 #include "core/elementwise.cuh"
 #include "nearest_sum.h"
 

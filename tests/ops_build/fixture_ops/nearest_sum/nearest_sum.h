@@ -1,4 +1,4 @@
-// Optional inputs (one that brings a default size), an optional output and two dtypes in one op.
+// Tests optional inputs (one has a size with a default), an optional output, and several dtypes in one op.
 #pragma once
 
 #include "core/op.h"

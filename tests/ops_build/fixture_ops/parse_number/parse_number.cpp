@@ -1,10 +1,10 @@
-// Ragged rows (flat bytes and their ends) with a status per row, and an error for the whole call.
+// Tests ragged rows (flat bytes and their ends) with a status per row, and an error for the whole call.
 #include <charconv>
 
 #include "core/op.h"
 
 OPGATE_OP(ParseNumber, "ParseNumber(data: u8[total], ends: i32[n]; base: int=10) -> (value: i64[n], status: i32[n])",
-          "Each row's text as an integer; status 1 where it is none.")
+          "Each row's text as an integer. The status is 1 if it is no integer.")
 
 namespace opgate::ops {
 struct ParseNumberCpu {

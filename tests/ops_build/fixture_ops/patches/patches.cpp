@@ -1,4 +1,5 @@
-// Expressions in sizes, an integer scalar in host memory and an integer attribute as sizes, an input dim that checks.
+// Tests expressions in sizes, an integer scalar in host memory and an integer attribute as sizes, and an input whose
+// size must equal an expression.
 #include "core/op.h"
 
 OPGATE_OP(Patches,

@@ -8,7 +8,8 @@ constexpr int kThreads = 128;
 
 std::atomic<std::int64_t> preparations = 0;
 
-__global__ void __launch_bounds__(kThreads) scale_weights(const float* weight, float scale, std::int64_t c, float* scaled) {
+__global__ void __launch_bounds__(kThreads)
+    scale_weights(const float* weight, float scale, std::int64_t c, float* scaled) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < c) scaled[i] = weight[i] * scale;
 }
@@ -36,11 +37,13 @@ class Cuda {
     const std::int64_t c = in.size("c"), count = in["x"].size();
     if (prepared_.columns.value_or(c) != c) return Status::internal("the kernel was prepared for another size");
     const cudaStream_t stream = stream_of(context);
-    report<<<1, 1, 0, stream>>>(prepared_.number, out["prepared"].data<std::int64_t>(), out["constant"].data<std::int32_t>());
+    report<<<1, 1, 0, stream>>>(prepared_.number, out["prepared"].data<std::int64_t>(),
+                                out["constant"].data<std::int32_t>());
     OPGATE_RETURN_IF_ERROR(launched());
     if (count == 0) return {};
     float* const scaled = workspace(context.workspace(), in, attributes).data();
-    scale_weights<<<blocks_for(c, kThreads), kThreads, 0, stream>>>(in["weight"].data<float>(), prepared_.scale, c, scaled);
+    scale_weights<<<blocks_for(c, kThreads), kThreads, 0, stream>>>(in["weight"].data<float>(), prepared_.scale, c,
+                                                                    scaled);
     OPGATE_RETURN_IF_ERROR(launched());
     multiply<<<blocks_for(count, kThreads), kThreads, 0, stream>>>(in["x"].data<float>(), scaled, count, c,
                                                                    out["y"].data<float>());

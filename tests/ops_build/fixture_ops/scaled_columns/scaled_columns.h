@@ -2,15 +2,16 @@
 
 #include "core/op.h"
 
-// An op whose kernels prepare: `prepared` counts how often that happened in this process, up to the kernel that ran, and
-// `constant` says whether prepare() read the weight.
-OPGATE_OP(ScaledColumns,
-          "ScaledColumns(x: f32[n,c], weight: f32[c]; scale: float=1) -> (y: f32[n,c], prepared: i64[], constant: i32[])",
-          "x times weight times scale, each column with its own weight.")
+// An op whose kernels have prepare(). Each call of prepare() in a process gets the next number. The output `prepared`
+// is the number of the kernel that ran, and `constant` says whether its prepare() read the weight.
+OPGATE_OP(
+    ScaledColumns,
+    "ScaledColumns(x: f32[n,c], weight: f32[c]; scale: float=1) -> (y: f32[n,c], prepared: i64[], constant: i32[])",
+    "x times weight times scale, each column with its own weight.")
 
 namespace opgate::ops::scaled_columns {
 
-/// What both kernels prepare. `preparations` is the counter of a device.
+/// The state that prepare() computes in both kernels. `preparations` counts the calls on one device.
 struct Prepared {
   std::int64_t number = 0;
   float scale = 1;

@@ -1,4 +1,4 @@
-// Strings in and out, with zero bytes; attributes of type str, str[], bool and a choice.
+// Tests strings as input and output, and attributes of the types str, str[], bool and choice.
 #include <cctype>
 
 #include "core/op.h"

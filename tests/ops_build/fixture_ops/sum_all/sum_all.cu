@@ -1,4 +1,4 @@
-// What is tried is how an adapter carries a variadic input.
+// This tests how an adapter handles a variadic input.
 #include "core/elementwise.cuh"
 #include "sum_all.h"
 
@@ -20,8 +20,7 @@ struct SumAllCuda {
     OPGATE_RETURN_IF_ERROR(cuda::status(
         cudaMemsetAsync(y.raw(), 0, static_cast<std::size_t>(y.size()) * sizeof(T), stream_of(context)), "clearing"));
     for (const Tensor* x : in.all("xs")) {
-      OPGATE_RETURN_IF_ERROR(map_elements<T>(context, y.size(), y.data<T>(), Sum(), y.data<T>(),
-                                             x->data<T>()));
+      OPGATE_RETURN_IF_ERROR(map_elements<T>(context, y.size(), y.data<T>(), Sum(), y.data<T>(), x->data<T>()));
     }
     return {};
   }

@@ -1,4 +1,4 @@
-// A variadic input of one type.
+// Tests a variadic input of one type.
 #pragma once
 
 #include "core/op.h"

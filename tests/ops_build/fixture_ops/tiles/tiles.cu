@@ -1,4 +1,4 @@
-// One thread: what is tried is how an adapter carries expressions and a scalar in host memory.
+// One thread is enough: this tests how an adapter handles expressions and a scalar in host memory.
 #include "core/elementwise.cuh"
 #include "tiles.h"
 
@@ -18,8 +18,8 @@ struct TilesCuda {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const MutableTensor &grid = out["grid"], &tiled = out["tiled"];
     sum_tiles<<<1, 1, 0, stream_of(context)>>>(in.size("h"), in.size("w"), attributes.integer("size"), grid.dim(1),
-                                               grid.size(), tiled.size(), in["x"].data<float>(),
-                                               grid.data<float>(), tiled.data<float>());
+                                               grid.size(), tiled.size(), in["x"].data<float>(), grid.data<float>(),
+                                               tiled.data<float>());
     return launched();
   }
 };

@@ -1,5 +1,5 @@
-// As Patches, of a type that TensorRT takes: expressions in sizes, an integer scalar in host memory and an integer
-// attribute as sizes, an input dim that checks.
+// Tests the same as Patches with a dtype that TensorRT accepts: expressions in sizes, an integer scalar in host memory
+// and an integer attribute as sizes, and an input whose size must equal an expression.
 #pragma once
 
 #include "core/op.h"

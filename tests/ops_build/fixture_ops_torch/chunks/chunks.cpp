@@ -1,4 +1,4 @@
-// Sizes that a compiler's symbols must carry: minimum, maximum, quotients and remainders, with an attribute in them.
+// Tests sizes that torch must compute with symbols: minimum, maximum, quotients and remainders, also of an attribute.
 #include "core/op.h"
 
 OPGATE_OP(Chunks,

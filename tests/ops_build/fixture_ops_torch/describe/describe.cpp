@@ -1,4 +1,4 @@
-// Attributes of every kind, with defaults that need care in another language.
+// Tests attributes of every type, with defaults that need quotes or escapes in a torch schema.
 #include <sstream>
 
 #include "core/op.h"

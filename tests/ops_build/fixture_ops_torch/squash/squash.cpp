@@ -1,4 +1,4 @@
-// A gradient from the forward's output.
+// Tests a gradient that is computed from the output of the forward op.
 #include <cmath>
 
 #include "core/op.h"

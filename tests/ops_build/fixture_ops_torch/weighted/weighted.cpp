@@ -1,9 +1,9 @@
-// A gradient for some inputs and not for all, through an op that takes the forward's inputs and an attribute.
+// Tests a gradient for some of the inputs. The backward op takes inputs of the forward op and an attribute.
 #include "core/op.h"
 
 OPGATE_OP(Weighted,
           "<T: f32|f64> Weighted(x: T[n,d], weight: T[d], bias?: T[d]; scale: float=1.5) -> (y: T[n,d], count?: i64[])",
-          "scale x weight + bias, and how many elements that are.")
+          "scale x weight + bias, and the number of elements.")
 
 namespace opgate::ops {
 struct WeightedCpu {

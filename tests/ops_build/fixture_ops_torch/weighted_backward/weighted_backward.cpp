@@ -3,7 +3,7 @@
 OPGATE_OP(WeightedBackward,
           "<T: f32|f64> WeightedBackward(grad_y: T[n,d], x: T[n,d], weight: T[d]; scale: float=1.5) -> "
           "(grad_weight: T[d], grad_x: T[n,d])",
-          "The gradient of Weighted by x and weight; none by bias.")
+          "The gradient of Weighted by x and by weight, but not by bias.")
 
 namespace opgate::ops {
 struct WeightedBackwardCpu {

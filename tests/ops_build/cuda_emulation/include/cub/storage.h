@@ -1,11 +1,11 @@
-// CUB's way of asking for memory: without any it says how much it wants.
+// CUB's rule for temporary memory: a call without memory returns how many bytes it needs.
 #pragma once
 
 #include "cuda_runtime.h"
 
 namespace emulation {
 
-/// All of the memory is written to, as CUB may.
+/// Runs `body`. It first overwrites all of the memory, as CUB may do.
 template <typename Body>
 cudaError_t with_storage(void* storage, std::size_t& bytes, std::int64_t wanted, cudaStream_t stream, Body&& body) {
   if (!storage) {

@@ -1,4 +1,4 @@
-// CUB's stable sort of pairs, in the memory that it is given.
+// A stand-in for CUB's stable sort of pairs.
 #pragma once
 
 #include <algorithm>

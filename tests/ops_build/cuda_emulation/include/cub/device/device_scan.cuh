@@ -1,4 +1,4 @@
-// CUB's sums of all values so far.
+// A stand-in for CUB's prefix sums.
 #pragma once
 
 #include <numeric>
