@@ -134,7 +134,7 @@ def test_geometry_maps_a_models_coordinates_back(run_op: RunOp) -> None:
     assert abs((y.mean() + 0.5 - top) * scale_y - 130) < scale_y
 
 
-def test_a_row_is_the_same_in_a_batch_and_alone(run_op: RunOp, library: object) -> None:
+def test_a_row_is_the_same_in_a_batch_and_alone(run_op: RunOp) -> None:
     encoded = [jpeg(scene(60 + i, 90 - i, i)) for i in range(20)] + [b"bad"] + [png(scene(9, 9), 2)] * 11
     together = preprocess(run_op, encoded)
     for i, one in enumerate(encoded):

@@ -82,7 +82,7 @@ def test_names_optional_inputs_and_kernel_sizes() -> None:
         helper.make_node("NearestSum", ["points", "", "query"], ["sum", "count"], domain="fixture_ops"),
         helper.make_node("NearestSum", ["points"], ["own"], domain="fixture_ops"),
         helper.make_node("SumAll", ["sum", "sum"], ["both"], domain="fixture_ops"),
-        helper.make_node("KeepPositive", ["own"], ["values", "places"], domain="fixture_ops"),
+        helper.make_node("KeepPositive", ["own"], ["values", "indices"], domain="fixture_ops"),
     ]
     inferred = infer(nodes, [points, query], ["sum", "count", "own", "both", "values"])
     assert inferred == {"sum": ["q"], "count": ["q"], "own": ["n"], "both": ["q"], "values": [""]}
@@ -98,7 +98,7 @@ def test_expressions_and_attributes() -> None:
 
 def test_a_contradiction_names_the_op_and_the_input() -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
-    node = helper.make_node("KeepPositive", ["x"], ["values", "places"], domain="fixture_ops")
+    node = helper.make_node("KeepPositive", ["x"], ["values", "indices"], domain="fixture_ops")
     with pytest.raises(Exception, match=r"fixture_ops::KeepPositive: input 'x': expected T\[n\], got f32\[2, 3\]"):
         infer([node], [x], ["values"])
 

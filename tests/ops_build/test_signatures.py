@@ -21,7 +21,7 @@ GOOD = [
     "-> (bev: T[b,out_z,out_height,out_width,c])",
     "<T: f16|bf16|f32> RMSNorm(x: T[...,c], weight: T[c], residual?: T[...,c]; epsilon: float=0.00001) "
     "-> (y: T[...,c], sum?: T[...,c])",
-    "<T: f32|f64, I: i32|i64> Pick(x: T[n,...], places: I[m]) -> (y: T[m,...])",
+    "<T: f32|f64, I: i32|i64> Pick(x: T[n,...], indices: I[m]) -> (y: T[m,...])",
     "Scalar(x: f32[]) -> (y: f32[])",
     "NoInputs(; shape: int[]) -> (y: f32[1])",
     "Sum(xs*: f32[...]) -> (y: f32[...])",

@@ -213,7 +213,7 @@ def test_a_rewritten_model_is_as_the_parser_wants_it(fixture_built: Build) -> No
     model = for_tensorrt(
         one_node_model(ops["KeepPositive"], Case("", {"x": np.ones(3, F)}), {"T": "f32"}).model, ops.values()
     )
-    assert list(model.graph.node[0].output) == ["values", "places", "KeepPositive_v"]
+    assert list(model.graph.node[0].output) == ["values", "indices", "KeepPositive_v"]
 
 
 def local_function(node: onnx.NodeProto) -> onnx.ModelProto:

@@ -191,8 +191,8 @@ def test_every_part_of_the_grammar(fixture_built: Build, host: Path, fixture_plu
     ("lines", "message"),
     [
         ("op NearestSum\nchar scale much\nin 3 2", "NearestSum: attribute 'scale': expected float, got a field of type 6"),
-        ("op NearestSum\nint opgate_inputs 2 0\nin 3 2", "NearestSum: opgate_inputs: expected ascending places of inputs, got 0"),
-        ("op NearestSum\nint opgate_inputs 0 9\nin 3 2", "NearestSum: opgate_inputs: expected ascending places of inputs, got 9"),
+        ("op NearestSum\nint opgate_inputs 2 0\nin 3 2", "NearestSum: opgate_inputs: expected ascending indices of inputs, got 0"),
+        ("op NearestSum\nint opgate_inputs 0 9\nin 3 2", "NearestSum: opgate_inputs: expected ascending indices of inputs, got 9"),
         ("op NearestSum\nin 3", "NearestSum: input 'points': expected f32[n, d], got a tensor of shape [3]"),
         ("op NearestSum\nin 3 2\nin 3\nin 3 2\nin 3\nin 3", "NearestSum: expected at most 4 inputs, got 5"),
         ("op Tiles\nin 3 2\nin 4", "Tiles: input 'times' is read on the host: its node needs the attribute"),

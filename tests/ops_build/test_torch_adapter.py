@@ -184,8 +184,8 @@ def test_variadic_input(ops: Any) -> None:
 
 
 def test_data_dependent_size(ops: Any) -> None:
-    values, places = ops.keep_positive(torch.tensor([3.0, -1.0, 0.0, 5.0]))
-    assert values.tolist() == [3, 5] and places.tolist() == [0, 3]
+    values, indices = ops.keep_positive(torch.tensor([3.0, -1.0, 0.0, 5.0]))
+    assert values.tolist() == [3, 5] and indices.tolist() == [0, 3]
     assert ops.keep_positive(torch.tensor([-1.0]))[0].shape == (0,)
 
 
@@ -444,9 +444,9 @@ def test_inductor_runs_an_op_beside_its_own_kernels(library: registration.OpLibr
 
 def test_a_data_dependent_size_is_a_symbol(ops: Any) -> None:
     def body(x: Any) -> Any:
-        values, places = ops.keep_positive(x)
+        values, indices = ops.keep_positive(x)
         torch._check(values.shape[0] <= x.shape[0])
-        return values + 1, places * 2
+        return values + 1, indices * 2
 
     x = torch.tensor([3.0, -1.0, 0.0, 5.0, -2.0])
     for dynamic in (True, False):

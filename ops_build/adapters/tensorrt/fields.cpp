@@ -106,7 +106,7 @@ Status read_present_inputs(const Signature& signature, const PluginFieldCollecti
     for (const std::int64_t index : *numbers) {
       if (index < 0 || index >= static_cast<std::int64_t>(signature.inputs.size()) ||
           (!present.empty() && index <= present.back())) {
-        return Status::invalid(std::string(kPresentInputs) + ": expected ascending places of inputs, got " +
+        return Status::invalid(std::string(kPresentInputs) + ": expected ascending indices of inputs, got " +
                                std::to_string(index));
       }
       present.push_back(index);

@@ -13,7 +13,7 @@ struct KeepPositiveCpu {
     OPGATE_RETURN_IF_ERROR(out.bind("v", count));
     for (std::int64_t i = 0; i < count; ++i) {
       out["values"].data<T>()[i] = x.data<T>()[indices[i]];
-      out["places"].data<std::int64_t>()[i] = indices[i];
+      out["indices"].data<std::int64_t>()[i] = indices[i];
     }
     return {};
   }

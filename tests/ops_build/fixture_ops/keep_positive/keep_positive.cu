@@ -6,7 +6,7 @@ namespace opgate::ops {
 namespace {
 
 template <typename T>
-__global__ void keep(std::int64_t n, const T* x, T* values, std::int64_t* places, std::int64_t* scratch,
+__global__ void keep(std::int64_t n, const T* x, T* values, std::int64_t* indices, std::int64_t* scratch,
                      std::int64_t* kept) {
   std::int64_t count = 0;
   for (std::int64_t i = 0; i < n; ++i) {
@@ -14,7 +14,7 @@ __global__ void keep(std::int64_t n, const T* x, T* values, std::int64_t* places
   }
   for (std::int64_t i = 0; i < count; ++i) {
     values[i] = x[scratch[i]];
-    places[i] = scratch[i];
+    indices[i] = scratch[i];
   }
   *kept = count;
 }
@@ -24,7 +24,7 @@ struct KeepPositiveCuda {
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
     const Tensor& x = in["x"];
     keep<T><<<1, 1, 0, stream_of(context)>>>(x.size(), x.data<T>(), out["values"].data<T>(),
-                                             out["places"].data<std::int64_t>(),
+                                             out["indices"].data<std::int64_t>(),
                                              context.scratch<std::int64_t>(x.size()).data(), out.device_size("v"));
     return launched();
   }

@@ -4,5 +4,5 @@
 
 #include "core/op.h"
 
-OPGATE_OP(KeepPositive, "<T: f32|i32> KeepPositive(x: T[n]) -> (values: T[v<=n], places: i64[v])",
+OPGATE_OP(KeepPositive, "<T: f32|i32> KeepPositive(x: T[n]) -> (values: T[v<=n], indices: i64[v])",
           "The positive elements and their indices.")
