@@ -39,6 +39,11 @@ def invalid(message: str) -> ServingError:
     return ServingError(Kind.INVALID, message)
 
 
+def kind_of(error: Exception) -> Kind:
+    """Returns the kind of an error. An error that is no ServingError is the gateway's own failure."""
+    return error.kind if isinstance(error, ServingError) else Kind.INTERNAL
+
+
 def internal(message: str) -> ServingError:
     """Returns the error for a failure of the model."""
     return ServingError(Kind.INTERNAL, message)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from service.errors import Kind, ServingError
+from service.errors import Kind, ServingError, kind_of
 from service.execution.request import Array, Request, run
 from service.repository.catalog import Catalog
 from service.repository.loader import LoadedModel, limits_of
@@ -38,7 +38,7 @@ class Served:
 
 
 class Reading:
-    """A context in which a request for a model is read. A ServingError inside counts as a failure of that model."""
+    """A context in which a request for a model is read. An error inside counts as a failure of that model."""
 
     __slots__ = ("_served",)
 
@@ -49,8 +49,8 @@ class Reading:
         return self._served
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ServingError):
-            self._served.model.statistics.failed(error.kind.value, 0)
+        if isinstance(error, Exception):
+            self._served.model.statistics.failed(kind_of(error).value, 0)
 
 
 class Gateway:
@@ -91,7 +91,7 @@ class Gateway:
     def reading(self, name: str, version: str = "") -> Reading:
         """Finds a model and returns a context in which its request is read, decoded and checked.
 
-        A ServingError that is raised inside counts as a failure of the model, and the context doesn't catch it. Raises
+        An error that is raised inside counts as a failure of the model, and the context doesn't catch it. Raises
         ServingError as `find` does.
         """
         return Reading(self.find(name, version))
@@ -117,6 +117,7 @@ class Gateway:
                 return
             request.done = _ignore
             self._leave()
+            model.statistics.failed(Kind.INTERNAL.value, 0)
             raise
 
     def _enter(self, model: LoadedModel) -> None:
@@ -135,6 +136,11 @@ class Gateway:
         self._enter(model)
         try:
             return await run(model.submit, request)
+        except ServingError:
+            raise
+        except Exception:
+            model.statistics.failed(Kind.INTERNAL.value, 0)
+            raise
         finally:
             self._leave()
 

@@ -33,11 +33,15 @@ def write_manifest(
     tables = {
         library.name: _table(options, options.library(library.name)) for _, library in libraries if library.has_table
     }
-    # Keep the libraries of engines that this build was not asked for.
+    # Keep what other builds have listed here, and the libraries that the operator trusts, which have no domain.
     entries = [
         entry
-        for entry in listed_libraries(options)
-        if entry["engine"] not in options.engines and (options.output / entry["file"]).is_file()
+        for entry in _entries(options)
+        if "domain" not in entry
+        or (
+            (entry["domain"] != options.domain or entry.get("engine") not in options.engines)
+            and (options.output / str(entry.get("file"))).is_file()
+        )
     ]
     for engine, library in libraries:
         # A library without a table, which may export only its engine's entry points, has the same ops as the others.
@@ -99,11 +103,17 @@ def _cached_in_cmake(work: Path, name: str) -> str:
 
 def listed_libraries(options: BuildOptions) -> list[dict[str, Any]]:
     """Returns the entries of the manifest for libraries of the options' domain."""
-    try:
-        entries = _manifest(options).get("libraries", [])
-        return [entry for entry in entries if entry["domain"] == options.domain and entry["file"] and entry["engine"]]
-    except (KeyError, TypeError):
-        return []
+    return [
+        entry
+        for entry in _entries(options)
+        if entry.get("domain") == options.domain and entry.get("file") and entry.get("engine")
+    ]
+
+
+def _entries(options: BuildOptions) -> list[dict[str, Any]]:
+    """Returns all entries of the manifest, without damaged ones."""
+    entries = _manifest(options).get("libraries", [])
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
 def _manifest(options: BuildOptions) -> dict[str, Any]:

@@ -73,8 +73,10 @@ class DeviceArray {
     std::swap(data_, memory);
     if (memory) static_cast<void>(cudaFree(memory));
     size_ = values.size();
-    return status(cudaMemcpy(data_, values.data(), values.size_bytes(), cudaMemcpyHostToDevice),
-                  "copying the data of a prepared kernel");
+    OPGATE_RETURN_IF_ERROR(status(cudaMemcpy(data_, values.data(), values.size_bytes(), cudaMemcpyHostToDevice),
+                                  "copying the data of a prepared kernel"));
+    // cudaMemcpy returns once it has staged the values. The kernel's stream doesn't wait for the default stream.
+    return status(cudaStreamSynchronize(nullptr), "copying the data of a prepared kernel");
   }
 
   const T* data() const { return static_cast<const T*>(data_); }

@@ -29,8 +29,13 @@ template <typename Formula, typename Loop>
 struct ElementwiseKernel {
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    return run<T>(context, in, formula_of(attributes), out.at(0),
-                  std::make_index_sequence<arity_of<Formula, ComputeType<T>>()>());
+    constexpr std::size_t arity = arity_of<Formula, ComputeType<T>>();
+    if (in.count() != arity || out.count() != 1) {
+      return Status::internal("the formula takes " + std::to_string(arity) +
+                              " values and gives one; the signature has " + std::to_string(in.count()) +
+                              " inputs and " + std::to_string(out.count()) + " outputs");
+    }
+    return run<T>(context, in, formula_of(attributes), out.at(0), std::make_index_sequence<arity>());
   }
 
  private:

@@ -32,6 +32,10 @@ class Engine {
   /// The number of the device that the call runs on, where there are several.
   virtual int ordinal() { return 0; }
 
+  /// Whether a kernel may be prepared for the sizes of this call. If not, prepare() sees no size, and one kernel serves
+  /// calls of all sizes.
+  virtual bool prepares_for_sizes() const { return true; }
+
   /// The CUDA stream of the call; nullptr on the CPU.
   virtual void* stream() { return nullptr; }
 

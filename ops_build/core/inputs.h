@@ -31,8 +31,15 @@ class Inputs {
   /// The input with this index in the signature.
   const Tensor& at(std::size_t index) const {
     if (index < tensors_.size() && tensors_[index]) return *tensors_[index];
+    if (index >= signature_.inputs.size()) {
+      throw std::logic_error("the kernel reads input " + std::to_string(index) + ", and the signature has " +
+                             std::to_string(signature_.inputs.size()));
+    }
     throw std::logic_error("the kernel reads input '" + signature_.inputs[index].name + "', which is absent");
   }
+
+  /// The number of inputs in the signature.
+  std::size_t count() const { return signature_.inputs.size(); }
 
   bool has(std::string_view name) const {
     const std::size_t index = index_of(name);

@@ -34,13 +34,14 @@ Status invoke(const Op& op, Device device, const InputPointers& inputs, const At
     OPGATE_RETURN_IF_ERROR(bind(walk, inputs, attributes));
     std::shared_ptr<const void> kernel;
     if (type.prepare) {
-      const NodeFacts facts = facts_of_call(walk, inputs, engine.ordinal());
+      NodeFacts facts = facts_of_call(walk, inputs, engine.ordinal());
+      if (!engine.prepares_for_sizes()) std::ranges::fill(facts.sizes, std::nullopt);
       OPGATE_RETURN_IF_ERROR(kernels ? kernels->find(op, device, attributes, facts, kernel)
                                      : type.prepare(Node(op.signature, attributes, facts), kernel));
     }
     Outputs outputs(device, walk, engine);
     OPGATE_RETURN_IF_ERROR(outputs.allocate());
-    Context context(engine, walk.binding());
+    Context context(engine);
     const Inputs in(op.signature, walk.binding(), inputs);
     OPGATE_RETURN_IF_ERROR(type.run(kernel.get(), context, in, attributes, outputs));
     return outputs.finish();

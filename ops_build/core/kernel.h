@@ -34,8 +34,7 @@ namespace opgate {
 
 class Context {
  public:
-  Context(Engine& engine, const Binding<std::int64_t>& binding)
-      : engine_(engine), binding_(binding), workspace_(engine) {}
+  explicit Context(Engine& engine) : engine_(engine), workspace_(engine) {}
 
   /// Splits [0, count) into pieces of about `grain` and runs body(begin, end) for each on the engine's threads.
   template <typename Body>
@@ -65,9 +64,6 @@ class Context {
   /// The CUDA stream that the call belongs to.
   void* stream() const { return engine_.stream(); }
 
-  /// The dtype that a type variable stands for, by its index in the signature.
-  DType type(std::size_t variable) const { return *binding_.types[variable]; }
-
  private:
   template <typename Body>
   struct Pieces {
@@ -92,7 +88,6 @@ class Context {
   };
 
   Engine& engine_;
-  const Binding<std::int64_t>& binding_;
   Workspace workspace_;
 };
 

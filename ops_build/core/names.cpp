@@ -52,6 +52,13 @@ class Resolver {
     });
   }
 
+  bool has_default(int index) const {
+    return std::ranges::any_of(signature_.inputs, [&](const Input& input) {
+      return std::ranges::any_of(input.dims,
+                                 [&](const InputDim& dim) { return dim.slot == index && dim.default_value; });
+    });
+  }
+
   void resolve(int index) {
     Slot& slot = signature_.slots[index];
     const bool input_dim = is_input_dim(index);
@@ -64,13 +71,20 @@ class Resolver {
         fail(slot.column, "attribute " + quoted(slot.name) + " is used as a size and is of type " +
                               type_text(attribute) + ", not int");
       }
+      if (has_default(index)) {
+        fail(slot.column, "size " + quoted(slot.name) + " is an attribute and can't have a default");
+      }
       bind(index, Slot::Kind::attribute, static_cast<int>(i));
     }
     for (std::size_t i = 0; i < signature_.inputs.size(); ++i) {
       const Input& input = signature_.inputs[i];
-      if (input.name != slot.name || input_dim) continue;
+      if (input.name != slot.name) continue;
       const bool integers =
           input.type.variable < 0 && (input.type.dtype == DType::i32 || input.type.dtype == DType::i64);
+      if (input_dim) {
+        if (!input.host || !integers || !input.dims.empty()) continue;
+        fail(slot.column, "size " + quoted(slot.name) + " is a dim of an input and the name of an integer scalar");
+      }
       if (!input.host || !integers || !input.dims.empty() || input.optional || input.variadic) {
         fail(slot.column,
              "input " + quoted(slot.name) + " is used as a size and is not a required 'const' i32[] or i64[]");

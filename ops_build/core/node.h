@@ -25,9 +25,6 @@ class Node {
   /// A named size of the signature. nullopt if it may differ between runs.
   std::optional<std::int64_t> size(std::string_view name) const;
 
-  /// The dtype that a type variable stands for, by its index in the signature.
-  DType type(std::size_t variable) const { return *facts_.types[variable]; }
-
   /// Whether the node has the optional input.
   bool has(std::string_view input) const;
 

@@ -96,11 +96,27 @@ concept StatesWorkspaceOfTypes = requires(Workspace& workspace, const Inputs& in
   Class::template workspace<Types...>(workspace, in, attributes);
 };
 
+/// Classes that have members of these names. With a second member of the same name a name is ambiguous.
+struct NamedMembers {
+  int prepare, workspace;
+};
+template <typename Class>
+struct WithNamedMembers : Class, NamedMembers {};
+template <typename Class>
+concept NamesPrepare = !requires { &WithNamedMembers<Class>::prepare; };
+template <typename Class>
+concept NamesWorkspace = !requires { &WithNamedMembers<Class>::workspace; };
+
 /// Makes the Kernel of a class.
 template <typename OpTag, typename Class>
 class KernelOf {
  public:
   static constexpr Kernel make() {
+    static_assert(Prepares<Class> || !NamesPrepare<Class>,
+                  "expected a public function: Status prepare(const Node& node)");
+    static_assert(states_workspace(std::make_index_sequence<Types::kTypes.count>()) || !NamesWorkspace<Class>,
+                  "expected a public function: static Memory workspace(Workspace&, const Inputs&, const Attributes&), "
+                  "a template over the type variables if operator() is one");
     Kernel kernel{&run, nullptr, nullptr};
     if constexpr (Prepares<Class>) kernel.prepare = &prepare;
     if constexpr (states_workspace(std::make_index_sequence<Types::kTypes.count>())) {

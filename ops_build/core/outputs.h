@@ -29,6 +29,9 @@ class Outputs {
                            (outputs_[index].done ? "which nobody asked for" : "whose size it has not bound"));
   }
 
+  /// The number of outputs in the signature.
+  std::size_t count() const { return signature_.outputs.size(); }
+
   /// Whether somebody wants an output whose dims are known.
   bool has(std::string_view name) const { return outputs_[index_of(name)].wanted; }
 

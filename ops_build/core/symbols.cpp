@@ -1,6 +1,7 @@
 #include "symbols.h"
 
 #include <atomic>
+#include <random>
 
 #include "sizes.h"
 
@@ -25,9 +26,12 @@ std::string Symbols::text(const SymbolicSize& size) {
 
 namespace {
 
+/// A size with a name that no other size has. A saved model holds the names of the process that optimized it, so they
+/// have a part that differs from process to process.
 SymbolicSize fresh_size(const std::string& what, std::deque<std::string>& names) {
   static std::atomic<std::uint64_t> count{0};
-  return {std::nullopt, names.emplace_back(what + "_" + std::to_string(count++))};
+  static const std::string process = std::to_string(std::random_device()());
+  return {std::nullopt, names.emplace_back(what + "_" + process + "_" + std::to_string(count++))};
 }
 
 }  // namespace

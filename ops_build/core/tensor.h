@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <new>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -111,10 +112,15 @@ class MutableTensor : private Tensor {
   }
 };
 
-/// The number of bytes of a numeric tensor with these dims.
+/// The number of bytes of a numeric tensor with these dims. Throws std::bad_alloc if no memory is that large.
 inline std::size_t bytes_of(DType dtype, std::span<const std::int64_t> dims) {
   std::size_t bytes = size_of(dtype);
-  for (const std::int64_t dim : dims) bytes *= static_cast<std::size_t>(dim);
+  for (const std::int64_t dim : dims) {
+    if (dim == 0) return 0;
+  }
+  for (const std::int64_t dim : dims) {
+    if (__builtin_mul_overflow(bytes, static_cast<std::size_t>(dim), &bytes)) throw std::bad_alloc();
+  }
   return bytes;
 }
 

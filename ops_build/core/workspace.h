@@ -52,7 +52,8 @@ class Workspace {
  private:
   void* take_bytes(std::size_t bytes) {
     const std::size_t begin = taken_;
-    taken_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    const std::size_t padded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    if (padded < bytes || __builtin_add_overflow(taken_, padded, &taken_)) throw std::bad_alloc();
     if (!engine_) return nullptr;
     if (block_.empty()) return engine_->scratch(bytes);
     if (taken_ > block_.size()) {

@@ -20,7 +20,8 @@ def register(ops: Iterable[Op]) -> None:
     """Registers the schemas of ops with onnx. They replace schemas that were registered before."""
     for op in ops:
         if onnx.defs.has(op.name, op.domain):
-            onnx.defs.deregister_schema(op.name, op.since_version, op.domain)
+            registered = onnx.defs.get_schema(op.name, domain=op.domain)
+            onnx.defs.deregister_schema(op.name, registered.since_version, op.domain)
         onnx.defs.register_schema(schema(op))
 
 
@@ -130,11 +131,16 @@ def _infer(op: Op, context: Any) -> None:
 _NAMES = {dtype.onnx: dtype.name for dtype in DTYPES.values()}
 
 
-def _known_input(op: Op, context: Any, index: int) -> KnownInput | None:
+def _known_input(op: Op, context: Any, index: int) -> KnownInput:
+    """Returns what the graph tells about an input.
+
+    onnx doesn't tell whether an input without a type is absent or of an unknown type, so nothing is known of it. An
+    absent input at the end of the list is not asked for.
+    """
     tensor = op.inputs[min(index, len(op.inputs) - 1)]
     input_type = context.get_input_type(index)
     if input_type is None or not input_type.HasField("tensor_type"):
-        return None if tensor.optional else KnownInput(None, None)
+        return KnownInput(None, None)
     onnx_name = TensorProto.DataType.Name(input_type.tensor_type.elem_type)
     dtype = None if onnx_name == "UNDEFINED" else _NAMES.get(onnx_name, onnx_name.lower())
     return KnownInput(dtype, _sizes(input_type.tensor_type), _scalar(tensor, context, index))
@@ -151,7 +157,10 @@ def _scalar(tensor: Input, context: Any, index: int) -> int | None:
     if not tensor.const or tensor.dims:
         return None
     data = context.get_input_data(index)
-    return None if data is None else int(onnx.numpy_helper.to_array(data))
+    if data is None or data.dims:  # the walk refuses a tensor that is no scalar
+        return None
+    value = onnx.numpy_helper.to_array(data)
+    return int(value) if value.dtype.kind in "iu" else None
 
 
 def _integer(context: Any, attribute: Attribute) -> int | None:

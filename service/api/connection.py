@@ -298,16 +298,14 @@ class InferConnection(HttpToolsProtocol):
         self.headers.extend(headers)
         self.expect_100_continue = any(n == b"expect" and v.lower() == b"100-continue" for n, v in headers)
         super().on_headers_complete()
+        if self.parser.should_upgrade():
+            self.cycle.keep_alive = False
 
     def _refuse_upgrade(self) -> None:
-        """Makes a request that offers another protocol the last one of its connection. It is answered in HTTP/1.1.
-
-        With a body the request is refused, because the parser takes the bytes after its head for the other protocol.
-        """
+        """Refuses a request that offers another protocol and has a body, because the parser takes the bytes after its
+        head for the other protocol. Without a body the request is answered in HTTP/1.1 and ends its connection."""
         if any(name in (b"content-length", b"transfer-encoding") and value != b"0" for name, value in self.headers):
             self._refuse(400, "a request with a body must not ask for an upgrade: only HTTP/1.1 is spoken here")
-        else:
-            self.headers.append((b"connection", b"close"))
 
     def _start_infer_cycle(self) -> bool:
         """Starts an InferCycle if the request can take the shortcut. Returns whether it did."""
@@ -321,7 +319,7 @@ class InferConnection(HttpToolsProtocol):
         framing = self._framing()
         if framing is None or framing.length > self.gateway.settings.max_body_bytes:
             return False
-        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive() and not parser.should_upgrade()
         self.cycle = InferCycle(self, route, framing, keep_alive)  # type: ignore[assignment]
         if framing.expect:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
+from starlette.requests import ClientDisconnect
 from tritonclient.grpc import service_pb2
 
 from service.api.status import HTTP, error_body, error_headers
@@ -39,8 +40,8 @@ def error_response(error: ServingError, retry_after: int) -> Response:
 async def read_body(request: Request, limit: int, decompressed_limit: int) -> bytes:
     """Reads a body and returns it decompressed.
 
-    Raises ServingError: TOO_LARGE over a limit, before reading if the announced length is over it, and the errors of
-    `decompress`.
+    Raises ServingError: TOO_LARGE over a limit, before reading if the announced length is over it, CANCELED if the
+    client leaves, and the errors of `decompress`.
     """
     announced = request.headers.get("content-length")
     too_large = ServingError(Kind.TOO_LARGE, f"the body is over the limit of {limit} bytes")
@@ -48,11 +49,14 @@ async def read_body(request: Request, limit: int, decompressed_limit: int) -> by
         raise too_large
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise too_large
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise too_large
+            parts.append(part)
+    except ClientDisconnect:
+        raise ServingError(Kind.CANCELED, "the client left while it sent the body") from None
     body = b"".join(parts)
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding in ("identity", ""):

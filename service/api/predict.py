@@ -9,6 +9,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from service.api.kserve_http import JSON, read_body
 from service.errors import Kind, ServingError, invalid
@@ -136,6 +137,8 @@ async def _form(gateway: Gateway, request: Request) -> dict[str, Any]:
                 values[name] = await part.read() if isinstance(part, UploadFile) else _text_value(part)
     except HTTPException as error:
         raise invalid(f"the form can't be read: {error.detail}") from None
+    except ClientDisconnect:
+        raise ServingError(Kind.CANCELED, "the client left while it sent the form") from None
     return values
 
 

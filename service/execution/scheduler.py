@@ -102,7 +102,9 @@ class Scheduler:
         if alone and self._start(self._form([request], request.rows)):
             return
         self._enqueue(request)
-        if self.spec.batching is not None and not self._flush_due:
+        # An instance that is busy flushes when it is idle again. If none is busy, the request came from the answer of a
+        # batch that _flush ran on this thread, and _flush may not look at the request's line any more.
+        if not self._flush_due and (self.spec.batching is not None or self._idle):
             # Batches are formed once per turn of the loop, so that all requests that arrive in one turn can share one.
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)

@@ -21,6 +21,7 @@ from ops_build.building.manifest import newer_sources, sha256, why_not_built
 from ops_build.building.options import PROJECT, SOURCE, BuildError, BuildOptions, out_of_tree
 from ops_build.building.toolchain import Cuda, LeftOut, find_cuda
 from ops_build.table import read_table, snake_case
+from service.repository.op_libraries import trust
 from tests.conftest import silent
 from tests.ops_build.conftest import FIXTURE_OPS, symbols
 
@@ -170,6 +171,27 @@ def test_a_compiler_error_is_shown(tmp_path: Path) -> None:
         build(out_of_tree(tmp_path, domain="broken"), silent)
 
 
+def test_a_function_of_a_kernel_that_is_declared_wrongly_fails_the_build(tmp_path: Path) -> None:
+    """Without the check the op would run, but nobody would ever call the function."""
+    (tmp_path / "wrong").mkdir()
+    (tmp_path / "wrong" / "wrong.cpp").write_text(
+        '#include "core/op.h"\n'
+        'OPGATE_OP(Wrong, "Wrong(x: f32[n]) -> (y: f32[n])", "Two mistakes.")\n'
+        "using namespace opgate;\n"
+        "struct WrongCpu {\n"
+        "  Status prepare(Node&) { return {}; }\n"
+        "  Status operator()(Context&, const Inputs&, const Attributes&, Outputs&) const { return {}; }\n"
+        " private:\n"
+        "  static int workspace(Workspace&, const Inputs&, const Attributes&) { return 0; }\n"
+        "};\n"
+        "OPGATE_CPU_KERNEL(Wrong, WrongCpu)\n"
+    )
+    with pytest.raises(BuildError) as error:
+        build(replace(out_of_tree(tmp_path, domain="wrong"), engines=("onnxruntime",), cuda=""), silent)
+    assert "expected a public function: Status prepare(const Node& node)" in str(error.value)
+    assert "expected a public function: static Memory workspace(" in str(error.value)
+
+
 def test_a_bad_signature_fails_the_build_with_its_column(tmp_path: Path) -> None:
     (tmp_path / "typo").mkdir()
     (tmp_path / "typo" / "typo.cpp").write_text(
@@ -272,10 +294,20 @@ def test_a_build_for_one_engine_leaves_the_others_alone(tmp_path: Path) -> None:
     shutil.copytree(FIXTURE_OPS / "sum_all", source)
     options = replace(out_of_tree(source.parent, domain="summing"), cuda="")
     first = build(options, silent)
+    (tmp_path / "trusted.so").write_bytes(b"a library of somebody else")
+    trust(tmp_path / "trusted.so", options.output)
+    manifest = json.loads((options.output / "manifest.json").read_text())
+    other = {"file": first.libraries["onnxruntime"].name, "engine": "onnxruntime", "domain": "other", "sha256": "1"}
+    gone = {"file": "libgone.so", "engine": "onnxruntime", "domain": "other", "sha256": "2"}
+    manifest["libraries"] += [other, gone, "damaged"]
+    (options.output / "manifest.json").write_text(json.dumps(manifest))
     again = build(replace(options, engines=("onnxruntime",)), silent)
     assert set(again.libraries) == {"onnxruntime"}
-    files = [entry["file"] for entry in json.loads((options.output / "manifest.json").read_text())["libraries"]]
+    entries = json.loads((options.output / "manifest.json").read_text())["libraries"]
+    files = [entry["file"] for entry in entries if entry.get("domain") == "summing"]
     assert sorted(files) == sorted(path.name for path in first.libraries.values())
+    assert [entry["file"] for entry in entries if "domain" not in entry] == ["trusted.so"]
+    assert [entry for entry in entries if entry.get("domain") == "other"] == [other]
     assert all(path.is_file() for path in first.libraries.values())
     assert newer_sources(options) == []
     os.utime(source / "sum_all.cpp", (2**31, 2**31))

@@ -64,6 +64,9 @@ def sources() -> Path:
     """Copies the sources, so that the tests can write faults into the copy. Its build is kept for the next run."""
     copy = PROJECT / "build" / "faults" / "ops_build"
     ignore = shutil.ignore_patterns("__pycache__")
+    for file in copy.rglob("*"):
+        if file.is_file() and not (SOURCE / file.relative_to(copy)).is_file():
+            file.unlink()
     shutil.copytree(SOURCE, copy, dirs_exist_ok=True, ignore=ignore, copy_function=copy_changed)
     return copy
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -364,3 +366,21 @@ def test_an_unknown_rank_is_not_read_as_a_scalar(library: Path) -> None:
     session = session_of(library, nodes, [x], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
     for shape in ((), (3,), (2, 3, 4)):
         assert session.run(None, {"x": np.ones(shape, np.float32)})[0].shape == shape
+
+
+def test_names_of_new_sizes_differ_from_process_to_process(fixture_library: Path) -> None:
+    """A model that ONNX Runtime has optimized and saved holds such names. Another process must not invent them anew."""
+    node = helper.make_node("KeepPositive", ["x"], ["values", "indices"], domain="fixture_ops")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
+    values = helper.make_tensor_value_info("values", TensorProto.FLOAT, None)
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("fixture_ops", 1)]
+    model = helper.make_model(helper.make_graph([node], "g", [x], [values]), opset_imports=opsets, ir_version=10)
+    program = (
+        "import sys, onnxruntime as ort; options = ort.SessionOptions(); options.register_custom_ops_library(sys.argv[1]);"
+        "print(ort.InferenceSession(sys.stdin.buffer.read(), options, ['CPUExecutionProvider']).get_outputs()[0].shape[0])"
+    )
+    command = [sys.executable, "-c", program, str(fixture_library)]
+    names = [
+        subprocess.run(command, input=model.SerializeToString(), capture_output=True, check=True).stdout for _ in "12"
+    ]
+    assert names[0] != names[1] and all(name.startswith(b"KeepPositive_v_") for name in names), names

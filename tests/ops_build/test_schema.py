@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,38 @@ def test_names_optional_inputs_and_kernel_sizes() -> None:
     ]
     inferred = infer(nodes, [points, query], ["sum", "count", "own", "both", "values"])
     assert inferred == {"sum": ["q"], "count": ["q"], "own": ["n"], "both": ["q"], "values": [""]}
+
+
+def test_an_input_of_an_unknown_type_may_be_present() -> None:
+    points = helper.make_tensor_value_info("points", TensorProto.FLOAT, [5, 3])
+    nodes = [
+        helper.make_node("Unheard", ["points"], ["query"], domain="local"),
+        helper.make_node("NearestSum", ["points", "", "query"], ["sum"], domain="fixture_ops"),
+    ]
+    model = model_of(nodes, [points], [onnx.ValueInfoProto(name="sum")])
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    assert sizes(onnx.shape_inference.infer_shapes(model).graph.output[0]) == [""]
+
+
+@pytest.mark.parametrize("shape", [[1], [2]])
+def test_a_constant_that_is_no_scalar_is_refused(shape: list[int]) -> None:
+    image = helper.make_tensor_value_info("image", TensorProto.UINT8, [6, 9])
+    row = helper.make_tensor_value_info("row", TensorProto.UINT8, [18])
+    nodes = [
+        helper.make_node(
+            "Constant", [], ["times"], value=helper.make_tensor("t", TensorProto.INT64, shape, [3] * shape[0])
+        ),
+        helper.make_node("Patches", ["image", "row", "times"], ["grid"], domain="fixture_ops", size=2),
+    ]
+    with pytest.raises(Exception, match=rf"input 'times': expected i64\[\], got i64\[{shape[0]}\]"):
+        infer(nodes, [image, row], ["grid"])
+
+
+def test_a_newer_version_of_an_op_replaces_the_older_one(op_named: Callable[[str], Op]) -> None:
+    first = replace(op_named("KeepPositive"), name="Versioned")
+    for version in (1, 2, 1):
+        register([replace(first, since_version=version)])
+        assert onnx.defs.get_schema("Versioned", domain="fixture_ops").since_version == version
 
 
 def test_expressions_and_attributes() -> None:

@@ -124,6 +124,13 @@ BAD = [
     ("X(a: f32[n]; k: tensor) -> (y: f32[n])", 17, "expected int, float, bool, str or {choices}, got 'tensor'"),
     ("X(a: f32[n]; k: float=1.0) -> (y: f32[k])", 39, "attribute 'k' is used as a size and is of type float"),
     ("X(a: f32[n], k: i64[]) -> (y: f32[k])", 35, "input 'k' is used as a size and is not a required 'const'"),
+    (
+        "X(n: const i64[], a: f32[n]) -> (y: f32[n])",
+        26,
+        "size 'n' is a dim of an input and the name of an integer scalar",
+    ),
+    ("X(a: f32[n], n?: const i64[]) -> (y: f32[n])", 10, "size 'n' is a dim of an input and the name of an integer"),
+    ("X(a: f32[n], b?: f32[k=n]; k: int=5) -> (y: f32[k])", 22, "size 'k' is an attribute and can't have a default"),
     ("X(a: f32[99999999999999999999]) -> (y: f32[3])", 10, "does not fit 64 bits"),
     ("X(a: f32[2^n]) -> (y: f32[3])", 11, "unexpected character '^'"),
     ("X(a: f32[n]) -> (y: f32[v≤n])", 26, "unexpected character '≤'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ops_build.case import Case
 from ops_build.dtypes import numpy_types
 from ops_build.onnx.one_node_model import one_node_model
 from ops_build.op_folder import folder_of
-from ops_build.table import Op, read_table
+from ops_build.table import Op, parse_signature, read_table
 from tests.ops_build import tensorrt_rtx
 from tests.ops_build.conftest import symbols
 from tests.ops_build.walking import walk_of
@@ -214,6 +215,17 @@ def test_a_rewritten_model_is_as_the_parser_wants_it(fixture_built: Build) -> No
         one_node_model(ops["KeepPositive"], Case("", {"x": np.ones(3, F)}), {"T": "f32"}).model, ops.values()
     )
     assert list(model.graph.node[0].output) == ["values", "indices", "KeepPositive_v"]
+
+
+def test_a_node_without_inputs_is_rewritten(library: Path) -> None:
+    op = replace(parse_signature(library, "Ramp(x?: f32[n=4]; k: int=3) -> (y: f32[k])"), domain="local")
+    node = helper.make_node(op.name, [], ["y"], domain=op.domain)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(op.domain, 1)]
+    model = helper.make_model(helper.make_graph([node], "g", [], [y]), opset_imports=opsets, ir_version=10)
+    (rewritten,) = for_tensorrt(model, [op]).graph.node
+    attributes = {a.name: helper.get_attribute_value(a) for a in rewritten.attribute}
+    assert attributes == {"opgate_inputs": [], "k": 3}
 
 
 def local_function(node: onnx.NodeProto) -> onnx.ModelProto:

@@ -187,6 +187,14 @@ def test_every_part_of_the_grammar(fixture_built: Build, host: Path, fixture_plu
         check(op, case, answer)
 
 
+def test_a_workspace_that_can_not_be_measured_fits_no_engine(host: Path, fixture_plugins: Path) -> None:
+    trials = [f"op ScaledColumns\nworkspace\nin {x}\nin 3\nrun\n" for x in ("5 3", "5")]
+    right, wrong = answers(host, fixture_plugins, trials)
+    assert right["workspace"] == 256 and not right["errors"]
+    assert wrong["workspace"] == 2**64 - 1
+    assert "fixture_ops::ScaledColumns: input 'x': expected f32[n, c]" in wrong["errors"][-1]
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [

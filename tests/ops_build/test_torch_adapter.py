@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 from ops_build.adapters.torch import functions, gradients, registration, toolchain  # noqa: E402
 from ops_build.adapters.torch.engine import TorchEngine, case_arguments, from_numpy, to_numpy  # noqa: E402
 from ops_build.building.build import Build, build  # noqa: E402
-from ops_build.building.options import DEFAULT_OUTPUT, SOURCE, out_of_tree  # noqa: E402
+from ops_build.building.options import DEFAULT_OUTPUT, PROJECT, SOURCE, out_of_tree  # noqa: E402
 from ops_build.building.toolchain import LeftOut  # noqa: E402
 from ops_build.case import Case  # noqa: E402
 from ops_build.dtypes import numpy_types  # noqa: E402
@@ -560,6 +560,25 @@ def test_unequal_sizes_of_a_dynamic_graph(library: registration.OpLibrary) -> No
         run(torch.ones(5), torch.ones(4))
 
 
+def test_sizes_that_only_a_kernel_knows_reach_an_elementwise_op(library: registration.OpLibrary) -> None:
+    def positive(x: Any) -> Any:
+        return torch.ops.opgate.mish(x.nonzero().float())
+
+    def turned(x: Any) -> Any:
+        return torch.ops.opgate.mish(x.nonzero().float().t().unsqueeze(-1).expand(-1, -1, 2))
+
+    class Model(torch.nn.Module):
+        def forward(self, data: Any) -> Any:
+            return torch.ops.opgate.mish(torch.ops.opgate.decode_image(data).permute(2, 0, 1).float())
+
+    x = torch.tensor([0.0, 1.0, 2.0, 0.0])
+    for function in (positive, turned):
+        assert torch.equal(torch.compile(function, fullgraph=True, backend="aot_eager")(x), function(x))
+    data = torch.from_numpy(np.frombuffer((PROJECT / "docs" / "examples" / "digits.jpg").read_bytes(), np.uint8).copy())
+    program = torch.export.export(Model(), (data,))
+    assert torch.equal(program.module()(data), Model()(data))
+
+
 def test_export_with_dynamic_shapes(library: registration.OpLibrary, ops: Any, tmp_path: Path) -> None:
     class Model(torch.nn.Module):
         def forward(self, xyz: Any, offset: Any) -> Any:
@@ -798,6 +817,13 @@ def test_the_engine_compares_with_the_fake_kernel(torch_path: Path, monkeypatch:
         return torch.ones(2) if isinstance(x, torch._subclasses.FakeTensor) else torch.ones(3)
 
     with pytest.raises(AssertionError, match=r"output 'y': the fake kernel tells torch.float32 \[2\]"):
+        engine.run(op, case, {"T": "f32"})
+
+    def wrong_by_one(x: Any) -> Any:
+        return torch.ones(2, x.shape[1] + isinstance(x, torch._subclasses.FakeTensor))
+
+    monkeypatch.setattr(registration.OpLibrary, "overload", lambda self, op: wrong_by_one)
+    with pytest.raises(AssertionError, match=r"the fake kernel tells torch.float32 \[2, 4\].*the run gave .* \[2, 3\]"):
         engine.run(op, case, {"T": "f32"})
 
 

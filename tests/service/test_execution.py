@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 
 import numpy as np
 import pytest
 
 from service.errors import Kind, ServingError
 from service.execution import cost
+from service.execution.checks import Limits
 from service.execution.cost import CostCurve
+from service.execution.datatypes import DATATYPES
+from service.execution.pipeline import Pipeline, Step
 from service.execution.policy import choose
-from service.execution.request import Request
-from service.execution.spec import Batching
+from service.execution.request import Request, run
+from service.execution.scheduler import Scheduler
+from service.execution.spec import Batching, ModelSpec, TensorSpec
+from service.telemetry.statistics import ModelStatistics
 from tests.service.onnx_models import (
     PIPELINE_CONFIG,
     RAGGED_CONFIG,
@@ -326,9 +332,53 @@ class TestLimitsOfTheQueue:
         request.done(request)  # a late call, which must have no effect
         assert answered == [request] * answers_first
         assert gateway.running == 0
+        assert model.statistics.failures == ({} if answers_first else {"BACKEND": 1})
         with pytest.raises(RuntimeError, match="broken"):
             asyncio.run(gateway.infer(model, make_request(model, {"x": np.ones((1, 4), np.float32)}, gateway)))
         assert gateway.running == 0
+        assert model.statistics.failures == {"BACKEND": 1 if answers_first else 2}
+
+    def test_an_answer_that_submits_to_the_same_model_leaves_nobody_waiting(self):
+        """A pipeline calls the model twice. Its second request arrives while the queue is flushed on the loop."""
+        fp32 = DATATYPES["FP32"]
+
+        class Engine:
+            seconds = 0.0
+
+            def run(self, names, feeds):
+                seconds, self.seconds = self.seconds, 0.0
+                time.sleep(seconds)
+                return [feeds["x"] for _ in names]
+
+        def tensor(name):
+            return TensorSpec(name=name, datatype=fp32, dims=(-1,))
+
+        def request(elements, output):
+            return Request({"x": np.ones(elements, np.float32)}, 1, (("x", (elements,)),), (output,))
+
+        async def main():
+            engine, outputs = Engine(), {"y": tensor("y"), "z": tensor("z")}
+            spec = ModelSpec(name="m", version="1", inputs={"x": tensor("x")}, outputs=outputs)
+            model = Scheduler(spec, engine, ModelStatistics(), inline_limit_us=1000.0)
+            steps = [Step(spec, model.submit, {"x": "x"}, {"y": "h"}), Step(spec, model.submit, {"x": "h"}, {"z": "o"})]
+            whole = ModelSpec(
+                name="p", version="1", inputs={"x": tensor("x")}, outputs={"o": tensor("o")}, platform="ensemble"
+            )
+            pipeline = Pipeline(whole, steps, ModelStatistics(), Limits())
+            for _ in range(60):  # until its runs happen on the loop
+                await run(pipeline.submit, request(4, "o"))
+            engine.seconds = 0.3
+            tasks = [asyncio.ensure_future(run(model.submit, request(7, "y")))]
+            await asyncio.sleep(0.05)
+            leaving = asyncio.ensure_future(run(model.submit, request(8, "y")))
+            await asyncio.sleep(0.05)
+            leaving.cancel()
+            tasks += [asyncio.ensure_future(run(pipeline.submit, request(4, "o"))) for _ in range(2)]
+            _, pending = await asyncio.wait(tasks, timeout=10)
+            assert not pending
+            await asyncio.wait_for(model.close(), 10)
+
+        asyncio.run(main())
 
     def test_a_pipeline_that_is_unloaded_counts_what_it_refuses(self, repository, load):
         for name in ("double", "again"):

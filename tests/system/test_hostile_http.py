@@ -43,8 +43,26 @@ def test_a_body_after_an_upgrade_is_not_read_as_a_request(connection, server):  
 
 
 def test_an_upgrade_without_a_body_is_answered_and_ends_the_connection(connection):  # noqa: F811
-    connection.send(f"GET /v2 HTTP/1.1\r\nHost: t\r\n{UPGRADE}\r\n".encode())
-    assert connection.read()[0] == 200
+    request = f"GET /v2 HTTP/1.1\r\nHost: t\r\n{UPGRADE}\r\n".encode()
+    connection.send(request + request)  # the parser takes the second request for the other protocol
+    status, headers, _ = connection.read()
+    assert status == 200 and headers["connection"] == "close"
+    assert connection.closed()
+
+
+def test_a_client_that_leaves_while_it_sends_a_body_leaves_no_traceback(tmp_path, server):
+    for path in ("/v2/models/double/infer", "/predict/double"):
+        with Connection(server) as leaving:
+            head = f"POST {path} HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+            leaving.send(head.encode() + b"40\r\n{")
+            time.sleep(0.1)
+    boundary = "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 1000\r\n"
+    with Connection(server) as leaving:
+        leaving.send(f"POST /predict/double HTTP/1.1\r\nHost: t\r\n{boundary}\r\n--b\r\n".encode())
+        time.sleep(0.1)
+    time.sleep(0.2)
+    alive(server)
+    assert "Traceback" not in "".join(server.log)
 
 
 def test_pipelined_requests_before_an_unfinished_head_are_all_answered(connection):  # noqa: F811

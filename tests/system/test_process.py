@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -65,11 +66,14 @@ def test_a_model_that_fails_is_named_and_the_server_stays_up(tmp_path):
 
 
 def test_overload_says_when_to_come_back(tmp_path):
-    double(tmp_path, "double", config=batching())
-    with running(tmp_path, env={"OPGATE_MAX_CONCURRENT_REQUESTS": "1"}) as server, Connection(server) as connection:
-        connection.send(infer_request(1.0) * 40)
-        answers = [connection.read() for _ in range(40)]
-        assert {status for status, _, _ in answers} <= {200, 503}
+    waits = "dynamic_batching { preferred_batch_size: [ 8 ] max_queue_delay_microseconds: 300000 }"
+    double(tmp_path, "double", config=batching(waits))
+    with running(tmp_path, env={"OPGATE_MAX_CONCURRENT_REQUESTS": "1"}) as server, contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(Connection(server)) for _ in range(4)]
+        for connection in connections:
+            connection.send(infer_request(1.0))
+        answers = [connection.read() for connection in connections]
+        assert sorted(status for status, _, _ in answers) == [200, 503, 503, 503]
         assert all(headers["retry-after"] == "1" for status, headers, _ in answers if status == 503)
 
 

@@ -205,6 +205,10 @@ Status NodeKernel::prepare(const OrtKernelInfo* info) {
 }
 
 Status NodeKernel::compute(OrtKernelContext* context) {
+  return named(op_, [&] { return run(context); });
+}
+
+Status NodeKernel::run(OrtKernelContext* context) {
   std::size_t count = 0;
   OPGATE_RETURN_IF_ERROR(from_ort(api->KernelContext_GetInputCount(context, &count)));
   std::vector<InputValue> values(count);

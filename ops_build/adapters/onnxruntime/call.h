@@ -17,6 +17,8 @@ class NodeKernel {
   Status compute(OrtKernelContext* context);
 
  private:
+  Status run(OrtKernelContext* context);
+
   /// The static sizes of a node are the same in every run, so one prepared kernel is enough. A model that states a
   /// wrong size makes the cache prepare another.
   static constexpr std::size_t kPrepared = 2;

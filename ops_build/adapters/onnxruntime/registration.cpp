@@ -34,6 +34,8 @@ OrtStatus* guarded(Body&& body) {
     return to_ort(body());
   } catch (const std::exception& error) {
     return api->CreateStatus(ORT_FAIL, error.what());
+  } catch (...) {
+    return api->CreateStatus(ORT_FAIL, "an unknown exception");
   }
 }
 

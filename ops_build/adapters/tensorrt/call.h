@@ -3,6 +3,7 @@
 
 #include <NvInferRuntime.h>
 
+#include <algorithm>
 #include <deque>
 
 #include "core/invoke.h"
@@ -22,6 +23,12 @@ class CallInputs {
               const void* const* data);
 
   InputPointers pointers() const { return InputPointers(tensors_in_order_); }
+
+  /// Whether TensorRT knows every dim. A dim that another plugin computes is -1 until it has run.
+  bool dims_are_known() const {
+    return std::ranges::all_of(
+        dims_, [](const Dims& dims) { return std::ranges::all_of(dims, [](std::int64_t dim) { return dim >= 0; }); });
+  }
 
  private:
   Status read_scalar(int index, std::span<const nvinfer1::PluginTensorDesc> outputs, const Tensor*& tensor);

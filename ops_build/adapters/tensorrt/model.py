@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import onnx
-from onnx import NodeProto, helper
+from onnx import AttributeProto, NodeProto, helper
 
 from ops_build.onnx.decompose import load_to_rewrite
 from ops_build.onnx.nodes import bodies_of, node_attributes, nodes_of
@@ -89,7 +89,8 @@ def _rewrite(node: NodeProto, op: Op, used: set[str]) -> None:
     present = [index for index, name in enumerate(node.input) if name]
     host = [position for position, index in enumerate(present) if index < len(op.inputs) and op.inputs[index].const]
     inputs = [node.input[index] for index in present]
-    _set(node, {GIVEN_INPUTS: [index for index in present if index < len(op.inputs)]})
+    indices = [index for index in present if index < len(op.inputs)]
+    node.attribute.append(helper.make_attribute(GIVEN_INPUTS, indices, attr_type=AttributeProto.INTS))
     del node.input[:]
     node.input.extend(inputs)
     if host:

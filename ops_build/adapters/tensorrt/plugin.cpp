@@ -1,5 +1,7 @@
 #include "plugin.h"
 
+#include <limits>
+
 #include "call.h"
 #include "core/cuda.h"
 #include "expressions.h"
@@ -124,27 +126,28 @@ bool Plugin::supports(int index, const DynamicPluginTensorDesc* tensors, const s
 std::size_t Plugin::getWorkspaceSize(const DynamicPluginTensorDesc* inputs, int input_count,
                                      const DynamicPluginTensorDesc* outputs, int output_count) const noexcept {
   std::size_t bytes = 0;
-  logged(op_, [&]() -> Status {
+  const int failed = logged(op_, [&]() -> Status {
     CallInputs call(op_.signature, layout_);
     OPGATE_RETURN_IF_ERROR(call.read(largest(inputs, input_count), largest(outputs, output_count), nullptr));
     return measure_workspace(op_, Device::cuda, call.pointers(), attributes_, bytes);
   });
+  if (failed) return std::numeric_limits<std::size_t>::max();  // no engine can be built with it
   return EnqueueEngine::kernel_workspace_offset(kernel_sizes_) + bytes;
 }
 
-/// Prepares the kernel and measures its workspace, so that enqueue() allocates nothing.
+/// Prepares the kernel, so that enqueue() allocates nothing.
 int Plugin::onShapeChange(const PluginTensorDesc* inputs, int input_count, const PluginTensorDesc* outputs,
                           int output_count) noexcept {
   input_count_ = static_cast<std::size_t>(input_count);
   return logged(op_, [&]() -> Status {
     CallInputs call(op_.signature, layout_);
     OPGATE_RETURN_IF_ERROR(call.read(span_of(inputs, input_count), span_of(outputs, output_count), nullptr));
+    if (!call.dims_are_known()) return {};  // another plugin computes a size: enqueue() prepares
     CallWalk walk(op_.signature);
     OPGATE_RETURN_IF_ERROR(bind_inputs(walk, call.pointers(), attributes_));
     std::shared_ptr<const void> kernel;
     const NodeFacts facts = facts_of_call(walk, call.pointers(), cuda::current_device());
-    OPGATE_RETURN_IF_ERROR(kernels_.find(op_, Device::cuda, attributes_, facts, kernel));
-    return measure_workspace(op_, Device::cuda, call.pointers(), attributes_, workspace_bytes_);
+    return kernels_.find(op_, Device::cuda, attributes_, facts, kernel);
   });
 }
 
@@ -154,7 +157,10 @@ int Plugin::enqueue(const PluginTensorDesc* inputs, const PluginTensorDesc* outp
     const std::size_t output_count = op_.signature.outputs.size();
     CallInputs call(op_.signature, layout_);
     OPGATE_RETURN_IF_ERROR(call.read({inputs, input_count_}, {outputs, output_count}, input_data));
-    EnqueueEngine engine({{output_data, output_count}, workspace, kernel_sizes_, workspace_bytes_, stream, allocator_});
+    // The dims of an input that another plugin computes change without a call of onShapeChange().
+    std::size_t workspace_bytes = 0;
+    OPGATE_RETURN_IF_ERROR(measure_workspace(op_, Device::cuda, call.pointers(), attributes_, workspace_bytes));
+    EnqueueEngine engine({{output_data, output_count}, workspace, kernel_sizes_, workspace_bytes, stream, allocator_});
     OPGATE_RETURN_IF_ERROR(invoke(op_, Device::cuda, call.pointers(), attributes_, engine, &kernels_));
     // A size tensor is i32. It gets the lower half of the i64 that the kernel has written.
     for (std::size_t i = 0; i < kernel_sizes_; ++i) {

@@ -73,7 +73,6 @@ class Plugin final : public nvinfer1::IPluginV3,
   // What onShapeChange() sets.
   KernelCache kernels_{1};
   std::size_t input_count_ = 0;
-  std::size_t workspace_bytes_ = 0;
 };
 
 }  // namespace opgate::tensorrt

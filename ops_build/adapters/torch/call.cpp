@@ -110,6 +110,10 @@ class TorchCudaEngine final : public TorchEngine {
   void* stream() override { return stream_; }
   int ordinal() override { return location_.index; }
 
+  /// A CUDA graph that torch captures holds the memory of prepared kernels, which are never deleted (registration.cpp).
+  /// With a kernel for each size there would be no end of them.
+  bool prepares_for_sizes() const override { return false; }
+
   Status allocate_sizes(std::size_t count, std::int64_t** sizes) override {
     *sizes = sizes_ = static_cast<std::int64_t*>(scratch(count * sizeof(std::int64_t)));
     return {};

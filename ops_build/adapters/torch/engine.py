@@ -63,7 +63,8 @@ class TorchEngine:
         call = self._library.overload(op)
         arguments = case_arguments(op, case, types, self.device)
         outputs = _as_tuple(call(**arguments))
-        with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        # With static sizes the fake kernel gives numbers, except for sizes that only the kernel knows.
+        with FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True) as mode:
             fakes = _as_tuple(call(**torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, arguments)))
         for tensor, output, fake in zip(op.outputs, outputs, fakes, strict=True):
             sizes = [size if isinstance(size, int) else None for size in fake.shape]

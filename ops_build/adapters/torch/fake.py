@@ -150,7 +150,7 @@ def _dense_tensor(call: Call) -> torch.Tensor | None:
     for tensor in call.tensors:
         if tensor is None:
             continue
-        if tensor.is_contiguous():
+        if torch._prims_common.is_contiguous_or_false(tensor):
             return None
         if torch._prims_common.is_non_overlapping_and_dense_or_false(tensor):
             return tensor

@@ -4,6 +4,7 @@
 // file works with every torch from 2.10 on, with CUDA or without. Without torch it can still be loaded, and its table
 // can be read. For this reason loading the library registers nothing.
 #include <deque>
+#include <limits>
 #include <utility>
 
 #include "call.h"
@@ -14,8 +15,10 @@ namespace {
 
 constexpr std::size_t kMaxOps = 1024;
 
-/// The number of prepared kernels that are kept for an op on a device.
-constexpr std::size_t kPreparedKernels = 16;
+/// The number of prepared kernels that are kept for an op: on the CPU, and on CUDA. A CUDA graph holds the addresses of
+/// the memory of the kernels that it has captured, so no kernel for CUDA is ever deleted. There are few, because the
+/// sizes of a call don't count as static there.
+constexpr std::array<std::size_t, 2> kPreparedKernels = {16, std::numeric_limits<std::size_t>::max()};
 
 /// The function that torch calls for an op on a device. Torch passes no argument that tells the op, so each op and
 /// device has its own function.
@@ -23,8 +26,9 @@ void call_op(std::size_t index, Device device, StableIValue* stack) {
   using Caches = std::array<std::deque<KernelCache>, 2>;
   static Caches& caches = []() -> Caches& {
     auto& caches = *new Caches;  // never freed, because torch may call ops until the process ends
-    for (auto& of_device : caches) {
-      for (std::size_t i = 0; i < Table::instance().ops().size(); ++i) of_device.emplace_back(kPreparedKernels);
+    for (std::size_t device = 0; device < caches.size(); ++device) {
+      for (std::size_t i = 0; i < Table::instance().ops().size(); ++i)
+        caches[device].emplace_back(kPreparedKernels[device]);
     }
     return caches;
   }();
@@ -108,6 +112,8 @@ extern "C" __attribute__((visibility("default"))) const char* opgate_torch_regis
       return opgate::libtorch::register_ops().message();
     } catch (const std::exception& thrown) {
       return std::string(thrown.what());
+    } catch (...) {
+      return std::string("an unknown exception");
     }
   }();
   return error.empty() ? nullptr : error.c_str();

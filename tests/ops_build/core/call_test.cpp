@@ -45,8 +45,7 @@ Tensor view(std::vector<T>& values, const std::vector<std::int64_t>& dims, DType
 
 TEST(ParallelFor, CoversEachElementOnceAndPassesOnExceptions) {
   TestEngine engine;
-  const Binding<std::int64_t> binding{};
-  Context context(engine, binding);
+  Context context(engine);
   for (const std::int64_t count : {0, 1, 9, 10, 11, 99, 1000}) {
     std::vector<std::atomic<int>> seen(static_cast<std::size_t>(count));
     context.parallel_for(count, 10, [&](std::int64_t begin, std::int64_t end) {
@@ -127,6 +126,14 @@ struct Careless {
   }
 };
 
+/// A formula of two values.
+struct Sum {
+  template <typename V>
+  V operator()(V a, V b) const {
+    return a + b;
+  }
+};
+
 /// Adds a number that prepare() computes from an attribute and a size. Counts the calls of prepare().
 struct AddPrepared {
   static inline int prepared = 0;
@@ -168,6 +175,8 @@ OPGATE_OP(CarelessOp, "Careless(x: f32[n], absent?: f32[n]; how: int=0) -> (y: f
 OPGATE_CPU_KERNEL(CarelessOp, opgate::Careless)
 OPGATE_OP(AddPreparedOp, "AddPrepared(x: i32[n,m]; k: int=1) -> (y: i32[n,m])", "x + k + n.")
 OPGATE_CPU_KERNEL(AddPreparedOp, opgate::AddPrepared)
+OPGATE_OP(TwoFormulaOp, "<T: f32|i32> TwoFormula(x: T[...]) -> (y: T[...])", "A formula of two values for one input.")
+OPGATE_CPU_KERNEL(TwoFormulaOp, opgate::CpuElementwise<opgate::Sum>)
 OPGATE_OP(BadOp, "Bad(x: f32[n) -> (y: f32[n])", "A typo.")
 OPGATE_CPU_KERNEL(BadOp, opgate::Nothing)
 OPGATE_OP(OtherHalvesOp, "<T: f32> Halves(x: T[n]) -> (y: T[v<=n], sum?: T[])", "Stated twice.")
@@ -181,7 +190,7 @@ TEST(Table_, KeepsTheErrorsOfBadOps) {
   ASSERT_EQ(errors.size(), 2u);
   EXPECT_NE(errors[0].find("column 13: expected ']', got ')'"), std::string::npos) << errors[0];
   EXPECT_EQ(errors[1], "op Halves is stated twice with different signatures");
-  ASSERT_EQ(Table::instance().ops().size(), 4u);
+  ASSERT_EQ(Table::instance().ops().size(), 5u);
   EXPECT_EQ(Table::instance().find("Bad"), nullptr);
 }
 
@@ -264,7 +273,39 @@ TEST(Invoke, ReportsTheRuleThatAKernelBreaks) {
   EXPECT_EQ(message(4), "");
 }
 
+TEST(Invoke, RefusesAFormulaThatDoesNotFitTheSignature) {
+  const Op& op = *Table::instance().find("TwoFormula");
+  std::vector<float> values{1, 2};
+  const std::vector<std::int64_t> dims{2};
+  const Tensor x = view(values, dims, DType::f32);
+  InputPointers inputs;
+  inputs.push_back(&x);
+  Attributes attributes;
+  ASSERT_TRUE(Attributes::make(op.signature, {}, attributes).ok());
+  TestEngine engine;
+  EXPECT_EQ(invoke(op, Device::cpu, inputs, attributes, engine).message(),
+            "opgate::TwoFormula: the formula takes 2 values and gives one; the signature has 1 inputs and 1 outputs");
+}
+
+TEST(Memory, ThatIsTooLargeIsRefused) {
+  const std::int64_t huge = std::int64_t{1} << 32;
+  EXPECT_THROW(bytes_of(DType::i64, std::vector<std::int64_t>{huge, huge}), std::bad_alloc);
+  EXPECT_EQ(bytes_of(DType::i64, std::vector<std::int64_t>{huge, huge, 0}), 0u);
+  EXPECT_EQ(bytes_of(DType::i64, std::vector<std::int64_t>{huge, 2}), std::size_t{1} << 36);
+  Workspace measured;
+  const auto take = [&] { static_cast<void>(measured.take<char>(std::int64_t{1} << 62)); };
+  for (int i = 0; i < 3; ++i) take();
+  EXPECT_THROW(take(), std::bad_alloc);
+}
+
+/// An engine that lets no kernel be prepared for the sizes of a call.
+class AnySizeEngine final : public TestEngine {
+ public:
+  bool prepares_for_sizes() const override { return false; }
+};
+
 /// Calls AddPrepared on zeros. Returns the number that it adds, or -1 if the call fails.
+template <typename EngineOfCall = TestEngine>
 std::int32_t added(const std::vector<std::int64_t>& dims, std::int64_t k, KernelCache* kernels,
                    std::string* message = nullptr) {
   const Op& op = *Table::instance().find("AddPrepared");
@@ -274,7 +315,7 @@ std::int32_t added(const std::vector<std::int64_t>& dims, std::int64_t k, Kernel
   inputs.push_back(&x);
   Attributes attributes;
   EXPECT_TRUE(Attributes::make(op.signature, {AttributeValue(k)}, attributes).ok());
-  TestEngine engine;
+  EngineOfCall engine;
   const Status status = invoke(op, Device::cpu, inputs, attributes, engine, kernels);
   if (message) *message = status.message();
   return status.ok() ? *reinterpret_cast<std::int32_t*>(engine.outputs[0].data()) : -1;
@@ -317,6 +358,14 @@ TEST(Prepare, ServesEverySizeIfItKnowsNone) {
   ASSERT_TRUE(kernels.find(op, Device::cpu, attributes, facts, kernel).ok());
   EXPECT_EQ(added({2, 3}, 1, &kernels), 1001);
   EXPECT_EQ(added({9, 3}, 1, &kernels), 1001);
+  EXPECT_EQ(AddPrepared::prepared, before + 1);
+}
+
+TEST(Prepare, SeesNoSizeIfTheEngineWantsOneKernelForAllCalls) {
+  KernelCache kernels(2);
+  const int before = AddPrepared::prepared;
+  EXPECT_EQ(added<AnySizeEngine>({2, 3}, 1, &kernels), 1001);
+  EXPECT_EQ(added<AnySizeEngine>({4, 3}, 1, &kernels), 1001);
   EXPECT_EQ(AddPrepared::prepared, before + 1);
 }
 

@@ -43,6 +43,7 @@ struct Trial {
   std::vector<PluginField> fields;
   std::vector<std::vector<std::int64_t>> inputs;
   std::vector<std::int64_t> scalars;
+  bool workspace = false;  ///< whether to ask for the workspace, for f32 inputs
 };
 
 std::string quoted(const std::string& text) {
@@ -135,6 +136,19 @@ std::string shapes(IPluginV3& plugin, const Trial& trial) {
   });
 }
 
+/// Returns the bytes of the workspace for inputs of at most the trial's dims.
+std::size_t workspace(IPluginV3& plugin, const Trial& trial) {
+  std::vector<DynamicPluginTensorDesc> inputs,
+      outputs(static_cast<std::size_t>(building(plugin).getNbOutputs()), DynamicPluginTensorDesc{});
+  for (const auto& sizes : trial.inputs) {
+    DynamicPluginTensorDesc& input = inputs.emplace_back();
+    input.max.nbDims = static_cast<std::int32_t>(sizes.size());
+    std::ranges::copy(sizes, input.max.d);
+  }
+  return building(plugin).getWorkspaceSize(inputs.data(), static_cast<int>(inputs.size()), outputs.data(),
+                                           static_cast<int>(outputs.size()));
+}
+
 void run(Trial& trial, IPluginCreatorInterface* const* creators, int count) {
   errors.clear();
   IPluginCreatorV3One* creator = nullptr;
@@ -158,6 +172,7 @@ void run(Trial& trial, IPluginCreatorInterface* const* creators, int count) {
               << ", \"formats\": " << supported << ", \"other_formats\": " << other_formats;
     plugin.reset();  // the clones must not need it
     std::cout << ", \"shapes\": " << shapes(*revived, trial);
+    if (trial.workspace) std::cout << ", \"workspace\": " << workspace(*revived, trial);
   }
   std::cout << ", \"errors\": " << list(errors, quoted) << "}\n";
 }
@@ -187,6 +202,8 @@ int main(int count, char** arguments) {
     } else if (kind == "in") {
       trial.inputs.emplace_back();
       for (std::int64_t size = 0; words >> size;) trial.inputs.back().push_back(size);
+    } else if (kind == "workspace") {
+      trial.workspace = true;
     } else if (kind == "scalar") {
       words >> trial.scalars.emplace_back();
     } else {
