@@ -126,6 +126,7 @@ def test_shared_cases_over_the_sizes_of_torch(library: Path, case: WalkCase) -> 
             return int(text)
         if text not in names or text == "?":
             names[text] = shape_env.create_unbacked_symint()
+            shape_env.unbacked_inputs.add(names[text].node.expr)  # torch replaces only symbols of inputs by others
         return names[text]
 
     def exact(size: Size) -> Any:
