@@ -169,4 +169,8 @@ def _fetch_archive(cache: Path) -> None:
             shutil.copyfileobj(response, archive)
         archive.seek(0)
         with tarfile.open(fileobj=archive) as members:
-            members.extractall(target, (m for m in members if m.name.endswith(".h")), filter="data")
+            for member in members:
+                if member.isfile() and member.name.endswith(".h"):
+                    content = members.extractfile(member)
+                    assert content is not None
+                    (target / Path(member.name).name).write_bytes(content.read())
