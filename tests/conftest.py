@@ -13,10 +13,14 @@ def silent(line: str) -> None:
     """Discards a line of a build's log."""
 
 
+#: Whether the build that all tests share refuses warnings. CI sets it, so that it doesn't build everything twice.
+STRICT = bool(os.environ.get("OPGATE_TEST_STRICT"))
+
+
 @pytest.fixture(scope="session")
 def built() -> Build:
     """Builds opgate's ops for every engine whose toolchain this machine has. Rebuilds nothing that is up to date."""
-    return build(BuildOptions(), silent)
+    return build(BuildOptions(strict=STRICT), silent)
 
 
 @pytest.fixture(scope="session")
