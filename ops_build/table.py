@@ -62,6 +62,7 @@ class Op:
     doc: str
     since_version: int
     devices: tuple[str, ...]
+    prepares: tuple[str, ...]
     type_variables: Mapping[str, tuple[str, ...]]
     inputs: tuple[Input, ...]
     attributes: tuple[Attribute, ...]
@@ -131,7 +132,7 @@ def parse_signature(library: Path, text: str) -> Op:
     parsed = _call(library, "opgate_parse_signature", text.encode())
     if "error" in parsed:
         raise SignatureError(parsed["error"], parsed["column"])
-    return _op("", {**parsed, "doc": "", "since_version": 1, "devices": []})
+    return _op("", {**parsed, "doc": "", "since_version": 1, "devices": [], "prepares": []})
 
 
 def _call(library: Path, name: str, *arguments: bytes) -> Any:
@@ -155,6 +156,7 @@ def _op(domain: str, entry: Mapping[str, Any]) -> Op:
         doc=entry["doc"],
         since_version=entry["since_version"],
         devices=tuple(entry["devices"]),
+        prepares=tuple(entry["prepares"]),
         type_variables={variable["name"]: tuple(variable["dtypes"]) for variable in entry["type_variables"]},
         inputs=tuple(Input(**tensor) for tensor in entry["inputs"]),
         attributes=tuple(_attribute(attribute) for attribute in entry["attributes"]),

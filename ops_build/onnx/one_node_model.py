@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from ops_build.case import Array, Case
 from ops_build.onnx.nodes import element_type, node_attributes
@@ -34,14 +34,20 @@ class _Graph:
         self.nodes: list[onnx.NodeProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
+        self.constants: list[onnx.TensorProto] = []
         self.feeds: dict[str, Array] = {}
 
-    def add_input(self, name: str, array: Array, dtype: str, static: bool) -> str:
-        """Declares an input of the graph and sets its feed. Returns the name of the tensor that the node reads."""
+    def add_input(self, name: str, array: Array, dtype: str, *, static: bool, constant: bool) -> str:
+        """Declares an input of the graph and sets its feed, or adds a constant. Returns the name of the tensor that the
+        node reads."""
         shape = list(array.shape) if static else [f"{name}_{axis}" for axis in range(array.ndim)]
         graph_dtype = "f32" if dtype == "bf16" else dtype
-        self.feeds[name] = array.astype(np.float32) if dtype == "bf16" else array
-        self.inputs.append(helper.make_tensor_value_info(name, element_type(graph_dtype), shape))
+        value = array.astype(np.float32) if dtype == "bf16" else array
+        if constant:
+            self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name))
+        else:
+            self.feeds[name] = value
+            self.inputs.append(helper.make_tensor_value_info(name, element_type(graph_dtype), shape))
         if dtype != "bf16":
             return name
         self.nodes.append(helper.make_node("Cast", [name], [f"{name}_bf16"], to=TensorProto.BFLOAT16))
@@ -55,11 +61,13 @@ class _Graph:
         self.outputs.append(helper.make_tensor_value_info(name, element_type(graph_dtype), None))
 
 
-def one_node_model(op: Op, case: Case, types: Mapping[str, str], *, static: bool = True) -> OneNodeModel:
+def one_node_model(
+    op: Op, case: Case, types: Mapping[str, str], *, static: bool = True, constants: bool = False
+) -> OneNodeModel:
     """Returns a model with one node of `op` that has the inputs and attributes of `case`.
 
     An absent optional input in the middle is "". If `static` is set, the model states the shapes of its inputs,
-    otherwise only their ranks.
+    otherwise only their ranks. If `constants` is set, all inputs but the first are constants of the model.
     """
     _check_names(op, case)
     graph = _Graph()
@@ -72,7 +80,8 @@ def one_node_model(op: Op, case: Case, types: Mapping[str, str], *, static: bool
         dtype = types.get(tensor.type, tensor.type)
         for index, value in enumerate(case_input if tensor.variadic else [case_input]):
             name = f"{tensor.name}_{index}" if tensor.variadic else tensor.name
-            node_inputs.append(graph.add_input(name, np.asarray(value), dtype, static))
+            constant = constants and bool(node_inputs)
+            node_inputs.append(graph.add_input(name, np.asarray(value), dtype, static=static, constant=constant))
     while node_inputs and not node_inputs[-1]:
         node_inputs.pop()
     dtypes = [types.get(output.type, output.type) for output in op.outputs]
@@ -83,7 +92,7 @@ def one_node_model(op: Op, case: Case, types: Mapping[str, str], *, static: bool
     for name, written_name, dtype in zip(names, written, dtypes, strict=True):
         graph.add_output(name, written_name, dtype)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(op.domain, op.since_version)]
-    body = helper.make_graph(graph.nodes, op.name, graph.inputs, graph.outputs)
+    body = helper.make_graph(graph.nodes, op.name, graph.inputs, graph.outputs, graph.constants)
     model = helper.make_model(body, opset_imports=opsets, ir_version=IR_VERSION)
     return OneNodeModel(model, graph.feeds)
 

@@ -384,3 +384,16 @@ def test_names_of_new_sizes_differ_from_process_to_process(fixture_library: Path
         subprocess.run(command, input=model.SerializeToString(), capture_output=True, check=True).stdout for _ in "12"
     ]
     assert names[0] != names[1] and all(name.startswith(b"KeepPositive_v_") for name in names), names
+
+
+def test_an_op_that_prepares_is_tried_with_constant_inputs_too(
+    fixture_library: Path, op_named: Callable[[str], Op]
+) -> None:
+    """The output `constant` of ScaledColumns says whether prepare() saw a constant weight, so both runs must differ."""
+    op = op_named("ScaledColumns")
+    assert "cpu" in op.prepares and not op_named("Shout").prepares
+    case = Case("", {"x": np.ones((2, 3), np.float32), "weight": np.arange(3, dtype=np.float32)})
+    with pytest.raises(
+        AssertionError, match=r"output '(prepared|constant)' with constant inputs: 1 of 1 elements differ"
+    ):
+        OnnxRuntimeEngine(fixture_library).run(op, case, {})
