@@ -131,8 +131,8 @@ std::string table_json(const Table& table) {
     }
     const auto name = [](Device device) { return json(name_of(device)); };
     return "{" + members(op.signature) + R"(, "doc": )" + json(op.doc) + R"(, "since_version": )" +
-           json(static_cast<std::int64_t>(op.since_version)) + R"(, "devices": )" +
-           list(devices, name) + R"(, "prepares": )" + list(preparing, name) + "}";
+           json(static_cast<std::int64_t>(op.since_version)) + R"(, "devices": )" + list(devices, name) +
+           R"(, "prepares": )" + list(preparing, name) + "}";
   };
   return R"({"domain": )" + json(std::string(Table::domain())) + R"(, "errors": )" +
          list(table.errors(), [](const std::string& error) { return json(error); }) + R"(, "ops": )" +
