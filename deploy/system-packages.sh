@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the system packages that a step needs, if it runs as root and apt-get is there. Otherwise prints the line to
 # run as root, and fails.
-# Usage: system-packages.sh venv|serve|test
+# Usage: system-packages.sh venv|serve|test|ci
 set -eu
 
 python=${PYTHON:-python3}
@@ -17,7 +17,7 @@ venv)
   has "$python" || need python3
   "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 || need python3-venv
   ;;
-serve | test)
+serve | test | ci)
   has_compiler || need g++
   has cmake || need cmake
   if has_compiler; then
@@ -27,13 +27,14 @@ serve | test)
     need libjpeg-dev
     need libpng-dev
   fi
-  if [ "$1" = test ]; then
+  if [ "$1" != serve ]; then
     has ninja || need ninja-build
     if has_compiler; then header libgtest-dev gtest/gtest.h; else need libgtest-dev; fi
   fi
+  if [ "$1" = ci ]; then has ccache || need ccache; fi
   ;;
 *)
-  echo "usage: $0 venv|serve|test" >&2
+  echo "usage: $0 venv|serve|test|ci" >&2
   exit 2
   ;;
 esac

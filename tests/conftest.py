@@ -13,14 +13,17 @@ def silent(line: str) -> None:
     """Discards a line of a build's log."""
 
 
-#: Whether the build that all tests share refuses warnings. CI sets it, so that it doesn't build everything twice.
-STRICT = bool(os.environ.get("OPGATE_TEST_STRICT"))
+#: The build that all tests share. CI sets OPGATE_TEST_STRICT, so that it doesn't build everything twice.
+OPTIONS = BuildOptions(strict=bool(os.environ.get("OPGATE_TEST_STRICT")))
+
+#: Whether `make test-all` runs the tests. Other runs leave out what takes minutes and rarely finds more.
+ALL = bool(os.environ.get("OPGATE_TEST_ALL"))
 
 
 @pytest.fixture(scope="session")
 def built() -> Build:
     """Builds opgate's ops for every engine whose toolchain this machine has. Rebuilds nothing that is up to date."""
-    return build(BuildOptions(strict=STRICT), silent)
+    return build(OPTIONS, silent)
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from ops_build.building.options import PROJECT, SOURCE, BuildError, BuildOptions
 from ops_build.building.toolchain import Cuda, LeftOut, find_cuda
 from ops_build.table import read_table, snake_case
 from service.repository.op_libraries import trust
-from tests.conftest import STRICT, silent
+from tests.conftest import ALL, OPTIONS, silent
 from tests.ops_build.conftest import FIXTURE_OPS, symbols
 
 
@@ -99,7 +99,7 @@ def test_the_manifest_lists_what_was_built(library: Path) -> None:
 def test_a_second_build_rebuilds_nothing(library: Path) -> None:
     before = library.stat().st_ino
     lines: list[str] = []
-    build(BuildOptions(), lines.append)
+    build(OPTIONS, lines.append)
     assert library.stat().st_ino == before
     assert not any("Building" in line for line in lines)
 
@@ -317,12 +317,11 @@ def test_a_build_for_one_engine_leaves_the_others_alone(tmp_path: Path) -> None:
 def test_everything_compiles_without_a_warning(request: pytest.FixtureRequest) -> None:
     """Compiles for this machine's GPU, or for Hopper without one. With OPGATE_TEST_ALL (make test-all) it compiles for
     every architecture and PTX. With OPGATE_TEST_STRICT the build of all other tests is the strict one."""
-    every = bool(os.environ.get("OPGATE_TEST_ALL"))
-    if STRICT and not every:
+    if OPTIONS.strict and not ALL:
         result = request.getfixturevalue("built")
     else:
         output = PROJECT / "build" / "strict"
-        result = build(BuildOptions(output=output, strict=True, cuda="all" if every else "auto"), silent)
+        result = build(BuildOptions(output=output, strict=True, cuda="all" if ALL else "auto"), silent)
     assert "onnxruntime" in result.libraries
     if reason := result.left_out.get("cuda"):
         pytest.skip(f"no CUDA kernel was compiled: {reason}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +23,7 @@ from ops_build.table import Op, snake_case
 from ops_build.verification.comparison import difference
 from ops_build.verification.verify import Cell, verify
 from tests.ops_build.cuda_emulation.build import build
+from tests.ops_build.faults import Fault, chosen
 
 FOLDER = PROJECT / "build" / "cuda_emulation"
 KERNELS = sorted((SOURCE / "ops").glob("*/*.cu"))
@@ -91,16 +91,6 @@ def test_no_kernel_waits_or_allocates() -> None:
         assert not calls, f"{kernel.name}: {calls}"
 
 
-@dataclass(frozen=True)
-class Fault:
-    name: str
-    op: str
-    file: str
-    right: str
-    wrong: str
-    says: str
-
-
 FAULTS = [
     Fault("reads past the end", "rms_norm", "ops/rms_norm/rms_norm.cu", "vectors = rows.c / lanes;",
           "vectors = rows.c / lanes + 1;", "heap-buffer-overflow"),
@@ -129,14 +119,8 @@ def sources(program: Path) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", chosen(FAULTS), ids=lambda fault: fault.name)
 def test_a_fault_is_found(sources: Path, fault: Fault) -> None:
-    file = sources / fault.file
-    good = file.read_text()
-    assert good.count(fault.right) == 1
-    file.write_text(good.replace(fault.right, fault.wrong))
-    try:
+    with fault.written_into(sources):
         failures = [text for cell in cells(build(FOLDER, sources), fault.op, seed=7) for text in cell.failures]
-    finally:
-        file.write_text(good)
     assert any(fault.says in text for text in failures), failures[:3]
