@@ -56,6 +56,8 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Op:
+    """An op of the table. `devices` are those that it has a kernel for, `prepares` those where its kernel prepares."""
+
     domain: str
     name: str
     signature: str

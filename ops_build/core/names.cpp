@@ -45,23 +45,15 @@ class Resolver {
     slot.kind = Slot::Kind::kernel;
   }
 
-  bool is_input_dim(int index) const {
-    return std::ranges::any_of(signature_.inputs, [&](const Input& input) {
-      return std::ranges::any_of(
-          input.dims, [&](const InputDim& dim) { return dim.kind == InputDim::Kind::name && dim.slot == index; });
-    });
-  }
-
-  bool has_default(int index) const {
-    return std::ranges::any_of(signature_.inputs, [&](const Input& input) {
-      return std::ranges::any_of(input.dims,
-                                 [&](const InputDim& dim) { return dim.slot == index && dim.default_value; });
-    });
+  bool any_input_dim(auto&& predicate) const {
+    return std::ranges::any_of(signature_.inputs,
+                               [&](const Input& input) { return std::ranges::any_of(input.dims, predicate); });
   }
 
   void resolve(int index) {
     Slot& slot = signature_.slots[index];
-    const bool input_dim = is_input_dim(index);
+    const bool input_dim =
+        any_input_dim([&](const InputDim& dim) { return dim.kind == InputDim::Kind::name && dim.slot == index; });
     if (slot.kind == Slot::Kind::kernel && input_dim)
       fail(slot.column, "size " + quoted(slot.name) + " is bound by an input and by '<='");
     for (std::size_t i = 0; i < signature_.attributes.size(); ++i) {
@@ -71,7 +63,7 @@ class Resolver {
         fail(slot.column, "attribute " + quoted(slot.name) + " is used as a size and is of type " +
                               type_text(attribute) + ", not int");
       }
-      if (has_default(index)) {
+      if (any_input_dim([&](const InputDim& dim) { return dim.slot == index && dim.default_value; })) {
         fail(slot.column, "size " + quoted(slot.name) + " is an attribute and can't have a default");
       }
       bind(index, Slot::Kind::attribute, static_cast<int>(i));

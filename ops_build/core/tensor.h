@@ -1,6 +1,7 @@
 // Views of an engine's tensors. The engine owns the elements, which are contiguous and in row-major order.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <new>
 #include <span>
@@ -115,9 +116,7 @@ class MutableTensor : private Tensor {
 /// The number of bytes of a numeric tensor with these dims. Throws std::bad_alloc if no memory is that large.
 inline std::size_t bytes_of(DType dtype, std::span<const std::int64_t> dims) {
   std::size_t bytes = size_of(dtype);
-  for (const std::int64_t dim : dims) {
-    if (dim == 0) return 0;
-  }
+  if (std::ranges::find(dims, 0) != dims.end()) return 0;
   for (const std::int64_t dim : dims) {
     if (__builtin_mul_overflow(bytes, static_cast<std::size_t>(dim), &bytes)) throw std::bad_alloc();
   }

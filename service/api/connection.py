@@ -288,8 +288,9 @@ class InferConnection(HttpToolsProtocol):
         self._head = None
         self._trailer_bytes = 0
         self._check_head(len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers))
-        if not self._refused and self.parser.should_upgrade():
-            self._refuse_upgrade()
+        upgrade = self.parser.should_upgrade()
+        if upgrade and not self._refused:
+            self._check_upgrade()
         if self._refused or self._start_infer_cycle():
             return
         url, headers = self.url, self.headers
@@ -298,12 +299,15 @@ class InferConnection(HttpToolsProtocol):
         self.headers.extend(headers)
         self.expect_100_continue = any(n == b"expect" and v.lower() == b"100-continue" for n, v in headers)
         super().on_headers_complete()
-        if self.parser.should_upgrade():
+        if upgrade:
             self.cycle.keep_alive = False
 
-    def _refuse_upgrade(self) -> None:
-        """Refuses a request that offers another protocol and has a body, because the parser takes the bytes after its
-        head for the other protocol. Without a body the request is answered in HTTP/1.1 and ends its connection."""
+    def _check_upgrade(self) -> None:
+        """Refuses a request that asks for another protocol and has a body.
+
+        The parser takes the bytes after its head for the other protocol. Without a body the request is answered in
+        HTTP/1.1 and ends its connection.
+        """
         if any(name in (b"content-length", b"transfer-encoding") and value != b"0" for name, value in self.headers):
             self._refuse(400, "a request with a body must not ask for an upgrade: only HTTP/1.1 is spoken here")
 
@@ -319,7 +323,7 @@ class InferConnection(HttpToolsProtocol):
         framing = self._framing()
         if framing is None or framing.length > self.gateway.settings.max_body_bytes:
             return False
-        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive() and not parser.should_upgrade()
+        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
         self.cycle = InferCycle(self, route, framing, keep_alive)  # type: ignore[assignment]
         if framing.expect:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")

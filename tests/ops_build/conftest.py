@@ -3,18 +3,26 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ops_build.adapters.tensorrt.toolchain import find_headers
 from ops_build.building.build import Build, build
-from ops_build.building.options import DEFAULT_OUTPUT, PROJECT, out_of_tree
+from ops_build.building.options import DEFAULT_OUTPUT, PROJECT, BuildOptions, out_of_tree
 from ops_build.building.toolchain import LeftOut
 from ops_build.table import Op, read_table
 from tests.conftest import silent
 
 FIXTURE_OPS = Path(__file__).parent / "fixture_ops"
+
+
+def op_of_ones_own(folder: Path, name: str, source: str) -> BuildOptions:
+    """Writes an op folder with a single source to `folder`, and returns how to build it, for ONNX Runtime on the CPU."""
+    (folder / name).mkdir()
+    (folder / name / f"{name}.cpp").write_text(f'#include "core/op.h"\n{source}')
+    return replace(out_of_tree(folder, domain=name), engines=("onnxruntime",), cuda="")
 
 
 @pytest.fixture(scope="session")

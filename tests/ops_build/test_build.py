@@ -23,7 +23,7 @@ from ops_build.building.toolchain import Cuda, LeftOut, find_cuda
 from ops_build.table import read_table, snake_case
 from service.repository.op_libraries import trust
 from tests.conftest import ALL, OPTIONS, silent
-from tests.ops_build.conftest import FIXTURE_OPS, symbols
+from tests.ops_build.conftest import FIXTURE_OPS, op_of_ones_own, symbols
 
 
 def fake_header(folder: Path) -> Path:
@@ -107,7 +107,7 @@ def test_a_second_build_rebuilds_nothing(library: Path) -> None:
 def test_a_build_goes_on_where_another_generator_was_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "ops" / "sum_all"
     shutil.copytree(FIXTURE_OPS / "sum_all", source)
-    options = out_of_tree(source.parent, domain="summing")
+    options = replace(out_of_tree(source.parent, domain="summing"), engines=("onnxruntime",), cuda="")
     which = shutil.which
     with monkeypatch.context() as without_ninja:
         without_ninja.setattr(
@@ -117,14 +117,13 @@ def test_a_build_goes_on_where_another_generator_was_used(tmp_path: Path, monkey
     build(options, silent)
     moved = tmp_path / "moved"
     source.parent.rename(moved)
-    assert build(out_of_tree(moved, domain="summing"), silent).libraries["onnxruntime"].is_file()
+    options = replace(options, output=moved / "build", ops=(moved,))
+    assert build(options, silent).libraries["onnxruntime"].is_file()
 
 
 def test_a_forgotten_registration_is_found(tmp_path: Path) -> None:
-    (tmp_path / "forgotten").mkdir()
-    (tmp_path / "forgotten" / "forgotten.cpp").write_text('#include "core/op.h"\n')
     with pytest.raises(BuildError, match="holds no op: does each kernel end with OPGATE_CPU_KERNEL"):
-        build(out_of_tree(tmp_path, domain="forgotten"), silent)
+        build(op_of_ones_own(tmp_path, "forgotten", ""), silent)
 
 
 def test_the_table_of_a_rebuilt_library_is_read_anew(library: Path, fixture_library: Path, tmp_path: Path) -> None:
@@ -165,17 +164,14 @@ def test_out_of_tree_folders_are_checked(tmp_path: Path) -> None:
 
 
 def test_a_compiler_error_is_shown(tmp_path: Path) -> None:
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "broken.cpp").write_text('#include "core/op.h"\nint f() { return undeclared_name; }\n')
+    options = op_of_ones_own(tmp_path, "broken", "int f() { return undeclared_name; }\n")
     with pytest.raises(BuildError, match=r"(?s)the compiler failed.*undeclared_name"):
-        build(out_of_tree(tmp_path, domain="broken"), silent)
+        build(options, silent)
 
 
 def test_a_function_of_a_kernel_that_is_declared_wrongly_fails_the_build(tmp_path: Path) -> None:
     """Without the check the op would run, but nobody would ever call the function."""
-    (tmp_path / "wrong").mkdir()
-    (tmp_path / "wrong" / "wrong.cpp").write_text(
-        '#include "core/op.h"\n'
+    source = (
         'OPGATE_OP(Wrong, "Wrong(x: f32[n]) -> (y: f32[n])", "Two mistakes.")\n'
         "using namespace opgate;\n"
         "struct WrongCpu {\n"
@@ -187,22 +183,20 @@ def test_a_function_of_a_kernel_that_is_declared_wrongly_fails_the_build(tmp_pat
         "OPGATE_CPU_KERNEL(Wrong, WrongCpu)\n"
     )
     with pytest.raises(BuildError) as error:
-        build(replace(out_of_tree(tmp_path, domain="wrong"), engines=("onnxruntime",), cuda=""), silent)
+        build(op_of_ones_own(tmp_path, "wrong", source), silent)
     assert "expected a public function: Status prepare(const Node& node)" in str(error.value)
     assert "expected a public function: static Memory workspace(" in str(error.value)
 
 
 def test_a_bad_signature_fails_the_build_with_its_column(tmp_path: Path) -> None:
-    (tmp_path / "typo").mkdir()
-    (tmp_path / "typo" / "typo.cpp").write_text(
-        '#include "core/op.h"\n'
+    source = (
         'OPGATE_OP(Typo, "Typo(x: f32[n]) -> (y: f32[m])", "A typo.")\n'
         "namespace opgate::ops { struct TypoCpu { Status operator()(Context&, const Inputs&, const Attributes&, Outputs&) const "
         "{ return {}; } }; }\n"
         "OPGATE_CPU_KERNEL(Typo, opgate::ops::TypoCpu)\n"
     )
     with pytest.raises(BuildError, match="column 28: size 'm' is bound by no input, attribute or output"):
-        build(out_of_tree(tmp_path, domain="typo"), silent)
+        build(op_of_ones_own(tmp_path, "typo", source), silent)
 
 
 def test_the_build_says_what_it_left_out_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,12 +275,9 @@ def test_libraries_export_their_engines_entries_only(built: Build) -> None:
 
 
 def test_an_op_without_a_kernel_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "lost").mkdir()
-    (tmp_path / "lost" / "lost.cpp").write_text(
-        '#include "core/op.h"\nOPGATE_OP(Lost, "Lost(x: f32[]) -> (y: f32[])", "No kernel.")\n'
-    )
+    options = op_of_ones_own(tmp_path, "lost", 'OPGATE_OP(Lost, "Lost(x: f32[]) -> (y: f32[])", "No kernel.")\n')
     with pytest.raises(BuildError, match=r"states Lost and has no kernel of it: .*OPGATE_CPU_KERNEL\(Lost, Kernel\)"):
-        build(out_of_tree(tmp_path, domain="lost"), silent)
+        build(options, silent)
 
 
 def test_a_build_for_one_engine_leaves_the_others_alone(tmp_path: Path) -> None:

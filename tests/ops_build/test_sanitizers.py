@@ -12,7 +12,7 @@ import pytest
 from ops_build.building.build import build
 from ops_build.building.options import PROJECT, BuildOptions, out_of_tree
 from tests.conftest import silent
-from tests.ops_build.conftest import FIXTURE_OPS
+from tests.ops_build.conftest import FIXTURE_OPS, op_of_ones_own
 
 SANITIZERS = "address,undefined"
 
@@ -74,15 +74,13 @@ def test_damaged_pictures(library: Path, environment: dict[str, str]) -> None:
 
 def test_a_fault_is_found(environment: dict[str, str], tmp_path: Path) -> None:
     """Checks these tests themselves: an op that reads past its memory must end the process with a report."""
-    (tmp_path / "overrun").mkdir()
-    (tmp_path / "overrun" / "overrun.cpp").write_text(
-        '#include "core/op.h"\n'
+    source = (
         'OPGATE_OP(Overrun, "Overrun(x: f32[n]) -> (y: f32[n])", "Reads past its scratch memory.")\n'
         "namespace opgate::ops { struct OverrunCpu { Status operator()(Context&, const Inputs&, const Attributes&, Outputs& out) "
         "const { std::vector<float> v(4); volatile int i = 4; *out[\"y\"].data<float>() = v.data()[i]; return {}; } }; }\n"
         "OPGATE_CPU_KERNEL(Overrun, opgate::ops::OverrunCpu)\n"
     )  # fmt: skip
-    bad = sanitized(out_of_tree(tmp_path, tmp_path / "out", "overrun"))
+    bad = sanitized(op_of_ones_own(tmp_path, "overrun", source))
     program = (
         "import sys, numpy; from pathlib import Path; from ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine;"
         "from ops_build.table import read_table; from ops_build.case import Case; library = Path(sys.argv[1]);"

@@ -361,10 +361,10 @@ class TestLimitsOfTheQueue:
             spec = ModelSpec(name="m", version="1", inputs={"x": tensor("x")}, outputs=outputs)
             model = Scheduler(spec, engine, ModelStatistics(), inline_limit_us=1000.0)
             steps = [Step(spec, model.submit, {"x": "x"}, {"y": "h"}), Step(spec, model.submit, {"x": "h"}, {"z": "o"})]
-            whole = ModelSpec(
+            ensemble = ModelSpec(
                 name="p", version="1", inputs={"x": tensor("x")}, outputs={"o": tensor("o")}, platform="ensemble"
             )
-            pipeline = Pipeline(whole, steps, ModelStatistics(), Limits())
+            pipeline = Pipeline(ensemble, steps, ModelStatistics(), Limits())
             for _ in range(60):  # until its runs happen on the loop
                 await run(pipeline.submit, request(4, "o"))
             engine.seconds = 0.3
