@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ops_build.building.manifest import MANIFEST, listed_libraries, sha256, write_manifest
-from ops_build.building.options import PROJECT, BuildError, BuildOptions
-from ops_build.building.toolchain import Cuda, LeftOut, Log, Toolchain, find_cuda
+from ops_build.building.options import BuildError, BuildOptions
+from ops_build.building.toolchain import Cuda, LeftOut, Log, Toolchain, find_cuda, toolchain_folder
 from ops_build.op_folder import op_folders
 
 #: The CMake target of gpu/CMakeLists.txt, a host program for kernels.
@@ -53,7 +53,7 @@ def build(options: BuildOptions, log: Log) -> Build:
         left_out["cuda"] = str(error)
     _check_kernels_registered(options)
     toolchains: dict[str, Toolchain] = {}
-    cache = PROJECT / "build" / "toolchain"
+    cache = toolchain_folder()
     with _locked(cache):
         for engine in options.engines:
             try:

@@ -11,9 +11,11 @@
 
 namespace opgate::cuda {
 
-/// The Status of a CUDA error. `doing` says what failed.
+/// The Status of a CUDA error. `doing` says what failed. CUDA keeps the error until somebody asks for the last one.
+/// This does so, because the next good launch would report it otherwise.
 inline Status status(cudaError_t error, const char* doing) {
   if (error == cudaSuccess) return {};
+  static_cast<void>(cudaGetLastError());
   return Status::internal(std::string("CUDA, ") + doing + ": " + cudaGetErrorString(error));
 }
 
@@ -34,17 +36,17 @@ inline Status copy(void* to, const void* from, std::size_t bytes, void* stream) 
 /// The number of the device that this thread uses; 0 where there is no device.
 inline int current_device() {
   int device = 0;
-  return cudaGetDevice(&device) == cudaSuccess ? device : 0;
+  return status(cudaGetDevice(&device), "asking for the device").ok() ? device : 0;
 }
 
 /// Selects a device for this thread, and selects the previous one again when it is destroyed.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) : before_(current_device()), changed_(device != before_) {
-    if (changed_) static_cast<void>(cudaSetDevice(device));
+    if (changed_) static_cast<void>(status(cudaSetDevice(device), "changing the device"));
   }
   ~DeviceGuard() {
-    if (changed_) static_cast<void>(cudaSetDevice(before_));
+    if (changed_) static_cast<void>(status(cudaSetDevice(before_), "changing the device"));
   }
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;

@@ -1,163 +1,227 @@
-"""Checks all ops on this machine's NVIDIA GPU: `make gpu-check`. It runs every case in every installed engine, then
-under compute-sanitizer, and measures the time of each op at one large case. The results go to
-benchmarks/results/<gpu>.md.
+"""Checks all ops on this machine's NVIDIA GPU: `make gpu-check`. It runs every case in every installed engine, compares
+large cases, runs all cases under compute-sanitizer, and measures times beside those of other libraries.
 
-The check needs nvcc, CMake and Python with numpy, onnx, ml_dtypes and rich. PyTorch, onnxruntime-gpu and TensorRT's
-headers are optional.
+Each stage runs in a process of its own. A crash or a hang is a failure of the op that the stage was at, and the stage
+goes on with the next one. The page benchmarks/results/<gpu>.md is written after each stage.
+
+The check needs nvcc, CMake and Python with numpy, onnx, ml_dtypes and rich. PyTorch, onnxruntime-gpu, TensorRT's
+headers and the peers are optional. OPGATE_TOOLCHAIN may name a folder that has the headers and packages (README).
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import platform
+import queue
 import re
-import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 
 from ops_build.building.build import build, build_runner
 from ops_build.building.manifest import built_table
-from ops_build.building.options import PROJECT, SOURCE, BuildError, BuildOptions
-from ops_build.building.toolchain import NO_GPU, gpus
-from ops_build.dtypes import numpy_types
-from ops_build.gpu.runner import KernelsEngine, ProgramEnded
-from ops_build.op_folder import folder_of
-from ops_build.table import Op
-from ops_build.verification.engine import Absent, Engine, engines_of
-from ops_build.verification.report import by_engine, print_matrix, reasons_of
-from ops_build.verification.verify import Cell, verify
+from ops_build.building.options import PROJECT, BuildError
+from ops_build.building.toolchain import NO_GPU, gpus, toolchain_folder
+from ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, read_event
+from ops_build.gpu.items import Item, items_of
+from ops_build.gpu.stages import ENGINES, OPTIONS, RUNNER_MODES, STAGES
+from ops_build.verification.report import by_engine, reasons_of
+from ops_build.verification.verify import Cell, types_label
 
 RESULTS = PROJECT / "benchmarks" / "results"
-OPTIONS = BuildOptions(output=PROJECT / "build" / "gpu_check", cuda_ops_only=True)
-TIMED_RUNS = 20
-SANITIZER_TOOLS = ("memcheck", "racecheck")
+#: The seconds after which the check stops, and those after which a stage that says nothing counts as hung.
+TIME_LIMIT = 570.0
+SILENCE_LIMIT = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """The time of an op at its large case: milliseconds of the median run, and the bytes of its inputs and outputs."""
+@dataclass(slots=True)
+class Result:
+    """What a stage has found so far. `not_run` says why the stage or the rest of it didn't run."""
 
-    op: str
-    types: str
-    case: str
-    milliseconds: float
-    bytes: int
+    stage: str
+    cells: list[Cell] = field(default_factory=list)
+    timings: list[Timed] = field(default_factory=list)
+    kernels: list[Profiled] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
+    deaths: int = 0
+    seconds: float = 0
+    not_run: str | None = None
 
     @property
-    def bandwidth(self) -> float:
-        """Bytes per second."""
-        return self.bytes / (self.milliseconds / 1e3)
+    def failures(self) -> list[str]:
+        """A text for each failed case."""
+        return [f"{cell.op} {cell.types}: {failure}" for cell in self.cells for failure in cell.failures]
+
+    def summary(self) -> str:
+        """Returns the result in a few words."""
+        passed = sum(cell.passed for cell in self.cells)
+        parts = [f"{passed} passed"] if self.cells else []
+        parts += [f"{len(self.failures)} failed"] if self.failures else []
+        parts += [f"{len(self.timings)} times"] if self.timings else []
+        parts += [f"{len(self.kernels)} kernels"] if self.kernels else []
+        parts += [f"the process ended {self.deaths} times"] if self.deaths else []
+        parts += [f"not run: {self.not_run}"] if self.not_run else []
+        return ", ".join(parts) or "nothing to run"
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """The results of a check. `bandwidth` says how many bytes a copy on the device reads and writes per second."""
+class Watch:
+    """Runs a command and yields its lines. Ends it when it is silent for too long or when the time is up."""
 
-    gpu: str
-    machine: str
-    cells: Sequence[Cell]
-    sanitized: Sequence[Cell | Absent]
-    timings: Sequence[Timing]
-    bandwidth: float
-
-
-def cuda_engines(runner: Path) -> list[Engine | Absent]:
-    """Returns everything that can run CUDA kernels: first the host program, then the engines on CUDA."""
-    engines: list[Engine | Absent] = [KernelsEngine(runner)]
-    engines += [engine for engine in engines_of(OPTIONS) if engine.device == "cuda"]
-    return engines
-
-
-def sanitizer_engines(runner: Path, folder: Path) -> Iterator[KernelsEngine | Absent]:
-    """Yields the host program under each tool of compute-sanitizer.
-
-    The tools write log files into `folder`, because the standard output has the results of the program.
-    """
-    program = shutil.which("compute-sanitizer")
-    for tool in SANITIZER_TOOLS:
-        if program is None:
-            yield Absent(tool, "cuda", "there is no compute-sanitizer on PATH: it comes with the CUDA toolkit")
-            continue
-        log = folder / f"{tool}.log"
-        engine = KernelsEngine(
-            Path(program), ["--tool", tool, "--error-exitcode", "9", "--log-file", str(log), str(runner)]
+    def __init__(self, command: Sequence[str], silence: float, deadline: float) -> None:
+        self.why_ended: str | None = None
+        self._silence, self._deadline = silence, deadline
+        self._process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            cwd=PROJECT,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([*_packages(), *sys.path])},
         )
-        engine.name = tool
-        yield engine
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._messages: list[str] = []
+        self._readers = [threading.Thread(target=self._read), threading.Thread(target=self._read_messages)]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _read_messages(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._messages = [*self._messages[-20:], line.rstrip()]
+
+    def lines(self) -> Iterator[str]:
+        """Yields the lines of the standard output. Afterwards `why_ended` says how the command failed, if it did."""
+        while True:
+            left = self._deadline - time.monotonic()
+            try:
+                line = self._lines.get(timeout=max(0.0, min(self._silence, left)))
+            except queue.Empty:
+                self._process.kill()
+                self.why_ended = "the time is up" if left <= self._silence else f"no result in {self._silence:.0f} s"
+                break
+            if line is None:
+                break
+            yield line
+        code = self._process.wait()
+        for reader in self._readers:
+            reader.join()
+        if self.why_ended is None and code:
+            self.why_ended = f"the process ended with {code}: {' / '.join(self._messages[-5:])}"
 
 
-def sanitize(
-    engines: Sequence[KernelsEngine | Absent], ops: Sequence[Op], folder: Path, say: Callable[[str], None]
-) -> list[Cell | Absent]:
-    """Runs every case under each tool. An error that the tool reports counts as a failure of the last op."""
-    results: list[Cell | Absent] = []
-    for engine in engines:
-        if isinstance(engine, Absent):
-            results.append(engine)
-            continue
-        cells = verify(ops, [SOURCE / "ops"], [engine], lambda cell: say(f"{cell.engine}: {cell.op} {cell.types}"))
-        try:
-            engine.close()
-        except ProgramEnded as error:
-            log = folder / f"{engine.name}.log"
-            lines = log.read_text(errors="replace").splitlines()[:20] if log.is_file() else []
-            cells[-1].failures.append(f"{error} {' / '.join(lines)}")
-        results += cells
-    return results
+def _packages() -> list[str]:
+    """Returns the folder of Python packages that OPGATE_TOOLCHAIN brings, in a list."""
+    folder = toolchain_folder() / "python"
+    return [str(folder)] if folder.is_dir() else []
 
 
-def time_ops(runner: Path, ops: Sequence[Op], say: Callable[[str], None]) -> list[Timing]:
-    """Measures the ops at their large cases, with each choice of dtypes. Ops without a large case are left out."""
-    engine = KernelsEngine(runner, ["--time", str(TIMED_RUNS)])
-    timings = []
-    for op in ops:
-        folder = folder_of(op, [SOURCE / "ops"])
-        for types in op.type_choices():
-            case = folder.large(numpy_types(types))
-            if case is None:
-                continue
-            result = engine.run_wanted(op, case, [output.name for output in op.outputs])
-            arrays = [*case.inputs.values(), *(output for output in result.outputs if output is not None)]
-            size = sum(np.asarray(array).nbytes for array in arrays)
-            name = " ".join(types.values()) or " ".join(op.dtypes)
-            timings.append(Timing(op.name, name, case.name, result.milliseconds, size))
-            say(f"timed {op.name} {name}: {result.milliseconds:.3f} ms")
-    engine.close()
-    return timings
+def run_stage(
+    stage: str,
+    items: Sequence[Item],
+    command: Callable[[int], Sequence[str]],
+    deadline: float,
+    say: Callable[[str], None],
+    silence: float = SILENCE_LIMIT,
+) -> Result:
+    """Runs a stage to its end or until `deadline`, a time of time.monotonic(). `command` gives the command of the
+    stage's process, which leaves out that number of items."""
+    result = Result(stage)
+    labels = [(op.name, types_label(op, types)) for op, types in items]
+    began = time.monotonic()
+    skip = 0
+    while skip < len(items):
+        if time.monotonic() >= deadline:
+            result.not_run = "the time is up"
+            break
+        at: Begun | None = None
+        watch = Watch(command(skip), silence, deadline)
+        for line in watch.lines():
+            event = read_event(line)
+            if isinstance(event, Begun):
+                at = event
+            _add(result, event, say)
+            if isinstance(event, Ended):
+                at = None
+        if watch.why_ended is None:
+            break
+        if watch.why_ended == "the time is up":
+            result.not_run = watch.why_ended
+            break
+        result.deaths += 1
+        if at is None or (at.op, at.types) not in labels[skip:]:  # it died before its first item
+            result.not_run = watch.why_ended
+            break
+        _add(result, Ended(Cell(at.op, stage, at.types, failures=[watch.why_ended])), say)
+        skip = labels.index((at.op, at.types)) + 1
+    result.seconds = time.monotonic() - began
+    return result
 
 
-def page(findings: Findings) -> str:
+def _add(result: Result, event: Event, say: Callable[[str], None]) -> None:
+    if isinstance(event, Ended):
+        cell = event.cell
+        result.cells.append(cell)
+        if not cell.skipped:
+            say(
+                f"  {cell.op} {cell.types}: {cell.passed} passed"
+                + f", {len(cell.failures)} FAILED" * bool(cell.failures)
+            )
+        for failure in cell.failures[:5]:
+            say(f"    {failure}")
+    elif isinstance(event, Timed):
+        result.timings.append(event)
+        say(f"  {event.op} {event.types}: {event.what} {event.milliseconds:.4f} ms")
+    elif isinstance(event, Profiled):
+        result.kernels.append(event)
+    elif isinstance(event, Fact):
+        result.facts.append(event)
+        if event.name == "absent":
+            result.not_run = event.text
+        elif event.name == "note":
+            say(f"  {event.text}")
+
+
+def page(gpu: str, machine: str, results: Sequence[Result], left_out: Sequence[str] = ()) -> str:
     """Returns the results as a page in Markdown."""
-    lines = [f"# {findings.gpu}", "", findings.machine, "", "Made by `make gpu-check`.", "", "## Cases", ""]
-    reasons = reasons_of(findings.cells)
-    lines += _cases(findings.cells, reasons)
-    lines += ["", *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1))]
-    failures = [f"- {c.op} {c.types} on {c.engine}: {f}" for c in findings.cells for f in c.failures]
-    lines += ["", "Failures:" if failures else "No failures.", "", *failures, "", "## compute-sanitizer", ""]
-    for tool in SANITIZER_TOOLS:
-        results = [result for result in findings.sanitized if _tool_of(result) == tool]
-        lines += [f"- {tool}: {_verdict(results)}"]
-    lines += ["", "## Times", ""]
-    lines += [
-        f"The median of {TIMED_RUNS} runs of the kernel alone, and the bytes of its inputs and outputs a second as a "
-        f"share of what a copy on the device moves, read and written: {findings.bandwidth / 1e9:,.0f} GB/s.",
-        "",
-        "| op | dtypes | case | ms | GB/s | share |",
-        "|---|---|---|---|---|---|",
+    lines = [f"# {gpu}", "", machine, "", "Made by `make gpu-check`.", "", "## Stages", ""]
+    lines += ["| stage | seconds | result |", "|---|---|---|"]
+    lines += [f"| {result.stage} | {result.seconds:.0f} | {_cell_text(result.summary())} |" for result in results]
+    lines += ["", *(f"Left out of the build: {reason}." for reason in left_out)]
+    failures = [f"- {result.stage}: {failure}" for result in results for failure in result.failures]
+    lines += ["", "## Failures", "", *(failures or ["None."])]
+    cells = [
+        cell
+        for result in results
+        if result.stage in (*RUNNER_MODES, *ENGINES, "torch-compile")
+        for cell in result.cells
     ]
-    for t in findings.timings:
-        share = t.bandwidth / findings.bandwidth
-        lines.append(
-            f"| {t.op} | {t.types} | {t.case} | {t.milliseconds:.3f} | {t.bandwidth / 1e9:,.0f} | {share:.0%} |"
-        )
+    reasons = reasons_of(cells)
+    lines += ["", "## Cases", "", *_cases(cells, reasons), ""]
+    lines += [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
+    lines += ["", "## Times", "", *_times(results)]
+    kernels = [kernel for result in results for kernel in result.kernels]
+    if kernels:
+        lines += ["", "## Kernels", "", *_kernels(kernels)]
     return "\n".join(lines) + "\n"
+
+
+def _cell_text(text: str) -> str:
+    return text.replace("|", "/").replace("\n", " ")
 
 
 def _cases(cells: Sequence[Cell], reasons: Sequence[str]) -> Iterator[str]:
@@ -167,67 +231,104 @@ def _cases(cells: Sequence[Cell], reasons: Sequence[str]) -> Iterator[str]:
     for (op, types), row in rows.items():
         marks = []
         for engine in engines:
-            cell = row[engine]
-            total = cell.passed + len(cell.failures)
-            marks.append(f"({reasons.index(cell.skipped) + 1})" if cell.skipped else f"{cell.passed}/{total}")
+            cell = row.get(engine)
+            if cell is None:
+                marks.append("")
+            elif cell.skipped:
+                marks.append(f"({reasons.index(cell.skipped) + 1})")
+            else:
+                marks.append(f"{cell.passed}/{cell.passed + len(cell.failures)}")
         yield f"| {op} | {types} | {' | '.join(marks)} |"
 
 
-def _tool_of(result: Cell | Absent) -> str:
-    return result.name if isinstance(result, Absent) else result.engine.split()[0]
+def _times(results: Sequence[Result]) -> Iterator[str]:
+    copy = next((float(fact.text) for result in results for fact in result.facts if fact.name == "copy"), None)
+    timings = [timing for result in results for timing in result.timings]
+    if copy is None or not timings:
+        yield "None were measured."
+        return
+    yield (
+        "Each time is the median of a CUDA graph of many calls that use different memory in turn. GB/s counts the "
+        "bytes of inputs and outputs. Their share is that of a copy on the device, which reads and writes "
+        f"{copy / 1e9:,.0f} GB/s. A peer is what a user would call instead. Its ratio is its time divided by the "
+        "kernel's."
+    )
+    yield ""
+    yield "| op | dtypes | case | ms | GB/s | share | peers |"
+    yield "|---|---|---|---|---|---|---|"
+    for timing in timings:
+        if timing.what != "kernel":
+            continue
+        peers = [
+            f"{peer.what} {peer.milliseconds:.3f} ms ({peer.milliseconds / timing.milliseconds:.2f})"
+            for peer in timings
+            if peer.what != "kernel" and (peer.op, peer.types) == (timing.op, timing.types)
+        ]
+        yield (
+            f"| {timing.op} | {timing.types} | {timing.case} | {timing.milliseconds:.4f} "
+            f"| {timing.bandwidth / 1e9:,.0f} | {timing.bandwidth / copy:.0%} | {'; '.join(peers)} |"
+        )
 
 
-def _verdict(results: Sequence[Cell | Absent]) -> str:
-    reasons = [result.reason for result in results if isinstance(result, Absent)]
-    if reasons:
-        return f"not run: {reasons[0]}"
-    cells = [result for result in results if isinstance(result, Cell)]
-    failures = [f"{cell.op} {cell.types}: {failure}" for cell in cells for failure in cell.failures]
-    passed = sum(cell.passed for cell in cells)
-    return f"{passed} cases, nothing found" if not failures else f"{len(failures)} failures: {'; '.join(failures[:5])}"
+def _kernels(kernels: Sequence[Profiled]) -> Iterator[str]:
+    yield "What ncu measured at the large cases, in percent of what the device can do."
+    yield ""
+    yield "| op | dtypes | kernel | ms | of the op | memory | instructions | warps | registers |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for kernel in kernels:
+        yield (
+            f"| {kernel.op} | {kernel.types} | `{kernel.kernel}` | {kernel.milliseconds:.4f} | {kernel.share:.0%} "
+            f"| {kernel.memory:.0f} | {kernel.instructions:.0f} | {kernel.warps:.0f} | {kernel.registers} |"
+        )
 
 
 def main() -> int:
     """Runs the check. Returns 0 if all cases passed, 1 if some failed, and 2 if the check can't run here."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder to write the results to")
-    output: Path = parser.parse_args().output
-    console = Console()
+    parser = argparse.ArgumentParser(prog="make gpu-check", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--output", type=Path, default=RESULTS, help="the folder for the page")
+    parser.add_argument("--only", nargs="+", choices=STAGES, default=list(STAGES), help="the stages to run")
+    parser.add_argument("--op", action="append", default=[], help="an op to check; without it, all ops")
+    parser.add_argument("--seconds", type=float, default=TIME_LIMIT, help="the time for everything, the build included")
+    arguments = parser.parse_args()
+    deadline = time.monotonic() + arguments.seconds
+    console = Console(soft_wrap=True)
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False)
+
     devices = gpus()
     if not devices:
-        console.print(f"gpu-check: {NO_GPU}")
+        say(f"gpu-check: {NO_GPU}")
         return 2
-    gpu = devices[0][0]
+    began = time.monotonic()
     try:
-        finished_build = build(OPTIONS, console.print)
-        runner = build_runner(OPTIONS, console.print)
+        finished_build = build(OPTIONS, say)
+        build_runner(OPTIONS, say)
     except BuildError as error:
-        console.print(f"gpu-check: {error}", markup=False)
+        say(f"gpu-check: {error}")
         return 2
-    ops = [op for op in built_table(OPTIONS) if "cuda" in op.devices]
-    with console.status("running cases") as status:
-        say: Callable[[str], None] = status.update
-        cells = verify(
-            ops, [SOURCE / "ops"], cuda_engines(runner), lambda cell: say(f"{cell.engine}: {cell.op} {cell.types}")
-        )
-        folder = OPTIONS.output
-        sanitized = sanitize(list(sanitizer_engines(runner, folder)), ops, folder, say)
-        timings = time_ops(runner, ops, say)
-    findings = Findings(gpu, _machine(), cells, sanitized, timings, _copy_bandwidth(runner))
-    print_matrix(console, cells)
-    for name, reason in finished_build.left_out.items():
-        console.print(f"left out {name}: {reason}", markup=False)
-    output.mkdir(parents=True, exist_ok=True)
-    file = output / f"{re.sub(r'[^a-z0-9]+', '_', gpu.lower()).strip('_')}.md"
-    file.write_text(page(findings))
-    console.print(f"wrote {file}")
-    failures = [f for cell in (*cells, *sanitized) if isinstance(cell, Cell) for f in cell.failures]
-    for failure in failures[:50]:
-        console.print(failure, markup=False)
-    return 1 if failures else 0
+    say(f"built in {time.monotonic() - began:.0f} s")
+    ops = [op for op in built_table(OPTIONS) if "cuda" in op.devices and (not arguments.op or op.name in arguments.op)]
+    gpu = devices[0][0]
+    file = arguments.output / f"{re.sub(r'[^a-z0-9]+', '_', gpu.lower()).strip('_')}.md"
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    results: list[Result] = []
+    for stage in [stage for stage in STAGES if stage in arguments.only]:
+        say(f"{stage}:")
+
+        def command(skip: int, stage: str = stage) -> list[str]:
+            chosen = [option for name in arguments.op for option in ("--op", name)]
+            return [sys.executable, "-m", "ops_build.gpu.stages", stage, "--skip", str(skip), *chosen]
+
+        results.append(run_stage(stage, items_of(ops), command, deadline, say))
+        say(f"{stage}: {results[-1].summary()} ({results[-1].seconds:.0f} s)")
+        left_out = [f"{name}, because {reason}" for name, reason in finished_build.left_out.items()]
+        file.write_text(page(gpu, _machine(results), results, left_out))
+    say(f"wrote {file}")
+    return 1 if any(result.failures or result.deaths for result in results) else 0
 
 
-def _machine() -> str:
+def _machine(results: Sequence[Result]) -> str:
     driver = subprocess.run(
         ["nvidia-smi", "--query-gpu=driver_version,memory.total", "--format=csv,noheader"],
         capture_output=True,
@@ -236,16 +337,10 @@ def _machine() -> str:
     nvcc = subprocess.run(["nvcc", "--version"], capture_output=True, text=True).stdout
     release = re.search(r"release ([\d.]+)", nvcc)
     versions = [f"CUDA {release[1]}" if release else "CUDA of no known release", f"Python {platform.python_version()}"]
-    for module in ("torch", "onnxruntime"):
-        if module in sys.modules:
-            versions.append(f"{module} {sys.modules[module].__version__}")
+    versions += [fact.text for result in results for fact in result.facts if fact.name == "version"]
     today = datetime.datetime.now(tz=datetime.UTC).date()
-    return f"{today}, driver and memory {driver[0] if driver else 'unknown'}, {', '.join(versions)}."
-
-
-def _copy_bandwidth(runner: Path) -> float:
-    finished = subprocess.run([str(runner), "--bandwidth"], capture_output=True, text=True, check=True)
-    return float(finished.stdout)
+    device = f"driver and memory {driver[0] if driver else 'unknown'}"
+    return f"{today}, {os.cpu_count()} CPUs, {device}, {', '.join(versions)}."
 
 
 if __name__ == "__main__":

@@ -1,32 +1,35 @@
 // Runs CUDA kernels without an engine. It reads cases from standard input and writes the result of each to standard
 // output, in the format of cases_file.py. Both may be pipes or files.
 //
-//   opgate_gpu_runner [--time RUNS] [--unaligned] [--padded] [--plugins LIBRARY] < cases > results
+//   opgate_gpu_runner [OPTIONS] < cases > results
 //   opgate_gpu_runner --table       prints the op table as JSON
 //   opgate_gpu_runner --bandwidth   prints how many bytes a copy on the device reads and writes per second
 //
 // Kernels run on a stream that doesn't wait for other streams. Before a run, outputs and scratch memory are filled with
 // a pattern, and behind each of them is a zone that must keep the pattern. Inputs must not change.
 //
-//   --time RUNS        runs each case RUNS times more, with the same memory, and reports the median time
 //   --unaligned        puts all tensors one element behind an aligned address
+//   --exact            allocates exactly the bytes of each tensor, without zones and without the pattern, so that
+//                      compute-sanitizer sees each access that is out of bounds and each read of uninitialized memory
 //   --padded           takes padded outputs (engine.h) and reads the sizes after the call
+//   --graph            captures the call in a CUDA graph and launches the graph twice; the outputs are those of the
+//                      second launch. Implies --padded.
+//   --streams          runs the case on two streams at once, with one kernel object; both must compute the same bits.
+//                      Implies --padded.
+//   --time RUNS        launches a graph of many calls RUNS times and reports the median time of a call. The calls use
+//                      different memory in turn, so that the inputs of a call are not in the L2 cache. Implies
+//                      --padded.
 //   --plugins LIBRARY  calls the TensorRT plugins of the ops instead of the kernels
 #include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <vector>
 
+#include "caller.h"
 #include "core/cuda.h"
-#include "core/invoke.h"
 #include "core/table_json.h"
-
-#ifdef OPGATE_WITH_TENSORRT
-#include "adapters/tensorrt/plugin_caller.h"
-#endif
 
 namespace opgate {
 namespace {
@@ -160,19 +163,37 @@ bool read_case(CaseToRun& wanted) {
 
 // Device memory.
 
+/// How tensors lie in device memory.
+struct Layout {
+  bool unaligned = false;  ///< one element behind an aligned address
+  bool exact = false;      ///< no pattern, and no zone behind the tensor
+};
+
 /// Device memory that is filled with the pattern, with a zone behind it.
 class DeviceMemory {
  public:
-  /// The memory begins `offset` bytes after an aligned address.
-  DeviceMemory(std::size_t bytes, std::size_t offset, cudaStream_t stream)
-      : bytes_(bytes), offset_(offset), stream_(stream) {
-    const std::size_t all = offset + bytes + kZone;
-    if (cudaMallocAsync(&start_, std::max<std::size_t>(all, 1), stream) != cudaSuccess) throw std::bad_alloc();
-    must(cudaMemsetAsync(start_, kPattern, all, stream), "filling memory");
+  /// `element` is the size of an element in bytes: the offset of unaligned memory.
+  DeviceMemory(std::size_t bytes, std::size_t element, Layout layout, cudaStream_t stream)
+      : bytes_(bytes),
+        offset_(layout.unaligned ? element : 0),
+        zone_(layout.exact ? 0 : kZone),
+        pooled_(!layout.exact),
+        stream_(stream) {
+    const std::size_t all = std::max<std::size_t>(offset_ + bytes + zone_, 1);
+    // compute-sanitizer knows the exact size of memory from cudaMalloc only.
+    const cudaError_t error = pooled_ ? cudaMallocAsync(&start_, all, stream) : cudaMalloc(&start_, all);
+    if (error != cudaSuccess) {
+      (void)cudaGetLastError();
+      throw std::bad_alloc();
+    }
+    if (pooled_) clear();
   }
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
-  ~DeviceMemory() { (void)cudaFreeAsync(start_, stream_); }
+  ~DeviceMemory() { (void)(pooled_ ? cudaFreeAsync(start_, stream_) : cudaFree(start_)); }
+
+  /// Fills the memory and the zone with the pattern.
+  void clear() const { must(cudaMemsetAsync(start_, kPattern, offset_ + bytes_ + zone_, stream_), "filling memory"); }
 
   char* data() const { return static_cast<char*>(start_) + offset_; }
   std::size_t size() const { return bytes_; }
@@ -191,13 +212,14 @@ class DeviceMemory {
 
   /// Whether nobody has written to the zone.
   bool intact() const {
-    std::vector<unsigned char> zone(kZone);
-    if (kZone) must(cuda::read(zone.data(), data() + bytes_, kZone, stream_));
+    std::vector<unsigned char> zone(zone_);
+    if (zone_) must(cuda::read(zone.data(), data() + bytes_, zone_, stream_));
     return std::ranges::all_of(zone, [](unsigned char byte) { return byte == kPattern; });
   }
 
  private:
-  std::size_t bytes_, offset_;
+  std::size_t bytes_, offset_, zone_;
+  bool pooled_;
   cudaStream_t stream_;
   void* start_ = nullptr;
 };
@@ -205,8 +227,8 @@ class DeviceMemory {
 /// The engine of a case. Later runs of the case get the memory of the first one.
 class KernelEngine final : public Engine {
  public:
-  KernelEngine(const Signature& signature, std::uint64_t wanted, bool unaligned, bool padded, cudaStream_t stream)
-      : wanted_(wanted), unaligned_(unaligned), padded_(padded), stream_(stream), outputs_(signature.outputs.size()) {}
+  KernelEngine(const Signature& signature, std::uint64_t wanted, Layout layout, bool padded, cudaStream_t stream)
+      : wanted_(wanted), layout_(layout), padded_(padded), stream_(stream), outputs_(signature.outputs.size()) {}
 
   void* stream() override { return stream_; }
 
@@ -221,18 +243,18 @@ class KernelEngine final : public Engine {
     CreatedOutput& created = outputs_[index];
     created.dtype = dtype;
     created.dims = Dims(dims);
-    if (!created.memory) created.memory = allocate(bytes_of(dtype, dims), unaligned_ ? size_of(dtype) : 0);
+    if (!created.memory) created.memory = allocate(bytes_of(dtype, dims), size_of(dtype), layout_);
     *data = created.memory->data();
     return {};
   }
 
   void* scratch(std::size_t bytes) override {
-    if (next_scratch_ == scratch_.size()) scratch_.push_back(allocate(bytes, 0));
+    if (next_scratch_ == scratch_.size()) scratch_.push_back(allocate_aligned(bytes));
     return scratch_[next_scratch_++]->data();
   }
 
   Status allocate_sizes(std::size_t count, std::int64_t** sizes) override {
-    if (!sizes_) sizes_ = allocate(count * sizeof(std::int64_t), 0);
+    if (!sizes_) sizes_ = allocate_aligned(count * sizeof(std::int64_t));
     *sizes = reinterpret_cast<std::int64_t*>(sizes_->data());
     return {};
   }
@@ -261,7 +283,36 @@ class KernelEngine final : public Engine {
     return {};
   }
 
+  /// Lets the next call have the scratch memory of the last one.
   void rewind() { next_scratch_ = 0; }
+
+  /// Fills everything that the kernel writes with the pattern.
+  void clear() const {
+    for (const CreatedOutput& created : outputs_) {
+      if (created.memory) created.memory->clear();
+    }
+    for (const Memory& memory : scratch_) memory->clear();
+    if (sizes_) sizes_->clear();
+  }
+
+  /// The bytes of the outputs and of the scratch memory.
+  std::size_t bytes() const {
+    std::size_t bytes = 0;
+    for (const CreatedOutput& created : outputs_) bytes += created.memory ? created.memory->size() : 0;
+    for (const Memory& memory : scratch_) bytes += memory->size();
+    return bytes;
+  }
+
+  /// Whether the outputs of both engines have the same bits.
+  bool same_outputs(const KernelEngine& other) const {
+    for (std::size_t i = 0; i < outputs_.size(); ++i) {
+      const CreatedOutput &mine = outputs_[i], &its = other.outputs_[i];
+      if (!mine.memory) continue;
+      const std::size_t count = bytes_of(mine.dtype, mine.dims);
+      if (!std::ranges::equal(mine.dims, its.dims) || mine.memory->read(count) != its.memory->read(count)) return false;
+    }
+    return true;
+  }
 
   Status check() const {
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
@@ -296,16 +347,20 @@ class KernelEngine final : public Engine {
     Memory memory;
   };
 
-  Memory allocate(std::size_t bytes, std::size_t offset) const {
-    return std::make_unique<DeviceMemory>(bytes, offset, stream_);
+  Memory allocate(std::size_t bytes, std::size_t element, Layout layout) const {
+    return std::make_unique<DeviceMemory>(bytes, element, layout, stream_);
   }
+
+  /// Scratch memory and sizes are aligned, because the kernel asks for them without regard to the tensors.
+  Memory allocate_aligned(std::size_t bytes) const { return allocate(bytes, 0, {false, layout_.exact}); }
 
   static Status wrote_past(const std::string& what) {
     return Status::internal("the kernel has written past the end of " + what);
   }
 
   std::uint64_t wanted_;
-  bool unaligned_, padded_;
+  Layout layout_;
+  bool padded_;
   cudaStream_t stream_;
   std::vector<CreatedOutput> outputs_;
   std::vector<Memory> scratch_;
@@ -323,36 +378,22 @@ Status make_attributes(const Signature& signature, const CaseToRun& wanted, Attr
   return Attributes::make(signature, std::move(values), attributes);
 }
 
-/// Runs an op, with invoke() or with its plugin.
-using Call = std::function<Status(const Op&, const InputPointers&, const Attributes&, Engine&, KernelCache&)>;
-
 Status call_kernel(const Op& op, const InputPointers& inputs, const Attributes& attributes, Engine& engine,
                    KernelCache& kernels) {
   return invoke(op, Device::cuda, inputs, attributes, engine, &kernels);
 }
 
-Call plugins([[maybe_unused]] const char* library) {
-#ifdef OPGATE_WITH_TENSORRT
-  auto opened = std::make_shared<tensorrt::Plugins>();
-  must(opened->open(library));
-  return [opened](const Op& op, const InputPointers& inputs, const Attributes& attributes, Engine& engine,
-                  KernelCache&) { return opened->call(op, inputs, attributes, engine); };
-#else
-  fail("it was built without TensorRT's headers");
-#endif
-}
-
 struct Options {
   int timed_runs = 0;
-  bool unaligned = false;
-  bool padded = false;
+  Layout layout;
+  bool padded = false, graph = false, streams = false;
   Call call = call_kernel;
 };
 
 /// The inputs of one call. They are on the device, except for `const` inputs.
 class DeviceInputs {
  public:
-  DeviceInputs(const Signature& signature, const CaseToRun& wanted, bool unaligned, cudaStream_t stream)
+  DeviceInputs(const Signature& signature, const CaseToRun& wanted, Layout layout, cudaStream_t stream)
       : host_(wanted.inputs), memory_(host_.size()), tensors_(host_.size()) {
     for (std::size_t i = 0; i < host_.size(); ++i) {
       pointers_.push_back(host_[i] ? &tensors_[i] : nullptr);
@@ -360,8 +401,7 @@ class DeviceInputs {
       void* data = host_[i]->bytes.data();
       const bool on_host = !signature.inputs.empty() && signature.inputs[std::min(i, signature.inputs.size() - 1)].host;
       if (!on_host) {
-        const std::size_t offset = unaligned ? size_of(host_[i]->dtype) : 0;
-        memory_[i] = std::make_unique<DeviceMemory>(host_[i]->bytes.size(), offset, stream);
+        memory_[i] = std::make_unique<DeviceMemory>(host_[i]->bytes.size(), size_of(host_[i]->dtype), layout, stream);
         memory_[i]->write(host_[i]->bytes);
         data = memory_[i]->data();
       }
@@ -372,6 +412,13 @@ class DeviceInputs {
   }
 
   const InputPointers& pointers() const { return pointers_; }
+
+  /// The bytes of the inputs on the device.
+  std::size_t bytes() const {
+    std::size_t bytes = 0;
+    for (const auto& memory : memory_) bytes += memory ? memory->size() : 0;
+    return bytes;
+  }
 
   Status check() const {
     for (std::size_t i = 0; i < memory_.size(); ++i) {
@@ -387,6 +434,52 @@ class DeviceInputs {
   std::vector<std::unique_ptr<DeviceMemory>> memory_;
   std::vector<Tensor> tensors_;
   InputPointers pointers_;
+};
+
+/// A stream that doesn't wait for other streams.
+class Stream {
+ public:
+  Stream() { must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream"); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream() { (void)cudaStreamDestroy(stream_); }
+
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+/// The work of some calls, captured from a stream.
+class Graph {
+ public:
+  /// Captures what `call` launches on the stream.
+  template <typename Function>
+  static Status capture(cudaStream_t stream, const Function& call, Graph& graph) {
+    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "beginning a capture");
+    const Status status = call();
+    const cudaError_t ended = cudaStreamEndCapture(stream, &graph.graph_);
+    if (!status.ok() || ended != cudaSuccess) (void)cudaGetLastError();  // a failed capture leaves an error behind
+    OPGATE_RETURN_IF_ERROR(status);
+    OPGATE_RETURN_IF_ERROR(cuda::status(ended, "capturing the call in a graph"));
+    return cuda::status(cudaGraphInstantiate(&graph.executable_, graph.graph_, 0), "instantiating the graph");
+  }
+
+  Graph() = default;
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph() {
+    if (executable_) (void)cudaGraphExecDestroy(executable_);
+    if (graph_) (void)cudaGraphDestroy(graph_);
+  }
+
+  Status launch(cudaStream_t stream) const {
+    return cuda::status(cudaGraphLaunch(executable_, stream), "launching the graph");
+  }
+
+ private:
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t executable_ = nullptr;
 };
 
 /// The median time of `runs` calls in milliseconds, measured by events.
@@ -414,36 +507,150 @@ void write_error(const std::string& message) {
   write_bytes(message.data(), message.size());
 }
 
-void run_case(const CaseToRun& wanted, const Options& options, cudaStream_t stream) {
+/// A call of an op with its own memory, on a stream.
+class PreparedCall {
+ public:
+  PreparedCall(const Op& op, const CaseToRun& wanted, const Attributes& attributes, const Options& options,
+               KernelCache& kernels, cudaStream_t stream)
+      : op_(op),
+        attributes_(attributes),
+        options_(options),
+        kernels_(kernels),
+        stream_(stream),
+        inputs_(op.signature, wanted, options.layout, stream),
+        engine_(op.signature, wanted.wanted, options.layout, options.padded, stream) {}
+
+  /// Launches the kernels. The first call allocates the outputs and the scratch memory, later calls use them again.
+  Status run() {
+    engine_.rewind();
+    return options_.call(op_, inputs_.pointers(), attributes_, engine_, kernels_);
+  }
+
+  /// Waits for the kernels. After an error on the device no call works, so the program ends.
+  void wait() const {
+    const Status status = cuda::status(cudaStreamSynchronize(stream_), "waiting for a kernel");
+    if (!status.ok()) fail(op_.signature.name + ": " + status.message());
+  }
+
+  /// Finds the exact dims of padded outputs, and checks that the kernels wrote to nothing but their outputs.
+  Status finish() {
+    if (options_.padded) OPGATE_RETURN_IF_ERROR(engine_.unpad(op_, inputs_.pointers(), attributes_));
+    OPGATE_RETURN_IF_ERROR(engine_.check());
+    return inputs_.check();
+  }
+
+  const KernelEngine& engine() const { return engine_; }
+  cudaStream_t stream() const { return stream_; }
+  std::size_t bytes() const { return inputs_.bytes() + engine_.bytes(); }
+
+ private:
+  const Op& op_;
+  const Attributes& attributes_;
+  const Options& options_;
+  KernelCache& kernels_;
+  cudaStream_t stream_;
+  DeviceInputs inputs_;
+  KernelEngine engine_;
+};
+
+/// Runs the call from a graph, twice: the kernels must set all that they need in each launch.
+Status replay(PreparedCall& call) {
+  Graph graph;
+  OPGATE_RETURN_IF_ERROR(Graph::capture(call.stream(), [&] { return call.run(); }, graph));
+  for (int launch = 0; launch < 2; ++launch) {
+    call.engine().clear();
+    OPGATE_RETURN_IF_ERROR(graph.launch(call.stream()));
+    call.wait();
+  }
+  return {};
+}
+
+/// Runs the call together with a second one on another stream. Both use the same kernel object.
+Status run_beside(PreparedCall& call, PreparedCall& second) {
+  OPGATE_RETURN_IF_ERROR(second.run());
+  second.wait();
+  for (int round = 0; round < 3; ++round) {
+    OPGATE_RETURN_IF_ERROR(call.run());
+    OPGATE_RETURN_IF_ERROR(second.run());
+  }
+  call.wait();
+  second.wait();
+  OPGATE_RETURN_IF_ERROR(second.finish());
+  return {};
+}
+
+/// The time of a call in milliseconds, from a graph of many calls. The calls use as many sets of memory in turn as it
+/// takes to fill the L2 cache twice.
+Status time_call(const Op& op, const CaseToRun& wanted, const Attributes& attributes, const Options& options,
+                 KernelCache& kernels, PreparedCall& first, double& milliseconds) {
+  constexpr std::size_t kFewestCalls = 20, kMostSets = 64;
+  int cache = 0;
+  must(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, cuda::current_device()), "asking for the cache's size");
+  const std::size_t bytes = std::max<std::size_t>(first.bytes(), 1);
+  const std::size_t sets = std::clamp<std::size_t>(2 * static_cast<std::size_t>(cache) / bytes + 1, 2, kMostSets);
+  std::vector<std::unique_ptr<PreparedCall>> others;
+  for (std::size_t i = 1; i < sets; ++i) {
+    others.push_back(std::make_unique<PreparedCall>(op, wanted, attributes, options, kernels, first.stream()));
+    OPGATE_RETURN_IF_ERROR(others.back()->run());
+  }
+  const std::size_t calls = (kFewestCalls + sets - 1) / sets * sets;
+  const auto run_all = [&]() -> Status {
+    for (std::size_t i = 0; i < calls; ++i) {
+      PreparedCall& call = i % sets ? *others[i % sets - 1] : first;
+      OPGATE_RETURN_IF_ERROR(call.run());
+    }
+    return {};
+  };
+  Graph graph;
+  OPGATE_RETURN_IF_ERROR(Graph::capture(first.stream(), run_all, graph));
+  OPGATE_RETURN_IF_ERROR(graph.launch(first.stream()));  // the first launch uploads the graph
+  first.wait();
+  const auto launch = [&] { return graph.launch(first.stream()); };
+  milliseconds = median_time(options.timed_runs, first.stream(), launch) / static_cast<double>(calls);
+  return {};
+}
+
+Status run_case(const Op& op, const CaseToRun& wanted, const Attributes& attributes, const Options& options,
+                KernelCache& kernels, PreparedCall& call, double& milliseconds) {
+  OPGATE_RETURN_IF_ERROR(call.run());
+  call.wait();
+  if (options.graph) OPGATE_RETURN_IF_ERROR(replay(call));
+  if (options.streams) {
+    const Stream stream;
+    PreparedCall second(op, wanted, attributes, options, kernels, stream.get());
+    OPGATE_RETURN_IF_ERROR(run_beside(call, second));
+    OPGATE_RETURN_IF_ERROR(call.finish());
+    if (!call.engine().same_outputs(second.engine()))
+      return Status::internal("two streams at once computed different outputs");
+    return {};
+  }
+  OPGATE_RETURN_IF_ERROR(call.finish());
+  if (options.timed_runs > 0)
+    OPGATE_RETURN_IF_ERROR(time_call(op, wanted, attributes, options, kernels, call, milliseconds));
+  return {};
+}
+
+void answer_case(const CaseToRun& wanted, const Options& options, cudaStream_t stream) {
   const Op* const op = Table::instance().find(wanted.op);
   if (!op) return write_error("there is no op " + wanted.op);
   Attributes attributes;
   if (Status status = make_attributes(op->signature, wanted, attributes); !status.ok()) {
     return write_error(status.message());
   }
-  const DeviceInputs inputs(op->signature, wanted, options.unaligned, stream);
-  KernelEngine engine(op->signature, wanted.wanted, options.unaligned, options.padded, stream);
   KernelCache kernels(1);
-  const auto run = [&] {
-    engine.rewind();
-    return options.call(*op, inputs.pointers(), attributes, engine, kernels);
-  };
-  Status status = run();
-  const Status waited = cuda::status(cudaStreamSynchronize(stream), "waiting for a kernel");
-  if (!waited.ok()) fail(wanted.op + ": " + waited.message());  // after an error on the device no call works
-  if (status.ok() && options.padded) status = engine.unpad(*op, inputs.pointers(), attributes);
-  if (status.ok()) status = engine.check();
-  if (status.ok()) status = inputs.check();
+  PreparedCall call(*op, wanted, attributes, options, kernels, stream);
+  double milliseconds = 0;
+  const Status status = run_case(*op, wanted, attributes, options, kernels, call, milliseconds);
   if (!status.ok()) return write_error(status.message());
   write_error("");
-  engine.write_outputs();
-  write(options.timed_runs > 0 ? median_time(options.timed_runs, stream, run) : 0.0);
+  call.engine().write_outputs();
+  write(milliseconds);
 }
 
 /// Bytes per second, by the median time of copies of 1 GiB.
 double copy_bandwidth(cudaStream_t stream) {
   constexpr std::size_t kBytes = std::size_t{1} << 30;
-  const DeviceMemory from(kBytes, 0, stream), to(kBytes, 0, stream);
+  const DeviceMemory from(kBytes, 0, {}, stream), to(kBytes, 0, {}, stream);
   const double milliseconds =
       median_time(20, stream, [&] { return cuda::copy(to.data(), from.data(), kBytes, stream); });
   return 2.0 * static_cast<double>(kBytes) / (milliseconds / 1e3);
@@ -456,18 +663,26 @@ Options parse(int count, char** arguments, cudaStream_t stream) {
     if (argument == "--bandwidth") {
       std::printf("%.6g\n", copy_bandwidth(stream));
       std::exit(0);
-    } else if (argument == "--plugins" && i + 1 < count) {
-      options.call = plugins(arguments[++i]);
     } else if (argument == "--unaligned") {
-      options.unaligned = true;
+      options.layout.unaligned = true;
+    } else if (argument == "--exact") {
+      options.layout.exact = true;
     } else if (argument == "--padded") {
       options.padded = true;
+    } else if (argument == "--graph") {
+      options.padded = options.graph = true;
+    } else if (argument == "--streams") {
+      options.padded = options.streams = true;
     } else if (argument == "--time" && i + 1 < count) {
       options.timed_runs = std::atoi(arguments[++i]);
+      options.padded = true;
+    } else if (const auto caller = std::ranges::find(callers(), argument, &Caller::option);
+               caller != callers().end() && i + 1 < count) {
+      must(caller->make(arguments[++i], options.call));
     } else {
       fail(
-          "usage: opgate_gpu_runner [--time RUNS] [--unaligned] [--padded] [--plugins LIBRARY] < cases > results, or "
-          "--table, or --bandwidth");
+          "usage: opgate_gpu_runner [--unaligned] [--exact] [--padded] [--graph] [--streams] [--time RUNS] "
+          "[--plugins LIBRARY] < cases > results, or --table, or --bandwidth");
     }
   }
   return options;
@@ -482,12 +697,10 @@ int main(int count, char** arguments) {
     std::puts(table_json(Table::instance()).c_str());
     return 0;
   }
-  cudaStream_t stream = nullptr;
-  must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
-  const Options options = parse(count, arguments, stream);
+  const Stream stream;
+  const Options options = parse(count, arguments, stream.get());
   for (CaseToRun wanted; read_case(wanted); wanted = {}) {
-    run_case(wanted, options, stream);
+    answer_case(wanted, options, stream.get());
     std::fflush(stdout);
   }
-  must(cudaStreamDestroy(stream), "freeing the stream");
 }

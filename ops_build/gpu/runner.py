@@ -18,12 +18,16 @@ class KernelsEngine:
     One process runs many cases. After a case that ends the process, the next case starts a new one.
     """
 
-    name = "kernels"
     device = "cuda"
 
     def __init__(
-        self, program: Path, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+        self,
+        program: Path,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        name: str = "kernels",
     ) -> None:
+        self.name = name
         self._command = [str(program), *arguments]
         self._environment = environment
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115 (stays open as long as the engine exists)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ops_build.case import Case
 from ops_build.dtypes import numpy_types
-from ops_build.op_folder import folder_of, run_reference
+from ops_build.op_folder import OpFolder, folder_of, run_reference
 from ops_build.table import Op
 from ops_build.verification.comparison import difference, tolerance
 from ops_build.verification.engine import Absent, Engine
@@ -46,14 +46,25 @@ def verify(
         for types in op.type_choices():
             cases = folder.cases(numpy_types(types))
             for engine in engines:
-                name = f"{engine.name} {engine.device}"
-                cell = Cell(op.name, name, " ".join(types.values()) or " ".join(op.dtypes))
-                cell.skipped = why_not(op, types, engine)
-                if not isinstance(engine, Absent) and cell.skipped is None:
-                    _fill(cell, op, folder.reference, cases, types, engine)
-                cells.append(cell)
-                progress(cell)
+                cells.append(verify_cell(op, types, folder, cases, engine))
+                progress(cells[-1])
     return cells
+
+
+def verify_cell(
+    op: Op, types: Mapping[str, str], folder: OpFolder, cases: Sequence[Case], engine: Engine | Absent
+) -> Cell:
+    """Runs cases of an op on one engine, with one choice of dtypes."""
+    cell = Cell(op.name, f"{engine.name} {engine.device}", types_label(op, types))
+    cell.skipped = why_not(op, types, engine)
+    if not isinstance(engine, Absent) and cell.skipped is None:
+        _fill(cell, op, folder.reference, cases, types, engine)
+    return cell
+
+
+def types_label(op: Op, types: Mapping[str, str]) -> str:
+    """Returns a choice of dtypes as a text for tables."""
+    return " ".join(types.values()) or " ".join(op.dtypes)
 
 
 def why_not(op: Op, types: Mapping[str, str], engine: Engine | Absent) -> str | None:

@@ -10,12 +10,23 @@ import pytest
 
 from ops_build.adapters.tensorrt.toolchain import find_headers
 from ops_build.building.build import Build, build
-from ops_build.building.options import DEFAULT_OUTPUT, PROJECT, BuildOptions, out_of_tree
-from ops_build.building.toolchain import LeftOut
+from ops_build.building.options import DEFAULT_OUTPUT, BuildOptions, out_of_tree
+from ops_build.building.toolchain import LeftOut, toolchain_folder
 from ops_build.table import Op, read_table
 from tests.conftest import silent
 
 FIXTURE_OPS = Path(__file__).parent / "fixture_ops"
+#: Lines about the registers of CUDA kernels, from test_sass.py.
+REGISTERS: list[str] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints the registers of the CUDA kernels, if they were compiled."""
+    if REGISTERS:
+        terminalreporter.section("registers of the CUDA kernels for sm_90")
+        terminalreporter.write_line(f"{'op':24}{'kernel':24}{'':>4}{'registers':>12}{'warps':>12}")
+        for line in REGISTERS:
+            terminalreporter.write_line(line)
 
 
 def op_of_ones_own(folder: Path, name: str, source: str) -> BuildOptions:
@@ -43,7 +54,7 @@ def fixture_library(request: pytest.FixtureRequest) -> Path:
 def tensorrt_headers() -> Path:
     """The folder of TensorRT's headers. Skips the test if the machine has none."""
     try:
-        return find_headers(PROJECT / "build" / "toolchain")[0]
+        return find_headers(toolchain_folder())[0]
     except LeftOut as reason:
         pytest.skip(str(reason))
 

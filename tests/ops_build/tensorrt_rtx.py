@@ -40,7 +40,8 @@ def inspect(
 
     `parsed` says whether the parser could read the model, `errors` are its errors. `layers` has the type of each layer,
     and the shape and dtype of each output. `engines` has the bytes of an engine for each capability, or 0.
-    `log` has the warnings and errors. The argument `shapes` has the shapes of the inputs with unknown sizes, and the
+    `log` has the warnings and errors, and the lines of the standard error: a plugin writes its errors there if it was
+    built with the headers of TensorRT 10, whose interface for finding the log TensorRT-RTX doesn't have. The argument `shapes` has the shapes of the inputs with unknown sizes, and the
     values of the inputs that are read on the host.
     """
     libs = Path(importlib.util.find_spec("tensorrt_rtx_libs").origin).parent  # type: ignore[union-attr, arg-type]
@@ -59,7 +60,10 @@ def inspect(
         [sys.executable, __file__, str(folder)], env=environment, capture_output=True, text=True, timeout=600
     )
     assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-4000:]
-    return json.loads((folder / "answer.json").read_text())
+    answers: list[dict[str, Any]] = json.loads((folder / "answer.json").read_text())
+    for answer in answers:
+        answer["log"] += finished.stderr.splitlines()
+    return answers
 
 
 def _main(folder: Path) -> None:

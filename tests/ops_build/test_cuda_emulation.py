@@ -53,7 +53,10 @@ def cells(program: Path, name: str, *arguments: str, seed: int) -> list[Cell]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("arguments", "seed"), [((), 0), ((), 1), (("--unaligned", "--padded"), 7)])
+@pytest.mark.parametrize(
+    ("arguments", "seed"),
+    [((), 0), ((), 1), (("--unaligned", "--padded"), 7), (("--graph",), 0), (("--streams", "--exact"), 0)],
+)
 def test_every_case(program: Path, name: str, arguments: tuple[str, ...], seed: int) -> None:
     for cell in cells(program, name, *arguments, seed=seed):
         assert not cell.failures and not cell.skipped, f"{cell.types}: {cell.failures[:5]} {cell.skipped}"
@@ -92,16 +95,16 @@ def test_no_kernel_waits_or_allocates() -> None:
 
 
 FAULTS = [
-    Fault("reads past the end", "rms_norm", "ops/rms_norm/rms_norm.cu", "vectors = rows.c / lanes;",
-          "vectors = rows.c / lanes + 1;", "heap-buffer-overflow"),
+    Fault("reads past the end", "rms_norm", "ops/rms_norm/rms_norm.cu", "vectors = static_cast<int>(c / lanes);",
+          "vectors = static_cast<int>(c / lanes) + 1;", "heap-buffer-overflow"),
     Fault("a barrier that is missing", "rms_norm", "ops/rms_norm/rms_norm.cu", "= value;\n    __syncthreads();", "= value;",
           "elements differ"),
     Fault("a barrier that not all reach", "rms_norm", "ops/rms_norm/rms_norm.cu",
           "    __syncthreads();  // the next row writes to `partial` again", "    if (threadIdx.x) __syncthreads();", "a deadlock"),
     Fault("the host reads device memory", "rms_norm", "ops/rms_norm/rms_norm.cu", "if (whole) {",
           "if (whole && static_cast<float>(rows.x[0]) < 1e30f) {", "use-after-poison"),
-    Fault("another stream", "rms_norm", "ops/rms_norm/rms_norm.cu", "launch<T, 1>(rows, stream_of(context))",
-          "launch<T, 1>(rows, nullptr)", "default stream"),
+    Fault("another stream", "rms_norm", "ops/rms_norm/rms_norm.cu", "launch_elements(rows, stream_of(context))",
+          "launch_elements(rows, nullptr)", "default stream"),
     Fault("a size that is never written", "voxelize", "ops/voxelize/voxelize.cu", "    *v = begun[i];\n", "", "not in 0.."),
     Fault("one buffer for the least of every round", "detection_postprocess", "ops/detection_postprocess/detection_postprocess.cu",
           "partial[kept % 2]", "partial[0]", "elements differ"),

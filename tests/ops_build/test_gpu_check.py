@@ -1,20 +1,41 @@
-"""`make gpu-check` on a machine without a GPU: its message, its report, and how it calls compute-sanitizer."""
+"""`make gpu-check` on a machine without a GPU: its stages on emulated kernels, what it does when a stage's process dies
+or hangs, its page, and how it calls compute-sanitizer and ncu."""
 
 from __future__ import annotations
 
 import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ops_build.building.toolchain import NO_GPU
+from ops_build.case import Case
 from ops_build.gpu import check
-from ops_build.gpu.check import Findings, Timing, page, sanitize, sanitizer_engines
+from ops_build.gpu.check import Result, page, run_stage
+from ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, event_line, read_event
+from ops_build.gpu.items import Item, items_of
 from ops_build.gpu.runner import KernelsEngine
+from ops_build.gpu.stages import compare_large, profile, read_profile, sanitize, time_items, verify_items
+from ops_build.table import Op
 from ops_build.verification.engine import Absent
 from ops_build.verification.verify import Cell
 from tests.ops_build.cuda_emulation.build import build
 from tests.ops_build.test_cuda_emulation import FOLDER
+
+
+@pytest.fixture(scope="module")
+def runner() -> Path:
+    return build(FOLDER)
+
+
+@pytest.fixture(scope="module")
+def my_add(runner: Path) -> list[Item]:
+    """MyAdd with each of its dtypes."""
+    return items_of([op for op in KernelsEngine(runner).ops() if op.name == "MyAdd"])
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,28 +45,155 @@ def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert NO_GPU in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        Begun("Mish", "f32"),
+        Ended(Cell("Mish", "torch cuda", "f32", 3, None, ["a case: é\nand more"])),
+        Timed("Mish", "f32", "16 Mi", "F.mish", 0.25, 1 << 27),
+        Profiled("Mish", "f32", "run<4>", 0.1, 1.0, 91.5, 40.25, 88.0, 32),
+        Fact("absent", "there is no GPU"),
+    ],
+)
+def test_events_survive_as_text(event: Event) -> None:
+    assert event_line(event).count("\n") == 1
+    assert read_event(event_line(event)) == event
+
+
+def test_a_stage_runs_every_item(runner: Path, my_add: list[Item]) -> None:
+    events = list(verify_items(KernelsEngine(runner, name="graph"), my_add))
+    cells = [event.cell for event in events if isinstance(event, Ended)]
+    assert [cell.types for cell in cells] == [event.types for event in events if isinstance(event, Begun)]
+    assert len(cells) == len(my_add) > 1
+    assert all(cell.engine == "graph cuda" and cell.passed and not cell.failures for cell in cells)
+
+
+def test_an_engine_that_is_absent_ends_its_stage(my_add: list[Item]) -> None:
+    events = list(verify_items(Absent("torch", "cuda", "this torch is built without CUDA"), my_add))
+    assert events == [Fact("absent", "this torch is built without CUDA")]
+
+
+def thousand(op: Op, types: Mapping[str, str]) -> Case:
+    a = np.arange(1000, dtype=np.int32)
+    return Case("1000", {"a": a, "b": a})
+
+
+def test_large_cases_are_compared_with_the_reference(runner: Path, my_add: list[Item]) -> None:
+    item = [(op, types) for op, types in my_add if types["T"] == "i32"]
+    events = compare_large(KernelsEngine(runner), item, thousand)
+    cells = [event.cell for event in events if isinstance(event, Ended)]
+    assert [(cell.passed, cell.failures) for cell in cells] == [(1, [])]
+    other = KernelsEngine(runner)
+    run = other.run
+    other.run = lambda op, case, types: {"y": run(op, case, types)["y"] + 1}  # type: ignore[method-assign]
+    (cell,) = [event.cell for event in compare_large(other, item, thousand) if isinstance(event, Ended)]
+    assert "1000 of 1000 elements differ" in cell.failures[0]
+
+
+def test_times_are_those_of_a_replayed_graph(runner: Path, my_add: list[Item]) -> None:
+    item = [(op, types) for op, types in my_add if types["T"] == "i32"]
+    events = list(time_items(KernelsEngine(runner, ["--time", "2"]), item, thousand))
+    (timed,) = [event for event in events if isinstance(event, Timed)]
+    assert timed.what == "kernel" and timed.bytes == 3 * 1000 * 4
+
+
+# What happens to a stage whose process dies. The processes here are real ones that play a stage.
+
+
+def playing(tmp_path: Path, body: str) -> Callable[[int], Sequence[str]]:
+    """Returns the command of a process that has `items` and `say(event)` and runs `body`."""
+    script = tmp_path / "stage.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "from ops_build.gpu.events import *\n"
+        "skip = int(sys.argv[1])\n"
+        "def say(event): print(event_line(event), end='', flush=True)\n" + body
+    )
+    return lambda skip: [sys.executable, str(script), str(skip)]
+
+
+BODY = """
+for i, types in list(enumerate({types!r}))[skip:]:
+    say(Begun("MyAdd", types))
+    if i == {bad}: {how}
+    say(Ended(Cell("MyAdd", "playing", types, passed=5)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("os.kill(os.getpid(), 11)", "the process ended with -11"),
+        ("sys.exit('no memory left')", "the process ended with 1: no memory left"),
+        ("time.sleep(60)", "no result in 2 s"),
+    ],
+)
+def test_an_op_that_ends_its_process_fails_and_the_others_go_on(
+    tmp_path: Path, my_add: list[Item], how: str, why: str
+) -> None:
+    names = [types["T"] for _, types in my_add]
+    said: list[str] = []
+    command = playing(tmp_path, BODY.format(types=names, bad=1, how=how))
+    result = run_stage("playing", my_add, command, time.monotonic() + 60, said.append, silence=2)
+    assert [cell.types for cell in result.cells] == names
+    assert [cell.passed for cell in result.cells] == [5, 0, *[5] * (len(names) - 2)]
+    (failure,) = result.failures
+    assert failure.startswith(f"MyAdd {names[1]}: {why}")
+    assert result.deaths == 1 and result.not_run is None
+    assert any(why in line for line in said)
+
+
+def test_a_stage_that_dies_at_once_says_why(tmp_path: Path, my_add: list[Item]) -> None:
+    command = playing(tmp_path, "sys.exit('libcuda.so.1: cannot open shared object file')")
+    result = run_stage("playing", my_add, command, time.monotonic() + 60, lambda text: None)
+    assert not result.cells and result.deaths == 1
+    assert result.not_run is not None and "libcuda.so.1: cannot open" in result.not_run
+    assert "libcuda" in page("GPU", "", [result])
+
+
+def test_a_stage_ends_when_the_time_is_up(tmp_path: Path, my_add: list[Item]) -> None:
+    names = [types["T"] for _, types in my_add]
+    command = playing(tmp_path, BODY.format(types=names, bad=1, how="time.sleep(60)"))
+    result = run_stage("playing", my_add, command, time.monotonic() + 3, lambda text: None)
+    assert [cell.types for cell in result.cells] == names[:1]
+    assert result.not_run == "the time is up" and result.seconds < 10
+    late = run_stage("playing", my_add, command, time.monotonic(), lambda text: None)
+    assert late.not_run == "the time is up" and not late.cells
+
+
 def test_the_page_shows_everything_failures_included() -> None:
-    cells = [
-        Cell("Double", "kernels cuda", "f32", passed=3),
-        Cell("Double", "tensorrt cuda", "f32", passed=1, failures=["a case: 2 elements differ", "another: refused"]),
-        Cell("Double", "kernels cuda", "f64", passed=3),
-        Cell("Double", "tensorrt cuda", "f64", skipped="TensorRT has no tensors of f64"),
+    results = [
+        Result(
+            "kernels", [Cell("Double", "kernels cuda", "f32", 3), Cell("Double", "kernels cuda", "f64", 3)], seconds=4
+        ),
+        Result(
+            "tensorrt",
+            [
+                Cell("Double", "tensorrt cuda", "f32", 1, failures=["a case: 2 elements differ", "another: refused"]),
+                Cell("Double", "tensorrt cuda", "f64", skipped="TensorRT has no tensors of f64"),
+            ],
+        ),
+        Result("memcheck", [Cell("Double", "memcheck cuda", "f32", 3)]),
+        Result("racecheck", not_run="there is no compute-sanitizer on PATH"),
+        Result(
+            "times", timings=[Timed("Double", "f32", "1 Mi", "kernel", 2.0, 4_000_000)], facts=[Fact("copy", "4e9")]
+        ),
+        Result("peers", timings=[Timed("Double", "f32", "1 Mi", "torch.mul", 3.0, 4_000_000)]),
+        Result("profile", kernels=[Profiled("Double", "f32", "run<4>", 2.0, 1.0, 91.4, 40.2, 88.0, 32)]),
     ]
-    sanitized = [
-        Cell("Double", "memcheck cuda", "f32", passed=3),
-        Absent("racecheck", "cuda", "there is no compute-sanitizer on PATH"),
-    ]
-    timings = [Timing("Double", "f32", "1 Mi", 2.0, 4_000_000)]
-    text = page(Findings("NVIDIA X", "2026-11-21, driver 1.", cells, sanitized, timings, bandwidth=4e9))
+    text = page("NVIDIA X", "2026-11-21, driver 1.", results, ["torch, because it is missing"])
     assert text.startswith("# NVIDIA X\n\n2026-11-21, driver 1.\n")
+    assert "| kernels | 4 | 6 passed |" in text
+    assert "| tensorrt | 0 | 1 passed, 2 failed |" in text
+    assert "| racecheck | 0 | not run: there is no compute-sanitizer on PATH |" in text
+    assert "Left out of the build: torch, because it is missing." in text
+    assert "- tensorrt: Double f32: a case: 2 elements differ\n- tensorrt: Double f32: another" in text
     assert "| op | dtypes | kernels cuda | tensorrt cuda |\n|---|---|---|---|\n" in text
     assert "| Double | f32 | 3/3 | 1/3 |" in text
     assert "| Double | f64 | 3/3 | (1) |" in text
     assert "\n1. TensorRT has no tensors of f64\n" in text
-    assert "Failures:\n\n- Double f32 on tensorrt cuda: a case: 2 elements differ\n- Double f32 on tensorrt" in text
-    assert "- memcheck: 3 cases, nothing found" in text
-    assert "- racecheck: not run: there is no compute-sanitizer on PATH" in text
-    assert "| Double | f32 | 1 Mi | 2.000 | 2 | 50% |" in text
+    assert "| Double | f32 | 1 Mi | 2.0000 | 2 | 50% | torch.mul 3.000 ms (1.50) |" in text
+    assert "| Double | f32 | `run<4>` | 2.0000 | 100% | 91 | 40 | 88 | 32 |" in text
 
 
 @pytest.fixture
@@ -66,24 +214,38 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_sanitizers_run_every_case_and_their_findings_are_failures(tool: Path) -> None:
-    runner = build(FOLDER)
-    ops = [op for op in KernelsEngine(runner).ops() if op.name == "MyAdd"]
-
+def test_sanitizers_run_every_case_and_their_findings_are_failures(
+    tool: Path, runner: Path, my_add: list[Item]
+) -> None:
     def run() -> list[Cell]:
-        results = sanitize(list(sanitizer_engines(runner, tool)), ops, tool, lambda text: None)
-        assert all(isinstance(cell, Cell) for cell in results)
-        return [cell for cell in results if isinstance(cell, Cell)]
+        return [event.cell for event in sanitize("memcheck", runner, my_add[:2], tool) if isinstance(event, Ended)]
 
     cells = run()
-    assert {cell.engine for cell in cells} == {"memcheck cuda", "racecheck cuda"}
+    assert [cell.engine for cell in cells] == ["memcheck cuda"] * 2
     assert all(cell.passed and not cell.failures for cell in cells)
     (tool / "bad").write_text("")
     failures = [failure for cell in run() for failure in cell.failures]
     assert len(failures) == 2 and all("Invalid __global__ write" in failure for failure in failures)
 
 
-def test_without_compute_sanitizer_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_tools_a_stage_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, my_add: list[Item]) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    engines = list(sanitizer_engines(tmp_path / "runner", tmp_path))
-    assert [type(engine) for engine in engines] == [Absent, Absent]
+    (event,) = sanitize("racecheck", tmp_path / "runner", my_add, tmp_path)
+    assert isinstance(event, Fact) and "no compute-sanitizer on PATH" in event.text
+    (event,) = profile(tmp_path / "runner", my_add, tmp_path)
+    assert isinstance(event, Fact) and "no ncu on PATH" in event.text
+
+
+def test_a_profile_is_read_kernel_by_kernel() -> None:
+    rows = [
+        ("0", "void run<4, float>(long, T1 *)", "dram__throughput.avg.pct_of_peak_sustained_elapsed", "%", "91.5"),
+        ("0", "void run<4, float>(long, T1 *)", "gpu__time_duration.sum", "us", "1,500.0"),
+        ("0", "void run<4, float>(long, T1 *)", "launch__registers_per_thread", "register/thread", "32"),
+        ("0", "void run<4, float>(long, T1 *)", "sm__inst_executed.avg.pct_of_peak_sustained_elapsed", "%", "40"),
+        ("0", "void run<4, float>(long, T1 *)", "sm__warps_active.avg.pct_of_peak_sustained_active", "%", "88"),
+        ("1", "tiny()", "gpu__time_duration.sum", "ns", "900"),
+    ]
+    log = '==PROF== Connected\n"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
+    log += "".join(",".join(f'"{value}"' for value in row) + "\n" for row in rows)
+    (kernel,) = read_profile("Mish", "f32", log)
+    assert kernel == Profiled("Mish", "f32", "run<4, float>", 1.5, pytest.approx(1.5 / 1.5009), 91.5, 40, 88, 32)

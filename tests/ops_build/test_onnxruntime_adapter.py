@@ -397,3 +397,17 @@ def test_an_op_that_prepares_is_tried_with_constant_inputs_too(
         AssertionError, match=r"output '(prepared|constant)' with constant inputs: 1 of 1 elements differ"
     ):
         OnnxRuntimeEngine(fixture_library).run(op, case, {})
+
+
+def test_an_engine_on_cuda_never_runs_on_the_cpu(library: Path, op_named: Callable[[str], Op]) -> None:
+    """The library has CPU kernels, and ONNX Runtime would use them if its CUDA provider can't be loaded."""
+    ones = np.ones(2, np.float32)
+    case = Case("", {"a": ones, "b": ones})
+    assert OnnxRuntimeEngine(library).run(op_named("MyAdd"), case, {"T": "f32"})["y"].tolist() == [3, 3]
+    if "CUDAExecutionProvider" in ort.get_available_providers():
+        pytest.skip("this onnxruntime has a CUDA provider")
+    with (
+        pytest.warns(UserWarning, match="CUDAExecutionProvider"),
+        pytest.raises(Exception, match=r"fallback to CPU EP|expected a session"),
+    ):
+        OnnxRuntimeEngine(library, "cuda").run(op_named("MyAdd"), case, {"T": "f32"})

@@ -21,7 +21,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ops_build.adapters.torch import functions, gradients, registration, toolchain  # noqa: E402
-from ops_build.adapters.torch.engine import TorchEngine, case_arguments, from_numpy, to_numpy  # noqa: E402
+from ops_build.adapters.torch.engine import CompiledTorchEngine, TorchEngine, case_arguments, from_numpy, to_numpy  # noqa: E402
 from ops_build.building.build import Build, build  # noqa: E402
 from ops_build.building.options import DEFAULT_OUTPUT, PROJECT, SOURCE, out_of_tree  # noqa: E402
 from ops_build.building.toolchain import LeftOut  # noqa: E402
@@ -825,6 +825,13 @@ def test_the_engine_compares_with_the_fake_kernel(torch_path: Path, monkeypatch:
     monkeypatch.setattr(registration.OpLibrary, "overload", lambda self, op: wrong_by_one)
     with pytest.raises(AssertionError, match=r"the fake kernel tells torch.float32 \[2, 4\].*the run gave .* \[2, 3\]"):
         engine.run(op, case, {"T": "f32"})
+
+
+def test_the_compiled_engine_computes_the_same(torch_path: Path) -> None:
+    engine = CompiledTorchEngine(torch_path)
+    op = next(op for op in registration.load(torch_path).ops if op.name == "Squash")
+    case = Case("one", {"x": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)})
+    np.testing.assert_allclose(engine.run(op, case, {"T": "f32"})["y"], np.tanh(case.inputs["x"]), rtol=1e-6)
 
 
 def test_numpy_and_back() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import onnx
 import onnxruntime as ort
 
 from ops_build.building.manifest import why_not_built
@@ -35,7 +36,11 @@ def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
 
 
 class OnnxRuntimeEngine:
-    """Runs the ops of a library in ONNX Runtime, on the CPU or on CUDA."""
+    """Runs the ops of a library in ONNX Runtime, on the CPU or on CUDA.
+
+    On CUDA no node may run on the CPU: the library for CUDA has CPU kernels too, and ONNX Runtime would use them
+    without a word if its CUDA provider can't be loaded.
+    """
 
     name = "onnxruntime"
 
@@ -45,8 +50,19 @@ class OnnxRuntimeEngine:
         self._options = ort.SessionOptions()
         self._options.log_severity_level = 4
         if device == "cuda":
-            self._providers.insert(0, "CUDAExecutionProvider")
+            self._providers = ["CUDAExecutionProvider"]
+            self._options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+            ort.preload_dlls()  # from the packages of CUDA and cuDNN, or from those of torch
         self._options.register_custom_ops_library(str(library.resolve()))
+
+    def session(self, model: onnx.ModelProto) -> ort.InferenceSession:
+        """Returns a session of the model on the engine's device. Raises RuntimeError if ONNX Runtime chose another."""
+        session = ort.InferenceSession(model.SerializeToString(), self._options, providers=self._providers)
+        if session.get_providers()[0] != self._providers[0]:
+            raise RuntimeError(
+                f"expected a session on {self._providers[0]}, ONNX Runtime made one on {session.get_providers()[0]}"
+            )
+        return session
 
     def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
         return None
@@ -69,7 +85,7 @@ class OnnxRuntimeEngine:
         return outputs
 
     def _run(self, op: Op, node_model: OneNodeModel) -> dict[str, Array]:
-        session = ort.InferenceSession(node_model.model.SerializeToString(), self._options, providers=self._providers)
+        session = self.session(node_model.model)
         outputs = session.run(None, node_model.feeds)
         for inferred, output, tensor in zip(session.get_outputs(), outputs, op.outputs, strict=True):
             sizes = [size if isinstance(size, int) else None for size in inferred.shape]

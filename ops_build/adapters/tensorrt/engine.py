@@ -31,10 +31,9 @@ def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
 class PluginEngine(KernelsEngine):
     """Runs the plugins of a library in the host program. Without a library it runs the plugins in the program."""
 
-    name = "tensorrt"
-
     def __init__(self, runner: Path, library: Path | None, environment: Mapping[str, str] | None = None) -> None:
-        super().__init__(runner, ["--plugins", str(library.resolve()) if library else ""], environment)
+        arguments = ["--plugins", str(library.resolve()) if library else ""]
+        super().__init__(runner, arguments, environment, name="tensorrt")
 
     def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
         for name in op.tensor_types:

@@ -31,7 +31,7 @@ def find_headers(cache: Path) -> tuple[Path, str]:
     """Returns the folder of the headers and a text that says where it comes from.
 
     It looks in the folder that OPGATE_TENSORRT_INCLUDE names, in the folders where Debian and NVIDIA's containers have
-    the headers, and in a clone of NVIDIA/TensorRT in `cache`. Raises LeftOut.
+    the headers, and anywhere below `cache`, for example in a clone of NVIDIA/TensorRT. Raises LeftOut.
     """
     if named := os.environ.get("OPGATE_TENSORRT_INCLUDE"):
         for folder in (Path(named), Path(named) / "include"):
@@ -39,7 +39,8 @@ def find_headers(cache: Path) -> tuple[Path, str]:
                 return folder, "from OPGATE_TENSORRT_INCLUDE"
         raise LeftOut(f"OPGATE_TENSORRT_INCLUDE is {named}: no {HEADER} of TensorRT 10 or later there")
     clone = cache / "TensorRT"
-    for folder, origin in (*_system_folders(), (clone / "include", "from a clone of NVIDIA/TensorRT")):
+    in_cache = [clone / "include", *(header.parent for header in sorted(cache.rglob(HEADER)))]
+    for folder, origin in (*_system_folders(), *((folder, f"from {cache}") for folder in in_cache)):
         if _has_headers(folder):
             return folder, origin
     raise LeftOut(

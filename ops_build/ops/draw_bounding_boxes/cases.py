@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ops_build.case import Case
+from ops_build.case import Array, Case
 from ops_build.images.pictures import scene
 
 BOXES = np.array(
@@ -38,6 +38,9 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         yield Case(f"count {count}", {**everything, "count": np.array([count], np.int32)}, {"names": NAMES})
     for size in [(1, 1), (3, 200), (200, 3), (1000, 500), (1920, 1080)]:
         yield Case(f"{size[0]} x {size[1]}", {**everything, "image": scene(*size)}, {"names": NAMES})
+    many = np.random.default_rng(2).uniform(0, 64, (300, 4)).astype(np.float32)
+    many[:, 2:] += many[:, :2]
+    yield Case("300 boxes", {"image": scene(64, 64), "boxes": many, "labels": np.arange(300, dtype=np.int32)})
     yield Case("no boxes", {"image": picture, "boxes": np.zeros((0, 4), np.float32)})
     yield Case("no pixels", {**everything, "image": np.zeros((0, 5, 3), np.uint8)})
     odd = np.array(
@@ -62,3 +65,14 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         yield Case(f"thickness {thickness}", everything, {"thickness": thickness}, error=pattern)
     yield Case("four channels", {"image": np.zeros((4, 4, 4), np.uint8), "boxes": BOXES}, error="input 'image'")
     yield Case("another k", {**everything, "scores": SCORES[:2]}, error="input 'scores'")
+
+
+def large(types: Mapping[str, np.dtype[Any]]) -> Case:
+    """100 boxes with labels and scores in a picture of 1080p."""
+    rng = np.random.default_rng(3)
+    boxes = rng.uniform(0, 900, (100, 4)).astype(np.float32)
+    boxes[:, 2:] = boxes[:, :2] + rng.uniform(20, 300, (100, 2)).astype(np.float32)
+    labels, scores = np.arange(100, dtype=np.int32) % 6, rng.uniform(0, 1, 100).astype(np.float32)
+    image = np.resize(np.arange(251, dtype=np.uint8), (1080, 1920, 3))
+    inputs: dict[str, Array] = {"image": image, "boxes": boxes, "scores": scores, "labels": labels}
+    return Case("100 boxes, 1080p", inputs, {"names": NAMES})

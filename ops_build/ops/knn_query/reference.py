@@ -25,8 +25,10 @@ def reference(
             with np.errstate(invalid="ignore", over="ignore", under="ignore"):
                 x, y, z = np.square(xyz[begin:last] - queries[i]).T
                 squared = (x + y) + z
-            order = np.argsort(squared, kind="stable")
-            order = order[squared[order] < np.inf][:nsample]
+            # The nsample smallest, and all that equal the largest of them.
+            most = np.partition(squared, nsample - 1)[nsample - 1] if 0 < nsample < len(squared) else np.inf
+            near = np.flatnonzero((squared <= most) & (squared < np.inf))
+            order = near[np.argsort(squared[near], kind="stable")][:nsample]
             idx[i, : len(order)] = begin + order
             dist[i, : len(order)] = np.sqrt(squared[order])
         begin, first = last, end

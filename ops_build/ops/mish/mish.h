@@ -10,7 +10,7 @@ namespace opgate::ops::mish {
 /// Below it exp(x) is nearly denormal and |mish(x)| is less than 1e-35. The result is 0 there, which is the limit at
 /// -inf. So is the derivative.
 template <typename V>
-inline constexpr V kLow = std::is_same_v<V, float> ? V(-87) : V(-700);
+inline constexpr V kLow = sizeof(V) == sizeof(float) ? V(-87) : V(-700);
 
 /// Above it n / (n + 2), below, and the derivative are rounded to 1 in both precisions.
 template <typename V>

@@ -26,6 +26,6 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
 
 
 def large(types: Mapping[str, np.dtype]) -> Case:
-    """64 Mi elements."""
-    a = np.resize(np.arange(4099), 1 << 26).astype(types["T"])
-    return Case("64 Mi", {"a": a, "b": a})
+    """16 Mi elements."""
+    a = np.resize(np.arange(4099), 1 << 24).astype(types["T"])
+    return Case("16 Mi", {"a": a, "b": a})

@@ -19,6 +19,11 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
         inputs = {"x": normal(*shape), "weight": normal(shape[-1])}
         yield Case(f"{list(shape)}", inputs)
         yield Case(f"{list(shape)} with residual", inputs | {"residual": normal(*shape)})
+    # On a GPU the length decides how many threads compute a row and how much each of them holds in registers.
+    for length in (24, 64, 200, 480, 2000, 4000, 4100, 8000, 8200, 8201):
+        inputs = {"x": normal(3, length), "weight": normal(length), "residual": normal(3, length)}
+        yield Case(f"rows of {length}", inputs)
+        yield Case(f"rows of {length} without residual", {"x": inputs["x"], "weight": inputs["weight"]})
     rows = {"x": normal(4, 24), "weight": normal(24)}
     for epsilon in (0.0, 1e-6, 0.5, 100.0):
         yield Case(f"epsilon {epsilon}", rows, {"epsilon": epsilon})

@@ -7,12 +7,15 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from ops_build.adapters.onnxruntime.toolchain import HeadersNotFound, find_onnxruntime_headers
 from ops_build.building.options import SOURCE
+from ops_build.building.toolchain import toolchain_folder
 
 HERE = Path(__file__).parent
 #: The files of ops_build that are compiled or included, without the CPU kernels, which are the .cpp files of the ops.
-PARTS = ("core/*.h", "core/*.cuh", "core/*.cpp", "ops/*/*.h", "ops/*/*.inc", "ops/*/*.cu", "images/*.h", "gpu/*.cpp",
-         "adapters/tensorrt/*.h", "adapters/tensorrt/*.cpp")  # fmt: skip
+PARTS = ("core/*.h", "core/*.cuh", "core/*.cpp", "ops/*/*.h", "ops/*/*.inc", "ops/*/*.cu", "images/*.h",
+         "gpu/*.h", "gpu/*.cpp", "adapters/onnxruntime/*.h", "adapters/onnxruntime/*.cpp", "adapters/tensorrt/*.h",
+         "adapters/tensorrt/*.cpp")  # fmt: skip
 
 
 def rewritten(source: str) -> str:
@@ -67,11 +70,26 @@ def copy(target: Path, source: Path, ops: Path) -> None:
             file.write_text(text)
 
 
-def build(folder: Path, source: Path = SOURCE, *, ops: Path | None = None, tensorrt: Path | str = "") -> Path:
+def onnxruntime_include() -> str:
+    """Returns the folder of ONNX Runtime's header, or "" if there is none."""
+    try:
+        return str(find_onnxruntime_headers(toolchain_folder(), lambda text: None).include)
+    except HeadersNotFound:
+        return ""
+
+
+def build(
+    folder: Path,
+    source: Path = SOURCE,
+    *,
+    ops: Path | None = None,
+    tensorrt: Path | str = "",
+) -> Path:
     """Builds the program that runs the kernels of `ops` in `folder`, and returns its path.
 
     `ops` is a folder of ops, by default the folder of `source`. `tensorrt` is the folder of TensorRT's headers: with it
-    the program has the plugins too. Raises AssertionError with the compiler's messages if the build fails.
+    the program has the plugins too. With ONNX Runtime's header it has that adapter and the host that calls it. Raises
+    AssertionError with the compiler's messages if the build fails.
     """
     copy(folder / "source", source, ops or source / "ops")
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
@@ -83,6 +101,7 @@ def build(folder: Path, source: Path = SOURCE, *, ops: Path | None = None, tenso
         str(folder / "cmake"),
         f"-DSOURCE={folder / 'source'}",
         f"-DTENSORRT_INCLUDE={tensorrt}",
+        f"-DONNXRUNTIME_INCLUDE={onnxruntime_include()}",
         *generator,
     ]
     for command in (configure, ["cmake", "--build", str(folder / "cmake"), "--parallel", "2"]):

@@ -81,6 +81,8 @@ T atomicAdd(T* address, T value) {
 
 inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
+inline float __expf(float x) { return std::exp(x); }
+inline float __fdividef(float a, float b) { return a / b; }
 inline float __fmul_rn(float a, float b) { return emulation::rounded(a * b); }
 inline float __fadd_rn(float a, float b) { return emulation::rounded(a + b); }
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }

@@ -7,9 +7,8 @@
 // and then a random one.
 //
 // The emulation shows:
-//   - what the kernels compute, and that they stay within their memory. Device memory is on the heap, shared memory is
-//   a
-//     global variable. The sanitizer has its zones around both. Neither is initialized.
+//   - what the kernels compute, and that they stay within their memory. Device memory is on the heap. Shared memory is
+//     a global variable. The sanitizer has its zones around both. Neither is initialized.
 //   - missing barriers: in one of the orders a thread reads too early or too late.
 //   - barriers that not all threads reach.
 //   - shuffles whose lanes don't meet, or that read from a lane that takes no part.
@@ -32,6 +31,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #define __host__
 #define __device__

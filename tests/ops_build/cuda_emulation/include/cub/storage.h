@@ -7,16 +7,17 @@ namespace emulation {
 
 /// Runs `body`. It first overwrites all of the memory, as CUB may do.
 template <typename Body>
-cudaError_t with_storage(void* storage, std::size_t& bytes, std::int64_t wanted, cudaStream_t stream, Body&& body) {
+cudaError_t with_storage(void* storage, std::size_t& bytes, std::int64_t wanted, cudaStream_t stream, Body body) {
   if (!storage) {
     bytes = static_cast<std::size_t>(wanted);
     return cudaSuccess;
   }
-  check_stream(stream);
   if (bytes < static_cast<std::size_t>(wanted)) return refused(cudaErrorInvalidValue);
-  with_device_memory([&] {
-    std::memset(storage, 0xfb, bytes);
-    body();
+  submit(stream, [=, bytes = bytes] {
+    with_device_memory([&] {
+      std::memset(storage, 0xfb, bytes);
+      body();
+    });
   });
   return cudaSuccess;
 }

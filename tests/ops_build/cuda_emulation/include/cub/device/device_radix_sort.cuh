@@ -17,7 +17,7 @@ struct DeviceRadixSort {
       const auto digit = keys[i] >> begin_bit;
       return end_bit - begin_bit < 64 ? digit & ((Key{1} << (end_bit - begin_bit)) - 1) : digit;
     };
-    return emulation::with_storage(storage, bytes, 16 * count, stream, [&] {
+    return emulation::with_storage(storage, bytes, 16 * count, stream, [=] {
       std::vector<std::int64_t> order(static_cast<std::size_t>(count));
       std::iota(order.begin(), order.end(), 0);
       std::ranges::stable_sort(order, {}, digits);

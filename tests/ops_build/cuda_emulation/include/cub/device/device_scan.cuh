@@ -12,7 +12,7 @@ struct DeviceScan {
   static cudaError_t InclusiveSum(void* storage, std::size_t& bytes, const T* values, T* sums, std::int64_t count,
                                   cudaStream_t stream) {
     return emulation::with_storage(storage, bytes, count / 8 + 1, stream,
-                                   [&] { std::partial_sum(values, values + count, sums); });
+                                   [=] { std::partial_sum(values, values + count, sums); });
   }
 };
 

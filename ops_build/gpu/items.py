@@ -1,0 +1,26 @@
+"""The items that a stage goes through: every op with each of its choices of dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ops_build.building.options import SOURCE
+from ops_build.case import Case
+from ops_build.dtypes import numpy_types
+from ops_build.op_folder import folder_of
+from ops_build.table import Op
+
+#: An op, and its choice of dtypes by type variable.
+Item = tuple[Op, Mapping[str, str]]
+#: Returns the large case of an item, or None if there is none.
+Large = Callable[[Op, Mapping[str, str]], Case | None]
+
+
+def items_of(ops: Sequence[Op]) -> list[Item]:
+    """Returns every op with each of its choices of dtypes."""
+    return [(op, types) for op in ops for types in op.type_choices()]
+
+
+def large_case(op: Op, types: Mapping[str, str]) -> Case | None:
+    """Returns the large case of an op of this project, or None if it has none."""
+    return folder_of(op, [SOURCE / "ops"]).large(numpy_types(types))

@@ -1,0 +1,322 @@
+"""The stages of `make gpu-check`. Each runs in a process of its own, which writes events to standard output:
+
+python -m ops_build.gpu.stages STAGE [--op OP ...] [--skip NUMBER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from ops_build.building.build import runner_of
+from ops_build.building.manifest import built_table
+from ops_build.building.options import PROJECT, SOURCE, BuildOptions
+from ops_build.case import Array, Case
+from ops_build.dtypes import numpy_types
+from ops_build.gpu.cases_file import CaseFailed
+from ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, event_line
+from ops_build.gpu.items import Item, Large, items_of, large_case
+from ops_build.gpu.runner import KernelsEngine, ProgramEnded
+from ops_build.op_folder import folder_of, run_reference
+from ops_build.table import Op
+from ops_build.verification.comparison import difference, tolerance
+from ops_build.verification.engine import Absent, Engine, engines_of
+from ops_build.verification.verify import Cell, types_label, verify_cell
+
+OPTIONS = BuildOptions(output=PROJECT / "build" / "gpu_check", cuda_ops_only=True)
+TIMED_RUNS = 20
+#: How the host program runs the kernels, by the name of the stage.
+RUNNER_MODES: Mapping[str, Sequence[str]] = {
+    "kernels": (),
+    "unaligned": ("--unaligned", "--padded"),
+    "graph": ("--graph",),
+    "streams": ("--streams",),
+}
+SANITIZER_TOOLS = ("memcheck", "initcheck", "synccheck", "racecheck")
+#: The engines with kernels for CUDA, by the name of the stage.
+ENGINES = ("onnxruntime", "torch", "tensorrt")
+#: All stages in the order in which the check runs them: what matters most comes first.
+STAGES = (
+    "kernels",
+    *ENGINES,
+    "large",
+    "memcheck",
+    "times",
+    "peers",
+    "graph",
+    "streams",
+    "unaligned",
+    "profile",
+    "torch-compile",
+    "initcheck",
+    "synccheck",
+    "racecheck",
+)
+
+
+def run_stage(stage: str, items: Sequence[Item], options: BuildOptions = OPTIONS) -> Iterator[Event]:
+    """Runs a stage on the items and yields its events."""
+    runner = runner_of(options)
+    if stage in RUNNER_MODES:
+        yield from verify_items(KernelsEngine(runner, RUNNER_MODES[stage], name=stage), items)
+    elif stage in SANITIZER_TOOLS:
+        yield from sanitize(stage, runner, items, options.output)
+    elif stage == "large":
+        yield from compare_large(KernelsEngine(runner), items)
+    elif stage == "profile":
+        yield from profile(runner, items, options.output)
+    elif stage == "times":
+        bandwidth = subprocess.run([str(runner), "--bandwidth"], capture_output=True, text=True, check=True)
+        yield Fact("copy", bandwidth.stdout.strip())
+        yield from time_items(KernelsEngine(runner, ["--time", str(TIMED_RUNS)]), items)
+    elif stage in ENGINES:
+        yield from verify_items(_engine_on_cuda(stage, options), items)
+        yield from _versions(stage)
+    elif stage == "torch-compile":
+        yield from verify_items(_compiled(options), items, most_cases=2)
+    else:
+        yield from _peers(items)
+
+
+def verify_items(engine: Engine | Absent, items: Sequence[Item], most_cases: int | None = None) -> Iterator[Event]:
+    """Runs the cases of the items on an engine. With `most_cases` it runs only that many of an item, none of them an
+    error."""
+    if isinstance(engine, Absent):
+        yield Fact("absent", engine.reason)
+        return
+    for op, types in items:
+        yield Begun(op.name, types_label(op, types))
+        yield Ended(_cell(op, types, engine, most_cases))
+
+
+def _cell(op: Op, types: Mapping[str, str], engine: Engine, most_cases: int | None = None) -> Cell:
+    folder = folder_of(op, [SOURCE / "ops"])
+    cases = folder.cases(numpy_types(types))
+    if most_cases is not None:
+        cases = [case for case in cases if not case.error][:most_cases]
+    return verify_cell(op, types, folder, cases, engine)
+
+
+def sanitize(tool: str, runner: Path, items: Sequence[Item], folder: Path) -> Iterator[Event]:
+    """Runs every case of the items under a tool of compute-sanitizer, each item in a process of its own, so that an
+    error of the tool is a failure of that item.
+
+    The tool writes its log into `folder`, because the standard output has the results of the program.
+    """
+    program = shutil.which("compute-sanitizer")
+    if program is None:
+        yield Fact("absent", "there is no compute-sanitizer on PATH: it comes with the CUDA toolkit")
+        return
+    log = folder / f"{tool}.log"
+    for op, types in items:
+        yield Begun(op.name, types_label(op, types))
+        log.unlink(missing_ok=True)
+        engine = KernelsEngine(
+            Path(program),
+            ["--tool", tool, "--error-exitcode", "9", "--log-file", str(log), str(runner), "--exact", "--padded"],
+            name=tool,
+        )
+        cell = _cell(op, types, engine)
+        try:
+            engine.close()
+        except ProgramEnded as error:
+            cell.failures.append(str(error))
+        if cell.failures and log.is_file():
+            cell.failures[-1] += " / ".join(["", *log.read_text(errors="replace").splitlines()[:20]])
+        yield Ended(cell)
+
+
+def compare_large(engine: KernelsEngine, items: Sequence[Item], large: Large = large_case) -> Iterator[Event]:
+    """Compares the outputs of large cases with the references, which run in processes beside this one."""
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(max(1, (os.cpu_count() or 1) - 1), context) as pool:
+        expected: dict[int, Future[dict[str, Array]]] = {}
+        for index, (op, types) in enumerate(items):
+            if large(op, types) is not None:
+                expected[index] = pool.submit(_large_reference, op, types, large)
+        for index, (op, types) in enumerate(items):
+            if index not in expected:
+                continue
+            yield Begun(op.name, types_label(op, types))
+            case = large(op, types)
+            assert case is not None
+            cell = Cell(op.name, "large", types_label(op, types))
+            failure = _large_failure(engine, op, case, types, expected[index])
+            if failure:
+                cell.failures.append(f"{case.name}: {failure}")
+            else:
+                cell.passed = 1
+            yield Ended(cell)
+
+
+def _large_reference(op: Op, types: Mapping[str, str], large: Large) -> dict[str, Array]:
+    case = large(op, types)
+    assert case is not None
+    return run_reference(op, folder_of(op, [SOURCE / "ops"]).reference, case)
+
+
+def _large_failure(
+    engine: KernelsEngine, op: Op, case: Case, types: Mapping[str, str], reference: Future[dict[str, Array]]
+) -> str | None:
+    try:
+        outputs = engine.run(op, case, types)
+        expected = reference.result()
+    except Exception as error:  # any exception is a result of the case
+        return f"{type(error).__name__}: {error}"
+    for output in op.outputs:
+        allowed = tolerance(case, output.name, types.get(output.type, output.type))
+        if failure := difference(outputs[output.name], expected[output.name], allowed):
+            return f"output '{output.name}': {failure}"
+    return None
+
+
+def time_items(engine: KernelsEngine, items: Sequence[Item], large: Large = large_case) -> Iterator[Event]:
+    """Measures the items at their large cases. An op without a large case is left out."""
+    for op, types in items:
+        case = large(op, types)
+        if case is None:
+            continue
+        yield Begun(op.name, types_label(op, types))
+        try:
+            result = engine.run_wanted(op, case, [output.name for output in op.outputs])
+        except (CaseFailed, ProgramEnded) as error:
+            yield Ended(Cell(op.name, "times", types_label(op, types), failures=[f"{case.name}: {error}"]))
+            continue
+        arrays = [*case.inputs.values(), *(output for output in result.outputs if output is not None)]
+        size = sum(np.asarray(array).nbytes for array in arrays)
+        yield Timed(op.name, types_label(op, types), case.name, "kernel", result.milliseconds, size)
+
+
+#: What ncu measures, by the fields of Profiled.
+METRICS = {
+    "milliseconds": "gpu__time_duration.sum",
+    "memory": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "instructions": "sm__inst_executed.avg.pct_of_peak_sustained_elapsed",
+    "warps": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "registers": "launch__registers_per_thread",
+}
+#: Milliseconds by the units that ncu writes.
+_UNITS = {"nsecond": 1e-6, "ns": 1e-6, "usecond": 1e-3, "us": 1e-3, "msecond": 1.0, "ms": 1.0, "second": 1e3, "s": 1e3}
+
+
+def profile(runner: Path, items: Sequence[Item], folder: Path) -> Iterator[Event]:
+    """Profiles the large cases with ncu, each item in a process of its own."""
+    program = shutil.which("ncu")
+    if program is None:
+        yield Fact("absent", "there is no ncu on PATH: it comes with the CUDA toolkit")
+        return
+    log = folder / "ncu.csv"
+    for op, types in items:
+        case = large_case(op, types)
+        if case is None:
+            continue
+        yield Begun(op.name, types_label(op, types))
+        log.unlink(missing_ok=True)
+        metrics = ",".join(METRICS.values())
+        engine = KernelsEngine(
+            Path(program), ["--csv", "--metrics", metrics, "--log-file", str(log), str(runner), "--padded"]
+        )
+        try:
+            engine.run(op, case, types)
+            engine.close()
+        except (CaseFailed, ProgramEnded) as error:
+            yield Fact("absent", f"ncu: {error}")
+            return
+        kernels = list(read_profile(op.name, types_label(op, types), log.read_text(errors="replace")))
+        if not kernels:  # without permission ncu runs the program and measures nothing
+            lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("==")]
+            yield Fact("absent", f"ncu measured no kernel: {' / '.join(lines[-3:])}")
+            return
+        yield from kernels
+
+
+def read_profile(op: str, types: str, log: str) -> Iterator[Profiled]:
+    """Yields the kernels of a log that ncu has written as CSV, without those that take less than 2% of the time."""
+    lines = [line for line in log.splitlines() if line.startswith('"')]
+    kernels: dict[str, dict[str, float]] = {}
+    names: dict[str, str] = {}
+    for row in csv.DictReader(lines):
+        field = next((field for field, metric in METRICS.items() if metric == row["Metric Name"]), None)
+        if field is None:
+            continue
+        number = float(row["Metric Value"].replace(",", ""))
+        kernels.setdefault(row["ID"], {})[field] = number * (
+            _UNITS[row["Metric Unit"]] if field == "milliseconds" else 1
+        )
+        names[row["ID"]] = row["Kernel Name"].split("(")[0].replace("void ", "")
+    total = sum(kernel["milliseconds"] for kernel in kernels.values())
+    for identity, kernel in kernels.items():
+        share = kernel["milliseconds"] / total
+        if share >= 0.02:
+            registers = int(kernel.pop("registers"))
+            yield Profiled(op, types, names[identity], share=share, registers=registers, **kernel)
+
+
+def _engine_on_cuda(name: str, options: BuildOptions) -> Engine | Absent:
+    """Returns an engine on CUDA, or Absent with the reason."""
+    found = engines_of(dataclasses.replace(options, engines=(name,)))
+    on_cuda = [engine for engine in found if engine.device == "cuda"]
+    return on_cuda[0] if on_cuda else Absent(name, "cuda", found[0].reason if isinstance(found[0], Absent) else "")
+
+
+def _compiled(options: BuildOptions) -> Engine | Absent:
+    """Returns torch on CUDA with compiled calls, or Absent with the reason."""
+    engine = _engine_on_cuda("torch", options)
+    if isinstance(engine, Absent):
+        return Absent("torch-compile", "cuda", engine.reason)
+    from ops_build.adapters.torch.engine import CompiledTorchEngine
+
+    return CompiledTorchEngine(options.library("torch"), "cuda")
+
+
+def _peers(items: Sequence[Item]) -> Iterator[Event]:
+    try:
+        from ops_build.gpu.peers import time_peers
+    except ModuleNotFoundError as error:
+        yield Fact("absent", f"the Python package {error.name} is not installed")
+        return
+    yield from time_peers(items)
+
+
+def _versions(stage: str) -> Iterator[Fact]:
+    """Yields the version of the package that the stage has imported."""
+    if stage in sys.modules:
+        yield Fact("version", f"{stage} {sys.modules[stage].__version__}")
+
+
+def main() -> int:
+    """Runs one stage. Returns 0 at its end, whatever the cases showed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("--op", action="append", default=[], help="an op to check; without it, all ops")
+    parser.add_argument("--skip", type=int, default=0, help="the number of items to leave out at the beginning")
+    arguments = parser.parse_args()
+    ops = [op for op in built_table(OPTIONS) if "cuda" in op.devices and (not arguments.op or op.name in arguments.op)]
+    with _events_alone() as events:
+        for event in run_stage(arguments.stage, items_of(ops)[arguments.skip :]):
+            events.write(event_line(event))
+            events.flush()
+    return 0
+
+
+def _events_alone() -> IO[str]:
+    """Returns the standard output, and lets everything else that is written there go to the standard error."""
+    events = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return events
+
+
+if __name__ == "__main__":
+    sys.exit(main())
