@@ -207,8 +207,11 @@ struct Registration {
   };                                                    \
   }
 
-#define OPGATE_CPU_KERNEL(Tag, Kernel) \
-  static const ::opgate::Registration<::opgate::ops::Tag, Kernel, ::opgate::Device::cpu> opgate_cpu_kernel_of_##Tag;
+// Kernels register before the other static objects of a library, so that such an object finds all of them.
+#define OPGATE_REGISTRATION(Tag, Kernel, on)                                                                          \
+  static const ::opgate::Registration<::opgate::ops::Tag, Kernel, ::opgate::Device::on> opgate_##on##_kernel_of_##Tag \
+      __attribute__((init_priority(1000)));
 
-#define OPGATE_CUDA_KERNEL(Tag, Kernel) \
-  static const ::opgate::Registration<::opgate::ops::Tag, Kernel, ::opgate::Device::cuda> opgate_cuda_kernel_of_##Tag;
+#define OPGATE_CPU_KERNEL(Tag, Kernel) OPGATE_REGISTRATION(Tag, Kernel, cpu)
+
+#define OPGATE_CUDA_KERNEL(Tag, Kernel) OPGATE_REGISTRATION(Tag, Kernel, cuda)

@@ -7,7 +7,8 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from itertools import islice
 from time import perf_counter_ns
 
@@ -24,7 +25,7 @@ logger = logging.getLogger("opgate.scheduler")
 
 
 class Worker:
-    """One instance of a model: a thread that runs batches. It wakes the event loop once for each batch."""
+    """One instance of a model: a thread that runs batches in a session. It wakes the event loop once for each batch."""
 
     def __init__(self, name: str, run: Callable[[Batch], None], finished: Callable[[Worker, Batch], None]) -> None:
         self._batches: queue.SimpleQueue[tuple[Batch, asyncio.AbstractEventLoop] | None] = queue.SimpleQueue()
@@ -55,21 +56,23 @@ class Worker:
 class Scheduler:
     """Accepts requests for one model version and calls each back.
 
-    Every method runs on the event loop's thread, except `_execute`, which runs on the threads of the instances too.
+    Each instance has a session, and instances may share one. Every method runs on the event loop's thread, except
+    `_execute`, which runs on the threads of the instances too.
     """
 
     def __init__(
         self,
         spec: ModelSpec,
-        session: Session,
+        sessions: Sequence[Session],
         statistics: ModelStatistics,
         *,
         max_queue_size: int = 1024,
         inline_limit_us: float = 100.0,
     ) -> None:
+        """`sessions` has one entry for each instance. With `inline_limit_us` 0 no batch runs on the event loop."""
         self.spec = spec
         self.statistics = statistics
-        self._session = session
+        self._loop_session = sessions[0]
         self._profile = Profile(inline_limit_us)
         batching = spec.batching
         self._max_queue = max_queue_size
@@ -84,7 +87,8 @@ class Scheduler:
         self._closed = False
         self._rest: asyncio.Event | None = None
         self._workers = [
-            Worker(f"{spec.name}-{spec.version}-{i}", self._execute, self._finished) for i in range(spec.instances)
+            Worker(f"{spec.name}-{spec.version}-{i}", partial(self._execute, session), self._finished)
+            for i, session in enumerate(sessions)
         ]
         self._idle = list(self._workers)
 
@@ -227,14 +231,14 @@ class Scheduler:
             before_run()
         if batch.on_loop:
             self._ran_on_loop = True
-            self._execute(batch)
+            self._execute(self._loop_session, batch)
             self._complete(batch)
         else:
             self._idle.pop().start(batch, asyncio.get_running_loop())
         return True
 
-    def _execute(self, batch: Batch) -> None:
-        execute(self._session, self.spec, batch)
+    def _execute(self, session: Session, batch: Batch) -> None:
+        execute(session, self.spec, batch)
 
     def _finished(self, worker: Worker, batch: Batch) -> None:
         # The instance starts the next batch before the answers of this one are written.

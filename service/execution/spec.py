@@ -64,7 +64,6 @@ class ModelSpec:
     batching: Batching | None = None
     batch_inputs: tuple[BatchInputSpec, ...] = ()
     row_status: RowStatus | None = None
-    instances: int = 1
     platform: str = "onnxruntime_onnx"
 
     @property

@@ -51,18 +51,6 @@ def complete(
             _fill(config.output.add(), tensor, skip, config.max_batch_size)
     else:
         _types(config.output, outputs)
-    _defaults(config)
-
-
-def _defaults(config: ModelConfig) -> None:
-    """Sets one CPU instance and the latest version, if the config says nothing of them."""
-    if not config.instance_group:
-        config.instance_group.add(count=1, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
-    for group in config.instance_group:
-        group.name = group.name or f"{config.name}_{list(config.instance_group).index(group)}"
-        group.count = group.count or 1
-        if group.kind == model_config_pb2.ModelInstanceGroup.KIND_AUTO:
-            group.kind = model_config_pb2.ModelInstanceGroup.KIND_CPU
     if config.version_policy.WhichOneof("policy_choice") is None:
         config.version_policy.latest.num_versions = 1
 

@@ -110,8 +110,10 @@ def _instances(config: ModelConfig) -> Iterator[str]:
     kinds = model_config_pb2.ModelInstanceGroup.Kind
     for i, group in enumerate(config.instance_group):
         where = f"instance_group[{i}]"
-        if group.kind not in (kinds.Value("KIND_AUTO"), kinds.Value("KIND_CPU")) or group.gpus:
-            yield f"{where}.kind {kinds.Name(group.kind)} (there is no GPU here; KIND_CPU or KIND_AUTO)"
+        if group.kind == kinds.Value("KIND_MODEL"):
+            yield f"{where}.kind KIND_MODEL (KIND_AUTO, KIND_CPU or KIND_GPU)"
+        if group.kind == kinds.Value("KIND_CPU") and group.gpus:
+            yield f"{where}.gpus of KIND_CPU"
         for name in ("rate_limiter", "secondary_devices", "profile", "passive", "host_policy"):
             value = getattr(group, name)
             if group.HasField(name) if name == "rate_limiter" else value:
@@ -129,8 +131,8 @@ def _optimization(config: ModelConfig) -> Iterator[str]:
         yield "optimization.priority"
     if block.HasField("cuda"):
         yield "optimization.cuda"
-    if block.execution_accelerators.gpu_execution_accelerator or block.execution_accelerators.cpu_execution_accelerator:
-        yield "optimization.execution_accelerators"
+    for accelerator in block.execution_accelerators.cpu_execution_accelerator:
+        yield f"optimization.execution_accelerators.cpu_execution_accelerator '{accelerator.name}'"
     if block.gather_kernel_buffer_threshold:
         yield "optimization.gather_kernel_buffer_threshold"
     if block.eager_batching:

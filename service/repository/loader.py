@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -26,8 +26,9 @@ from service.repository.config import (
     read_config,
     refuse_unsupported,
 )
+from service.repository.devices import accelerators, place
 from service.repository.ensembles import check_ensemble
-from service.repository.op_libraries import explain_missing_op, trusted_library
+from service.repository.op_libraries import counterpart, explain_missing_op, trusted_library
 from service.repository.paths import confined, file_name
 from service.repository.presentation import Presentation, read_presentation
 from service.repository.specification import make_spec
@@ -97,17 +98,17 @@ def load_model(repository: Path, config: ModelConfig, version: int, settings: Se
     if not path.is_file():
         raise ConfigError(f"there is no model file {config.name}/{version}/{path.name}")
     path = confined(repository, path)
-    library = config.model_operations.op_library_filename
-    if len(library) > 1:
+    names = config.model_operations.op_library_filename
+    if len(names) > 1:
         # A session can register a domain only once, and the domain of a library is not known before it is loaded.
-        raise ConfigError("model_operations.op_library_filename: one library a model, got " + ", ".join(library))
+        raise ConfigError("model_operations.op_library_filename: one library a model, got " + ", ".join(names))
     trusted = settings.trusted_directories()
-    folders = [folder / str(version), folder]
-    libraries = tuple(trusted_library(name, folders, trusted) for name in library)
+    library = trusted_library(names[0], [folder / str(version), folder], trusted) if names else None
     try:
-        session = Session(path, _session_options(config, libraries, settings))
+        sessions = _sessions(path, config, library, settings)
     except ServingError as error:
-        raise ConfigError(explain_missing_op(error.message, library[0] if library else "", trusted)) from error
+        raise ConfigError(explain_missing_op(error.message, names[0] if names else "", trusted)) from error
+    session = sessions[0]
     complete(config, config.name, session.inputs, session.outputs, settings.default_max_batch_size)
     spec = make_spec(config, version, repository, folder)
     check_against_engine(spec, session.inputs, session.outputs, session.defaulted)
@@ -115,10 +116,11 @@ def load_model(repository: Path, config: ModelConfig, version: int, settings: Se
     statistics = ModelStatistics()
     scheduler = Scheduler(
         spec,
-        session,
+        sessions,
         statistics,
         max_queue_size=settings.max_queue_size,
-        inline_limit_us=settings.inline_limit_us,
+        # The event loop must not wait for a GPU.
+        inline_limit_us=0 if any(session.gpu is not None for session in sessions) else settings.inline_limit_us,
     )
     statistics.load_seconds = time.perf_counter() - began
     return LoadedModel(config, spec, scheduler, statistics, presentation)
@@ -164,8 +166,38 @@ def _copy(config: ModelConfig) -> ModelConfig:
     return copy
 
 
-def _session_options(config: ModelConfig, libraries: tuple[Path, ...], settings: Settings) -> SessionOptions:
-    instances = max(1, sum(group.count or 1 for group in config.instance_group) or 1)
+def _sessions(path: Path, config: ModelConfig, library: Path | None, settings: Settings) -> list[Session]:
+    """Opens the session of each instance. The instances on the CPU share one, each instance on a GPU has its own."""
+    devices = place(config)
+    on_cpu = replace(_session_options(config, len(devices), settings), libraries=(library,) if library else ())
+    on_gpu = on_cpu
+    if library is not None and any(device is not None for device in devices):
+        on_gpu = _with_libraries_for_gpus(on_cpu, library, settings.trusted_directories())
+    shared: Session | None = None
+    sessions: list[Session] = []
+    for device in devices:
+        if device is None:
+            shared = shared or Session(path, on_cpu)
+            sessions.append(shared)
+            continue
+        session = Session(path, replace(on_gpu, gpu=device))
+        if nodes := session.nodes_on_cpu():
+            logger.info("model '%s' on GPU %d: the CPU runs %s", config.name, device, ", ".join(sorted(set(nodes))))
+        sessions.append(session)
+    return sessions
+
+
+def _with_libraries_for_gpus(options: SessionOptions, library: Path, trusted: Sequence[Path]) -> SessionOptions:
+    """Names the libraries for GPUs of the same ops. A library that isn't there is left out: its ops run on the CPU."""
+    found = {engine: counterpart(library, engine, "cuda", trusted) for engine in ("onnxruntime", "tensorrt")}
+    if found["onnxruntime"] is None:
+        logger.warning("op library %s has no trusted library for CUDA beside it: its ops run on the CPU", library.name)
+    return replace(options, libraries=(found["onnxruntime"] or library,), tensorrt_plugins=found["tensorrt"])
+
+
+def _session_options(config: ModelConfig, instances: int, settings: Settings) -> SessionOptions:
+    """Returns the options that the sessions of all instances share."""
+    providers = accelerators(config)
     threads = settings.intra_op_threads or max(1, usable_cores() // instances)
     levels = {-1: "basic", 0: "all", 1: "extended", 2: "disabled"}
     return SessionOptions(
@@ -176,7 +208,8 @@ def _session_options(config: ModelConfig, libraries: tuple[Path, ...], settings:
         memory_arena=bool(_number(config, "enable_mem_arena", (0, 1), 1)),
         memory_pattern=bool(_number(config, "enable_mem_pattern", (0, 1), 1)),
         arena_shrinkage=parameter(config, "memory.enable_memory_arena_shrinkage"),
-        libraries=libraries,
+        cuda=providers.cuda,
+        tensorrt=providers.tensorrt,
         entries={key: value.string_value for key, value in config.parameters.items() if key.startswith(SESSION_PREFIX)},
     )
 

@@ -77,6 +77,22 @@ def trusted_library(name: str, folders: Sequence[Path], trusted: Sequence[Path])
     )
 
 
+def counterpart(library: Path, engine: str, device: str, trusted: Sequence[Path]) -> Path | None:
+    """Returns the trusted library with the same domain for another engine or device, None if there is none.
+
+    `opgate build` writes several libraries of the same ops. A config names the one for ONNX Runtime on the CPU.
+    """
+    digest = sha256(library)
+    domains = {entry.get("domain") for entry in entries(trusted) if entry.get("sha256") == digest} - {None}
+    for folder in trusted:
+        for entry in entries([folder]):
+            fits = entry.get("engine") == engine and device in entry.get("devices", ())
+            path = folder / str(entry.get("file"))
+            if fits and entry.get("domain") in domains and path.is_file() and sha256(path) == entry.get("sha256"):
+                return path.resolve()
+    return None
+
+
 def explain_missing_op(message: str, library: str, trusted: Sequence[Path]) -> str:
     """Returns the engine's message "is not a registered function/op" with the name of the op and the remedy before it.
 

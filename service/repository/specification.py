@@ -32,7 +32,6 @@ def make_spec(config: ModelConfig, version: int, repository: Path, folder: Path)
         batching=_batching(config),
         batch_inputs=_batch_inputs(config, inputs),
         row_status=_row_status(config, outputs),
-        instances=max(1, sum(group.count for group in config.instance_group)),
         platform="ensemble" if config.HasField("ensemble_scheduling") else "onnxruntime_onnx",
     )
 

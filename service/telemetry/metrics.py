@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from service.telemetry.gpus import GpuCollector
 from service.telemetry.statistics import Histogram, ModelStatistics
 from service.telemetry.statistics_message import Counted
 
@@ -121,6 +122,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._registry.register(ModelCollector(models))
         self._registry.register(CpuCollector())
+        self._registry.register(GpuCollector())
 
     def text(self) -> bytes:
         """Returns all metrics in the text format of Prometheus."""

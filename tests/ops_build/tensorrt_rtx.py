@@ -7,6 +7,7 @@ and because a bug in a plugin may end the process.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import os
@@ -35,14 +36,19 @@ def inspect(
     folder: Path,
     shapes: Sequence[dict[str, list[int]]] | None = None,
     capabilities: Sequence[str] = CAPABILITIES,
+    *,
+    only_dlopen: bool = False,
 ) -> list[dict[str, Any]]:
     """Returns for each model what TensorRT-RTX says and builds.
 
     `parsed` says whether the parser could read the model, `errors` are its errors. `layers` has the type of each layer,
     and the shape and dtype of each output. `engines` has the bytes of an engine for each capability, or 0.
     `log` has the warnings and errors, and the lines of the standard error: a plugin writes its errors there if it was
-    built with the headers of TensorRT 10, whose interface for finding the log TensorRT-RTX doesn't have. The argument `shapes` has the shapes of the inputs with unknown sizes, and the
-    values of the inputs that are read on the host.
+    built with the headers of TensorRT 10, whose interface for finding the log TensorRT-RTX doesn't have.
+
+    The argument `shapes` has the shapes of the inputs with unknown sizes, and the values of the inputs that are read on
+    the host. With `only_dlopen` nobody calls the library, as in ONNX Runtime's TensorRT provider: it must register its
+    plugins itself.
     """
     libs = Path(importlib.util.find_spec("tensorrt_rtx_libs").origin).parent  # type: ignore[union-attr, arg-type]
     loader = folder / "lib"
@@ -53,9 +59,17 @@ def inspect(
                 (loader / name).symlink_to(file)
     for index, model in enumerate(models):
         onnx.save(model, folder / f"{index}.onnx")
-    job = {"library": str(library.resolve()), "count": len(models), "shapes": shapes or [{}] * len(models)}
-    (folder / "job.json").write_text(json.dumps({**job, "capabilities": list(capabilities)}))
+    job = {
+        "library": str(library.resolve()),
+        "count": len(models),
+        "shapes": shapes or [{}] * len(models),
+        "capabilities": list(capabilities),
+        "only_dlopen": only_dlopen,
+    }
+    (folder / "job.json").write_text(json.dumps(job))
     environment = os.environ | {"LD_LIBRARY_PATH": str(loader), "CUDA_MODULE_LOADING": "LAZY"}
+    if only_dlopen:
+        environment["OPGATE_TENSORRT_REGISTRY"] = "libtensorrt_rtx.so.1"
     finished = subprocess.run(
         [sys.executable, __file__, str(folder)], env=environment, capture_output=True, text=True, timeout=600
     )
@@ -82,6 +96,9 @@ def _main(folder: Path) -> None:
 
     log = Log()
     registry = trt.get_plugin_registry()
+    if job["only_dlopen"]:
+        ctypes.CDLL(job["library"])
+    # TensorRT asks a library for its creators once more, and must not register one twice.
     assert registry.load_library(job["library"]) is not None, "the plugin library does not load"
     answers = []
     for index in range(job["count"]):

@@ -359,7 +359,7 @@ class TestLimitsOfTheQueue:
         async def main():
             engine, outputs = Engine(), {"y": tensor("y"), "z": tensor("z")}
             spec = ModelSpec(name="m", version="1", inputs={"x": tensor("x")}, outputs=outputs)
-            model = Scheduler(spec, engine, ModelStatistics(), inline_limit_us=1000.0)
+            model = Scheduler(spec, [engine], ModelStatistics(), inline_limit_us=1000.0)
             steps = [Step(spec, model.submit, {"x": "x"}, {"y": "h"}), Step(spec, model.submit, {"x": "h"}, {"z": "o"})]
             ensemble = ModelSpec(
                 name="p", version="1", inputs={"x": tensor("x")}, outputs={"o": tensor("o")}, platform="ensemble"

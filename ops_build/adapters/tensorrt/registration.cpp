@@ -1,6 +1,8 @@
 // Gives TensorRT a creator of V3 plugins for each op. TensorRT calls getCreators and setLoggerFinder.
 #include <NvInferRuntime.h>
+#include <dlfcn.h>
 
+#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -66,6 +68,46 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
   PluginFieldCollection collection_{};
 };
 
+std::span<nvinfer1::IPluginCreatorInterface* const> creators() {
+  static std::deque<Creator> all;
+  static std::vector<nvinfer1::IPluginCreatorInterface*> pointers;
+  static std::once_flag once;
+  std::call_once(once, [] {
+    for (const std::string& error : Table::instance().errors()) log_error(error);
+    for (const Op& op : Table::instance().ops()) {
+      if (op.has_kernel(Device::cuda)) pointers.push_back(&all.emplace_back(op));
+    }
+  });
+  return pointers;
+}
+
+/// Registers the creators when the library is loaded, if OPGATE_TENSORRT_REGISTRY names a library that has TensorRT's
+/// registry, such as libnvinfer.so.10. ONNX Runtime's TensorRT provider needs that: it loads a library of plugins and
+/// then calls nothing of it.
+class RegisteredOnLoad {
+ public:
+  RegisteredOnLoad() {
+    const char* library = std::getenv("OPGATE_TENSORRT_REGISTRY");
+    if (!library || !*library) return;
+    void* handle = dlopen(library, RTLD_LAZY);
+    void* function = handle ? dlsym(handle, "getPluginRegistry") : nullptr;
+    if (!function) return log_error(std::string("OPGATE_TENSORRT_REGISTRY: ") + dlerror());
+    nvinfer1::IPluginRegistry* registry = reinterpret_cast<nvinfer1::IPluginRegistry* (*)()>(function)();
+    for (nvinfer1::IPluginCreatorInterface* creator : creators()) {
+      if (!registry->registerCreator(*creator, ""))
+        log_error(std::string("TensorRT's registry refused the plugins of ") + library);
+    }
+    done_ = true;
+  }
+
+  bool done() const { return done_; }
+
+ private:
+  bool done_ = false;
+};
+
+const RegisteredOnLoad registered_on_load;
+
 }  // namespace
 }  // namespace opgate::tensorrt
 
@@ -75,17 +117,8 @@ extern "C" __attribute__((visibility("default"))) void setLoggerFinder(nvinfer1:
 
 extern "C" __attribute__((visibility("default"))) nvinfer1::IPluginCreatorInterface* const* getCreators(
     std::int32_t& count) {
-  using namespace opgate;
   using namespace opgate::tensorrt;
-  static std::deque<Creator> creators;
-  static std::vector<nvinfer1::IPluginCreatorInterface*> pointers;
-  static std::once_flag once;
-  std::call_once(once, [] {
-    for (const std::string& error : Table::instance().errors()) log_error(error);
-    for (const Op& op : Table::instance().ops()) {
-      if (op.has_kernel(Device::cuda)) pointers.push_back(&creators.emplace_back(op));
-    }
-  });
-  count = static_cast<std::int32_t>(pointers.size());
-  return pointers.data();
+  // TensorRT registers what this returns, and nothing may be registered twice.
+  count = registered_on_load.done() ? 0 : static_cast<std::int32_t>(creators().size());
+  return creators().data();
 }

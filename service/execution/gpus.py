@@ -1,0 +1,55 @@
+"""Finds the GPUs that ONNX Runtime can use."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+import onnxruntime as ort
+from onnx import TensorProto, helper
+
+CUDA = "CUDAExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
+
+
+class NoGpu(Exception):
+    """There is no GPU here that ONNX Runtime can use. The text says why.
+
+    `broken` says that there is a GPU, and that something else is missing.
+    """
+
+    def __init__(self, reason: str, broken: bool = False) -> None:
+        super().__init__(reason)
+        self.broken = broken
+
+
+@cache
+def usable_gpus() -> int:
+    """Returns the number of GPUs, as CUDA counts them: CUDA_VISIBLE_DEVICES limits it. Raises NoGpu."""
+    count = _count()
+    if CUDA not in ort.get_available_providers():
+        raise NoGpu("this ONNX Runtime has no CUDA provider: install opgate[gpu] in place of opgate[cpu]", broken=True)
+    ort.preload_dlls()  # finds CUDA and cuDNN in the packages that opgate[gpu] installs
+    if CUDA not in ort.InferenceSession(_smallest_model(), providers=[CUDA]).get_providers():
+        raise NoGpu("ONNX Runtime can't load its CUDA provider: its message on stderr says why", broken=True)
+    return count
+
+
+def _count() -> int:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        raise NoGpu("there is no GPU here: the NVIDIA driver's libcuda.so.1 was not found") from None
+    count = ctypes.c_int()
+    if code := driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        raise NoGpu(f"there is no GPU here: the NVIDIA driver answered with error {code}")
+    if not count.value:
+        raise NoGpu("there is no GPU here that the NVIDIA driver shows: is CUDA_VISIBLE_DEVICES empty?")
+    return count.value
+
+
+def _smallest_model() -> bytes:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "smallest", [x], [y])
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    return bytes(model.SerializeToString())

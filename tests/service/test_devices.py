@@ -1,0 +1,280 @@
+"""Instances on GPUs. There is none here: what the gateway asks for is tried, and that it refuses what it can't have."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from google.protobuf import text_format
+from onnx import TensorProto, helper
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from service.errors import ServingError
+from service.execution.gpus import NoGpu
+from service.execution.session import Session, SessionOptions, _providers
+from service.repository import loader
+from service.repository.config import ConfigError
+from service.repository.devices import accelerators, place
+from service.repository.op_libraries import counterpart, sha256
+from tests.service.onnx_models import double
+
+GROUPS = [
+    ("", 0, [None]),
+    ("instance_group [ { count: 2 } ]", 0, [None, None]),
+    ("", 2, [0, 1]),
+    ("instance_group [ { kind: KIND_CPU count: 2 } ]", 2, [None, None]),
+    ("instance_group [ { kind: KIND_GPU } ]", 2, [0, 1]),
+    ("instance_group [ { kind: KIND_GPU gpus: [ 1 ] count: 2 } ]", 2, [1, 1]),
+    ("instance_group [ { gpus: [ 1 ] } , { kind: KIND_CPU } ]", 2, [1, None]),
+]
+
+
+def gpus(count, broken=False):
+    def answer():
+        if not count:
+            raise NoGpu("there is no GPU here: for a reason", broken)
+        return count
+
+    return answer
+
+
+def config_of(text):
+    return text_format.Parse(text, ModelConfig(name="m"))
+
+
+@pytest.mark.parametrize(("text", "count", "devices"), GROUPS)
+def test_instances_are_placed_as_triton_places_them(text, count, devices):
+    config = config_of(text)
+    assert place(config, gpus(count)) == devices
+    placed = [gpu for group in config.instance_group for _ in range(group.count) for gpu in group.gpus or [None]]
+    assert sorted(placed, key=str) == sorted(devices, key=str)
+    assert all(group.name and group.kind for group in config.instance_group)
+    assert place(config, gpus(count)) == devices
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "says"),
+    [
+        ("instance_group [ { kind: KIND_GPU } ]", 0, "instance_group[0].kind KIND_GPU: there is no GPU here: for a"),
+        ("instance_group [ { gpus: [ 0 ] } ]", 0, "instance_group[0].kind KIND_GPU: there is no GPU here: for a"),
+        ("instance_group [ { } , { gpus: [ 2 ] } ]", 2, "instance_group[1].gpus 2: expected 0 to 1"),
+        ("instance_group [ { gpus: [ -1 ] } ]", 2, "instance_group[0].gpus -1: expected 0 to 1"),
+    ],
+)
+def test_gpus_that_are_not_there_are_refused(text, count, says):
+    with pytest.raises(ConfigError) as error:
+        place(config_of(text), gpus(count))
+    assert says in error.value.message
+
+
+def test_a_gpu_that_cannot_be_used_is_told(caplog):
+    place(config_of(""), gpus(0))
+    assert not caplog.records
+    assert place(config_of(""), gpus(0, broken=True)) == [None]
+    assert "model 'm' runs on the CPU: there is no GPU here: for a reason" in caplog.text
+
+
+def accelerated(name, *parameters, group="{ kind: KIND_GPU }"):
+    text = " ".join(f'parameters {{ key: "{key}" value: "{value}" }}' for key, value in parameters)
+    block = f'execution_accelerators {{ gpu_execution_accelerator : [ {{ name: "{name}" {text} }} ] }}'
+    return config_of(f"instance_group [ {group} ] optimization {{ {block} }}")
+
+
+def test_accelerators_become_options_of_the_providers(tmp_path):
+    assert accelerators(config_of("")).tensorrt is None
+    assert accelerators(accelerated("tensorrt")).tensorrt == {}
+    asked = [("precision_mode", "FP16"), ("max_workspace_size_bytes", "1024"), ("trt_timing_cache_enable", "True")]
+    found = accelerators(accelerated("tensorrt", *asked)).tensorrt
+    assert found == {"trt_fp16_enable": "True", "trt_max_workspace_size": "1024", "trt_timing_cache_enable": "True"}
+    options = SessionOptions(gpu=1, tensorrt=found, tensorrt_plugins=tmp_path / "libp.so", cuda={"use_tf32": "0"})
+    tensorrt, cuda = _providers(options)
+    assert cuda == ("CUDAExecutionProvider", {"device_id": "1", "use_tf32": "0"})
+    assert tensorrt[0] == "TensorrtExecutionProvider"
+    assert tensorrt[1] == {**found, "device_id": "1", "trt_extra_plugin_lib_paths": str(tmp_path / "libp.so")}
+    assert accelerators(accelerated("cuda", ("use_tf32", "0"))).cuda == {"use_tf32": "0"}
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (accelerated("openvino"), "gpu_execution_accelerator 'openvino': expected cuda or tensorrt"),
+        (accelerated("tensorrt", group="{ kind: KIND_CPU }"), "'tensorrt': no instance runs on a GPU"),
+        (accelerated("tensorrt", ("precision_mode", "FP4")), "precision_mode 'FP4': expected one of FP32, FP16"),
+        (accelerated("tensorrt", ("fast", "1")), "parameter 'fast': expected precision_mode"),
+        (accelerated("tensorrt", ("trt_extra_plugin_lib_paths", "/x")), "sets trt_extra_plugin_lib_paths"),
+        (accelerated("cuda", ("device_id", "1")), "'cuda': the gateway itself sets device_id"),
+    ],
+)
+def test_accelerators_that_cannot_be_used_are_refused(config, says):
+    with pytest.raises(ConfigError) as error:
+        accelerators(config)
+    assert says in error.value.message
+
+
+def test_a_session_on_a_gpu_never_runs_on_the_cpu_instead(repository, reason, monkeypatch):
+    """ONNX Runtime itself makes a session on the CPU if it can't load its provider."""
+    double(repository, "m", config="max_batch_size: 8 instance_group [ { kind: KIND_GPU } ]")
+    monkeypatch.setattr(loader, "place", lambda config: place(config, gpus(1)))
+    assert "ONNX Runtime can't load CUDAExecutionProvider" in reason("m")
+
+
+def test_mixed_instances_have_sessions_of_their_own(repository, load, monkeypatch):
+    """The instances on the CPU share a session."""
+    double(repository, "m", config="max_batch_size: 8 instance_group [ { kind: KIND_CPU count: 3 } ]")
+    opened = []
+    monkeypatch.setattr(loader, "Session", lambda *a: opened.append(a) or Session(*a))
+    load().find("m")
+    assert len(opened) == 1
+
+
+TYPES = [
+    (TensorProto.FLOAT, np.float32), (TensorProto.DOUBLE, np.float64), (TensorProto.FLOAT16, np.float16),
+    (TensorProto.BOOL, np.bool_), (TensorProto.INT64, np.int64), (TensorProto.UINT8, np.uint8),
+    (TensorProto.BFLOAT16, np.uint16),
+]  # fmt: skip
+
+
+def saved(folder, nodes, inputs, outputs):
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.save(model, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+def test_bound_tensors_are_what_they_were(tmp_path):
+    """A session with a BF16 tensor binds its tensors, as every session on a GPU does."""
+    inputs, outputs, nodes = [], [], []
+    for i, (code, _) in enumerate(TYPES):
+        inputs.append(helper.make_tensor_value_info(f"x{i}", code, None))
+        outputs.append(helper.make_tensor_value_info(f"y{i}", code, None))
+        nodes.append(helper.make_node("Identity", [f"x{i}"], [f"y{i}"]))
+    session = Session(saved(tmp_path, nodes, inputs, outputs), SessionOptions())
+    random = np.random.default_rng(0)
+    kept = []
+    for shape in ((), (0,), (3, 0, 2), (5,), (3, 4), (2, 1, 70_000)):
+        for turned in (False, True):
+            feeds = {
+                f"x{i}": random.integers(0, 2, shape).astype(dtype).T
+                if turned
+                else random.integers(0, 9, shape).astype(dtype)
+                for i, (_, dtype) in enumerate(TYPES)
+            }
+            kept.append((feeds, session.run([f"y{i}" for i in range(len(TYPES))], feeds)))
+    del session
+    gc.collect()
+    for feeds, results in kept:
+        for feed, result in zip(feeds.values(), results, strict=True):
+            assert result.dtype == feed.dtype and result.shape == feed.shape
+            np.testing.assert_array_equal(result, feed)
+
+
+def test_strings_beside_bf16_are_refused(tmp_path):
+    x, y = helper.make_tensor_value_info("x", TensorProto.STRING, ["n"]), helper.make_tensor_value_info("y", 8, ["n"])
+    v, w = (helper.make_tensor_value_info(name, TensorProto.BFLOAT16, ["n"]) for name in "vw")
+    nodes = [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["v"], ["w"])]
+    path = saved(tmp_path, nodes, [x, v], [y, w])
+    with pytest.raises(ServingError, match="takes no strings as input of a model with BF16 tensors"):
+        Session(path, SessionOptions())
+
+
+def test_the_library_of_another_device_is_found_if_it_is_trusted(tmp_path):
+    entries = []
+    for name, engine, devices, domain in (
+        ("cpu", "onnxruntime", ["cpu"], "a"), ("cuda", "onnxruntime", ["cpu", "cuda"], "a"),
+        ("plugins", "tensorrt", ["cuda"], "a"), ("other", "tensorrt", ["cuda"], "b"),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(name)
+        entries.append(
+            {"file": name, "engine": engine, "devices": devices, "domain": domain, "sha256": sha256(tmp_path / name)}
+        )
+    (tmp_path / "manifest.json").write_text(json.dumps({"format": 1, "libraries": entries}))
+    cpu = tmp_path / "cpu"
+    assert counterpart(cpu, "onnxruntime", "cuda", [tmp_path]) == tmp_path / "cuda"
+    assert counterpart(cpu, "tensorrt", "cuda", [tmp_path]) == tmp_path / "plugins"
+    assert counterpart(tmp_path / "other", "onnxruntime", "cuda", [tmp_path]) is None
+    (tmp_path / "plugins").write_text("changed")
+    assert counterpart(cpu, "tensorrt", "cuda", [tmp_path]) is None
+
+
+DRIVER = """
+#include <stdlib.h>
+int cuInit(unsigned flags) { (void)flags; return atoi(getenv("FAKE_ERROR")); }
+int cuDeviceGetCount(int* count) { *count = atoi(getenv("FAKE_GPUS")); return 0; }
+"""
+
+
+def library(folder, name, source):
+    (folder / "source.c").write_text(source)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(folder / name), str(folder / "source.c")], check=True)
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"FAKE_ERROR": "100", "FAKE_GPUS": "1"}, "the NVIDIA driver answered with error 100"),
+        ({"FAKE_ERROR": "0", "FAKE_GPUS": "0"}, "is CUDA_VISIBLE_DEVICES empty?"),
+        ({"FAKE_ERROR": "0", "FAKE_GPUS": "2"}, "install opgate[gpu] in place of opgate[cpu]"),
+    ],
+)
+def test_the_reason_why_no_gpu_can_be_used(tmp_path, variables, says):
+    """The driver is a stand-in, because there is none here."""
+    library(tmp_path, "libcuda.so.1", DRIVER)
+    program = "from service.execution.gpus import *\ntry: usable_gpus()\nexcept NoGpu as error: print(error)"
+    environment = {**os.environ, **variables, "LD_LIBRARY_PATH": str(tmp_path)}
+    finished = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert says in finished.stdout, finished.stdout + finished.stderr
+
+
+NVML = """
+#include <stdio.h>
+#include <string.h>
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned gpu, memory; } Rates;
+static long handles[2];
+static int index_of(void* gpu) { return (long*)gpu - handles; }
+int nvmlInitWithFlags(unsigned flags) { (void)flags; return 0; }
+int nvmlDeviceGetCount_v2(unsigned* count) { *count = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void** gpu) { *gpu = &handles[i]; return 0; }
+int nvmlDeviceGetUUID(void* gpu, char* text, unsigned n) { snprintf(text, n, "GPU-%d", index_of(gpu)); return 0; }
+int nvmlDeviceGetUtilizationRates(void* gpu, Rates* r) { r->gpu = 25 + 50 * index_of(gpu); r->memory = 0; return 0; }
+int nvmlDeviceGetMemoryInfo(void* gpu, Memory* m) { (void)gpu; m->total = 4096; m->free = 1024; m->used = 3072; return 0; }
+int nvmlDeviceGetPowerUsage(void* gpu, unsigned* v) { (void)gpu; *v = 250500; return 0; }
+int nvmlDeviceGetEnforcedPowerLimit(void* gpu, unsigned* v) { *v = 700000; return index_of(gpu) ? 3 : 0; }
+int nvmlDeviceGetTotalEnergyConsumption(void* gpu, unsigned long long* v) { (void)gpu; *v = 1500; return 0; }
+const char* nvmlErrorString(int code) { (void)code; return "Not Supported"; }
+"""
+
+
+def test_metrics_of_gpus(tmp_path):
+    """NVML is a stand-in, because there is no driver here. Its second GPU has no power limit."""
+    library(tmp_path, "libnvidia-ml.so.1", NVML)
+    program = "from service.telemetry.metrics import Metrics; print(Metrics(lambda: []).text().decode())"
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    finished = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    lines = [line for line in finished.stdout.splitlines() if "GPU-" in line]
+    assert lines == [
+        'nv_gpu_utilization{gpu_uuid="GPU-0"} 0.25',
+        'nv_gpu_utilization{gpu_uuid="GPU-1"} 0.75',
+        'nv_gpu_memory_total_bytes{gpu_uuid="GPU-0"} 4096.0',
+        'nv_gpu_memory_total_bytes{gpu_uuid="GPU-1"} 4096.0',
+        'nv_gpu_memory_used_bytes{gpu_uuid="GPU-0"} 3072.0',
+        'nv_gpu_memory_used_bytes{gpu_uuid="GPU-1"} 3072.0',
+        'nv_gpu_power_usage{gpu_uuid="GPU-0"} 250.5',
+        'nv_gpu_power_usage{gpu_uuid="GPU-1"} 250.5',
+        'nv_gpu_power_limit{gpu_uuid="GPU-0"} 700.0',
+        'nv_energy_consumption{gpu_uuid="GPU-0"} 1.5',
+        'nv_energy_consumption{gpu_uuid="GPU-1"} 1.5',
+    ], finished.stderr
+    assert "# TYPE nv_energy_consumption counter" in finished.stdout
+
+
+def test_without_a_gpu_there_are_no_metrics_of_one():
+    from service.telemetry.metrics import Metrics
+
+    assert b"nv_gpu" not in Metrics(list).text()
