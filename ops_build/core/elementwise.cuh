@@ -31,7 +31,11 @@ struct FastFloat {
   friend OPGATE_HOST_DEVICE FastFloat operator-(FastFloat a, FastFloat b) { return FastFloat(a.value - b.value); }
   friend OPGATE_HOST_DEVICE FastFloat operator*(FastFloat a, FastFloat b) { return FastFloat(a.value * b.value); }
   friend __device__ FastFloat operator/(FastFloat a, FastFloat b) { return FastFloat(__fdividef(a.value, b.value)); }
-  friend OPGATE_HOST_DEVICE auto operator<=>(FastFloat a, FastFloat b) = default;
+  // operator<=> would call a function of the host's standard library.
+  friend OPGATE_HOST_DEVICE bool operator<(FastFloat a, FastFloat b) { return a.value < b.value; }
+  friend OPGATE_HOST_DEVICE bool operator>(FastFloat a, FastFloat b) { return a.value > b.value; }
+  friend OPGATE_HOST_DEVICE bool operator<=(FastFloat a, FastFloat b) { return a.value <= b.value; }
+  friend OPGATE_HOST_DEVICE bool operator>=(FastFloat a, FastFloat b) { return a.value >= b.value; }
 };
 
 __device__ inline FastFloat exp_in_range(FastFloat x) { return FastFloat(__expf(x.value)); }

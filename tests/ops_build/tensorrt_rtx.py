@@ -7,7 +7,6 @@ and because a bug in a plugin may end the process.
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import json
 import os
@@ -36,8 +35,6 @@ def inspect(
     folder: Path,
     shapes: Sequence[dict[str, list[int]]] | None = None,
     capabilities: Sequence[str] = CAPABILITIES,
-    *,
-    only_dlopen: bool = False,
 ) -> list[dict[str, Any]]:
     """Returns for each model what TensorRT-RTX says and builds.
 
@@ -47,8 +44,7 @@ def inspect(
     built with the headers of TensorRT 10, whose interface for finding the log TensorRT-RTX doesn't have.
 
     The argument `shapes` has the shapes of the inputs with unknown sizes, and the values of the inputs that are read on
-    the host. With `only_dlopen` nobody calls the library, as in ONNX Runtime's TensorRT provider: it must register its
-    plugins itself.
+    the host.
     """
     libs = Path(importlib.util.find_spec("tensorrt_rtx_libs").origin).parent  # type: ignore[union-attr, arg-type]
     loader = folder / "lib"
@@ -59,17 +55,9 @@ def inspect(
                 (loader / name).symlink_to(file)
     for index, model in enumerate(models):
         onnx.save(model, folder / f"{index}.onnx")
-    job = {
-        "library": str(library.resolve()),
-        "count": len(models),
-        "shapes": shapes or [{}] * len(models),
-        "capabilities": list(capabilities),
-        "only_dlopen": only_dlopen,
-    }
-    (folder / "job.json").write_text(json.dumps(job))
+    job = {"library": str(library.resolve()), "count": len(models), "shapes": shapes or [{}] * len(models)}
+    (folder / "job.json").write_text(json.dumps({**job, "capabilities": list(capabilities)}))
     environment = os.environ | {"LD_LIBRARY_PATH": str(loader), "CUDA_MODULE_LOADING": "LAZY"}
-    if only_dlopen:
-        environment["OPGATE_TENSORRT_REGISTRY"] = "libtensorrt_rtx.so.1"
     finished = subprocess.run(
         [sys.executable, __file__, str(folder)], env=environment, capture_output=True, text=True, timeout=600
     )
@@ -96,9 +84,6 @@ def _main(folder: Path) -> None:
 
     log = Log()
     registry = trt.get_plugin_registry()
-    if job["only_dlopen"]:
-        ctypes.CDLL(job["library"])
-    # TensorRT asks a library for its creators once more, and must not register one twice.
     assert registry.load_library(job["library"]) is not None, "the plugin library does not load"
     answers = []
     for index in range(job["count"]):

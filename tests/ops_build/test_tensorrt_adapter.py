@@ -139,24 +139,6 @@ def test_every_op_becomes_a_layer_and_an_engine(built: Build, plugins: Path, tmp
     assert check_all(plugins, ops, SOURCE / "ops", tmp_path) > len(ops)
 
 
-def test_the_plugins_register_themselves_where_nobody_asks_for_them(
-    built: Build, plugins: Path, tmp_path: Path
-) -> None:
-    """ONNX Runtime's TensorRT provider opens the library and calls nothing of it."""
-    ops = on_cuda(built.libraries["onnxruntime_cuda"])
-    models = []
-    for op in ops:
-        types = next(carried(op), None)
-        if types is not None and op.name not in OWN_LAYERS:
-            case = next(suitable(folder_of(op, [SOURCE / "ops"]).cases(numpy_types(types))))
-            models.append(for_tensorrt(one_node_model(op, case, types).model, ops))
-    answers = tensorrt_rtx.inspect(plugins, models, tmp_path, capabilities=(), only_dlopen=True)
-    for answer in answers:
-        assert "PLUGIN_V3" in [layer["type"] for layer in answer["layers"]], (answer["errors"], answer["log"])
-        assert not any("regist" in line for line in answer["log"]), answer["log"]
-    assert len(answers) > 5
-
-
 F = np.float32
 POINTS = np.ones((5, 3), F)
 SEGMENT = np.zeros(5, np.int32)

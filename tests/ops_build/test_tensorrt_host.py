@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import zip_longest
@@ -17,13 +18,13 @@ import pytest
 
 from ops_build.building.build import Build, build
 from ops_build.building.options import PROJECT, SOURCE, BuildOptions, out_of_tree
-from ops_build.building.toolchain import Cuda, find_cuda
+from ops_build.building.toolchain import find_cuda
 from ops_build.case import Case
 from ops_build.dtypes import numpy_types
 from ops_build.onnx.nodes import node_attributes
 from ops_build.op_folder import folder_of
 from ops_build.table import Op
-from tests.conftest import silent
+from tests.conftest import ALL, silent
 from tests.ops_build.conftest import FIXTURE_OPS
 from tests.ops_build.test_tensorrt_adapter import DTYPES, carried, fixture_trials, on_cuda, suitable
 from tests.ops_build.walking import walk_of
@@ -40,16 +41,19 @@ FLAGS = [
 ]
 
 
+def toolkit_headers() -> Path:
+    toolkit = find_cuda("auto").nvcc.resolve().parent.parent / "include"
+    if (toolkit / "cuda_runtime_api.h").is_file():
+        return toolkit
+    return Path("/usr/local/cuda/include")  # nvcc on PATH may be a script that calls the real one
+
+
 @pytest.fixture(scope="module")
 def host(built: Build, tensorrt_headers: Path) -> Path:
     if reason := built.left_out.get("tensorrt"):
         pytest.skip(f"tensorrt was left out: {reason}")
-    cuda: Cuda = find_cuda("auto")
     program = PROJECT / "build" / "tensorrt_host"
     source = Path(__file__).parent / "tensorrt_host" / "host.cpp"
-    toolkit = cuda.nvcc.resolve().parent.parent / "include"
-    if not (toolkit / "cuda_runtime_api.h").is_file():  # nvcc on PATH may be a script that calls the real one
-        toolkit = Path("/usr/local/cuda/include")
     command = [
         "g++",
         *FLAGS,
@@ -57,7 +61,7 @@ def host(built: Build, tensorrt_headers: Path) -> Path:
         "-isystem",
         str(tensorrt_headers),
         "-isystem",
-        str(toolkit),
+        str(toolkit_headers()),
         str(source),
         "-o",
         str(program),
@@ -157,6 +161,7 @@ def check(op: Op, case: Case, answer: dict[str, Any]) -> None:
     assert sort == {f: [sorted(names) for names in row] for f, row in expected_formats(op, case).items()}, where
 
 
+@pytest.mark.skipif(not ALL, reason="make test-all runs it; every run calls the plugins of all ops on emulated kernels")
 def test_every_op(built: Build, host: Path) -> None:
     library = sanitized(BuildOptions(output=PROJECT / "build" / "sanitized_tensorrt"))
     trials: list[tuple[Op, Case]] = []
@@ -210,3 +215,38 @@ def test_refusals_name_the_op_and_the_reason(host: Path, fixture_plugins: Path, 
     (answer,) = answers(host, fixture_plugins, [f"{lines}\nrun\n"])
     assert any(error.startswith(f"fixture_ops::{message}") for error in answer["errors"]), answer["errors"]
     assert answer.get("shapes") is None
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_the_library_registers_its_plugins_when_it_is_loaded(
+    built: Build, tensorrt_headers: Path, tmp_path: Path, another: bool
+) -> None:
+    """ONNX Runtime's TensorRT provider loads the library and calls nothing of it."""
+    if reason := built.left_out.get("tensorrt"):
+        pytest.skip(f"tensorrt was left out: {reason}")
+    registry, plugins = tmp_path / "libregistry.so", built.libraries["tensorrt"]
+    source = Path(__file__).parent / "tensorrt_host" / "registry.cpp"
+    includes = ["-isystem", str(tensorrt_headers), "-isystem", str(toolkit_headers())]
+    command = ["g++", "-std=c++20", "-shared", "-fPIC", *includes, str(source), "-o", str(registry)]
+    finished = subprocess.run(command, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    program = (
+        "import ctypes, sys; registry, plugins = map(ctypes.CDLL, sys.argv[1:]); count = ctypes.c_int();"
+        "plugins.getCreators.restype = ctypes.c_void_p; plugins.getCreators(ctypes.byref(count));"
+        "registry.registered_names.restype = ctypes.c_char_p;"
+        "print(count.value, registry.registered_names().decode())"
+    )
+    environment = os.environ | {"OPGATE_TENSORRT_REGISTRY": str(registry)}
+    if another:
+        environment["ANOTHER_VERSION"] = "1"
+    finished = subprocess.run(
+        [sys.executable, "-c", program, str(registry), str(plugins)], env=environment, capture_output=True, text=True
+    )
+    assert finished.returncode == 0, finished.stderr
+    names = [op.name for op in on_cuda(built.libraries["onnxruntime_cuda"])]
+    if another:
+        assert finished.stdout.split() == [str(len(names))]
+        assert "these plugins were built with the headers of TensorRT" in finished.stderr
+    else:
+        # TensorRT would register what getCreators returns once more.
+        assert finished.stdout.split() == ["0", *names] and not finished.stderr

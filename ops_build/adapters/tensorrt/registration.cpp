@@ -81,32 +81,38 @@ std::span<nvinfer1::IPluginCreatorInterface* const> creators() {
   return pointers;
 }
 
-/// Registers the creators when the library is loaded, if OPGATE_TENSORRT_REGISTRY names a library that has TensorRT's
-/// registry, such as libnvinfer.so.10. ONNX Runtime's TensorRT provider needs that: it loads a library of plugins and
-/// then calls nothing of it.
-class RegisteredOnLoad {
- public:
-  RegisteredOnLoad() {
-    const char* library = std::getenv("OPGATE_TENSORRT_REGISTRY");
-    if (!library || !*library) return;
-    void* handle = dlopen(library, RTLD_LAZY);
-    void* function = handle ? dlsym(handle, "getPluginRegistry") : nullptr;
-    if (!function) return log_error(std::string("OPGATE_TENSORRT_REGISTRY: ") + dlerror());
-    nvinfer1::IPluginRegistry* registry = reinterpret_cast<nvinfer1::IPluginRegistry* (*)()>(function)();
-    for (nvinfer1::IPluginCreatorInterface* creator : creators()) {
-      if (!registry->registerCreator(*creator, ""))
-        log_error(std::string("TensorRT's registry refused the plugins of ") + library);
-    }
-    done_ = true;
+/// Registers the creators in the registry of a library such as libnvinfer.so.10. Returns whether it could.
+bool register_in(const char* library) {
+  void* handle = dlopen(library, RTLD_LAZY);
+  void* registry_of = handle ? dlsym(handle, "getPluginRegistry") : nullptr;
+  void* version_of = registry_of ? dlsym(handle, "getInferLibMajorVersion") : nullptr;
+  if (!version_of) {
+    log_error(std::string("OPGATE_TENSORRT_REGISTRY: ") + dlerror());
+    return false;
   }
+  // Another major version has another interface.
+  const int version = reinterpret_cast<int (*)()>(version_of)();
+  if (version != NV_TENSORRT_MAJOR) {
+    log_error("OPGATE_TENSORRT_REGISTRY: " + std::string(library) + " is of TensorRT " + std::to_string(version) +
+              ", these plugins were built with the headers of TensorRT " + std::to_string(NV_TENSORRT_MAJOR));
+    return false;
+  }
+  nvinfer1::IPluginRegistry* registry = reinterpret_cast<nvinfer1::IPluginRegistry* (*)()>(registry_of)();
+  for (nvinfer1::IPluginCreatorInterface* creator : creators()) {
+    if (!registry->registerCreator(*creator, ""))
+      log_error(std::string(library) + " refused to register a plugin: is there another one of its name?");
+  }
+  return true;
+}
 
-  bool done() const { return done_; }
+/// Registers the creators when the library is loaded, if OPGATE_TENSORRT_REGISTRY names the library of TensorRT. ONNX
+/// Runtime's TensorRT provider needs that: it loads a library of plugins and then calls nothing of it.
+bool register_on_load() {
+  const char* library = std::getenv("OPGATE_TENSORRT_REGISTRY");
+  return library && *library && register_in(library);
+}
 
- private:
-  bool done_ = false;
-};
-
-const RegisteredOnLoad registered_on_load;
+const bool registered_on_load = register_on_load();
 
 }  // namespace
 }  // namespace opgate::tensorrt
@@ -119,6 +125,6 @@ extern "C" __attribute__((visibility("default"))) nvinfer1::IPluginCreatorInterf
     std::int32_t& count) {
   using namespace opgate::tensorrt;
   // TensorRT registers what this returns, and nothing may be registered twice.
-  count = registered_on_load.done() ? 0 : static_cast<std::int32_t>(creators().size());
+  count = registered_on_load ? 0 : static_cast<std::int32_t>(creators().size());
   return creators().data();
 }
