@@ -64,7 +64,7 @@ class DeviceArray {
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
   ~DeviceArray() {
-    if (data_) static_cast<void>(cudaFree(data_));
+    if (data_) static_cast<void>(status(cudaFree(data_), "freeing memory"));
   }
 
   /// Copies the values to the current device and waits until they are there.
@@ -73,7 +73,7 @@ class DeviceArray {
     void* memory = nullptr;
     OPGATE_RETURN_IF_ERROR(status(cudaMalloc(&memory, values.size_bytes()), "allocating memory for a prepared kernel"));
     std::swap(data_, memory);
-    if (memory) static_cast<void>(cudaFree(memory));
+    if (memory) static_cast<void>(status(cudaFree(memory), "freeing memory"));
     size_ = values.size();
     OPGATE_RETURN_IF_ERROR(status(cudaMemcpy(data_, values.data(), values.size_bytes(), cudaMemcpyHostToDevice),
                                   "copying the data of a prepared kernel"));

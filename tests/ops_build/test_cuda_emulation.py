@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,40 @@ def test_the_program_goes_on_after_a_refusal(program: Path) -> None:
         running.run(op, Case("", {"a": one, "b": np.ones(2, np.float32)}), {"T": "f32"})
     assert running.run(op, Case("", {"a": one, "b": one}), {"T": "f32"})["y"].tolist() == [3, 3, 3]
     running.close()
+
+
+def test_an_error_does_not_stick(tmp_path: Path) -> None:
+    """CUDA keeps the last error, and the next good launch would report it."""
+    (tmp_path / "main.cpp").write_text(
+        '#include "core/cuda.h"\n'
+        "#include <cstdio>\n"
+        "using namespace opgate::cuda;\n"
+        'void say(bool failed) { std::printf("%d%d ", failed, cudaGetLastError() != cudaSuccess); }\n'
+        "int main() {\n"
+        "  float host = 1;\n"
+        "  auto* array = new DeviceArray<float>;\n"
+        "  CUstream_st stream;\n"
+        "  say(!copy(&host, &host, 4, &stream).ok());\n"
+        "  say(!read(&host, &host, 4, &stream).ok());\n"
+        "  { DeviceGuard guard(7); }\n"
+        "  say(true);\n"
+        "  emulation::captures = 1;\n"
+        "  say(!array->assign(std::span<const float>(&host, 1)).ok());\n"
+        "  emulation::captures = 0;\n"
+        "  say(!array->assign(std::span<const float>(&host, 1)).ok());\n"
+        "  emulation::captures = 1;\n"
+        "  delete array;\n"
+        "  say(true);\n"
+        "}\n"
+    )
+    here, program = Path(__file__).parent / "cuda_emulation", tmp_path / "main"
+    command = ["g++", "-std=c++20", "-march=x86-64-v3", "-fsanitize=address", f"-I{SOURCE}", f"-I{here / 'include'}"]
+    sources = [str(tmp_path / "main.cpp"), str(here / "emulation.cpp")]
+    finished = subprocess.run([*command, *sources, "-o", str(program)], capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    environment = os.environ | {"ASAN_OPTIONS": "detect_leaks=0"}
+    said = subprocess.run([program], env=environment, capture_output=True, text=True)
+    assert said.stdout.split() == ["10", "10", "10", "10", "00", "10"], said.stderr
 
 
 def test_no_kernel_waits_or_allocates() -> None:

@@ -58,7 +58,7 @@ EnqueueEngine::~EnqueueEngine() {
     if (call_.allocator)
       call_.allocator->deallocateAsync(memory, call_.stream);
     else
-      static_cast<void>(cudaFreeAsync(memory, call_.stream));
+      static_cast<void>(cuda::status(cudaFreeAsync(memory, call_.stream), "freeing memory"));
   }
 }
 
@@ -89,7 +89,7 @@ void* EnqueueEngine::scratch(std::size_t bytes) {
   void* memory = nullptr;
   if (call_.allocator)
     memory = call_.allocator->allocateAsync(bytes, Workspace::kAlignment, 0, call_.stream);
-  else if (cudaMallocAsync(&memory, bytes, call_.stream) != cudaSuccess)
+  else if (!cuda::status(cudaMallocAsync(&memory, bytes, call_.stream), "allocating memory").ok())
     memory = nullptr;
   if (!memory) throw std::bad_alloc();
   scratch_.push_back(memory);
