@@ -1,4 +1,4 @@
-# make serve   set up, build the ops, start the gateway on 127.0.0.1 (HTTP 8000, gRPC 8001)
+# make serve   set up, build the ops, start the gateway on 127.0.0.1 (HTTP 8000, gRPC 8001); RUNTIME=gpu for GPUs
 # make test    set up what tests need and run them
 # make test-all  like make test, but compiles the kernels for every CUDA architecture
 # make gpu-check run every case of every op on an NVIDIA GPU (needs nvcc); writes benchmarks/results/<gpu>.md
@@ -9,6 +9,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+# cpu or gpu: which ONNX Runtime a new virtual environment gets. They can't be installed together.
+RUNTIME ?= cpu
 # make test EXTRAS=cpu,test,torch,tensorrt also runs the tests of PyTorch and TensorRT, which are skipped otherwise.
 EXTRAS ?= cpu,test
 BIN := $(VENV)/bin
@@ -62,7 +64,7 @@ clean:
 # Each stamp file says that the virtual environment has the packages that pyproject.toml lists.
 $(VENV)/.serve: pyproject.toml | $(VENV)/bin/pip
 	sh deploy/system-packages.sh serve
-	$(BIN)/pip install --quiet --editable '.[cpu]'
+	$(BIN)/pip install --quiet --editable '.[$(RUNTIME)]'
 	touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/pip
