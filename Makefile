@@ -12,7 +12,7 @@ ARGS ?=
 # cpu or gpu: which ONNX Runtime a new virtual environment gets. They can't be installed together.
 RUNTIME ?= cpu
 # make test EXTRAS=cpu,test,torch,tensorrt also runs the tests of PyTorch and TensorRT, which are skipped otherwise.
-EXTRAS ?= cpu,test
+EXTRAS ?= $(RUNTIME),test
 BIN := $(VENV)/bin
 
 .PHONY: serve test test-all gpu-check check format models bench build clean
@@ -73,11 +73,11 @@ $(VENV)/.test: pyproject.toml | $(VENV)/bin/pip
 	touch $@ $(VENV)/.serve
 
 $(VENV)/.models: $(VENV)/.test
-	$(BIN)/pip install --quiet --editable '.[cpu,test,models]'
+	$(BIN)/pip install --quiet --editable '.[$(RUNTIME),test,models]'
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.serve
-	$(BIN)/pip install --quiet --editable '.[cpu,bench]'
+	$(BIN)/pip install --quiet --editable '.[$(RUNTIME),bench]'
 	touch $@
 
 $(VENV)/bin/pip:

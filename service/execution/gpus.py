@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
+from pathlib import Path
 
 import onnxruntime as ort
 from onnx import TensorProto, helper
@@ -31,7 +32,7 @@ def usable_gpus() -> int:
         raise NoGpu("this ONNX Runtime has no CUDA provider: install opgate[gpu] in place of opgate[cpu]", broken=True)
     ort.preload_dlls()  # finds CUDA and cuDNN in the packages that opgate[gpu] installs
     if CUDA not in ort.InferenceSession(_smallest_model(), providers=[CUDA]).get_providers():
-        raise NoGpu("ONNX Runtime can't load its CUDA provider: its message on stderr says why", broken=True)
+        raise NoGpu(f"ONNX Runtime can't load its CUDA provider: {why_not_loaded(CUDA)}", broken=True)
     return count
 
 
@@ -41,11 +42,25 @@ def _count() -> int:
     except OSError:
         raise NoGpu("there is no GPU here: the NVIDIA driver's libcuda.so.1 was not found") from None
     count = ctypes.c_int()
-    if code := driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-        raise NoGpu(f"there is no GPU here: the NVIDIA driver answered with error {code}")
-    if not count.value:
+    code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    if code == 100 or not (code or count.value):  # CUDA_ERROR_NO_DEVICE
         raise NoGpu("there is no GPU here that the NVIDIA driver shows: is CUDA_VISIBLE_DEVICES empty?")
+    if code:
+        raise NoGpu(f"the NVIDIA driver answered with error {code}", broken=True)
     return count.value
+
+
+def why_not_loaded(provider: str) -> str:
+    """Returns the reason why ONNX Runtime couldn't load a provider, after it has tried."""
+    library = {CUDA: "cuda", TENSORRT: "tensorrt"}[provider]
+    path = Path(ort.__file__).parent / "capi" / f"libonnxruntime_providers_{library}.so"
+    if not path.is_file():
+        return "this ONNX Runtime doesn't have it: install opgate[gpu] in place of opgate[cpu]"
+    try:
+        ctypes.CDLL(str(path))
+    except OSError as error:
+        return str(error)
+    return "its message on stderr says why"
 
 
 def _smallest_model() -> bytes:

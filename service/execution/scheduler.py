@@ -8,7 +8,6 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 from itertools import islice
 from time import perf_counter_ns
 
@@ -27,7 +26,14 @@ logger = logging.getLogger("opgate.scheduler")
 class Worker:
     """One instance of a model: a thread that runs batches in a session. It wakes the event loop once for each batch."""
 
-    def __init__(self, name: str, run: Callable[[Batch], None], finished: Callable[[Worker, Batch], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        session: Session,
+        run: Callable[[Session, Batch], None],
+        finished: Callable[[Worker, Batch], None],
+    ) -> None:
+        self.session = session
         self._batches: queue.SimpleQueue[tuple[Batch, asyncio.AbstractEventLoop] | None] = queue.SimpleQueue()
         self._run = run
         self._finished = finished
@@ -45,7 +51,7 @@ class Worker:
     def _work(self) -> None:
         while (item := self._batches.get()) is not None:
             batch, loop = item
-            self._run(batch)
+            self._run(self.session, batch)
             try:
                 loop.call_soon_threadsafe(self._finished, self, batch)
             except RuntimeError:
@@ -87,10 +93,12 @@ class Scheduler:
         self._closed = False
         self._rest: asyncio.Event | None = None
         self._workers = [
-            Worker(f"{spec.name}-{spec.version}-{i}", partial(self._execute, session), self._finished)
+            Worker(f"{spec.name}-{spec.version}-{i}", session, self._execute, self._finished)
             for i, session in enumerate(sessions)
         ]
-        self._idle = list(self._workers)
+        self._idle = deque(self._workers)
+        # On the CPU the thread that ran last has warm caches. GPUs take turns.
+        self._next_idle = self._idle.pop if sessions[0].gpu is None else self._idle.popleft
 
     def submit(self, request: Request) -> None:
         """Accepts a checked request. `request.done` is called on this thread, maybe before this method returns."""
@@ -234,7 +242,7 @@ class Scheduler:
             self._execute(self._loop_session, batch)
             self._complete(batch)
         else:
-            self._idle.pop().start(batch, asyncio.get_running_loop())
+            self._next_idle().start(batch, asyncio.get_running_loop())
         return True
 
     def _execute(self, session: Session, batch: Batch) -> None:

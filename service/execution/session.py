@@ -16,10 +16,12 @@ import onnxruntime as ort
 
 from service.errors import Kind, ServingError
 from service.execution.datatypes import BY_ONNX, DATATYPES
-from service.execution.gpus import CUDA, TENSORRT
+from service.execution.gpus import CUDA, TENSORRT, why_not_loaded
 from service.execution.request import Array
 
 logger = logging.getLogger("opgate.session")
+
+_NO_CPU = "session.disable_cpu_ep_fallback"
 
 
 class EngineError(ServingError):
@@ -33,7 +35,8 @@ class SessionOptions:
     `gpu` is the number of a GPU, or None for the CPU. `cuda` and `tensorrt` are options of the providers for a GPU;
     without `tensorrt` the session doesn't use TensorRT. `tensorrt_plugins` is a library of TensorRT plugins.
 
-    On a GPU the CPU runs the nodes that no other provider takes, unless the entry session.disable_cpu_ep_fallback is 1.
+    On a GPU the CPU runs the nodes that no other provider takes, unless the entry session.disable_cpu_ep_fallback is 1,
+    which has no meaning on the CPU.
     """
 
     intra_op_threads: int = 1
@@ -92,10 +95,11 @@ def _ort_options(options: SessionOptions) -> Any:
     # Threads that spin would take the cores that the event loop and other models need.
     session_options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session_options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    for key, value in options.entries.items():
+        if key != _NO_CPU or options.gpu is not None:  # ONNX Runtime refuses it in a session on the CPU
+            session_options.add_session_config_entry(key, value)
     if options.gpu is not None:
         session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    for key, value in options.entries.items():
-        session_options.add_session_config_entry(key, value)
     for library in options.libraries:
         session_options.register_custom_ops_library(str(library))
     return session_options
@@ -108,11 +112,26 @@ def _providers(options: SessionOptions) -> list[tuple[str, dict[str, str]]]:
     cuda = (CUDA, {**options.cuda, **device})  # ONNX Runtime itself adds its provider for the CPU
     if options.tensorrt is None:
         return [cuda]
-    plugins = {}
-    if options.tensorrt_plugins:
-        plugins["trt_extra_plugin_lib_paths"] = str(options.tensorrt_plugins)
-        os.environ.setdefault("OPGATE_TENSORRT_REGISTRY", "libnvinfer.so.10")  # see adapters/tensorrt/registration.cpp
+    plugins = {"trt_extra_plugin_lib_paths": str(options.tensorrt_plugins)} if options.tensorrt_plugins else {}
     return [(TENSORRT, {**options.tensorrt, **plugins, **device}), cuda]
+
+
+def _register(plugins: Path) -> None:
+    """Loads a library of TensorRT plugins, which then registers them. Raises ServingError (UNAVAILABLE).
+
+    ONNX Runtime itself loads only the library of the first session with TensorRT.
+    """
+    os.environ.setdefault("OPGATE_TENSORRT_REGISTRY", "libnvinfer.so.10")  # see adapters/tensorrt/registration.cpp
+    left = ctypes.c_int()  # the number of plugins that the library leaves for others to register
+    try:
+        ctypes.CDLL(str(plugins)).getCreators(ctypes.byref(left))
+    except (OSError, AttributeError) as error:
+        raise ServingError(Kind.UNAVAILABLE, f"the TensorRT plugins in {plugins} can't be loaded: {error}") from error
+    if left.value:
+        text = (
+            f"the TensorRT plugins in {plugins} can't register themselves in {os.environ['OPGATE_TENSORRT_REGISTRY']}"
+        )
+        raise ServingError(Kind.UNAVAILABLE, f"{text}: the message on stderr says why")
 
 
 class Session:
@@ -125,6 +144,8 @@ class Session:
         """Opens the file. Raises ServingError (UNAVAILABLE) with the message of ONNX Runtime, or if it left out a
         provider that the options ask for."""
         providers = _providers(options)
+        if options.tensorrt_plugins is not None:
+            _register(options.tensorrt_plugins)
         try:
             # Otherwise ONNX Runtime would use the CPU if a provider fails, now or in a run.
             self._session = ort.InferenceSession(
@@ -134,9 +155,7 @@ class Session:
             raise ServingError(Kind.UNAVAILABLE, str(error).strip()) from error
         # It still leaves out a provider that it can't load.
         if missing := [name for name, _ in providers if name not in self._session.get_providers()]:
-            raise ServingError(
-                Kind.UNAVAILABLE, f"ONNX Runtime can't load {missing[0]}: its message on stderr says why"
-            )
+            raise ServingError(Kind.UNAVAILABLE, f"ONNX Runtime can't load {missing[0]}: {why_not_loaded(missing[0])}")
         self.inputs = tuple(EngineTensor(i.name, i.type, tuple(i.shape)) for i in self._session.get_inputs())
         self.outputs = tuple(EngineTensor(o.name, o.type, tuple(o.shape)) for o in self._session.get_outputs())
         self.defaulted = tuple(
@@ -146,12 +165,12 @@ class Session:
         # NumPy has no bfloat16. Such tensors travel as uint16 bits in OrtValues.
         inputs, bf16 = (*self.inputs, *self.defaulted), DATATYPES["BF16"].onnx
         self._bf16_inputs = frozenset(tensor.name for tensor in inputs if tensor.type == bf16)
-        # Binding takes some microseconds, but only a bound input is copied to a GPU at once. Strings can't be bound.
         strings = any(tensor.type == DATATYPES["BYTES"].onnx for tensor in inputs)
         has_bf16 = any(tensor.type == bf16 for tensor in (*inputs, *self.outputs))
         if strings and has_bf16:
             raise ServingError(Kind.UNAVAILABLE, "ONNX Runtime takes no strings as input of a model with BF16 tensors")
-        self._binds = has_bf16 or (options.gpu is not None and not strings)
+        # Strings can't be OrtValues.
+        self._uses_values = has_bf16 or (options.gpu is not None and not strings)
         self._run_options: Any = None
         if options.arena_shrinkage:
             self._run_options = ort.RunOptions()
@@ -160,8 +179,8 @@ class Session:
     def run(self, outputs: Sequence[str], feeds: dict[str, Array]) -> list[Array]:
         """Runs the graph and returns the named outputs. Raises EngineError with the message of ONNX Runtime."""
         try:
-            if self._binds:
-                return self._run_bound(outputs, feeds)
+            if self._uses_values:
+                return self._run_values(outputs, feeds)
             arrays: list[Array] = self._session.run(outputs, feeds, self._run_options)
             return arrays
         except ServingError:
@@ -171,38 +190,44 @@ class Session:
             kind = Kind.INVALID if name == "InvalidArgument" else Kind.INTERNAL
             raise EngineError(kind, str(error).strip()) from error
 
-    def nodes_on_cpu(self) -> list[str]:
-        """Returns the op types of the nodes that the CPU runs, in a session on a GPU."""
-        return [
-            f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-            for part in self._session.get_provider_graph_assignment_info()
-            if part.ep_name == "CPUExecutionProvider"
-            for node in part.get_nodes()
-        ]
+    def nodes(self) -> dict[str, set[str]]:
+        """Returns the op types of the nodes by provider, in a session on a GPU."""
+        found: dict[str, set[str]] = {}
+        for part in self._session.get_provider_graph_assignment_info():
+            types = {f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in part.get_nodes()}
+            found.setdefault(part.ep_name, set()).update(types)
+        return found
 
-    def _run_bound(self, outputs: Sequence[str], feeds: dict[str, Array]) -> list[Array]:
-        """Binds the inputs, which copies them to the device of the session once, and the outputs to host memory."""
-        code = DATATYPES["BF16"].onnx_code
-        make, make_bits = ort.OrtValue.ortvalue_from_numpy, ort.OrtValue.ortvalue_from_numpy_with_onnx_type
-        binding = self._session.io_binding()
-        for name, feed in feeds.items():
-            array = np.asarray(feed, order="C")
-            binding.bind_ortvalue_input(name, make_bits(array, code) if name in self._bf16_inputs else make(array))
-        for name in outputs:
-            binding.bind_output(name)
-        self._session.run_with_iobinding(binding, self._run_options)
-        return [_array(value) for value in binding.get_outputs()]
+    def _run_values(self, outputs: Sequence[str], feeds: dict[str, Array]) -> list[Array]:
+        """Runs on OrtValues. An input of a session on a GPU is copied there once; outputs come in host memory.
+
+        An IOBinding would do the same, but its runs raise a RuntimeError for a client's mistake too.
+        """
+        values = {name: self._value(name, np.asarray(array, order="C")) for name, array in feeds.items()}
+        results = self._session.run_with_ort_values(outputs, values, self._run_options)
+        # An output that is an input of the graph is the value of that input.
+        return [_array(value, values) for value in results]
+
+    def _value(self, name: str, array: Array) -> Any:
+        if name in self._bf16_inputs:  # ONNX Runtime makes it only in host memory
+            return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, DATATYPES["BF16"].onnx_code)
+        if self.gpu is None:
+            return ort.OrtValue.ortvalue_from_numpy(array)
+        return ort.OrtValue.ortvalue_from_numpy(array, "cuda", self.gpu)
 
 
-def _array(value: Any) -> Array:
-    """Returns the elements of an OrtValue in host memory without a copy; bfloat16 comes as uint16 bits."""
+def _array(value: Any, inputs: Any) -> Array:
+    """Returns the elements of an OrtValue in host memory without a copy; bfloat16 comes as uint16 bits.
+
+    The array keeps `value` and `inputs` alive.
+    """
     datatype, shape = BY_ONNX[value.data_type()], tuple(value.shape())
-    if not datatype.itemsize:
-        strings: Array = value.numpy()
-        return strings
+    if not datatype.itemsize or value.device_name() != "cpu":
+        copied: Array = value.numpy()
+        return copied
     count = math.prod(shape)
     if not count:
         return np.empty(shape, datatype.dtype)
     memory = (ctypes.c_byte * (count * datatype.itemsize)).from_address(value.data_ptr())
-    memory.owner = value  # the array keeps `memory` alive, and `memory` the OrtValue
+    memory.owners = (value, inputs)
     return np.frombuffer(memory, datatype.dtype).reshape(shape)

@@ -13,8 +13,31 @@ from service.repository.config import ConfigError
 
 logger = logging.getLogger("opgate.repository")
 
-#: Options of the providers that the gateway sets. A plugin library is native code, which only a manifest makes trusted.
-RESERVED = frozenset({"device_id", "user_compute_stream", "has_user_compute_stream", "trt_extra_plugin_lib_paths"})
+#: The options of ONNX Runtime's providers that a config may set. Left out are those that load native code or take
+#: addresses, those that the gateway sets, and CUDA graphs, which need the same memory in every run.
+CUDA_OPTIONS = frozenset({
+    "arena_extend_strategy", "cudnn_conv1d_pad_to_nc1d", "cudnn_conv_algo_search", "cudnn_conv_use_max_workspace",
+    "do_copy_in_default_stream", "enable_skip_layer_norm_strict_mode", "fuse_conv_bias", "gpu_mem_limit", "prefer_nhwc",
+    "sdpa_kernel", "tunable_op_enable", "tunable_op_max_tuning_duration_ms", "tunable_op_tuning_enable",
+    "use_ep_level_unified_stream", "use_tf32",
+})  # fmt: skip
+TENSORRT_OPTIONS = frozenset({
+    "trt_auxiliary_streams", "trt_bf16_enable", "trt_build_heuristics_enable", "trt_builder_optimization_level",
+    "trt_context_memory_sharing_enable", "trt_detailed_build_log", "trt_dla_core", "trt_dla_enable",
+    "trt_engine_cache_enable", "trt_engine_cache_path", "trt_engine_cache_prefix", "trt_engine_hw_compatible",
+    "trt_force_sequential_engine_build", "trt_force_timing_cache", "trt_fp16_enable", "trt_int8_calibration_table_name",
+    "trt_int8_enable", "trt_int8_use_native_calibration_table", "trt_layer_norm_fp32_fallback",
+    "trt_max_partition_iterations", "trt_max_workspace_size", "trt_min_subgraph_size", "trt_op_types_to_exclude",
+    "trt_profile_max_shapes", "trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_sparsity_enable",
+    "trt_tactic_sources", "trt_timing_cache_enable", "trt_timing_cache_path",
+})  # fmt: skip
+#: Triton's names of options of the TensorRT provider.
+TRITON_NAMES = {
+    "int8_calibration_table_name": "trt_int8_calibration_table_name",
+    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
+    "max_workspace_size_bytes": "trt_max_workspace_size",
+}
+PRECISIONS = {"FP32": "", "FP16": "trt_fp16_enable", "BF16": "trt_bf16_enable", "INT8": "trt_int8_enable"}
 
 
 def place(config: ModelConfig, gpus: Callable[[], int] = usable_gpus) -> list[int | None]:
@@ -69,8 +92,7 @@ class Accelerators:
 def accelerators(config: ModelConfig) -> Accelerators:
     """Reads optimization.execution_accelerators. Raises ConfigError that names what can't be used.
 
-    The names and parameters are those of Triton's ONNX Runtime backend. Parameters with the name of an option of the
-    provider are passed on to it.
+    The names and parameters are those of Triton's ONNX Runtime backend, or options of the provider by their names.
     """
     block = config.optimization.execution_accelerators
     field = "optimization.execution_accelerators.gpu_execution_accelerator"
@@ -81,27 +103,21 @@ def accelerators(config: ModelConfig) -> Accelerators:
             raise ConfigError(f"{where}: expected cuda or tensorrt")
         if not any(group.kind == ModelInstanceGroup.KIND_GPU for group in config.instance_group):
             raise ConfigError(f"{where}: no instance runs on a GPU")
+        of_provider = CUDA_OPTIONS if accelerator.name == "cuda" else TENSORRT_OPTIONS
         given = dict(accelerator.parameters)
-        if reserved := RESERVED.intersection(given):
-            raise ConfigError(f"{where}: the gateway itself sets {', '.join(sorted(reserved))}")
-        options[accelerator.name] = given if accelerator.name == "cuda" else dict(_tensorrt_options(given, where))
+        if accelerator.name == "tensorrt":
+            given = dict(_by_the_providers_names(given, where))
+        if unknown := sorted(given.keys() - of_provider):
+            raise ConfigError(f"{where}: parameter '{unknown[0]}': expected one of {', '.join(sorted(of_provider))}")
+        options[accelerator.name] = given
     return Accelerators(options.get("cuda", {}), options.get("tensorrt"))
 
 
-def _tensorrt_options(given: Mapping[str, str], where: str) -> Iterator[tuple[str, str]]:
-    precisions = {"FP32": None, "FP16": "trt_fp16_enable", "BF16": "trt_bf16_enable", "INT8": "trt_int8_enable"}
+def _by_the_providers_names(given: Mapping[str, str], where: str) -> Iterator[tuple[str, str]]:
     for key, value in given.items():
-        if key == "precision_mode":
-            if value not in precisions:
-                raise ConfigError(f"{where}: precision_mode '{value}': expected one of {', '.join(precisions)}")
-            if option := precisions[value]:
-                yield option, "True"
-        elif key == "max_workspace_size_bytes":
-            yield "trt_max_workspace_size", value
-        elif key.startswith("trt_"):
-            yield key, value
-        else:
-            raise ConfigError(
-                f"{where}: parameter '{key}': expected precision_mode, max_workspace_size_bytes or an option of "
-                "ONNX Runtime's TensorRT provider, which begins with trt_"
-            )
+        if key != "precision_mode":
+            yield TRITON_NAMES.get(key, key), value
+        elif value not in PRECISIONS:
+            raise ConfigError(f"{where}: precision_mode '{value}': expected one of {', '.join(PRECISIONS)}")
+        elif option := PRECISIONS[value]:
+            yield option, "True"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from service.errors import Kind, ServingError
 from service.execution.checks import Limits
+from service.execution.gpus import CUDA, TENSORRT
 from service.execution.pipeline import Pipeline, Step
 from service.execution.request import Request
 from service.execution.scheduler import Scheduler
@@ -168,7 +169,8 @@ def _copy(config: ModelConfig) -> ModelConfig:
 
 def _sessions(path: Path, config: ModelConfig, library: Path | None, settings: Settings) -> list[Session]:
     """Opens the session of each instance. The instances on the CPU share one, each instance on a GPU has its own."""
-    devices = place(config)
+    asked = any(group.kind == ModelInstanceGroup.KIND_GPU or group.gpus for group in config.instance_group)
+    devices = sorted(place(config), key=lambda device: device is None)  # an idle GPU is taken before an idle CPU
     on_cpu = replace(_session_options(config, len(devices), settings), libraries=(library,) if library else ())
     on_gpu = on_cpu
     if library is not None and any(device is not None for device in devices):
@@ -181,10 +183,22 @@ def _sessions(path: Path, config: ModelConfig, library: Path | None, settings: S
             sessions.append(shared)
             continue
         session = Session(path, replace(on_gpu, gpu=device))
-        if nodes := session.nodes_on_cpu():
-            logger.info("model '%s' on GPU %d: the CPU runs %s", config.name, device, ", ".join(sorted(set(nodes))))
+        _check_nodes(config.name, device, session.nodes(), asked, on_gpu.tensorrt is not None)
         sessions.append(session)
     return sessions
+
+
+def _check_nodes(model: str, gpu: int, nodes: Mapping[str, set[str]], asked: bool, tensorrt: bool) -> None:
+    """Logs what the CPU runs. Raises ConfigError if a provider that the config asks for runs nothing."""
+    on_cpu = ", ".join(sorted(nodes.get("CPUExecutionProvider", ())))
+    if tensorrt and TENSORRT not in nodes:
+        raise ConfigError("gpu_execution_accelerator 'tensorrt': TensorRT takes no node of the model")
+    if not nodes.keys() & {CUDA, TENSORRT}:
+        if asked:
+            raise ConfigError(f"instance_group KIND_GPU: no node of the model has a kernel for CUDA: {on_cpu}")
+        logger.warning("model '%s' was placed on GPU %d, and the CPU runs all of it: %s", model, gpu, on_cpu)
+    elif on_cpu:
+        logger.info("model '%s' on GPU %d: the CPU runs %s", model, gpu, on_cpu)
 
 
 def _with_libraries_for_gpus(options: SessionOptions, library: Path, trusted: Sequence[Path]) -> SessionOptions:

@@ -78,16 +78,17 @@ def trusted_library(name: str, folders: Sequence[Path], trusted: Sequence[Path])
 
 
 def counterpart(library: Path, engine: str, device: str, trusted: Sequence[Path]) -> Path | None:
-    """Returns the trusted library with the same domain for another engine or device, None if there is none.
+    """Returns the library of the same build for an engine and a device, None if there is none.
 
     `opgate build` writes several libraries of the same ops. A config names the one for ONNX Runtime on the CPU.
     """
     digest = sha256(library)
-    domains = {entry.get("domain") for entry in entries(trusted) if entry.get("sha256") == digest} - {None}
     for folder in trusted:
-        for entry in entries([folder]):
-            fits = entry.get("engine") == engine and device in entry.get("devices", ())
+        listed = list(entries([folder]))
+        domains = {entry.get("domain") for entry in listed if entry.get("sha256") == digest} - {None}
+        for entry in listed:
             path = folder / str(entry.get("file"))
+            fits = entry.get("engine") == engine and device in entry.get("devices", ())
             if fits and entry.get("domain") in domains and path.is_file() and sha256(path) == entry.get("sha256"):
                 return path.resolve()
     return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,12 +44,15 @@ _METRICS: tuple[tuple[str, str, Callable[[Any, Any], float]], ...] = (
 )
 
 
+#: Seconds between two readings. A driver may take long to answer, so a thread reads, and not the event loop.
+INTERVAL = 2.0
+
+
 class GpuCollector(Collector):
-    """Reads NVML at each scrape. A GPU that doesn't measure a value has no line for it."""
+    """Has the latest readings of NVML. A GPU that doesn't measure a value has no line for it."""
 
     def __init__(self) -> None:
-        self._nvml: Any = None
-        self._gpus: list[tuple[str, Any]] = []  # the UUID and the handle of each GPU
+        self._readings: dict[str, list[tuple[str, float]]] = {}  # the UUID and the value of each GPU, by metric
         try:
             import pynvml as nvml
         except ImportError:
@@ -58,17 +63,32 @@ class GpuCollector(Collector):
             self._gpus = [(nvml.nvmlDeviceGetUUID(gpu), gpu) for gpu in gpus]
         except nvml.NVMLError as error:
             logger.info("there are no metrics of GPUs: %s", error)
-        self._nvml = nvml
+            return
+        self._read(nvml)
+        threading.Thread(target=self._read_often, args=(nvml,), name="gpu-metrics", daemon=True).start()
 
     def collect(self) -> Iterator[Metric]:
         """Yields each metric with the values of all GPUs, nothing if there is no GPU or NVML can't be used."""
-        for name, text, read in _METRICS if self._gpus else ():
+        for name, text, _ in _METRICS if self._readings else ():
             family = GaugeMetricFamily(name, text, labels=["gpu_uuid"])
             if name == "nv_energy_consumption":
                 family.type = "counter"
+            for uuid, value in self._readings[name]:
+                family.add_metric([uuid], value)
+            yield family
+
+    def _read_often(self, nvml: Any) -> None:
+        while True:
+            time.sleep(INTERVAL)
+            self._read(nvml)
+
+    def _read(self, nvml: Any) -> None:
+        readings: dict[str, list[tuple[str, float]]] = {}
+        for name, _, read in _METRICS:
+            values = readings[name] = []
             for uuid, gpu in self._gpus:
                 try:
-                    family.add_metric([uuid], read(self._nvml, gpu))
-                except self._nvml.NVMLError as error:
+                    values.append((uuid, read(nvml, gpu)))
+                except nvml.NVMLError as error:
                     logger.debug("%s of %s: %s", name, uuid, error)
-            yield family
+        self._readings = readings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -10,13 +11,15 @@ import sys
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from google.protobuf import text_format
 from onnx import TensorProto, helper
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from service.errors import ServingError
+from service.errors import Kind, ServingError
 from service.execution.gpus import NoGpu
+from service.execution.request import Request, run
 from service.execution.session import Session, SessionOptions, _providers
 from service.repository import loader
 from service.repository.config import ConfigError
@@ -90,8 +93,12 @@ def test_accelerators_become_options_of_the_providers(tmp_path):
     assert accelerators(config_of("")).tensorrt is None
     assert accelerators(accelerated("tensorrt")).tensorrt == {}
     asked = [("precision_mode", "FP16"), ("max_workspace_size_bytes", "1024"), ("trt_timing_cache_enable", "True")]
+    asked.append(("int8_calibration_table_name", "t"))
     found = accelerators(accelerated("tensorrt", *asked)).tensorrt
-    assert found == {"trt_fp16_enable": "True", "trt_max_workspace_size": "1024", "trt_timing_cache_enable": "True"}
+    assert found == {
+        "trt_fp16_enable": "True", "trt_max_workspace_size": "1024", "trt_timing_cache_enable": "True",
+        "trt_int8_calibration_table_name": "t",
+    }  # fmt: skip
     options = SessionOptions(gpu=1, tensorrt=found, tensorrt_plugins=tmp_path / "libp.so", cuda={"use_tf32": "0"})
     tensorrt, cuda = _providers(options)
     assert cuda == ("CUDAExecutionProvider", {"device_id": "1", "use_tf32": "0"})
@@ -106,9 +113,12 @@ def test_accelerators_become_options_of_the_providers(tmp_path):
         (accelerated("openvino"), "gpu_execution_accelerator 'openvino': expected cuda or tensorrt"),
         (accelerated("tensorrt", group="{ kind: KIND_CPU }"), "'tensorrt': no instance runs on a GPU"),
         (accelerated("tensorrt", ("precision_mode", "FP4")), "precision_mode 'FP4': expected one of FP32, FP16"),
-        (accelerated("tensorrt", ("fast", "1")), "parameter 'fast': expected precision_mode"),
-        (accelerated("tensorrt", ("trt_extra_plugin_lib_paths", "/x")), "sets trt_extra_plugin_lib_paths"),
-        (accelerated("cuda", ("device_id", "1")), "'cuda': the gateway itself sets device_id"),
+        (accelerated("tensorrt", ("fast", "1")), "parameter 'fast': expected one of trt_auxiliary_streams"),
+        (accelerated("tensorrt", ("trt_extra_plugin_lib_paths", "/x")), "parameter 'trt_extra_plugin_lib_paths'"),
+        (accelerated("tensorrt", ("trt_engine_decryption_lib_path", "/x")), "'trt_engine_decryption_lib_path'"),
+        (accelerated("cuda", ("device_id", "1")), "parameter 'device_id': expected one of arena_extend_strategy"),
+        (accelerated("cuda", ("gpu_external_alloc", "1")), "parameter 'gpu_external_alloc'"),
+        (accelerated("cuda", ("enable_cuda_graph", "1")), "parameter 'enable_cuda_graph'"),
     ],
 )
 def test_accelerators_that_cannot_be_used_are_refused(config, says):
@@ -119,18 +129,90 @@ def test_accelerators_that_cannot_be_used_are_refused(config, says):
 
 def test_a_session_on_a_gpu_never_runs_on_the_cpu_instead(repository, reason, monkeypatch):
     """ONNX Runtime itself makes a session on the CPU if it can't load its provider."""
+    if "CUDAExecutionProvider" in ort.get_available_providers():
+        pytest.skip("this ONNX Runtime has a CUDA provider")
     double(repository, "m", config="max_batch_size: 8 instance_group [ { kind: KIND_GPU } ]")
     monkeypatch.setattr(loader, "place", lambda config: place(config, gpus(1)))
-    assert "ONNX Runtime can't load CUDAExecutionProvider" in reason("m")
+    assert "ONNX Runtime can't load CUDAExecutionProvider: this ONNX Runtime doesn't have it" in reason("m")
 
 
-def test_mixed_instances_have_sessions_of_their_own(repository, load, monkeypatch):
-    """The instances on the CPU share a session."""
-    double(repository, "m", config="max_batch_size: 8 instance_group [ { kind: KIND_CPU count: 3 } ]")
-    opened = []
-    monkeypatch.setattr(loader, "Session", lambda *a: opened.append(a) or Session(*a))
+@pytest.fixture
+def on_the_cpu(monkeypatch):
+    """Opens the sessions of GPUs on the CPU, and returns the options of every session that is opened.
+
+    It sets what ONNX Runtime says about the nodes: its CPU runs all of them here.
+    """
+    opened, nodes = [], {"CUDAExecutionProvider": {"Add"}}
+
+    class Opened(Session):
+        def __init__(self, path, options):
+            opened.append(options)
+            super().__init__(path, options)
+            self.nodes = (lambda: dict(nodes)) if nodes else self.nodes
+
+        def _value(self, name, array):
+            return ort.OrtValue.ortvalue_from_numpy(array)
+
+    monkeypatch.setattr("service.execution.session._providers", lambda options: [("CPUExecutionProvider", {})])
+    monkeypatch.setattr(loader, "Session", Opened)
+    monkeypatch.setattr(loader, "place", lambda config: place(config, gpus(2)))
+    return opened, nodes
+
+
+def test_each_instance_on_a_gpu_has_a_session_and_those_on_the_cpu_share_one(repository, load, on_the_cpu):
+    groups = "instance_group [ { kind: KIND_CPU count: 2 }, { kind: KIND_GPU count: 2 } ]"
+    double(repository, "m", config=f"max_batch_size: 8 {groups}")
+    opened, _ = on_the_cpu
+    model = load().find("m").model
+    assert [options.gpu for options in opened] == [0, 1, 0, 1, None]
+    x = np.ones((1, 4), np.float32)
+    used = []
+    for session in {id(s): s for s in (worker.session for worker in model.executor._workers)}.values():
+        session.run = lambda outputs, feeds, session=session: used.append(session.gpu) or [feeds["x"] * 2]
+
+    async def main():
+        for _ in range(10):
+            result = await run(model.submit, Request({"x": x}, 1, (("x", (4,)),), ("y",)))
+            assert result["y"].tolist() == [[2, 2, 2, 2]]
+        await model.executor.close()
+
+    asyncio.run(main())
+    assert set(used) == {0, 1, None}
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "says"),
+    [
+        (
+            "instance_group [ { kind: KIND_GPU } ]",
+            {"CPUExecutionProvider": {"Add"}},
+            "no node of the model has a kernel",
+        ),
+        ("instance_group [ { gpus: [ 0 ] } ]", {"CPUExecutionProvider": {"Add"}}, "no node of the model has a kernel"),
+        (
+            "optimization { execution_accelerators { gpu_execution_accelerator : [ { name: 'tensorrt' } ] } }",
+            {"CUDAExecutionProvider": {"Add"}},
+            "'tensorrt': TensorRT takes no node of the model",
+        ),
+    ],
+)
+def test_a_gpu_that_would_run_nothing_is_refused(repository, reason, on_the_cpu, text, nodes, says):
+    double(repository, "m", config=f"max_batch_size: 8 {text}")
+    on_the_cpu[1].clear()
+    on_the_cpu[1].update(nodes)
+    assert says in reason("m")
+
+
+def test_what_the_cpu_runs_is_told(repository, load, on_the_cpu, caplog):
+    """ONNX Runtime itself says here that its CPU runs every node."""
+    caplog.set_level("INFO")
+    double(repository, "m", config="max_batch_size: 8")
+    on_the_cpu[1].clear()
     load().find("m")
-    assert len(opened) == 1
+    assert "model 'm' was placed on GPU 0, and the CPU runs all of it: Add" in caplog.text
+    on_the_cpu[1].update({"CUDAExecutionProvider": {"Add"}, "CPUExecutionProvider": {"opgate::DecodeImage"}})
+    load().find("m")
+    assert "model 'm' on GPU 1: the CPU runs opgate::DecodeImage" in caplog.text
 
 
 TYPES = [
@@ -165,13 +247,33 @@ def test_bound_tensors_are_what_they_were(tmp_path):
                 else random.integers(0, 9, shape).astype(dtype)
                 for i, (_, dtype) in enumerate(TYPES)
             }
-            kept.append((feeds, session.run([f"y{i}" for i in range(len(TYPES))], feeds)))
-    del session
+            copies = [feed.copy() for feed in feeds.values()]
+            kept.append((copies, session.run([f"y{i}" for i in range(len(TYPES))], feeds)))
+    del session, feeds
     gc.collect()
-    for feeds, results in kept:
-        for feed, result in zip(feeds.values(), results, strict=True):
+    for copies, results in kept:
+        for feed, result in zip(copies, results, strict=True):
             assert result.dtype == feed.dtype and result.shape == feed.shape
             np.testing.assert_array_equal(result, feed)
+
+
+def test_an_input_that_is_an_output_stays_alive(tmp_path):
+    """ONNX Runtime answers with the very value of the input, whose memory belongs to the gateway."""
+    x = helper.make_tensor_value_info("x", TensorProto.BFLOAT16, ["n"])
+    y = helper.make_tensor_value_info("y", TensorProto.BFLOAT16, ["n"])
+    session = Session(saved(tmp_path, [helper.make_node("Identity", ["x"], ["y"])], [x], [x, y]), SessionOptions())
+    results = [session.run(["x", "y"], {"x": np.full(100_000, i, np.uint16)}) for i in range(20)]
+    gc.collect()
+    others = [np.full(100_000, 99, np.uint16) for _ in range(20)]
+    assert all((array == i).all() for i, arrays in enumerate(results) for array in arrays) and len(others) == 20
+
+
+def test_a_clients_mistake_stays_one(tmp_path):
+    x, y = (helper.make_tensor_value_info(name, TensorProto.BFLOAT16, [3]) for name in "xy")
+    session = Session(saved(tmp_path, [helper.make_node("Identity", ["x"], ["y"])], [x], [y]), SessionOptions())
+    with pytest.raises(ServingError) as error:
+        session.run(["y"], {"x": np.ones(4, np.uint16)})
+    assert error.value.kind is Kind.INVALID
 
 
 def test_strings_beside_bf16_are_refused(tmp_path):
@@ -198,6 +300,19 @@ def test_the_library_of_another_device_is_found_if_it_is_trusted(tmp_path):
     assert counterpart(cpu, "onnxruntime", "cuda", [tmp_path]) == tmp_path / "cuda"
     assert counterpart(cpu, "tensorrt", "cuda", [tmp_path]) == tmp_path / "plugins"
     assert counterpart(tmp_path / "other", "onnxruntime", "cuda", [tmp_path]) is None
+    assert counterpart(tmp_path / "cuda", "onnxruntime", "cuda", [tmp_path]) == tmp_path / "cuda"
+    older = tmp_path / "older"
+    older.mkdir()
+    (older / "old").write_text("old")
+    entry = {
+        "file": "old",
+        "engine": "onnxruntime",
+        "devices": ["cuda"],
+        "domain": "a",
+        "sha256": sha256(older / "old"),
+    }
+    (older / "manifest.json").write_text(json.dumps({"format": 1, "libraries": [entry]}))
+    assert counterpart(cpu, "onnxruntime", "cuda", [older, tmp_path]) == tmp_path / "cuda"
     (tmp_path / "plugins").write_text("changed")
     assert counterpart(cpu, "tensorrt", "cuda", [tmp_path]) is None
 
@@ -217,7 +332,8 @@ def library(folder, name, source):
 @pytest.mark.parametrize(
     ("variables", "says"),
     [
-        ({"FAKE_ERROR": "100", "FAKE_GPUS": "1"}, "the NVIDIA driver answered with error 100"),
+        ({"FAKE_ERROR": "803", "FAKE_GPUS": "1"}, "True the NVIDIA driver answered with error 803"),
+        ({"FAKE_ERROR": "100", "FAKE_GPUS": "1"}, "False there is no GPU here that the NVIDIA driver shows"),
         ({"FAKE_ERROR": "0", "FAKE_GPUS": "0"}, "is CUDA_VISIBLE_DEVICES empty?"),
         ({"FAKE_ERROR": "0", "FAKE_GPUS": "2"}, "install opgate[gpu] in place of opgate[cpu]"),
     ],
@@ -225,7 +341,9 @@ def library(folder, name, source):
 def test_the_reason_why_no_gpu_can_be_used(tmp_path, variables, says):
     """The driver is a stand-in, because there is none here."""
     library(tmp_path, "libcuda.so.1", DRIVER)
-    program = "from service.execution.gpus import *\ntry: usable_gpus()\nexcept NoGpu as error: print(error)"
+    program = (
+        "from service.execution.gpus import *\ntry: usable_gpus()\nexcept NoGpu as error: print(error.broken, error)"
+    )
     environment = {**os.environ, **variables, "LD_LIBRARY_PATH": str(tmp_path)}
     finished = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert says in finished.stdout, finished.stdout + finished.stderr

@@ -343,6 +343,7 @@ class TestLimitsOfTheQueue:
         fp32 = DATATYPES["FP32"]
 
         class Engine:
+            gpu = None
             seconds = 0.0
 
             def run(self, names, feeds):
