@@ -11,17 +11,19 @@ headers and the peers are optional. OPGATE_TOOLCHAIN may name a folder that has 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import os
 import platform
 import queue
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -29,7 +31,7 @@ from rich.console import Console
 from ops_build.building.build import build, build_runner
 from ops_build.building.manifest import built_table
 from ops_build.building.options import PROJECT, BuildError
-from ops_build.building.toolchain import NO_GPU, gpus, toolchain_folder
+from ops_build.building.toolchain import NO_GPU, LeftOut, find_cuda, gpus, toolchain_folder
 from ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, read_event
 from ops_build.gpu.items import Item, items_of
 from ops_build.gpu.stages import ENGINES, OPTIONS, RUNNER_MODES, STAGES
@@ -40,6 +42,7 @@ RESULTS = PROJECT / "benchmarks" / "results"
 #: The seconds after which the check stops, and those after which a stage that says nothing counts as hung.
 TIME_LIMIT = 570.0
 SILENCE_LIMIT = 120.0
+TIME_IS_UP = "the time is up"
 
 
 @dataclass(slots=True)
@@ -57,13 +60,20 @@ class Result:
 
     @property
     def failures(self) -> list[str]:
-        """A text for each failed case."""
-        return [f"{cell.op} {cell.types}: {failure}" for cell in self.cells for failure in cell.failures]
+        """A text for each failed case, and one if the stage didn't come to its end."""
+        texts = [f"{cell.op} {cell.types}: {failure}" for cell in self.cells for failure in cell.failures]
+        if self.not_run and (self.deaths or self.not_run == TIME_IS_UP):
+            texts.append(f"the stage didn't come to its end: {self.not_run}")
+        return texts
+
+    @property
+    def passed(self) -> int:
+        """The number of cases that passed."""
+        return sum(cell.passed for cell in self.cells)
 
     def summary(self) -> str:
         """Returns the result in a few words."""
-        passed = sum(cell.passed for cell in self.cells)
-        parts = [f"{passed} passed"] if self.cells else []
+        parts = [f"{self.passed} passed"] if self.cells else []
         parts += [f"{len(self.failures)} failed"] if self.failures else []
         parts += [f"{len(self.timings)} times"] if self.timings else []
         parts += [f"{len(self.kernels)} kernels"] if self.kernels else []
@@ -73,7 +83,8 @@ class Result:
 
 
 class Watch:
-    """Runs a command and yields its lines. Ends it when it is silent for too long or when the time is up."""
+    """Runs a command and yields its lines. Ends it, and the processes that it has started, when it is silent for too
+    long or when the time is up."""
 
     def __init__(self, command: Sequence[str], silence: float, deadline: float) -> None:
         self.why_ended: str | None = None
@@ -86,10 +97,11 @@ class Watch:
             errors="replace",
             cwd=PROJECT,
             env=os.environ | {"PYTHONPATH": os.pathsep.join([*_packages(), *sys.path])},
+            start_new_session=True,
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._messages: list[str] = []
-        self._readers = [threading.Thread(target=self._read), threading.Thread(target=self._read_messages)]
+        self._readers = [threading.Thread(target=read, daemon=True) for read in (self._read, self._read_messages)]
         for reader in self._readers:
             reader.start()
 
@@ -106,22 +118,30 @@ class Watch:
 
     def lines(self) -> Iterator[str]:
         """Yields the lines of the standard output. Afterwards `why_ended` says how the command failed, if it did."""
-        while True:
-            left = self._deadline - time.monotonic()
-            try:
-                line = self._lines.get(timeout=max(0.0, min(self._silence, left)))
-            except queue.Empty:
-                self._process.kill()
-                self.why_ended = "the time is up" if left <= self._silence else f"no result in {self._silence:.0f} s"
-                break
-            if line is None:
-                break
-            yield line
-        code = self._process.wait()
-        for reader in self._readers:
-            reader.join()
+        try:
+            while (line := self._next()) is not None:
+                yield line
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            code = self._process.wait()
+            for reader in self._readers:
+                reader.join(timeout=5)
         if self.why_ended is None and code:
             self.why_ended = f"the process ended with {code}: {' / '.join(self._messages[-5:])}"
+
+    def _next(self) -> str | None:
+        left = self._deadline - time.monotonic()
+        try:
+            line = self._lines.get(timeout=max(0.0, min(self._silence, left)))
+        except queue.Empty:
+            self.why_ended = TIME_IS_UP if left <= self._silence else f"no result in {self._silence:.0f} s"
+            return None
+        if line is None:
+            # Its output has ended, so it ends by itself now. Its exit status must not be that of a kill.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=min(self._silence, 30))
+        return line
 
 
 def _packages() -> list[str]:
@@ -146,27 +166,33 @@ def run_stage(
     skip = 0
     while skip < len(items):
         if time.monotonic() >= deadline:
-            result.not_run = "the time is up"
+            result.not_run = TIME_IS_UP
             break
-        at: Begun | None = None
+        at: Begun | None = None  # the item that the process is at, or was at last
+        ended = restart = False
         watch = Watch(command(skip), silence, deadline)
         for line in watch.lines():
-            event = read_event(line)
+            try:
+                event = read_event(line)
+            except (ValueError, KeyError, TypeError):
+                say(f"  {line.rstrip()}")
+                continue
             if isinstance(event, Begun):
-                at = event
+                at, ended = event, False
+            ended = ended or isinstance(event, Ended)
+            restart = restart or (isinstance(event, Fact) and event.name == "restart")
             _add(result, event, say)
-            if isinstance(event, Ended):
-                at = None
-        if watch.why_ended is None:
+        if watch.why_ended is None and not restart:
             break
-        if watch.why_ended == "the time is up":
-            result.not_run = watch.why_ended
+        if watch.why_ended == TIME_IS_UP:
+            result.not_run = TIME_IS_UP
             break
-        result.deaths += 1
+        result.deaths += watch.why_ended is not None
         if at is None or (at.op, at.types) not in labels[skip:]:  # it died before its first item
             result.not_run = watch.why_ended
             break
-        _add(result, Ended(Cell(at.op, stage, at.types, failures=[watch.why_ended])), say)
+        if not ended:
+            _add(result, Ended(Cell(at.op, stage, at.types, failures=[watch.why_ended or "the process ended"])), say)
         skip = labels.index((at.op, at.types)) + 1
     result.seconds = time.monotonic() - began
     return result
@@ -203,6 +229,8 @@ def page(gpu: str, machine: str, results: Sequence[Result], left_out: Sequence[s
     lines += [f"| {result.stage} | {result.seconds:.0f} | {_cell_text(result.summary())} |" for result in results]
     lines += ["", *(f"Left out of the build: {reason}." for reason in left_out)]
     failures = [f"- {result.stage}: {failure}" for result in results for failure in result.failures]
+    if not any(result.passed for result in results):
+        failures.append("- No case has passed.")
     lines += ["", "## Failures", "", *(failures or ["None."])]
     cells = [
         cell
@@ -248,7 +276,8 @@ def _times(results: Sequence[Result]) -> Iterator[str]:
         yield "None were measured."
         return
     yield (
-        "Each time is the median of a CUDA graph of many calls that use different memory in turn. GB/s counts the "
+        "Each time is the median of a CUDA graph of many calls that use different memory in turn, unless it says that "
+        "the call waits for the device, which no graph can capture. GB/s counts the "
         "bytes of inputs and outputs. Their share is that of a copy on the device, which reads and writes "
         f"{copy / 1e9:,.0f} GB/s. A peer is what a user would call instead. Its ratio is its time divided by the "
         "kernel's."
@@ -302,13 +331,20 @@ def main() -> int:
         return 2
     began = time.monotonic()
     try:
-        finished_build = build(OPTIONS, say)
-        build_runner(OPTIONS, say)
-    except BuildError as error:
+        cuda = find_cuda(OPTIONS.cuda)
+        # compute-sanitizer and ncu lie beside nvcc.
+        os.environ["PATH"] = f"{cuda.nvcc.resolve().parent}{os.pathsep}{os.environ['PATH']}"
+        left_out = build_all(say)
+    except (BuildError, LeftOut) as error:
         say(f"gpu-check: {error}")
         return 2
     say(f"built in {time.monotonic() - began:.0f} s")
-    ops = [op for op in built_table(OPTIONS) if "cuda" in op.devices and (not arguments.op or op.name in arguments.op)]
+    table = built_table(OPTIONS)
+    if unknown := sorted({*arguments.op} - {op.name for op in table if "cuda" in op.devices}):
+        names = ", ".join(op.name for op in table if "cuda" in op.devices)
+        say(f"gpu-check: --op {unknown[0]}: expected one of {names}")
+        return 2
+    ops = [op for op in table if "cuda" in op.devices and (not arguments.op or op.name in arguments.op)]
     gpu = devices[0][0]
     file = arguments.output / f"{re.sub(r'[^a-z0-9]+', '_', gpu.lower()).strip('_')}.md"
     arguments.output.mkdir(parents=True, exist_ok=True)
@@ -322,21 +358,39 @@ def main() -> int:
 
         results.append(run_stage(stage, items_of(ops), command, deadline, say))
         say(f"{stage}: {results[-1].summary()} ({results[-1].seconds:.0f} s)")
-        left_out = [f"{name}, because {reason}" for name, reason in finished_build.left_out.items()]
-        file.write_text(page(gpu, _machine(results), results, left_out))
+        file.write_text(page(gpu, _machine(cuda.version, results), results, left_out))
     say(f"wrote {file}")
-    return 1 if any(result.failures or result.deaths for result in results) else 0
+    failed = any(result.failures or result.deaths for result in results)
+    return 0 if not failed and any(result.passed for result in results) else 1
 
 
-def _machine(results: Sequence[Result]) -> str:
+def build_all(say: Callable[[str], None]) -> list[str]:
+    """Builds the ops for ONNX Runtime and the host program, then for each other engine. Returns what was left out.
+
+    An engine whose build fails is left out. Raises BuildError if the first build fails.
+    """
+    engines: tuple[str, ...] = ("onnxruntime",)
+    left_out = dict(build(replace(OPTIONS, engines=engines), say).left_out)
+    build_runner(OPTIONS, say)
+    for engine in ("torch", "tensorrt"):
+        try:
+            left_out |= build(replace(OPTIONS, engines=(*engines, engine)), say).left_out
+            build_runner(OPTIONS, say)  # with TensorRT's headers it can call the plugins
+            engines = (*engines, engine)
+        except BuildError as error:
+            say(f"{engine}: {error}")
+            left_out[engine] = f"its build failed: {str(error).splitlines()[-1]}"
+            build(replace(OPTIONS, engines=engines), say)
+    return [f"{name}, because {reason}" for name, reason in left_out.items()]
+
+
+def _machine(cuda: str, results: Sequence[Result]) -> str:
     driver = subprocess.run(
         ["nvidia-smi", "--query-gpu=driver_version,memory.total", "--format=csv,noheader"],
         capture_output=True,
         text=True,
     ).stdout.splitlines()
-    nvcc = subprocess.run(["nvcc", "--version"], capture_output=True, text=True).stdout
-    release = re.search(r"release ([\d.]+)", nvcc)
-    versions = [f"CUDA {release[1]}" if release else "CUDA of no known release", f"Python {platform.python_version()}"]
+    versions = [f"CUDA {cuda}", f"Python {platform.python_version()}"]
     versions += [fact.text for result in results for fact in result.facts if fact.name == "version"]
     today = datetime.datetime.now(tz=datetime.UTC).date()
     device = f"driver and memory {driver[0] if driver else 'unknown'}"

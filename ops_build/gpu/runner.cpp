@@ -568,7 +568,10 @@ Status replay(PreparedCall& call) {
 /// Runs the call together with a second one on another stream. Both use the same kernel object.
 Status run_beside(PreparedCall& call, PreparedCall& second) {
   OPGATE_RETURN_IF_ERROR(second.run());
+  call.wait();
   second.wait();
+  call.engine().clear();
+  second.engine().clear();
   for (int round = 0; round < 3; ++round) {
     OPGATE_RETURN_IF_ERROR(call.run());
     OPGATE_RETURN_IF_ERROR(second.run());

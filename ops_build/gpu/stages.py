@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import argparse
 import csv
+import ctypes
 import dataclasses
+import math
 import multiprocessing
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,9 +55,9 @@ STAGES = (
     "kernels",
     *ENGINES,
     "large",
-    "memcheck",
     "times",
     "peers",
+    "memcheck",
     "graph",
     "streams",
     "unaligned",
@@ -98,7 +101,21 @@ def verify_items(engine: Engine | Absent, items: Sequence[Item], most_cases: int
         return
     for op, types in items:
         yield Begun(op.name, types_label(op, types))
-        yield Ended(_cell(op, types, engine, most_cases))
+        cell = _cell(op, types, engine, most_cases)
+        yield Ended(cell)
+        if cell.failures and (code := _cuda_error()):
+            yield Fact("restart", f"CUDA reports error {code} for good")
+            return
+
+
+def _cuda_error() -> int:
+    """Returns the error that this process can't get rid of, such as that of an illegal access, or 0."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    code = int(driver.cuCtxSynchronize())
+    return 0 if code in (3, 201) else code  # this thread has used no device
 
 
 def _cell(op: Op, types: Mapping[str, str], engine: Engine, most_cases: int | None = None) -> Cell:
@@ -119,13 +136,24 @@ def sanitize(tool: str, runner: Path, items: Sequence[Item], folder: Path) -> It
     if program is None:
         yield Fact("absent", "there is no compute-sanitizer on PATH: it comes with the CUDA toolkit")
         return
-    log = folder / f"{tool}.log"
     for op, types in items:
         yield Begun(op.name, types_label(op, types))
-        log.unlink(missing_ok=True)
+        for log in folder.glob(f"{tool}.*.log"):
+            log.unlink()
         engine = KernelsEngine(
             Path(program),
-            ["--tool", tool, "--error-exitcode", "9", "--log-file", str(log), str(runner), "--exact", "--padded"],
+            # After an error the next case gets a new process, and so a log of its own.
+            [
+                "--tool",
+                tool,
+                "--error-exitcode",
+                "9",
+                "--log-file",
+                f"{folder}/{tool}.%p.log",
+                str(runner),
+                "--exact",
+                "--padded",
+            ],
             name=tool,
         )
         cell = _cell(op, types, engine)
@@ -133,8 +161,10 @@ def sanitize(tool: str, runner: Path, items: Sequence[Item], folder: Path) -> It
             engine.close()
         except ProgramEnded as error:
             cell.failures.append(str(error))
-        if cell.failures and log.is_file():
-            cell.failures[-1] += " / ".join(["", *log.read_text(errors="replace").splitlines()[:20]])
+        for log in sorted(folder.glob(f"{tool}.*.log")) if cell.failures else ():
+            lines = log.read_text(errors="replace").splitlines()
+            if not any("ERROR SUMMARY: 0 errors" in line for line in lines):
+                cell.failures.append(f"{tool}: {' / '.join(lines[:20])}")
         yield Ended(cell)
 
 
@@ -226,14 +256,15 @@ def profile(runner: Path, items: Sequence[Item], folder: Path) -> Iterator[Event
         log.unlink(missing_ok=True)
         metrics = ",".join(METRICS.values())
         engine = KernelsEngine(
-            Path(program), ["--csv", "--metrics", metrics, "--log-file", str(log), str(runner), "--padded"]
+            Path(program),
+            ["--csv", "--clock-control", "none", "--metrics", metrics, "--log-file", str(log), str(runner), "--padded"],
         )
         try:
             engine.run(op, case, types)
             engine.close()
         except (CaseFailed, ProgramEnded) as error:
-            yield Fact("absent", f"ncu: {error}")
-            return
+            yield Fact("note", f"ncu, {op.name} {types_label(op, types)}: {error}")
+            continue
         kernels = list(read_profile(op.name, types_label(op, types), log.read_text(errors="replace")))
         if not kernels:  # without permission ncu runs the program and measures nothing
             lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("==")]
@@ -251,17 +282,24 @@ def read_profile(op: str, types: str, log: str) -> Iterator[Profiled]:
         field = next((field for field, metric in METRICS.items() if metric == row["Metric Name"]), None)
         if field is None:
             continue
-        number = float(row["Metric Value"].replace(",", ""))
+        try:
+            number = float(row["Metric Value"].replace(",", ""))
+        except ValueError:  # n/a
+            number = math.nan
         kernels.setdefault(row["ID"], {})[field] = number * (
             _UNITS[row["Metric Unit"]] if field == "milliseconds" else 1
         )
-        names[row["ID"]] = row["Kernel Name"].split("(")[0].replace("void ", "")
-    total = sum(kernel["milliseconds"] for kernel in kernels.values())
-    for identity, kernel in kernels.items():
+        # ncu writes template arguments with their types: run<(int)4, float>(long, T1 *)
+        name = re.sub(r"\((?:int|bool|unsigned int|long|unsigned long)\)", "", row["Kernel Name"])
+        names[row["ID"]] = name.split("(")[0].replace("void ", "")
+    measured = {identity: kernel for identity, kernel in kernels.items() if not math.isnan(kernel["milliseconds"])}
+    total = sum(kernel["milliseconds"] for kernel in measured.values())
+    for identity, kernel in measured.items():
         share = kernel["milliseconds"] / total
         if share >= 0.02:
-            registers = int(kernel.pop("registers"))
-            yield Profiled(op, types, names[identity], share=share, registers=registers, **kernel)
+            registers = kernel.pop("registers")
+            known = 0 if math.isnan(registers) else int(registers)
+            yield Profiled(op, types, names[identity], share=share, registers=known, **kernel)
 
 
 def _engine_on_cuda(name: str, options: BuildOptions) -> Engine | Absent:

@@ -4,6 +4,7 @@ or hangs, its page, and how it calls compute-sanitizer and ncu."""
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -161,6 +162,43 @@ def test_a_stage_ends_when_the_time_is_up(tmp_path: Path, my_add: list[Item]) ->
     assert late.not_run == "the time is up" and not late.cells
 
 
+def test_a_stage_that_leaves_processes_behind_is_ended_with_them(tmp_path: Path, my_add: list[Item]) -> None:
+    """Such a process keeps the pipes open, and the GPU busy."""
+    child = "subprocess.Popen(['sleep', '120']); time.sleep(120)"
+    command = playing(
+        tmp_path, BODY.format(types=[types["T"] for _, types in my_add], bad=0, how=f"import subprocess; {child}")
+    )
+    result = run_stage("playing", my_add[:1], command, time.monotonic() + 60, lambda text: None, silence=2)
+    assert result.seconds < 20 and result.deaths == 1
+    running = subprocess.run(["pgrep", "-fx", "sleep 120"], capture_output=True, text=True).stdout
+    assert not running
+
+
+def test_after_an_error_of_cuda_the_next_item_gets_a_new_process(tmp_path: Path, my_add: list[Item]) -> None:
+    names = [types["T"] for _, types in my_add]
+    how = "say(Ended(Cell('MyAdd', 'x', types, failures=['it is broken']))); say(Fact('restart', 'error 700')); break"
+    command = playing(tmp_path, BODY.format(types=names, bad=1, how=how))
+    result = run_stage("playing", my_add, command, time.monotonic() + 60, lambda text: None)
+    assert [cell.types for cell in result.cells] == names and result.deaths == 0
+    assert result.failures == [f"MyAdd {names[1]}: it is broken"]
+
+
+def test_what_is_no_event_is_shown(tmp_path: Path, my_add: list[Item]) -> None:
+    said: list[str] = []
+    command = playing(tmp_path, "print('{\"Ended\": {}}'); print('hello'); print('[1')")
+    result = run_stage("playing", my_add, command, time.monotonic() + 60, said.append)
+    assert [line.strip() for line in said] == ['{"Ended": {}}', "hello", "[1"]
+    assert "No case has passed." in page("GPU", "", [result])
+
+
+def test_a_stage_that_was_cut_off_is_a_failure() -> None:
+    cut = Result("graph", [Cell("Double", "graph cuda", "f32", 3)], not_run="the time is up")
+    assert "- graph: the stage didn't come to its end: the time is up" in page("GPU", "", [cut])
+    assert "None." in page(
+        "GPU", "", [Result("torch", [Cell("A", "x", "f32", 3)]), Result("peers", not_run="no torch")]
+    )
+
+
 def test_the_page_shows_everything_failures_included() -> None:
     results = [
         Result(
@@ -200,14 +238,17 @@ def test_the_page_shows_everything_failures_included() -> None:
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Puts a stand-in for compute-sanitizer on PATH and returns its folder.
 
-    The stand-in runs the program that comes after its options. If its folder has a file `bad`, it reports an error.
+    The stand-in runs the program that comes after its options. If its folder has a file `bad`, it reports an error
+    once and ends.
     """
     program = tmp_path / "compute-sanitizer"
     program.write_text(
         "#!/bin/bash\n"
         "while [[ $1 == --* ]]; do case $1 in --log-file) log=$2;; --error-exitcode) code=$2;; esac; shift 2; done\n"
-        '"$@" || exit\n'
-        f'if [ -e {tmp_path}/bad ]; then echo "Invalid __global__ write" > "$log"; exit "$code"; fi\n'
+        'log="${log/\\%p/$$}"\n'
+        f'if [ -e {tmp_path}/bad ]; then rm {tmp_path}/bad; echo "Invalid __global__ write" > "$log"; exit "$code"; fi\n'
+        'echo "ERROR SUMMARY: 0 errors" > "$log"\n'
+        '"$@"\n'
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
@@ -224,8 +265,10 @@ def test_sanitizers_run_every_case_and_their_findings_are_failures(
     assert [cell.engine for cell in cells] == ["memcheck cuda"] * 2
     assert all(cell.passed and not cell.failures for cell in cells)
     (tool / "bad").write_text("")
-    failures = [failure for cell in run() for failure in cell.failures]
-    assert len(failures) == 2 and all("Invalid __global__ write" in failure for failure in failures)
+    first, second = run()
+    ended, found = first.failures
+    assert "the program ended with 9" in ended and "Invalid __global__ write" in found
+    assert first.passed > 2 and not second.failures
 
 
 def test_without_its_tools_a_stage_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, my_add: list[Item]) -> None:
@@ -238,14 +281,32 @@ def test_without_its_tools_a_stage_says_so(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_profile_is_read_kernel_by_kernel() -> None:
     rows = [
-        ("0", "void run<4, float>(long, T1 *)", "dram__throughput.avg.pct_of_peak_sustained_elapsed", "%", "91.5"),
-        ("0", "void run<4, float>(long, T1 *)", "gpu__time_duration.sum", "us", "1,500.0"),
-        ("0", "void run<4, float>(long, T1 *)", "launch__registers_per_thread", "register/thread", "32"),
-        ("0", "void run<4, float>(long, T1 *)", "sm__inst_executed.avg.pct_of_peak_sustained_elapsed", "%", "40"),
-        ("0", "void run<4, float>(long, T1 *)", "sm__warps_active.avg.pct_of_peak_sustained_active", "%", "88"),
+        (
+            "0",
+            "void run<(int)4, float, (bool)1>(long, T1 *)",
+            "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+            "%",
+            "91.5",
+        ),
+        ("0", "void run<(int)4, float, (bool)1>(long, T1 *)", "gpu__time_duration.sum", "us", "1,500.0"),
+        ("0", "void run<(int)4, float, (bool)1>(long, T1 *)", "launch__registers_per_thread", "register/thread", "32"),
+        (
+            "0",
+            "void run<(int)4, float, (bool)1>(long, T1 *)",
+            "sm__inst_executed.avg.pct_of_peak_sustained_elapsed",
+            "%",
+            "40",
+        ),
+        (
+            "0",
+            "void run<(int)4, float, (bool)1>(long, T1 *)",
+            "sm__warps_active.avg.pct_of_peak_sustained_active",
+            "%",
+            "88",
+        ),
         ("1", "tiny()", "gpu__time_duration.sum", "ns", "900"),
     ]
     log = '==PROF== Connected\n"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
     log += "".join(",".join(f'"{value}"' for value in row) + "\n" for row in rows)
     (kernel,) = read_profile("Mish", "f32", log)
-    assert kernel == Profiled("Mish", "f32", "run<4, float>", 1.5, pytest.approx(1.5 / 1.5009), 91.5, 40, 88, 32)
+    assert kernel == Profiled("Mish", "f32", "run<4, float, 1>", 1.5, pytest.approx(1.5 / 1.5009), 91.5, 40, 88, 32)
