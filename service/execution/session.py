@@ -171,6 +171,11 @@ class Session:
             raise ServingError(Kind.UNAVAILABLE, "ONNX Runtime takes no strings as input of a model with BF16 tensors")
         # Strings can't be OrtValues.
         self._uses_values = has_bf16 or (options.gpu is not None and not strings)
+        # The inputs that a node on the GPU reads first.
+        self._on_gpu: frozenset[str] = frozenset()
+        if options.gpu is not None:
+            memories = zip(self.inputs, self._session.get_input_memory_infos(), strict=True)
+            self._on_gpu = frozenset(tensor.name for tensor, memory in memories if memory.name == "Cuda")
         self._run_options: Any = None
         if options.arena_shrinkage:
             self._run_options = ort.RunOptions()
@@ -199,7 +204,7 @@ class Session:
         return found
 
     def _run_values(self, outputs: Sequence[str], feeds: dict[str, Array]) -> list[Array]:
-        """Runs on OrtValues. An input of a session on a GPU is copied there once; outputs come in host memory.
+        """Runs on OrtValues. An input that a node on the GPU reads is copied there once; outputs come in host memory.
 
         An IOBinding would do the same, but its runs raise a RuntimeError for a client's mistake too.
         """
@@ -211,9 +216,9 @@ class Session:
     def _value(self, name: str, array: Array) -> Any:
         if name in self._bf16_inputs:  # ONNX Runtime makes it only in host memory
             return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, DATATYPES["BF16"].onnx_code)
-        if self.gpu is None:
-            return ort.OrtValue.ortvalue_from_numpy(array)
-        return ort.OrtValue.ortvalue_from_numpy(array, "cuda", self.gpu)
+        if name in self._on_gpu:
+            return ort.OrtValue.ortvalue_from_numpy(array, "cuda", self.gpu)
+        return ort.OrtValue.ortvalue_from_numpy(array)
 
 
 def _array(value: Any, inputs: Any) -> Array:

@@ -150,9 +150,6 @@ def on_the_cpu(monkeypatch):
             super().__init__(path, options)
             self.nodes = (lambda: dict(nodes)) if nodes else self.nodes
 
-        def _value(self, name, array):
-            return ort.OrtValue.ortvalue_from_numpy(array)
-
     monkeypatch.setattr("service.execution.session._providers", lambda options: [("CPUExecutionProvider", {})])
     monkeypatch.setattr(loader, "Session", Opened)
     monkeypatch.setattr(loader, "place", lambda config: place(config, gpus(2)))
