@@ -149,7 +149,8 @@ class InferCycle:
         else:
             owner.transport.writelines((start, *parts))
         self.response_complete = True
-        self.buffer = None
+        # A connection keeps its last cycle, and must not keep the tensors with it.
+        self.buffer = self.request = None
         if not self.keep_alive:
             owner.transport.close()
         owner.on_response_complete()

@@ -57,6 +57,7 @@ class Worker:
             except RuntimeError:
                 logger.warning("the event loop closed before a batch of %d requests ended", len(batch.requests))
                 return
+            del item, batch  # the thread may wait long for the next ones
 
 
 class Scheduler:
