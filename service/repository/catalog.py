@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +32,20 @@ class Entry:
     reasons: dict[int, str] = field(default_factory=dict)
 
 
+def _check_layout(repository: Path, names: Sequence[str]) -> None:
+    """Raises ConfigError if the repository is the folder of a model. Warns if it has no model."""
+    is_model = (repository / "config.pbtxt").is_file() or any(
+        name.isdecimal() and any((repository / name).glob("*.onnx")) for name in names
+    )
+    if is_model:
+        raise ConfigError(
+            f"model repository '{repository}' is the folder of a model: expected a folder with "
+            f"<model>/<version>/model.onnx; '{repository.parent}' may be the one"
+        )
+    if not names:
+        logger.warning("model repository '%s' is empty: expected <model>/<version>/model.onnx", repository)
+
+
 class Catalog:
     """The models of the repository, loaded at start-up."""
 
@@ -44,7 +58,8 @@ class Catalog:
         """Loads every model, an ensemble after the models of its steps. Keeps the reason of each failure.
 
         `only` is the name of a model: then that model and the models that it needs are loaded, and no others.
-        Raises ConfigError if there is no repository. Any other failure only makes its model unavailable.
+        Raises ConfigError if there is no repository, or if it is the folder of a model. Any other failure only makes
+        its model unavailable.
         """
         repository = self._settings.model_repository
         if not repository.is_dir():
@@ -52,8 +67,10 @@ class Catalog:
                 f"model repository '{repository.absolute()}' is not a directory: name one with --model-repository"
             )
         repository = repository.resolve()
+        names = model_names(repository)
+        _check_layout(repository, names)
         configs: dict[str, ModelConfig] = {}
-        for name in model_names(repository):
+        for name in names:
             entry = self._entries[name] = Entry(name)
             try:
                 configs[name] = load_config(repository, name)

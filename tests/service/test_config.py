@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from service.repository.catalog import Catalog
+from service.repository.config import ConfigError
 from tests.service.onnx_models import (
     PIPELINE_CONFIG,
     batching,
@@ -162,6 +164,24 @@ def _ragged_with(source):
     from tests.service.onnx_models import RAGGED_CONFIG
 
     return RAGGED_CONFIG.replace('source_input: "data"', source)
+
+
+def test_a_repository_without_models_is_told(load, caplog):
+    assert list(load().catalog.models()) == []
+    assert "is empty: expected <model>/<version>/model.onnx" in caplog.text
+
+
+@pytest.mark.parametrize("config", ["max_batch_size: 8", None])
+def test_the_folder_of_a_model_is_no_repository(repository, settings, config):
+    double(repository, "m", config=config)
+    catalog = Catalog(settings.model_copy(update={"model_repository": repository / "m"}))
+    with pytest.raises(ConfigError, match="is the folder of a model: expected a folder with <model>/<version>"):
+        catalog.load_all()
+
+
+def test_the_name_of_a_model_may_be_a_number(repository, load):
+    double(repository, "7", config="max_batch_size: 8")
+    assert load().find("7").model.spec.name == "7"
 
 
 class TestEnsembles:

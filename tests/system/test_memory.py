@@ -20,7 +20,9 @@ MB = 1 << 20
 @pytest.fixture
 def server(tmp_path):
     double(tmp_path, "double", config='backend: "onnxruntime"', shape=("a", "b"))
-    write_config(tmp_path, "twice", PIPELINE.replace("max_batch_size: 8", "").replace("dims: [ 4 ]", "dims: [ -1, -1 ]"))
+    write_config(
+        tmp_path, "twice", PIPELINE.replace("max_batch_size: 8", "").replace("dims: [ 4 ]", "dims: [ -1, -1 ]")
+    )
     with running(tmp_path, "--max-body-bytes", str(64 * MB)) as started:
         yield started
 
