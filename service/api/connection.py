@@ -38,7 +38,9 @@ UVICORN_MEMBERS = {
     ),
     "flow": frozenset(("read_paused", "resume_reading", "write_paused")),
     "server_state": frozenset(("default_headers", "total_requests")),
-    "cycle": frozenset(("disconnected", "keep_alive", "message_event", "more_body", "response_complete")),
+    "cycle": frozenset(
+        ("disconnected", "keep_alive", "message_event", "more_body", "response_complete", "response_started")
+    ),
 }  # fmt: skip
 
 _INFER = re.compile(rb"/v2/models/([A-Za-z0-9_.~-]+)(?:/versions/([0-9]{1,18}))?/infer")
@@ -243,8 +245,13 @@ class InferConnection(HttpToolsProtocol):
             return
         cycle: Any = self.pipeline[0][0] if self.pipeline else self.cycle
         if cycle is not None and not cycle.response_complete:
-            cycle.keep_alive = False
-            return
+            waits_for_body = cycle is self.cycle and not isinstance(cycle, InferCycle) and cycle.more_body
+            if not waits_for_body or cycle.response_started:
+                cycle.keep_alive = False
+                return
+            # The data belongs to the body of this request, whose reader would wait for the rest for ever.
+            cycle.disconnected = True
+            cycle.message_event.set()
         body = error_body(message)
         head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + head + body)
