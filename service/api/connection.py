@@ -45,7 +45,8 @@ UVICORN_MEMBERS = {
 
 _INFER = re.compile(rb"/v2/models/([A-Za-z0-9_.~-]+)(?:/versions/([0-9]{1,18}))?/infer")
 _MAX_ROUTES = 1024
-_NOT_PLAIN = frozenset((b"content-encoding", b"transfer-encoding", b"upgrade"))
+_NOT_PLAIN = frozenset((b"content-encoding", b"transfer-encoding"))
+_UPGRADE_TOKENS = frozenset((b"upgrade", b"http2-settings"))
 # Up to this size it is cheaper to join the parts of an answer and write once than to write several times.
 _JOIN_BYTES = 65536
 
@@ -193,6 +194,7 @@ class InferConnection(HttpToolsProtocol):
         self._refused = False  # whether the connection ignores everything that still comes
         # State of the request that arrives.
         self._head: _Head | None = None
+        self._offers_upgrade = False
         self._trailer_bytes = 0
         self._reader: BodyReader | None = None
 
@@ -217,7 +219,7 @@ class InferConnection(HttpToolsProtocol):
             return
         self._last_byte = self.loop.time()
         head = self._head
-        super().data_received(data)
+        self._feed(data)
         if self._head is not None:
             if self._head is head:  # the head began in an earlier piece, and all of this piece belongs to it
                 head.size += len(data)
@@ -226,6 +228,39 @@ class InferConnection(HttpToolsProtocol):
         cycle: Any = self.cycle
         if type(cycle) is InferCycle and cycle.filled < cycle.length and not self.transport.is_closing():
             self._read_body(cycle)
+
+    def _feed(self, data: bytes) -> None:
+        """Hands data to the parser. Replaces uvicorn's method, which drops what comes after an offer to upgrade."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+        except httptools.HttpParserUpgrade as offer:
+            self._decline_upgrade(data[offer.args[0] :])
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Goes on in HTTP/1.1 with a request that offers another protocol, as RFC 9110 (7.8) allows.
+
+        The parser takes the bytes after its head for the other protocol, so a new parser gets the head without the
+        offer.
+        """
+        if self._refused or not self._offers_upgrade:
+            return
+        self._offers_upgrade = False
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        for name, value in self.headers:
+            if name == b"connection":
+                kept = [token for token in value.split(b",") if token.strip().lower() not in _UPGRADE_TOKENS]
+                lines.append(b"connection:" + b",".join(kept))
+            elif name not in _UPGRADE_TOKENS:
+                lines.append(b"%b: %b" % (name, value))
+        self._new_parser()
+        self._feed(b"\r\n".join((*lines, b"", rest)))
+
+    def _new_parser(self) -> None:
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def _check_head(self, size: int) -> None:
         limit = self.gateway.settings.max_header_bytes
@@ -266,8 +301,7 @@ class InferConnection(HttpToolsProtocol):
             self._reader = None
             self.transport.set_protocol(self)
             # The old parser never saw the body and still waits for it.
-            self.parser = httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self._new_parser()
             cycle.filled = cycle.length
             cycle.start()
 
@@ -296,10 +330,9 @@ class InferConnection(HttpToolsProtocol):
         self._head = None
         self._trailer_bytes = 0
         self._check_head(len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers))
-        upgrade = self.parser.should_upgrade()
-        if upgrade and not self._refused:
-            self._check_upgrade()
-        if self._refused or self._start_infer_cycle():
+        # CONNECT asks for another protocol by itself. No route has it.
+        self._offers_upgrade = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        if self._refused or self._offers_upgrade or self._start_infer_cycle():
             return
         url, headers = self.url, self.headers
         super().on_message_begin()
@@ -307,17 +340,8 @@ class InferConnection(HttpToolsProtocol):
         self.headers.extend(headers)
         self.expect_100_continue = any(n == b"expect" and v.lower() == b"100-continue" for n, v in headers)
         super().on_headers_complete()
-        if upgrade:
+        if self.parser.should_upgrade():
             self.cycle.keep_alive = False
-
-    def _check_upgrade(self) -> None:
-        """Refuses a request that asks for another protocol and has a body.
-
-        The parser takes the bytes after its head for the other protocol. Without a body the request is answered in
-        HTTP/1.1 and ends its connection.
-        """
-        if any(name in (b"content-length", b"transfer-encoding") and value != b"0" for name, value in self.headers):
-            self._refuse(400, "a request with a body must not ask for an upgrade: only HTTP/1.1 is spoken here")
 
     def _start_infer_cycle(self) -> bool:
         """Starts an InferCycle if the request can take the shortcut. Returns whether it did."""
@@ -381,7 +405,7 @@ class InferConnection(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._refused:
+        if self._refused or self._offers_upgrade:
             return
         cycle: Any = self.cycle
         if type(cycle) is InferCycle:

@@ -34,20 +34,52 @@ def test_a_body_after_an_upgrade_is_not_read_as_a_request(connection, server):  
     head = f"POST /v2/models/double/infer HTTP/1.1\r\nHost: t\r\n{UPGRADE}Content-Length: {len(inner)}\r\n\r\n"
     connection.send(head.encode())
     time.sleep(0.1)
-    status, text = error(connection.read())
-    assert status == 400 and "upgrade" in text
-    with contextlib.suppress(OSError):  # the server may have closed the connection already
-        connection.send(inner)
-    assert connection.closed() and connection.held == b""
+    connection.send(inner + infer_request(2.0))
+    assert error(connection.read())[0] == 400  # it is no JSON
+    assert output(connection.read())[0] == 4
     alive(server)
 
 
-def test_an_upgrade_without_a_body_is_answered_and_ends_the_connection(connection):  # noqa: F811
-    request = f"GET /v2 HTTP/1.1\r\nHost: t\r\n{UPGRADE}\r\n".encode()
-    connection.send(request + request)  # the parser takes the second request for the other protocol
+OFFERS = [
+    UPGRADE,
+    "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n",
+    "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+]
+
+
+@pytest.mark.parametrize("offer", OFFERS)
+@pytest.mark.parametrize("pieces", [1, 7, 200])
+def test_a_client_that_offers_another_protocol_is_answered_in_http_1(connection, offer, pieces):  # noqa: F811
+    """The HTTP clients of JDK 17 and `curl --http2` offer it with every request."""
+    requests = [
+        infer_request(3.0, extra=offer),
+        f"GET /v2 HTTP/1.1\r\nHost: t\r\n{offer}\r\n".encode(),
+        infer_json({"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 1, 1, 1]}).replace(
+            b"Host: t\r\n", b"Host: t\r\n" + offer.encode()
+        ),
+        b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n",
+    ]
+    sent = b"".join(requests)
+    size = -(-len(sent) // pieces)
+    for start in range(0, len(sent), size):
+        connection.send(sent[start : start + size])
+        time.sleep(0.001 if pieces > 1 else 0)
+    assert output(connection.read())[0] == 6
+    assert [connection.read()[0] for _ in range(3)] == [200, 200, 200]
+
+
+def test_an_offer_to_close_too_is_heard(connection):  # noqa: F811
+    head = "GET /v2 HTTP/1.1\r\nHost: t\r\nConnection: Upgrade, close\r\nUpgrade: h2c\r\n\r\n"
+    connection.send(head.encode())
     status, headers, _ = connection.read()
-    assert status == 200 and headers["connection"] == "close"
-    assert connection.closed()
+    assert status == 200 and headers["connection"] == "close" and connection.closed()
+
+
+def test_a_chunked_body_may_follow_an_offer(connection):  # noqa: F811
+    body = json.dumps({"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 1, 1, 1]}]})
+    head = f"POST /v2/models/double/infer HTTP/1.1\r\nHost: t\r\n{UPGRADE}Transfer-Encoding: chunked\r\n\r\n"
+    connection.send(f"{head}{len(body):x}\r\n{body}\r\n0\r\n\r\n".encode())
+    assert json.loads(connection.read()[2])["outputs"][0]["data"] == [2, 2, 2, 2]
 
 
 CHUNKED = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
