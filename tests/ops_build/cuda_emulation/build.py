@@ -59,7 +59,7 @@ def copy(target: Path, source: Path, ops: Path) -> None:
             text = rewritten(file.read_text())
             if file.suffix == ".cu":  # nvcc adds this header; #line makes messages name the source
                 relative = relative.with_suffix(".cu.cpp")
-                text = f'#include <cuda_runtime.h>\n#line 1 "{file}"\n{text}'
+                text = f'#include <cuda_runtime.h>\n#line 1 "{root.name}/{file.relative_to(root)}"\n{text}'
             wanted[target / relative] = text
     for file in target.rglob("*"):
         if file.is_file() and file not in wanted:
