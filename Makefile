@@ -1,6 +1,6 @@
 # make serve   set up, build the ops, start the gateway on 127.0.0.1 (HTTP 8000, gRPC 8001); RUNTIME=gpu for GPUs
 # make test    set up what tests need and run them
-# make test-all  like make test, but compiles the kernels for every CUDA architecture
+# make test-all  like make test, but compiles the kernels for every CUDA architecture and tries every fault
 # make gpu-check run every case of every op on an NVIDIA GPU (needs nvcc); writes benchmarks/results/<gpu>.md
 # make check   formatting, lint and types
 # make models  train the detector and export every model again (installs torch)

@@ -28,12 +28,11 @@ class NoGpu(Exception):
 def usable_gpus() -> int:
     """Returns the number of GPUs, as CUDA counts them: CUDA_VISIBLE_DEVICES limits it. Raises NoGpu."""
     count = _count()
-    if CUDA not in ort.get_available_providers():
-        raise NoGpu("this ONNX Runtime has no CUDA provider: install opgate[gpu] in place of opgate[cpu]", broken=True)
-    ort.preload_dlls()  # finds CUDA and cuDNN in the packages that opgate[gpu] installs
-    if CUDA not in ort.InferenceSession(_smallest_model(), providers=[CUDA]).get_providers():
-        raise NoGpu(f"ONNX Runtime can't load its CUDA provider: {why_not_loaded(CUDA)}", broken=True)
-    return count
+    if CUDA in ort.get_available_providers():
+        ort.preload_dlls()  # finds CUDA and cuDNN in the packages that opgate[gpu] installs
+        if CUDA in ort.InferenceSession(_smallest_model(), providers=[CUDA]).get_providers():
+            return count
+    raise NoGpu(f"ONNX Runtime can't load its CUDA provider: {why_not_loaded(CUDA)}", broken=True)
 
 
 def _count() -> int:

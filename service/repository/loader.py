@@ -202,11 +202,12 @@ def _check_nodes(model: str, gpu: int, nodes: Mapping[str, set[str]], asked: boo
 
 
 def _with_libraries_for_gpus(options: SessionOptions, library: Path, trusted: Sequence[Path]) -> SessionOptions:
-    """Names the libraries for GPUs of the same ops. A library that isn't there is left out: its ops run on the CPU."""
-    found = {engine: counterpart(library, engine, "cuda", trusted) for engine in ("onnxruntime", "tensorrt")}
-    if found["onnxruntime"] is None:
+    """Names the library for CUDA of the same ops, and their plugins if the config asks for TensorRT."""
+    of_cuda = counterpart(library, "onnxruntime", "cuda", trusted)
+    if of_cuda is None:
         logger.warning("op library %s has no trusted library for CUDA beside it: its ops run on the CPU", library.name)
-    return replace(options, libraries=(found["onnxruntime"] or library,), tensorrt_plugins=found["tensorrt"])
+    plugins = None if options.tensorrt is None else counterpart(library, "tensorrt", "cuda", trusted)
+    return replace(options, libraries=(of_cuda or library,), tensorrt_plugins=plugins)
 
 
 def _session_options(config: ModelConfig, instances: int, settings: Settings) -> SessionOptions:

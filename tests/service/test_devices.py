@@ -314,6 +314,25 @@ def test_the_library_of_another_device_is_found_if_it_is_trusted(tmp_path):
     assert counterpart(cpu, "tensorrt", "cuda", [tmp_path]) is None
 
 
+def test_plugins_are_loaded_only_where_the_config_asks_for_tensorrt(tmp_path):
+    """Loading them needs TensorRT, which a machine with a GPU may lack."""
+    entries = []
+    for name, engine in (("cpu", "onnxruntime"), ("cuda", "onnxruntime"), ("plugins", "tensorrt")):
+        (tmp_path / name).write_text(name)
+        devices = ["cpu"] if name == "cpu" else ["cuda"]
+        entries.append(
+            {"file": name, "engine": engine, "devices": devices, "domain": "a", "sha256": sha256(tmp_path / name)}
+        )
+    (tmp_path / "manifest.json").write_text(json.dumps({"format": 1, "libraries": entries}))
+
+    def named(options):
+        return loader._with_libraries_for_gpus(options, tmp_path / "cpu", [tmp_path])
+
+    assert named(SessionOptions()).libraries == (tmp_path / "cuda",)
+    assert named(SessionOptions()).tensorrt_plugins is None
+    assert named(SessionOptions(tensorrt={})).tensorrt_plugins == tmp_path / "plugins"
+
+
 DRIVER = """
 #include <stdlib.h>
 int cuInit(unsigned flags) { (void)flags; return atoi(getenv("FAKE_ERROR")); }
