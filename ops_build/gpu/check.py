@@ -29,12 +29,11 @@ from pathlib import Path
 from rich.console import Console
 
 from ops_build.building.build import build, build_runner
-from ops_build.building.manifest import built_table
 from ops_build.building.options import PROJECT, BuildError
 from ops_build.building.toolchain import NO_GPU, LeftOut, find_cuda, gpus, toolchain_folder
 from ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, read_event
 from ops_build.gpu.items import Item, items_of
-from ops_build.gpu.stages import ENGINES, OPTIONS, RUNNER_MODES, STAGES
+from ops_build.gpu.stages import ENGINES, OPTIONS, RUNNER_MODES, STAGES, ops_on_cuda
 from ops_build.verification.report import by_engine, reasons_of
 from ops_build.verification.verify import Cell, types_label
 
@@ -339,12 +338,11 @@ def main() -> int:
         say(f"gpu-check: {error}")
         return 2
     say(f"built in {time.monotonic() - began:.0f} s")
-    table = built_table(OPTIONS)
-    if unknown := sorted({*arguments.op} - {op.name for op in table if "cuda" in op.devices}):
-        names = ", ".join(op.name for op in table if "cuda" in op.devices)
-        say(f"gpu-check: --op {unknown[0]}: expected one of {names}")
+    names = [op.name for op in ops_on_cuda()]
+    if unknown := sorted({*arguments.op} - {*names}):
+        say(f"gpu-check: --op {unknown[0]}: expected one of {', '.join(names)}")
         return 2
-    ops = [op for op in table if "cuda" in op.devices and (not arguments.op or op.name in arguments.op)]
+    ops = ops_on_cuda(arguments.op)
     gpu = devices[0][0]
     file = arguments.output / f"{re.sub(r'[^a-z0-9]+', '_', gpu.lower()).strip('_')}.md"
     arguments.output.mkdir(parents=True, exist_ok=True)

@@ -69,6 +69,11 @@ STAGES = (
 )
 
 
+def ops_on_cuda(names: Sequence[str] = ()) -> list[Op]:
+    """Returns the ops that the check has built with a CUDA kernel, or those of them with these names."""
+    return [op for op in built_table(OPTIONS) if "cuda" in op.devices and (not names or op.name in names)]
+
+
 def run_stage(stage: str, items: Sequence[Item], options: BuildOptions = OPTIONS) -> Iterator[Event]:
     """Runs a stage on the items and yields its events."""
     runner = runner_of(options)
@@ -140,22 +145,9 @@ def sanitize(tool: str, runner: Path, items: Sequence[Item], folder: Path) -> It
         yield Begun(op.name, types_label(op, types))
         for log in folder.glob(f"{tool}.*.log"):
             log.unlink()
-        engine = KernelsEngine(
-            Path(program),
-            # After an error the next case gets a new process, and so a log of its own.
-            [
-                "--tool",
-                tool,
-                "--error-exitcode",
-                "9",
-                "--log-file",
-                f"{folder}/{tool}.%p.log",
-                str(runner),
-                "--exact",
-                "--padded",
-            ],
-            name=tool,
-        )
+        # After an error the next case runs in a new process, which must not write over the log: %p is its number.
+        options = ["--tool", tool, "--error-exitcode", "9", "--log-file", str(folder / f"{tool}.%p.log")]
+        engine = KernelsEngine(Path(program), [*options, str(runner), "--exact", "--padded"], name=tool)
         cell = _cell(op, types, engine)
         try:
             engine.close()
@@ -341,7 +333,7 @@ def main() -> int:
     parser.add_argument("--op", action="append", default=[], help="an op to check; without it, all ops")
     parser.add_argument("--skip", type=int, default=0, help="the number of items to leave out at the beginning")
     arguments = parser.parse_args()
-    ops = [op for op in built_table(OPTIONS) if "cuda" in op.devices and (not arguments.op or op.name in arguments.op)]
+    ops = ops_on_cuda(arguments.op)
     with _events_alone() as events:
         for event in run_stage(arguments.stage, items_of(ops)[arguments.skip :]):
             events.write(event_line(event))
