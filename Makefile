@@ -62,12 +62,14 @@ clean:
 	rm -rf build $(VENV)
 
 # Each stamp file says that the virtual environment has the packages that pyproject.toml lists.
-$(VENV)/.serve: pyproject.toml | $(VENV)/bin/pip
+NATIVE := $(wildcard service/native/*.cpp service/native/*.h service/native/build_hook.py)
+
+$(VENV)/.serve: pyproject.toml $(NATIVE) | $(VENV)/bin/pip
 	sh deploy/system-packages.sh serve
 	$(BIN)/pip install --quiet --editable '.[$(RUNTIME)]'
 	touch $@
 
-$(VENV)/.test: pyproject.toml | $(VENV)/bin/pip
+$(VENV)/.test: pyproject.toml $(NATIVE) | $(VENV)/bin/pip
 	sh deploy/system-packages.sh test
 	$(BIN)/pip install --quiet --editable '.[$(EXTRAS)]'
 	touch $@ $(VENV)/.serve

@@ -10,6 +10,11 @@ need() { missing="$missing $1"; }
 has() { command -v "$1" >/dev/null 2>&1; }
 # CXX may be a command with arguments, such as ccache g++.
 has_compiler() { has ${CXX:-g++}; }
+# The native modules of the gateway are compiled against the headers of this Python.
+python_header() {
+  "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
+    need python3-dev
+}
 header() { printf '#include <%s>\n' "$2" | ${CXX:-g++} -x c++ -E -include cstdio - >/dev/null 2>&1 || need "$1"; }
 
 case $1 in
@@ -20,6 +25,7 @@ venv)
 serve | test | ci)
   has_compiler || need g++
   has cmake || need cmake
+  python_header
   if has_compiler; then
     header libjpeg-dev jpeglib.h
     header libpng-dev png.h

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
@@ -40,7 +41,7 @@ def infer(
         values = dict(_read_input(text) for text in inputs or [])
         if (image is None) == (not values):
             raise typer.BadParameter("give either --image or --input")
-        payload: bytes | dict[str, Any] = values if image is None else image.read_bytes()
+        payload: bytes | Mapping[str, bytes | str] = values if image is None else image.read_bytes()
         if url is not None:
             answer = _remote(url, model, version, payload, output_image is not None)
         else:
@@ -56,41 +57,42 @@ def infer(
         raise typer.Exit(1) from None
 
 
-def _read_input(text: str) -> tuple[str, Any]:
-    """Reads name=VALUE or name=@FILE. Returns the name, and a JSON value, text or bytes."""
-    import orjson
-
+def _read_input(text: str) -> tuple[str, bytes | str]:
+    """Reads name=VALUE or name=@FILE. Returns the name, and JSON or text as str or the content of a file as bytes."""
     name, separator, value = text.partition("=")
     if not name or not separator:
         raise typer.BadParameter(f"--input: expected name=VALUE or name=@FILE, got '{text}'")
-    if value.startswith("@"):
-        return name, _read_file(Path(value[1:]))
-    try:
-        return name, orjson.loads(value)
-    except orjson.JSONDecodeError:
-        return name, value
+    return (name, _read_file(Path(value[1:]))) if value.startswith("@") else (name, value)
 
 
-def _read_file(path: Path) -> Any:
+def _read_file(path: Path) -> bytes | str:
+    import json
+
     import numpy as np
-    import orjson
 
     if path.suffix == ".npy":
-        return np.load(path, allow_pickle=False).tolist()
-    data = path.read_bytes()
+        return json.dumps(np.load(path, allow_pickle=False).tolist())
     if path.suffix != ".json":
-        return data
+        return path.read_bytes()
+    text = path.read_text(encoding="utf-8")
     try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError as error:
+        json.loads(text)
+    except ValueError as error:
         raise typer.BadParameter(f"{path} is not valid JSON: {error}") from None
+    return text
 
 
-def _local(repository: Path | None, name: str, version: str, payload: bytes | dict[str, Any], picture: bool) -> bytes:
+def _indented(answer: bytes) -> bytes:
+    import json
+
+    return json.dumps(json.loads(answer), indent=2, ensure_ascii=False).encode()
+
+
+def _local(
+    repository: Path | None, name: str, version: str, payload: bytes | Mapping[str, bytes | str], picture: bool
+) -> bytes:
     """Loads the model and the models that it needs, and runs it in this process."""
     import asyncio
-
-    import orjson
 
     from service.errors import Kind, ServingError
     from service.gateway import Gateway
@@ -112,16 +114,13 @@ def _local(repository: Path | None, name: str, version: str, payload: bytes | di
     result = asyncio.run(gateway.infer(model, request))
     if picture:
         return picture_bytes(model.spec, result)[0]
-    answer = labelled(model.spec, model.presentation, result)
-    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2)
+    return _indented(labelled(model.spec, model.presentation, result))
 
 
-def _remote(url: str, name: str, version: str, payload: bytes | dict[str, Any], picture: bool) -> bytes:
+def _remote(url: str, name: str, version: str, payload: bytes | Mapping[str, bytes | str], picture: bool) -> bytes:
     """Sends POST /predict to a running server and returns its answer."""
     import urllib.error
     import urllib.request
-
-    import orjson
 
     if not url.startswith(("http://", "https://")):
         raise typer.BadParameter(f"--url: expected http://HOST:PORT, got '{url}'")
@@ -135,24 +134,20 @@ def _remote(url: str, name: str, version: str, payload: bytes | dict[str, Any], 
         raise OSError(f"{path} answered {error.code}: {error.read().decode('utf-8', 'replace')}") from None
     except urllib.error.URLError as error:
         raise OSError(f"no answer from {url} ({error.reason}): is opgate serve running there?") from None
-    return data if picture else orjson.dumps(orjson.loads(data), option=orjson.OPT_INDENT_2)
+    return data if picture else _indented(data)
 
 
-def _body(payload: bytes | dict[str, Any]) -> tuple[bytes, str]:
-    """Returns the body and its media type: a picture as it is, values as JSON, or as a form if a value is bytes."""
+def _body(payload: bytes | Mapping[str, bytes | str]) -> tuple[bytes, str]:
+    """Returns the body and its media type: a picture as it is, values as a form."""
     import secrets
-
-    import orjson
 
     if isinstance(payload, bytes):
         return payload, "application/octet-stream"
-    if not any(isinstance(value, bytes) for value in payload.values()):
-        return orjson.dumps(payload), "application/json"
     boundary = secrets.token_hex(16)
     parts = []
     for name, value in payload.items():
         is_file = isinstance(value, bytes)
         file = '; filename="data"\r\nContent-Type: application/octet-stream' if is_file else ""
         head = f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n'.encode()
-        parts.append(head + (value if is_file else orjson.dumps(value)) + b"\r\n")
+        parts.append(head + (value if isinstance(value, bytes) else value.encode()) + b"\r\n")
     return b"".join(parts) + f"--{boundary}--\r\n".encode(), f"multipart/form-data; boundary={boundary}"

@@ -5,17 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import TypeVar
 
 from service.errors import Kind, ServingError, kind_of
 from service.execution.request import Array, Request, run
+from service.execution.session import usable_cores
 from service.repository.catalog import Catalog
 from service.repository.loader import LoadedModel, limits_of
 from service.settings import Settings
 from service.wire.kserve_json import Decoder
 
 logger = logging.getLogger("opgate.gateway")
+
+T = TypeVar("T")
+
+# Reading or writing a body that costs as much as this many bytes of JSON happens on a thread. It takes about a
+# millisecond, in which the event loop would serve nobody else.
+LONG_COST = 1 << 19
 
 # The protocol extensions that /v2 announces.
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "schedule_policy", "statistics")
@@ -64,6 +73,7 @@ class Gateway:
         self.draining = False
         self._drained: asyncio.Event | None = None
         self._served: dict[tuple[str, str], Served] = {}
+        self._threads = ThreadPoolExecutor(usable_cores(), "opgate-work")
 
     def find(self, name: str, version: str = "") -> Served:
         """Returns a model and its decoder. Raises ServingError as Catalog.find does."""
@@ -95,6 +105,19 @@ class Gateway:
         ServingError as `find` does.
         """
         return Reading(self.find(name, version))
+
+    async def work(self, cost: int, function: Callable[[], T]) -> T:
+        """Calls a function that reads or writes a body, on a thread if that takes long. Returns what it returns.
+
+        `cost` is in bytes of JSON that cost the same.
+        """
+        if cost < LONG_COST:
+            return function()
+        return await asyncio.wrap_future(self.work_on_thread(function))
+
+    def work_on_thread(self, function: Callable[[], T]) -> Future[T]:
+        """Calls a function on a thread."""
+        return self._threads.submit(function)
 
     def submit(self, model: LoadedModel, request: Request, done: Callable[[Request], None]) -> None:
         """Hands a request to its model. `done` is called once with the request, maybe before this returns.

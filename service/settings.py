@@ -35,6 +35,7 @@ class Settings(BaseSettings):
     max_rank: int = Field(default=16, gt=0)
     max_elements: int = Field(default=256 * 1024 * 1024, gt=0)
     max_tensors: int = Field(default=256, gt=0)  # inputs of one request, and outputs of one request
+    max_json_bytes: int = Field(default=64 * 1024 * 1024, gt=0)  # JSON of one request; binary tensors don't count
     max_json_depth: int = Field(default=32, gt=0)
     max_string_bytes: int = Field(default=64 * 1024 * 1024, gt=0)  # one element of a BYTES tensor
     max_queue_size: int = Field(default=1024, gt=0)  # requests that wait for one model

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypeVar
 
 import httptools
 from uvicorn.config import Config
@@ -20,12 +22,14 @@ from service.api.body import BodyReader, aligned_buffer
 from service.api.status import HTTP, error_body, error_headers
 from service.errors import ServingError, internal
 from service.execution.request import Request
-from service.gateway import Gateway
+from service.gateway import LONG_COST, Gateway, Reading, Served
 from service.wire.compression import wanted_encoding
-from service.wire.kserve_json import encode, size_of
+from service.wire.kserve_json import encode, encoding_cost, size_of
 from service.wire.tensors import Bytes, view
 
 logger = logging.getLogger("opgate.http")
+
+T = TypeVar("T")
 
 #: The undocumented members that this module uses of uvicorn's connection, flow control, server state and request cycle.
 #: tests/service/test_connection.py checks that the installed uvicorn has all of them and that this module uses no
@@ -98,11 +102,35 @@ class InferCycle:
         self.filled = end
 
     def start(self) -> None:
-        """Parses and submits the request when its body is complete. The answer may be written before this returns."""
+        """Reads and submits the request when its body is complete. The answer may be written before this returns."""
+        try:
+            served = self.owner.gateway.find(*self.route)
+        except ServingError as error:
+            self.refuse(error)
+            return
+        body: Bytes = b"" if self.buffer is None else self.buffer
+        header_length = self.header_length
+        decoder = served.decoder
+        if decoder.cost(len(body), header_length) < LONG_COST:
+            self._submit(served, lambda: decoder.decode(body, header_length))
+        else:
+            self._on_thread(
+                lambda: decoder.decode(body, header_length), lambda decoded: self._submit(served, decoded.result)
+            )
+
+    def _on_thread(self, work: Callable[[], T], done: Callable[[Future[T]], None]) -> None:
+        """Calls `work` on a thread, and then `done` with its future on the event loop."""
+        loop = self.owner.loop
+        future = self.owner.gateway.work_on_thread(work)
+        future.add_done_callback(lambda finished: loop.call_soon_threadsafe(done, finished))
+
+    def _submit(self, served: Served, decode: Callable[[], Request]) -> None:
+        if self.response_complete:
+            return  # the client left while its body was read
         gateway = self.owner.gateway
         try:
-            with gateway.reading(*self.route) as served:
-                self.request = served.decoder.decode(b"" if self.buffer is None else self.buffer, self.header_length)
+            with Reading(served):
+                self.request = decode()
             gateway.submit(served.model, self.request, self.finish)
         except ServingError as error:
             self.refuse(error)
@@ -114,12 +142,16 @@ class InferCycle:
         """Writes the answer. The gateway calls this when the request has a result or an error."""
         if self.owner.transport.is_closing():
             self.response_complete = True
-            return
-        if request.error is not None:
+        elif request.error is not None:
             self.refuse(request.error)
-            return
+        elif encoding_cost(request) < LONG_COST:
+            self._answer(lambda: encode(request))
+        else:
+            self._on_thread(lambda: encode(request), lambda encoded: self._answer(encoded.result))
+
+    def _answer(self, encode: Callable[[], tuple[int | None, list[bytes | memoryview]]]) -> None:
         try:
-            header_length, parts = encode(request)
+            header_length, parts = encode()
         except Exception as error:
             logger.exception("an answer could not be written")
             self.refuse(internal(f"{type(error).__name__}: {error}"))
@@ -139,6 +171,9 @@ class InferCycle:
 
     def _write(self, status: int, head: bytes, parts: list[bytes | memoryview]) -> None:
         owner = self.owner
+        if owner.transport.is_closing():
+            self.response_complete = True
+            return
         size = size_of(parts)
         start = b"%b%bcontent-length: %d\r\n%b%b\r\n" % (
             STATUS_LINE[status],
@@ -353,13 +388,18 @@ class InferConnection(HttpToolsProtocol):
         if route is None or (cycle is not None and not cycle.response_complete) or self.flow.write_paused:
             return False
         framing = self._framing()
-        if framing is None or framing.length > self.gateway.settings.max_body_bytes:
+        if framing is None or not self._within_limits(framing):
             return False
         keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
         self.cycle = InferCycle(self, route, framing, keep_alive)  # type: ignore[assignment]
         if framing.expect:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return True
+
+    def _within_limits(self, framing: Framing) -> bool:
+        settings = self.gateway.settings
+        json = framing.length if framing.header_length is None else framing.header_length
+        return framing.length <= settings.max_body_bytes and json <= settings.max_json_bytes
 
     def _framing(self) -> Framing | None:
         """Returns what the headers say about the body. Returns None if they rule out the shortcut.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 from tritonclient.grpc import service_pb2
 
 from service.api.status import HTTP, error_body, error_headers
@@ -18,12 +18,14 @@ from service.gateway import EXTENSIONS, Gateway, package_version
 from service.repository.loader import LoadedModel
 from service.telemetry.statistics_message import model_statistics
 from service.wire.compression import compress, decompress, wanted_encoding
-from service.wire.kserve_json import encode
+from service.wire.kserve_json import encode, encoding_cost, size_of
 from service.wire.proto_json import to_plain
 
 JSON = "application/json"
-# A compressed body over a sixteenth of this is decompressed on a thread, a smaller one on the event loop.
-_OFF_LOOP_BYTES = 65536
+# A compressed body counts as this many times its size, because that is about what reading it costs.
+_DECOMPRESSION_COST = 64
+# The same for a body that is compressed.
+_COMPRESSION_COST = 8
 
 
 def answer(content: Any, status: int = 200) -> Response:
@@ -37,7 +39,22 @@ def error_response(error: ServingError, retry_after: int) -> Response:
     return Response(error_body(error.message), HTTP[error.kind], headers, media_type=JSON)
 
 
-async def read_body(request: Request, limit: int, decompressed_limit: int) -> bytes:
+class PartsResponse(Response):
+    """A response whose body is sent in parts, without joining them."""
+
+    def __init__(self, parts: Sequence[bytes | memoryview], headers: Mapping[str, str], media_type: str) -> None:
+        super().__init__(None, 200, {**headers, "content-length": str(size_of(parts))}, media_type)
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the response."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for part in self._parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def read_body(gateway: Gateway, request: Request, limit: int) -> bytes | bytearray:
     """Reads a body and returns it decompressed.
 
     Raises ServingError: TOO_LARGE over a limit, before reading if the announced length is over it, CANCELED if the
@@ -61,9 +78,8 @@ async def read_body(request: Request, limit: int, decompressed_limit: int) -> by
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding in ("identity", ""):
         return body
-    if len(body) > _OFF_LOOP_BYTES // 16:
-        return await asyncio.to_thread(decompress, body, encoding, decompressed_limit)
-    return decompress(body, encoding, decompressed_limit)
+    most = min(limit, gateway.settings.max_decompressed_bytes)
+    return await gateway.work(size * _DECOMPRESSION_COST, lambda: decompress(body, encoding, most))
 
 
 def _metadata(tensor: TensorSpec, shape: list[int]) -> dict[str, Any]:
@@ -139,7 +155,7 @@ class _Routes:
 
     async def index(self, request: Request) -> Response:
         """Answers with all models of the repository, their state and its reason."""
-        body = await read_body(request, 65536, 65536)
+        body = await read_body(self._gateway, request, 65536)
         only_ready = False
         if body:
             try:
@@ -156,12 +172,19 @@ class _Routes:
 
     async def infer(self, request: Request) -> Response:
         """Runs a model and answers with its outputs."""
-        settings = self._gateway.settings
-        with self._gateway.reading(*_model_and_version(request)) as served:
-            body = await read_body(request, settings.max_body_bytes, settings.max_decompressed_bytes)
-            infer_request = served.decoder.decode(body, _header_length(request))
-        await self._gateway.infer(served.model, infer_request)
-        header_length, parts = encode(infer_request)
+        gateway, settings = self._gateway, self._gateway.settings
+        with gateway.reading(*_model_and_version(request)) as served:
+            header_length = _header_length(request)
+            limit = settings.max_body_bytes
+            if header_length is None:  # the whole body is JSON
+                limit = min(limit, settings.max_json_bytes)
+            decoder = served.decoder
+            body = await read_body(gateway, request, limit)
+            infer_request = await gateway.work(
+                decoder.cost(len(body), header_length), lambda: decoder.decode(body, header_length)
+            )
+        await gateway.infer(served.model, infer_request)
+        header_length, parts = await gateway.work(encoding_cost(infer_request), lambda: encode(infer_request))
         headers = {}
         if header_length is not None:
             headers["Inference-Header-Content-Length"] = str(header_length)
@@ -169,10 +192,9 @@ class _Routes:
         encoding = wanted_encoding(request.headers.get("accept-encoding", ""))
         if encoding:
             headers["Content-Encoding"] = encoding
-            content = await asyncio.to_thread(compress, parts, encoding)
-        else:
-            content = b"".join(parts)
-        return Response(content, 200, headers, media_type=media)
+            size = size_of(parts)
+            parts = [*await gateway.work(size * _COMPRESSION_COST, lambda: compress(parts, encoding))]
+        return PartsResponse(parts, headers, media)
 
 
 def router(gateway: Gateway) -> APIRouter:

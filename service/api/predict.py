@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
-import orjson
 from fastapi import APIRouter, Request, Response
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -18,8 +17,8 @@ from service.execution.request import Request as InferRequest
 from service.execution.spec import ModelSpec
 from service.gateway import Gateway
 from service.repository.loader import LoadedModel
-from service.wire.friendly import labelled, picture_bytes, picture_request, values_request
-from service.wire.kserve_json import parse_object
+from service.wire.friendly import Value, labelled, picture_bytes, picture_request, values_request
+from service.wire.json_tensors import members
 
 
 def router(gateway: Gateway) -> APIRouter:
@@ -35,19 +34,34 @@ def router(gateway: Gateway) -> APIRouter:
         if wants:
             name, version = picture_model, ""
         with gateway.reading(name, version) as served:
-            infer_request = _request(gateway, served.model.spec, payload)
+            infer_request = await gateway.work(
+                payload.size, lambda: _request(gateway, served.model.spec, payload.content)
+            )
         result = await gateway.infer(served.model, infer_request)
-        return _picture(served.model, result, wants) if wants else _json(served.model, result)
+        if wants:
+            return _picture(served.model, result, wants)
+        model = served.model
+        size = sum(array.nbytes for array in result.values())
+        content = await gateway.work(size, lambda: labelled(model.spec, model.presentation, result))
+        return Response(content, media_type=JSON)
 
     for path in ("/predict/{model}", "/predict/{model}/versions/{version}"):
         routes.add_api_route(path, predict, methods=["POST"], include_in_schema=False)
     return routes
 
 
-def _request(gateway: Gateway, spec: ModelSpec, payload: bytes | dict[str, Any]) -> InferRequest:
-    if isinstance(payload, bytes):
-        return picture_request(spec, payload, gateway.limits)
-    return values_request(spec, payload, gateway.limits)
+@dataclass(frozen=True, slots=True)
+class _Payload:
+    """A body: a picture, or the values by input name. `size` is its number of bytes."""
+
+    content: bytes | Mapping[str, Value]
+    size: int
+
+
+def _request(gateway: Gateway, spec: ModelSpec, content: bytes | Mapping[str, Value]) -> InferRequest:
+    if isinstance(content, bytes):
+        return picture_request(spec, content, gateway.limits)
+    return values_request(spec, content, gateway.limits)
 
 
 def _picture_model(model: LoadedModel) -> str:
@@ -67,11 +81,6 @@ def _picture(model: LoadedModel, result: Mapping[str, Array], wants: set[str]) -
         text = f"model '{model.spec.name}' answers with {media}, not {', '.join(sorted(wants))}"
         raise ServingError(Kind.NOT_ACCEPTABLE, text)
     return Response(data, media_type=media)
-
-
-def _json(model: LoadedModel, result: Mapping[str, Array]) -> Response:
-    content = orjson.dumps(labelled(model.spec, model.presentation, result), option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response(content, media_type=JSON)
 
 
 def wanted_media(accept: str) -> set[str]:
@@ -104,8 +113,8 @@ def wanted_media(accept: str) -> set[str]:
     return set()
 
 
-async def _payload(gateway: Gateway, request: Request) -> bytes | dict[str, Any]:
-    """Returns the body: the bytes of a picture, or the values by input name. Raises ServingError."""
+async def _payload(gateway: Gateway, request: Request) -> _Payload:
+    """Reads the body. Raises ServingError."""
     settings = gateway.settings
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media == "multipart/form-data":
@@ -116,35 +125,30 @@ async def _payload(gateway: Gateway, request: Request) -> bytes | dict[str, Any]
             "Content-Type: expected image/jpeg, image/png, application/octet-stream, multipart/form-data or "
             f"application/json, got '{media[:80]}'",
         )
-    body = await read_body(request, settings.max_body_bytes, settings.max_decompressed_bytes)
-    return parse_object(body) if media == JSON else body
+    if media != JSON:
+        body = await read_body(gateway, request, settings.max_body_bytes)
+        return _Payload(bytes(body), len(body))
+    body = await read_body(gateway, request, min(settings.max_body_bytes, settings.max_json_bytes))
+    return _Payload(await gateway.work(len(body), lambda: members(body, gateway.limits)), len(body))
 
 
-async def _form(gateway: Gateway, request: Request) -> dict[str, Any]:
+async def _form(gateway: Gateway, request: Request) -> _Payload:
     limit = gateway.settings.max_body_bytes
     announced = request.headers.get("content-length", "")
     if not announced.isdecimal():
         raise invalid("a multipart form needs a Content-Length")
     if int(announced) > limit:
         raise ServingError(Kind.TOO_LARGE, f"the body is over the limit of {limit} bytes")
-    values: dict[str, Any] = {}
+    values: dict[str, Value] = {}
     tensors = gateway.limits.max_tensors
     try:
         async with request.form(max_files=tensors, max_fields=tensors, max_part_size=limit) as form:
             for name, part in form.multi_items():
                 if name in values:
                     raise invalid(f"input '{name}' was given twice")
-                values[name] = await part.read() if isinstance(part, UploadFile) else _text_value(part)
+                values[name] = await part.read() if isinstance(part, UploadFile) else part
     except HTTPException as error:
         raise invalid(f"the form can't be read: {error.detail}") from None
     except ClientDisconnect:
         raise ServingError(Kind.CANCELED, "the client left while it sent the form") from None
-    return values
-
-
-def _text_value(text: str) -> Any:
-    """Returns the value of the text if it is JSON, else the text itself."""
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return text
+    return _Payload(values, int(announced))

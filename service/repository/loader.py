@@ -70,6 +70,7 @@ def limits_of(settings: Settings) -> Limits:
         max_rank=settings.max_rank,
         max_elements=settings.max_elements,
         max_tensors=settings.max_tensors,
+        max_json_bytes=settings.max_json_bytes,
         max_json_depth=settings.max_json_depth,
         max_string_bytes=settings.max_string_bytes,
     )

@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import orjson
 
 from service.errors import Kind, ServingError, invalid
 from service.execution.checks import Head, Limits, check_inputs
 from service.execution.request import Array, Request
 from service.execution.spec import ModelSpec, TensorSpec
 from service.repository.presentation import Presentation
-from service.wire.tensors import from_bf16, from_json, from_raw, to_text
+from service.wire.json_tensors import JsonValue, from_text, read, write
+from service.wire.tensors import from_raw, to_text
+
+# What /predict takes for an input: the bytes of a file, the text of a form's field, or a member of a JSON object.
+Value = bytes | str | JsonValue
 
 _MAGIC = ((b"\xff\xd8\xff", "image/jpeg"), (b"\x89PNG\r\n\x1a\n", "image/png"))
 
@@ -44,15 +49,18 @@ def picture_request(spec: ModelSpec, data: bytes, limits: Limits) -> Request:
     return values_request(spec, {tensor.name: data}, limits)
 
 
-def values_request(spec: ModelSpec, values: Mapping[str, Any], limits: Limits) -> Request:
-    """Returns a request of one row. Each value is bytes, or JSON with the input's shape without the batch dimension."""
+def values_request(spec: ModelSpec, values: Mapping[str, Value], limits: Limits) -> Request:
+    """Returns a request of one row. Each value has the shape of the input without the batch dimension.
+
+    Raises ServingError (INVALID, TOO_LARGE).
+    """
     arrays: dict[str, Array] = {}
     for name, value in values.items():
         tensor = spec.inputs.get(name)
         if tensor is None:
             known = ", ".join(f"'{known}'" for known in spec.inputs)
             raise invalid(f"model '{spec.name}' has no input '{name}', its inputs are {known}")
-        array = _from_bytes(tensor, value, limits) if isinstance(value, bytes) else _from_value(tensor, value, limits)
+        array = _array(tensor, value, limits)
         arrays[name] = array[None] if spec.batched else array
     heads = [Head(name, spec.inputs[name].datatype.name, array.shape) for name, array in arrays.items()]
     fit = check_inputs(spec, heads, limits)
@@ -73,8 +81,19 @@ def _from_bytes(tensor: TensorSpec, data: bytes, limits: Limits) -> Array:
     )
 
 
-def _from_value(tensor: TensorSpec, value: Any, limits: Limits) -> Array:
-    array = from_json(value, tensor.datatype, None, tensor.name, limits)
+def _array(tensor: TensorSpec, value: Value, limits: Limits) -> Array:
+    if isinstance(value, bytes):
+        return _from_bytes(tensor, value, limits)
+    if isinstance(value, JsonValue):
+        return _from_value(tensor, value, limits)
+    # A text input takes a text as it is, unless that looks like JSON.
+    if tensor.datatype.name == "BYTES" and not value.lstrip().startswith(('"', "[")):
+        return _from_bytes(tensor, value.encode("utf-8", "surrogatepass"), limits)
+    return _from_value(tensor, from_text(value, tensor.name, limits), limits)
+
+
+def _from_value(tensor: TensorSpec, value: JsonValue, limits: Limits) -> Array:
+    array = read(value, tensor.datatype, None, tensor.name, limits)
     if array.size == 1 and array.ndim < len(tensor.dims) and all(size in (1, -1) for size in tensor.dims):
         array = array.reshape((1,) * len(tensor.dims))
     fits = array.ndim == len(tensor.dims) and all(
@@ -88,8 +107,8 @@ def _from_value(tensor: TensorSpec, value: Any, limits: Limits) -> Array:
     return array
 
 
-def labelled(spec: ModelSpec, presentation: Presentation, result: Mapping[str, Array]) -> dict[str, Any]:
-    """Returns a result of one row as JSON values for orjson, which must be told to serialize NumPy arrays.
+def labelled(spec: ModelSpec, presentation: Presentation, result: Mapping[str, Array]) -> bytes:
+    """Returns a result of one row as JSON.
 
     The answer holds a list of records if the config has `predict_fields`, otherwise all outputs by name.
     """
@@ -98,32 +117,24 @@ def labelled(spec: ModelSpec, presentation: Presentation, result: Mapping[str, A
     if presentation.fields:
         count = int(rows[presentation.count].reshape(-1)[0])
         answer["predictions"] = [
-            {field: _item(spec.outputs[output], rows[output], i) for field, output in presentation.fields}
+            {field: _json(spec.outputs[output], np.asarray(rows[output][i])) for field, output in presentation.fields}
             for i in range(min(count, *(len(rows[output]) for _, output in presentation.fields)))
         ]
     else:
-        answer["outputs"] = {name: _values(spec.outputs[name], row) for name, row in rows.items()}
-    return answer
+        answer["outputs"] = {name: _json(spec.outputs[name], row) for name, row in rows.items()}
+    return orjson.dumps(answer)
 
 
-def _values(tensor: TensorSpec, array: Array) -> Any:
+def _json(tensor: TensorSpec, array: Array) -> Any:
+    """Returns a tensor in a form that orjson writes, with labels in place of integers if the tensor has labels."""
     if tensor.labels and array.dtype.kind in "iu":
-        texts = np.empty(array.shape, np.object_)
-        texts.reshape(-1)[:] = [_label(tensor, int(value)) for value in array.reshape(-1)]
-        return texts.tolist()
+        known = np.array([*tensor.labels, None], np.object_)
+        outside = (array < 0) | (array >= len(tensor.labels))
+        texts = known[np.where(outside, len(tensor.labels), array)]
+        return np.where(outside, array.astype(np.object_), texts).tolist()
     if tensor.datatype.name == "BYTES":
         return array.tolist()
-    if tensor.datatype.name == "BF16":
-        array = from_bf16(array)
-    return np.ascontiguousarray(array) if array.ndim else array[()]
-
-
-def _item(tensor: TensorSpec, row: Array, index: int) -> Any:
-    return _values(tensor, np.asarray(row[index]))
-
-
-def _label(tensor: TensorSpec, value: int) -> str | int:
-    return tensor.labels[value] if 0 <= value < len(tensor.labels) else value
+    return orjson.Fragment(b"".join(write(array, tensor.datatype, nested=True)))
 
 
 def picture_bytes(spec: ModelSpec, result: Mapping[str, Array]) -> tuple[bytes, str]:

@@ -17,13 +17,18 @@ from service.execution.checks import Head, Limits, check_inputs, check_outputs
 from service.execution.datatypes import DATATYPES, DataType
 from service.execution.request import Array, Request
 from service.execution.spec import ModelSpec
+from service.wire.json_tensors import JsonValue, read, split, write
 from service.wire.kserve_rules import check_datatype, check_output_parameters, refuse_shared_memory, request_timeout
-from service.wire.tensors import Bytes, from_json, from_raw, json_ready, to_raw, view
+from service.wire.tensors import Bytes, from_raw, to_raw, view
 
 # The head of a body is its JSON. Clients that send all inputs as binary data and no id repeat it byte for byte, so the
 # decoder keeps the plans of such heads: at most MAX_PLANS, of heads of at most MAX_PLAN_BYTES.
 MAX_PLANS = 512
 MAX_PLAN_BYTES = 4096
+# Checking or copying this many bytes of binary data costs as much as reading a byte of JSON.
+_BINARY_COST = 16
+# Writing an element as text, or a string, costs as much as reading this many bytes of JSON.
+_ELEMENT_COST = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,12 @@ class Decoder:
         self._spec = spec
         self._limits = limits
         self._plans: dict[bytes, Plan] = {}
+        self._has_strings = any(tensor.datatype.name == "BYTES" for tensor in spec.inputs.values())
+
+    def cost(self, size: int, header_length: int | None) -> int:
+        """Returns what decoding a body of `size` bytes costs, in bytes of JSON that cost the same."""
+        json = size if header_length is None else min(size, header_length)
+        return json + (size - json) // (1 if self._has_strings else _BINARY_COST)
 
     def decode(self, body: Bytes, header_length: int | None) -> Request:
         """Parses and checks a body. `header_length` is Inference-Header-Content-Length, None if the client sent none.
@@ -81,11 +92,15 @@ class Decoder:
             raise invalid(f"Inference-Header-Content-Length is {header_length}, but the body has {total} bytes")
         if header_length == 0 and total:
             return self._decode_raw(body, total)
-        head = bytes(view(body)[:header_length])
-        plan = self._plans.get(head)
+        head = bytes(view(body)[:header_length]) if header_length <= MAX_PLAN_BYTES else None
+        plan = self._plans.get(head) if head is not None else None
         arrays: dict[str, Array] = {}
         if plan is None:
-            plan, arrays = self._plan(head, total > header_length)
+            plan, arrays = self._plan(body, header_length)
+            if not arrays and not plan.id and head is not None and total > header_length:
+                if len(self._plans) >= MAX_PLANS:
+                    del self._plans[next(iter(self._plans))]
+                self._plans[head] = plan
         if plan.size != total - header_length:
             raise invalid(
                 f"the inputs' binary_data_size add up to {plan.size} bytes, but {total - header_length} follow the JSON"
@@ -146,8 +161,8 @@ class Decoder:
         plan = Plan("", fit.rows, fit.key, fit.weight, outputs, (True,) * len(outputs), (), 0, 0)
         return self._request(plan, {tensor.name: data.reshape(full)})
 
-    def _plan(self, head: bytes, has_binary: bool) -> tuple[Plan, dict[str, Array]]:
-        message = parse_object(head)
+    def _plan(self, body: Bytes, length: int) -> tuple[Plan, dict[str, Array]]:
+        message, values = split(body, length, False, self._limits)
         arrays: dict[str, Array] = {}
         heads: list[Head] = []
         pending: list[tuple[Head, dict[str, Any]]] = []
@@ -164,7 +179,8 @@ class Decoder:
             if size is None:
                 if "data" not in item:
                     raise invalid(f"input '{tensor.name}' has neither data nor binary_data_size")
-                arrays[tensor.name] = from_json(item["data"], datatype, tensor.shape, tensor.name, self._limits)
+                value = _value(values, item["data"], tensor.name)
+                arrays[tensor.name] = read(value, datatype, tensor.shape, tensor.name, self._limits)
             else:
                 if "data" in item:
                     raise invalid(f"input '{tensor.name}' has both data and binary_data_size")
@@ -178,10 +194,6 @@ class Decoder:
         plan = Plan(
             id, fit.rows, fit.key, fit.weight, outputs, binary, tuple(inputs), offset, request_timeout(parameters)
         )
-        if not arrays and not id and has_binary and len(head) <= MAX_PLAN_BYTES:
-            if len(self._plans) >= MAX_PLANS:
-                del self._plans[next(iter(self._plans))]
-            self._plans[head] = plan
         return plan, arrays
 
     def _outputs(
@@ -201,17 +213,6 @@ class Decoder:
             binary.append(_flag(output_parameters, "binary_data", default, f"output '{name}'"))
         outputs = check_outputs(self._spec, names, self._limits)
         return outputs, tuple(binary) if binary else (default,) * len(outputs)
-
-
-def parse_object(data: bytes | memoryview) -> dict[str, Any]:
-    """Returns a JSON object as a dict. Raises ServingError (INVALID) if the data is anything else."""
-    try:
-        message = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise invalid(f"the request is not valid JSON: {error}") from None
-    if not isinstance(message, dict):
-        raise invalid(f"expected a JSON object, got {type(message).__name__}")
-    return message
 
 
 def _items(message: Mapping[str, Any], key: str, limits: Limits) -> list[dict[str, Any]]:
@@ -236,6 +237,12 @@ def _head(item: Mapping[str, Any]) -> Head:
     if not isinstance(shape, list) or not all(type(size) is int and -1 << 62 < size < 1 << 62 for size in shape):
         raise invalid(f"input '{name}': shape: expected a list of integers, got {str(shape)[:80]}")
     return Head(name, datatype, tuple(shape))
+
+
+def _value(values: Sequence[JsonValue], index: Any, name: str) -> JsonValue:
+    if type(index) is not int or not 0 <= index < len(values):  # the key was written with escapes
+        raise invalid(f"input '{name}': the key \"data\" must be written without escapes")
+    return values[index]
 
 
 def _parameters(item: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -271,25 +278,40 @@ def encode(request: Request) -> tuple[int | None, list[bytes | memoryview]]:
     answer: Answer = request.context
     spec = answer.model
     result = request.result or {}
-    outputs: list[dict[str, Any]] = []
+    top: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
+    if request.id:
+        top["id"] = request.id
+    head: list[bytes | memoryview] = [orjson.dumps(top)[:-1] + b',"outputs":[']
     tail: list[bytes | memoryview] = []
-    for name, binary in zip(request.outputs, answer.binary, strict=True):
+    for i, (name, binary) in enumerate(zip(request.outputs, answer.binary, strict=True)):
         array = result[name]
         datatype = spec.outputs[name].datatype
         item: dict[str, Any] = {"name": name, "datatype": datatype.name, "shape": array.shape}
+        comma = b"," if i else b""
         if binary:
             data = to_raw(array, datatype)
             item["parameters"] = {"binary_data_size": len(data)}
             if len(data):
                 tail.append(data)
+            head.append(comma + orjson.dumps(item))
         else:
-            item["data"] = json_ready(array.reshape(-1), datatype)
-        outputs.append(item)
-    message: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version, "outputs": outputs}
-    if request.id:
-        message["id"] = request.id
-    head = orjson.dumps(message, option=orjson.OPT_SERIALIZE_NUMPY)
-    return (len(head) if any(answer.binary) else None), [head, *tail]
+            head += (comma + orjson.dumps(item)[:-1] + b',"data":', *write(array, datatype, nested=False), b"}")
+    head.append(b"]}")
+    if not any(answer.binary):
+        return None, head
+    joined = b"".join(head)
+    return len(joined), [joined, *tail]
+
+
+def encoding_cost(request: Request) -> int:
+    """Returns what `encode` costs, in bytes of JSON that cost as much to read."""
+    answer: Answer = request.context
+    cost = 0
+    for name, binary in zip(request.outputs, answer.binary, strict=True):
+        array = (request.result or {})[name]
+        if not binary or array.dtype == object:
+            cost += array.size * _ELEMENT_COST
+    return cost
 
 
 def size_of(parts: Sequence[bytes | memoryview]) -> int:

@@ -139,7 +139,7 @@ def test_values_as_json_and_as_a_form(post):
         ("floats", {"json": {}}, 400, "input 'x' of model 'floats' is missing"),
         ("floats", {"json": {"z": 1}}, 400, "no input 'z'"),
         ("floats", {"json": {"x": [1, 2]}}, 400, "expected FP32 of shape [4], got shape [2]"),
-        ("floats", {"json": {"x": ["a"] * 4}}, 400, "got string"),
+        ("floats", {"json": {"x": ["a"] * 4}}, 400, "got the string"),
         ("floats", {"json": [1]}, 400, "expected a JSON object"),
         ("floats", {"content": b"{", "headers": {"content-type": "application/json"}}, 400, "not valid JSON"),
         ("floats", {"content": PNG, "headers": {"content-type": "image/png"}}, 415, "takes no picture"),

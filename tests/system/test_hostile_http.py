@@ -6,16 +6,11 @@ import contextlib
 import json
 import signal
 import time
-import tracemalloc
 
 import numpy as np
 import pytest
 
-from service.errors import ServingError
-from service.execution.datatypes import DATATYPES
-from service.wire.tensors import from_json
 from tests.service.onnx_models import batching, double, write_config
-from tests.service.test_wire import LIMITS
 from tests.system.running import Server, running
 from tests.system.test_http import Connection, alive, connection, error, infer_request, output  # noqa: F401
 
@@ -171,8 +166,8 @@ def test_trailers_are_limited(connection, server):  # noqa: F811
     ("tensor", "status", "text"),
     [
         ({"name": "x", "datatype": "FP32", "shape": [0, 1 << 61], "data": []}, 413, "over the limit"),
-        ({"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [True, 1.5, 2, 3]}, 400, "got boolean 'True'"),
-        ({"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, "x"]}, 400, "got string 'x'"),
+        ({"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [True, 1.5, 2, 3]}, 400, "got the boolean true"),
+        ({"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, "x"]}, 400, "got the string"),
     ],
 )
 def test_bad_tensors(connection, tensor, status, text):  # noqa: F811
@@ -184,22 +179,6 @@ def test_a_timeout_of_many_digits_is_a_mistake(connection):  # noqa: F811
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
     status, text = error(connection.send(infer_json(tensor, parameters={"timeout": "1" * 5000})).read())
     assert status == 400 and "timeout" in text
-
-
-def test_one_long_string_among_numbers_takes_no_memory():
-    data = ["x" * 100_000, *[0] * 2000]
-    tracemalloc.start()
-    with pytest.raises(ServingError, match="expected FP32 values, got string"):
-        from_json(data, DATATYPES["FP32"], (1, 2001), "x", LIMITS)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 10 << 20
-
-
-def test_uneven_strings_are_refused():
-    for data in (["a", ["b", "c"]], ["a", ["b"]], [["a"], "b"]):
-        with pytest.raises(ServingError, match="uneven"):
-            from_json(data, DATATYPES["BYTES"], None, "x", LIMITS)
 
 
 def test_an_optional_input_of_a_pipeline_is_refused_when_it_loads(tmp_path):

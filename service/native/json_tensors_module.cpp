@@ -1,0 +1,354 @@
+// The Python module service.native.json_tensors: tensors in JSON, see json_tensors.h. Long work runs without the interpreter's
+// lock, and long work that makes objects lends the lock to other threads.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "json_tensors.h"
+
+namespace {
+
+using opgate::json::Elements;
+using opgate::json::Failure;
+using opgate::json::Problem;
+using opgate::json::Type;
+
+PyObject* refused_type = nullptr;
+
+// Below this it costs more to give the lock away than the work takes.
+constexpr Py_ssize_t kLongBytes = 16384;
+// The lock is lent after this many objects.
+constexpr Py_ssize_t kLongObjects = 4096;
+
+class View {
+ public:
+  View() = default;
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+  ~View() {
+    if (held_) PyBuffer_Release(&buffer_);
+  }
+
+  bool open(PyObject* object, int flags) {
+    held_ = PyObject_GetBuffer(object, &buffer_, flags) == 0;
+    return held_;
+  }
+
+  char* data() const { return static_cast<char*>(buffer_.buf); }
+  Py_ssize_t size() const { return buffer_.len; }
+  std::string_view text(Py_ssize_t length) const {
+    return {data(), static_cast<size_t>(std::clamp<Py_ssize_t>(length, 0, size()))};
+  }
+
+ private:
+  Py_buffer buffer_{};
+  bool held_ = false;
+};
+
+// Gives the interpreter's lock away while it exists, if the work is long.
+class Unlocked {
+ public:
+  explicit Unlocked(bool is_long) : state_(is_long ? PyEval_SaveThread() : nullptr) {}
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+  ~Unlocked() {
+    if (state_ != nullptr) PyEval_RestoreThread(state_);
+  }
+
+ private:
+  PyThreadState* state_;
+};
+
+void lend_lock() { PyEval_RestoreThread(PyEval_SaveThread()); }
+
+const char* name(Problem problem) {
+  switch (problem) {
+    case Problem::kNone: return "none";
+    case Problem::kSyntax: return "syntax";
+    case Problem::kDepth: return "depth";
+    case Problem::kRest: return "rest";
+    case Problem::kCount: return "count";
+    case Problem::kKind: return "kind";
+    case Problem::kFraction: return "fraction";
+    case Problem::kRange: return "range";
+    case Problem::kLength: return "length";
+  }
+  return "unknown";
+}
+
+PyObject* refuse(const char* problem, Py_ssize_t first, Py_ssize_t second) {
+  PyObject* arguments = Py_BuildValue("(snn)", problem, first, second);
+  if (arguments != nullptr) {
+    PyErr_SetObject(refused_type, arguments);
+    Py_DECREF(arguments);
+  }
+  return nullptr;
+}
+
+PyObject* refuse(const Failure& failure) {
+  return refuse(name(failure.problem), static_cast<Py_ssize_t>(failure.begin), static_cast<Py_ssize_t>(failure.end));
+}
+
+// The bytes of an element, in the order of Type.
+constexpr std::array<Py_ssize_t, 13> kSizes = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2};
+
+bool type_of(const char* datatype, Type& type) {
+  constexpr std::array<std::string_view, 13> kNames = {"BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16",
+                                                       "INT32", "INT64", "FP16", "FP32", "FP64", "BF16"};
+  const auto* const found = std::find(kNames.begin(), kNames.end(), datatype);
+  if (found == kNames.end()) {
+    PyErr_Format(PyExc_ValueError, "no numbers have the datatype %s", datatype);
+    return false;
+  }
+  type = static_cast<Type>(found - kNames.begin());
+  return true;
+}
+
+PyObject* shape_of(const opgate::json::Value& value) {
+  if (!value.even) Py_RETURN_NONE;
+  PyObject* shape = PyTuple_New(static_cast<Py_ssize_t>(value.shape.size()));
+  for (size_t i = 0; shape != nullptr && i < value.shape.size(); ++i) {
+    PyTuple_SET_ITEM(shape, static_cast<Py_ssize_t>(i), PyLong_FromLongLong(value.shape[i]));
+  }
+  return shape;
+}
+
+PyObject* split(PyObject*, PyObject* arguments) {
+  PyObject* body;
+  Py_ssize_t length;
+  int members;
+  Py_ssize_t depth, rest, count;
+  if (!PyArg_ParseTuple(arguments, "Onpnnn:split", &body, &length, &members, &depth, &rest, &count)) return nullptr;
+  View view;
+  if (!view.open(body, PyBUF_SIMPLE)) return nullptr;
+  opgate::json::Split result;
+  {
+    const Unlocked unlocked(length > kLongBytes);
+    result = opgate::json::split(view.text(length),
+                                 members != 0 ? opgate::json::Place::kMembers : opgate::json::Place::kInputs,
+                                 {static_cast<size_t>(depth), static_cast<size_t>(rest), static_cast<size_t>(count)});
+  }
+  if (result.failure) return refuse(result.failure);
+  PyObject* values = PyList_New(0);
+  for (const opgate::json::Value& value : result.values) {
+    if (values == nullptr) return nullptr;
+    PyObject* item = Py_BuildValue("(nnN)", static_cast<Py_ssize_t>(value.begin), static_cast<Py_ssize_t>(value.end),
+                                   shape_of(value));
+    if (item == nullptr || PyList_Append(values, item) != 0) Py_CLEAR(values);
+    Py_XDECREF(item);
+  }
+  return Py_BuildValue("(y#N)", result.rest.data(), static_cast<Py_ssize_t>(result.rest.size()), values);
+}
+
+PyObject* fill(PyObject*, PyObject* arguments) {
+  PyObject *body, *array;
+  Py_ssize_t begin, end, count;
+  const char* datatype;
+  if (!PyArg_ParseTuple(arguments, "OnnsOn:fill", &body, &begin, &end, &datatype, &array, &count)) return nullptr;
+  Type type;
+  View view, out;
+  if (!type_of(datatype, type) || !view.open(body, PyBUF_SIMPLE) ||
+      !out.open(array, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)) {
+    return nullptr;
+  }
+  if (begin < 0 || begin > end || end > view.size() || count < 0 ||
+      out.size() / kSizes[static_cast<size_t>(type)] < count) {
+    PyErr_SetString(PyExc_ValueError, "the value or the elements lie outside of their buffer");
+    return nullptr;
+  }
+  Failure failure;
+  {
+    const Unlocked unlocked(end - begin > kLongBytes);
+    failure = opgate::json::fill(view.text(end), static_cast<size_t>(begin), static_cast<size_t>(end), type, out.data(),
+                                 static_cast<size_t>(count));
+  }
+  if (failure) return refuse(failure);
+  Py_RETURN_NONE;
+}
+
+// Makes the str of a JSON string. Returns null without an exception if it is no string of JSON.
+PyObject* text_of(const opgate::json::Text& string, std::string& buffer) {
+  std::string_view bytes = string.inside;
+  // JSON allows no control characters in a string.
+  if (std::any_of(bytes.begin(), bytes.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; })) {
+    return nullptr;
+  }
+  if (string.escapes) {
+    if (!opgate::json::unescape(bytes, buffer)) return nullptr;
+    bytes = buffer;
+  }
+  PyObject* made = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "strict");
+  if (made == nullptr && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) PyErr_Clear();
+  return made;
+}
+
+PyObject* strings(PyObject*, PyObject* arguments) {
+  PyObject* body;
+  Py_ssize_t begin, end, longest;
+  if (!PyArg_ParseTuple(arguments, "Onnn:strings", &body, &begin, &end, &longest)) return nullptr;
+  View view;
+  if (!view.open(body, PyBUF_SIMPLE)) return nullptr;
+  if (begin < 0 || begin > end || end > view.size()) {
+    PyErr_SetString(PyExc_ValueError, "the value lies outside of its buffer");
+    return nullptr;
+  }
+  const std::string_view text = view.text(end);
+  PyObject* list = PyList_New(0);
+  std::string buffer;
+  Elements elements(text.substr(static_cast<size_t>(begin)));
+  while (list != nullptr) {
+    const Elements::Step step = elements.next();
+    const auto here = static_cast<size_t>(elements.at() - text.data());
+    if (step == Elements::Step::kEnd) return list;
+    opgate::json::Text string;
+    Problem problem = Problem::kNone;
+    if (step == Elements::Step::kSyntax) {
+      problem = Problem::kSyntax;
+    } else if (!opgate::json::read_string(elements, string)) {
+      problem = Problem::kKind;
+    } else if (string.inside.size() > static_cast<size_t>(longest)) {
+      problem = Problem::kLength;
+    }
+    const auto after = static_cast<size_t>(elements.at() - text.data());
+    PyObject* item = problem == Problem::kNone ? text_of(string, buffer) : nullptr;
+    if (item == nullptr) {
+      Py_DECREF(list);
+      if (PyErr_Occurred()) return nullptr;
+      return refuse({problem == Problem::kNone ? Problem::kSyntax : problem, here, std::max(after, here + 1)});
+    }
+    if (PyList_Append(list, item) != 0) Py_CLEAR(list);
+    Py_DECREF(item);
+    if (list != nullptr && PyList_GET_SIZE(list) % kLongObjects == 0) lend_lock();
+  }
+  return nullptr;
+}
+
+PyObject* format(PyObject*, PyObject* arguments) {
+  PyObject *array, *shape;
+  const char* datatype;
+  Py_ssize_t begin, count;
+  if (!PyArg_ParseTuple(arguments, "OsnnO!:format", &array, &datatype, &begin, &count, &PyTuple_Type, &shape)) {
+    return nullptr;
+  }
+  Type type;
+  View view;
+  if (!type_of(datatype, type) || !view.open(array, PyBUF_C_CONTIGUOUS)) return nullptr;
+  const Py_ssize_t all = view.size() / kSizes[static_cast<size_t>(type)];
+  std::vector<size_t> rows;
+  Py_ssize_t row = all;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(shape); ++i) {
+    const Py_ssize_t dim = PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, i));
+    if (dim <= 0 || row % dim != 0) break;
+    rows.push_back(static_cast<size_t>(row));
+    row /= dim;
+  }
+  if (PyErr_Occurred()) return nullptr;
+  const auto dims = static_cast<size_t>(PyTuple_GET_SIZE(shape));
+  const bool fits = dims == 0 || (row == 1 && rows.size() == dims);
+  if (begin < 0 || count < 0 || begin > all || all - begin < count || !fits) {
+    PyErr_SetString(PyExc_ValueError, "the elements or the shape don't fit the array");
+    return nullptr;
+  }
+  std::string text;
+  {
+    const Unlocked unlocked(count > kLongBytes / 16);
+    text.resize(static_cast<size_t>(count) * (opgate::json::kMostBytes + 2 * rows.size()));
+    const char* const end = opgate::json::format(view.data(), static_cast<size_t>(begin), static_cast<size_t>(count),
+                                                 type, rows, text.data());
+    text.resize(static_cast<size_t>(end - text.data()));
+  }
+  return PyBytes_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
+}
+
+PyObject* utf8_strings(PyObject*, PyObject* arguments) {
+  PyObject* body;
+  Py_ssize_t begin, end, count, longest;
+  if (!PyArg_ParseTuple(arguments, "Onnnn:utf8_strings", &body, &begin, &end, &count, &longest)) return nullptr;
+  View view;
+  if (!view.open(body, PyBUF_SIMPLE)) return nullptr;
+  constexpr Py_ssize_t kLength = 4;
+  if (begin < 0 || begin > end || end > view.size() || count < 0 || (end - begin) / kLength < count) {
+    PyErr_SetString(PyExc_ValueError, "the elements lie outside of their buffer");
+    return nullptr;
+  }
+  PyObject* list = PyList_New(count);
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(view.data());
+  Py_ssize_t at = begin;
+  for (Py_ssize_t i = 0; list != nullptr && i < count; ++i) {
+    const char* problem = nullptr;
+    PyObject* item = nullptr;
+    if (end - at < kLength) {
+      problem = "count";
+    } else {
+      const auto* const b = bytes + at;
+      const Py_ssize_t length =
+          b[0] | Py_ssize_t{b[1]} << 8 | Py_ssize_t{b[2]} << 16 | Py_ssize_t{b[3]} << 24;
+      if (length > end - at - kLength) {
+        problem = "end";
+      } else if (length > longest) {
+        problem = "length";
+      } else {
+        item = PyUnicode_DecodeUTF8(view.data() + at + kLength, length, "strict");
+        if (item == nullptr && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
+          PyErr_Clear();
+          problem = "kind";
+        } else {
+          at += kLength + length;
+        }
+      }
+    }
+    if (item == nullptr) {
+      Py_CLEAR(list);
+      return problem == nullptr ? nullptr : refuse(problem, i, at);
+    }
+    PyList_SET_ITEM(list, i, item);
+    if (i % kLongObjects == kLongObjects - 1) lend_lock();
+  }
+  if (list != nullptr && at != end) {
+    Py_CLEAR(list);
+    return refuse("rest", count, at);
+  }
+  return list;
+}
+
+std::array<PyMethodDef, 6> methods = {{
+    {"split", split, METH_VARARGS,
+     "split(body, length, members, max_depth, max_rest, max_values) -> (rest, [(begin, end, shape or None), ...])\n\n"
+     "Cuts tensors out of the first `length` bytes: the members of the object if `members`, else the member data of\n"
+     "each of its inputs. In `rest` the number i stands for value i. The shape is None if lists are nested unevenly."},
+    {"fill", fill, METH_VARARGS,
+     "fill(body, begin, end, datatype, array, count)\n\nReads a value into the first `count` elements of an array."},
+    {"strings", strings, METH_VARARGS,
+     "strings(body, begin, end, longest) -> list of str\n\nReads a value of strings of at most `longest` bytes."},
+    {"utf8_strings", utf8_strings, METH_VARARGS,
+     "utf8_strings(body, begin, end, count, longest) -> list of str\n\n"
+     "Reads strings, each with its length before it in 4 little-endian bytes. Refused's arguments are the problem, the\n"
+     "index of the string and its place."},
+    {"format", format, METH_VARARGS,
+     "format(array, datatype, begin, count, shape) -> bytes\n\n"
+     "Returns `count` elements from `begin` on, each but element 0 with a comma before it, in lists nested as `shape`,\n"
+     "or without lists if that is ()."},
+    {nullptr, nullptr, 0, nullptr},
+}};
+
+PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "service.native.json_tensors", "Reads and writes tensors in JSON. Each function raises Refused.", -1,
+    methods.data(),        nullptr,               nullptr, nullptr, nullptr};
+
+}  // namespace
+
+extern "C" PyMODINIT_FUNC PyInit_json_tensors() {
+  PyObject* module = PyModule_Create(&definition);
+  if (module == nullptr) return nullptr;
+  refused_type = PyErr_NewExceptionWithDoc(
+      "service.native.json_tensors.Refused",
+      "A text that can't be read. The arguments are the problem, and the place where the text at fault begins and ends.",
+      PyExc_ValueError, nullptr);
+  if (refused_type == nullptr || PyModule_AddObjectRef(module, "Refused", refused_type) != 0) Py_CLEAR(module);
+  return module;
+}
