@@ -19,6 +19,7 @@ class Limits:
 
     max_rank: int = 16
     max_elements: int = 256 * 1024 * 1024
+    max_strings: int = 1024 * 1024
     max_tensors: int = 256
     max_json_bytes: int = 64 * 1024 * 1024
     max_json_depth: int = 32
@@ -113,6 +114,11 @@ def check_tensor(spec: ModelSpec, tensor: TensorSpec, head: Head, limits: Limits
         raise ServingError(
             Kind.TOO_LARGE,
             f"{where}: {spanned} elements are over the limit of {limits.max_elements} in shape {list(shape)}",
+        )
+    if tensor.datatype.name == "BYTES" and spanned > limits.max_strings:
+        raise ServingError(
+            Kind.TOO_LARGE,
+            f"{where}: {spanned} strings are over the limit of {limits.max_strings} in shape {list(shape)}",
         )
     dims = tensor.dims
     inner = shape[1:] if spec.batched else shape

@@ -46,8 +46,7 @@ Vectors compare(const char* text) {
   const __m128i folded = _mm_or_si128(bytes, _mm_set1_epi8(0x20));
   const __m128i brackets =
       _mm_or_si128(_mm_cmpeq_epi8(folded, _mm_set1_epi8('{')), _mm_cmpeq_epi8(folded, _mm_set1_epi8('}')));
-  return {_mm_or_si128(brackets, _mm_cmpeq_epi8(bytes, _mm_set1_epi8('"'))),
-          _mm_cmpeq_epi8(bytes, _mm_set1_epi8(','))};
+  return {_mm_or_si128(brackets, _mm_cmpeq_epi8(bytes, _mm_set1_epi8('"'))), _mm_cmpeq_epi8(bytes, _mm_set1_epi8(','))};
 }
 
 Block classify(const char* text) {
@@ -334,18 +333,18 @@ Elements::Step Elements::next() {
 namespace {
 
 // The powers of ten that a long double of 64 bits holds exactly.
-constexpr std::array<long double, 28> kTens = {
-    1e0L,  1e1L,  1e2L,  1e3L,  1e4L,  1e5L,  1e6L,  1e7L,  1e8L,  1e9L,  1e10L, 1e11L, 1e12L, 1e13L,
-    1e14L, 1e15L, 1e16L, 1e17L, 1e18L, 1e19L, 1e20L, 1e21L, 1e22L, 1e23L, 1e24L, 1e25L, 1e26L, 1e27L};
+constexpr std::array<long double, 28> kTens = {1e0L,  1e1L,  1e2L,  1e3L,  1e4L,  1e5L,  1e6L,  1e7L,  1e8L,  1e9L,
+                                               1e10L, 1e11L, 1e12L, 1e13L, 1e14L, 1e15L, 1e16L, 1e17L, 1e18L, 1e19L,
+                                               1e20L, 1e21L, 1e22L, 1e23L, 1e24L, 1e25L, 1e26L, 1e27L};
 
 // The parts of a number by JSON's grammar.
 struct Number {
   const char* end = nullptr;  // null if it is no number
   bool negative = false;
-  bool integer = true;      // neither a fraction nor an exponent
-  bool exact = true;        // whether `digits` holds all digits
-  uint64_t digits = 0;      // the digits before and after the point
-  int64_t exponent = 0;     // of ten, for `digits`
+  bool integer = true;   // neither a fraction nor an exponent
+  bool exact = true;     // whether `digits` holds all digits
+  uint64_t digits = 0;   // the digits before and after the point
+  int64_t exponent = 0;  // of ten, for `digits`
 };
 
 // Reads eight digits at once: pairs, then fours, then all.
@@ -759,13 +758,10 @@ char* write_all(const void* elements, size_t begin, size_t count, const std::vec
 }  // namespace
 
 char* format(const void* elements, size_t begin, size_t count, Type type, const std::vector<size_t>& rows, char* out) {
-  const auto with = [&]<typename T>(T, auto write) {
-    return write_all<T>(elements, begin, count, rows, out, write);
-  };
+  const auto with = [&]<typename T>(T, auto write) { return write_all<T>(elements, begin, count, rows, out, write); };
   switch (type) {
     case Type::kBool:
-      return with(uint8_t{},
-                  [](uint8_t value, char* to) { return write_text(value != 0 ? "true" : "false", to); });
+      return with(uint8_t{}, [](uint8_t value, char* to) { return write_text(value != 0 ? "true" : "false", to); });
     case Type::kU8: return with(uint8_t{}, write_one<uint8_t>);
     case Type::kU16: return with(uint16_t{}, write_one<uint16_t>);
     case Type::kU32: return with(uint32_t{}, write_one<uint32_t>);

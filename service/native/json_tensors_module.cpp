@@ -1,5 +1,5 @@
-// The Python module service.native.json_tensors: tensors in JSON, see json_tensors.h. Long work runs without the interpreter's
-// lock, and long work that makes objects lends the lock to other threads.
+// The Python module service.native.json_tensors: tensors in JSON, see json_tensors.h. Long work runs without the
+// interpreter's lock, and long work that makes objects lends the lock to other threads.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -98,8 +98,8 @@ PyObject* refuse(const Failure& failure) {
 constexpr std::array<Py_ssize_t, 13> kSizes = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2};
 
 bool type_of(const char* datatype, Type& type) {
-  constexpr std::array<std::string_view, 13> kNames = {"BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16",
-                                                       "INT32", "INT64", "FP16", "FP32", "FP64", "BF16"};
+  constexpr std::array<std::string_view, 13> kNames = {"BOOL",  "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16",
+                                                       "INT32", "INT64", "FP16",   "FP32",   "FP64",   "BF16"};
   const auto* const found = std::find(kNames.begin(), kNames.end(), datatype);
   if (found == kNames.end()) {
     PyErr_Format(PyExc_ValueError, "no numbers have the datatype %s", datatype);
@@ -286,8 +286,7 @@ PyObject* utf8_strings(PyObject*, PyObject* arguments) {
       problem = "count";
     } else {
       const auto* const b = bytes + at;
-      const Py_ssize_t length =
-          b[0] | Py_ssize_t{b[1]} << 8 | Py_ssize_t{b[2]} << 16 | Py_ssize_t{b[3]} << 24;
+      const Py_ssize_t length = b[0] | Py_ssize_t{b[1]} << 8 | Py_ssize_t{b[2]} << 16 | Py_ssize_t{b[3]} << 24;
       if (length > end - at - kLength) {
         problem = "end";
       } else if (length > longest) {
@@ -316,7 +315,54 @@ PyObject* utf8_strings(PyObject*, PyObject* arguments) {
   return list;
 }
 
-std::array<PyMethodDef, 6> methods = {{
+// Returns the UTF-8 of a str, and keeps it alive in `owner` if the str doesn't.
+bool utf8_of(PyObject* text, PyObject*& owner, std::string_view& bytes) {
+  Py_ssize_t size = 0;
+  owner = nullptr;
+  if (PyUnicode_IS_COMPACT_ASCII(text)) {
+    bytes = {static_cast<const char*>(PyUnicode_DATA(text)), static_cast<size_t>(PyUnicode_GET_LENGTH(text))};
+    return true;
+  }
+  owner = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
+  char* data = nullptr;
+  if (owner == nullptr || PyBytes_AsStringAndSize(owner, &data, &size) != 0) return false;
+  bytes = {data, static_cast<size_t>(size)};
+  return true;
+}
+
+PyObject* pack_strings(PyObject*, PyObject* list) {
+  if (!PyList_Check(list)) {
+    PyErr_SetString(PyExc_TypeError, "expected a list of str");
+    return nullptr;
+  }
+  std::string out;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
+    PyObject* const item = PyList_GET_ITEM(list, i);
+    if (!PyUnicode_Check(item)) {
+      PyErr_SetString(PyExc_TypeError, "expected a list of str");
+      return nullptr;
+    }
+    PyObject* owner = nullptr;
+    std::string_view bytes;
+    if (!utf8_of(item, owner, bytes)) {
+      Py_XDECREF(owner);
+      return nullptr;
+    }
+    const auto size = static_cast<uint32_t>(bytes.size());
+    const std::array<char, 4> length = {static_cast<char>(size), static_cast<char>(size >> 8),
+                                        static_cast<char>(size >> 16), static_cast<char>(size >> 24)};
+    if (bytes.size() <= UINT32_MAX) out.append(length.data(), length.size()).append(bytes);
+    Py_XDECREF(owner);
+    if (bytes.size() > UINT32_MAX) {
+      PyErr_SetString(PyExc_OverflowError, "a string of 4 GB or more has no length in 4 bytes");
+      return nullptr;
+    }
+    if (i % kLongObjects == kLongObjects - 1) lend_lock();
+  }
+  return PyBytes_FromStringAndSize(out.data(), static_cast<Py_ssize_t>(out.size()));
+}
+
+std::array<PyMethodDef, 7> methods = {{
     {"split", split, METH_VARARGS,
      "split(body, length, members, max_depth, max_rest, max_values) -> (rest, [(begin, end, shape or None), ...])\n\n"
      "Cuts tensors out of the first `length` bytes: the members of the object if `members`, else the member data of\n"
@@ -327,28 +373,39 @@ std::array<PyMethodDef, 6> methods = {{
      "strings(body, begin, end, longest) -> list of str\n\nReads a value of strings of at most `longest` bytes."},
     {"utf8_strings", utf8_strings, METH_VARARGS,
      "utf8_strings(body, begin, end, count, longest) -> list of str\n\n"
-     "Reads strings, each with its length before it in 4 little-endian bytes. Refused's arguments are the problem, the\n"
+     "Reads strings, each with its length before it in 4 little-endian bytes. Refused's arguments are the problem, "
+     "the\n"
      "index of the string and its place."},
+    {"pack_strings", pack_strings, METH_O,
+     "pack_strings(list of str) -> bytes\n\nReturns the UTF-8 of each, with its length before it as `utf8_strings` "
+     "reads."},
     {"format", format, METH_VARARGS,
      "format(array, datatype, begin, count, shape) -> bytes\n\n"
-     "Returns `count` elements from `begin` on, each but element 0 with a comma before it, in lists nested as `shape`,\n"
+     "Returns `count` elements from `begin` on, each but element 0 with a comma before it, in lists nested as "
+     "`shape`,\n"
      "or without lists if that is ()."},
     {nullptr, nullptr, 0, nullptr},
 }};
 
-PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "service.native.json_tensors", "Reads and writes tensors in JSON. Each function raises Refused.", -1,
-    methods.data(),        nullptr,               nullptr, nullptr, nullptr};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                          "service.native.json_tensors",
+                          "Reads and writes tensors in JSON. Each function raises Refused.",
+                          -1,
+                          methods.data(),
+                          nullptr,
+                          nullptr,
+                          nullptr,
+                          nullptr};
 
 }  // namespace
 
 extern "C" PyMODINIT_FUNC PyInit_json_tensors() {
   PyObject* module = PyModule_Create(&definition);
   if (module == nullptr) return nullptr;
-  refused_type = PyErr_NewExceptionWithDoc(
-      "service.native.json_tensors.Refused",
-      "A text that can't be read. The arguments are the problem, and the place where the text at fault begins and ends.",
-      PyExc_ValueError, nullptr);
+  refused_type = PyErr_NewExceptionWithDoc("service.native.json_tensors.Refused",
+                                           "A text that can't be read. The arguments are the problem, and the place "
+                                           "where the text at fault begins and ends.",
+                                           PyExc_ValueError, nullptr);
   if (refused_type == nullptr || PyModule_AddObjectRef(module, "Refused", refused_type) != 0) Py_CLEAR(module);
   return module;
 }

@@ -69,6 +69,7 @@ def limits_of(settings: Settings) -> Limits:
     return Limits(
         max_rank=settings.max_rank,
         max_elements=settings.max_elements,
+        max_strings=settings.max_strings,
         max_tensors=settings.max_tensors,
         max_json_bytes=settings.max_json_bytes,
         max_json_depth=settings.max_json_depth,

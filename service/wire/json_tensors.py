@@ -116,8 +116,8 @@ def read(value: JsonValue, datatype: DataType, shape: tuple[int, ...] | None, na
         if len(value.shape) > 1 and value.shape != shape:
             text = f"expected data nested as shape {list(shape)} or flat, got {list(value.shape)}"
             raise invalid(f"input '{name}': {text}")
-    elif count > limits.max_elements:
-        text = f"input '{name}': {count} elements are over the limit of {limits.max_elements}"
+    elif count > (most := limits.max_strings if datatype.name == "BYTES" else limits.max_elements):
+        text = f"input '{name}': {count} elements are over the limit of {most}"
         raise ServingError(Kind.TOO_LARGE, text)
     array: Array = np.empty(count, datatype.dtype)
     try:

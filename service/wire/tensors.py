@@ -107,11 +107,8 @@ def not_utf8(name: str, index: int) -> ServingError:
 def to_raw(array: Array, datatype: DataType) -> bytes | memoryview:
     """Returns the bytes of an output. For a large contiguous array they are a view of its memory, otherwise a copy."""
     if datatype.name == "BYTES":
-        parts: list[bytes] = []
-        for element in array.reshape(-1).tolist():
-            data = element.encode("utf-8", "surrogatepass") if isinstance(element, str) else bytes(element)
-            parts += (_LENGTH.pack(len(data)), data)
-        return b"".join(parts)
+        texts = array.reshape(-1).tolist()
+        return native.pack_strings([e if isinstance(e, str) else bytes(e).decode("utf-8", "replace") for e in texts])
     if not array.size:
         return b""
     if array.nbytes <= 16384:

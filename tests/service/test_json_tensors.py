@@ -183,7 +183,19 @@ def test_strings(texts, ascii_only):
     assert json.loads(b"".join(write(got, DATATYPES["BYTES"], nested=False))) == texts
 
 
-@pytest.mark.parametrize("text", [r'"\x"', r'"\u12"', r'"\ud800"', r'"\udc00"', r'"\ud800\u0041"', '"a\nb"', '"\\u-123"'])
+@given(TEXTS, st.sampled_from(["", "\ud800", "ä", "日本"]))
+@hypothesis_settings(max_examples=100, deadline=None)
+def test_packed_strings(texts, more):
+    texts = [*texts, more]
+    want = b"".join(len(d).to_bytes(4, "little") + d for d in (t.encode("utf-8", "surrogatepass") for t in texts))
+    assert native.pack_strings(texts) == want
+    if "\ud800" not in texts:
+        assert native.utf8_strings(want, 0, len(want), len(texts), 99) == texts
+
+
+@pytest.mark.parametrize(
+    "text", [r'"\x"', r'"\u12"', r'"\ud800"', r'"\udc00"', r'"\ud800\u0041"', '"a\nb"', '"\\u-123"']
+)
 def test_strings_that_are_no_json(text):
     assert "not valid JSON" in refusal(f"[{text}]", "BYTES").message
 
@@ -239,7 +251,7 @@ def test_what_is_wrong_is_said(text, datatype, part):
     assert part in error.message
 
 
-@given(st.text("[]{}\",:0123456789eE+-. \\ntrufalsNIiy", max_size=40), st.sampled_from(list(DATATYPES)))
+@given(st.text('[]{}",:0123456789eE+-. \\ntrufalsNIiy', max_size=40), st.sampled_from(list(DATATYPES)))
 @hypothesis_settings(max_examples=2000, deadline=None)
 def test_it_reads_what_python_reads_and_nothing_else(text, datatype):
     """Every other text is refused."""
@@ -281,7 +293,12 @@ def test_only_the_tensors_are_cut_out():
 
 def test_limits():
     deep = b"[" * 40 + b"]" * 40
-    for body in (b'{"x": %b}', b'{"inputs": [{"data": %b}]}', b'{"inputs": %b}', b'{"inputs": [{"data": [{"a": %b}]}]}'):
+    for body in (
+        b'{"x": %b}',
+        b'{"inputs": [{"data": %b}]}',
+        b'{"inputs": %b}',
+        b'{"inputs": [{"data": [{"a": %b}]}]}',
+    ):
         with pytest.raises(ServingError, match="nested more than 32 deep"):
             split(body % deep, len(body) + 78, False, LIMITS)
     long = b'{"inputs": [], "x": [' + b"1," * MAX_REST_BYTES + b"1]}"
@@ -311,7 +328,7 @@ def test_native_functions_check_where_they_read_and_write():
         lambda: native.utf8_strings(b"\0\0\0\0", 0, 4, 2, 9),
         lambda: native.strings(b"[]", 0, 3, 9),
     ):
-        with pytest.raises(ValueError, match="outside|fit|datatype"):
+        with pytest.raises(ValueError, match=r"outside|fit|datatype"):
             call()
     with pytest.raises(native.Refused):
         native.fill(b"[1,2,3]", 0, 7, "FP32", array, 2)  # more elements than there is room for
@@ -362,7 +379,13 @@ def test_under_the_sanitizers(tmp_path):
     source = Path(native.__file__).parent
     (tmp_path / "fuzz.cpp").write_text(FUZZER)
     command = ["g++", "-std=c++20", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    command += [f"-I{source}", str(tmp_path / "fuzz.cpp"), str(source / "json_tensors.cpp"), "-o", str(tmp_path / "fuzz")]
+    command += [
+        f"-I{source}",
+        str(tmp_path / "fuzz.cpp"),
+        str(source / "json_tensors.cpp"),
+        "-o",
+        str(tmp_path / "fuzz"),
+    ]
     subprocess.run(command, check=True)
     finished = subprocess.run([str(tmp_path / "fuzz")], capture_output=True, text=True, timeout=300)
     assert finished.returncode == 0, finished.stderr

@@ -248,9 +248,7 @@ def test_a_bad_body_is_refused_with_what_was_expected(body, header_length, text)
 )
 def test_json_values_are_checked_against_the_type(datatype, data, text):
     with pytest.raises(ServingError, match=text):
-        json_tensors.read(
-            json_tensors.from_text(json.dumps(data), "x", LIMITS), DATATYPES[datatype], None, "x", LIMITS
-        )
+        json_tensors.read(json_tensors.from_text(json.dumps(data), "x", LIMITS), DATATYPES[datatype], None, "x", LIMITS)
 
 
 def test_bool_bytes_are_zero_or_one():

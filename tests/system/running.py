@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,8 +22,10 @@ ROOT = Path(__file__).resolve().parents[2]
 class Server:
     """A process of `opgate serve`. A thread reads its log, so that it never blocks, and finds its ports there."""
 
-    def __init__(self, repository: Path, *options: str, env: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "opgate", "serve", "--model-repository", str(repository)]
+    def __init__(
+        self, repository: Path, *options: str, env: Mapping[str, str] | None = None, program: str = "opgate"
+    ) -> None:
+        command = [sys.executable, "-m", program, "serve", "--model-repository", str(repository)]
         command += ["--http-port", "0", "--grpc-port", "0", *options]
         self.process = subprocess.Popen(
             command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
@@ -60,6 +64,31 @@ class Server:
                 return float(line.rsplit(" ", 1)[1])
         raise KeyError(f"{name} of {model}")
 
+    def longest_turn(self) -> float:
+        """Returns the most milliseconds of CPU time that the event loop took for a turn since the last call.
+
+        Only for the program tests.system.watched_server.
+        """
+        before = len(self.log)
+        self.process.send_signal(signal.SIGUSR1)
+        for _ in range(1000):
+            for line in self.log[before:]:
+                if "longest turn" in line:
+                    return float(json.loads(line)["ms"])
+            time.sleep(0.01)
+        raise TimeoutError("the server did not tell its longest turn")
+
+    def megabytes(self, field: str) -> float:
+        """Returns memory of the process: VmRSS is what it has, VmHWM the most that it had since `forget_peak`."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(rf"{field}:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) / 1024
+
+    def forget_peak(self) -> None:
+        """Makes the most memory that the process had what it has now."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
     def stop(self, seconds: float = 30) -> int:
         """Sends SIGTERM, waits, and returns the exit status."""
         if self.process.poll() is None:
@@ -74,9 +103,11 @@ class Server:
 
 
 @contextmanager
-def running(repository: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[Server]:
+def running(
+    repository: Path, *options: str, env: Mapping[str, str] | None = None, program: str = "opgate"
+) -> Iterator[Server]:
     """Runs a server that has loaded its repository. It must be alive at the end of the block, and exit with 0."""
-    server = Server(repository, *options, env=env)
+    server = Server(repository, *options, env=env, program=program)
     try:
         yield server
         assert server.process.poll() is None, "the server died:\n" + "".join(server.log)

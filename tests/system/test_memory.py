@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
@@ -27,12 +24,6 @@ def server(tmp_path):
         yield started
 
 
-def megabytes(server, field):
-    """Returns the memory of the server's process: VmRSS is what it has, VmHWM the most that it ever had."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(re.search(rf"{field}:\s+(\d+) kB", status)[1]) / 1024
-
-
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("model", ["double", "twice"])
 def test_many_large_requests_take_the_memory_of_a_few(server, protocol, model):
@@ -41,12 +32,12 @@ def test_many_large_requests_take_the_memory_of_a_few(server, protocol, model):
     options = {} if protocol == "http" else {"channel_args": [("grpc.max_receive_message_length", -1)]}
     x = triton.InferInput("x", [1024, 4096], "FP32")
     x.set_data_from_numpy(np.ones((1024, 4096), np.float32))
-    before = megabytes(server, "VmRSS")
+    before = server.megabytes("VmRSS")
     clients = [triton.InferenceServerClient(f"127.0.0.1:{port}", **options) for _ in range(8)]
     for i in range(48):
         assert clients[i % 8].infer(model, [x]).as_numpy("y")[0, 0] == (2 if model == "double" else 4)
-    most = megabytes(server, "VmHWM") - before
-    left = megabytes(server, "VmRSS") - before
+    most = server.megabytes("VmHWM") - before
+    left = server.megabytes("VmRSS") - before
     # gRPC's library keeps some buffers, however many requests there were.
     assert most < 32 * 16 and left < (8 if protocol == "http" else 16) * 16, (most, left)
     for client in clients:

@@ -73,6 +73,16 @@ def test_http_every_type(http, datatype, in_binary, out_binary):
     assert equal(result.as_numpy("y"), array, datatype)
 
 
+@pytest.mark.parametrize("datatype", ["FP32", "FP64"])
+def test_nan_and_infinity_in_json(http, datatype):
+    """tritonclient writes and reads them as NaN, Infinity and -Infinity."""
+    array = np.array([[np.nan, np.inf, -np.inf, 1.5]], np.float32 if datatype == "FP32" else np.float64)
+    inputs = [http_input(http_client, array, datatype, binary=False)]
+    outputs = [http_client.InferRequestedOutput("y", binary_data=False)]
+    got = http.infer(f"identity_{datatype}", inputs, outputs=outputs).as_numpy("y")
+    assert np.array_equal(got, array, equal_nan=True)
+
+
 @pytest.mark.parametrize("datatype", TYPES)
 def test_grpc_every_type(grpc, datatype):
     array = sample(datatype)

@@ -1,0 +1,134 @@
+"""No request holds the event loop for long, or takes more memory than a small multiple of its body.
+
+The bounds are generous, because machines differ: `benchmarks/` has the figures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tests.service.onnx_models import double, identity
+from tests.system.running import running
+from tests.system.test_http import Connection
+
+MB = 1 << 20
+# Milliseconds of CPU time for one turn of the event loop.
+TURN = 60
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("repository")
+    double(folder, "double", config='backend: "onnxruntime"', shape=("a", "b"))
+    identity(folder, "texts", "BYTES", shape=("a",), config='backend: "onnxruntime"')
+    identity(folder, "bytes", "UINT8", shape=("a",), config='backend: "onnxruntime"')
+    identity(folder, "truth", "BOOL", shape=("a",), config='backend: "onnxruntime"')
+    with running(folder, program="tests.system.watched_server") as started:
+        # The first runs of everything import modules and allocate what stays.
+        for name, datatype, data in (("double", "FP32", [[1.0]]), ("texts", "BYTES", ["a"]), ("bytes", "UINT8", [1])):
+            ask(started, *infer(name, datatype, np.shape(data), json.dumps(data).encode()))
+        ask(started, *infer("double", "FP32", [1, MB], b"[" + b"1," * (MB - 1) + b"1]"))
+        yield started
+
+
+def infer(model, datatype, shape, data, extra=b""):
+    """Returns the path and the body of a JSON request."""
+    head = json.dumps({"name": "x", "datatype": datatype, "shape": list(shape)}).encode()
+    return f"/v2/models/{model}/infer", b'{"inputs":[' + head[:-1] + b',"data":' + data + b"}]" + extra + b"}"
+
+
+def ask(server, path, body, headers="Content-Type: application/json\r\n"):
+    """Sends a request, while another client asks whether the server is alive. Returns the status and the answer."""
+    with Connection(server) as connection, Connection(server) as other:
+        connection.socket.settimeout(120)
+        stop = threading.Event()
+
+        def poll():
+            while not stop.is_set():
+                assert other.send(b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n").read()[0] == 200
+                time.sleep(0.01)
+
+        polling = threading.Thread(target=poll)
+        polling.start()
+        try:
+            head = f"POST {path} HTTP/1.1\r\nHost: t\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
+
+            def send():
+                with contextlib.suppress(OSError):  # a request that is refused early is not read to its end
+                    connection.send(head.encode() + body)
+
+            threading.Thread(target=send, daemon=True).start()
+            status, _, answer = connection.read()
+        finally:
+            stop.set()
+            polling.join()
+        return status, answer
+
+
+def packed(data):
+    return gzip.compress(data, 6), "Content-Type: application/json\r\nContent-Encoding: gzip\r\n"
+
+
+def raw_texts(count):
+    return np.zeros(4 * count, np.uint8).tobytes()
+
+
+FORM = "Content-Type: multipart/form-data; boundary=b\r\n"
+LISTS = b'{"inputs":[' + b"[]," * (20 * MB) + b"[]]}"
+NUMBERS = b"[" + b"1," * (15 * MB - 1) + b"1]"
+
+# Name: the request, the status of its answer, and the memory in megabytes that it may take.
+REQUESTS = {
+    "60 MB of lists, packed": (("/v2/models/double/infer", *packed(LISTS)), 413, 200),
+    "60 MB of lists": (("/v2/models/double/infer", LISTS), 413, 200),
+    "lists in the tensor": (infer("double", "FP32", [1, 1], b"[" + b"[]," * (15 * MB) + b"[]]"), 400, 150),
+    "deep lists": (infer("double", "FP32", [1, 1], b"[" * (30 * MB)), 400, 150),
+    "30 MB of numbers": (infer("double", "FP32", [1, 15 * MB], NUMBERS), 200, 500),
+    "numbers of another shape": (infer("double", "FP32", [1, 3], NUMBERS), 400, 150),
+    "numbers and a mistake": (infer("double", "FP32", [1, 15 * MB], NUMBERS[:-2] + b"x]"), 400, 300),
+    "a long id": (infer("double", "FP32", [1, 1], b"[1]", b',"id":"' + b"a" * (30 * MB) + b'"'), 413, 150),
+    "many parameters": (infer("double", "FP32", [1, 1], b"[1]", b',"parameters":{' + b'"a":{},' * MB + b'"b":1}'), 413, 80),
+    "over the limit of JSON": (("/v2/models/double/infer", b" " * (65 * MB)), 413, 20),
+    "a million strings": (infer("texts", "BYTES", [MB], b"[" + b'"ab",' * (MB - 1) + b'"ab"]'), 200, 400),
+    "a million raw strings": (("/v2/models/texts/infer", raw_texts(MB), None), 200, 200),
+    "two million raw strings": (("/v2/models/texts/infer", raw_texts(2 * MB), None), 413, 20),
+    "8 million raw booleans": (("/v2/models/truth/infer", b"\1" * (8 * MB), None), 200, 100),
+    "booleans that are none": (("/v2/models/truth/infer", b"\1" * (64 * MB - 1) + b"\2", None), 400, 300),
+    "many small parts of a form": (("/predict/double", b"--b\r\n" * MB + b"--b--\r\n", FORM), 400, 100),
+    "ends of lines in a form": (("/predict/bytes", b'--b\r\nContent-Disposition: form-data; name="x"; filename="f"\r\n\r\n'
+                                 + b"\r\n-\r" * (2 * MB) + b"\r\n--b--\r\n", FORM), 200, 100),
+    "a form of one long field": (("/predict/double", b'--b\r\nContent-Disposition: form-data; name="x"\r\n\r\n['
+                                  + b"[1]," * (4 * MB) + b"[1]]\r\n--b--\r\n", FORM), 200, 300),
+    "a long head of a part": (("/predict/double", b"--b\r\nX: " + b"y" * (8 * MB), FORM), 400, 100),
+    "values for /predict": (("/predict/double", b'{"x":[' + NUMBERS + b"]}"), 200, 700),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_hostile_request_is_cheap(server, name):
+    request, wanted, megabytes = REQUESTS[name]
+    path, body, *headers = request
+    if headers == [None]:
+        tensor = {
+            "name": "x",
+            "datatype": "BYTES" if "texts" in path else "BOOL",
+            "parameters": {"binary_data_size": len(body)},
+        }
+        tensor["shape"] = [len(body) // (4 if "texts" in path else 1)]
+        json_part = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+        body, headers = json_part + body, [f"Inference-Header-Content-Length: {len(json_part)}\r\n"]
+    server.longest_turn()
+    server.forget_peak()
+    before = server.megabytes("VmRSS")
+    status, answer = ask(server, path, body, *headers)
+    turn, most = server.longest_turn(), server.megabytes("VmHWM") - before
+    print(f"{name}: {status}, {turn:.1f} ms, {most:.0f} MB for a body of {len(body) / MB:.1f} MB")
+    assert status == wanted, answer[:300]
+    assert turn < TURN and most < megabytes, (turn, most)
