@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
+import socket
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
@@ -40,7 +42,7 @@ UVICORN_MEMBERS = {
          "headers", "loop", "on_response_complete", "parser", "pipeline", "send_400_response", "server_state",
          "timeout_keep_alive", "transport", "url")
     ),
-    "flow": frozenset(("read_paused", "resume_reading", "write_paused")),
+    "flow": frozenset(("pause_reading", "read_paused", "resume_reading", "write_paused")),
     "server_state": frozenset(("default_headers", "total_requests")),
     "cycle": frozenset(
         ("disconnected", "keep_alive", "message_event", "more_body", "response_complete", "response_started")
@@ -53,6 +55,12 @@ _NOT_PLAIN = frozenset((b"content-encoding", b"transfer-encoding"))
 _UPGRADE_TOKENS = frozenset((b"upgrade", b"http2-settings"))
 # Up to this size it is cheaper to join the parts of an answer and write once than to write several times.
 _JOIN_BYTES = 65536
+# Requests that a connection may have answered before other connections get their turn.
+_REQUESTS_A_TURN = 16
+# Of a chunked body this many bytes are read at once, because the next request may follow anywhere.
+_CHUNKED_PIECE = 4096
+# Seconds between looks at a client that has ended its side: they double from the first to the last.
+_FIRST_LOOK, _LAST_LOOK = 0.01, 1.0
 
 
 class _NoEvent:
@@ -227,7 +235,12 @@ class InferConnection(HttpToolsProtocol):
         self._idle_since = self.loop.time()
         self._last_byte = 0.0
         self._refused = False  # whether the connection ignores everything that still comes
+        self._held = b""  # what came after the request that is answered now
+        self._feeding = False
+        self._ended = False  # whether the client sends nothing more
+        self._unsent = (0, 0.0)  # bytes of answers that the client doesn't take, and since when
         # State of the request that arrives.
+        self._body_left: int | None = 0  # bytes of its body that have not come; None if it is chunked
         self._head: _Head | None = None
         self._offers_upgrade = False
         self._trailer_bytes = 0
@@ -235,7 +248,7 @@ class InferConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._arm(self.timeout_keep_alive)
+        self._arm(float(self.timeout_keep_alive))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._idle_timer is not None:
@@ -253,16 +266,110 @@ class InferConnection(HttpToolsProtocol):
         if self._refused:
             return
         self._last_byte = self.loop.time()
-        head = self._head
-        self._feed(data)
-        if self._head is not None:
-            if self._head is head:  # the head began in an earlier piece, and all of this piece belongs to it
-                head.size += len(data)
+        if self._held or self._must_wait():
+            self._hold(data)
+        else:
+            self._take(data)
+
+    def _must_wait(self) -> bool:
+        """Returns whether the next request must not be read yet.
+
+        Requests of a connection are answered one after the other, so a client that sends many at once costs no more
+        than its bytes.
+        """
+        cycle: Any = self.cycle
+        return self._has_arrived() and (not cycle.response_complete or self.flow.write_paused)
+
+    def _has_arrived(self) -> bool:
+        """Returns whether all of the last request has come."""
+        cycle: Any = self.cycle
+        if cycle is None:
+            return False
+        return cycle.filled == cycle.length if type(cycle) is InferCycle else not cycle.more_body
+
+    def _hold(self, data: bytes) -> None:
+        self._held += data
+        self.flow.pause_reading()
+
+    def _take(self, data: bytes) -> None:
+        """Hands data to the parser, request by request, until one must wait for its answer."""
+        at = requests = 0
+        self._feeding = True
+        while at < len(data) and not self._refused and not self.transport.is_closing():
+            if requests and (self._must_wait() or requests == _REQUESTS_A_TURN):
+                self._hold(data[at:])
+                break
+            head = self._head
+            in_body = head is None and self._body_left != 0
+            end = self._piece(data, at)
+            piece = data if at == 0 and end == len(data) else data[at:end]
+            self._feed(piece)
+            at = end
+            if self._head is not None and self._head is head:  # all of this piece belongs to the head
+                head.size += len(piece)
                 self._check_head(head.size)
+            requests += not in_body
+        self._feeding = False
+        if self._held:
+            self._go_on_soon()
             return
         cycle: Any = self.cycle
         if type(cycle) is InferCycle and cycle.filled < cycle.length and not self.transport.is_closing():
             self._read_body(cycle)
+
+    def _piece(self, data: bytes, at: int) -> int:
+        """Returns where a piece ends that has at most the end of one request and not much of the next."""
+        if self._head is None and self._body_left is None:
+            return min(len(data), at + _CHUNKED_PIECE)
+        if self._head is None and self._body_left:
+            return min(len(data), at + self._body_left)
+        end = data.find(b"\r\n\r\n", at)
+        return len(data) if end < 0 else end + 4
+
+    def _go_on_soon(self) -> None:
+        if self._held and not self._feeding and not self._must_wait():
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if not self._held or self._refused or self.transport.is_closing() or self._must_wait():
+            return
+        data, self._held = self._held, b""
+        self.flow.resume_reading()
+        self._take(data)
+        if not self._held:
+            self._close_if_ended()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._go_on_soon()
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Keeps the connection of a client that sends nothing more but may still wait for answers.
+
+        A client that has left looks the same until something is sent to it.
+        """
+        cycle: Any = self.cycle
+        self._ended = True
+        if self._refused or not self._has_arrived() or (cycle.response_complete and not self._held):
+            return None
+        if not cycle.response_complete and not getattr(cycle, "response_started", False):
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._watch_ended(_FIRST_LOOK)
+        return True
+
+    def _watch_ended(self, seconds: float) -> None:
+        """Looks from time to time whether the client has left. It has if it refused what was sent to it."""
+        if self.transport.is_closing():
+            return
+        if _has_left(self.transport):
+            self.transport.abort()
+            return
+        self.loop.call_later(seconds, self._watch_ended, min(2 * seconds, _LAST_LOOK))
+
+    def _close_if_ended(self) -> None:
+        cycle: Any = self.cycle
+        if self._ended and not self._held and (cycle is None or cycle.response_complete):
+            self.transport.close()
 
     def _feed(self, data: bytes) -> None:
         """Hands data to the parser. Replaces uvicorn's method, which drops what comes after an offer to upgrade."""
@@ -337,6 +444,7 @@ class InferConnection(HttpToolsProtocol):
             self.transport.set_protocol(self)
             # The old parser never saw the body and still waits for it.
             self._new_parser()
+            self._body_left = 0
             cycle.filled = cycle.length
             cycle.start()
 
@@ -364,6 +472,7 @@ class InferConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head = None
         self._trailer_bytes = 0
+        self._body_left = _body_length(self.headers)
         self._check_head(len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers))
         # CONNECT asks for another protocol by itself. No route has it.
         self._offers_upgrade = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
@@ -438,6 +547,8 @@ class InferConnection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         if self._refused:
             return
+        if self._body_left is not None:
+            self._body_left -= len(body)
         cycle: Any = self.cycle
         if type(cycle) is InferCycle:
             cycle.feed(body)
@@ -445,6 +556,7 @@ class InferConnection(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._body_left = 0
         if self._refused or self._offers_upgrade:
             return
         cycle: Any = self.cycle
@@ -462,32 +574,48 @@ class InferConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._idle_since = self.loop.time()
-        self.flow.resume_reading()
         if self.pipeline:
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
+        elif self._held:
+            self._go_on_soon()
+        else:
+            self.flow.resume_reading()
+            self._close_if_ended()
 
     def _unset_keepalive_if_required(self) -> None:
         return None
 
     def _arm(self, seconds: float) -> None:
-        self._idle_timer = self.loop.call_later(max(seconds, 0.05), self._close_if_idle)
+        most = min(float(self.timeout_keep_alive), self.gateway.settings.write_timeout / 4)
+        self._idle_timer = self.loop.call_later(max(min(seconds, most), 0.05), self._close_if_idle)
 
     def _close_if_idle(self) -> None:
-        """Closes the connection if it has been idle, or has sent nothing of a promised body, for too long."""
+        """Closes the connection if it has been idle for too long, or if its client has sent nothing of a promised body
+        or taken nothing of an answer for too long."""
         now = self.loop.time()
-        if self._reader is not None:
-            left = self._reader.last_byte + self.gateway.settings.body_timeout - now
+        settings = self.gateway.settings
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent or not 0 < self._unsent[0] <= unsent:
+            self._unsent = (unsent, now)
+        elif now - self._unsent[1] >= settings.write_timeout:
+            logger.warning("a client took nothing of an answer for %g s", settings.write_timeout)
+            self.transport.abort()
+            return
+        if self.transport.is_closing():  # it closes when everything is sent
+            left = settings.write_timeout
+        elif self._reader is not None:
+            left = self._reader.last_byte + settings.body_timeout - now
         elif self.cycle is None or self.cycle.response_complete:
             left = self._idle_since + self.timeout_keep_alive - now
         elif not isinstance(self.cycle, InferCycle) and self.cycle.more_body and not self.flow.read_paused:
-            left = self._last_byte + self.gateway.settings.body_timeout - now
+            left = self._last_byte + settings.body_timeout - now
         else:
             left = float(self.timeout_keep_alive)
         if left <= 0:
             self.transport.close()
-        else:
-            self._arm(min(left, float(self.timeout_keep_alive)))
+            left = settings.write_timeout
+        self._arm(left)
 
     def default_headers(self) -> bytes:
         """Returns the headers that every answer has. uvicorn replaces them once a second; only then they are joined."""
@@ -495,6 +623,29 @@ class InferConnection(HttpToolsProtocol):
         if self._default[0] is not headers:
             self._default = (headers, b"".join(b"%b: %b\r\n" % pair for pair in headers))
         return self._default[1]
+
+
+def _body_length(headers: list[tuple[bytes, bytes]]) -> int | None:
+    """Returns the announced length of a body, None if it is chunked. The parser refuses lengths that are no numbers."""
+    length = 0
+    for name, value in headers:
+        if name == b"transfer-encoding":
+            return None
+        if name == b"content-length" and value.isdigit():
+            length = int(value)
+    return length
+
+
+def _has_left(transport: asyncio.Transport) -> bool:
+    """Returns whether a client that had ended its side has refused what was sent to it since."""
+    with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as peer:
+        try:
+            peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+    return False
 
 
 def connection_class(gateway: Gateway) -> type[InferConnection]:

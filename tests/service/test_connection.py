@@ -20,7 +20,7 @@ USED_BY_UVICORN = {"disconnected", "message_event"}
 
 #: The methods of a protocol that asyncio documents, and those that httptools' parser calls.
 DOCUMENTED = {
-    "__init__", "connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing",
+    "__init__", "connection_made", "connection_lost", "data_received", "eof_received", "pause_writing", "resume_writing",
     "on_message_begin", "on_header", "on_headers_complete", "on_body", "on_message_complete",
 }  # fmt: skip
 

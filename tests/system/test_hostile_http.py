@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import socket
+import threading
 import time
 
 import numpy as np
 import pytest
 
 from tests.service.onnx_models import batching, double, write_config
+from tests.system.conftest import wait_until
 from tests.system.running import Server, running
 from tests.system.test_http import Connection, alive, connection, error, infer_request, output  # noqa: F401
 
@@ -210,3 +213,92 @@ def test_a_stop_that_runs_out_of_time_ends_in_order(library):
     for opened in connections:
         opened.socket.close()
     assert status in (0, 1), "".join(server.log)
+
+
+def test_a_flood_of_pipelined_requests_costs_its_bytes(repository):
+    with running(repository, program="tests.system.watched_server") as server, contextlib.ExitStack() as stack:
+        alive(server)
+        live = b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n"
+        flood = [live * 50_000, infer_request(1.0) * 10_000, (live + infer_request(2.0)) * 10_000]
+        server.longest_turn()
+        server.forget_peak()
+        before = server.megabytes("VmRSS")
+
+        def send(data):
+            opened = stack.enter_context(Connection(server))
+            opened.socket.settimeout(3)
+            with contextlib.suppress(OSError):  # the server stops to read when nobody reads its answers
+                opened.send(data)
+
+        threads = [threading.Thread(target=send, args=(data,)) for data in flood * 2]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        alive(server)
+        assert server.megabytes("VmHWM") - before < 30
+        assert server.longest_turn() < 60
+
+
+def test_many_pipelined_requests_of_every_kind_are_answered(connection):  # noqa: F811
+    chunked = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: t\r\n" + CHUNKED.encode()
+    body = infer_json({"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 1, 1, 1]}).partition(b"\r\n\r\n")[
+        2
+    ]
+    chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    kinds = [b"GET /v2 HTTP/1.1\r\nHost: t\r\n\r\n", infer_request(1.0), chunked + chunks, infer_request(2.0, rows=16)]
+    threading.Thread(target=connection.send, args=(b"".join(kinds) * 200,)).start()
+    for _ in range(200):
+        assert connection.read()[0] == 200
+        assert (output(connection.read()) == 2).all()
+        assert json.loads(connection.read()[2])["outputs"][0]["data"] == [2, 2, 2, 2]
+        assert (output(connection.read()) == 4).all()
+
+
+def test_a_client_that_takes_no_answer_is_given_up(repository):
+    with running(repository, env={"OPGATE_WRITE_TIMEOUT": "1"}) as server, Connection(server) as greedy:
+        greedy.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        body = infer_json({"name": "x", "shape": [4, 150528], "datatype": "FP32", "data": [1.0] * (4 * 150528)})
+        body = body.replace(b"models/double", b"models/plain")
+        with contextlib.suppress(OSError):
+            greedy.send(body * 4)
+        wait_until(lambda: any("took nothing of an answer" in line for line in server.log), 20)
+        with pytest.raises(ConnectionError):
+            for _ in range(100):
+                greedy.send(b"x")
+                time.sleep(0.05)
+        alive(server)
+
+
+def test_a_client_that_reads_slowly_gets_its_answer(repository):
+    with running(repository, env={"OPGATE_WRITE_TIMEOUT": "1"}) as server, Connection(server) as slow:
+        slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        body = infer_json({"name": "x", "shape": [4, 150528], "datatype": "FP32", "data": [1.5] * (4 * 150528)})
+        slow.send(body.replace(b"models/double", b"models/plain"))
+        for _ in range(12):
+            time.sleep(0.25)
+            slow.held += slow.socket.recv(65536)
+        status, _, answer = slow.read()
+        assert status == 200 and json.loads(answer)["outputs"][0]["data"][-1] == 3
+
+
+HALF_CLOSED = {
+    "a model on a thread": (infer_request(4.0, path="/v2/models/pipeline/infer"), 200),
+    "an infer request": (infer_request(4.0), 200),
+    "predict": (b'POST /predict/double HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n'
+                b'Content-Length: 15\r\n\r\n{"x":[1,2,3,4]}', 200),
+    "a packed answer": (infer_request(4.0, extra="Accept-Encoding: gzip\r\n"), 200),
+    "an unknown model": (infer_request(4.0, path="/v2/models/none/infer"), 404),
+    "metrics": (b"GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n", 200),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HALF_CLOSED)
+def test_a_client_that_ends_its_side_is_answered(server, name):
+    request, wanted = HALF_CLOSED[name]
+    for count in (1, 3):
+        with Connection(server) as connection_:
+            connection_.send(request * count)
+            connection_.socket.shutdown(socket.SHUT_WR)
+            assert [connection_.read()[0] for _ in range(count)] == [wanted] * count
+            assert connection_.closed() and not connection_.held
