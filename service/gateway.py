@@ -88,6 +88,18 @@ class Gateway:
             self._served[key] = served
         return served
 
+    def check_ready(self, name: str, version: str = "") -> None:
+        """Raises ServingError (NOT_READY) with the reason if a model of the repository can't serve, NOT_FOUND and
+        INVALID as `find` does."""
+        try:
+            reason = self.find(name, version).model.executor.overdue
+        except ServingError as error:
+            if error.kind is not Kind.UNAVAILABLE:
+                raise
+            reason = error.message
+        if reason:
+            raise ServingError(Kind.NOT_READY, reason)
+
     def is_ready(self) -> bool:
         """Returns whether clients should send requests to this gateway.
 

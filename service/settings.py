@@ -49,7 +49,9 @@ class Settings(BaseSettings):
     keep_alive_timeout: int = Field(default=75, ge=1)  # seconds until an idle connection is closed
     shutdown_timeout: float = Field(default=30.0, ge=0)  # seconds to finish the accepted requests
     intra_op_threads: int = Field(default=0, ge=0)  # threads of a session; 0: usable cores divided by instances
-    inline_limit_us: float = Field(default=100.0, ge=0)  # a model with a p99 below this runs on the event loop
+    # A run that costs less than handing it to a thread happens on the event loop, unless it costs more than this.
+    inline_limit_us: float = Field(default=100.0, ge=0)
+    run_timeout: float = Field(default=60.0, gt=0)  # seconds; a model whose run takes longer is not ready
     default_max_batch_size: int = Field(default=4, ge=0)  # for models without a config whose first dim is a batch
 
     log_level: str = Field(default="info", pattern="(?i)^(debug|info|warning|error|critical)$")

@@ -257,7 +257,7 @@ class InferConnection(HttpToolsProtocol):
         self._reader = None
         cycle: Any = self.cycle
         if isinstance(cycle, InferCycle) and cycle.request is not None and not cycle.response_complete:
-            cycle.request.cancelled = True
+            cycle.request.cancel()
         super().connection_lost(exc)
         if isinstance(cycle, InferCycle) and cycle.request is None:
             cycle.response_complete = True  # the request was never submitted, so no answer will set this

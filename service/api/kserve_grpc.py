@@ -42,9 +42,9 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
     async def ModelReady(self, request: Any, context: Any) -> Any:
         """Answers whether a model can serve. Aborts with NOT_FOUND if the repository has no such model."""
         try:
-            self._gateway.find(request.name, request.version)
+            self._gateway.check_ready(request.name, request.version)
         except ServingError as error:
-            if error.kind is not Kind.UNAVAILABLE:
+            if error.kind is not Kind.NOT_READY:
                 await _abort(context, error)
             return service_pb2.ModelReadyResponse(ready=False)
         return service_pb2.ModelReadyResponse(ready=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -20,6 +21,8 @@ from service.telemetry.statistics_message import model_statistics
 from service.wire.compression import compress, decompress, wanted_encoding
 from service.wire.kserve_json import encode, encoding_cost, size_of
 from service.wire.proto_json import to_plain
+
+T = TypeVar("T")
 
 JSON = "application/json"
 # A compressed body counts as this many times its size, because that is about what reading it costs.
@@ -52,6 +55,25 @@ class PartsResponse(Response):
         for part in self._parts:
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+
+async def unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Waits for work. Cancels it if the client leaves, and raises ServingError (CANCELED). The body has been read."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+    finally:
+        leaving.cancel()
+        working.cancel()
+    raise ServingError(Kind.CANCELED, "the client left")
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def read_body(gateway: Gateway, request: Request, limit: int) -> bytes | bytearray:
@@ -126,12 +148,7 @@ class _Routes:
 
     async def model_ready(self, request: Request) -> Response:
         """Answers 200 if a model can serve, else 400 with the reason. Answers 404 if the repository doesn't have it."""
-        try:
-            self._model(request)
-        except ServingError as error:
-            if error.kind is Kind.UNAVAILABLE:
-                raise ServingError(Kind.NOT_READY, error.message) from error
-            raise
+        self._gateway.check_ready(*_model_and_version(request))
         return Response(status_code=200)
 
     async def model_config(self, request: Request) -> Response:
@@ -183,7 +200,7 @@ class _Routes:
             infer_request = await gateway.work(
                 decoder.cost(len(body), header_length), lambda: decoder.decode(body, header_length)
             )
-        await gateway.infer(served.model, infer_request)
+        await unless_left(request, gateway.infer(served.model, infer_request))
         header_length, parts = await gateway.work(encoding_cost(infer_request), lambda: encode(infer_request))
         headers = {}
         if header_length is not None:

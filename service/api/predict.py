@@ -10,7 +10,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from service.api.kserve_http import JSON, read_body
+from service.api.kserve_http import JSON, read_body, unless_left
 from service.errors import Kind, ServingError, invalid
 from service.execution.request import Array
 from service.execution.request import Request as InferRequest
@@ -37,7 +37,7 @@ def router(gateway: Gateway) -> APIRouter:
             infer_request = await gateway.work(
                 payload.size, lambda: _request(gateway, served.model.spec, payload.content)
             )
-        result = await gateway.infer(served.model, infer_request)
+        result = await unless_left(request, gateway.infer(served.model, infer_request))
         if wants:
             return _picture(served.model, result, wants)
         model = served.model

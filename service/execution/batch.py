@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from time import perf_counter_ns, thread_time_ns
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +23,8 @@ class Batch:
     """
 
     __slots__ = (
-        "cpu_ns", "curve", "executions", "formed_ns", "infer_end_ns", "infer_start_ns", "on_loop", "requests", "rows",
-        "wall_ns",
+        "begun_ns", "cpu_ns", "curve", "ended_ns", "executions", "formed_ns", "infer_end_ns", "infer_start_ns",
+        "on_loop", "options", "overdue", "requests", "rows", "stopped", "wall_ns",
     )  # fmt: skip
 
     def __init__(self, requests: list[Request], rows: int, curve: CostCurve) -> None:
@@ -37,6 +38,18 @@ class Batch:
         self.cpu_ns = 0
         self.executions = 0
         self.on_loop = False
+        self.begun_ns = 0  # when the thread began, and when it had ended
+        self.ended_ns = 0
+        self.options: Any = None  # of the engine's run, if another thread can stop it
+        self.stopped = False  # whether nobody waits for the result
+        self.overdue = False  # whether the run outlived its limit
+
+    def stop_if_unwanted(self) -> None:
+        """Stops the run if every request has ended without it."""
+        if all(request.ended for request in self.requests):
+            self.stopped = True
+            if self.options is not None:
+                self.options.terminate = True
 
 
 def execute(session: Session, spec: ModelSpec, batch: Batch) -> None:
@@ -45,6 +58,7 @@ def execute(session: Session, spec: ModelSpec, batch: Batch) -> None:
     If a batch of several requests fails, each request runs again alone, so that only the request at fault fails.
     """
     cpu = thread_time_ns()
+    batch.begun_ns = perf_counter_ns()
     requests = batch.requests
     try:
         _run(session, spec, batch, requests)
@@ -53,6 +67,8 @@ def execute(session: Session, spec: ModelSpec, batch: Batch) -> None:
             requests[0].error = _as_serving_error(spec, error)
         else:
             for request in requests:
+                if request.ended:
+                    continue
                 try:
                     _run(session, spec, batch, [request])
                 except Exception as alone:
@@ -61,7 +77,8 @@ def execute(session: Session, spec: ModelSpec, batch: Batch) -> None:
     if not batch.infer_end_ns:
         batch.infer_start_ns = batch.infer_start_ns or end
         batch.infer_end_ns = end
-    batch.wall_ns = end - batch.formed_ns
+    batch.ended_ns = end
+    batch.wall_ns = end - batch.begun_ns
     batch.cpu_ns = thread_time_ns() - cpu
 
 
@@ -78,7 +95,7 @@ def _run(session: Session, spec: ModelSpec, batch: Batch, requests: list[Request
     names = wanted if status is None or status.output in wanted else (*wanted, status.output)
     batch.executions += 1
     batch.infer_start_ns = perf_counter_ns()
-    arrays = session.run(names, feeds)
+    arrays = session.run(names, feeds, batch.options)
     batch.infer_end_ns = perf_counter_ns()
     split(spec, requests, names, arrays)
 

@@ -15,6 +15,8 @@ TOLERANCE = 1.15
 PROBATION = 16
 # The first runs of a size pay for allocations and are not counted.
 WARM_UP = 2
+# No hand-over between threads costs less than this many nanoseconds.
+LEAST_HAND_OVER = 20_000.0
 # A model keeps the costs of at most this many input shapes.
 MAX_SHAPES = 256
 
@@ -22,40 +24,35 @@ MAX_SHAPES = 256
 class SizeCost:
     """Running statistics of one class of batch sizes. Adding a run takes constant time and keeps no sample."""
 
-    __slots__ = ("count", "cpu_p99", "inline", "least_wall", "needed", "per_row", "recent", "second", "top", "wall")
+    __slots__ = ("count", "cpu", "inline", "least_wall", "needed", "per_row", "recent", "wall")
 
     def __init__(self) -> None:
         self.count = 0
         self.per_row = 0.0  # nanoseconds per row, 20th percentile, because other work on the machine only adds time
         self.wall = 0.0  # nanoseconds per run on the event loop, median
-        self.cpu_p99 = 0.0  # CPU nanoseconds of the thread that runs, 99th percentile
-        self.top = 0.0  # the largest CPU time of the first runs
-        self.second = 0.0  # the second largest
+        self.cpu = 0.0  # CPU nanoseconds of the thread that runs, mean
         self.least_wall = float("inf")  # the least nanoseconds of a run on a thread since the last move
         self.inline = False  # whether runs happen on the event loop
         self.needed = PROBATION  # runs on a thread before the next move to the event loop
         self.recent = 0  # runs since the last move between thread and event loop
 
     def record(self, rows: int, wall: int, cpu: int, on_loop: bool, limit_ns: float) -> None:
-        """Adds a run. A sample moves a quantile up or down by a fixed factor, however far off the sample is."""
+        """Adds a run. `limit_ns` is what a run on the event loop may cost."""
         self.count += 1
         if self.count <= WARM_UP:
             self.per_row = wall / rows
+            self.cpu = float(cpu)
             return
         if self.count == WARM_UP + 1:
             self.per_row = wall / rows
         elif self.count <= WARM_UP + EXPLORE:
             self.per_row = min(self.per_row, wall / rows)
         else:
+            # A quantile moves up or down by a fixed factor, however far off the sample is.
             self.per_row *= 1.006 if wall > self.per_row * rows else 0.976
-        if self.count <= PROBATION + WARM_UP:
-            if cpu > self.top:
-                self.top, self.second = float(cpu), self.top
-            elif cpu > self.second:
-                self.second = float(cpu)
-            self.cpu_p99 = self.second or self.top
-        else:
-            self.cpu_p99 *= 1.099 if cpu > self.cpu_p99 else 0.999
+        # The mean decides, so that a model which is slow now and then is known as slow. A single sample counts at most
+        # eight times the mean, because on a busy machine some samples are hundreds of times too high.
+        self.cpu += (min(float(cpu), 8 * self.cpu) - self.cpu) / 16
         self.recent += on_loop == self.inline
         if on_loop:
             self._watch_loop(wall, cpu, limit_ns)
@@ -63,20 +60,21 @@ class SizeCost:
             self.least_wall = min(self.least_wall, wall)
             # The CPU time decides, because on a busy machine the wall time includes the turns of other threads. The
             # least wall time decides too, because an op that waits takes no CPU time but would hold up the loop.
-            if self.recent >= self.needed and self.cpu_p99 < limit_ns and self.least_wall < limit_ns:
+            if self.recent >= self.needed and self.cpu < limit_ns and self.least_wall < limit_ns:
                 self._move(True)
 
     def _watch_loop(self, wall: int, cpu: int, limit_ns: float) -> None:
         """Moves a size off the event loop when it turns slow.
 
-        One run far over the limit is enough. Otherwise the 99th percentile or the median must exceed the limit.
+        One run far over the limit is enough. Otherwise the mean or the median must exceed twice the limit, so that a
+        size near the limit doesn't go back and forth.
         """
-        if self.inline and wall > 10 * limit_ns and cpu > limit_ns:
+        if self.inline and wall > 20 * limit_ns and cpu > 2 * limit_ns:
             self._move(False)
             self.needed = min(self.needed * 4, 1 << 14)
             return
         self.wall = float(wall) if not self.wall else self.wall * (1.03 if wall > self.wall else 0.97)
-        if self.inline and (self.cpu_p99 > limit_ns or (self.recent >= 4 and self.wall > limit_ns)):
+        if self.inline and (self.cpu > 2 * limit_ns or (self.recent >= 4 and self.wall > 2 * limit_ns)):
             self._move(False)
             self.needed = min(self.needed * 2, 1 << 14)
 
@@ -87,14 +85,35 @@ class SizeCost:
         self.least_wall = float("inf")
 
 
+class HandOver:
+    """What it costs to have a run on a thread: the way there and the way back to the event loop.
+
+    A run that costs less may happen on the event loop, because handing it over would hold up the loop for longer.
+    """
+
+    __slots__ = ("limit_ns", "most_ns", "typical_ns")
+
+    def __init__(self, most_us: float) -> None:
+        """With `most_us` 0 every run is handed over."""
+        self.most_ns = most_us * 1000
+        self.typical_ns = self.most_ns
+        self.limit_ns = self.most_ns  # what a run on the event loop may cost
+
+    def record(self, ns: int) -> None:
+        """Adds a hand-over. The 20th percentile counts, because a busy loop or machine only adds time."""
+        self.typical_ns *= 1.02 if ns > self.typical_ns else 0.925
+        self.typical_ns = max(LEAST_HAND_OVER, self.typical_ns)
+        self.limit_ns = min(self.most_ns, self.typical_ns)
+
+
 class CostCurve:
     """The costs of one input shape by batch size. Class k holds the sizes 2**(k-1)+1 to 2**k."""
 
-    __slots__ = ("choices", "limit_ns", "sizes")
+    __slots__ = ("choices", "hand_over", "sizes")
 
-    def __init__(self, limit_ns: float) -> None:
+    def __init__(self, hand_over: HandOver) -> None:
         self.sizes: dict[int, SizeCost] = {}
-        self.limit_ns = limit_ns
+        self.hand_over = hand_over
         self.choices = 0
 
     def record(self, rows: int, wall: int, cpu: int, on_loop: bool) -> None:
@@ -107,7 +126,7 @@ class CostCurve:
             # A new class runs on the loop only if `cheap` estimated so from a smaller class. It stays there until its
             # own costs move it off.
             cost.inline = on_loop and smaller is not None
-        cost.record(rows, wall, cpu, on_loop, self.limit_ns)
+        cost.record(rows, wall, cpu, on_loop, self.hand_over.limit_ns)
 
     def cheap(self, rows: int) -> bool:
         """Returns whether a run of this many rows may happen on the event loop."""
@@ -119,7 +138,7 @@ class CostCurve:
             smaller = self.sizes.get(j)
             if smaller is not None:
                 # An estimate in proportion to the rows is rather too high: it multiplies the fixed costs as well.
-                return smaller.inline and smaller.cpu_p99 * rows / (1 << j) < self.limit_ns
+                return smaller.inline and smaller.cpu * rows / (1 << j) < self.hand_over.limit_ns
         return False
 
     def choose(self, waiting: int, limit: int) -> int:
@@ -147,10 +166,10 @@ class CostCurve:
 class Profile:
     """The cost curves of one model, one for each input shape. The oldest one makes room for a new one."""
 
-    __slots__ = ("curves", "limit_ns")
+    __slots__ = ("curves", "hand_over")
 
-    def __init__(self, limit_us: float) -> None:
-        self.limit_ns = limit_us * 1000
+    def __init__(self, inline_limit_us: float) -> None:
+        self.hand_over = HandOver(inline_limit_us)
         self.curves: dict[Hashable, CostCurve] = {}
 
     def curve(self, key: Hashable) -> CostCurve:
@@ -159,5 +178,5 @@ class Profile:
         if curve is None:
             if len(self.curves) >= MAX_SHAPES:
                 del self.curves[next(iter(self.curves))]
-            curve = self.curves[key] = CostCurve(self.limit_ns)
+            curve = self.curves[key] = CostCurve(self.hand_over)
         return curve

@@ -28,6 +28,7 @@ class Step:
     submit: Callable[[Request], None]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+    overdue: Callable[[], str] = lambda: ""  # why the model is not ready, if a run takes too long
 
 
 class Pipeline:
@@ -46,7 +47,10 @@ class Pipeline:
             self.statistics.failed(Kind.UNAVAILABLE.value, perf_counter_ns() - request.received_ns)
             request.fail(ServingError(Kind.UNAVAILABLE, f"model '{self.spec.name}' is being unloaded"))
             return
-        _Run(self, request).advance()
+        run = _Run(self, request)
+        request.leave = run.leave
+        request.expire_after(request.timeout_us)
+        run.advance()
 
     async def close(self) -> None:
         """Refuses new requests from now on. Requests that run end when their steps end."""
@@ -65,6 +69,11 @@ class Pipeline:
         return needed
 
     @property
+    def overdue(self) -> str:
+        """Why the pipeline is not ready, if a run of one of its models takes too long."""
+        return next((reason for step in self._steps if (reason := step.overdue())), "")
+
+    @property
     def limits(self) -> Limits:
         """The limits on the request of one step."""
         return self._limits
@@ -78,7 +87,7 @@ class Pipeline:
         else:
             self.statistics.succeeded(request.rows, elapsed, request.started_ns - request.received_ns)
             self.statistics.executed(request.rows, 1, (0, now - request.started_ns, 0))
-        request.done(request)
+        request.end()
 
 
 class _Run:
@@ -93,7 +102,7 @@ class _Run:
         self._tensors: dict[str, Array] = dict(request.inputs)
         self._todo = pipeline.steps_for(self._wanted)
         self._ended = False
-        self._in_flight = 0
+        self._in_flight: set[Request] = set()
         request.started_ns = perf_counter_ns()
 
     def advance(self) -> None:
@@ -103,7 +112,6 @@ class _Run:
             missing = {name for step in self._todo for name in step.inputs.values() if name not in self._tensors}
             self._end(internal(f"no step can run: nothing made {', '.join(sorted(missing)) or 'the outputs'}"))
             return
-        self._in_flight += len(ready)
         for step in ready:
             self._todo.remove(step)
         for step in ready:
@@ -115,7 +123,14 @@ class _Run:
                 self._end(_in_step(step, error))
                 return
             part.done = lambda finished, step=step: self._step_done(step, finished)  # type: ignore[misc]
+            self._in_flight.add(part)
             step.submit(part)
+
+    def leave(self, request: Request, error: ServingError) -> None:
+        """Ends the request and the steps that run for it."""
+        self._end(error)
+        for part in list(self._in_flight):
+            part.cancel()
 
     def _sub_request(self, step: Step) -> Request:
         arrays: dict[str, Array] = {}
@@ -123,20 +138,11 @@ class _Run:
             arrays[name] = _fitted(self._tensors[tensor], step.spec, step.spec.inputs[name], f"input '{name}'")
         heads = [Head(name, step.spec.inputs[name].datatype.name, array.shape) for name, array in arrays.items()]
         fit = check_inputs(step.spec, heads, self._pipeline.limits)
-        request = Request(arrays, fit.rows, fit.key, tuple(step.outputs), id=self._request.id, weight=fit.weight)
-        if self._request.timeout_us:
-            spent = (perf_counter_ns() - self._request.received_ns) // 1000
-            if spent >= self._request.timeout_us:
-                raise ServingError(Kind.DEADLINE, f"the request's timeout ran out after {spent} us")
-            request.timeout_us = self._request.timeout_us - spent
-        return request
+        return Request(arrays, fit.rows, fit.key, tuple(step.outputs), id=self._request.id, weight=fit.weight)
 
     def _step_done(self, step: Step, part: Request) -> None:
-        self._in_flight -= 1
+        self._in_flight.discard(part)
         if self._ended:
-            return
-        if self._request.cancelled:
-            self._end(ServingError(Kind.CANCELED, "the client left"))
             return
         if part.error is not None or part.result is None:
             self._end(_in_step(step, part.error or internal("no result")))

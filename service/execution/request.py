@@ -23,8 +23,8 @@ class Request:
     """
 
     __slots__ = (
-        "cancelled", "context", "deadline_ns", "done", "error", "id", "inputs", "key", "outputs",
-        "received_ns", "result", "rows", "started_ns", "timeout_us", "weight",
+        "context", "done", "ended", "error", "id", "inputs", "key", "leave", "outputs", "received_ns", "result",
+        "rows", "started_ns", "timeout_us", "timer", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -47,9 +47,12 @@ class Request:
         self.weight = weight  # elements of ragged inputs: the cost of a run depends on them and on the key
         self.received_ns = perf_counter_ns()
         self.started_ns = 0
-        self.deadline_ns = 0
-        self.cancelled = False
         self.context: Any = None  # for the code that made the request; execution never reads it
+        # Whether `done` has been called. The run of a request that left or ran out of time may go on without it.
+        self.ended = False
+        # Gives up the place in the queue and the run. The executor that has the request sets it.
+        self.leave: Callable[[Request, ServingError], None] | None = None
+        self.timer: asyncio.TimerHandle | None = None  # of the timeout
         self.done: Callable[[Request], None] = _no_callback
         self.result: dict[str, Array] | None = None
         self.error: ServingError | None = None
@@ -57,7 +60,35 @@ class Request:
     def fail(self, error: ServingError) -> None:
         """Sets the error and calls `done`."""
         self.error = error
+        self.end()
+
+    def end(self) -> None:
+        """Calls `done`. The result or the error has been set."""
+        self.ended = True
+        self.leave = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
         self.done(self)
+
+    def cancel(self) -> None:
+        """Ends the request of a client that has left. It gives up its place in the queue and its run at once."""
+        self._leave(ServingError(Kind.CANCELED, "the client left"))
+
+    def expire_after(self, timeout_us: int) -> None:
+        """Ends the request when this time since its arrival is over. Does nothing if that is 0."""
+        if timeout_us:
+            left = timeout_us / 1e6 - (perf_counter_ns() - self.received_ns) / 1e9
+            # uvloop's timers count milliseconds, and may fire half of one too early.
+            self.timer = asyncio.get_running_loop().call_later(max(0.0, left) + 0.0005, self._expire)
+
+    def _expire(self) -> None:
+        waited = (perf_counter_ns() - self.received_ns) // 1000
+        self._leave(ServingError(Kind.DEADLINE, f"the request's timeout ran out after {waited} us"))
+
+    def _leave(self, error: ServingError) -> None:
+        if not self.ended and self.leave is not None:
+            self.leave(self, error)
 
 
 def _no_callback(request: Request) -> None:
@@ -67,7 +98,7 @@ def _no_callback(request: Request) -> None:
 async def run(submit: Callable[[Request], None], request: Request) -> dict[str, Array]:
     """Submits a request, waits for it and returns its result. Raises ServingError if it failed.
 
-    If the waiting task is cancelled, the request is marked as cancelled, and the scheduler drops it if it still waits.
+    If the waiting task is cancelled, the request ends.
     """
     if request.done is not _no_callback:
         raise RuntimeError("the request already has a callback")
@@ -84,7 +115,7 @@ async def run(submit: Callable[[Request], None], request: Request) -> dict[str, 
         try:
             await future
         except asyncio.CancelledError:
-            request.cancelled = True
+            request.cancel()
             raise
     if request.error is not None:
         raise request.error

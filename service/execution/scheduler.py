@@ -12,6 +12,7 @@ from itertools import islice
 from time import perf_counter_ns
 
 from service.errors import Kind, ServingError
+from service.execution.alarm import Alarm
 from service.execution.batch import Batch, execute
 from service.execution.cost import Profile
 from service.execution.policy import Choice, choose
@@ -34,6 +35,8 @@ class Worker:
         finished: Callable[[Worker, Batch], None],
     ) -> None:
         self.session = session
+        self.batch: Batch | None = None  # the one that it runs
+        self.sent_ns = 0  # when it got that
         self._batches: queue.SimpleQueue[tuple[Batch, asyncio.AbstractEventLoop] | None] = queue.SimpleQueue()
         self._run = run
         self._finished = finished
@@ -42,6 +45,8 @@ class Worker:
 
     def start(self, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
         """Hands over a batch. After its run, `finished` is called on `loop`."""
+        self.batch = batch
+        self.sent_ns = perf_counter_ns()
         self._batches.put((batch, loop))
 
     def stop(self) -> None:
@@ -75,8 +80,12 @@ class Scheduler:
         *,
         max_queue_size: int = 1024,
         inline_limit_us: float = 100.0,
+        run_timeout: float = 60.0,
     ) -> None:
-        """`sessions` has one entry for each instance. With `inline_limit_us` 0 no batch runs on the event loop."""
+        """`sessions` has one entry for each instance. With `inline_limit_us` 0 no batch runs on the event loop.
+
+        While a run takes longer than `run_timeout` seconds, `overdue` says so.
+        """
         self.spec = spec
         self.statistics = statistics
         self._loop_session = sessions[0]
@@ -89,7 +98,10 @@ class Scheduler:
         self._lines: dict[Hashable, deque[Request]] = {}
         self._waiting = 0
         self._flush_due = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm: Alarm | None = None
+        self._run_timeout = run_timeout
+        self._watch: asyncio.TimerHandle | None = None
+        self.overdue = ""  # why the model is not ready, if a run takes too long
         self._ran_on_loop = False  # as long as it is False, nothing can start while every instance is busy
         self._closed = False
         self._rest: asyncio.Event | None = None
@@ -110,11 +122,20 @@ class Scheduler:
             text = f"the queue of model '{self.spec.name}' is full: {self._waiting} requests wait"
             self._fail(request, ServingError(Kind.OVERLOADED, text))
             return
-        self._set_deadline(request)
+        timeout = self._timeout(request)
+        if timeout and perf_counter_ns() - request.received_ns >= timeout * 1000:
+            text = f"the request's timeout of {timeout} us ran out before it reached model '{self.spec.name}'"
+            self._fail(request, ServingError(Kind.DEADLINE, text))
+            return
+        if self.overdue and not self._idle:
+            self._fail(request, ServingError(Kind.UNAVAILABLE, self.overdue))
+            return
         alone = self.spec.batching is None and not self._waiting
         if alone and self._start(self._form([request], request.rows)):
+            self._await(request, timeout)
             return
         self._enqueue(request)
+        self._await(request, timeout)
         # An instance that is busy flushes when it is idle again. If none is busy, the request came from the answer of a
         # batch that _flush ran on this thread, and _flush may not look at the request's line any more.
         if not self._flush_due and (self.spec.batching is not None or self._idle):
@@ -130,17 +151,45 @@ class Scheduler:
             await self._rest.wait()
         for worker in self._workers:
             worker.stop()
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._alarm is not None:
+            self._alarm.close()
 
     def _at_rest(self) -> bool:
         return not self._waiting and len(self._idle) == len(self._workers)
 
-    def _set_deadline(self, request: Request) -> None:
+    def _timeout(self, request: Request) -> int:
+        """Returns the timeout of a request in microseconds, 0 for none."""
         batching = self.spec.batching
         timeout = request.timeout_us
         if batching is not None and batching.default_timeout_us and (not timeout or not batching.timeout_override):
             timeout = batching.default_timeout_us
-        if timeout:
-            request.deadline_ns = request.received_ns + timeout * 1000
+        return timeout
+
+    def _await(self, request: Request, timeout_us: int) -> None:
+        """Lets a request that has no answer yet leave early."""
+        if not request.ended:
+            request.leave = self._let_go
+            request.expire_after(timeout_us)
+
+    def _let_go(self, request: Request, error: ServingError) -> None:
+        """Ends a request whose client left or whose time ran out: takes it out of its line, or out of its run."""
+        key = (request.key, request.outputs)
+        line = self._lines.get(key)
+        if line is not None and request in line:
+            line.remove(request)
+            self._waiting -= 1
+            self.statistics.pending = self._waiting
+            if not line:
+                del self._lines[key]
+            self._fail(request, error)
+            self._rested()
+            return
+        self._fail(request, error)
+        for worker in self._workers:
+            if worker.batch is not None and request in worker.batch.requests:
+                worker.batch.stop_if_unwanted()
 
     def _enqueue(self, request: Request) -> None:
         key = (request.key, request.outputs)
@@ -154,17 +203,14 @@ class Scheduler:
     def _flush(self) -> None:
         """Starts every batch that can start now. Sets a timer if a line waits for more requests."""
         self._flush_due = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._alarm is not None:
+            self._alarm.cancel()
         wake_ns = 0
         # The line with the oldest request comes first. After a batch, the line goes behind the others.
         order = deque(sorted(self._lines, key=lambda key: self._lines[key][0].received_ns))
         while order and (self._idle or self._ran_on_loop):
             key = order.popleft()
-            line = self._lines[key]
-            while line and self._drop_dead(key, line):
-                pass
+            line = self._lines.get(key)
             if not line:
                 continue
             choice = self._choose(line)
@@ -177,8 +223,9 @@ class Scheduler:
                 order.append(key)
         self.statistics.pending = self._waiting
         if wake_ns:
-            delay = max(0, wake_ns - perf_counter_ns()) / 1e9
-            self._timer = asyncio.get_running_loop().call_later(delay, self._flush)
+            if self._alarm is None:
+                self._alarm = Alarm(self._flush)
+            self._alarm.set(wake_ns - perf_counter_ns())
         self._rested()
 
     def _dequeue(self, key: Hashable, count: int) -> None:
@@ -194,31 +241,6 @@ class Scheduler:
             return Choice(1, line[0].rows, 0)
         curve = self._profile.curve(line[0].key)
         return choose(line, self.spec.batching, self.spec.max_batch_size, curve, perf_counter_ns())
-
-    def _drop_dead(self, key: Hashable, line: deque[Request]) -> bool:
-        """Fails the cancelled and expired requests among the first of a line. Returns whether there were any.
-
-        Only the requests that the next batch could contain are looked at.
-        """
-        now = perf_counter_ns()
-        near = list(islice(line, max(1, self.spec.max_batch_size)))
-        dead = [r for r in near if r.cancelled or 0 < r.deadline_ns < now]
-        if not dead:
-            return False
-        for _ in near:
-            line.popleft()
-        line.extendleft(r for r in reversed(near) if r not in dead)
-        if not line:
-            del self._lines[key]
-        self._waiting -= len(dead)
-        for request in dead:
-            if request.cancelled:
-                self._fail(request, ServingError(Kind.CANCELED, "the client left"))
-            else:
-                waited = (now - request.received_ns) // 1000
-                text = f"the request's timeout ran out: it waited {waited} us for model '{self.spec.name}'"
-                self._fail(request, ServingError(Kind.DEADLINE, text))
-        return True
 
     def _form(self, requests: list[Request], rows: int) -> Batch:
         key = requests[0].key
@@ -243,13 +265,53 @@ class Scheduler:
             self._execute(self._loop_session, batch)
             self._complete(batch)
         else:
-            self._next_idle().start(batch, asyncio.get_running_loop())
+            worker = self._next_idle()
+            loop = asyncio.get_running_loop()
+            batch.options = worker.session.run_options()
+            worker.start(batch, loop)
+            if self._watch is None:
+                self._watch = loop.call_later(self._run_timeout, self._look_for_overdue)
         return True
+
+    def _look_for_overdue(self) -> None:
+        """Ends the requests of runs that take too long. The model is not ready until the engine returns."""
+        self._watch = None
+        now = perf_counter_ns()
+        for worker in self._workers:
+            batch = worker.batch
+            if batch is None or batch.overdue or now - worker.sent_ns < self._run_timeout * 1e9:
+                continue
+            batch.overdue = True
+            self.statistics.overdue += 1
+            self.overdue = f"a run of model '{self.spec.name}' takes longer than {self._run_timeout:g} s"
+            ids = [request.id for request in batch.requests if request.id]
+            logger.error(self.overdue, extra={"model": self.spec.name, "version": self.spec.version, "ids": ids})
+            for request in batch.requests:
+                if not request.ended:
+                    self._fail(request, ServingError(Kind.INTERNAL, self.overdue))
+            batch.stop_if_unwanted()
+        if self.overdue and not self._idle:
+            for line in list(self._lines.values()):
+                for request in list(line):
+                    self._let_go(request, ServingError(Kind.UNAVAILABLE, self.overdue))
+        begun = [w.sent_ns for w in self._workers if w.batch is not None and not w.batch.overdue]
+        if begun:
+            delay = self._run_timeout - (now - min(begun)) / 1e9
+            self._watch = asyncio.get_running_loop().call_later(delay, self._look_for_overdue)
 
     def _execute(self, session: Session, batch: Batch) -> None:
         execute(session, self.spec, batch)
 
     def _finished(self, worker: Worker, batch: Batch) -> None:
+        back_ns = perf_counter_ns()
+        self._profile.hand_over.record(batch.begun_ns - worker.sent_ns + back_ns - batch.ended_ns)
+        worker.batch = None
+        if batch.overdue and not any(w.batch is not None and w.batch.overdue for w in self._workers):
+            self.overdue = ""
+            seconds = (back_ns - worker.sent_ns) / 1e9
+            logger.warning(
+                "the run that took too long has ended: model '%s' is ready again after %.1f s", self.spec.name, seconds
+            )
         # The instance starts the next batch before the answers of this one are written.
         self._idle.append(worker)
         if self._lines:
@@ -264,7 +326,7 @@ class Scheduler:
     def _complete(self, batch: Batch) -> None:
         now = perf_counter_ns()
         requests = batch.requests
-        if batch.executions == 1 and not any(request.error for request in requests):
+        if batch.executions == 1 and not batch.stopped and not any(request.error for request in requests):
             of_shape = self._profile.curve(requests[0].key)
             for curve in (of_shape,) if of_shape is batch.curve else (of_shape, batch.curve):
                 curve.record(batch.rows, batch.wall_ns, batch.cpu_ns, batch.on_loop)
@@ -280,13 +342,15 @@ class Scheduler:
             batch.executions,
         )
         for request in requests:
+            if request.ended:
+                continue
             request.started_ns = batch.formed_ns
             if request.error is not None:
                 statistics.failed(request.error.kind.value, now - request.received_ns)
             else:
                 statistics.succeeded(request.rows, now - request.received_ns, batch.formed_ns - request.received_ns)
             try:
-                request.done(request)
+                request.end()
             except Exception:
                 # If one answer can't be written, the other clients must still get theirs.
                 logger.exception("writing the answer of a request for model '%s' failed", self.spec.name)

@@ -176,17 +176,26 @@ class Session:
         if options.gpu is not None:
             memories = zip(self.inputs, self._session.get_input_memory_infos(), strict=True)
             self._on_gpu = frozenset(tensor.name for tensor, memory in memories if memory.name == "Cuda")
-        self._run_options: Any = None
-        if options.arena_shrinkage:
-            self._run_options = ort.RunOptions()
-            self._run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", options.arena_shrinkage)
+        self._arena_shrinkage = options.arena_shrinkage
 
-    def run(self, outputs: Sequence[str], feeds: dict[str, Array]) -> list[Array]:
-        """Runs the graph and returns the named outputs. Raises EngineError with the message of ONNX Runtime."""
+    def run_options(self) -> Any:
+        """Returns options for one run. If another thread sets their `terminate`, the run ends before its next node."""
+        options = ort.RunOptions()
+        if self._arena_shrinkage:
+            options.add_run_config_entry("memory.enable_memory_arena_shrinkage", self._arena_shrinkage)
+        return options
+
+    def run(self, outputs: Sequence[str], feeds: dict[str, Array], options: Any = None) -> list[Array]:
+        """Runs the graph and returns the named outputs. `options` are those of `run_options`.
+
+        Raises EngineError with the message of ONNX Runtime.
+        """
+        if options is None and self._arena_shrinkage:
+            options = self.run_options()
         try:
             if self._uses_values:
-                return self._run_values(outputs, feeds)
-            arrays: list[Array] = self._session.run(outputs, feeds, self._run_options)
+                return self._run_values(outputs, feeds, options)
+            arrays: list[Array] = self._session.run(outputs, feeds, options)
             return arrays
         except ServingError:
             raise
@@ -203,13 +212,13 @@ class Session:
             found.setdefault(part.ep_name, set()).update(types)
         return found
 
-    def _run_values(self, outputs: Sequence[str], feeds: dict[str, Array]) -> list[Array]:
+    def _run_values(self, outputs: Sequence[str], feeds: dict[str, Array], options: Any) -> list[Array]:
         """Runs on OrtValues. An input that a node on the GPU reads is copied there once; outputs come in host memory.
 
         An IOBinding would do the same, but its runs raise a RuntimeError for a client's mistake too.
         """
         values = {name: self._value(name, np.asarray(array, order="C")) for name, array in feeds.items()}
-        results = self._session.run_with_ort_values(outputs, values, self._run_options)
+        results = self._session.run_with_ort_values(outputs, values, options)
         # An output that is an input of the graph is the value of that input.
         return [_array(value, values) for value in results]
 

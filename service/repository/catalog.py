@@ -168,20 +168,19 @@ class Catalog:
         rows = []
         for entry in self._entries.values():
             for version in sorted({*entry.versions, *entry.reasons}):
-                ready = version in entry.versions
-                rows.append(
-                    (
-                        entry.name,
-                        str(version) if version else "",
-                        "READY" if ready else "UNAVAILABLE",
-                        "" if ready else entry.reasons[version],
-                    )
-                )
+                model = entry.versions.get(version)
+                reason = entry.reasons[version] if model is None else model.executor.overdue
+                state = "UNAVAILABLE" if model is None or reason else "READY"
+                rows.append((entry.name, str(version) if version else "", state, reason))
         return rows
 
     def unavailable(self) -> list[str]:
-        """Returns the names of the models that failed to load or of which a version failed to load."""
-        return [entry.name for entry in self._entries.values() if entry.reasons]
+        """Returns the names of the models of which a version failed to load or is not ready."""
+        return [
+            entry.name
+            for entry in self._entries.values()
+            if entry.reasons or any(model.executor.overdue for model in entry.versions.values())
+        ]
 
     async def close(self) -> None:
         """Closes every model, after it has answered the requests that it has accepted."""

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -44,6 +45,9 @@ class Executor(Protocol):
     """Runs the requests of a model: a Scheduler, or a Pipeline for an ensemble."""
 
     def submit(self, request: Request) -> None: ...
+
+    @property
+    def overdue(self) -> str: ...
 
     async def close(self) -> None: ...
 
@@ -124,6 +128,7 @@ def load_model(repository: Path, config: ModelConfig, version: int, settings: Se
         max_queue_size=settings.max_queue_size,
         # The event loop must not wait for a GPU.
         inline_limit_us=0 if any(session.gpu is not None for session in sessions) else settings.inline_limit_us,
+        run_timeout=settings.run_timeout,
     )
     statistics.load_seconds = time.perf_counter() - began
     return LoadedModel(config, spec, scheduler, statistics, presentation)
@@ -153,14 +158,19 @@ def load_ensemble(
             raise ConfigError(f"step '{name}': {error.message}") from error
 
     models = check_ensemble(config, spec, lookup)
-    steps = [
-        Step(model, find(step.model_name, step.model_version).submit, dict(step.input_map), dict(step.output_map))
-        for step, model in zip(config.ensemble_scheduling.step, models, strict=True)
-    ]
+    steps = []
+    for step, model in zip(config.ensemble_scheduling.step, models, strict=True):
+        executor = find(step.model_name, step.model_version).executor
+        overdue = partial(_overdue, executor)
+        steps.append(Step(model, executor.submit, dict(step.input_map), dict(step.output_map), overdue))
     statistics = ModelStatistics()
     pipeline = Pipeline(spec, steps, statistics, limits_of(settings))
     statistics.load_seconds = time.perf_counter() - began
     return LoadedModel(config, spec, pipeline, statistics, read_presentation(config, spec))
+
+
+def _overdue(executor: Executor) -> str:
+    return executor.overdue
 
 
 def _copy(config: ModelConfig) -> ModelConfig:

@@ -165,7 +165,7 @@ def test_each_instance_on_a_gpu_has_a_session_and_those_on_the_cpu_share_one(rep
     x = np.ones((1, 4), np.float32)
     used = []
     for session in {id(s): s for s in (worker.session for worker in model.executor._workers)}.values():
-        session.run = lambda outputs, feeds, session=session: used.append(session.gpu) or [feeds["x"] * 2]
+        session.run = lambda outputs, feeds, options, session=session: used.append(session.gpu) or [feeds["x"] * 2]
 
     async def main():
         for _ in range(10):
