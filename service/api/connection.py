@@ -59,6 +59,8 @@ _JOIN_BYTES = 65536
 _REQUESTS_A_TURN = 16
 # Of a chunked body this many bytes are read at once, because the next request may follow anywhere.
 _CHUNKED_PIECE = 4096
+# The state of a socket whose peer has reset it, see <netinet/tcp.h>.
+_TCP_CLOSE = 7
 # Seconds between looks at a client that has ended its side: they double from the first to the last.
 _FIRST_LOOK, _LAST_LOOK = 0.01, 1.0
 
@@ -639,13 +641,7 @@ def _body_length(headers: list[tuple[bytes, bytes]]) -> int | None:
 def _has_left(transport: asyncio.Transport) -> bool:
     """Returns whether a client that had ended its side has refused what was sent to it since."""
     with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as peer:
-        try:
-            peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-    return False
+        return peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE
 
 
 def connection_class(gateway: Gateway) -> type[InferConnection]:

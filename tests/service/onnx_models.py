@@ -103,6 +103,36 @@ def fragile(repository, name, config):
     )
 
 
+def endless(repository, name, config=None):
+    """Saves a model that adds one for billions of times."""
+    int64, boolean = TensorProto.INT64, TensorProto.BOOL
+    body = helper.make_graph(
+        [helper.make_node("Add", ["v", "one"], ["w"]), helper.make_node("Identity", ["c"], ["d"])],
+        "body",
+        [
+            helper.make_tensor_value_info("i", int64, []),
+            helper.make_tensor_value_info("c", boolean, []),
+            value("v", "FP32", [None, None]),
+        ],
+        [helper.make_tensor_value_info("d", boolean, []), value("w", "FP32", [None, None])],
+    )
+    initializers = [
+        helper.make_tensor("times", int64, [], [1 << 40]),
+        helper.make_tensor("go", boolean, [], [True]),
+        helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0]),
+    ]
+    loop = helper.make_node("Loop", ["times", "go", "x"], ["y"], body=body)
+    return save(
+        repository,
+        name,
+        [loop],
+        [value("x", "FP32", ["m", "n"])],
+        [value("y", "FP32", ["m", "n"])],
+        initializers=initializers,
+        config=config,
+    )
+
+
 RAGGED_CONFIG = """
 backend: "onnxruntime"
 max_batch_size: 8

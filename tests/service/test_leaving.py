@@ -8,7 +8,6 @@ import time
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from service.errors import Kind, ServingError
 from service.execution.alarm import Alarm
@@ -20,7 +19,7 @@ from service.execution.scheduler import Scheduler
 from service.execution.session import Session, SessionOptions
 from service.execution.spec import Batching, ModelSpec, TensorSpec
 from service.telemetry.statistics import ModelStatistics
-from tests.service.onnx_models import save, value
+from tests.service.onnx_models import endless
 
 X, Y = (TensorSpec(name, DATATYPES["FP32"], (-1,)) for name in "xy")
 SPEC = ModelSpec("m", "1", {"x": X}, {"y": Y})
@@ -127,40 +126,11 @@ def test_the_others_of_a_batch_are_answered_when_one_leaves():
     asyncio.run(main())
 
 
-def endless(repository):
-    """Saves a model that adds one for billions of times."""
-    int64, boolean = TensorProto.INT64, TensorProto.BOOL
-    body = helper.make_graph(
-        [helper.make_node("Add", ["v", "one"], ["w"]), helper.make_node("Identity", ["c"], ["d"])],
-        "body",
-        [
-            helper.make_tensor_value_info("i", int64, []),
-            helper.make_tensor_value_info("c", boolean, []),
-            value("v", "FP32", [None, None]),
-        ],
-        [helper.make_tensor_value_info("d", boolean, []), value("w", "FP32", [None, None])],
-    )
-    initializers = [
-        helper.make_tensor("times", int64, [], [1 << 40]),
-        helper.make_tensor("go", boolean, [], [True]),
-        helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0]),
-    ]
-    loop = helper.make_node("Loop", ["times", "go", "x"], ["y"], body=body)
-    folder = save(
-        repository,
-        "m",
-        [loop],
-        [value("x", "FP32", ["m", "n"])],
-        [value("y", "FP32", ["m", "n"])],
-        initializers=initializers,
-    )
-    return Session(folder / "1" / "model.onnx", SessionOptions())
-
-
 @pytest.mark.parametrize("how", ["timeout", "left", "overdue"])
 def test_the_engine_stops_a_run_that_nobody_waits_for(tmp_path, how):
     async def main():
-        model = scheduler(endless(tmp_path), run_timeout=0.2 if how == "overdue" else 60)
+        engine = Session(endless(tmp_path, "m") / "1" / "model.onnx", SessionOptions())
+        model = scheduler(engine, run_timeout=0.2 if how == "overdue" else 60)
         asked = request(timeout_us=200_000 if how == "timeout" else 0)
         waiting = asyncio.ensure_future(run(model.submit, asked))
         await asyncio.sleep(0.2)
