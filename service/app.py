@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
-import signal
 import socket
 from collections.abc import Iterator
 
@@ -18,14 +16,18 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
+from service import signals
 from service.api import admin, kserve_http, predict
 from service.api.connection import connection_class
 from service.api.kserve_grpc import GrpcServer
 from service.api.openapi import schema
 from service.api.status import error_body
 from service.errors import ServingError
+from service.execution.running import ON_LOOP
 from service.gateway import Gateway, package_version
+from service.native import process
 from service.settings import Settings
+from service.signals import SignalThread
 from service.telemetry import logs
 
 logger = logging.getLogger("opgate")
@@ -68,14 +70,40 @@ def create_app(gateway: Gateway) -> FastAPI:
 
 
 class _HttpServer(uvicorn.Server):
-    """uvicorn's server without its signal handlers. `serve` handles the signals for HTTP and gRPC.
+    """uvicorn's server without its signal handlers, and with a stop in which no request is lost."""
 
-    uvicorn's handlers would raise the signal again at the end; here the process ends with status 0.
-    """
+    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+        self.lost = 0  # clients that did not get the answer that they waited for
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Leaves the signals to `serve`, which handles them for HTTP and gRPC."""
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answers what comes on open connections for a moment, stops to listen, and waits for the last answers."""
+        gateway, settings = self._gateway, self._gateway.settings
+        connections = self.server_state.connections
+        for connection in list(connections):
+            connection.shutdown()
+        await self._wait_for_connections(min(gateway.stop_at, gateway.stopped_at + settings.shutdown_grace))
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        for connection in list(connections):
+            connection.close_idle()  # type: ignore[union-attr]
+        await self._wait_for_connections(gateway.stop_at)
+        self.lost = sum(connection.is_owed() for connection in connections)  # type: ignore[union-attr]
+        for connection in list(connections):
+            connection.transport.abort()
+
+    async def _wait_for_connections(self, end: float) -> None:
+        loop = asyncio.get_running_loop()
+        while self.server_state.connections and loop.time() < end:  # noqa: ASYNC110  # uvicorn has no event for it
+            await asyncio.sleep(0.01)
 
 
 def _http_server(gateway: Gateway) -> _HttpServer:
@@ -90,8 +118,8 @@ def _http_server(gateway: Gateway) -> _HttpServer:
             access_log=settings.access_log,
             server_header=False,
             timeout_keep_alive=settings.keep_alive_timeout,
-            timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout)),
-        )
+        ),
+        gateway,
     )
 
 
@@ -105,7 +133,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def serve(gateway: Gateway) -> bool:
+async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
     """Serves a loaded gateway until SIGTERM or SIGINT, then finishes the accepted requests.
 
     Returns False if the time for that ran out.
@@ -116,13 +144,11 @@ async def serve(gateway: Gateway) -> bool:
     http = _http_server(gateway) if settings.http else None
 
     def on_signal() -> None:
-        if stop.is_set() and http is not None:
-            http.force_exit = True
-        gateway.draining = True
+        gateway.stop(loop.time())
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+    if thread is not None:
+        thread.on_stop(lambda: loop.call_soon_threadsafe(on_signal))
     rpc = GrpcServer(gateway) if settings.grpc else None
     listening: dict[str, int] = {}
     serving: asyncio.Task[None] | None = None
@@ -141,7 +167,6 @@ async def serve(gateway: Gateway) -> bool:
     logger.info("listening", extra={"host": settings.http_host, **listening})
     await stop.wait()
     logger.info("stopping", extra={"running": gateway.running})
-    end = loop.time() + settings.shutdown_timeout
     if http is not None:
         http.should_exit = True
     await asyncio.gather(
@@ -149,16 +174,17 @@ async def serve(gateway: Gateway) -> bool:
         *([rpc.stop(settings.shutdown_timeout)] if rpc is not None else []),
     )
     try:
-        drained = await gateway.drain(max(0.0, end - loop.time()))
+        drained = await gateway.drain(max(0.0, gateway.stop_at - loop.time()))
         if drained:
-            await asyncio.wait_for(gateway.catalog.close(), max(1.0, end - loop.time()))
+            await asyncio.wait_for(gateway.catalog.close(), max(0.5, gateway.stop_at - loop.time()))
     except TimeoutError:
         drained = False
-    if drained:
+    unfinished = gateway.running if http is None else http.lost
+    if drained and not unfinished:
         logger.info("stopped")
-    else:
-        logger.warning("stopped with %d requests unfinished", gateway.running)
-    return drained
+        return True
+    logger.warning("stopped in the midst of %d requests", unfinished)
+    return False
 
 
 def run(settings: Settings) -> int:
@@ -167,6 +193,9 @@ def run(settings: Settings) -> int:
     The status is 0 after a clean stop, 1 if the gateway can't start or if requests were lost.
     """
     logs.configure(settings.log_level, settings.log_format)
+    process.watch_crashes(settings.log_format == "json")
+    # A second more than the stop may take, because that is the better way to end.
+    thread = signals.SignalThread(settings.shutdown_timeout + 1, ON_LOOP, settings.run_timeout)
     gateway = Gateway(settings)
     try:
         gateway.catalog.load_all()
@@ -177,12 +206,11 @@ def run(settings: Settings) -> int:
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            clean = runner.run(serve(gateway))
+            clean = runner.run(serve(gateway, thread))
     except (OSError, RuntimeError) as error:
         logger.error("the server can't start: %s", error)
         return 1
     if not clean:
         # A thread that still runs a model can't be stopped, and would abort the interpreter when it ends.
-        logging.shutdown()
-        os._exit(1)
+        signals.end_process(1)
     return 0

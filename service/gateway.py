@@ -71,6 +71,7 @@ class Gateway:
         self.catalog = Catalog(settings)
         self.running = 0  # accepted requests that are not answered yet
         self.draining = False
+        self.stopped_at = self.stop_at = 0.0  # when the stop began, and when it must end, by the event loop's clock
         self._drained: asyncio.Event | None = None
         self._served: dict[tuple[str, str], Served] = {}
         self._threads = ThreadPoolExecutor(usable_cores(), "opgate-work")
@@ -178,6 +179,13 @@ class Gateway:
             raise
         finally:
             self._leave()
+
+    def stop(self, now: float) -> None:
+        """Begins the stop: the gateway is not ready any more. It still answers what reaches it."""
+        if not self.draining:
+            self.draining = True
+            self.stopped_at = now
+            self.stop_at = now + self.settings.shutdown_timeout
 
     async def drain(self, seconds: float) -> bool:
         """Waits until every accepted request is answered. Returns whether that happened in time."""

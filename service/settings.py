@@ -48,6 +48,7 @@ class Settings(BaseSettings):
 
     keep_alive_timeout: int = Field(default=75, ge=1)  # seconds until an idle connection is closed
     shutdown_timeout: float = Field(default=30.0, ge=0)  # seconds to finish the accepted requests
+    shutdown_grace: float = Field(default=1.0, ge=0)  # the first of these seconds, in which new requests are answered
     intra_op_threads: int = Field(default=0, ge=0)  # threads of a session; 0: usable cores divided by instances
     # A run that costs less than handing it to a thread happens on the event loop, unless it costs more than this.
     inline_limit_us: float = Field(default=100.0, ge=0)

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from service.api.body import BodyReader, aligned_buffer
+from service.api.lingering import LingeringTransport
 from service.api.status import HTTP, error_body, error_headers
 from service.errors import ServingError, internal
 from service.execution.request import Request
@@ -40,7 +41,7 @@ UVICORN_MEMBERS = {
     "connection": frozenset(
         ("_start_asgi_task", "_unset_keepalive_if_required", "access_log", "cycle", "expect_100_continue", "flow",
          "headers", "loop", "on_response_complete", "parser", "pipeline", "send_400_response", "server_state",
-         "timeout_keep_alive", "transport", "url")
+         "shutdown", "timeout_keep_alive", "transport", "url")
     ),
     "flow": frozenset(("pause_reading", "read_paused", "resume_reading", "write_paused")),
     "server_state": frozenset(("default_headers", "total_requests")),
@@ -185,12 +186,13 @@ class InferCycle:
             self.response_complete = True
             return
         size = size_of(parts)
+        close = not self.keep_alive or owner.is_last_answer()
         start = b"%b%bcontent-length: %d\r\n%b%b\r\n" % (
             STATUS_LINE[status],
             head,
             size,
             owner.default_headers(),
-            b"" if self.keep_alive else b"connection: close\r\n",
+            b"connection: close\r\n" if close else b"",
         )
         if size <= _JOIN_BYTES:
             owner.transport.write(b"".join((start, *parts)))
@@ -199,7 +201,7 @@ class InferCycle:
         self.response_complete = True
         # A connection keeps its last cycle, and must not keep the tensors with it.
         self.buffer = self.request = None
-        if not self.keep_alive:
+        if close:
             owner.transport.close()
         owner.on_response_complete()
 
@@ -249,7 +251,7 @@ class InferConnection(HttpToolsProtocol):
         self._reader: BodyReader | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(LingeringTransport(transport, self))
         self._arm(float(self.timeout_keep_alive))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -265,7 +267,7 @@ class InferConnection(HttpToolsProtocol):
             cycle.response_complete = True  # the request was never submitted, so no answer will set this
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
+        if self._refused or self.transport.is_closing():
             return
         self._last_byte = self.loop.time()
         if self._held or self._must_wait():
@@ -316,6 +318,8 @@ class InferConnection(HttpToolsProtocol):
             self._go_on_soon()
             return
         cycle: Any = self.cycle
+        if self.gateway.draining:
+            self.shutdown()
         if type(cycle) is InferCycle and cycle.filled < cycle.length and not self.transport.is_closing():
             self._read_body(cycle)
 
@@ -340,6 +344,31 @@ class InferConnection(HttpToolsProtocol):
         self._take(data)
         if not self._held:
             self._close_if_ended()
+
+    def is_last_answer(self) -> bool:
+        """Returns whether the connection closes after the answer of this request, because the gateway stops."""
+        return self.gateway.draining and not self._held
+
+    def shutdown(self) -> None:
+        """Makes the answer of the last request that has come say that the connection closes then.
+
+        An idle connection stays open for a request that may be on its way, see `close_idle`.
+        """
+        cycle: Any = self.cycle
+        if cycle is not None and type(cycle) is not InferCycle and not cycle.response_complete and not self._held:
+            cycle.keep_alive = False
+
+    def is_owed(self) -> bool:
+        """Returns whether the client still waits for an answer or for the rest of one."""
+        if self.transport.get_write_buffer_size():
+            return True
+        return self._has_arrived() and not self.cycle.response_complete
+
+    def close_idle(self) -> None:
+        """Closes the connection unless a request is under way."""
+        cycle: Any = self.cycle
+        if self._head is None and not self._held and (cycle is None or cycle.response_complete):
+            self.transport.close()
 
     def resume_writing(self) -> None:
         super().resume_writing()

@@ -17,8 +17,10 @@ from service.execution.batch import Batch, execute
 from service.execution.cost import Profile
 from service.execution.policy import Choice, choose
 from service.execution.request import Request
+from service.execution.running import ON_LOOP
 from service.execution.session import Session
 from service.execution.spec import ModelSpec
+from service.native.process import set_running
 from service.telemetry.statistics import ModelStatistics
 
 logger = logging.getLogger("opgate.scheduler")
@@ -87,6 +89,7 @@ class Scheduler:
         While a run takes longer than `run_timeout` seconds, `overdue` says so.
         """
         self.spec = spec
+        self._name = f"model '{spec.name}' version {spec.version}"
         self.statistics = statistics
         self._loop_session = sessions[0]
         self._profile = Profile(inline_limit_us)
@@ -262,7 +265,10 @@ class Scheduler:
             before_run()
         if batch.on_loop:
             self._ran_on_loop = True
+            ON_LOOP.model = self.spec.name
+            ON_LOOP.since_ns = batch.formed_ns
             self._execute(self._loop_session, batch)
+            ON_LOOP.since_ns = 0
             self._complete(batch)
         else:
             worker = self._next_idle()
@@ -300,7 +306,9 @@ class Scheduler:
             self._watch = asyncio.get_running_loop().call_later(delay, self._look_for_overdue)
 
     def _execute(self, session: Session, batch: Batch) -> None:
+        set_running(self._name)
         execute(session, self.spec, batch)
+        set_running(None)
 
     def _finished(self, worker: Worker, batch: Batch) -> None:
         back_ns = perf_counter_ns()

@@ -1,10 +1,10 @@
 """The compiled parts of the gateway. Installing the package compiles them, see build_hook.py."""
 
 try:
-    from service.native import json_tensors
+    from service.native import json_tensors, process
 except ImportError as error:
     raise ImportError(
-        f"the gateway's native module isn't compiled for this Python: run `pip install --editable .` ({error})"
+        f"the gateway's native modules aren't compiled for this Python: run `pip install --editable .` ({error})"
     ) from error
 
-__all__ = ["json_tensors"]
+__all__ = ["json_tensors", "process"]

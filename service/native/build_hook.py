@@ -12,6 +12,10 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path(__file__).resolve().parent
+MODULES = {
+    "json_tensors": ["json_tensors.cpp", "json_tensors_module.cpp"],
+    "process": ["process_module.cpp"],
+}
 FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 
@@ -37,7 +41,8 @@ class NativeModules(BuildHookInterface[Any]):  # type: ignore[misc]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compiles the modules into the source tree, and tells hatchling to take them along."""
-        module = compile_module("json_tensors", ["json_tensors.cpp", "json_tensors_module.cpp"])
-        build_data["artifacts"].append(f"service/native/{module.name}")
+        for name, sources in MODULES.items():
+            module = compile_module(name, sources)
+            build_data["artifacts"].append(f"service/native/{module.name}")
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

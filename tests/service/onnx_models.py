@@ -103,34 +103,28 @@ def fragile(repository, name, config):
     )
 
 
-def endless(repository, name, config=None):
-    """Saves a model that adds one for billions of times."""
+def endless(repository, name, config=None, times=1 << 40):
+    """Saves a model that adds one for so many times, or for as many as its input `times` says if that is None."""
     int64, boolean = TensorProto.INT64, TensorProto.BOOL
+    scalar = helper.make_tensor_value_info
     body = helper.make_graph(
         [helper.make_node("Add", ["v", "one"], ["w"]), helper.make_node("Identity", ["c"], ["d"])],
         "body",
-        [
-            helper.make_tensor_value_info("i", int64, []),
-            helper.make_tensor_value_info("c", boolean, []),
-            value("v", "FP32", [None, None]),
-        ],
-        [helper.make_tensor_value_info("d", boolean, []), value("w", "FP32", [None, None])],
+        [scalar("i", int64, []), scalar("c", boolean, []), value("v", "FP32", [None, None])],
+        [scalar("d", boolean, []), value("w", "FP32", [None, None])],
     )
-    initializers = [
-        helper.make_tensor("times", int64, [], [1 << 40]),
+    constants = [
         helper.make_tensor("go", boolean, [], [True]),
         helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0]),
     ]
+    inputs = [value("x", "FP32", ["m", "n"])]
+    if times is None:
+        inputs.append(value("times", "INT64", [1]))
+    else:
+        constants.append(helper.make_tensor("times", int64, [], [times]))
     loop = helper.make_node("Loop", ["times", "go", "x"], ["y"], body=body)
-    return save(
-        repository,
-        name,
-        [loop],
-        [value("x", "FP32", ["m", "n"])],
-        [value("y", "FP32", ["m", "n"])],
-        initializers=initializers,
-        config=config,
-    )
+    outputs = [value("y", "FP32", ["m", "n"])]
+    return save(repository, name, [loop], inputs, outputs, initializers=constants, config=config)
 
 
 RAGGED_CONFIG = """

@@ -34,9 +34,9 @@ def watch(loop):
     loop.call_soon(turn)
 
 
-async def serve_watched(gateway):
+async def serve_watched(*arguments):
     watch(asyncio.get_running_loop())
-    return await serve(gateway)
+    return await serve(*arguments)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,87 @@
+"""A transport that closes without taking back what it has sent.
+
+If a socket is closed while bytes of the client are still unread, TCP resets the connection, and the client may lose the
+answer that was on its way. So the sending side is ended first, and what still comes is read and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+# Seconds until a client must have ended its side too.
+LINGER = 2.0
+
+
+class LingeringTransport(asyncio.Transport):
+    """Passes everything on to a transport, but closes it as the module says.
+
+    After `close`, `is_closing` is true, and the owner must drop the data that it still gets.
+    """
+
+    def __init__(self, transport: asyncio.Transport, owner: asyncio.BaseProtocol) -> None:
+        super().__init__()
+        self._transport = transport
+        self._owner = owner
+        self._closing = False
+        # These are used for each request.
+        self.write = transport.write  # type: ignore[method-assign]
+        self.writelines = transport.writelines  # type: ignore[method-assign]
+
+    def close(self) -> None:
+        """Ends the sending side when everything is sent, and closes when the client has ended its side."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._transport.is_closing():
+            return
+        self._transport.set_protocol(self._owner)
+        with contextlib.suppress(OSError, RuntimeError):  # reading was not paused, or the client has left
+            self._transport.resume_reading()
+        try:
+            self._transport.write_eof()
+        except (OSError, RuntimeError):
+            self._transport.close()
+            return
+        asyncio.get_running_loop().call_later(LINGER, self._transport.close)
+
+    def is_closing(self) -> bool:
+        """Returns whether `close` or `abort` was called, or the connection was lost."""
+        return self._closing or self._transport.is_closing()
+
+    def abort(self) -> None:
+        """Closes at once, and drops what was not sent."""
+        self._closing = True
+        self._transport.abort()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Returns a fact about the connection."""
+        return self._transport.get_extra_info(name, default)
+
+    def get_write_buffer_size(self) -> int:
+        """Returns the number of bytes that were not sent yet."""
+        return self._transport.get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Sets when the protocol is told to pause."""
+        self._transport.set_write_buffer_limits(high, low)
+
+    def pause_reading(self) -> None:
+        """Stops to read, unless the connection lingers."""
+        if not self._closing:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Reads again."""
+        if not self._closing:
+            self._transport.resume_reading()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Sets who gets what comes."""
+        if not self._closing:
+            self._transport.set_protocol(protocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Returns who gets what comes."""
+        return self._transport.get_protocol()
