@@ -18,6 +18,7 @@ from service.errors import Kind, ServingError
 from service.execution.datatypes import BY_ONNX, DATATYPES
 from service.execution.gpus import CUDA, TENSORRT, why_not_loaded
 from service.execution.request import Array
+from service.native import process
 
 logger = logging.getLogger("opgate.session")
 
@@ -102,7 +103,19 @@ def _ort_options(options: SessionOptions) -> Any:
         session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     for library in options.libraries:
         session_options.register_custom_ops_library(str(library))
+        _tell_ops(library)
     return session_options
+
+
+def _tell_ops(library: Path) -> None:
+    """Lets the last words of the process name the op that crashed, if the library was built by `opgate build`."""
+    try:
+        running_op = ctypes.CDLL(str(library)).opgate_running_op
+    except (OSError, AttributeError):
+        return
+    address = ctypes.cast(running_op, ctypes.c_void_p).value
+    if address is not None:
+        process.ask_for_op(address)
 
 
 def _providers(options: SessionOptions) -> list[tuple[str, dict[str, str]]]:

@@ -31,7 +31,7 @@ PyObject* forward_signals(PyObject*, PyObject* arguments) {
   int file;
   if (!PyArg_ParseTuple(arguments, "i:forward_signals", &file)) return nullptr;
   stop_file = file;
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = on_stop;
   action.sa_flags = SA_RESTART;
   for (const int number : {SIGTERM, SIGINT}) {
@@ -77,7 +77,8 @@ class Line {
 
   void add_number(int64_t value, int digits) {
     std::array<char, 20> text;
-    for (int i = digits - 1; i >= 0; --i, value /= 10) text[static_cast<size_t>(i)] = static_cast<char>('0' + value % 10);
+    for (int i = digits - 1; i >= 0; --i, value /= 10)
+      text[static_cast<size_t>(i)] = static_cast<char>('0' + value % 10);
     add({text.data(), static_cast<size_t>(digits)});
   }
 
@@ -91,7 +92,8 @@ class Line {
   size_t used_ = 0;
 };
 
-// Adds the time of day in UTC. The days are turned into a date as in https://howardhinnant.github.io/date_algorithms.html
+// Adds the time of day in UTC. The days are turned into a date as in
+// https://howardhinnant.github.io/date_algorithms.html
 void add_time(Line& line) {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
@@ -144,7 +146,10 @@ void add_running(Line& line) {
       before = ", ";
     }
   }
-  for (size_t i = 0; i < used_sources.load(); ++i) {
+  // A library may allocate to answer, which hangs if the memory's own lists are what broke. Then the process must still
+  // end.
+  alarm(5);
+  for (size_t i = 0; own_slot != nullptr && i < used_sources.load(); ++i) {
     const RunningOp source = op_sources[i].load();
     const char* const op = source == nullptr ? nullptr : source();
     if (op == nullptr) continue;
@@ -189,7 +194,7 @@ PyObject* watch_crashes(PyObject*, PyObject* arguments) {
   if (!PyArg_ParseTuple(arguments, "p:watch_crashes", &json)) return nullptr;
   as_json = json != 0;
   use_signal_stack();
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = on_crash;
   action.sa_flags = static_cast<int>(SA_ONSTACK | SA_NODEFER | SA_RESETHAND);
   for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
@@ -240,7 +245,7 @@ std::array<PyMethodDef, 5> methods = {{
      "set_running(text or None)\n\nSays what this thread runs. A crash tells it, at most 256 bytes of it."},
     {"ask_for_op", ask_for_op, METH_VARARGS,
      "ask_for_op(address)\n\nGives the address of a C function without arguments that returns the name of the op that\n"
-     "the thread runs, or null. It must be safe in a signal handler, and stay loaded."},
+     "the thread runs, or null. Its library must stay loaded."},
     {nullptr, nullptr, 0, nullptr},
 }};
 

@@ -30,7 +30,7 @@ from service.repository.config import (
 )
 from service.repository.devices import accelerators, place
 from service.repository.ensembles import check_ensemble
-from service.repository.op_libraries import counterpart, explain_missing_op, trusted_library
+from service.repository.op_libraries import Library, counterpart, explain_missing_op, trusted_library
 from service.repository.paths import confined, file_name
 from service.repository.presentation import Presentation, read_presentation
 from service.repository.specification import make_spec
@@ -179,11 +179,11 @@ def _copy(config: ModelConfig) -> ModelConfig:
     return copy
 
 
-def _sessions(path: Path, config: ModelConfig, library: Path | None, settings: Settings) -> list[Session]:
+def _sessions(path: Path, config: ModelConfig, library: Library | None, settings: Settings) -> list[Session]:
     """Opens the session of each instance. The instances on the CPU share one, each instance on a GPU has its own."""
     asked = any(group.kind == ModelInstanceGroup.KIND_GPU or group.gpus for group in config.instance_group)
     devices = sorted(place(config), key=lambda device: device is None)  # an idle GPU is taken before an idle CPU
-    on_cpu = replace(_session_options(config, len(devices), settings), libraries=(library,) if library else ())
+    on_cpu = replace(_session_options(config, len(devices), settings), libraries=(library.image,) if library else ())
     on_gpu = on_cpu
     if library is not None and any(device is not None for device in devices):
         on_gpu = _with_libraries_for_gpus(on_cpu, library, settings.trusted_directories())
@@ -213,13 +213,19 @@ def _check_nodes(model: str, gpu: int, nodes: Mapping[str, set[str]], asked: boo
         logger.info("model '%s' on GPU %d: the CPU runs %s", model, gpu, on_cpu)
 
 
-def _with_libraries_for_gpus(options: SessionOptions, library: Path, trusted: Sequence[Path]) -> SessionOptions:
+def _with_libraries_for_gpus(options: SessionOptions, library: Library, trusted: Sequence[Path]) -> SessionOptions:
     """Names the library for CUDA of the same ops, and their plugins if the config asks for TensorRT."""
     of_cuda = counterpart(library, "onnxruntime", "cuda", trusted)
     if of_cuda is None:
-        logger.warning("op library %s has no trusted library for CUDA beside it: its ops run on the CPU", library.name)
+        logger.warning(
+            "op library %s has no trusted library for CUDA beside it: its ops run on the CPU", library.path.name
+        )
     plugins = None if options.tensorrt is None else counterpart(library, "tensorrt", "cuda", trusted)
-    return replace(options, libraries=(of_cuda or library,), tensorrt_plugins=plugins)
+    return replace(
+        options,
+        libraries=((of_cuda or library).image,),
+        tensorrt_plugins=plugins.image if plugins is not None else None,
+    )
 
 
 def _session_options(config: ModelConfig, instances: int, settings: Settings) -> SessionOptions:

@@ -6,11 +6,14 @@ operator has named: one of OPGATE_OPS_PATH, or the output of the build.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,47 @@ from service.settings import Settings
 
 MANIFEST = "manifest.json"
 _MISSING_OP = re.compile(r"(?:(\S+?):)?(\w+)\((-?\d+)\) is not a registered function/op")
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A trusted library: its file, its SHA-256, and where to load the very bytes that were hashed."""
+
+    path: Path
+    digest: str
+    image: Path
+
+
+# The images of libraries by digest. A library is loaded into the process once and stays, so its image stays too.
+_IMAGES: dict[str, Path] = {}
+
+
+def _image(name: str, data: bytes, digest: str) -> Path:
+    """Returns a file in memory that holds `data` and that nobody can change."""
+    image = _IMAGES.get(digest)
+    if image is None:
+        file = os.memfd_create(name[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        with os.fdopen(os.dup(file), "wb") as out:
+            out.write(data)
+        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
+        image = _IMAGES[digest] = Path(f"/proc/self/fd/{file}")
+    return image
+
+
+def _check_owner(folder: Path) -> None:
+    """Raises ConfigError if everybody may change what a trusted folder lists."""
+    for path in (folder / MANIFEST, folder, *folder.resolve().parents):
+        try:
+            mode = path.stat().st_mode
+        except OSError:
+            continue
+        # In a sticky folder, such as /tmp, others can't replace what is not theirs. They can add a manifest, though.
+        if mode & stat.S_IWOTH and not (mode & stat.S_ISVTX and path != folder):
+            raise ConfigError(
+                f"the op libraries of {folder} are not trusted: everybody may write {path}, so anybody could add "
+                f"native code; run `chmod o-w {path}`"
+            )
 
 
 def sha256(path: Path) -> str:
@@ -43,8 +87,12 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def entries(directories: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """Yields the entry of every library that the manifests of these folders list."""
+    """Yields the entry of every library that the manifests of these folders list.
+
+    Raises ConfigError if everybody may write one of the folders, or a manifest is broken.
+    """
     for directory in directories:
+        _check_owner(directory)
         yield from (entry for entry in read_manifest(directory)["libraries"] if isinstance(entry, dict))
 
 
@@ -62,35 +110,45 @@ def find_library(name: str, folders: Sequence[Path]) -> Path:
     )
 
 
-def trusted_library(name: str, folders: Sequence[Path], trusted: Sequence[Path]) -> Path:
+def trusted_library(name: str, folders: Sequence[Path], trusted: Sequence[Path]) -> Library:
     """Finds a library and checks its hash. `folders`, those of the model, are searched before the trusted folders.
 
-    Raises ConfigError if the library is missing or no manifest of a trusted folder lists its hash.
+    Raises ConfigError if the library is missing, no manifest of a trusted folder lists its hash, or everybody may write
+    such a folder.
     """
     path = find_library(name, [*folders, *trusted])
-    digest = sha256(path)
-    if any(entry.get("sha256") == digest for entry in entries(trusted)):
-        return path
+    library = _listed(path, [str(entry.get("sha256")) for entry in entries(trusted)])
+    if library is not None:
+        return library
     raise ConfigError(
         f"op library {path} is not trusted: no {MANIFEST} in {', '.join(map(str, trusted))} lists its SHA-256 "
-        f"{digest}. If you built it or know who did, run `opgate trust {path}`; `opgate build` makes opgate's library"
+        f"{sha256(path)}. If you built it or know who did, run `opgate trust {path}`; "
+        "`opgate build` makes opgate's library"
     )
 
 
-def counterpart(library: Path, engine: str, device: str, trusted: Sequence[Path]) -> Path | None:
+def _listed(path: Path, digests: Sequence[str]) -> Library | None:
+    """Returns a library if its hash is among the digests. The file is read once, so that it can't change in between."""
+    data = path.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    return Library(path.resolve(), digest, _image(path.name, data, digest)) if digest in digests else None
+
+
+def counterpart(library: Library, engine: str, device: str, trusted: Sequence[Path]) -> Library | None:
     """Returns the library of the same build for an engine and a device, None if there is none.
 
     `opgate build` writes several libraries of the same ops. A config names the one for ONNX Runtime on the CPU.
     """
-    digest = sha256(library)
     for folder in trusted:
         listed = list(entries([folder]))
-        domains = {entry.get("domain") for entry in listed if entry.get("sha256") == digest} - {None}
+        domains = {entry.get("domain") for entry in listed if entry.get("sha256") == library.digest} - {None}
         for entry in listed:
             path = folder / str(entry.get("file"))
             fits = entry.get("engine") == engine and device in entry.get("devices", ())
-            if fits and entry.get("domain") in domains and path.is_file() and sha256(path) == entry.get("sha256"):
-                return path.resolve()
+            if fits and entry.get("domain") in domains and path.is_file():
+                found = _listed(path, [str(entry.get("sha256"))])
+                if found is not None:
+                    return found
     return None
 
 

@@ -24,7 +24,7 @@ from service.execution.session import Session, SessionOptions, _providers
 from service.repository import loader
 from service.repository.config import ConfigError
 from service.repository.devices import accelerators, place
-from service.repository.op_libraries import counterpart, sha256
+from service.repository.op_libraries import counterpart, sha256, trusted_library
 from tests.service.onnx_models import double
 
 GROUPS = [
@@ -293,11 +293,11 @@ def test_the_library_of_another_device_is_found_if_it_is_trusted(tmp_path):
             {"file": name, "engine": engine, "devices": devices, "domain": domain, "sha256": sha256(tmp_path / name)}
         )
     (tmp_path / "manifest.json").write_text(json.dumps({"format": 1, "libraries": entries}))
-    cpu = tmp_path / "cpu"
-    assert counterpart(cpu, "onnxruntime", "cuda", [tmp_path]) == tmp_path / "cuda"
-    assert counterpart(cpu, "tensorrt", "cuda", [tmp_path]) == tmp_path / "plugins"
-    assert counterpart(tmp_path / "other", "onnxruntime", "cuda", [tmp_path]) is None
-    assert counterpart(tmp_path / "cuda", "onnxruntime", "cuda", [tmp_path]) == tmp_path / "cuda"
+    cpu, cuda, other = (trusted_library(name, [], [tmp_path]) for name in ("cpu", "cuda", "other"))
+    assert counterpart(cpu, "onnxruntime", "cuda", [tmp_path]) == cuda
+    assert counterpart(cpu, "tensorrt", "cuda", [tmp_path]).path == tmp_path / "plugins"
+    assert counterpart(other, "onnxruntime", "cuda", [tmp_path]) is None
+    assert counterpart(cuda, "onnxruntime", "cuda", [tmp_path]) == cuda
     older = tmp_path / "older"
     older.mkdir()
     (older / "old").write_text("old")
@@ -309,7 +309,7 @@ def test_the_library_of_another_device_is_found_if_it_is_trusted(tmp_path):
         "sha256": sha256(older / "old"),
     }
     (older / "manifest.json").write_text(json.dumps({"format": 1, "libraries": [entry]}))
-    assert counterpart(cpu, "onnxruntime", "cuda", [older, tmp_path]) == tmp_path / "cuda"
+    assert counterpart(cpu, "onnxruntime", "cuda", [older, tmp_path]) == cuda
     (tmp_path / "plugins").write_text("changed")
     assert counterpart(cpu, "tensorrt", "cuda", [tmp_path]) is None
 
@@ -326,11 +326,11 @@ def test_plugins_are_loaded_only_where_the_config_asks_for_tensorrt(tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps({"format": 1, "libraries": entries}))
 
     def named(options):
-        return loader._with_libraries_for_gpus(options, tmp_path / "cpu", [tmp_path])
+        return loader._with_libraries_for_gpus(options, trusted_library("cpu", [], [tmp_path]), [tmp_path])
 
-    assert named(SessionOptions()).libraries == (tmp_path / "cuda",)
+    assert [library.read_text() for library in named(SessionOptions()).libraries] == ["cuda"]
     assert named(SessionOptions()).tensorrt_plugins is None
-    assert named(SessionOptions(tensorrt={})).tensorrt_plugins == tmp_path / "plugins"
+    assert named(SessionOptions(tensorrt={})).tensorrt_plugins.read_text() == "plugins"
 
 
 DRIVER = """

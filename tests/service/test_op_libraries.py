@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import onnx
 import pytest
@@ -43,7 +44,7 @@ def test_trust_lists_the_hash_once_and_a_changed_file_is_refused(tmp_path, libra
     op_libraries.trust(library, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     assert [entry["sha256"] for entry in manifest["libraries"]] == [op_libraries.sha256(library)]
-    assert op_libraries.trusted_library("libmine.so", [library.parent], [folder]) == library
+    assert op_libraries.trusted_library("libmine.so", [library.parent], [folder]).path == library
     library.write_bytes(b"something else")
     with pytest.raises(ConfigError, match="not trusted"):
         op_libraries.trusted_library("libmine.so", [library.parent], [folder])
@@ -92,3 +93,51 @@ def test_an_untrusted_library_keeps_only_its_model_from_being_served(repository,
     gateway = load()
     assert gateway.find("good")
     assert gateway.catalog.unavailable() == ["bad"]
+
+
+def test_what_is_loaded_is_what_was_hashed(tmp_path, library):
+    """Somebody who may write beside the library changes it all the time."""
+    good = library.read_bytes() * 1000
+    library.write_bytes(good)
+    op_libraries.trust(library, tmp_path)
+    stop = threading.Event()
+
+    def race():
+        bad = library.with_name("bad.so")
+        while not stop.is_set():
+            for data in (b"evil" * 10000, good):
+                bad.write_bytes(data)
+                bad.replace(library)
+
+    writer = threading.Thread(target=race)
+    writer.start()
+    loaded = refused = 0
+    try:
+        for _ in range(500):
+            try:
+                found = op_libraries.trusted_library("libmine.so", [library.parent], [tmp_path])
+            except ConfigError:
+                refused += 1
+                continue
+            assert found.image.read_bytes() == good
+            loaded += 1
+    finally:
+        stop.set()
+        writer.join()
+    assert loaded and refused
+    with pytest.raises(OSError, match="not permitted"), found.image.open("r+b") as image:
+        image.write(b"evil")
+
+
+@pytest.mark.parametrize("which", ["folder", "manifest", "parent"])
+def test_a_trusted_folder_that_everybody_may_write_is_refused(tmp_path, library, which):
+    folder = tmp_path / "outer" / "ops"
+    folder.mkdir(parents=True)
+    op_libraries.trust(library, folder)
+    loose = {"folder": folder, "manifest": folder / "manifest.json", "parent": folder.parent}[which]
+    before = loose.stat().st_mode
+    loose.chmod(before | 0o002)
+    with pytest.raises(ConfigError, match=f"everybody may write {loose}.*chmod o-w {loose}"):
+        op_libraries.trusted_library("libmine.so", [library.parent], [folder])
+    loose.chmod(before)
+    assert op_libraries.trusted_library("libmine.so", [library.parent], [folder])

@@ -16,6 +16,8 @@ class NodeKernel {
 
   Status compute(OrtKernelContext* context);
 
+  const Op& op() const { return op_; }
+
  private:
   Status run(OrtKernelContext* context);
 

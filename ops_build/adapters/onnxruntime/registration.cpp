@@ -39,6 +39,20 @@ OrtStatus* guarded(Body&& body) {
   }
 }
 
+/// The op that this thread runs.
+thread_local const char* running_op = nullptr;
+
+class Running {
+ public:
+  explicit Running(const Op& op) : before_(running_op) { running_op = op.signature.name.c_str(); }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+  ~Running() { running_op = before_; }
+
+ private:
+  const char* before_;
+};
+
 void fill(Registered& registered) {
   registered.version = kApiVersion;
   registered.GetName = [](const OrtCustomOp* op) { return of(op).op->signature.name.c_str(); };
@@ -79,7 +93,9 @@ void fill(Registered& registered) {
     });
   };
   registered.KernelComputeV2 = [](void* kernel, OrtKernelContext* context) -> OrtStatusPtr {
-    return guarded([&] { return static_cast<NodeKernel*>(kernel)->compute(context); });
+    auto& node = *static_cast<NodeKernel*>(kernel);
+    const Running running(node.op());
+    return guarded([&] { return node.compute(context); });
   };
   registered.KernelDestroy = [](void* kernel) { delete static_cast<NodeKernel*>(kernel); };
   registered.InferOutputShapeFn = [](const OrtCustomOp* op, OrtShapeInferContext* context) -> OrtStatusPtr {
@@ -147,6 +163,10 @@ Status make_domain(OrtCustomOpDomain** domain) {
 
 }  // namespace
 }  // namespace opgate::ort
+
+/// The op that the calling thread runs, null if it runs none. For the last words of a process that crashes. In a thread
+/// that never ran an op of this library, the first call may allocate.
+extern "C" __attribute__((visibility("default"))) const char* opgate_running_op() { return opgate::ort::running_op; }
 
 extern "C" __attribute__((visibility("default"))) OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionOptions* options,
                                                                                             const OrtApiBase* base) {

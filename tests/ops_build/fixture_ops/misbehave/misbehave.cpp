@@ -1,4 +1,5 @@
 // A kernel that breaks one rule in each mode. The core must turn each into an error.
+#include <cstdlib>
 #include <stdexcept>
 
 #include "core/op.h"
@@ -6,11 +7,16 @@
 OPGATE_OP(
     Misbehave,
     "Misbehave(x: f32[n]; how: {throws|throws_in_pool|leaves_open|binds_too_much|asks_unknown|runs_out|reads_as_double|"
-    "writes_as_double}) -> (y: "
+    "writes_as_double|reads_null|aborts|fills_the_stack}) -> (y: "
     "f32[v<=n])",
     "Breaks a rule.")
 
 namespace opgate::ops {
+[[gnu::noinline]] int deeper(volatile int* before) {  // NOLINT(misc-no-recursion)
+  volatile int here[1024] = {*before};
+  return deeper(here) + here[7];
+}
+
 struct MisbehaveCpu {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const std::string& how = attributes.text("how");
@@ -26,6 +32,15 @@ struct MisbehaveCpu {
     if (how == "writes_as_double") {
       OPGATE_RETURN_IF_ERROR(out.bind("v", in.size("n")));
       out["y"].data<double>()[0] = 1;
+    }
+    if (how == "reads_null") {
+      const float* volatile nothing = nullptr;
+      OPGATE_RETURN_IF_ERROR(out.bind("v", *nothing > 0 ? 1 : 0));
+    }
+    if (how == "aborts") std::abort();
+    if (how == "fills_the_stack") {
+      volatile int begin = 0;
+      return out.bind("v", deeper(&begin));
     }
     if (how == "runs_out") context.scratch<double>(std::int64_t{1} << 50);
     return {};
