@@ -19,6 +19,7 @@ from starlette.responses import RedirectResponse
 from service import signals
 from service.api import admin, kserve_http, predict
 from service.api.connection import connection_class
+from service.api.journal_middleware import JournalMiddleware
 from service.api.kserve_grpc import GrpcServer
 from service.api.openapi import schema
 from service.api.status import error_body
@@ -43,20 +44,24 @@ def create_app(gateway: Gateway) -> FastAPI:
 
     @app.exception_handler(ServingError)
     async def on_serving_error(request: Request, error: ServingError) -> Response:
+        request.scope["opgate.error"] = error.message
         return kserve_http.error_response(error, retry_after)
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:
         text = error.detail if error.status_code != 404 else f"no route {request.method} {request.url.path}"
+        request.scope["opgate.error"] = text
         headers = dict(error.headers or {})
         return Response(error_body(text), error.status_code, headers, media_type="application/json")
 
     @app.exception_handler(RequestValidationError)
     async def on_validation_error(request: Request, error: RequestValidationError) -> Response:
+        request.scope["opgate.error"] = str(error)
         return Response(error_body(str(error)), 400, media_type="application/json")
 
     @app.exception_handler(Exception)
     async def on_error(request: Request, error: Exception) -> Response:
+        request.scope["opgate.error"] = f"{type(error).__name__}: {error}"
         return Response(error_body(f"{type(error).__name__}: {error}"), 500, media_type="application/json")
 
     @app.get("/", include_in_schema=False)
@@ -66,6 +71,7 @@ def create_app(gateway: Gateway) -> FastAPI:
     app.include_router(kserve_http.router(gateway))
     app.include_router(predict.router(gateway))
     app.include_router(admin.router(gateway))
+    app.add_middleware(JournalMiddleware, gateway=gateway)
     return app
 
 
@@ -115,7 +121,7 @@ def _http_server(gateway: Gateway) -> _HttpServer:
             ws="none",
             lifespan="off",
             log_config=None,
-            access_log=settings.access_log,
+            access_log=False,  # the journal writes it
             server_header=False,
             timeout_keep_alive=settings.keep_alive_timeout,
         ),
@@ -153,6 +159,7 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
     listening: dict[str, int] = {}
     serving: asyncio.Task[None] | None = None
     if http is not None:
+        gateway.connections = http.server_state.connections  # type: ignore[assignment]
         bound = _listen(settings.http_host, settings.http_port)
         listening["http_port"] = bound.getsockname()[1]
         serving = asyncio.create_task(http.serve(sockets=[bound]))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from service.errors import Kind, ServingError, kind_of
 from service.execution.request import Array, Request, run
@@ -16,6 +16,7 @@ from service.execution.session import usable_cores
 from service.repository.catalog import Catalog
 from service.repository.loader import LoadedModel, limits_of
 from service.settings import Settings
+from service.telemetry.journal import Journal
 from service.wire.kserve_json import Decoder
 
 logger = logging.getLogger("opgate.gateway")
@@ -46,6 +47,12 @@ class Served:
     decoder: Decoder
 
 
+class Connection(Protocol):
+    """An open connection."""
+
+    def held_bytes(self) -> int: ...
+
+
 class Reading:
     """A context in which a request for a model is read. An error inside counts as a failure of that model."""
 
@@ -69,6 +76,8 @@ class Gateway:
         self.settings = settings
         self.limits = limits_of(settings)
         self.catalog = Catalog(settings)
+        self.journal = Journal(settings.access_log)
+        self.connections: Collection[Connection] = ()  # the open connections of HTTP
         self.running = 0  # accepted requests that are not answered yet
         self.draining = False
         self.stopped_at = self.stop_at = 0.0  # when the stop began, and when it must end, by the event loop's clock

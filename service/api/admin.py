@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Mapping
+
+import onnxruntime
 from fastapi import APIRouter, Response
 
-from service.gateway import Gateway
+from service.gateway import Gateway, package_version
 from service.telemetry.metrics import CONTENT_TYPE, Metrics
+
+
+class Numbers:
+    """The numbers of one gateway, for its metrics."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def index(self) -> list[tuple[str, str, str, str]]:
+        """Returns the models and their state."""
+        return self._gateway.catalog.index()
+
+    def answers(self) -> Mapping[tuple[str, str, str], int]:
+        """Returns the counts of answers by protocol, route and code."""
+        return self._gateway.journal.counts
+
+    def connections(self) -> tuple[int, int]:
+        """Returns the number of open connections, and the bytes that they hold."""
+        connections = self._gateway.connections
+        return len(connections), sum(connection.held_bytes() for connection in connections)
+
+    def running(self) -> int:
+        """Returns the number of requests under way."""
+        return self._gateway.running
+
+    def versions(self) -> dict[str, str]:
+        """Returns the versions of the gateway, Python and ONNX Runtime."""
+        return {
+            "version": package_version(),
+            "python": platform.python_version(),
+            "onnxruntime": onnxruntime.__version__,
+        }
 
 
 def router(gateway: Gateway) -> APIRouter:
     """Returns the routes of one gateway."""
     routes = APIRouter()
-    metrics = Metrics(gateway.catalog.models)
+    metrics = Metrics(gateway.catalog.models, Numbers(gateway))
 
     async def read_metrics() -> Response:
         return Response(metrics.text(), media_type=CONTENT_TYPE)

@@ -41,19 +41,19 @@ class BodyReader(asyncio.BufferedProtocol):
     def __init__(self, owner: Owner, buffer: memoryview, filled: int, complete: Callable[[], None], now: float) -> None:
         self._owner = owner
         self._buffer = buffer
-        self._filled = filled
+        self.filled = filled
         self._complete = complete
         self._clock = asyncio.get_running_loop().time
         self.last_byte = now  # when the last bytes came, by the event loop's clock
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Returns the part of the buffer that is still empty."""
-        return self._buffer[self._filled :]
+        return self._buffer[self.filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Counts the bytes that came. Calls `complete` when the buffer is full."""
-        self._filled += nbytes
-        if self._filled == len(self._buffer):
+        self.filled += nbytes
+        if self.filled == len(self._buffer):
             self._buffer.release()
             self._complete()
         else:

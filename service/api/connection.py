@@ -13,6 +13,7 @@ import re
 import socket
 from collections.abc import Callable
 from concurrent.futures import Future
+from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeVar
 
 import httptools
@@ -26,6 +27,7 @@ from service.api.status import HTTP, error_body, error_headers
 from service.errors import ServingError, internal
 from service.execution.request import Request
 from service.gateway import LONG_COST, Gateway, Reading, Served
+from service.telemetry.journal import NO_IDS, Ids, http_level, ids_of
 from service.wire.compression import wanted_encoding
 from service.wire.kserve_json import encode, encoding_cost, size_of
 from service.wire.tensors import Bytes, view
@@ -39,20 +41,25 @@ T = TypeVar("T")
 #: others. pyproject.toml bounds the version of uvicorn.
 UVICORN_MEMBERS = {
     "connection": frozenset(
-        ("_start_asgi_task", "_unset_keepalive_if_required", "access_log", "cycle", "expect_100_continue", "flow",
+        ("_start_asgi_task", "_unset_keepalive_if_required", "client", "cycle", "expect_100_continue", "flow",
          "headers", "loop", "on_response_complete", "parser", "pipeline", "send_400_response", "server_state",
          "shutdown", "timeout_keep_alive", "transport", "url")
     ),
     "flow": frozenset(("pause_reading", "read_paused", "resume_reading", "write_paused")),
     "server_state": frozenset(("default_headers", "total_requests")),
     "cycle": frozenset(
-        ("disconnected", "keep_alive", "message_event", "more_body", "response_complete", "response_started")
+        ("body", "disconnected", "keep_alive", "message_event", "more_body", "response_complete", "response_started")
     ),
 }  # fmt: skip
 
 _INFER = re.compile(rb"/v2/models/([A-Za-z0-9_.~-]+)(?:/versions/([0-9]{1,18}))?/infer")
+_ROUTE = "/v2/models/{model}/infer"
 _MAX_ROUTES = 1024
 _NOT_PLAIN = frozenset((b"content-encoding", b"transfer-encoding"))
+_OF_INTEREST = _NOT_PLAIN | {
+    b"accept-encoding", b"content-length", b"expect", b"inference-header-content-length", b"traceparent",
+    b"x-request-id",
+}  # fmt: skip
 _UPGRADE_TOKENS = frozenset((b"upgrade", b"http2-settings"))
 # Up to this size it is cheaper to join the parts of an answer and write once than to write several times.
 _JOIN_BYTES = 65536
@@ -74,24 +81,28 @@ class _NoEvent:
 
 
 class Framing(NamedTuple):
-    """The length of a body, its Inference-Header-Content-Length, and whether the client waits for 100 Continue."""
+    """The length of a body, its Inference-Header-Content-Length, whether the client waits for 100 Continue, and how it
+    names the request."""
 
     length: int
     header_length: int | None
     expect: bool
+    ids: Ids
 
 
 class InferCycle:
     """One infer request on a connection. It has the attributes that uvicorn's connection reads from a request cycle."""
 
-    __slots__ = ("buffer", "disconnected", "filled", "header_length", "keep_alive", "length", "message_event", "owner",
-                 "request", "response_complete", "route")  # fmt: skip
+    __slots__ = ("began_ns", "buffer", "disconnected", "filled", "header_length", "ids", "keep_alive", "length",
+                 "message_event", "owner", "request", "response_complete", "route")  # fmt: skip
 
     def __init__(self, owner: InferConnection, route: tuple[str, str], framing: Framing, keep_alive: bool) -> None:
         self.owner = owner
         self.route = route
         self.length = framing.length
         self.header_length = framing.header_length
+        self.ids = framing.ids
+        self.began_ns = perf_counter_ns()
         self.keep_alive = keep_alive
         self.buffer: Bytes | None = None
         self.filled = 0
@@ -178,10 +189,26 @@ class InferCycle:
         head = b"content-type: application/json\r\n"
         for name, value in error_headers(error, self.owner.gateway.settings.retry_after):
             head += f"{name}: {value}\r\n".encode("latin-1")
-        self._write(HTTP[error.kind], head, [error_body(error.message)])
+        self._write(HTTP[error.kind], head, [error_body(error.message)], error.message)
 
-    def _write(self, status: int, head: bytes, parts: list[bytes | memoryview]) -> None:
+    def _write(self, status: int, head: bytes, parts: list[bytes | memoryview], error: str = "") -> None:
         owner = self.owner
+        model, version = self.route
+        owner.gateway.journal.answered(
+            "http",
+            _ROUTE,
+            str(status),
+            perf_counter_ns() - self.began_ns,
+            error=error,
+            level=http_level(status),
+            model=model,
+            version=version,
+            id="" if self.request is None else self.request.id,
+            ids=self.ids,
+            client=owner.peer(),
+        )
+        if self.ids is not NO_IDS:
+            head += b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in self.ids.pairs())
         if owner.transport.is_closing():
             self.response_complete = True
             return
@@ -358,6 +385,20 @@ class InferConnection(HttpToolsProtocol):
         if cycle is not None and type(cycle) is not InferCycle and not cycle.response_complete and not self._held:
             cycle.keep_alive = False
 
+    def peer(self) -> str:
+        """Returns the address of the client."""
+        return self.client[0] if self.client else ""
+
+    def held_bytes(self) -> int:
+        """Returns the bytes of requests and answers that the connection holds."""
+        cycle: Any = self.cycle
+        held = len(self._held) + self.transport.get_write_buffer_size()
+        if type(cycle) is InferCycle:
+            return held + (
+                0 if cycle.response_complete else cycle.filled if self._reader is None else self._reader.filled
+            )
+        return held + (0 if cycle is None else len(cycle.body))
+
     def is_owed(self) -> bool:
         """Returns whether the client still waits for an answer or for the rest of one."""
         if self.transport.get_write_buffer_size():
@@ -460,6 +501,8 @@ class InferConnection(HttpToolsProtocol):
             # The data belongs to the body of this request, whose reader would wait for the rest for ever.
             cycle.disconnected = True
             cycle.message_event.set()
+        client = self.peer()
+        self.gateway.journal.answered("http", "none", str(status), 0, error=message, client=client)
         body = error_body(message)
         head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + head + body)
@@ -521,7 +564,7 @@ class InferConnection(HttpToolsProtocol):
     def _start_infer_cycle(self) -> bool:
         """Starts an InferCycle if the request can take the shortcut. Returns whether it did."""
         parser = self.parser
-        if parser.get_method() != b"POST" or self.access_log:  # only uvicorn's usual way writes the access log
+        if parser.get_method() != b"POST":
             return False
         route = self._routes.get(self.url) or self._route(self.url)
         cycle: Any = self.cycle  # the cycle of the previous request
@@ -550,7 +593,10 @@ class InferConnection(HttpToolsProtocol):
         length = -1
         header_length: int | None = None
         expect = False
+        request_id = traceparent = ""
         for name, value in self.headers:
+            if name not in _OF_INTEREST:
+                continue
             if name == b"content-length":
                 length = int(value) if value.isdigit() else -1
             elif name == b"inference-header-content-length":
@@ -562,9 +608,16 @@ class InferConnection(HttpToolsProtocol):
             elif name == b"accept-encoding":
                 if wanted_encoding(value.decode("latin-1")):
                     return None
-            elif name in _NOT_PLAIN:
+            elif name == b"x-request-id":
+                request_id = value.decode("latin-1")
+            elif name == b"traceparent":
+                traceparent = value.decode("latin-1")
+            else:
                 return None
-        return None if length < 0 else Framing(length, header_length, expect)
+        if length < 0:
+            return None
+        ids = ids_of(request_id, traceparent) if request_id or traceparent else NO_IDS
+        return Framing(length, header_length, expect, ids)
 
     def _route(self, url: bytes) -> tuple[str, str] | None:
         match = _INFER.fullmatch(url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from time import perf_counter_ns
 from typing import Any
 
 import grpc
@@ -14,6 +15,7 @@ from service.api.status import GRPC
 from service.errors import Kind, ServingError
 from service.execution.spec import ModelSpec, TensorSpec
 from service.gateway import EXTENSIONS, Gateway, package_version
+from service.telemetry.journal import NO_IDS, ids_of
 from service.telemetry.statistics_message import model_statistics
 from service.wire.kserve_grpc import decode, encode
 
@@ -144,6 +146,56 @@ def _refusal(name: str) -> Any:
     return refuse_stream if name == "ModelStreamInfer" else refuse
 
 
+class JournalInterceptor(grpc.aio.ServerInterceptor):
+    """Counts and logs the answers to unary calls, and sends the client's names of a request back."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._journal = gateway.journal
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        """Wraps the handler of a call."""
+        handler = await continuation(details)
+        if handler is None or handler.unary_unary is None:
+            return handler
+        method = details.method
+
+        async def answer(request: Any, context: Any) -> Any:
+            began = perf_counter_ns()
+            metadata = dict(context.invocation_metadata() or ())
+            ids = ids_of(*(_text(metadata.get(name, "")) for name in ("x-request-id", "traceparent")))
+            if ids is not NO_IDS:
+                context.set_trailing_metadata(ids.pairs())
+            code = grpc.StatusCode.CANCELLED
+            try:
+                response = await handler.unary_unary(request, context)
+                code = grpc.StatusCode.OK
+                return response
+            except grpc.aio.AbortError:
+                code = context.code()
+                raise
+            finally:
+                failed = code is not grpc.StatusCode.OK
+                self._journal.answered(
+                    "grpc",
+                    method,
+                    code.name,
+                    perf_counter_ns() - began,
+                    error=(context.details() or code.name) if failed else "",
+                    level=logging.ERROR if code is grpc.StatusCode.INTERNAL else logging.INFO,
+                    model=_text(getattr(request, "model_name", "") or getattr(request, "name", ""))[:256],
+                    version=_text(getattr(request, "model_version", "") or getattr(request, "version", ""))[:32],
+                    id=_text(getattr(request, "id", "")),
+                    ids=ids,
+                    client=context.peer(),
+                )
+
+        return grpc.unary_unary_rpc_method_handler(answer, handler.request_deserializer, handler.response_serializer)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
 class GrpcServer:
     """The gRPC server of one gateway."""
 
@@ -151,12 +203,13 @@ class GrpcServer:
         settings = gateway.settings
         self._gateway = gateway
         self._server = grpc.aio.server(
+            interceptors=[JournalInterceptor(gateway)],
             options=[
                 ("grpc.max_receive_message_length", settings.max_body_bytes),
                 ("grpc.max_send_message_length", -1),
                 # Without this option a second server on the same port would silently get half of the connections.
                 ("grpc.so_reuseport", 0),
-            ]
+            ],
         )
         service = InferenceService(gateway)
         _refuse_others(service)

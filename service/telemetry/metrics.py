@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from service.telemetry.gpus import GpuCollector
@@ -46,6 +53,20 @@ _HISTOGRAMS: tuple[tuple[str, str, float, Callable[[ModelStatistics], Histogram]
 )
 
 
+class Source(Protocol):
+    """Where the gateway's own numbers come from."""
+
+    def index(self) -> list[tuple[str, str, str, str]]: ...
+
+    def answers(self) -> Mapping[tuple[str, str, str], int]: ...
+
+    def connections(self) -> tuple[int, int]: ...
+
+    def running(self) -> int: ...
+
+    def versions(self) -> dict[str, str]: ...
+
+
 class ModelCollector(Collector):
     """Turns the statistics of the models into metrics at each scrape."""
 
@@ -74,6 +95,10 @@ class ModelCollector(Collector):
             seconds.add_metric(labels, statistics.load_seconds)
         yield pending
         yield seconds
+        overdue = CounterMetricFamily("opgate_overdue_runs", "Runs that took longer than the limit", labels=_LABELS)
+        for labels, statistics in rows:
+            overdue.add_metric(labels, statistics.overdue)
+        yield overdue
         for name, text, unit, histogram in _HISTOGRAMS:
             family_h = HistogramMetricFamily(name, text, labels=_LABELS)
             for labels, statistics in rows:
@@ -115,12 +140,42 @@ class CpuCollector(Collector):
         yield GaugeMetricFamily("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", max(0.0, busy))
 
 
+class GatewayCollector(Collector):
+    """What the gateway itself does: readiness of models, answers, connections, requests under way, versions."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields every metric family."""
+        source = self._source
+        ready = GaugeMetricFamily("opgate_model_ready", "Whether a version of a model can serve", labels=_LABELS)
+        for name, version, state, _ in source.index():
+            ready.add_metric([name, version], float(state == "READY"))
+        yield ready
+        answers = CounterMetricFamily(
+            "opgate_responses", "Answers by protocol, route and status", labels=["protocol", "route", "code"]
+        )
+        for labels, count in sorted(source.answers().items()):
+            answers.add_metric(list(labels), float(count))
+        yield answers
+        connections, held = source.connections()
+        yield GaugeMetricFamily("opgate_http_connections", "Open connections of HTTP", connections)
+        yield GaugeMetricFamily("opgate_http_held_bytes", "Bytes of requests and answers that connections hold", held)
+        yield GaugeMetricFamily("opgate_running_requests", "Inference requests without an answer", source.running())
+        yield InfoMetricFamily("opgate_build", "Versions of the gateway and its engine", source.versions())
+
+
 class Metrics:
     """The metrics of one gateway. They use no global registry, so that several gateways can live in one process."""
 
-    def __init__(self, models: Callable[[], Iterable[Counted]]) -> None:
+    def __init__(self, models: Callable[[], Iterable[Counted]], source: Source | None = None) -> None:
+        """Without `source` the metrics of the gateway itself are left out."""
         self._registry = CollectorRegistry()
         self._registry.register(ModelCollector(models))
+        if source is not None:
+            self._registry.register(GatewayCollector(source))
+        ProcessCollector(registry=self._registry)
         self._registry.register(CpuCollector())
         self._registry.register(GpuCollector())
 

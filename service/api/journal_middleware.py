@@ -1,0 +1,58 @@
+"""Counts and logs the answers of the ASGI application, and sends the client's names of a request back."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.gateway import Gateway
+from service.telemetry.journal import http_level, ids_of
+
+
+class JournalMiddleware:
+    """Wraps the application. Handlers may put the text of an error and the request's id into the scope."""
+
+    def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
+        self._app = app
+        self._gateway = gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = perf_counter_ns()
+        status = 0
+        headers = dict(scope["headers"])
+        ids = ids_of(
+            headers.get(b"x-request-id", b"").decode("latin-1"), headers.get(b"traceparent", b"").decode("latin-1")
+        )
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                more = [(name.encode(), value.encode()) for name, value in ids.pairs()]
+                message = {**message, "headers": [*message.get("headers", ()), *more]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sent)
+        finally:
+            path = scope.get("path_params", {})
+            route = getattr(scope.get("route"), "path", "none").replace("/versions/{version}", "")
+            client = scope.get("client")
+            self._gateway.journal.answered(
+                "http",
+                route,
+                str(status),
+                perf_counter_ns() - began,
+                error=scope.get("opgate.error", "") if status >= 400 else "",
+                level=http_level(status),
+                model=str(path.get("model", "")),
+                version=str(path.get("version", "")),
+                id=scope.get("opgate.id", ""),
+                ids=ids,
+                client=client[0] if client else "",
+            )

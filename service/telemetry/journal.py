@@ -1,0 +1,126 @@
+"""Counts and logs the answers of the gateway, whatever the protocol."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+logger = logging.getLogger("opgate.access")
+
+# Lines of one level that are logged in a second. Clients can make requests fail faster than a disk can write.
+LINES_A_SECOND = 20
+# What clients may send in X-Request-Id and traceparent. Anything else is not sent back and not logged.
+REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """How the client names its request: the headers or metadata X-Request-Id and traceparent, "" if it sent none."""
+
+    request_id: str = ""
+    traceparent: str = ""
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Returns the headers that go back to the client."""
+        named = (("x-request-id", self.request_id), ("traceparent", self.traceparent))
+        return [(name, value) for name, value in named if value]
+
+
+NO_IDS = Ids()
+
+
+def ids_of(request_id: str, traceparent: str) -> Ids:
+    """Returns the ids that are valid."""
+    if not request_id and not traceparent:
+        return NO_IDS
+    return Ids(
+        request_id if REQUEST_ID.fullmatch(request_id) else "",
+        traceparent if TRACEPARENT.fullmatch(traceparent) else "",
+    )
+
+
+class _Limit:
+    """Lets a number of lines through in each second, and counts the others."""
+
+    __slots__ = ("left", "second", "suppressed")
+
+    def __init__(self) -> None:
+        self.second = self.left = self.suppressed = 0
+
+    def passes(self) -> bool:
+        now = int(time.monotonic())
+        if now != self.second:
+            self.second, self.left = now, LINES_A_SECOND
+        if not self.left:
+            self.suppressed += 1
+            return False
+        self.left -= 1
+        return True
+
+
+class Journal:
+    """The answers of one gateway. Only the event loop's thread uses it."""
+
+    def __init__(self, access_log: bool) -> None:
+        """With `access_log` every answer is logged, otherwise only errors: at most LINES_A_SECOND of each level."""
+        self.counts: Counter[tuple[str, str, str]] = Counter()  # by protocol, route and code
+        self._access_log = access_log
+        self._limits: dict[int, _Limit] = {}
+
+    def answered(
+        self,
+        protocol: str,
+        route: str,
+        code: str,
+        ns: int,
+        *,
+        error: str = "",
+        level: int = logging.INFO,
+        model: str = "",
+        version: str = "",
+        id: str = "",
+        ids: Ids = NO_IDS,
+        client: str = "",
+    ) -> None:
+        """Counts an answer and logs it if it is an error or if every answer is logged.
+
+        `code` is the status. `ns` is the time from the request's arrival. `error` and `level` are the text and the
+        severity of an error.
+        """
+        self.counts[protocol, route, code] += 1
+        if not error and not self._access_log:
+            return
+        suppressed = 0
+        if not self._access_log:
+            limit = self._limits.get(level)
+            if limit is None:
+                limit = self._limits[level] = _Limit()
+            if not limit.passes():
+                return
+            suppressed, limit.suppressed = limit.suppressed, 0
+        extra: dict[str, Any] = {
+            "protocol": protocol,
+            "route": route,
+            "code": code,
+            "duration_ms": round(ns / 1e6, 3),
+            "model": model or None,
+            "version": version or None,
+            "id": id[:128] or None,
+            "request_id": ids.request_id or None,
+            "traceparent": ids.traceparent or None,
+            "client": client or None,
+            "suppressed": suppressed or None,
+        }
+        logger.log(level if error else logging.INFO, "%s", error[:1000] or "answered", extra=extra)
+
+
+def http_level(status: int) -> int:
+    """Returns the severity of an HTTP error: a failure of the gateway is an error, what it can't do now a warning."""
+    if status == 500:
+        return logging.ERROR
+    return logging.WARNING if status > 500 else logging.INFO

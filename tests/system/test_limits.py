@@ -1,0 +1,211 @@
+"""Every row of docs/limits.md: the setting has this default, and beyond the limit a client sees what the row says."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import time
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+
+from service.settings import Settings
+from tests.service.onnx_models import double, endless, identity
+from tests.system.conftest import wait_until
+from tests.system.running import ROOT, Server, running
+from tests.system.test_http import Connection
+from tests.system.test_leaving import WAYS
+
+ROWS = [
+    [cell.strip().strip("`") for cell in line.strip("|\n").split("|")]
+    for line in (ROOT / "docs" / "limits.md").read_text().splitlines()
+    if line.startswith("| `OPGATE_")
+]
+STATUS = [row for row in ROWS if len(row) == 5]
+DURATION = [row[0] for row in ROWS if len(row) == 4]
+
+# The settings that a request can run against, small enough to be tried.
+SMALL = {
+    "OPGATE_MAX_BODY_BYTES": "20000", "OPGATE_MAX_DECOMPRESSED_BYTES": "8000", "OPGATE_MAX_JSON_BYTES": "10000",
+    "OPGATE_MAX_JSON_DEPTH": "8", "OPGATE_MAX_HEADER_BYTES": "2000", "OPGATE_MAX_RANK": "3", "OPGATE_MAX_ELEMENTS": "100",
+    "OPGATE_MAX_STRINGS": "5", "OPGATE_MAX_STRING_BYTES": "50", "OPGATE_MAX_TENSORS": "3", "OPGATE_MAX_QUEUE_SIZE": "1",
+    "OPGATE_MAX_CONCURRENT_REQUESTS": "3",
+}  # fmt: skip
+
+
+def tensor(datatype, shape, data, name="x"):
+    return {"name": name, "datatype": datatype, "shape": shape, "data": data}
+
+
+def post(model, body, headers=""):
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: t\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def infer(model, *inputs, headers="", **more):
+    return post(model, json.dumps({"inputs": list(inputs), **more}).encode(), headers)
+
+
+DOUBLE = tensor("FP32", [1, 2], [1, 2])
+PACKED = gzip.compress(json.dumps({"inputs": [DOUBLE], "id": " " * 9000}).encode())
+OVER = {
+    "OPGATE_MAX_BODY_BYTES": post("double", b" " * 20001),
+    "OPGATE_MAX_DECOMPRESSED_BYTES": post("double", PACKED, "Content-Encoding: gzip\r\n"),
+    "OPGATE_MAX_JSON_BYTES": infer("double", DOUBLE, id=" " * 10000),
+    "OPGATE_MAX_JSON_DEPTH": infer("double", tensor("FP32", [1, 2], [[[[[[[1]]]]]]])),
+    "OPGATE_MAX_HEADER_BYTES": infer("double", DOUBLE, headers=f"X: {'y' * 2000}\r\n"),
+    "OPGATE_MAX_RANK": infer("double", tensor("FP32", [1, 1, 1, 2], [1, 2])),
+    "OPGATE_MAX_ELEMENTS": infer("double", tensor("FP32", [1, 101], [1] * 101)),
+    "OPGATE_MAX_STRINGS": infer("texts", tensor("BYTES", [6], ["a"] * 6)),
+    "OPGATE_MAX_STRING_BYTES": infer("texts", tensor("BYTES", [1], ["a" * 51])),
+    "OPGATE_MAX_TENSORS": infer("double", *[DOUBLE] * 4),
+}
+
+
+def call(setting):
+    """Returns a gRPC request over a limit: model, and name, datatype and array of its inputs."""
+    return {
+        "OPGATE_MAX_BODY_BYTES": ("double", [("x", "FP32", np.ones((1, 5001), np.float32))]),
+        "OPGATE_MAX_RANK": ("double", [("x", "FP32", np.ones((1, 1, 1, 2), np.float32))]),
+        "OPGATE_MAX_ELEMENTS": ("double", [("x", "FP32", np.ones((1, 101), np.float32))]),
+        "OPGATE_MAX_STRINGS": ("texts", [("x", "BYTES", np.array([b"a"] * 6, np.object_))]),
+        "OPGATE_MAX_STRING_BYTES": ("texts", [("x", "BYTES", np.array([b"a" * 51], np.object_))]),
+        "OPGATE_MAX_TENSORS": ("double", [(f"x{i}", "FP32", np.ones((1, 2), np.float32)) for i in range(4)]),
+        "OPGATE_MAX_QUEUE_SIZE": ("endless", [("x", "FP32", np.ones((1, 2), np.float32))]),
+        "OPGATE_MAX_CONCURRENT_REQUESTS": ("double", [("x", "FP32", np.ones((1, 2), np.float32))]),
+    }[setting]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("repository")
+    double(folder, "double", config='backend: "onnxruntime"', shape=("a", "b"))
+    identity(folder, "texts", "BYTES", shape=("a",), config='backend: "onnxruntime"')
+    for name in ("endless", "endless2"):
+        endless(folder, name, config='backend: "onnxruntime"')
+    with running(folder, env=SMALL) as started:
+        yield started
+
+
+def test_the_tables_have_every_limit_with_its_default():
+    fields = {f"OPGATE_{name}".upper(): field for name, field in Settings.model_fields.items()}
+    limits = {name for name in fields if re.search("_MAX_|_TIMEOUT$|_GRACE$", name)} - {"OPGATE_DEFAULT_MAX_BATCH_SIZE"}
+    assert {row[0] for row in ROWS} == limits
+    for name, default, *_ in ROWS:
+        assert float(default) == fields[name].default, name
+    assert set(SMALL) == {row[0] for row in STATUS} and set(DURATIONS) == set(DURATION)
+
+
+def occupied(server, setting):
+    """Fills what the setting limits. Returns the connections that do."""
+    held = [Connection(server)]
+    held[0].send(WAYS["infer"])
+    time.sleep(0.1)
+    held.append(Connection(server))
+    held[1].send(WAYS["infer"])
+    if setting == "OPGATE_MAX_CONCURRENT_REQUESTS":
+        held.append(Connection(server))
+        held[2].send(WAYS["infer"].replace(b"endless", b"endless2"))
+    wait_until(lambda: f"opgate_running_requests {len(held)}.0" in server.get("/metrics"))
+    return held
+
+
+@pytest.mark.parametrize("row", STATUS, ids=[row[0] for row in STATUS])
+def test_over_http(server, row):
+    setting, _, _, status, _ = row
+    held = [] if setting in OVER else occupied(server, setting)
+    request = OVER.get(setting) or (WAYS["infer"] if setting == "OPGATE_MAX_QUEUE_SIZE" else infer("double", DOUBLE))
+    with Connection(server) as connection:
+        got, headers, body = connection.send(request).read()
+        assert got == int(status[:3]), body
+        assert (
+            "limit" in json.loads(body)["error"]
+            or "deep" in json.loads(body)["error"]
+            or "full" in json.loads(body)["error"]
+        )
+        assert ("retry-after" in headers) == ("Retry-After" in status)
+    for connection in held:
+        connection.socket.close()
+    wait_until(lambda: "opgate_running_requests 0.0" in server.get("/metrics"))
+    with Connection(server) as connection:  # the server goes on
+        assert connection.send(infer("double", DOUBLE)).read()[0] == 200
+
+
+@pytest.mark.parametrize("row", [row for row in STATUS if row[4]], ids=[row[0] for row in STATUS if row[4]])
+def test_over_grpc(server, row):
+    held = occupied(server, row[0]) if row[4] == "UNAVAILABLE" else []
+    model, inputs = call(row[0])
+    tensors = []
+    for name, datatype, array in inputs:
+        tensors.append(triton_grpc.InferInput(name, list(array.shape), datatype))
+        tensors[-1].set_data_from_numpy(array)
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
+        with pytest.raises(triton_grpc.InferenceServerException) as caught:
+            client.infer(model, tensors)
+        assert caught.value.status() == f"StatusCode.{row[4]}"
+    for connection in held:
+        connection.socket.close()
+    wait_until(lambda: "opgate_running_requests 0.0" in server.get("/metrics"))
+
+
+def no_body(server):
+    with Connection(server) as connection:
+        connection.send(infer("double", DOUBLE)[:-3])
+        assert connection.closed()
+
+
+def idle(server):
+    with Connection(server) as connection:
+        assert connection.send(infer("double", DOUBLE)).read()[0] == 200
+        assert connection.closed()
+
+
+def no_reader(server):
+    with Connection(server) as connection:
+        connection.socket.setsockopt(1, 8, 4096)  # SO_RCVBUF
+        connection.send(infer("double", tensor("FP32", [1, 1 << 21], [1.5] * (1 << 21))))
+        wait_until(lambda: any("took nothing of an answer for 1 s" in line for line in server.log), 20)
+
+
+def long_run(server):
+    with Connection(server) as connection:
+        status, _, body = connection.send(WAYS["infer"]).read()
+        assert status == 500 and b"takes longer than 1 s" in body
+    wait_until(lambda: 'opgate_overdue_runs_total{model="endless",version="1"} 1.0' in server.get("/metrics"))
+
+
+DURATIONS = {
+    "OPGATE_BODY_TIMEOUT": no_body,
+    "OPGATE_WRITE_TIMEOUT": no_reader,
+    "OPGATE_KEEP_ALIVE_TIMEOUT": idle,
+    "OPGATE_RUN_TIMEOUT": long_run,
+    "OPGATE_SHUTDOWN_TIMEOUT": None,
+    "OPGATE_SHUTDOWN_GRACE": None,
+}
+
+
+@pytest.mark.parametrize("setting", [name for name, check in DURATIONS.items() if check])
+def test_durations(tmp_path, setting):
+    double(tmp_path, "double", config='backend: "onnxruntime"', shape=("a", "b"))
+    endless(tmp_path, "endless", config='backend: "onnxruntime"')
+    with running(tmp_path, env={setting: "1"}) as server:
+        began = time.monotonic()
+        DURATIONS[setting](server)
+        assert 0.9 <= time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(("setting", "status"), [("OPGATE_SHUTDOWN_TIMEOUT", 1), ("OPGATE_SHUTDOWN_GRACE", 0)])
+def test_the_time_to_stop(tmp_path, setting, status):
+    endless(tmp_path, "endless", config='backend: "onnxruntime"')
+    server = Server(tmp_path, env={setting: "2"})
+    with Connection(server) as connection:
+        if status:
+            connection.send(WAYS["infer"])
+        else:
+            connection.send(b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n").read()
+        time.sleep(0.3)
+        began = time.monotonic()
+        assert server.stop(20) == status
+        assert 1.9 <= time.monotonic() - began < 10

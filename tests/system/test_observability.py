@@ -1,0 +1,138 @@
+"""What an operator sees: the log of failures and answers, the names that clients give their requests, metrics."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+
+from service.telemetry.journal import LINES_A_SECOND
+from tests.service.onnx_models import batching, double, fragile
+from tests.system.conftest import wait_until
+from tests.system.running import running
+from tests.system.test_http import Connection, infer_request
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("repository")
+    double(folder, "double", config=batching(max_batch_size=16))
+    fragile(folder, "fragile", batching(""))
+    double(folder, "broken", config="sequence_batching { }")
+    with running(folder, "--no-strict-readiness") as started:
+        yield started
+
+
+def access(server, **fields):
+    """Returns the lines of the access log with these fields."""
+    lines = [json.loads(line) for line in server.log if '"opgate.access"' in line]
+    return [line for line in lines if fields.items() <= line.items()]
+
+
+def failing(chunked=False):
+    tensor = {"name": "n", "datatype": "INT64", "shape": [1, 1], "data": [3]}
+    body = json.dumps({"id": "seven", "inputs": [tensor]})
+    head = f"POST /v2/models/fragile/infer HTTP/1.1\r\nHost: t\r\nX-Request-Id: abc\r\ntraceparent: {TRACE}\r\n"
+    if chunked:
+        return f"{head}Transfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n{body}\r\n0\r\n\r\n".encode()
+    return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_failing_model_is_logged(server, chunked):
+    with Connection(server) as connection:
+        before = len(access(server))
+        status, headers, _ = connection.send(failing(chunked)).read()
+        assert status == 500 and headers["x-request-id"] == "abc" and headers["traceparent"] == TRACE
+        wait_until(lambda: len(access(server)) > before)
+        (line,) = access(server)[before:]
+        assert line["level"] == "error" and "model 'fragile'" in line["message"]
+        assert (line["model"], line["id"], line["request_id"], line["traceparent"]) == (
+            "fragile",
+            "seven",
+            "abc",
+            TRACE,
+        )
+        assert (line["protocol"], line["code"], line["client"]) == ("http", "500", "127.0.0.1")
+        assert 0 < line["duration_ms"] < 10_000
+
+
+def test_a_failing_model_is_logged_over_grpc(server):
+    before = len(access(server))
+    n = triton_grpc.InferInput("n", [1, 1], "INT64")
+    n.set_data_from_numpy(np.array([[3]], np.int64))
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
+        with pytest.raises(Exception, match="model 'fragile'"):
+            client.infer("fragile", [n], request_id="eight", headers={"x-request-id": "def", "traceparent": TRACE})
+        wait_until(lambda: len(access(server)) > before)
+    (line,) = access(server)[before:]
+    assert (line["level"], line["protocol"], line["code"]) == ("error", "grpc", "INTERNAL")
+    assert (line["model"], line["id"], line["request_id"], line["traceparent"]) == ("fragile", "eight", "def", TRACE)
+    assert "ModelInfer" in line["route"] and line["duration_ms"] > 0
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        infer_request(1.0, extra="X-Request-Id: me-1\r\n"),
+        b"GET /v2/models/double HTTP/1.1\r\nHost: t\r\nX-Request-Id: me-1\r\n\r\n",
+        b"GET /v2/nothing HTTP/1.1\r\nHost: t\r\nX-Request-Id: me-1\r\n\r\n",
+        infer_request(1.0, path="/v2/models/none/infer", extra="X-Request-Id: me-1\r\n"),
+    ],
+)
+def test_the_name_of_a_request_comes_back(server, request_):
+    with Connection(server) as connection:
+        assert connection.send(request_).read()[1]["x-request-id"] == "me-1"
+        # What could break a header or the log does not.
+        for bad in (b"a b", b"x" * 129, b"\xff", b"a\tb"):
+            answer = connection.send(request_.replace(b"me-1", bad)).read()
+            assert "x-request-id" not in answer[1]
+
+
+def test_a_flood_of_mistakes_leaves_a_trace_and_does_not_fill_the_log(server):
+    with Connection(server) as connection:
+        before = len(access(server))
+        for _ in range(500):
+            assert connection.send(b"GET /nothing HTTP/1.1\r\nHost: t\r\n\r\n").read()[0] == 404
+        assert connection.send(b"\x00\r\n\r\n").read()[0] == 400
+    lines = access(server)[before:]
+    assert 0 < len(lines) <= 10 * LINES_A_SECOND
+    counted = [line for line in server.get("/metrics").splitlines() if 'code="404"' in line and 'route="none"' in line]
+    assert float(counted[0].rsplit(" ", 1)[1]) >= 500
+    assert 'opgate_responses_total{code="400",protocol="http",route="none"}' in server.get("/metrics")
+
+
+def test_the_access_log_covers_every_protocol(tmp_path):
+    double(tmp_path, "double", config=batching(max_batch_size=16))
+    with running(tmp_path, env={"OPGATE_ACCESS_LOG": "1"}) as server:
+        with Connection(server) as connection:
+            connection.send(infer_request(1.0)).read()
+            connection.send(b"GET /v2/models/double HTTP/1.1\r\nHost: t\r\n\r\n").read()
+        with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
+            x = triton_grpc.InferInput("x", [1, 4], "FP32")
+            x.set_data_from_numpy(np.ones((1, 4), np.float32))
+            client.infer("double", [x], request_id="nine")
+            assert client.is_server_ready()
+        wait_until(lambda: access(server, route="/inference.GRPCInferenceService/ServerReady"))
+        assert access(server, route="/v2/models/{model}/infer", model="double", code="200", protocol="http")
+        assert access(server, route="/v2/models/{model}", model="double", code="200")
+        assert access(server, route="/inference.GRPCInferenceService/ModelInfer", model="double", code="OK", id="nine")
+
+
+def test_metrics_of_the_gateway_itself(server):
+    with Connection(server) as held:
+        held.send(infer_request(1.0)[:-5])
+        wait_until(lambda: "opgate_http_connections 2" in server.get("/metrics"))
+        text = server.get("/metrics")
+    assert 'opgate_model_ready{model="double",version="1"} 1.0' in text
+    assert 'opgate_model_ready{model="broken",version=""} 0.0' in text
+    assert 'opgate_build_info{onnxruntime="' in text
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert float(values["process_resident_memory_bytes"]) > 1e7 and float(values["process_open_fds"]) > 5
+    assert float(values["opgate_http_held_bytes"]) > 50
+    assert values["opgate_running_requests"] == "0.0"
+    assert 'opgate_overdue_runs_total{model="double",version="1"}' in values
