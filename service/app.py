@@ -186,6 +186,8 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
             await asyncio.wait_for(gateway.catalog.close(), max(0.5, gateway.stop_at - loop.time()))
     except TimeoutError:
         drained = False
+    if gateway.tracer is not None:
+        await asyncio.to_thread(gateway.tracer.close)
     unfinished = gateway.running if http is None else http.lost
     if drained and not unfinished:
         logger.info("stopped")
@@ -203,11 +205,11 @@ def run(settings: Settings) -> int:
     process.watch_crashes(settings.log_format == "json")
     # A second more than the stop may take, because that is the better way to end.
     thread = signals.SignalThread(settings.shutdown_timeout + 1, ON_LOOP, settings.run_timeout)
-    gateway = Gateway(settings)
     try:
+        gateway = Gateway(settings)
         gateway.catalog.load_all()
-    except ServingError as error:
-        logger.error("%s", error.message)
+    except (ServingError, RuntimeError) as error:
+        logger.error("%s", error)
         return 1
     import uvloop
 

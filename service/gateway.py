@@ -17,6 +17,7 @@ from service.repository.catalog import Catalog
 from service.repository.loader import LoadedModel, limits_of
 from service.settings import Settings
 from service.telemetry.journal import Journal
+from service.telemetry.traces import Tracer
 from service.wire.kserve_json import Decoder
 
 logger = logging.getLogger("opgate.gateway")
@@ -76,7 +77,8 @@ class Gateway:
         self.settings = settings
         self.limits = limits_of(settings)
         self.catalog = Catalog(settings)
-        self.journal = Journal(settings.access_log)
+        self.tracer = Tracer() if settings.tracing else None
+        self.journal = Journal(settings.access_log, self.tracer)
         self.connections: Collection[Connection] = ()  # the open connections of HTTP
         self.running = 0  # accepted requests that are not answered yet
         self.draining = False

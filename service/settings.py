@@ -58,6 +58,7 @@ class Settings(BaseSettings):
     log_level: str = Field(default="info", pattern="(?i)^(debug|info|warning|error|critical)$")
     log_format: str = Field(default="json", pattern="^(json|text)$")
     access_log: bool = False
+    tracing: bool = False  # traces for OpenTelemetry, which the variables OTEL_* describe; needs opgate[otel]
 
     def trusted_directories(self) -> list[Path]:
         """Returns the folders whose manifests are trusted, in the order in which op libraries are looked for."""

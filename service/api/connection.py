@@ -27,7 +27,7 @@ from service.api.status import HTTP, error_body, error_headers
 from service.errors import ServingError, internal
 from service.execution.request import Request
 from service.gateway import LONG_COST, Gateway, Reading, Served
-from service.telemetry.journal import NO_IDS, Ids, http_level, ids_of
+from service.telemetry.journal import NO_IDS, Answer, Ids, http_level, ids_of
 from service.wire.compression import wanted_encoding
 from service.wire.kserve_json import encode, encoding_cost, size_of
 from service.wire.tensors import Bytes, view
@@ -193,20 +193,9 @@ class InferCycle:
 
     def _write(self, status: int, head: bytes, parts: list[bytes | memoryview], error: str = "") -> None:
         owner = self.owner
-        model, version = self.route
-        owner.gateway.journal.answered(
-            "http",
-            _ROUTE,
-            str(status),
-            perf_counter_ns() - self.began_ns,
-            error=error,
-            level=http_level(status),
-            model=model,
-            version=version,
-            id="" if self.request is None else self.request.id,
-            ids=self.ids,
-            client=owner.peer(),
-        )
+        ns = perf_counter_ns() - self.began_ns
+        answer = Answer("http", _ROUTE, str(status), ns, *self.route, self.ids, owner.peer())
+        owner.gateway.journal.answered(answer, self.request, error, http_level(status))
         if self.ids is not NO_IDS:
             head += b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in self.ids.pairs())
         if owner.transport.is_closing():
@@ -501,8 +490,7 @@ class InferConnection(HttpToolsProtocol):
             # The data belongs to the body of this request, whose reader would wait for the rest for ever.
             cycle.disconnected = True
             cycle.message_event.set()
-        client = self.peer()
-        self.gateway.journal.answered("http", "none", str(status), 0, error=message, client=client)
+        self.gateway.journal.answered(Answer("http", "none", str(status), 0, client=self.peer()), error=message)
         body = error_body(message)
         head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + head + body)

@@ -7,11 +7,11 @@ from time import perf_counter_ns
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.gateway import Gateway
-from service.telemetry.journal import http_level, ids_of
+from service.telemetry.journal import Answer, http_level, ids_of
 
 
 class JournalMiddleware:
-    """Wraps the application. Handlers may put the text of an error and the request's id into the scope."""
+    """Wraps the application. Handlers may put the text of an error and the inference request into the scope."""
 
     def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
         self._app = app
@@ -43,16 +43,15 @@ class JournalMiddleware:
             path = scope.get("path_params", {})
             route = getattr(scope.get("route"), "path", "none").replace("/versions/{version}", "")
             client = scope.get("client")
-            self._gateway.journal.answered(
+            answer = Answer(
                 "http",
                 route,
                 str(status),
                 perf_counter_ns() - began,
-                error=scope.get("opgate.error", "") if status >= 400 else "",
-                level=http_level(status),
-                model=str(path.get("model", "")),
-                version=str(path.get("version", "")),
-                id=scope.get("opgate.id", ""),
-                ids=ids,
-                client=client[0] if client else "",
+                str(path.get("model", "")),
+                str(path.get("version", "")),
+                ids,
+                client[0] if client else "",
             )
+            error = scope.get("opgate.error", "") if status >= 400 else ""
+            self._gateway.journal.answered(answer, scope.get("opgate.request"), error, http_level(status))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextvars import ContextVar
 from time import perf_counter_ns
 from typing import Any
 
@@ -13,14 +14,17 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from service.api.status import GRPC
 from service.errors import Kind, ServingError
+from service.execution.request import Request
 from service.execution.spec import ModelSpec, TensorSpec
 from service.gateway import EXTENSIONS, Gateway, package_version
-from service.telemetry.journal import NO_IDS, ids_of
+from service.telemetry.journal import NO_IDS, Answer, ids_of
 from service.telemetry.statistics_message import model_statistics
 from service.wire.kserve_grpc import decode, encode
 
 logger = logging.getLogger("opgate.grpc")
 SERVICE = "inference.GRPCInferenceService"
+# Where a handler leaves its inference request for the journal. Each call runs in a context of its own.
+_DECODED: ContextVar[list[Request]] = ContextVar("decoded")
 
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: ServingError) -> None:
@@ -103,6 +107,7 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         try:
             with gateway.reading(request.model_name, request.model_version) as served:
                 decoded = decode(request, served.model.spec, gateway.limits)
+            _DECODED.get([]).append(decoded)
             await gateway.infer(served.model, decoded)
             return encode(decoded, served.model.spec)
         except ServingError as error:
@@ -166,6 +171,8 @@ class JournalInterceptor(grpc.aio.ServerInterceptor):
             if ids is not NO_IDS:
                 context.set_trailing_metadata(ids.pairs())
             code = grpc.StatusCode.CANCELLED
+            decoded: list[Request] = []
+            _DECODED.set(decoded)
             try:
                 response = await handler.unary_unary(request, context)
                 code = grpc.StatusCode.OK
@@ -175,19 +182,19 @@ class JournalInterceptor(grpc.aio.ServerInterceptor):
                 raise
             finally:
                 failed = code is not grpc.StatusCode.OK
-                self._journal.answered(
+                done = Answer(
                     "grpc",
                     method,
                     code.name,
                     perf_counter_ns() - began,
-                    error=(context.details() or code.name) if failed else "",
-                    level=logging.ERROR if code is grpc.StatusCode.INTERNAL else logging.INFO,
-                    model=_text(getattr(request, "model_name", "") or getattr(request, "name", ""))[:256],
-                    version=_text(getattr(request, "model_version", "") or getattr(request, "version", ""))[:32],
-                    id=_text(getattr(request, "id", "")),
-                    ids=ids,
-                    client=context.peer(),
+                    _text(getattr(request, "model_name", "") or getattr(request, "name", ""))[:256],
+                    _text(getattr(request, "model_version", "") or getattr(request, "version", ""))[:32],
+                    ids,
+                    context.peer(),
                 )
+                error = (context.details() or code.name) if failed else ""
+                level = logging.ERROR if code is grpc.StatusCode.INTERNAL else logging.INFO
+                self._journal.answered(done, decoded[0] if decoded else None, error, level)
 
         return grpc.unary_unary_rpc_method_handler(answer, handler.request_deserializer, handler.response_serializer)
 

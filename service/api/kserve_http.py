@@ -200,7 +200,7 @@ class _Routes:
             infer_request = await gateway.work(
                 decoder.cost(len(body), header_length), lambda: decoder.decode(body, header_length)
             )
-        request.scope["opgate.id"] = infer_request.id
+        request.scope["opgate.request"] = infer_request
         await unless_left(request, gateway.infer(served.model, infer_request))
         header_length, parts = await gateway.work(encoding_cost(infer_request), lambda: encode(infer_request))
         headers = {}

@@ -37,6 +37,7 @@ def router(gateway: Gateway) -> APIRouter:
             infer_request = await gateway.work(
                 payload.size, lambda: _request(gateway, served.model.spec, payload.content)
             )
+        request.scope["opgate.request"] = infer_request
         result = await unless_left(request, gateway.infer(served.model, infer_request))
         if wants:
             return _picture(served.model, result, wants)

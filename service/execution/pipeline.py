@@ -142,6 +142,7 @@ class _Run:
 
     def _step_done(self, step: Step, part: Request) -> None:
         self._in_flight.discard(part)
+        self._request.steps = (*self._request.steps, (step.spec.name, part.times(), part.error is not None))
         if self._ended:
             return
         if part.error is not None or part.result is None:

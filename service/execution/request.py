@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from service.errors import Kind, ServingError
 
 Array = np.ndarray[Any, Any]
+
+
+class Times(NamedTuple):
+    """When a request came, left the queue, ran in the engine and got its result, in perf_counter nanoseconds.
+
+    A time is 0 if it did not come to that.
+    """
+
+    received_ns: int
+    started_ns: int
+    run_begin_ns: int
+    run_end_ns: int
+    ended_ns: int
 
 
 class Request:
@@ -23,8 +36,8 @@ class Request:
     """
 
     __slots__ = (
-        "context", "done", "ended", "error", "id", "inputs", "key", "leave", "outputs", "received_ns", "result",
-        "rows", "started_ns", "timeout_us", "timer", "weight",
+        "context", "done", "ended_ns", "error", "id", "inputs", "key", "leave", "outputs", "received_ns", "result",
+        "rows", "run_ns", "started_ns", "steps", "timeout_us", "timer", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -48,14 +61,24 @@ class Request:
         self.received_ns = perf_counter_ns()
         self.started_ns = 0
         self.context: Any = None  # for the code that made the request; execution never reads it
-        # Whether `done` has been called. The run of a request that left or ran out of time may go on without it.
-        self.ended = False
+        self.run_ns = (0, 0)  # when the engine began and ended
+        self.ended_ns = 0  # when the result or the error was there
+        self.steps: Sequence[tuple[str, Times, bool]] = ()  # of a pipeline: model, times, whether it failed
         # Gives up the place in the queue and the run. The executor that has the request sets it.
         self.leave: Callable[[Request, ServingError], None] | None = None
         self.timer: asyncio.TimerHandle | None = None  # of the timeout
         self.done: Callable[[Request], None] = _no_callback
         self.result: dict[str, Array] | None = None
         self.error: ServingError | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether `done` has been called. The run of a request that left or ran out of time may go on without it."""
+        return self.ended_ns != 0
+
+    def times(self) -> Times:
+        """Returns when what happened."""
+        return Times(self.received_ns, self.started_ns, *self.run_ns, self.ended_ns)
 
     def fail(self, error: ServingError) -> None:
         """Sets the error and calls `done`."""
@@ -64,7 +87,7 @@ class Request:
 
     def end(self) -> None:
         """Calls `done`. The result or the error has been set."""
-        self.ended = True
+        self.ended_ns = perf_counter_ns()
         self.leave = None
         if self.timer is not None:
             self.timer.cancel()

@@ -353,6 +353,7 @@ class Scheduler:
             if request.ended:
                 continue
             request.started_ns = batch.formed_ns
+            request.run_ns = (batch.infer_start_ns, batch.infer_end_ns)
             if request.error is not None:
                 statistics.failed(request.error.kind.value, now - request.received_ns)
             else:

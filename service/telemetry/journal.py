@@ -7,7 +7,9 @@ import re
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+from service.execution.request import Request
 
 logger = logging.getLogger("opgate.access")
 
@@ -44,6 +46,26 @@ def ids_of(request_id: str, traceparent: str) -> Ids:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer. `code` is the status. `ns` is the time from the request's arrival."""
+
+    protocol: str
+    route: str
+    code: str
+    ns: int
+    model: str = ""
+    version: str = ""
+    ids: Ids = NO_IDS
+    client: str = ""
+
+
+class Recorder(Protocol):
+    """Makes traces of answered requests."""
+
+    def record(self, answer: Answer, request: Request) -> None: ...
+
+
 class _Limit:
     """Lets a number of lines through in each second, and counts the others."""
 
@@ -66,33 +88,27 @@ class _Limit:
 class Journal:
     """The answers of one gateway. Only the event loop's thread uses it."""
 
-    def __init__(self, access_log: bool) -> None:
-        """With `access_log` every answer is logged, otherwise only errors: at most LINES_A_SECOND of each level."""
+    def __init__(self, access_log: bool, recorder: Recorder | None = None) -> None:
+        """With `access_log` every answer is logged, otherwise only errors: at most LINES_A_SECOND of each level.
+
+        `recorder` gets every answered inference request.
+        """
         self.counts: Counter[tuple[str, str, str]] = Counter()  # by protocol, route and code
+        self.recorder = recorder
         self._access_log = access_log
         self._limits: dict[int, _Limit] = {}
 
     def answered(
-        self,
-        protocol: str,
-        route: str,
-        code: str,
-        ns: int,
-        *,
-        error: str = "",
-        level: int = logging.INFO,
-        model: str = "",
-        version: str = "",
-        id: str = "",
-        ids: Ids = NO_IDS,
-        client: str = "",
+        self, answer: Answer, request: Request | None = None, error: str = "", level: int = logging.INFO
     ) -> None:
         """Counts an answer and logs it if it is an error or if every answer is logged.
 
-        `code` is the status. `ns` is the time from the request's arrival. `error` and `level` are the text and the
-        severity of an error.
+        `request` is the inference request, if it came to that. `error` and `level` are the text and the severity of an
+        error.
         """
-        self.counts[protocol, route, code] += 1
+        self.counts[answer.protocol, answer.route, answer.code] += 1
+        if self.recorder is not None and request is not None:
+            self.recorder.record(answer, request)
         if not error and not self._access_log:
             return
         suppressed = 0
@@ -104,16 +120,16 @@ class Journal:
                 return
             suppressed, limit.suppressed = limit.suppressed, 0
         extra: dict[str, Any] = {
-            "protocol": protocol,
-            "route": route,
-            "code": code,
-            "duration_ms": round(ns / 1e6, 3),
-            "model": model or None,
-            "version": version or None,
-            "id": id[:128] or None,
-            "request_id": ids.request_id or None,
-            "traceparent": ids.traceparent or None,
-            "client": client or None,
+            "protocol": answer.protocol,
+            "route": answer.route,
+            "code": answer.code,
+            "duration_ms": round(answer.ns / 1e6, 3),
+            "model": answer.model or None,
+            "version": answer.version or None,
+            "id": (request.id[:128] or None) if request is not None else None,
+            "request_id": answer.ids.request_id or None,
+            "traceparent": answer.ids.traceparent or None,
+            "client": answer.client or None,
             "suppressed": suppressed or None,
         }
         logger.log(level if error else logging.INFO, "%s", error[:1000] or "answered", extra=extra)

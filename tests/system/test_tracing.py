@@ -1,0 +1,106 @@
+"""Traces arrive at a collector: a span of the request, and in it those of reading, queue, run, steps and writing."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+
+from tests.service.onnx_models import batching, double, fragile, write_config
+from tests.system.conftest import PIPELINE
+from tests.system.running import running
+from tests.system.test_http import Connection, infer_request
+from tests.system.test_observability import failing
+
+collector = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+SAMPLED = f"traceparent: 00-{TRACE}-{PARENT}-01\r\n"
+
+
+@pytest.fixture
+def spans():
+    """A collector of traces: the list of spans that it got, and its URL."""
+    got = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["content-length"]))
+            if self.headers.get("content-encoding") == "gzip":
+                import gzip
+
+                body = gzip.decompress(body)
+            for resource in collector.ExportTraceServiceRequest.FromString(body).resource_spans:
+                for scope in resource.scope_spans:
+                    got.extend(scope.spans)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield got, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+def tree(spans, root):
+    return {span.name: tree(spans, span) for span in spans if span.parent_span_id == root.span_id}
+
+
+def test_a_request_is_followed_from_the_socket_through_queue_steps_and_engine(tmp_path, spans):
+    got, url = spans
+    double(tmp_path, "double", config=batching(max_batch_size=16))
+    fragile(tmp_path, "fragile", batching(""))
+    write_config(tmp_path, "pipeline", PIPELINE)
+    body = json.dumps({"x": [1, 2, 3, 4]})
+    predict = f"POST /predict/double HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n{SAMPLED}"
+    environment = {"OPGATE_TRACING": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": url}
+    with running(tmp_path, env=environment) as server:
+        with Connection(server) as connection:
+            for request in (
+                infer_request(1.0, extra=SAMPLED),
+                infer_request(1.0, path="/v2/models/pipeline/infer", extra=SAMPLED),
+                f"{predict}Content-Length: {len(body)}\r\n\r\n{body}".encode(),
+            ):
+                assert connection.send(request).read()[0] == 200
+            assert connection.send(failing()).read()[0] == 500
+            # The client says that this one is not to be traced.
+            assert connection.send(infer_request(1.0, extra=SAMPLED.replace("-01\r", "-00\r"))).read()[0] == 200
+        with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
+            x = triton_grpc.InferInput("x", [1, 4], "FP32")
+            x.set_data_from_numpy(np.ones((1, 4), np.float32))
+            client.infer("double", [x], request_id="nine", headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
+    roots = [span for span in got if span.kind == 2]
+    assert len(roots) == 5
+    phases = {"read": {}, "queue": {}, "run": {}, "write": {}}
+    for root in roots:
+        assert root.trace_id.hex() == TRACE and root.parent_span_id.hex() == PARENT
+        inside = tree(got, root)
+        if root.name == "infer pipeline":
+            assert inside == {"read": {}, "step double": {"queue": {}, "run": {}}, "write": {}}
+            assert sum(span.name == "step double" and span.parent_span_id == root.span_id for span in got) == 2
+        else:
+            assert inside == phases, root.name
+        children = [span for span in got if span.parent_span_id == root.span_id]
+        assert all(root.start_time_unix_nano <= c.start_time_unix_nano <= c.end_time_unix_nano for c in children)
+        assert all(c.end_time_unix_nano <= root.end_time_unix_nano for c in children)
+    (failed,) = [root for root in roots if root.name == "infer fragile"]
+    assert failed.status.code == 2 and "model 'fragile'" in failed.status.message
+    attributes = {a.key: a.value.string_value or a.value.int_value for a in failed.attributes}
+    assert attributes["opgate.id"] == "seven" and attributes["opgate.code"] == "500"
+
+
+def test_tracing_without_its_packages_is_refused(tmp_path, monkeypatch):
+    import sys
+
+    from service.telemetry.traces import Tracer
+
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(RuntimeError, match=r"pip install 'opgate\[otel\]'"):
+        Tracer()
