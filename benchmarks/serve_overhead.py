@@ -1,20 +1,22 @@
-"""Compares the requests/s of the gateway with those of onnxruntime alone and of an app written by hand.
+"""Compares the requests/s of the gateway with those of Triton, MLServer, LitServe, an app by hand, and no server.
 
     python benchmarks/serve_overhead.py [--seconds 2] [--rounds 5] [--output benchmarks/results/serve_overhead.md]
 
 The benchmark makes two models: `tiny` (doubles 4 floats) and `cnn` (3x224x224, 600 KB of input). The servers run on one
 core and the load on another. The servers take turns in short rounds, so that other work of the machine slows all of
-them alike. The report has the medians over the rounds.
+them alike. The report has the medians over the rounds. The peers are installed into build/peers; if one is missing, the
+benchmark fails.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import base64
 import contextlib
 import json
 import os
 import platform
+import signal
 import socket
 import statistics
 import subprocess
@@ -22,7 +24,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +33,12 @@ import onnx
 import onnxruntime as ort
 import uvloop
 from onnx import TensorProto, helper
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks import peers
+from benchmarks.load import grpc_load, http_load
+from opgate import triton
 
 ROOT = Path(__file__).resolve().parent.parent
 CONCURRENCIES = (1, 16)
@@ -87,126 +95,47 @@ def make_models(repository: Path) -> list[Case]:
         folder.mkdir(parents=True)
         onnx.save(model, folder / "model.onnx")
         (repository / name / "config.pbtxt").write_text(
-            'backend: "onnxruntime"\nmax_batch_size: 16\ndynamic_batching {}\n', encoding="utf-8"
+            f"""name: "{name}" backend: "onnxruntime" max_batch_size: 16 dynamic_batching {{ }}
+            input [ {{ name: "x" data_type: TYPE_FP32 dims: {list(dims)} }} ]
+            output [ {{ name: "y" data_type: TYPE_FP32 dims: {[4] if name == "tiny" else [10]} }} ]
+            parameters {{ key: "intra_op_thread_count" value {{ string_value: "1" }} }}\n""",
+            encoding="utf-8",
         )
         cases.append(Case(name, dims, folder / "model.onnx"))
     return cases
 
 
-class Client(asyncio.Protocol):
-    """One connection that sends the same request again and again.
-
-    It checks the status of every answer, and the data of every 1000th.
-    """
-
-    def __init__(self, request: bytes, expected: bytes, done: asyncio.Future[None]) -> None:
-        self._request = request
-        self._expected = expected
-        self._done = done
-        self._transport: asyncio.Transport | None = None
-        self._held = b""
-        self._size = 0
-        self.count = 0
-        self.stopping = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]
-        self._send()
-
-    def _send(self) -> None:
-        assert self._transport is not None
-        self._transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        if self._held:
-            data = self._held + data
-        if not self._size:
-            end = data.find(b"\r\n\r\n")
-            if end < 0:
-                self._held = data
-                return
-            at = data.lower().find(b"content-length: ") + 16
-            self._size = end + 4 + int(data[at : data.index(b"\r\n", at)])
-        if len(data) < self._size:
-            self._held = data
-            return
-        if not data.startswith(b"HTTP/1.1 200"):
-            self._done.set_exception(RuntimeError(data[:300].decode("latin-1")))
-            return
-        if self.count % 1000 == 0 and not data.endswith(self._expected):
-            self._done.set_exception(RuntimeError("a wrong answer"))
-            return
-        self._held, self._size = b"", 0
-        self.count += 1
-        if not self.stopping:
-            self._send()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self._done.done() and not self.stopping:
-            self._done.set_exception(RuntimeError("the server closed a connection"))
-
-
-async def _load(port: int, request: bytes, expected: bytes, concurrency: int, seconds: float) -> float:
-    loop = asyncio.get_running_loop()
-    failed: asyncio.Future[None] = loop.create_future()
-    clients = [Client(request, expected, failed) for _ in range(concurrency)]
-    connections = [await loop.create_connection(lambda c=c: c, "127.0.0.1", port) for c in clients]
-    begin, before = time.perf_counter(), sum(c.count for c in clients)
-    await asyncio.wait([failed], timeout=seconds)
-    if failed.done():
-        failed.result()
-    rate = (sum(c.count for c in clients) - before) / (time.perf_counter() - begin)
-    for client, (transport, _) in zip(clients, connections, strict=True):
-        client.stopping = True
-        transport.close()
-    failed.cancel()
-    return rate
-
-
-async def _grpc_load(port: int, case: Case, concurrency: int, seconds: float) -> float:
-    import grpc
-    from tritonclient.grpc import service_pb2
-
-    array = case.input()
-    message = service_pb2.ModelInferRequest(model_name=case.name, raw_input_contents=[array.tobytes()])
-    message.inputs.add(name="x", datatype="FP32", shape=array.shape)
-    data, expected = message.SerializeToString(), case.expected()
-    async with grpc.aio.insecure_channel(
-        f"127.0.0.1:{port}", options=[("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-    ) as channel:
-        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")  # takes and returns bytes
-        answer = service_pb2.ModelInferResponse.FromString(await call(data))
-        if answer.raw_output_contents[0] != expected:
-            raise RuntimeError("a wrong answer")
-        end = time.perf_counter() + seconds
-
-        async def one() -> int:
-            count = 0
-            while time.perf_counter() < end:
-                await call(data)
-                count += 1
-            return count
-
-        begin = time.perf_counter()
-        counts = await asyncio.gather(*(one() for _ in range(concurrency)))
-        return sum(counts) / (time.perf_counter() - begin)
-
-
-def http_request(path: str, head: bytes, array: np.ndarray) -> bytes:
+def http_request(path: str, body: bytes, headers: str = "Content-Type: application/json\r\n") -> bytes:
     """Returns an HTTP/1.1 request, head and body."""
-    body = head + array.tobytes()
-    extra = f"Inference-Header-Content-Length: {len(head)}\r\n" if head else ""
-    return (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n{extra}"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    ).encode() + body
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
 
 
-def triton_head(array: np.ndarray) -> bytes:
-    """Returns the JSON part of a binary infer request."""
+def binary_request(case: Case) -> bytes:
+    """Returns a KServe request with binary tensors."""
+    array = case.input()
     tensor = {"name": "x", "shape": array.shape, "datatype": "FP32", "parameters": {"binary_data_size": array.nbytes}}
     message = {"inputs": [tensor], "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
-    return json.dumps(message).encode()
+    head = json.dumps(message).encode()
+    headers = f"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: {len(head)}\r\n"
+    return http_request(f"/v2/models/{case.name}/infer", head + array.tobytes(), headers)
+
+
+def json_request(case: Case) -> bytes:
+    """Returns a KServe request with tensors in JSON."""
+    array = case.input()
+    tensor = {"name": "x", "shape": array.shape, "datatype": "FP32", "data": array.reshape(-1).tolist()}
+    return http_request(f"/v2/models/{case.name}/infer", json.dumps({"inputs": [tensor]}).encode())
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A server and a way to ask it. `load` returns the requests/s for a case, a concurrency and some seconds."""
+
+    name: str
+    wire: str
+    load: Callable[[Case, int, float], float]
+    groups: tuple[int, ...]  # the process groups of the server
 
 
 def engine_rate(case: Case, seconds: float) -> float:
@@ -231,9 +160,12 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def server(command: list[str], ready: str, core: int) -> Iterator[None]:
-    """Runs a server process on one core until the block ends."""
-    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+def server(command: list[str], ready: str, core: int, env: Mapping[str, str] | None = None) -> Iterator[int]:
+    """Runs a server process on one core until the block ends, and yields its process group. It is stopped at first.
+
+    Raises RuntimeError if it doesn't get ready."""
+    environment = env or {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
     os.sched_setaffinity(process.pid, {core})  # before the process starts its threads, which inherit it
     try:
         for _ in range(300):
@@ -244,44 +176,169 @@ def server(command: list[str], ready: str, core: int) -> Iterator[None]:
                 if process.poll() is not None:
                     raise RuntimeError(f"{command} ended with {process.returncode}") from None
                 time.sleep(0.1)
-        yield
+        else:
+            raise RuntimeError(f"{command} is not ready after 30 s")
+        os.killpg(process.pid, signal.SIGSTOP)
+        yield process.pid
     finally:
-        process.terminate()
-        process.wait(30)
+        # Some servers have processes of their own.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+            os.killpg(process.pid, signal.SIGCONT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
-def measure(cases: list[Case], repository: Path, cores: tuple[int, int], seconds: float, rounds: int) -> dict:
-    """Returns the medians of requests/s by model, concurrency and candidate."""
-    results: dict[tuple[str, int, str], list[float]] = {}
+@contextlib.contextmanager
+def servers(cases: list[Case], repository: Path, core: int) -> Iterator[list[Candidate]]:
+    """Runs all servers on one core until the block ends, and yields the ways to ask them."""
+    with contextlib.ExitStack() as stack:
+
+        def run(command: list[str], ready: str, env: Mapping[str, str] | None = None) -> int:
+            return stack.enter_context(server(command, ready, core, env))
+
+        yield [
+            *_opgate(repository, run),
+            *_triton(repository, run),
+            *_mlserver(cases, repository, run),
+            *_litserve(cases, run),
+            *_handwritten(cases, run),
+        ]
+
+
+Run = Callable[..., int]
+
+
+def _kserve(name: str, http: int, rpc: int, group: int) -> list[Candidate]:
+    def binary(case: Case, concurrency: int, seconds: float) -> float:
+        expected = case.expected()
+        right = lambda body: body.endswith(expected)  # noqa: E731
+        return uvloop.run(http_load(http, binary_request(case), right, concurrency, seconds))
+
+    def text(case: Case, concurrency: int, seconds: float) -> float:
+        return uvloop.run(http_load(http, json_request(case), _right_json(case), concurrency, seconds))
+
+    def calls(case: Case, concurrency: int, seconds: float) -> float:
+        return uvloop.run(grpc_load(rpc, case.name, case.input(), case.expected(), concurrency, seconds))
+
+    wires = {"binary": binary, "JSON": text, "gRPC": calls}
+    return [Candidate(name, wire, load, (group,)) for wire, load in wires.items()]
+
+
+def _right_json(case: Case) -> Callable[[bytes], bool]:
+    expected = np.frombuffer(case.expected(), np.float32)
+    return lambda body: np.allclose(json.loads(body)["outputs"][0]["data"], expected, rtol=1e-5)
+
+
+def _opgate(repository: Path, run: Run) -> list[Candidate]:
     http, rpc = free_port(), free_port()
     serve = (
         "import sys; from service.app import run; from service.settings import Settings; "
         f"s = Settings(model_repository={str(repository)!r}, http_port={http}, grpc_port={rpc}, log_level='warning'); "
         "sys.exit(run(s))"
     )
-    with contextlib.ExitStack() as stack:
-        ports = {}
-        for case in cases:
-            ports[case.name] = free_port()
-            command = [sys.executable, "benchmarks/handwritten_app.py", str(case.path), str(ports[case.name])]
-            command += [str(size) for size in case.dims]
-            stack.enter_context(server(command, f"http://127.0.0.1:{ports[case.name]}/openapi.json", cores[0]))
-        stack.enter_context(server([sys.executable, "-c", serve], f"http://127.0.0.1:{http}/v2/health/ready", cores[0]))
+    group = run([sys.executable, "-c", serve], f"http://127.0.0.1:{http}/v2/health/ready")
+    return _kserve("opgate", http, rpc, group)
+
+
+def _triton(repository: Path, run: Run) -> list[Candidate]:
+    package, site = peers.triton()
+    http, rpc = free_port(), free_port()
+    backends = triton.prepare(package, repository.parent / "triton")
+    command = triton.command(package, backends, repository, http, rpc)
+    group = run(command, f"http://127.0.0.1:{http}/v2/health/ready", triton.environment(package, site))
+    return _kserve("Triton", http, rpc, group)
+
+
+def _mlserver(cases: list[Case], repository: Path, run: Run) -> list[Candidate]:
+    http, rpc, metrics = free_port(), free_port(), free_port()
+    folder = repository.parent / "mlserver"
+    for case in cases:
+        model = folder / case.name
+        model.mkdir(parents=True)
+        settings = {
+            "name": case.name,
+            "implementation": "mlserver_model.OnnxModel",
+            "parameters": {"uri": str(case.path)},
+        }
+        (model / "model-settings.json").write_text(json.dumps(settings))
+    ports = {"http_port": http, "grpc_port": rpc, "metrics_port": metrics, "parallel_workers": 0, "debug": False}
+    (folder / "settings.json").write_text(json.dumps({"host": "127.0.0.1", **ports}))
+    python = peers.environment("mlserver", ["mlserver==1.7.1", "onnxruntime"])
+    command = [str(python.with_name("mlserver")), "start", str(folder)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks" / "peers")}
+    group = run(command, f"http://127.0.0.1:{http}/v2/health/ready", env)
+
+    def text(case: Case, concurrency: int, seconds: float) -> float:
+        return uvloop.run(http_load(http, json_request(case), _right_json(case), concurrency, seconds))
+
+    return [Candidate("MLServer", "JSON", text, (group,))]
+
+
+def _litserve(cases: list[Case], run: Run) -> list[Candidate]:
+    python = peers.environment("litserve", ["litserve==0.2.19", "onnxruntime"])
+    ports, groups = {}, []
+    for case in cases:
+        ports[case.name] = free_port()
+        command = [str(python), str(ROOT / "benchmarks" / "peers" / "litserve_app.py"), str(ports[case.name])]
+        command += [str(case.path), *map(str, case.dims)]
+        groups.append(run(command, f"http://127.0.0.1:{ports[case.name]}/health"))
+
+    def load(case: Case, concurrency: int, seconds: float) -> float:
+        expected = base64.b64encode(case.expected()).decode()
+        body = json.dumps({"x": base64.b64encode(case.input().tobytes()).decode()}).encode()
+        right = lambda body: json.loads(body)["y"] == expected  # noqa: E731
+        return uvloop.run(http_load(ports[case.name], http_request("/predict", body), right, concurrency, seconds))
+
+    return [Candidate("LitServe", "base64", load, tuple(groups))]
+
+
+def _handwritten(cases: list[Case], run: Run) -> list[Candidate]:
+    ports, groups = {}, []
+    for case in cases:
+        ports[case.name] = free_port()
+        command = [sys.executable, "benchmarks/handwritten_app.py", str(case.path), str(ports[case.name])]
+        command += [str(size) for size in case.dims]
+        groups.append(run(command, f"http://127.0.0.1:{ports[case.name]}/openapi.json"))
+
+    def load(case: Case, concurrency: int, seconds: float) -> float:
+        expected = case.expected()
+        request = http_request("/infer", case.input().tobytes(), "Content-Type: application/octet-stream\r\n")
+        return uvloop.run(http_load(ports[case.name], request, lambda body: body == expected, concurrency, seconds))
+
+    return [Candidate("by hand", "raw", load, tuple(groups))]
+
+
+def measure(cases: list[Case], repository: Path, cores: tuple[int, int], seconds: float, rounds: int) -> dict:
+    """Returns the medians of requests/s by model, concurrency, candidate and wire."""
+    results: dict[tuple[str, int, str, str], list[float]] = {}
+    with servers(cases, repository, cores[0]) as candidates:
         for round_ in range(-1, rounds):  # the first round warms up and is not counted
             for case in cases:
-                array, expected = case.input(), case.expected()
-                raw = http_request("/infer", b"", array)
-                triton = http_request(f"/v2/models/{case.name}/infer", triton_head(array), array)
                 for concurrency in CONCURRENCIES:
-                    rates = {"hand-written": uvloop.run(_load(ports[case.name], raw, expected, concurrency, seconds))}
-                    rates["opgate HTTP"] = uvloop.run(_load(http, triton, expected, concurrency, seconds))
-                    rates["opgate gRPC"] = uvloop.run(_grpc_load(rpc, case, concurrency, seconds))
+                    for candidate in candidates:
+                        print(
+                            f"round {round_ + 1} of {rounds}: {case.name}, {candidate.name} {candidate.wire}, "
+                            f"concurrency {concurrency}",
+                            file=sys.stderr,
+                            flush=True,
+                        )
+                        # The others don't run meanwhile: some are busy even without a request.
+                        for group in candidate.groups:
+                            os.killpg(group, signal.SIGCONT)
+                        rate = candidate.load(case, concurrency, seconds)
+                        for group in candidate.groups:
+                            os.killpg(group, signal.SIGSTOP)
+                        if round_ >= 0:
+                            key = (case.name, concurrency, candidate.name, candidate.wire)
+                            results.setdefault(key, []).append(rate)
                     os.sched_setaffinity(0, {cores[0]})
-                    rates["onnxruntime"] = engine_rate(case, min(seconds, 0.5))
+                    rate = engine_rate(case, min(seconds, 0.5))
                     os.sched_setaffinity(0, {cores[1]})
                     if round_ >= 0:
-                        for candidate, rate in rates.items():
-                            results.setdefault((case.name, concurrency, candidate), []).append(rate)
+                        results.setdefault((case.name, concurrency, "onnxruntime", "none"), []).append(rate)
     return {key: statistics.median(values) for key, values in results.items()}
 
 
@@ -307,22 +364,40 @@ def report(medians: dict, cases: list[Case], seconds: float, rounds: int, note: 
         "",
         f"Machine: {note}.",
         "",
-        f"Requests/s, medians of {rounds} interleaved rounds of {seconds:g} s each; server on one core, load on the "
-        "other, all models with one thread. `onnxruntime` is `session.run` in a loop on the server's core, no server.",
-        "",
-        "| model | concurrency | onnxruntime | hand-written | opgate HTTP | opgate gRPC | HTTP / hand-written |",
-        "|---|---|---|---|---|---|---|",
+        f"Requests/s, medians of {rounds} interleaved rounds of {seconds:g} s each; all servers on one core, load on "
+        "the other, all models with one thread. `onnxruntime` is `session.run` in a loop on the server's core, no "
+        "server. gRPC is bound by its client, which takes the other core.",
     ]
     for case in cases:
-        for concurrency in CONCURRENCIES:
-            row = [
-                medians[case.name, concurrency, w]
-                for w in ("onnxruntime", "hand-written", "opgate HTTP", "opgate gRPC")
-            ]
-            cells = " | ".join(f"{rate:,.0f}" for rate in row)
-            lines.append(f"| {case.name} | {concurrency} | {cells} | {row[2] / row[1]:.2f} |")
+        names = list(dict.fromkeys(key[2:] for key in medians if key[0] == case.name))
+        lines += ["", f"## {case.name}: {4 * int(np.prod(case.dims)):,} bytes of input", ""]
+        lines += ["| server | wire | " + " | ".join(f"concurrency {c}" for c in CONCURRENCIES) + " |"]
+        lines += ["|---|---|" + "---|" * len(CONCURRENCIES)]
+        for name, wire in names:
+            rates = " | ".join(f"{medians[case.name, c, name, wire]:,.0f}" for c in CONCURRENCIES)
+            lines.append(f"| {name} | {wire} | {rates} |")
+    lines += ["", "| ratio | aim | " + " | ".join(f"concurrency {c}" for c in CONCURRENCIES) + " |"]
+    lines += ["|---|---|" + "---|" * len(CONCURRENCIES)]
+    for title, aim, model, one, other in RATIOS:
+        cells = " | ".join(f"{medians[model, c, *one] / medians[model, c, *other]:.2f}" for c in CONCURRENCIES)
+        lines.append(f"| {title} | {aim} | {cells} |")
+    added = 1e6 / medians["tiny", 1, "opgate", "binary"] - 1e6 / medians["tiny", 1, "onnxruntime", "none"]
+    lines += [
+        "",
+        f"Added to ONNX Runtime alone at concurrency 1, tiny, binary: {added:.0f} us a request (aim: under 100).",
+    ]
     lines += ["", "Made by `python benchmarks/serve_overhead.py`.", ""]
     return "\n".join(lines)
+
+
+RATIOS = (
+    ("tiny, binary: opgate / Triton", "3", "tiny", ("opgate", "binary"), ("Triton", "binary")),
+    ("cnn, binary: opgate / onnxruntime", "0.65", "cnn", ("opgate", "binary"), ("onnxruntime", "none")),
+    ("cnn, JSON: opgate / MLServer", "3", "cnn", ("opgate", "JSON"), ("MLServer", "JSON")),
+    ("cnn, JSON: opgate / Triton", "", "cnn", ("opgate", "JSON"), ("Triton", "JSON")),
+    ("tiny, JSON: opgate / MLServer", "", "tiny", ("opgate", "JSON"), ("MLServer", "JSON")),
+    ("tiny, gRPC: opgate / Triton", "", "tiny", ("opgate", "gRPC"), ("Triton", "gRPC")),
+)
 
 
 def main() -> None:
@@ -335,8 +410,9 @@ def main() -> None:
     cores = (usable[0], usable[-1])
     os.sched_setaffinity(0, {cores[1]})
     with tempfile.TemporaryDirectory() as folder:
-        cases = make_models(Path(folder))
-        medians = measure(cases, Path(folder), cores, options.seconds, options.rounds)
+        repository = Path(folder) / "repository"
+        cases = make_models(repository)
+        medians = measure(cases, repository, cores, options.seconds, options.rounds)
     text = report(medians, cases, options.seconds, options.rounds, machine())
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(text, encoding="utf-8")
