@@ -1,4 +1,4 @@
-"""Reads bodies of known length from the socket straight into an aligned buffer of the request."""
+"""Reads from the socket: heads in small pieces, bodies of known length straight into a buffer of the request."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ def aligned_buffer(length: int, tensors_at: int) -> np.ndarray[Any, np.dtype[np.
 
 
 class Owner(Protocol):
-    """The connection that lends its transport to a BodyReader."""
+    """The connection that lends its transport to a reader."""
 
     transport: asyncio.Transport
+
+    def data_received(self, data: bytes) -> None: ...
 
     def connection_lost(self, exc: Exception | None) -> None: ...
 
@@ -32,14 +34,57 @@ class Owner(Protocol):
     def resume_writing(self) -> None: ...
 
 
-class BodyReader(asyncio.BufferedProtocol):
+class _Reader(asyncio.BufferedProtocol):
+    """Passes on to the connection what is not data."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+
+    def eof_received(self) -> bool | None:
+        """Tells the connection that the client sends nothing more."""
+        return self._owner.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tells the connection, which knows what was under way."""
+        self._owner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Tells the connection."""
+        self._owner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Tells the connection."""
+        self._owner.resume_writing()
+
+
+class HeadReader(_Reader):
+    """Gives the connection what comes, in pieces that hold a head and not much of a large body.
+
+    The body of an infer request is then read into its buffer, so only what came with the head is copied. Every
+    connection of an event loop can read into the same `piece`, because the connection gets a copy.
+    """
+
+    def __init__(self, owner: Owner, piece: bytearray) -> None:
+        super().__init__(owner)
+        self._piece = piece
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Returns the memory for the next piece."""
+        return self._piece
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Gives the connection a piece."""
+        self._owner.data_received(bytes(memoryview(self._piece)[:nbytes]))
+
+
+class BodyReader(_Reader):
     """Reads from the transport until the buffer is full, and then calls `complete`.
 
     It asks for no byte beyond the body, so the next request stays in the socket.
     """
 
     def __init__(self, owner: Owner, buffer: memoryview, filled: int, complete: Callable[[], None], now: float) -> None:
-        self._owner = owner
+        super().__init__(owner)
         self._buffer = buffer
         self.filled = filled
         self._complete = complete
@@ -58,20 +103,3 @@ class BodyReader(asyncio.BufferedProtocol):
             self._complete()
         else:
             self.last_byte = self._clock()
-
-    def eof_received(self) -> bool | None:
-        """Tells the owner that the client stopped in the middle of its body."""
-        self._owner.eof_received()
-        return None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Tells the owner, which knows what was under way."""
-        self._owner.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """Tells the owner."""
-        self._owner.pause_writing()
-
-    def resume_writing(self) -> None:
-        """Tells the owner."""
-        self._owner.resume_writing()

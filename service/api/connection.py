@@ -21,7 +21,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from service.api.body import BodyReader, aligned_buffer
+from service.api.body import BodyReader, HeadReader, aligned_buffer
 from service.api.lingering import LingeringTransport
 from service.api.status import HTTP, error_body, error_headers
 from service.errors import ServingError, internal
@@ -65,6 +65,8 @@ _UPGRADE_TOKENS = frozenset((b"upgrade", b"http2-settings"))
 _JOIN_BYTES = 65536
 # Requests that a connection may have answered before other connections get their turn.
 _REQUESTS_A_TURN = 16
+# Bytes that are read at once, until the length of a body is known.
+_PIECE = 32768
 # Of a chunked body this many bytes are read at once, because the next request may follow anywhere.
 _CHUNKED_PIECE = 4096
 # The state of a socket whose peer has reset it, see <netinet/tcp.h>.
@@ -239,6 +241,7 @@ class InferConnection(HttpToolsProtocol):
 
     gateway: Gateway
     _shared_routes: dict[bytes, tuple[str, str]]
+    _shared_piece: bytearray  # what HeadReaders read into
 
     def __init__(
         self,
@@ -268,6 +271,8 @@ class InferConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(LingeringTransport(transport, self))
+        self._heads = HeadReader(self, self._shared_piece)
+        self.transport.set_protocol(self._heads)
         self._arm(float(self.timeout_keep_alive))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -503,7 +508,7 @@ class InferConnection(HttpToolsProtocol):
 
         def complete() -> None:
             self._reader = None
-            self.transport.set_protocol(self)
+            self.transport.set_protocol(self._heads)
             # The old parser never saw the body and still waits for it.
             self._new_parser()
             self._body_left = 0
@@ -716,4 +721,8 @@ def _has_left(transport: asyncio.Transport) -> bool:
 
 def connection_class(gateway: Gateway) -> type[InferConnection]:
     """Returns the connection class of one gateway. uvicorn makes the instances and passes only its own arguments."""
-    return type("GatewayConnection", (InferConnection,), {"gateway": gateway, "_shared_routes": {}})
+    return type(
+        "GatewayConnection",
+        (InferConnection,),
+        {"gateway": gateway, "_shared_routes": {}, "_shared_piece": bytearray(_PIECE)},
+    )

@@ -1,0 +1,126 @@
+"""Watches the memory of the gateway under a million tiny requests and ten thousand of 32 MB.
+
+    python benchmarks/soak.py [--tiny 1000000] [--large 10000] [--output benchmarks/results/soak.md]
+
+The report has the resident memory of the process over time, as a table and a picture. A leak would be a line that rises.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import uvloop
+from onnx import TensorProto, helper
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.load import http_load
+from benchmarks.serve_overhead import Case, binary_request, machine
+from tests.system.running import running
+
+ROOT = Path(__file__).resolve().parent.parent
+LARGE = 8 << 20  # elements of 4 bytes
+
+
+def make_models(repository: Path) -> tuple[Case, Case]:
+    """Writes a model that doubles 4 floats, and one that finds the largest of 8 million."""
+    value, f32 = helper.make_tensor_value_info, TensorProto.FLOAT
+    axes = helper.make_tensor("axes", TensorProto.INT64, [1], [1])
+    graphs = {
+        "tiny": ([helper.make_node("Add", ["x", "x"], ["y"])], 4, 4, []),
+        "large": ([helper.make_node("ReduceMax", ["x", "axes"], ["y"])], LARGE, 1, [axes]),
+    }
+    cases = []
+    for name, (nodes, size, out, constants) in graphs.items():
+        inputs, outputs = [value("x", f32, ["batch", size])], [value("y", f32, ["batch", out])]
+        graph = helper.make_graph(nodes, name, inputs, outputs, constants)
+        folder = repository / name / "1"
+        folder.mkdir(parents=True)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+        onnx.save(model, folder / "model.onnx")
+        (repository / name / "config.pbtxt").write_text(
+            'backend: "onnxruntime" max_batch_size: 16 dynamic_batching { }\n'
+        )
+        cases.append(Case(name, (size,), folder / "model.onnx"))
+    return cases[0], cases[1]
+
+
+async def soak(case: Case, port: int, count: int, concurrency: int, memory: list[tuple[int, float]], read) -> float:  # noqa: ANN001
+    """Sends `count` requests, and adds the memory after each part of them. Returns the seconds that it took."""
+    expected, request = case.expected(), binary_request(case)
+    done, began = 0, time.perf_counter()
+    while done < count:
+        seconds = 1.0
+        rate = await http_load(port, request, lambda body: body.endswith(expected), concurrency, seconds)
+        done += round(rate * seconds)
+        memory.append((done, read()))
+        print(f"\r{case.name}: {done:,} of {count:,}, {memory[-1][1]:.0f} MB", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return time.perf_counter() - began
+
+
+def picture(title: str, points: list[tuple[int, float]]) -> str:
+    """Returns a line of memory over requests as SVG."""
+    width, height, left, bottom = 640, 220, 60, 36
+    top = 1.2 * max(megabytes for _, megabytes in points)
+    last = points[-1][0]
+
+    def place(x: float, y: float) -> str:
+        return f"{left + (width - left - 20) * x / last:.1f},{height - bottom - (height - bottom - 30) * y / top:.1f}"
+
+    line = " ".join(place(x, y) for x, y in points)
+    labels = "".join(
+        f'<text x="{left - 8}" y="{place(0, y).split(",")[1]}" text-anchor="end" dy="4">{y:.0f} MB</text>'
+        for y in (0, top / 2, top)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">'
+        f'<rect width="{width}" height="{height}" fill="white"/><text x="{left}" y="18">{title}</text>{labels}'
+        f'<polyline points="{place(0, top)} {place(0, 0)} {place(last, 0)}" fill="none" stroke="#888"/>'
+        f'<polyline points="{line}" fill="none" stroke="#1f6feb" stroke-width="2"/>'
+        f'<text x="{width - 20}" y="{height - 12}" text-anchor="end">{last:,} requests</text></svg>\n'
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--tiny", type=int, default=1_000_000)
+    parser.add_argument("--large", type=int, default=10_000)
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "soak.md")
+    options = parser.parse_args()
+    lines = ["# Memory over many requests", "", f"Machine: {machine()}.", ""]
+    lines += ["Resident memory of the gateway's process in MB, read once a second under load.", ""]
+    lines += [
+        "| requests | seconds | at first | after a tenth | at half | at the end | most |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        cases = make_models(Path(folder))
+        with running(Path(folder)) as server:
+            for case, count, concurrency in ((cases[0], options.tiny, 16), (cases[1], options.large, 4)):
+                memory: list[tuple[int, float]] = [(0, server.megabytes("VmRSS"))]
+                seconds = uvloop.run(
+                    soak(case, server.http, count, concurrency, memory, lambda: server.megabytes("VmRSS"))
+                )
+                cells = [memory[0], memory[len(memory) // 10 or 1], memory[len(memory) // 2], memory[-1]]
+                most = max(megabytes for _, megabytes in memory)
+                size = f"{4 * int(np.prod(case.dims)):,} bytes"
+                row = " | ".join(f"{megabytes:.0f}" for _, megabytes in cells)
+                lines.append(f"| {memory[-1][0]:,} of {size} | {seconds:.0f} | {row} | {most:.0f} |")
+                name = options.output.with_name(f"{options.output.stem}_{case.name}.svg")
+                name.write_text(picture(f"{memory[-1][0]:,} requests of {size}", memory))
+                lines += [""] if case.name == "large" else []
+    lines += [f"![tiny]({options.output.stem}_tiny.svg)", "", f"![large]({options.output.stem}_large.svg)", ""]
+    lines += ["Made by `python benchmarks/soak.py`.", ""]
+    options.output.write_text("\n".join(lines), encoding="utf-8")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
