@@ -2,7 +2,8 @@
 
     python benchmarks/soak.py [--tiny 1000000] [--large 10000] [--output benchmarks/results/soak.md]
 
-The report has the resident memory of the process over time, as a table and a picture. A leak would be a line that rises.
+The report has the resident memory of the process over time, as a table and a picture. A leak would be a line that
+rises.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def picture(title: str, points: list[tuple[int, float]]) -> str:
         for y in (0, top / 2, top)
     )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+        'font-size="12">'
         f'<rect width="{width}" height="{height}" fill="white"/><text x="{left}" y="18">{title}</text>{labels}'
         f'<polyline points="{place(0, top)} {place(0, 0)} {place(last, 0)}" fill="none" stroke="#888"/>'
         f'<polyline points="{line}" fill="none" stroke="#1f6feb" stroke-width="2"/>'
