@@ -59,11 +59,6 @@ def create_app(gateway: Gateway) -> FastAPI:
         request.scope["opgate.error"] = str(error)
         return Response(error_body(str(error)), 400, media_type="application/json")
 
-    @app.exception_handler(Exception)
-    async def on_error(request: Request, error: Exception) -> Response:
-        request.scope["opgate.error"] = f"{type(error).__name__}: {error}"
-        return Response(error_body(f"{type(error).__name__}: {error}"), 500, media_type="application/json")
-
     @app.get("/", include_in_schema=False)
     async def home() -> Response:
         return RedirectResponse("/docs")

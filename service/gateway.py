@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -85,6 +86,7 @@ class Gateway:
         self.stopped_at = self.stop_at = 0.0  # when the stop began, and when it must end, by the event loop's clock
         self._drained: asyncio.Event | None = None
         self._served: dict[tuple[str, str], Served] = {}
+        self._inflated = 0  # bytes that are reserved for unpacked bodies
         self._threads = ThreadPoolExecutor(usable_cores(), "opgate-work")
 
     def find(self, name: str, version: str = "") -> Served:
@@ -129,6 +131,22 @@ class Gateway:
         ServingError as `find` does.
         """
         return Reading(self.find(name, version))
+
+    @contextlib.contextmanager
+    def inflated(self, most: int) -> Iterator[None]:
+        """Reserves memory for a body that is packed and becomes at most `most` bytes, until the block ends.
+
+        Raises ServingError (OVERLOADED) if too much is reserved already.
+        """
+        limit = self.settings.max_inflated_bytes
+        if self._inflated + most > limit and self._inflated:
+            text = f"unpacked bodies have {self._inflated} bytes, another may have {most}, the limit is {limit}"
+            raise ServingError(Kind.OVERLOADED, text)
+        self._inflated += most
+        try:
+            yield
+        finally:
+            self._inflated -= most
 
     async def work(self, cost: int, function: Callable[[], T]) -> T:
         """Calls a function that reads or writes a body, on a thread if that takes long. Returns what it returns.

@@ -32,13 +32,15 @@ class Settings(BaseSettings):
 
     max_body_bytes: int = Field(default=256 * 1024 * 1024, gt=0)
     max_decompressed_bytes: int = Field(default=256 * 1024 * 1024, gt=0)
+    # Bytes of unpacked bodies in the process: a small packed body can become a thousand times as large.
+    max_inflated_bytes: int = Field(default=1024 * 1024 * 1024, gt=0)
     max_rank: int = Field(default=16, gt=0)
     max_elements: int = Field(default=256 * 1024 * 1024, gt=0)
     max_strings: int = Field(default=1024 * 1024, gt=0)  # elements of a BYTES tensor; each is an object in memory
     max_tensors: int = Field(default=256, gt=0)  # inputs of one request, and outputs of one request
     max_json_bytes: int = Field(default=64 * 1024 * 1024, gt=0)  # JSON of one request; binary tensors don't count
     max_json_depth: int = Field(default=32, gt=0)
-    max_string_bytes: int = Field(default=64 * 1024 * 1024, gt=0)  # one element of a BYTES tensor
+    max_string_bytes: int = Field(default=16 * 1024 * 1024, gt=0)  # one element of a BYTES tensor
     max_queue_size: int = Field(default=1024, gt=0)  # requests that wait for one model
     max_concurrent_requests: int = Field(default=8192, gt=0)  # requests under way in the process, for all models
     max_header_bytes: int = Field(default=64 * 1024, gt=0)

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import socket
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from time import perf_counter_ns
@@ -71,6 +72,8 @@ _PIECE = 32768
 _CHUNKED_PIECE = 4096
 # The state of a socket whose peer has reset it, see <netinet/tcp.h>.
 _TCP_CLOSE = 7
+# Where <linux/tcp.h> has tcpi_bytes_acked.
+_TCP_BYTES_ACKED = 120
 # Seconds between looks at a client that has ended its side: they double from the first to the last.
 _FIRST_LOOK, _LAST_LOOK = 0.01, 1.0
 
@@ -260,13 +263,15 @@ class InferConnection(HttpToolsProtocol):
         self._refused = False  # whether the connection ignores everything that still comes
         self._held = b""  # what came after the request that is answered now
         self._feeding = False
+        self._more_follows = False  # whether the parser has not got all of what came
         self._ended = False  # whether the client sends nothing more
-        self._unsent = (0, 0.0)  # bytes of answers that the client doesn't take, and since when
+        self._taken = (0, 0.0)  # bytes of answers that the client has taken, and since when it has been so many
         # State of the request that arrives.
         self._body_left: int | None = 0  # bytes of its body that have not come; None if it is chunked
         self._head: _Head | None = None
         self._offers_upgrade = False
         self._trailer_bytes = 0
+        self._is_http_1_0 = False
         self._reader: BodyReader | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -326,7 +331,8 @@ class InferConnection(HttpToolsProtocol):
                 break
             head = self._head
             in_body = head is None and self._body_left != 0
-            end = self._piece(data, at)
+            end = max(self._piece(data, at), at + 1)
+            self._more_follows = end < len(data)
             piece = data if at == 0 and end == len(data) else data[at:end]
             self._feed(piece)
             at = end
@@ -334,7 +340,7 @@ class InferConnection(HttpToolsProtocol):
                 head.size += len(piece)
                 self._check_head(head.size)
             requests += not in_body
-        self._feeding = False
+        self._feeding = self._more_follows = False
         if self._held:
             self._go_on_soon()
             return
@@ -368,7 +374,7 @@ class InferConnection(HttpToolsProtocol):
 
     def is_last_answer(self) -> bool:
         """Returns whether the connection closes after the answer of this request, because the gateway stops."""
-        return self.gateway.draining and not self._held
+        return self.gateway.draining and not self._held and not self._more_follows
 
     def shutdown(self) -> None:
         """Makes the answer of the last request that has come say that the connection closes then.
@@ -415,10 +421,14 @@ class InferConnection(HttpToolsProtocol):
         A client that has left looks the same until something is sent to it.
         """
         cycle: Any = self.cycle
-        self._ended = True
         if self._refused or not self._has_arrived() or (cycle.response_complete and not self._held):
             return None
-        if not cycle.response_complete and not getattr(cycle, "response_started", False):
+        if self._ended:  # the transport says it again each time that reading resumes
+            return True
+        self._ended = True
+        # An HTTP/1.0 client knows no such answer. In the middle of another answer it would be a part of that.
+        begun = cycle.response_complete or self.pipeline or getattr(cycle, "response_started", False)
+        if not begun and not self._is_http_1_0:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._watch_ended(_FIRST_LOOK)
         return True
@@ -434,7 +444,7 @@ class InferConnection(HttpToolsProtocol):
 
     def _close_if_ended(self) -> None:
         cycle: Any = self.cycle
-        if self._ended and not self._held and (cycle is None or cycle.response_complete):
+        if self._ended and not self._held and not self._more_follows and (cycle is None or cycle.response_complete):
             self.transport.close()
 
     def _feed(self, data: bytes) -> None:
@@ -528,7 +538,7 @@ class InferConnection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._head is not None:
-            self.headers.append((name.lower(), value))
+            self.headers.append((name.lower(), value.strip(b" \t")))  # the parser leaves the space at the end
             return
         # This is a trailer. Nobody reads it, and it must not grow without bound.
         self._trailer_bytes += len(name) + len(value)
@@ -540,6 +550,7 @@ class InferConnection(HttpToolsProtocol):
         self._head = None
         self._trailer_bytes = 0
         self._body_left = _body_length(self.headers)
+        self._is_http_1_0 = self.parser.get_http_version() == "1.0"
         self._check_head(len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers))
         # CONNECT asks for another protocol by itself. No route has it.
         self._offers_upgrade = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
@@ -549,7 +560,9 @@ class InferConnection(HttpToolsProtocol):
         super().on_message_begin()
         self.url = url
         self.headers.extend(headers)
-        self.expect_100_continue = any(n == b"expect" and v.lower() == b"100-continue" for n, v in headers)
+        self.expect_100_continue = not self._is_http_1_0 and any(
+            name == b"expect" and value.lower() == b"100-continue" for name, value in headers
+        )
         super().on_headers_complete()
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False
@@ -566,9 +579,9 @@ class InferConnection(HttpToolsProtocol):
         framing = self._framing()
         if framing is None or not self._within_limits(framing):
             return False
-        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        keep_alive = not self._is_http_1_0 and parser.should_keep_alive()
         self.cycle = InferCycle(self, route, framing, keep_alive)  # type: ignore[assignment]
-        if framing.expect:
+        if framing.expect and not self._is_http_1_0:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return True
 
@@ -672,10 +685,10 @@ class InferConnection(HttpToolsProtocol):
         or taken nothing of an answer for too long."""
         now = self.loop.time()
         settings = self.gateway.settings
-        unsent = self.transport.get_write_buffer_size()
-        if not unsent or not 0 < self._unsent[0] <= unsent:
-            self._unsent = (unsent, now)
-        elif now - self._unsent[1] >= settings.write_timeout:
+        taken = _bytes_taken(self.transport) if self.transport.get_write_buffer_size() else -1
+        if taken < 0 or taken != self._taken[0]:
+            self._taken = (taken, now)
+        elif now - self._taken[1] >= settings.write_timeout:
             logger.warning("a client took nothing of an answer for %g s", settings.write_timeout)
             self.transport.abort()
             return
@@ -713,10 +726,20 @@ def _body_length(headers: list[tuple[bytes, bytes]]) -> int | None:
     return length
 
 
+def _tcp_info(transport: asyncio.Transport, size: int) -> bytes:
+    """Returns the first bytes of the kernel's facts about a connection."""
+    with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as peer:
+        return peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
+
+
 def _has_left(transport: asyncio.Transport) -> bool:
     """Returns whether a client that had ended its side has refused what was sent to it since."""
-    with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as peer:
-        return peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE
+    return _tcp_info(transport, 1)[0] == _TCP_CLOSE
+
+
+def _bytes_taken(transport: asyncio.Transport) -> int:
+    """Returns how many bytes the client has received."""
+    return int.from_bytes(_tcp_info(transport, 128)[_TCP_BYTES_ACKED : _TCP_BYTES_ACKED + 8], sys.byteorder)
 
 
 def connection_class(gateway: Gateway) -> type[InferConnection]:

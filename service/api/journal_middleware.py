@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from time import perf_counter_ns
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.status import error_body
 from service.gateway import Gateway
 from service.telemetry.journal import Answer, http_level, ids_of
 
+logger = logging.getLogger("opgate.http")
+
 
 class JournalMiddleware:
-    """Wraps the application. Handlers may put the text of an error and the inference request into the scope."""
+    """Wraps the application, and answers if it raises.
+
+    Handlers may put the text of an error and the inference request into the scope.
+    """
 
     def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
         self._app = app
@@ -39,6 +47,12 @@ class JournalMiddleware:
 
         try:
             await self._app(scope, receive, sent)
+        except Exception as error:
+            scope["opgate.error"] = text = f"{type(error).__name__}: {error}"
+            logger.exception("a request failed")
+            if status:
+                raise  # the answer has begun, and can only be cut off
+            await Response(error_body(text), 500, media_type="application/json")(scope, receive, sent)
         finally:
             path = scope.get("path_params", {})
             route = getattr(scope.get("route"), "path", "none").replace("/versions/{version}", "")
@@ -53,5 +67,5 @@ class JournalMiddleware:
                 ids,
                 client[0] if client else "",
             )
-            error = scope.get("opgate.error", "") if status >= 400 else ""
-            self._gateway.journal.answered(answer, scope.get("opgate.request"), error, http_level(status))
+            failure = scope.get("opgate.error", "") if status >= 400 else ""
+            self._gateway.journal.answered(answer, scope.get("opgate.request"), failure, http_level(status))

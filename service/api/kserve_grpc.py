@@ -19,7 +19,7 @@ from service.execution.spec import ModelSpec, TensorSpec
 from service.gateway import EXTENSIONS, Gateway, package_version
 from service.telemetry.journal import NO_IDS, Answer, ids_of
 from service.telemetry.statistics_message import model_statistics
-from service.wire.kserve_grpc import decode, encode
+from service.wire.kserve_grpc import decode, decoding_cost, encode, encoding_cost
 
 logger = logging.getLogger("opgate.grpc")
 SERVICE = "inference.GRPCInferenceService"
@@ -106,10 +106,11 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         gateway = self._gateway
         try:
             with gateway.reading(request.model_name, request.model_version) as served:
-                decoded = decode(request, served.model.spec, gateway.limits)
+                spec = served.model.spec
+                decoded = await gateway.work(decoding_cost(request), lambda: decode(request, spec, gateway.limits))
             _DECODED.get([]).append(decoded)
             await gateway.infer(served.model, decoded)
-            return encode(decoded, served.model.spec)
+            return await gateway.work(encoding_cost(decoded), lambda: encode(decoded, spec))
         except ServingError as error:
             await _abort(context, error)
         except Exception as error:
@@ -179,6 +180,9 @@ class JournalInterceptor(grpc.aio.ServerInterceptor):
                 return response
             except grpc.aio.AbortError:
                 code = context.code()
+                raise
+            except Exception:
+                code = grpc.StatusCode.UNKNOWN
                 raise
             finally:
                 failed = code is not grpc.StatusCode.OK

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import orjson
@@ -25,9 +27,9 @@ from service.wire.proto_json import to_plain
 T = TypeVar("T")
 
 JSON = "application/json"
-# A compressed body counts as this many times its size, because that is about what reading it costs.
-_DECOMPRESSION_COST = 64
-# The same for a body that is compressed.
+# A compressed body can become this many times its size.
+_MOST_RATIO = 1040
+# A body that is packed counts as this many times its size, because that is about what it costs.
 _COMPRESSION_COST = 8
 
 
@@ -76,11 +78,34 @@ async def _left(request: Request) -> None:
         pass
 
 
-async def read_body(gateway: Gateway, request: Request, limit: int) -> bytes | bytearray:
-    """Reads a body and returns it decompressed.
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body as it came, and the encoding that it is packed with, "" for none."""
+
+    data: bytes
+    encoding: str
+    limit: int  # bytes that it may have when it is unpacked
+
+    @property
+    def most(self) -> int:
+        """The most bytes that it can have when it is unpacked, 0 if it is not packed."""
+        return min(self.limit, len(self.data) * _MOST_RATIO) if self.encoding else 0
+
+    @property
+    def size(self) -> int:
+        """The most bytes that it can have."""
+        return self.most or len(self.data)
+
+    def unpacked(self) -> bytes | bytearray:
+        """Returns the body unpacked. Raises the errors of `decompress`."""
+        return decompress(self.data, self.encoding, self.limit) if self.encoding else self.data
+
+
+async def read_body(gateway: Gateway, request: Request, limit: int) -> Body:
+    """Reads a body.
 
     Raises ServingError: TOO_LARGE over a limit, before reading if the announced length is over it, CANCELED if the
-    client leaves, and the errors of `decompress`.
+    client leaves.
     """
     announced = request.headers.get("content-length")
     too_large = ServingError(Kind.TOO_LARGE, f"the body is over the limit of {limit} bytes")
@@ -96,12 +121,9 @@ async def read_body(gateway: Gateway, request: Request, limit: int) -> bytes | b
             parts.append(part)
     except ClientDisconnect:
         raise ServingError(Kind.CANCELED, "the client left while it sent the body") from None
-    body = b"".join(parts)
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding in ("identity", ""):
-        return body
-    most = min(limit, gateway.settings.max_decompressed_bytes)
-    return await gateway.work(size * _DECOMPRESSION_COST, lambda: decompress(body, encoding, most))
+    encoding = request.headers.get("content-encoding", "").strip().lower()
+    encoding = "" if encoding == "identity" else encoding
+    return Body(b"".join(parts), encoding, min(limit, gateway.settings.max_decompressed_bytes))
 
 
 def _metadata(tensor: TensorSpec, shape: list[int]) -> dict[str, Any]:
@@ -172,7 +194,7 @@ class _Routes:
 
     async def index(self, request: Request) -> Response:
         """Answers with all models of the repository, their state and its reason."""
-        body = await read_body(self._gateway, request, 65536)
+        body = (await read_body(self._gateway, request, 65536)).unpacked()
         only_ready = False
         if body:
             try:
@@ -190,19 +212,21 @@ class _Routes:
     async def infer(self, request: Request) -> Response:
         """Runs a model and answers with its outputs."""
         gateway, settings = self._gateway, self._gateway.settings
-        with gateway.reading(*_model_and_version(request)) as served:
-            header_length = _header_length(request)
-            limit = settings.max_body_bytes
-            if header_length is None:  # the whole body is JSON
-                limit = min(limit, settings.max_json_bytes)
-            decoder = served.decoder
-            body = await read_body(gateway, request, limit)
-            infer_request = await gateway.work(
-                decoder.cost(len(body), header_length), lambda: decoder.decode(body, header_length)
-            )
-        request.scope["opgate.request"] = infer_request
-        await unless_left(request, gateway.infer(served.model, infer_request))
-        header_length, parts = await gateway.work(encoding_cost(infer_request), lambda: encode(infer_request))
+        with contextlib.ExitStack() as stack:
+            with gateway.reading(*_model_and_version(request)) as served:
+                header_length = _header_length(request)
+                limit = settings.max_body_bytes
+                if header_length is None:  # the whole body is JSON
+                    limit = min(limit, settings.max_json_bytes)
+                decoder = served.decoder
+                body = await read_body(gateway, request, limit)
+                stack.enter_context(gateway.inflated(body.most))
+                infer_request = await gateway.work(
+                    decoder.cost(body.size, header_length), lambda: decoder.decode(body.unpacked(), header_length)
+                )
+            request.scope["opgate.request"] = infer_request
+            await unless_left(request, gateway.infer(served.model, infer_request))
+            header_length, parts = await gateway.work(encoding_cost(infer_request), lambda: encode(infer_request))
         headers = {}
         if header_length is not None:
             headers["Inference-Header-Content-Length"] = str(header_length)

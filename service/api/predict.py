@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
@@ -26,6 +27,10 @@ def router(gateway: Gateway) -> APIRouter:
     routes = APIRouter()
 
     async def predict(request: Request) -> Response:
+        with contextlib.ExitStack() as stack:
+            return await answer(request, stack)
+
+    async def answer(request: Request, stack: contextlib.ExitStack) -> Response:
         name, version = request.path_params["model"], request.path_params.get("version", "")
         with gateway.reading(name, version) as served:
             wants = wanted_media(request.headers.get("accept", "*/*"))
@@ -34,8 +39,9 @@ def router(gateway: Gateway) -> APIRouter:
         if wants:
             name, version = picture_model, ""
         with gateway.reading(name, version) as served:
+            stack.enter_context(gateway.inflated(payload.most))
             infer_request = await gateway.work(
-                payload.size, lambda: _request(gateway, served.model.spec, payload.content)
+                payload.size, lambda: _request(gateway, served.model.spec, payload.content())
             )
         request.scope["opgate.request"] = infer_request
         result = await unless_left(request, gateway.infer(served.model, infer_request))
@@ -53,10 +59,12 @@ def router(gateway: Gateway) -> APIRouter:
 
 @dataclass(frozen=True, slots=True)
 class _Payload:
-    """A body: a picture, or the values by input name. `size` is its number of bytes."""
+    """A body: what returns a picture or the values by input name, the most bytes that it has, and the most bytes that
+    it becomes when it is unpacked, 0 if it is not packed."""
 
-    content: bytes | Mapping[str, Value]
+    content: Callable[[], bytes | Mapping[str, Value]]
     size: int
+    most: int = 0
 
 
 def _request(gateway: Gateway, spec: ModelSpec, content: bytes | Mapping[str, Value]) -> InferRequest:
@@ -128,9 +136,9 @@ async def _payload(gateway: Gateway, request: Request) -> _Payload:
         )
     if media != JSON:
         body = await read_body(gateway, request, settings.max_body_bytes)
-        return _Payload(bytes(body), len(body))
+        return _Payload(lambda: bytes(body.unpacked()), body.most, body.most)
     body = await read_body(gateway, request, min(settings.max_body_bytes, settings.max_json_bytes))
-    return _Payload(await gateway.work(len(body), lambda: members(body, gateway.limits)), len(body))
+    return _Payload(lambda: members(body.unpacked(), gateway.limits), body.size, body.most)
 
 
 async def _form(gateway: Gateway, request: Request) -> _Payload:
@@ -152,4 +160,4 @@ async def _form(gateway: Gateway, request: Request) -> _Payload:
         raise invalid(f"the form can't be read: {error.detail}") from None
     except ClientDisconnect:
         raise ServingError(Kind.CANCELED, "the client left while it sent the form") from None
-    return _Payload(values, int(announced))
+    return _Payload(lambda: values, int(announced))

@@ -23,7 +23,7 @@ class Limits:
     max_tensors: int = 256
     max_json_bytes: int = 64 * 1024 * 1024
     max_json_depth: int = 32
-    max_string_bytes: int = 64 * 1024 * 1024
+    max_string_bytes: int = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

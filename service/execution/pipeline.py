@@ -112,18 +112,21 @@ class _Run:
             missing = {name for step in self._todo for name in step.inputs.values() if name not in self._tensors}
             self._end(internal(f"no step can run: nothing made {', '.join(sorted(missing)) or 'the outputs'}"))
             return
+        parts: list[tuple[Step, Request]] = []
         for step in ready:
             self._todo.remove(step)
-        for step in ready:
-            if self._ended:
-                return
             try:
                 part = self._sub_request(step)
             except ServingError as error:
                 self._end(_in_step(step, error))
                 return
             part.done = lambda finished, step=step: self._step_done(step, finished)  # type: ignore[misc]
-            self._in_flight.add(part)
+            parts.append((step, part))
+        # A part may end before its `submit` returns, and must not look like the last one then.
+        self._in_flight.update(part for _, part in parts)
+        for step, part in parts:
+            if self._ended:
+                return
             step.submit(part)
 
     def leave(self, request: Request, error: ServingError) -> None:

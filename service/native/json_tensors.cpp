@@ -296,6 +296,7 @@ Split split(std::string_view text, Place place, const Limits& limits) {
       result.failure = measure(text, at, limits.depth - nesting.size(), value);
       if (result.failure) return result;
       result.rest += std::to_string(result.values.size());
+      result.rest += ' ';  // what follows must not become a part of the number
       kept = at = value.end;
       result.values.push_back(std::move(value));
     }

@@ -174,13 +174,16 @@ PyObject* fill(PyObject*, PyObject* arguments) {
 // Makes the str of a JSON string. Returns null without an exception if it is no string of JSON.
 PyObject* text_of(const opgate::json::Text& string, std::string& buffer) {
   std::string_view bytes = string.inside;
-  // JSON allows no control characters in a string.
-  if (std::any_of(bytes.begin(), bytes.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; })) {
-    return nullptr;
-  }
-  if (string.escapes) {
-    if (!opgate::json::unescape(bytes, buffer)) return nullptr;
-    bytes = buffer;
+  {
+    const Unlocked unlocked(bytes.size() > kLongBytes);
+    // JSON allows no control characters in a string.
+    if (std::any_of(bytes.begin(), bytes.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; })) {
+      return nullptr;
+    }
+    if (string.escapes) {
+      if (!opgate::json::unescape(bytes, buffer)) return nullptr;
+      bytes = buffer;
+    }
   }
   PyObject* made = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "strict");
   if (made == nullptr && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) PyErr_Clear();

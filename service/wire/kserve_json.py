@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,10 @@ MAX_PLAN_BYTES = 4096
 _BINARY_COST = 16
 # Writing an element as text, or a string, costs as much as reading this many bytes of JSON.
 _ELEMENT_COST = 16
+# No engine knows tensors of so many dims.
+_MOST_DIMS = 64
+# So many strings are few enough to look at each.
+_FEW = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +77,15 @@ class Decoder:
         self._spec = spec
         self._limits = limits
         self._plans: dict[bytes, Plan] = {}
+        self._lock = threading.Lock()
         self._has_strings = any(tensor.datatype.name == "BYTES" for tensor in spec.inputs.values())
 
     def cost(self, size: int, header_length: int | None) -> int:
         """Returns what decoding a body of `size` bytes costs, in bytes of JSON that cost the same."""
         json = size if header_length is None else min(size, header_length)
-        return json + (size - json) // (1 if self._has_strings else _BINARY_COST)
+        if self._has_strings:  # each is an object
+            return size * _ELEMENT_COST
+        return json + (size - json) // _BINARY_COST
 
     def decode(self, body: Bytes, header_length: int | None) -> Request:
         """Parses and checks a body. `header_length` is Inference-Header-Content-Length, None if the client sent none.
@@ -98,9 +106,10 @@ class Decoder:
         if plan is None:
             plan, arrays = self._plan(body, header_length)
             if not arrays and not plan.id and head is not None and total > header_length:
-                if len(self._plans) >= MAX_PLANS:
-                    del self._plans[next(iter(self._plans))]
-                self._plans[head] = plan
+                with self._lock:  # long bodies are decoded on threads
+                    if len(self._plans) >= MAX_PLANS:
+                        del self._plans[next(iter(self._plans))]
+                    self._plans[head] = plan
         if plan.size != total - header_length:
             raise invalid(
                 f"the inputs' binary_data_size add up to {plan.size} bytes, but {total - header_length} follow the JSON"
@@ -234,6 +243,8 @@ def _head(item: Mapping[str, Any]) -> Head:
         raise invalid(f"an input's name: expected a string, got {_kind(name)}")
     datatype = check_datatype(item.get("datatype"), name)
     shape = item.get("shape")
+    if isinstance(shape, list) and len(shape) > _MOST_DIMS:
+        raise invalid(f"input '{name}': shape: expected at most {_MOST_DIMS} sizes, got {len(shape)}")
     if not isinstance(shape, list) or not all(type(size) is int and -1 << 62 < size < 1 << 62 for size in shape):
         raise invalid(f"input '{name}': shape: expected a list of integers, got {str(shape)[:80]}")
     return Head(name, datatype, tuple(shape))
@@ -311,6 +322,8 @@ def encoding_cost(request: Request) -> int:
         array = (request.result or {})[name]
         if not binary or array.dtype == object:
             cost += array.size * _ELEMENT_COST
+        if array.dtype == object and array.size < _FEW:
+            cost += sum(map(len, array.reshape(-1)))
     return cost
 
 

@@ -291,6 +291,13 @@ def test_only_the_tensors_are_cut_out():
     assert message == want
 
 
+@pytest.mark.parametrize("glued", ["5", ".5", "e3", "0", '"a"'])
+def test_what_follows_a_tensor_does_not_become_part_of_its_number(glued):
+    body = b'{"a": [1], "b": [2]' + glued.encode() + b"}"
+    with pytest.raises(ServingError, match="not valid JSON"):
+        members(body, LIMITS)
+
+
 def test_limits():
     deep = b"[" * 40 + b"]" * 40
     for body in (

@@ -197,6 +197,25 @@ def test_a_pipeline_gives_up_its_steps():
     asyncio.run(main())
 
 
+def test_parallel_steps_that_end_at_once(caplog):
+    """Each step ends before its `submit` returns, as runs on the event loop do."""
+
+    async def main():
+        def at_once(asked):
+            asked.result = {"y": asked.inputs["x"] * 2}
+            asked.end()
+
+        tensors = {name: TensorSpec(name, DATATYPES["FP32"], (-1,)) for name in "abc"}
+        steps = [Step(SPEC, at_once, {"x": source}, {"y": to}) for source, to in (("x", "a"), ("x", "b"), ("b", "c"))]
+        pipeline = Pipeline(ModelSpec("p", "1", {"x": X}, tensors), steps, ModelStatistics(), Limits())
+        for wanted in (("a", "b"), ("a", "c"), ("a", "b", "c")):
+            asked = Request({"x": np.ones(4, np.float32)}, 1, "k", wanted)
+            result = await run(pipeline.submit, asked)
+            assert [result[name][0] for name in wanted] == [{"a": 2, "b": 2, "c": 4}[name] for name in wanted]
+
+    asyncio.run(main())
+
+
 def test_an_alarm_counts_microseconds():
     async def main():
         rung = asyncio.Event()

@@ -169,6 +169,11 @@ BAD = [
     (b'{"inputs":[{"name":"x","datatype":"FP32"}]}', None, "input 'x': shape"),
     (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1.5],"data":[1]}]}', None, "input 'x': shape"),
     (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[true],"data":[1]}]}', None, "input 'x': shape"),
+    (
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[' + b"1," * 200 + b'1],"data":[1]}]}',
+        None,
+        "at most 64 sizes",
+    ),
     (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[-1],"data":[1]}]}', None, "negative size"),
     (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1]}]}', None, "neither data nor binary_data_size"),
     (b'{"inputs":[{"name":"q","datatype":"FP32","shape":[1],"data":[1]}]}', None, "no input 'q', its inputs are 'x'"),
@@ -368,3 +373,19 @@ class TestCompression:
     def test_only_a_single_accepted_encoding_is_used(self):
         assert compression.wanted_encoding("GZIP ") == "gzip"
         assert compression.wanted_encoding("gzip, deflate") == ""
+
+
+def test_heads_are_kept_by_several_threads(monkeypatch):
+    """A plan that makes room for another is removed once."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    monkeypatch.setattr("service.wire.kserve_json.MAX_PLANS", 4)
+    decoder = Decoder(spec(), LIMITS)
+
+    def decode(i):
+        body, length = message(np.zeros(i % 50, np.float32), "FP32", True, parameters={"n": i})
+        return decoder.decode(body, length).inputs["x"].size == i % 50
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(decode, range(4000)))
+    assert len(decoder._plans) <= 4

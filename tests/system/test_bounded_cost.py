@@ -11,6 +11,7 @@ import json
 import threading
 import time
 
+import grpc
 import numpy as np
 import pytest
 
@@ -29,6 +30,7 @@ def server(tmp_path_factory):
     double(folder, "double", config='backend: "onnxruntime"', shape=("a", "b"))
     identity(folder, "texts", "BYTES", shape=("a",), config='backend: "onnxruntime"')
     identity(folder, "bytes", "UINT8", shape=("a",), config='backend: "onnxruntime"')
+    identity(folder, "numbers", "INT32", shape=("a",), config='backend: "onnxruntime"')
     identity(folder, "truth", "BOOL", shape=("a",), config='backend: "onnxruntime"')
     with running(folder, program="tests.system.watched_server") as started:
         # The first runs of everything import modules and allocate what stays.
@@ -96,6 +98,11 @@ REQUESTS = {
     "a long id": (infer("double", "FP32", [1, 1], b"[1]", b',"id":"' + b"a" * (30 * MB) + b'"'), 413, 150),
     "many parameters": (infer("double", "FP32", [1, 1], b"[1]", b',"parameters":{' + b'"a":{},' * MB + b'"b":1}'), 413, 80),
     "over the limit of JSON": (("/v2/models/double/infer", b" " * (65 * MB)), 413, 20),
+    "a long shape": (("/v2/models/double/infer", b'{"inputs":[{"name":"x","datatype":"FP32","shape":[' + b"1," * 250_000
+                      + b'1],"data":[1]}]}'), 400, 40),
+    "a small packed body": (("/v2/models/double/infer", *packed(b'{"inputs":[]' + b" " * (8 * MB) + b"}")), 413, 30),
+    "many empty strings": (infer("texts", "BYTES", [170_000], b"[" + b'"",' * 169_999 + b'""]'), 200, 60),
+    "one long string": (infer("texts", "BYTES", [1], b'["' + b"\\u00e9" * (2 * MB) + b'"]'), 200, 150),
     "a million strings": (infer("texts", "BYTES", [MB], b"[" + b'"ab",' * (MB - 1) + b'"ab"]'), 200, 400),
     "a million raw strings": (("/v2/models/texts/infer", raw_texts(MB), None), 200, 200),
     "two million raw strings": (("/v2/models/texts/infer", raw_texts(2 * MB), None), 413, 20),
@@ -109,6 +116,38 @@ REQUESTS = {
     "a long head of a part": (("/predict/double", b"--b\r\nX: " + b"y" * (8 * MB), FORM), 400, 100),
     "values for /predict": (("/predict/double", b'{"x":[' + NUMBERS + b"]}"), 200, 700),
 }  # fmt: skip
+
+
+def test_many_small_packed_bodies_at_once(server):
+    """Each becomes 40 MB. They are unpacked where they are read, two at a time."""
+    path, body = infer("double", "FP32", [1, 1], b"[1" + b" " * (40 * MB) + b"]")
+    body, headers = packed(body)
+    server.forget_peak()
+    before = server.megabytes("VmRSS")
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(ask(server, path, body, headers))) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {status for status, _ in answers} <= {200, 503} and (200 in {status for status, _ in answers})
+    assert server.megabytes("VmHWM") - before < 300
+
+
+def test_many_elements_in_a_grpc_message(server):
+    from tritonclient.grpc import service_pb2
+
+    message = service_pb2.ModelInferRequest(model_name="numbers")
+    message.inputs.add(name="x", datatype="INT32", shape=[4 * MB]).contents.int_contents.extend([1] * (4 * MB))
+    server.longest_turn()
+    with grpc.insecure_channel(
+        f"127.0.0.1:{server.grpc}", options=[("grpc.max_receive_message_length", -1)]
+    ) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        answer = service_pb2.ModelInferResponse.FromString(call(message.SerializeToString(), timeout=60))
+    assert len(answer.raw_output_contents[0]) == 16 * MB
+    # gRPC's library itself parses the message on the event loop.
+    assert server.longest_turn() < 300
 
 
 @pytest.mark.parametrize("name", REQUESTS)

@@ -302,3 +302,82 @@ def test_a_client_that_ends_its_side_is_answered(server, name):
             connection_.socket.shutdown(socket.SHUT_WR)
             assert [connection_.read()[0] for _ in range(count)] == [wanted] * count
             assert connection_.closed() and not connection_.held
+
+
+@pytest.mark.parametrize("length", ["20 ", "20\t ", " 20"])
+@pytest.mark.parametrize("path", ["/v2/models/double/infer", "/predict/double", "/v2/nothing"])
+def test_a_length_with_spaces_is_a_length(server, path, length):
+    with Connection(server) as sending:
+        head = f"POST {path} HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+        sending.send(head.encode() + b'{"a"')
+        time.sleep(0.1)
+        alive(server)
+        sending.send(b":1}" + b" " * 13)
+        assert sending.read()[0] in (400, 404)
+        assert sending.send(infer_request(1.0)).read()[0] == 200
+
+
+def test_a_steady_reader_of_many_answers_is_not_given_up(repository):
+    """The bytes that wait to be sent rise and fall, while the client takes them all the time."""
+    with running(repository, env={"OPGATE_WRITE_TIMEOUT": "1"}) as server, Connection(server) as slow:
+        slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        body = infer_json({"name": "x", "shape": [4, 150528], "datatype": "FP32", "data": [1.25] * (4 * 150528)})
+        threading.Thread(target=slow.send, args=(body.replace(b"models/double", b"models/plain") * 6,)).start()
+        for _ in range(6):
+            while slow.held.count(b"\r\n\r\n") < 1 or len(slow.held) < 2_000_000:
+                slow.held += slow.socket.recv(1 << 17)
+                time.sleep(0.02)
+            assert slow.read()[0] == 200
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_half_closed_client_gets_one_answer_for_each_request(server, version):
+    packed = infer_request(2.0, extra="Accept-Encoding: gzip\r\n")
+    unknown = infer_request(2.0, path="/v2/models/none/infer")
+    live = b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n"
+    requests, wanted = ([packed + unknown + live], [200, 404, 200]) if version == "1.1" else ([packed], [200])
+    with Connection(server) as connection_:
+        connection_.send(b"".join(requests).replace(b"HTTP/1.1", f"HTTP/{version}".encode()))
+        connection_.socket.shutdown(socket.SHUT_WR)
+        received = b""
+        while data := connection_.socket.recv(1 << 16):
+            received += data
+    assert received.count(b"100 Continue") <= (version == "1.1")
+    connection_.held = received
+    assert [connection_.read()[0] for _ in wanted] == wanted
+    assert not connection_.held
+
+
+def test_nothing_is_written_into_the_middle_of_an_answer(server):
+    """The next request comes with the end of a chunked body, and then the client ends its side."""
+    body = infer_json({"name": "x", "shape": [4, 150528], "datatype": "FP32", "data": [1.5] * (4 * 150528)})
+    body = body.partition(b"\r\n\r\n")[2]
+    head = b"POST /v2/models/plain/infer HTTP/1.1\r\nHost: t\r\n" + CHUNKED.encode()
+    with Connection(server) as connection_:
+        connection_.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        live = b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n"
+        connection_.send(head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) + live)
+        connection_.socket.shutdown(socket.SHUT_WR)
+        time.sleep(0.5)
+        assert set(json.loads(connection_.read()[2])["outputs"][0]["data"]) == {3}
+        assert connection_.read()[0] == 200
+
+
+def test_an_error_of_the_gateway_itself_is_counted_and_logged(server, monkeypatch):
+    from fastapi.testclient import TestClient
+
+    from service.app import create_app
+    from service.gateway import Gateway
+    from service.settings import Settings
+
+    gateway = Gateway(Settings(model_repository="/nonexistent"))
+
+    def broken():
+        raise ZeroDivisionError("nothing is ready")
+
+    monkeypatch.setattr(gateway, "is_ready", broken)
+    with TestClient(create_app(gateway)) as client:
+        answer = client.get("/v2/health/ready", headers={"X-Request-Id": "abc"})
+    assert answer.status_code == 500 and answer.headers["x-request-id"] == "abc"
+    assert answer.json() == {"error": "ZeroDivisionError: nothing is ready"}
+    assert gateway.journal.counts == {("http", "/v2/health/ready", "500"): 1}

@@ -31,7 +31,7 @@ SMALL = {
     "OPGATE_MAX_BODY_BYTES": "20000", "OPGATE_MAX_DECOMPRESSED_BYTES": "8000", "OPGATE_MAX_JSON_BYTES": "10000",
     "OPGATE_MAX_JSON_DEPTH": "8", "OPGATE_MAX_HEADER_BYTES": "2000", "OPGATE_MAX_RANK": "3", "OPGATE_MAX_ELEMENTS": "100",
     "OPGATE_MAX_STRINGS": "5", "OPGATE_MAX_STRING_BYTES": "50", "OPGATE_MAX_TENSORS": "3", "OPGATE_MAX_QUEUE_SIZE": "1",
-    "OPGATE_MAX_CONCURRENT_REQUESTS": "3",
+    "OPGATE_MAX_CONCURRENT_REQUESTS": "3", "OPGATE_MAX_INFLATED_BYTES": "9000",
 }  # fmt: skip
 
 
@@ -61,6 +61,16 @@ OVER = {
     "OPGATE_MAX_STRINGS": infer("texts", tensor("BYTES", [6], ["a"] * 6)),
     "OPGATE_MAX_STRING_BYTES": infer("texts", tensor("BYTES", [1], ["a" * 51])),
     "OPGATE_MAX_TENSORS": infer("double", *[DOUBLE] * 4),
+}
+
+
+PACKED_WAIT = gzip.compress(WAYS["infer"].partition(b"\r\n\r\n")[2])
+WAITS = post("endless", PACKED_WAIT, "Content-Encoding: gzip\r\n")
+# What is refused while what the setting limits is full.
+AGAIN = {
+    "OPGATE_MAX_QUEUE_SIZE": WAYS["infer"],
+    "OPGATE_MAX_CONCURRENT_REQUESTS": infer("double", DOUBLE),
+    "OPGATE_MAX_INFLATED_BYTES": WAITS,
 }
 
 
@@ -101,6 +111,10 @@ def test_the_tables_have_every_limit_with_its_default():
 def occupied(server, setting):
     """Fills what the setting limits. Returns the connections that do."""
     held = [Connection(server)]
+    if setting == "OPGATE_MAX_INFLATED_BYTES":
+        held[0].send(WAITS)
+        wait_until(lambda: "opgate_running_requests 1.0" in server.get("/metrics"))
+        return held
     held[0].send(WAYS["infer"])
     time.sleep(0.1)
     held.append(Connection(server))
@@ -116,7 +130,7 @@ def occupied(server, setting):
 def test_over_http(server, row):
     setting, _, _, status, _ = row
     held = [] if setting in OVER else occupied(server, setting)
-    request = OVER.get(setting) or (WAYS["infer"] if setting == "OPGATE_MAX_QUEUE_SIZE" else infer("double", DOUBLE))
+    request = OVER.get(setting) or AGAIN[setting]
     with Connection(server) as connection:
         got, headers, body = connection.send(request).read()
         assert got == int(status[:3]), body

@@ -81,6 +81,21 @@ def test_readiness_turns_first(repository):
         server.stop()
 
 
+def test_requests_that_come_together_during_the_stop_are_all_answered(repository):
+    server = Server(repository)
+    with Connection(server) as connection:
+        connection.send(LIVE).read()
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        connection.send(infer_request(1.0, path="/v2/models/none/infer") + infer_request(1.0) + LIVE)
+        answers = [connection.read() for _ in range(3)]
+        assert [status for status, _, _ in answers] == [404, 200, 200]
+        assert [headers.get("connection") for _, headers, _ in answers] == [None, None, "close"]
+        assert connection.closed()
+        assert server.process.wait(20) == 0
+        server.stop()
+
+
 def test_clients_that_stand_still_do_not_delay_the_end(tmp_path):
     endless(tmp_path, "endless", config='backend: "onnxruntime"')
     double(tmp_path, "double", config='backend: "onnxruntime"', shape=("a", "b"))
