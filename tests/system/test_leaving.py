@@ -119,8 +119,9 @@ def test_a_run_that_takes_too_long_turns_its_model_unready(tmp_path):
     with running(tmp_path, env={"OPGATE_RUN_TIMEOUT": "0.3"}) as server, Connection(server) as connection:
         status, text = error(connection.send(WAYS["infer"]).read())
         assert status == 500 and "takes longer than 0.3 s" in text
+        wait_until(lambda: any("takes longer" in line for line in server.log))
         records = [json.loads(line) for line in server.log if "takes longer" in line]
-        assert records and records[0]["model"] == "endless" and records[0]["level"] == "error"
+        assert records[0]["model"] == "endless" and records[0]["level"] == "error"
         # The engine ends the run, and the model is ready again.
         wait_until(lambda: any("is ready again" in line for line in server.log))
         wait_until(lambda: connection.send(b"GET /v2/health/ready HTTP/1.1\r\nHost: t\r\n\r\n").read()[0] == 200)
