@@ -160,8 +160,10 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def server(command: list[str], ready: str, core: int, env: Mapping[str, str] | None = None) -> Iterator[int]:
+def server(command: list[str], ready: str | int, core: int, env: Mapping[str, str] | None = None) -> Iterator[int]:
     """Runs a server process on one core until the block ends, and yields its process group. It is stopped at first.
+
+    `ready` is a URL that answers when the server is ready, or its port.
 
     Raises RuntimeError if it doesn't get ready."""
     environment = env or {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -170,7 +172,10 @@ def server(command: list[str], ready: str, core: int, env: Mapping[str, str] | N
     try:
         for _ in range(300):
             try:
-                urllib.request.urlopen(ready, timeout=1).close()
+                if isinstance(ready, int):
+                    socket.create_connection(("127.0.0.1", ready), 1).close()
+                else:
+                    urllib.request.urlopen(ready, timeout=1).close()
                 break
             except OSError:
                 if process.poll() is not None:
@@ -196,7 +201,7 @@ def servers(cases: list[Case], repository: Path, core: int) -> Iterator[list[Can
     """Runs all servers on one core until the block ends, and yields the ways to ask them."""
     with contextlib.ExitStack() as stack:
 
-        def run(command: list[str], ready: str, env: Mapping[str, str] | None = None) -> int:
+        def run(command: list[str], ready: str | int, env: Mapping[str, str] | None = None) -> int:
             return stack.enter_context(server(command, ready, core, env))
 
         yield [
@@ -205,6 +210,7 @@ def servers(cases: list[Case], repository: Path, core: int) -> Iterator[list[Can
             *_mlserver(cases, repository, run),
             *_litserve(cases, run),
             *_handwritten(cases, run),
+            *_empty(run),
         ]
 
 
@@ -311,6 +317,16 @@ def _handwritten(cases: list[Case], run: Run) -> list[Candidate]:
     return [Candidate("by hand", "raw", load, tuple(groups))]
 
 
+def _empty(run: Run) -> list[Candidate]:
+    port = free_port()
+    group = run([sys.executable, "benchmarks/empty_server.py", str(port)], port)
+
+    def load(case: Case, concurrency: int, seconds: float) -> float:
+        return uvloop.run(http_load(port, binary_request(case), lambda body: body == b"ok", concurrency, seconds))
+
+    return [Candidate("nothing", "binary", load, (group,))]
+
+
 def measure(cases: list[Case], repository: Path, cores: tuple[int, int], seconds: float, rounds: int) -> dict:
     """Returns the medians of requests/s by model, concurrency, candidate and wire."""
     results: dict[tuple[str, int, str, str], list[float]] = {}
@@ -366,7 +382,8 @@ def report(medians: dict, cases: list[Case], seconds: float, rounds: int, note: 
         "",
         f"Requests/s, medians of {rounds} interleaved rounds of {seconds:g} s each; all servers on one core, load on "
         "the other, all models with one thread. `onnxruntime` is `session.run` in a loop on the server's core, no "
-        "server. gRPC is bound by its client, which takes the other core.",
+        "server. `nothing` reads the request and answers two bytes, on uvloop: the network, the system calls and the "
+        "waking of the other core. gRPC is bound by its client, which takes the other core.",
     ]
     for case in cases:
         names = list(dict.fromkeys(key[2:] for key in medians if key[0] == case.name))
@@ -392,6 +409,9 @@ def report(medians: dict, cases: list[Case], seconds: float, rounds: int, note: 
 
 RATIOS = (
     ("tiny, binary: opgate / Triton", "3", "tiny", ("opgate", "binary"), ("Triton", "binary")),
+    ("tiny, binary: opgate / nothing", "", "tiny", ("opgate", "binary"), ("nothing", "binary")),
+    ("cnn, binary: opgate / nothing", "", "cnn", ("opgate", "binary"), ("nothing", "binary")),
+    ("cnn, binary: opgate / Triton", "", "cnn", ("opgate", "binary"), ("Triton", "binary")),
     ("cnn, binary: opgate / onnxruntime", "0.65", "cnn", ("opgate", "binary"), ("onnxruntime", "none")),
     ("cnn, JSON: opgate / MLServer", "3", "cnn", ("opgate", "JSON"), ("MLServer", "JSON")),
     ("cnn, JSON: opgate / Triton", "", "cnn", ("opgate", "JSON"), ("Triton", "JSON")),
