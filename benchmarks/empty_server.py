@@ -30,7 +30,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled += nbytes
         if not self._size:
             end = self._buffer.find(b"\r\n\r\n", 0, self._filled)
-            at = self._buffer.lower().find(b"content-length: ") + 16
+            at = self._buffer.lower().find(b"\r\ncontent-length: ") + 18
             if end < 0:
                 return
             self._size = end + 4 + int(self._buffer[at : self._buffer.index(b"\r\n", at)])
