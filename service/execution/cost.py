@@ -100,8 +100,8 @@ class HandOver:
         self.limit_ns = self.most_ns  # what a run on the event loop may cost
 
     def record(self, ns: int) -> None:
-        """Adds a hand-over. The 20th percentile counts, because a busy loop or machine only adds time."""
-        self.typical_ns *= 1.02 if ns > self.typical_ns else 0.925
+        """Adds a hand-over. The median counts: what a busy loop or machine adds is a part of what it costs."""
+        self.typical_ns *= 1.03 if ns > self.typical_ns else 0.97
         self.typical_ns = max(LEAST_HAND_OVER, self.typical_ns)
         self.limit_ns = min(self.most_ns, self.typical_ns)
 

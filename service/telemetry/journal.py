@@ -7,7 +7,7 @@ import re
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from service.execution.request import Request
 
@@ -46,8 +46,7 @@ def ids_of(request_id: str, traceparent: str) -> Ids:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """One answer. `code` is the status. `ns` is the time from the request's arrival."""
 
     protocol: str
