@@ -357,7 +357,8 @@ class InferConnection(HttpToolsProtocol):
         if self._head is None and self._body_left:
             return min(len(data), at + self._body_left)
         end = data.find(b"\r\n\r\n", at)
-        return len(data) if end < 0 else end + 4
+        # If no other head ends in the data, what follows the head is its body or the beginning of the next one.
+        return len(data) if end < 0 or data.find(b"\r\n\r\n", end + 4) < 0 else end + 4
 
     def _go_on_soon(self) -> None:
         if self._held and not self._feeding and not self._must_wait():
