@@ -138,12 +138,14 @@ class InferCycle:
         body: Bytes = b"" if self.buffer is None else self.buffer
         header_length = self.header_length
         decoder = served.decoder
+
+        def decode() -> Request:
+            return decoder.decode(body, header_length)
+
         if decoder.cost(len(body), header_length) < LONG_COST:
-            self._submit(served, lambda: decoder.decode(body, header_length))
+            self._submit(served, decode)
         else:
-            self._on_thread(
-                lambda: decoder.decode(body, header_length), lambda decoded: self._submit(served, decoded.result)
-            )
+            self._on_thread(decode, lambda decoded: self._submit(served, decoded.result))
 
     def _on_thread(self, work: Callable[[], T], done: Callable[[Future[T]], None]) -> None:
         """Calls `work` on a thread, and then `done` with its future on the event loop."""
@@ -550,12 +552,14 @@ class InferConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head = None
         self._trailer_bytes = 0
-        self._body_left = _body_length(self.headers)
         self._is_http_1_0 = self.parser.get_http_version() == "1.0"
         self._check_head(len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers))
         # CONNECT asks for another protocol by itself. No route has it.
         self._offers_upgrade = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
-        if self._refused or self._offers_upgrade or self._start_infer_cycle():
+        if not self._refused and not self._offers_upgrade and self._start_infer_cycle():
+            return
+        self._body_left = _body_length(self.headers)
+        if self._refused or self._offers_upgrade:
             return
         url, headers = self.url, self.headers
         super().on_message_begin()
@@ -582,6 +586,7 @@ class InferConnection(HttpToolsProtocol):
             return False
         keep_alive = not self._is_http_1_0 and parser.should_keep_alive()
         self.cycle = InferCycle(self, route, framing, keep_alive)  # type: ignore[assignment]
+        self._body_left = framing.length
         if framing.expect and not self._is_http_1_0:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return True

@@ -51,7 +51,7 @@ def _image(name: str, data: bytes, digest: str) -> Path:
     return image
 
 
-def _check_owner(folder: Path) -> None:
+def _check_not_writable_by_all(folder: Path) -> None:
     """Raises ConfigError if everybody may change what a trusted folder lists."""
     for path in (folder / MANIFEST, folder, *folder.resolve().parents):
         try:
@@ -92,7 +92,7 @@ def entries(directories: Iterable[Path]) -> Iterator[dict[str, Any]]:
     Raises ConfigError if everybody may write one of the folders, or a manifest is broken.
     """
     for directory in directories:
-        _check_owner(directory)
+        _check_not_writable_by_all(directory)
         yield from (entry for entry in read_manifest(directory)["libraries"] if isinstance(entry, dict))
 
 

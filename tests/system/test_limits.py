@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import socket
 import time
 
 import numpy as np
@@ -178,7 +179,7 @@ def idle(server):
 
 def no_reader(server):
     with Connection(server) as connection:
-        connection.socket.setsockopt(1, 8, 4096)  # SO_RCVBUF
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.send(infer("double", tensor("FP32", [1, 1 << 21], [1.5] * (1 << 21))))
         wait_until(lambda: any("took nothing of an answer for 1 s" in line for line in server.log), 20)
 
