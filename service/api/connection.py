@@ -56,6 +56,10 @@ UVICORN_MEMBERS = {
 _INFER = re.compile(rb"/v2/models/([A-Za-z0-9_.~-]+)(?:/versions/([0-9]{1,18}))?/infer")
 _ROUTE = "/v2/models/{model}/infer"
 _MAX_ROUTES = 1024
+# A connection class keeps at most so many heads, each of at most so many bytes.
+_MAX_HEADS = 512
+_MAX_HEAD_BYTES = 2048
+_BLANK_LINE = b"\r\n\r\n"
 _NOT_PLAIN = frozenset((b"content-encoding", b"transfer-encoding"))
 _OF_INTEREST = _NOT_PLAIN | {
     b"accept-encoding", b"content-length", b"expect", b"inference-header-content-length", b"traceparent",
@@ -98,15 +102,14 @@ class Framing(NamedTuple):
 class InferCycle:
     """One infer request on a connection. It has the attributes that uvicorn's connection reads from a request cycle."""
 
-    __slots__ = ("began_ns", "buffer", "disconnected", "filled", "header_length", "ids", "keep_alive", "length",
-                 "message_event", "owner", "request", "response_complete", "route")  # fmt: skip
+    __slots__ = ("began_ns", "buffer", "disconnected", "filled", "framing", "keep_alive", "length", "message_event",
+                 "owner", "request", "response_complete", "route")  # fmt: skip
 
     def __init__(self, owner: InferConnection, route: tuple[str, str], framing: Framing, keep_alive: bool) -> None:
         self.owner = owner
         self.route = route
+        self.framing = framing
         self.length = framing.length
-        self.header_length = framing.header_length
-        self.ids = framing.ids
         self.began_ns = perf_counter_ns()
         self.keep_alive = keep_alive
         self.buffer: Bytes | None = None
@@ -123,7 +126,7 @@ class InferCycle:
                 self.buffer = data
                 self.filled = self.length
                 return
-            self.buffer = aligned_buffer(self.length, self.header_length or 0)
+            self.buffer = aligned_buffer(self.length, self.framing.header_length or 0)
         end = self.filled + len(data)
         view(self.buffer)[self.filled : end] = data
         self.filled = end
@@ -136,7 +139,7 @@ class InferCycle:
             self.refuse(error)
             return
         body: Bytes = b"" if self.buffer is None else self.buffer
-        header_length = self.header_length
+        header_length = self.framing.header_length
         decoder = served.decoder
 
         def decode() -> Request:
@@ -200,11 +203,16 @@ class InferCycle:
 
     def _write(self, status: int, head: bytes, parts: list[bytes | memoryview], error: str = "") -> None:
         owner = self.owner
-        ns = perf_counter_ns() - self.began_ns
-        answer = Answer("http", _ROUTE, str(status), ns, *self.route, self.ids, owner.peer())
-        owner.gateway.journal.answered(answer, self.request, error, http_level(status))
-        if self.ids is not NO_IDS:
-            head += b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in self.ids.pairs())
+        journal = owner.gateway.journal
+        ids = self.framing.ids
+        if error or journal.keeps_all:
+            ns = perf_counter_ns() - self.began_ns
+            answer = Answer("http", _ROUTE, str(status), ns, *self.route, ids, owner.peer())
+            journal.answered(answer, self.request, error, http_level(status))
+        else:
+            journal.counts[_ANSWERED] += 1
+        if ids is not NO_IDS:
+            head += b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in ids.pairs())
         if owner.transport.is_closing():
             self.response_complete = True
             return
@@ -230,6 +238,7 @@ class InferCycle:
 
 
 _NO_EVENT = _NoEvent()
+_ANSWERED = ("http", _ROUTE, "200")
 
 
 class _Head:
@@ -246,6 +255,7 @@ class InferConnection(HttpToolsProtocol):
 
     gateway: Gateway
     _shared_routes: dict[bytes, tuple[str, str]]
+    _heads_seen: dict[bytes, tuple[tuple[str, str], Framing]]  # route and framing of heads that came before
     _shared_piece: bytearray  # what HeadReaders read into
 
     def __init__(
@@ -331,16 +341,28 @@ class InferConnection(HttpToolsProtocol):
             if requests and (self._must_wait() or requests == _REQUESTS_A_TURN):
                 self._hold(data[at:])
                 break
-            head = self._head
-            in_body = head is None and self._body_left != 0
+            partial = self._head  # the head of which a part has come
+            previous: Any = self.cycle
+            first = b""
+            in_body = partial is None and self._body_left != 0
+            if partial is None and not in_body:
+                first = data[at : data.find(_BLANK_LINE, at) + 4]
+                known = self._heads_seen.get(first)
+                is_free = previous is None or (previous.response_complete and not self.flow.write_paused)
+                if known is not None and is_free:
+                    at = self._take_known(data, at + len(first), *known)
+                    requests += 1
+                    continue
             end = max(self._piece(data, at), at + 1)
             self._more_follows = end < len(data)
             piece = data if at == 0 and end == len(data) else data[at:end]
             self._feed(piece)
+            if first and self.cycle is not previous:
+                self._keep_head(first, len(piece))
             at = end
-            if self._head is not None and self._head is head:  # all of this piece belongs to the head
-                head.size += len(piece)
-                self._check_head(head.size)
+            if self._head is not None and self._head is partial:  # all of this piece belongs to the head
+                partial.size += len(piece)
+                self._check_head(partial.size)
             requests += not in_body
         self._feeding = self._more_follows = False
         if self._held:
@@ -351,6 +373,33 @@ class InferConnection(HttpToolsProtocol):
             self.shutdown()
         if type(cycle) is InferCycle and cycle.filled < cycle.length and not self.transport.is_closing():
             self._read_body(cycle)
+
+    def _take_known(self, data: bytes, head_end: int, route: tuple[str, str], framing: Framing) -> int:
+        """Takes an infer request whose head came before, without the parser. Returns where it ends in the data.
+
+        Clients repeat their heads byte for byte, and what the parser says of a head depends on nothing else.
+        """
+        self._is_http_1_0 = False
+        cycle = InferCycle(self, route, framing, True)
+        self.cycle = cycle  # type: ignore[assignment]
+        end = min(len(data), head_end + framing.length)
+        self._more_follows = end < len(data)
+        cycle.feed(data[head_end:end])
+        if cycle.filled == cycle.length:
+            cycle.start()
+        return end
+
+    def _keep_head(self, head: bytes, size: int) -> None:
+        """Keeps the head of the request that has begun with `size` bytes, if the parser found the same end of it, it
+        can take the shortcut, and it says nothing that differs from request to request."""
+        cycle: Any = self.cycle
+        if type(cycle) is not InferCycle or len(head) + cycle.filled != size or len(head) > _MAX_HEAD_BYTES:
+            return
+        framing = cycle.framing
+        if cycle.keep_alive and not framing.expect and framing.ids is NO_IDS:
+            if len(self._heads_seen) == _MAX_HEADS:
+                del self._heads_seen[next(iter(self._heads_seen))]
+            self._heads_seen[head] = (cycle.route, framing)
 
     def _piece(self, data: bytes, at: int) -> int:
         """Returns where a piece ends that has at most the end of one request and not much of the next."""
@@ -517,7 +566,7 @@ class InferConnection(HttpToolsProtocol):
     def _read_body(self, cycle: InferCycle) -> None:
         """Lends the transport to a BodyReader that fills the rest of the request's buffer."""
         if cycle.buffer is None:
-            cycle.buffer = aligned_buffer(cycle.length, cycle.header_length or 0)
+            cycle.buffer = aligned_buffer(cycle.length, cycle.framing.header_length or 0)
 
         def complete() -> None:
             self._reader = None
@@ -753,5 +802,5 @@ def connection_class(gateway: Gateway) -> type[InferConnection]:
     return type(
         "GatewayConnection",
         (InferConnection,),
-        {"gateway": gateway, "_shared_routes": {}, "_shared_piece": bytearray(_PIECE)},
+        {"gateway": gateway, "_shared_routes": {}, "_heads_seen": {}, "_shared_piece": bytearray(_PIECE)},
     )

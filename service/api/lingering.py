@@ -17,7 +17,8 @@ LINGER = 2.0
 class LingeringTransport(asyncio.Transport):
     """Passes everything on to a transport, but closes it as the module says.
 
-    After `close`, `is_closing` is true, and the owner must drop the data that it still gets.
+    `is_closing` returns whether `close` or `abort` was called, or the connection was lost. The owner must then drop the
+    data that it still gets.
     """
 
     def __init__(self, transport: asyncio.Transport, owner: asyncio.BaseProtocol) -> None:
@@ -26,6 +27,7 @@ class LingeringTransport(asyncio.Transport):
         self._owner = owner
         self._closing = False
         # These are used for each request.
+        self.is_closing = transport.is_closing  # type: ignore[method-assign]
         self.write = transport.write  # type: ignore[method-assign]
         self.writelines = transport.writelines  # type: ignore[method-assign]
 
@@ -33,7 +35,7 @@ class LingeringTransport(asyncio.Transport):
         """Ends the sending side when everything is sent, and closes when the client has ended its side."""
         if self._closing:
             return
-        self._closing = True
+        self._close()
         if self._transport.is_closing():
             return
         self._transport.set_protocol(self._owner)
@@ -46,13 +48,13 @@ class LingeringTransport(asyncio.Transport):
             return
         asyncio.get_running_loop().call_later(LINGER, self._transport.close)
 
-    def is_closing(self) -> bool:
-        """Returns whether `close` or `abort` was called, or the connection was lost."""
-        return self._closing or self._transport.is_closing()
+    def _close(self) -> None:
+        self._closing = True
+        self.is_closing = lambda: True  # type: ignore[method-assign]
 
     def abort(self) -> None:
         """Closes at once, and drops what was not sent."""
-        self._closing = True
+        self._close()
         self._transport.abort()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

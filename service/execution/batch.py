@@ -110,11 +110,8 @@ def assemble(spec: ModelSpec, requests: Sequence[Request]) -> dict[str, Array]:
             flat = [request.inputs[name].reshape(-1) for request in requests]
             feeds[name] = flat[0] if len(flat) == 1 else np.concatenate(flat)
         else:
-            array = (
-                first.inputs[name]
-                if len(requests) == 1
-                else np.concatenate([request.inputs[name] for request in requests])
-            )
+            alone = len(requests) == 1
+            array = first.inputs[name] if alone else np.concatenate([request.inputs[name] for request in requests])
             feeds[name] = array if tensor.reshape is None else array.reshape(_inner_shape(spec, tensor, array.shape))
     for batch_input in spec.batch_inputs:
         feeds[batch_input.name] = _batch_input(batch_input, requests)
@@ -164,7 +161,7 @@ def split(spec: ModelSpec, requests: Sequence[Request], names: Sequence[str], ar
 
     Raises ServingError (INTERNAL) if an output doesn't have a row for each row of the batch.
     """
-    rows = sum(request.rows for request in requests)
+    rows = sum([request.rows for request in requests])
     if spec.batched:
         for name, array in zip(names, arrays, strict=True):
             if not array.ndim or array.shape[0] != rows:

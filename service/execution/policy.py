@@ -7,16 +7,15 @@ on the line, the config, the measured costs and the time that the caller passes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from service.execution.cost import CostCurve
 from service.execution.request import Request
 from service.execution.spec import Batching
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """How many requests at the front of the line run now, and how many rows they have.
 
     If `requests` is 0, none runs now, and the scheduler must look again at `wake_ns`.

@@ -210,7 +210,9 @@ class Scheduler:
             self._alarm.cancel()
         wake_ns = 0
         # The line with the oldest request comes first. After a batch, the line goes behind the others.
-        order = deque(sorted(self._lines, key=lambda key: self._lines[key][0].received_ns))
+        order = deque(self._lines)
+        if len(order) > 1:
+            order = deque(sorted(order, key=lambda key: self._lines[key][0].received_ns))
         while order and (self._idle or self._ran_on_loop):
             key = order.popleft()
             line = self._lines.get(key)
@@ -240,14 +242,14 @@ class Scheduler:
             del self._lines[key]
 
     def _choose(self, line: deque[Request]) -> Choice:
-        if self.spec.batching is None:
+        if self.spec.batching is None or (self.spec.batching.adaptive and len(line) == 1):
             return Choice(1, line[0].rows, 0)
         curve = self._profile.curve(line[0].key)
         return choose(line, self.spec.batching, self.spec.max_batch_size, curve, perf_counter_ns())
 
     def _form(self, requests: list[Request], rows: int) -> Batch:
         key = requests[0].key
-        weight = sum(request.weight for request in requests)
+        weight = sum([request.weight for request in requests])
         # The time of a run grows with the elements of ragged inputs. So there is a curve for each power of two of them,
         # which decides whether the run may happen on the loop.
         curve = self._profile.curve((key, weight.bit_length()) if weight else key)
@@ -334,7 +336,7 @@ class Scheduler:
     def _complete(self, batch: Batch) -> None:
         now = perf_counter_ns()
         requests = batch.requests
-        if batch.executions == 1 and not batch.stopped and not any(request.error for request in requests):
+        if batch.executions == 1 and not batch.stopped and all(request.error is None for request in requests):
             of_shape = self._profile.curve(requests[0].key)
             for curve in (of_shape,) if of_shape is batch.curve else (of_shape, batch.curve):
                 curve.record(batch.rows, batch.wall_ns, batch.cpu_ns, batch.on_loop)

@@ -94,6 +94,7 @@ class Journal:
         """
         self.counts: Counter[tuple[str, str, str]] = Counter()  # by protocol, route and code
         self.recorder = recorder
+        self.keeps_all = access_log or recorder is not None  # else an answer without an error is only counted
         self._access_log = access_log
         self._limits: dict[int, _Limit] = {}
 

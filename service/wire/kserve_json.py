@@ -20,7 +20,7 @@ from service.execution.request import Array, Request
 from service.execution.spec import ModelSpec
 from service.wire.json_tensors import JsonValue, read, split, write
 from service.wire.kserve_rules import check_datatype, check_output_parameters, refuse_shared_memory, request_timeout
-from service.wire.tensors import Bytes, from_raw, to_raw, view
+from service.wire.tensors import Bytes, elements, from_raw, to_raw, view
 
 # The head of a body is its JSON. Clients that send all inputs as binary data and no id repeat it byte for byte, so the
 # decoder keeps the plans of such heads: at most MAX_PLANS, of heads of at most MAX_PLAN_BYTES.
@@ -30,6 +30,8 @@ MAX_PLAN_BYTES = 4096
 _BINARY_COST = 16
 # Writing an element as text, or a string, costs as much as reading this many bytes of JSON.
 _ELEMENT_COST = 16
+# An Answer keeps the heads for at most so many combinations of shapes.
+_MAX_ANSWER_HEADS = 16
 # No engine knows tensors of so many dims.
 _MOST_DIMS = 64
 # So many strings are few enough to look at each.
@@ -47,6 +49,20 @@ class BinaryInput:
     size: int
 
 
+class Answer:
+    """How to write the answers to requests with one head: the model, and for each output whether its data follows the
+    JSON of the answer."""
+
+    __slots__ = ("binary", "heads", "model", "only_binary")
+
+    def __init__(self, model: ModelSpec, outputs: tuple[str, ...], binary: tuple[bool, ...]) -> None:
+        self.model = model
+        self.binary = binary
+        # If no output is in the JSON and none has strings, the JSON depends only on the shapes, and is kept for them.
+        self.only_binary = all(binary) and all(model.outputs[name].datatype.itemsize for name in outputs)
+        self.heads: dict[tuple[tuple[int, ...], ...], bytes] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A checked head: everything about a request except its data."""
@@ -56,18 +72,10 @@ class Plan:
     key: Hashable
     weight: int
     outputs: tuple[str, ...]
-    binary: tuple[bool, ...]  # for each output: whether its data follows the JSON of the answer
+    answer: Answer
     inputs: tuple[BinaryInput, ...]
     size: int  # bytes of input data after the JSON
     timeout_us: int
-
-
-@dataclass(slots=True)
-class Answer:
-    """How to write the answer: the model, and for each output whether its data follows the JSON."""
-
-    model: ModelSpec
-    binary: tuple[bool, ...]
 
 
 class Decoder:
@@ -130,7 +138,7 @@ class Decoder:
             timeout_us=plan.timeout_us,
             weight=plan.weight,
         )
-        request.context = Answer(self._spec, plan.binary)
+        request.context = plan.answer
         return request
 
     def _decode_raw(self, body: Bytes, total: int) -> Request:
@@ -167,7 +175,8 @@ class Decoder:
         full = (1, *shape) if spec.batched else tuple(shape)
         fit = check_inputs(spec, [Head(tensor.name, tensor.datatype.name, full)], self._limits)
         outputs = tuple(spec.outputs)
-        plan = Plan("", fit.rows, fit.key, fit.weight, outputs, (True,) * len(outputs), (), 0, 0)
+        answer = Answer(spec, outputs, (True,) * len(outputs))
+        plan = Plan("", fit.rows, fit.key, fit.weight, outputs, answer, (), 0, 0)
         return self._request(plan, {tensor.name: data.reshape(full)})
 
     def _plan(self, body: Bytes, length: int) -> tuple[Plan, dict[str, Array]]:
@@ -201,7 +210,15 @@ class Decoder:
         if not isinstance(id, str):
             raise invalid(f"id: expected a string, got {type(id).__name__}")
         plan = Plan(
-            id, fit.rows, fit.key, fit.weight, outputs, binary, tuple(inputs), offset, request_timeout(parameters)
+            id,
+            fit.rows,
+            fit.key,
+            fit.weight,
+            outputs,
+            Answer(self._spec, outputs, binary),
+            tuple(inputs),
+            offset,
+            request_timeout(parameters),
         )
         return plan, arrays
 
@@ -287,8 +304,24 @@ def encode(request: Request) -> tuple[int | None, list[bytes | memoryview]]:
     """Returns the body of a finished request: the length of its JSON if an output is binary, else None, and the parts
     of the body."""
     answer: Answer = request.context
-    spec = answer.model
     result = request.result or {}
+    if not answer.only_binary or request.id:
+        return _encode(request, answer, result)
+    arrays = [result[name] for name in request.outputs]
+    shapes = tuple([array.shape for array in arrays])
+    head = answer.heads.get(shapes)
+    if head is None:
+        length, parts = _encode(request, answer, result)
+        if len(answer.heads) < _MAX_ANSWER_HEADS:
+            answer.heads[shapes] = bytes(parts[0])
+        return length, parts
+    return len(head), [head, *[elements(array) for array in arrays if array.size]]
+
+
+def _encode(
+    request: Request, answer: Answer, result: Mapping[str, Array]
+) -> tuple[int | None, list[bytes | memoryview]]:
+    spec = answer.model
     top: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
     if request.id:
         top["id"] = request.id
@@ -317,6 +350,8 @@ def encode(request: Request) -> tuple[int | None, list[bytes | memoryview]]:
 def encoding_cost(request: Request) -> int:
     """Returns what `encode` costs, in bytes of JSON that cost as much to read."""
     answer: Answer = request.context
+    if answer.only_binary:
+        return 0
     cost = 0
     for name, binary in zip(request.outputs, answer.binary, strict=True):
         array = (request.result or {})[name]

@@ -109,6 +109,11 @@ def to_raw(array: Array, datatype: DataType) -> bytes | memoryview:
     if datatype.name == "BYTES":
         texts = array.reshape(-1).tolist()
         return native.pack_strings([e if isinstance(e, str) else bytes(e).decode("utf-8", "replace") for e in texts])
+    return elements(array)
+
+
+def elements(array: Array) -> bytes | memoryview:
+    """Returns the bytes of an array whose elements have one size, as `to_raw` does."""
     if not array.size:
         return b""
     if array.nbytes <= 16384:
