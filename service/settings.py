@@ -52,7 +52,8 @@ class Settings(BaseSettings):
     shutdown_timeout: float = Field(default=30.0, ge=0)  # seconds to finish the accepted requests
     shutdown_grace: float = Field(default=1.0, ge=0)  # the first of these seconds, in which new requests are answered
     intra_op_threads: int = Field(default=0, ge=0)  # threads of a session; 0: usable cores divided by instances
-    # A run that costs less than handing it to a thread happens on the event loop, unless it costs more than this.
+    # A run that costs less than handing it to a thread happens on the event loop, unless it costs more than this. Where
+    # the process may use only one core it is five times as much.
     inline_limit_us: float = Field(default=100.0, ge=0)
     run_timeout: float = Field(default=60.0, gt=0)  # seconds; a model whose run takes longer is not ready
     default_max_batch_size: int = Field(default=4, ge=0)  # for models without a config whose first dim is a batch

@@ -25,6 +25,9 @@ from service.telemetry.statistics import ModelStatistics
 
 logger = logging.getLogger("opgate.scheduler")
 
+# Bytes of inputs whose copy costs about as much as a cheap run costs beyond the work of the model itself.
+_LARGE = 1 << 18
+
 
 class Worker:
     """One instance of a model: a thread that runs batches in a session. It wakes the event loop once for each batch."""
@@ -133,8 +136,7 @@ class Scheduler:
         if self.overdue and not self._idle:
             self._fail(request, ServingError(Kind.UNAVAILABLE, self.overdue))
             return
-        alone = self.spec.batching is None and not self._waiting
-        if alone and self._start(self._form([request], request.rows)):
+        if not self._waiting and self._runs_alone(request) and self._start(self._form([request], request.rows)):
             self._await(request, timeout)
             return
         self._enqueue(request)
@@ -145,6 +147,18 @@ class Scheduler:
             # Batches are formed once per turn of the loop, so that all requests that arrive in one turn can share one.
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
+
+    def _runs_alone(self, request: Request) -> bool:
+        """Returns whether a request runs at once, although others that arrive in this turn of the loop could join it.
+
+        To copy large inputs into a batch costs more than a cheap run of its own, whose input the cache still holds.
+        """
+        batching = self.spec.batching
+        if batching is None:
+            return True
+        if not batching.adaptive or sum([array.nbytes for array in request.inputs.values()]) < _LARGE:
+            return False
+        return self._profile.curve(request.key).cheap(request.rows)
 
     async def close(self) -> None:
         """Refuses new requests, waits until the accepted ones are answered, and ends the threads."""

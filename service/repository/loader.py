@@ -40,6 +40,9 @@ from service.telemetry.statistics import ModelStatistics
 
 logger = logging.getLogger("opgate.repository")
 
+# How much more a run on the event loop may cost where the process has a single core.
+_ON_ONE_CORE = 5.0
+
 
 class Executor(Protocol):
     """Runs the requests of a model: a Scheduler, or a Pipeline for an ensemble."""
@@ -126,12 +129,19 @@ def load_model(repository: Path, config: ModelConfig, version: int, settings: Se
         sessions,
         statistics,
         max_queue_size=settings.max_queue_size,
-        # The event loop must not wait for a GPU.
-        inline_limit_us=0 if any(session.gpu is not None for session in sessions) else settings.inline_limit_us,
+        inline_limit_us=_inline_limit(sessions, settings),
         run_timeout=settings.run_timeout,
     )
     statistics.load_seconds = time.perf_counter() - began
     return LoadedModel(config, spec, scheduler, statistics, presentation)
+
+
+def _inline_limit(sessions: list[Session], settings: Settings) -> float:
+    """Returns what a run on the event loop may cost in microseconds."""
+    if any(session.gpu is not None for session in sessions):
+        return 0.0  # the event loop must not wait for a GPU
+    # On a single core a thread gives the event loop no time, and takes some for the change of threads.
+    return settings.inline_limit_us * (_ON_ONE_CORE if usable_cores() == 1 else 1)
 
 
 def load_ensemble(

@@ -19,6 +19,7 @@ from service.execution.policy import choose
 from service.execution.request import Request, run
 from service.execution.scheduler import Scheduler
 from service.execution.spec import Batching, ModelSpec, TensorSpec
+from service.repository import loader
 from service.telemetry.statistics import ModelStatistics
 from tests.service.onnx_models import (
     PIPELINE_CONFIG,
@@ -584,3 +585,48 @@ class TestLoopOrThread:
         for i in range(cost.MAX_SHAPES + 10):
             profile.curve(i)
         assert len(profile.curves) == cost.MAX_SHAPES
+
+
+class TestLargeInputs:
+    @pytest.mark.parametrize(("elements", "alone"), [(1 << 16, True), (4, False)])
+    def test_cheap_runs_of_large_inputs_are_not_copied_into_a_batch(self, elements, alone):
+        """Eight requests come in one turn of the loop. The model's runs of this shape happen on the loop."""
+
+        class Engine:
+            gpu = None
+
+            def run_options(self):
+                return None
+
+            def run(self, names, feeds, options=None):
+                return [feeds["x"] for _ in names]
+
+        def request(value):
+            return Request({"x": np.full((1, elements), value, np.float32)}, 1, "k", ("y",))
+
+        async def main():
+            tensors = [TensorSpec(name, DATATYPES["FP32"], (-1,)) for name in "xy"]
+            spec = ModelSpec("m", "1", {"x": tensors[0]}, {"y": tensors[1]}, 16, Batching())
+            model = Scheduler(spec, [Engine()], ModelStatistics(), inline_limit_us=100_000.0)
+            for _ in range(2 * (cost.PROBATION + cost.WARM_UP)):
+                await run(model.submit, request(0))
+            for _ in range(2 * 4 * (cost.EXPLORE + cost.WARM_UP)):
+                await asyncio.gather(*(run(model.submit, request(0)) for _ in range(8)))
+            runs, made = model.statistics.executions, 20
+            for _ in range(made):
+                results = await asyncio.gather(*(run(model.submit, request(i)) for i in range(8)))
+                assert [result["y"][0, 0] for result in results] == list(range(8))
+            await model.close()
+            return (model.statistics.executions - runs) / made
+
+        runs = asyncio.run(main())
+        assert runs == 8 if alone else runs < 4
+
+
+def test_a_single_core_lets_longer_runs_happen_on_the_loop(monkeypatch, repository, load):
+    def limit(cores):
+        monkeypatch.setattr(loader, "usable_cores", lambda: cores)
+        return load().find("m").model.executor._profile.hand_over.most_ns
+
+    double(repository, "m")
+    assert limit(1) == 5 * limit(2) == 500_000
