@@ -91,6 +91,10 @@ class BodyReader(_Reader):
         self._clock = asyncio.get_running_loop().time
         self.last_byte = now  # when the last bytes came, by the event loop's clock
 
+    def release(self) -> None:
+        """Gives the buffer back."""
+        self._buffer.release()
+
     def get_buffer(self, sizehint: int) -> memoryview:
         """Returns the part of the buffer that is still empty."""
         return self._buffer[self.filled :]
@@ -99,7 +103,7 @@ class BodyReader(_Reader):
         """Counts the bytes that came. Calls `complete` when the buffer is full."""
         self.filled += nbytes
         if self.filled == len(self._buffer):
-            self._buffer.release()
+            self.release()
             self._complete()
         else:
             self.last_byte = self._clock()

@@ -173,7 +173,7 @@ class InferCycle:
     def finish(self, request: Request) -> None:
         """Writes the answer. The gateway calls this when the request has a result or an error."""
         if self.owner.transport.is_closing():
-            self.response_complete = True
+            self.release()
         elif request.error is not None:
             self.refuse(request.error)
         elif encoding_cost(request) < LONG_COST:
@@ -214,7 +214,7 @@ class InferCycle:
         if ids is not NO_IDS:
             head += b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in ids.pairs())
         if owner.transport.is_closing():
-            self.response_complete = True
+            self.release()
             return
         size = size_of(parts)
         close = not self.keep_alive or owner.is_last_answer()
@@ -229,12 +229,15 @@ class InferCycle:
             owner.transport.write(b"".join((start, *parts)))
         else:
             owner.transport.writelines((start, *parts))
-        self.response_complete = True
-        # A connection keeps its last cycle, and must not keep the tensors with it.
-        self.buffer = self.request = None
+        self.release()
         if close:
             owner.transport.close()
         owner.on_response_complete()
+
+    def release(self) -> None:
+        """Ends the cycle. A connection keeps its last one, which must not keep the tensors with it."""
+        self.response_complete = True
+        self.buffer = self.request = None
 
 
 _NO_EVENT = _NoEvent()
@@ -296,13 +299,19 @@ class InferConnection(HttpToolsProtocol):
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        self._reader = None
         cycle: Any = self.cycle
         if isinstance(cycle, InferCycle) and cycle.request is not None and not cycle.response_complete:
             cycle.request.cancel()
         super().connection_lost(exc)
-        if isinstance(cycle, InferCycle) and cycle.request is None:
-            cycle.response_complete = True  # the request was never submitted, so no answer will set this
+        # Only the collector frees a connection, because its parts refer to each other. So nothing large may stay in it.
+        self._held = b""
+        if self._reader is not None:
+            self._reader.release()
+            self._reader = None
+        if isinstance(cycle, InferCycle):
+            cycle.release()
+        elif cycle is not None:
+            cycle.body = b""
 
     def data_received(self, data: bytes) -> None:
         if self._refused or self.transport.is_closing():

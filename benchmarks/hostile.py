@@ -1,0 +1,64 @@
+"""Reports what hostile requests cost the gateway: the longest turn of its event loop, and memory.
+
+    python benchmarks/hostile.py [--rounds 3] [--output benchmarks/results/hostile.md]
+
+The requests are those of tests/system/test_bounded_cost.py. While each is answered, another client asks every 10 ms
+whether the gateway is alive.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.serve_overhead import machine
+from tests.system.test_bounded_cost import REQUESTS, measure, watched
+
+ROOT = Path(__file__).resolve().parent.parent
+AIM_MS = 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "hostile.md")
+    options = parser.parse_args()
+    lines = ["# What hostile requests cost", "", f"Machine: {machine()}.", ""]
+    lines += [
+        f"Turn: the most CPU time in milliseconds between two turns of the event loop while the request was answered, "
+        f"the median and the most of {options.rounds} rounds (aim: {AIM_MS}). Memory: the most that the process took "
+        "for the request, median.",
+        "",
+        "| request | body in MB | status | turn | longest turn | memory in MB |",
+        "|---|---|---|---|---|---|",
+    ]
+    rows: dict[str, list[tuple[float, float]]] = {name: [] for name in REQUESTS}
+    facts: dict[str, tuple[float, int]] = {}
+    with tempfile.TemporaryDirectory() as folder, watched(Path(folder)) as server:
+        for round_ in range(options.rounds):
+            for name in REQUESTS:
+                print(f"round {round_ + 1} of {options.rounds}: {name}", file=sys.stderr, flush=True)
+                status, _, turn, memory, size = measure(server, name)
+                rows[name].append((turn, memory))
+                facts[name] = (size, status)
+    for name, measured in rows.items():
+        turns = [turn for turn, _ in measured]
+        memory = statistics.median(memory for _, memory in measured)
+        size, status = facts[name]
+        lines.append(
+            f"| {name} | {size:.1f} | {status} | {statistics.median(turns):.1f} | {max(turns):.1f} | {memory:.0f} |"
+        )
+    over = [name for name, measured in rows.items() if statistics.median(turn for turn, _ in measured) > AIM_MS]
+    lines += ["", f"Over the aim: {', '.join(over) or 'none'}.", "", "Made by `python benchmarks/hostile.py`.", ""]
+    text = "\n".join(lines)
+    options.output.write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
