@@ -1,5 +1,6 @@
 // Counts the allocations and the large copies of a process. Preload it and set OPGATE_COUNTS to a file of 32 bytes; the
 // file then holds, as 64-bit numbers: allocations, allocated bytes, large copies, and bytes of those.
+// Allocations by memalign, valloc and reallocarray, which nothing uses for each request, are not counted.
 
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -106,9 +106,12 @@ def shares(data: Path) -> dict[str, float]:
 
 @contextlib.contextmanager
 def running(group: int) -> Iterator[None]:
+    """Lets a server run until the block ends."""
     os.killpg(group, signal.SIGCONT)
-    yield
-    os.killpg(group, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.killpg(group, signal.SIGSTOP)
 
 
 def profile(candidate: Candidate, case: Case, concurrency: int, seconds: float, folder: Path) -> dict[str, float | str]:

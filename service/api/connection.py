@@ -65,6 +65,10 @@ _OF_INTEREST = _NOT_PLAIN | {
     b"accept-encoding", b"content-length", b"expect", b"inference-header-content-length", b"traceparent",
     b"x-request-id",
 }  # fmt: skip
+_USUAL = frozenset((
+    b"accept", b"accept-encoding", b"connection", b"content-length", b"content-type", b"host",
+    b"inference-header-content-length", b"user-agent",
+))  # fmt: skip
 _UPGRADE_TOKENS = frozenset((b"upgrade", b"http2-settings"))
 # Up to this size it is cheaper to join the parts of an answer and write once than to write several times.
 _JOIN_BYTES = 65536
@@ -205,7 +209,7 @@ class InferCycle:
         owner = self.owner
         journal = owner.gateway.journal
         ids = self.framing.ids
-        if error or journal.keeps_all:
+        if status != 200 or journal.keeps_all:
             ns = perf_counter_ns() - self.began_ns
             answer = Answer("http", _ROUTE, str(status), ns, *self.route, ids, owner.peer())
             journal.answered(answer, self.request, error, http_level(status))
@@ -282,7 +286,7 @@ class InferConnection(HttpToolsProtocol):
         self._ended = False  # whether the client sends nothing more
         self._taken = (0, 0.0)  # bytes of answers that the client has taken, and since when it has been so many
         # State of the request that arrives.
-        self._body_left: int | None = 0  # bytes of its body that have not come; None if it is chunked
+        self._body_left: int | None = 0  # bytes of its body that the parser has not got; None if it is chunked
         self._head: _Head | None = None
         self._offers_upgrade = False
         self._trailer_bytes = 0
@@ -352,22 +356,19 @@ class InferConnection(HttpToolsProtocol):
                 break
             partial = self._head  # the head of which a part has come
             previous: Any = self.cycle
-            first = b""
             in_body = partial is None and self._body_left != 0
-            if partial is None and not in_body:
-                first = data[at : data.find(_BLANK_LINE, at) + 4]
-                known = self._heads_seen.get(first)
-                is_free = previous is None or (previous.response_complete and not self.flow.write_paused)
-                if known is not None and is_free:
-                    at = self._take_known(data, at + len(first), *known)
-                    requests += 1
-                    continue
+            head = b"" if partial is not None or in_body else _head_at(data, at)
+            known = self._heads_seen.get(head)
+            if known is not None and self._is_free():
+                at = self._take_known(data, at + len(head), *known)
+                requests += 1
+                continue
             end = max(self._piece(data, at), at + 1)
             self._more_follows = end < len(data)
             piece = data if at == 0 and end == len(data) else data[at:end]
             self._feed(piece)
-            if first and self.cycle is not previous:
-                self._keep_head(first, len(piece))
+            if head and self.cycle is not previous:
+                self._keep_head(head, len(piece))
             at = end
             if self._head is not None and self._head is partial:  # all of this piece belongs to the head
                 partial.size += len(piece)
@@ -386,7 +387,9 @@ class InferConnection(HttpToolsProtocol):
     def _take_known(self, data: bytes, head_end: int, route: tuple[str, str], framing: Framing) -> int:
         """Takes an infer request whose head came before, without the parser. Returns where it ends in the data.
 
-        Clients repeat their heads byte for byte, and what the parser says of a head depends on nothing else.
+        The parser is between two messages, so it would say the same of the same bytes. It doesn't see the request, and
+        `url`, `headers` and `_body_left` stay those of an earlier one: nothing reads them for an InferCycle, and the
+        rest of a body is read by `_read_body`.
         """
         self._is_http_1_0 = False
         cycle = InferCycle(self, route, framing, True)
@@ -399,16 +402,18 @@ class InferConnection(HttpToolsProtocol):
         return end
 
     def _keep_head(self, head: bytes, size: int) -> None:
-        """Keeps the head of the request that has begun with `size` bytes, if the parser found the same end of it, it
-        can take the shortcut, and it says nothing that differs from request to request."""
+        """Keeps the head of the request that has begun with `size` bytes, if the parser found the same end of it and it
+        can take the shortcut.
+
+        Other headers than the usual ones may be secrets, or differ from request to request.
+        """
         cycle: Any = self.cycle
         if type(cycle) is not InferCycle or len(head) + cycle.filled != size or len(head) > _MAX_HEAD_BYTES:
             return
-        framing = cycle.framing
-        if cycle.keep_alive and not framing.expect and framing.ids is NO_IDS:
+        if cycle.keep_alive and all(name in _USUAL for name, _ in self.headers):
             if len(self._heads_seen) == _MAX_HEADS:
                 del self._heads_seen[next(iter(self._heads_seen))]
-            self._heads_seen[head] = (cycle.route, framing)
+            self._heads_seen[head] = (cycle.route, cycle.framing)
 
     def _piece(self, data: bytes, at: int) -> int:
         """Returns where a piece ends that has at most the end of one request and not much of the next."""
@@ -505,7 +510,9 @@ class InferConnection(HttpToolsProtocol):
 
     def _close_if_ended(self) -> None:
         cycle: Any = self.cycle
-        if self._ended and not self._held and not self._more_follows and (cycle is None or cycle.response_complete):
+        if not self._ended or self._held or self._more_follows:
+            return
+        if cycle is None or cycle.response_complete or not self._has_arrived():  # the rest can't come any more
             self.transport.close()
 
     def _feed(self, data: bytes) -> None:
@@ -636,8 +643,7 @@ class InferConnection(HttpToolsProtocol):
         if parser.get_method() != b"POST":
             return False
         route = self._routes.get(self.url) or self._route(self.url)
-        cycle: Any = self.cycle  # the cycle of the previous request
-        if route is None or (cycle is not None and not cycle.response_complete) or self.flow.write_paused:
+        if route is None or not self._is_free():
             return False
         framing = self._framing()
         if framing is None or not self._within_limits(framing):
@@ -648,6 +654,11 @@ class InferConnection(HttpToolsProtocol):
         if framing.expect and not self._is_http_1_0:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return True
+
+    def _is_free(self) -> bool:
+        """Returns whether the previous request is answered and its answer sent."""
+        cycle: Any = self.cycle
+        return (cycle is None or cycle.response_complete) and not self.flow.write_paused
 
     def _within_limits(self, framing: Framing) -> bool:
         settings = self.gateway.settings
@@ -777,6 +788,12 @@ class InferConnection(HttpToolsProtocol):
         if self._default[0] is not headers:
             self._default = (headers, b"".join(b"%b: %b\r\n" % pair for pair in headers))
         return self._default[1]
+
+
+def _head_at(data: bytes, at: int) -> bytes:
+    """Returns the bytes up to the next empty line, with it. Returns none if no such line has come."""
+    end = data.find(_BLANK_LINE, at)
+    return b"" if end < 0 else data[at : end + 4]
 
 
 def _body_length(headers: list[tuple[bytes, bytes]]) -> int | None:

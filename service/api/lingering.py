@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 # Seconds until a client must have ended its side too.
@@ -26,10 +27,8 @@ class LingeringTransport(asyncio.Transport):
         self._transport = transport
         self._owner = owner
         self._closing = False
-        # These are used for each request.
+        # This is asked several times for each request.
         self.is_closing = transport.is_closing  # type: ignore[method-assign]
-        self.write = transport.write  # type: ignore[method-assign]
-        self.writelines = transport.writelines  # type: ignore[method-assign]
 
     def close(self) -> None:
         """Ends the sending side when everything is sent, and closes when the client has ended its side."""
@@ -51,6 +50,16 @@ class LingeringTransport(asyncio.Transport):
     def _close(self) -> None:
         self._closing = True
         self.is_closing = lambda: True  # type: ignore[method-assign]
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        """Sends bytes, or drops them if nobody gets them any more."""
+        if not self.is_closing():
+            self._transport.write(data)
+
+    def writelines(self, parts: Iterable[bytes | memoryview]) -> None:  # type: ignore[override]
+        """Sends the parts as `write` does."""
+        if not self.is_closing():
+            self._transport.writelines(parts)
 
     def abort(self) -> None:
         """Closes at once, and drops what was not sent."""

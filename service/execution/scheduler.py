@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from service.errors import Kind, ServingError
 from service.execution.alarm import Alarm
 from service.execution.batch import Batch, execute
-from service.execution.cost import Profile
+from service.execution.cost import CostCurve, Profile
 from service.execution.policy import Choice, choose
 from service.execution.request import Request
 from service.execution.running import ON_LOOP
@@ -158,7 +158,7 @@ class Scheduler:
             return True
         if not batching.adaptive or sum([array.nbytes for array in request.inputs.values()]) < _LARGE:
             return False
-        return self._profile.curve(request.key).cheap(request.rows)
+        return self._curve([request]).cheap(request.rows)
 
     async def close(self) -> None:
         """Refuses new requests, waits until the accepted ones are answered, and ends the threads."""
@@ -262,12 +262,16 @@ class Scheduler:
         return choose(line, self.spec.batching, self.spec.max_batch_size, curve, perf_counter_ns())
 
     def _form(self, requests: list[Request], rows: int) -> Batch:
+        return Batch(requests, rows, self._curve(requests))
+
+    def _curve(self, requests: list[Request]) -> CostCurve:
+        """Returns the costs of runs like that of these requests, which decide whether it may happen on the loop.
+
+        The time of a run grows with the elements of ragged inputs, so there is a curve for each power of two of them.
+        """
         key = requests[0].key
         weight = sum([request.weight for request in requests])
-        # The time of a run grows with the elements of ragged inputs. So there is a curve for each power of two of them,
-        # which decides whether the run may happen on the loop.
-        curve = self._profile.curve((key, weight.bit_length()) if weight else key)
-        return Batch(requests, rows, curve)
+        return self._profile.curve((key, weight.bit_length()) if weight else key)
 
     def _start(self, batch: Batch, before_run: Callable[[], None] | None = None) -> bool:
         """Runs a batch on the event loop if that is cheap, else hands it to an idle instance.

@@ -59,7 +59,7 @@ class Answer:
         self.model = model
         self.binary = binary
         # If no output is in the JSON and none has strings, the JSON depends only on the shapes, and is kept for them.
-        self.only_binary = all(binary) and all(model.outputs[name].datatype.itemsize for name in outputs)
+        self.only_binary = bool(outputs) and all(binary) and all(model.outputs[n].datatype.itemsize for n in outputs)
         self.heads: dict[tuple[tuple[int, ...], ...], bytes] = {}
 
 
@@ -312,7 +312,7 @@ def encode(request: Request) -> tuple[int | None, list[bytes | memoryview]]:
     head = answer.heads.get(shapes)
     if head is None:
         length, parts = _encode(request, answer, result)
-        if len(answer.heads) < _MAX_ANSWER_HEADS:
+        if len(answer.heads) < _MAX_ANSWER_HEADS and len(parts[0]) <= MAX_PLAN_BYTES:
             answer.heads[shapes] = bytes(parts[0])
         return length, parts
     return len(head), [head, *[elements(array) for array in arrays if array.size]]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 
 import pytest
 import uvicorn
+import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from service.api import connection
 from service.api.connection import UVICORN_MEMBERS
+from service.api.lingering import LingeringTransport
 
 #: Only uvicorn's connection uses these members of the request cycle, so InferCycle must have them.
 USED_BY_UVICORN = {"disconnected", "message_event"}
@@ -80,3 +83,36 @@ def test_the_list_of_members_is_what_the_code_uses(uvicorn_parts):
     used["cycle"] |= USED_BY_UVICORN
     for part, members in UVICORN_MEMBERS.items():
         assert used[part] & uvicorn_parts[part] == members
+
+
+@pytest.mark.parametrize("end", ["close", "abort", "lost"])
+def test_what_is_written_after_the_end_is_dropped(end):
+    """The application may answer a client that has left a moment ago."""
+
+    class Owner(asyncio.Protocol):
+        def connection_made(self, transport):
+            self.transport = LingeringTransport(transport, self)
+
+    async def main():
+        owner = Owner()
+        server = await asyncio.get_running_loop().create_server(lambda: owner, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"a")
+        await asyncio.sleep(0.05)
+        owner.transport.write(b"before")
+        assert await reader.readexactly(6) == b"before"
+        if end == "lost":
+            writer.transport.abort()
+            await asyncio.sleep(0.05)
+        else:
+            getattr(owner.transport, end)()
+        owner.transport.write(b"after")
+        owner.transport.writelines([b"after", memoryview(b"after")])
+        assert owner.transport.is_closing()
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+        server.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())

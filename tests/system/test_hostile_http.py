@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 import socket
+import struct
 import threading
 import time
 
@@ -328,6 +329,33 @@ def test_a_steady_reader_of_many_answers_is_not_given_up(repository):
                 slow.held += slow.socket.recv(1 << 17)
                 time.sleep(0.02)
             assert slow.read()[0] == 200
+
+
+@pytest.mark.parametrize("first", [infer_request(1.0), infer_request(1.0, extra="Accept-Encoding: gzip\r\n")])
+@pytest.mark.parametrize("kept", [5, 60, -5])
+def test_a_client_that_ends_its_side_within_a_request_is_not_waited_for(server, first, kept):
+    """The rest of the second request can't come any more."""
+    with Connection(server) as connection_:
+        connection_.send(first + infer_request(1.0)[:kept])
+        connection_.socket.shutdown(socket.SHUT_WR)
+        assert connection_.read()[0] == 200
+        connection_.socket.settimeout(5)
+        assert connection_.closed()
+
+
+def test_clients_that_leave_while_they_are_answered_leave_no_traceback(server):
+    packed = infer_request(2.0, extra="Accept-Encoding: gzip\r\n")
+    live = b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n"
+    before = len(server.log)
+    for i in range(200):
+        with Connection(server) as leaving:
+            leaving.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", i % 2, 0))
+            leaving.send((packed + live) * 4)
+            if i % 3 == 0:
+                leaving.socket.shutdown(socket.SHUT_WR)
+            time.sleep(0.0005 * (i % 10))
+    alive(server)
+    assert not [line for line in server.log[before:] if "Traceback" in line]
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
