@@ -36,7 +36,8 @@ class Settings(BaseSettings):
     max_inflated_bytes: int = Field(default=1024 * 1024 * 1024, gt=0)
     max_rank: int = Field(default=16, gt=0)
     max_elements: int = Field(default=256 * 1024 * 1024, gt=0)
-    max_strings: int = Field(default=1024 * 1024, gt=0)  # elements of a BYTES tensor; each is an object in memory
+    # Elements of a BYTES tensor. Each is an object that ONNX Runtime copies while nothing else of Python can run.
+    max_strings: int = Field(default=128 * 1024, gt=0)
     max_tensors: int = Field(default=256, gt=0)  # inputs of one request, and outputs of one request
     max_json_bytes: int = Field(default=64 * 1024 * 1024, gt=0)  # JSON of one request; binary tensors don't count
     max_json_depth: int = Field(default=32, gt=0)

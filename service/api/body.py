@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 ALIGNMENT = 64
+# Bytes of a body that are read at once.
+_PIECE = 1 << 18
 
 
 def aligned_buffer(length: int, tensors_at: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -96,8 +98,11 @@ class BodyReader(_Reader):
         self._buffer.release()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Returns the part of the buffer that is still empty."""
-        return self._buffer[self.filled :]
+        """Returns the beginning of the part of the buffer that is still empty.
+
+        The loop fills up to 32 such pieces in a turn, so they bound how long a fast client holds it.
+        """
+        return self._buffer[self.filled : self.filled + _PIECE]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Counts the bytes that came. Calls `complete` when the buffer is full."""

@@ -19,7 +19,7 @@ class Limits:
 
     max_rank: int = 16
     max_elements: int = 256 * 1024 * 1024
-    max_strings: int = 1024 * 1024
+    max_strings: int = 128 * 1024
     max_tensors: int = 256
     max_json_bytes: int = 64 * 1024 * 1024
     max_json_depth: int = 32

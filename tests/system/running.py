@@ -65,7 +65,12 @@ class Server:
         raise KeyError(f"{name} of {model}")
 
     def longest_turn(self) -> float:
-        """Returns the most milliseconds of CPU time that the event loop took for a turn since the last call.
+        """Returns the most milliseconds of CPU time that the event loop took for a turn, see `longest_turns`."""
+        return self.longest_turns()[0]
+
+    def longest_turns(self) -> tuple[float, float]:
+        """Returns the most milliseconds between two turns of the event loop since the last call: CPU time of its
+        thread, and time.
 
         Only for the program tests.system.watched_server.
         """
@@ -74,7 +79,8 @@ class Server:
         for _ in range(1000):
             for line in self.log[before:]:
                 if "longest turn" in line:
-                    return float(json.loads(line)["ms"])
+                    told = json.loads(line)
+                    return float(told["cpu_ms"]), float(told["ms"])
             time.sleep(0.01)
         raise TimeoutError("the server did not tell its longest turn")
 

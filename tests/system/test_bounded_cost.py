@@ -107,11 +107,12 @@ REQUESTS = {
     "a long shape": (("/v2/models/double/infer", b'{"inputs":[{"name":"x","datatype":"FP32","shape":[' + b"1," * 250_000
                       + b'1],"data":[1]}]}'), 400, 40),
     "a small packed body": (("/v2/models/double/infer", *packed(b'{"inputs":[]' + b" " * (8 * MB) + b"}")), 413, 30),
-    "many empty strings": (infer("texts", "BYTES", [170_000], b"[" + b'"",' * 169_999 + b'""]'), 200, 60),
+    "many empty strings": (infer("texts", "BYTES", [130_000], b"[" + b'"",' * 129_999 + b'""]'), 200, 60),
     "one long string": (infer("texts", "BYTES", [1], b'["' + b"\\u00e9" * (2 * MB) + b'"]'), 200, 150),
-    "a million strings": (infer("texts", "BYTES", [MB], b"[" + b'"ab",' * (MB - 1) + b'"ab"]'), 200, 400),
-    "a million raw strings": (("/v2/models/texts/infer", raw_texts(MB), None), 200, 200),
-    "two million raw strings": (("/v2/models/texts/infer", raw_texts(2 * MB), None), 413, 20),
+    "as many strings as may be": (infer("texts", "BYTES", [MB // 8], b"[" + b'"ab",' * (MB // 8 - 1) + b'"ab"]'), 200, 60),
+    "as many raw strings as may be": (("/v2/models/texts/infer", raw_texts(MB // 8), None), 200, 40),
+    "a million strings": (infer("texts", "BYTES", [MB], b"[" + b'"ab",' * (MB - 1) + b'"ab"]'), 413, 40),
+    "a million raw strings": (("/v2/models/texts/infer", raw_texts(MB), None), 413, 20),
     "8 million raw booleans": (("/v2/models/truth/infer", b"\1" * (8 * MB), None), 200, 100),
     "booleans that are none": (("/v2/models/truth/infer", b"\1" * (64 * MB - 1) + b"\2", None), 400, 300),
     "many small parts of a form": (("/predict/double", b"--b\r\n" * MB + b"--b--\r\n", FORM), 400, 100),
@@ -166,8 +167,8 @@ def binary(path, data):
 
 
 def measure(server, name):
-    """Sends a request of REQUESTS. Returns the status, the answer, the longest turn of the event loop in milliseconds,
-    the memory that the process took for it in megabytes, and the megabytes of the body."""
+    """Sends a request of REQUESTS. Returns the status, the answer, the longest turn of the event loop in milliseconds
+    of CPU time and of time, the memory that the process took for it in megabytes, and the megabytes of the body."""
     request = REQUESTS[name][0]
     if request[-1] is None:
         request = binary(*request[:2])
@@ -175,12 +176,13 @@ def measure(server, name):
     server.forget_peak()
     before = server.megabytes("VmRSS")
     status, answer = ask(server, *request)
-    return status, answer, server.longest_turn(), server.megabytes("VmHWM") - before, len(request[1]) / MB
+    turn, wall = server.longest_turns()
+    return status, answer, turn, wall, server.megabytes("VmHWM") - before, len(request[1]) / MB
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_hostile_request_is_cheap(server, name):
     _, wanted, megabytes = REQUESTS[name]
-    status, answer, turn, most, _ = measure(server, name)
+    status, answer, turn, _, most, _ = measure(server, name)
     assert status == wanted, answer[:300]
     assert turn < TURN and most < megabytes, (turn, most)

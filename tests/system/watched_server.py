@@ -1,6 +1,6 @@
-"""Runs a gateway that measures its event loop: the most CPU time that passed between two turns of the loop.
+"""Runs a gateway that measures its event loop: the most CPU time of its thread, and the most time, between two turns.
 
-On SIGUSR1 it logs {"message": "longest turn", "ms": ...} and begins anew. The arguments are those of `opgate serve`.
+On SIGUSR1 it logs {"message": "longest turn", "cpu_ms": ..., "ms": ...} and begins anew. The arguments are those of `opgate serve`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,28 @@ import time
 from service import app
 
 
+def clocks():
+    return time.thread_time(), time.monotonic()
+
+
 def watch(loop):
-    last = time.thread_time()
-    longest = 0.0
+    last = clocks()
+    longest = (0.0, 0.0)
 
     def turn():
         nonlocal last, longest
-        now = time.thread_time()
-        longest = max(longest, now - last)
+        now = clocks()
+        longest = tuple(max(most, end - begin) for most, begin, end in zip(longest, last, now, strict=True))
         last = now
         loop.call_soon(turn)
 
     def tell():
         nonlocal longest
-        print(json.dumps({"message": "longest turn", "ms": longest * 1e3}), file=sys.stderr, flush=True)
-        longest = 0.0
+        cpu, wall = longest
+        print(
+            json.dumps({"message": "longest turn", "cpu_ms": cpu * 1e3, "ms": wall * 1e3}), file=sys.stderr, flush=True
+        )
+        longest = (0.0, 0.0)
 
     loop.add_signal_handler(signal.SIGUSR1, tell)
     loop.call_soon(turn)
