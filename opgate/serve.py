@@ -79,8 +79,8 @@ def run(**options: Any) -> int:
         settings = Settings(**options)
     except ValidationError as error:
         for problem in error.errors():
-            typer.echo(
-                f"opgate: {'.'.join(map(str, problem['loc']))}: {problem['msg']}, got {problem['input']!r}", err=True
-            )
+            name = ".".join(map(str, problem["loc"]))
+            where = name if name in options else Settings.variable(name)
+            typer.echo(f"opgate: {where}: {problem['msg']}, got {problem['input']!r}", err=True)
         return 2
     return run_server(settings)

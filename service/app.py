@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import socket
+import threading
 from collections.abc import Iterator
 
 import uvicorn
@@ -27,9 +29,10 @@ from service.errors import ServingError
 from service.execution.running import ON_LOOP
 from service.gateway import Gateway, package_version
 from service.native import process
-from service.settings import Settings
+from service.settings import Settings, misspelt
 from service.signals import SignalThread
 from service.telemetry import logs
+from service.telemetry.traces import Tracer
 
 logger = logging.getLogger("opgate")
 
@@ -182,13 +185,30 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
     except TimeoutError:
         drained = False
     if gateway.tracer is not None:
-        await asyncio.to_thread(gateway.tracer.close)
+        await _close(gateway.tracer, max(0.5, min(2.0, gateway.stop_at - loop.time())))
     unfinished = gateway.running if http is None else http.lost
     if drained and not unfinished:
         logger.info("stopped")
         return True
     logger.warning("stopped in the midst of %d requests", unfinished)
     return False
+
+
+async def _close(tracer: Tracer, seconds: float) -> None:
+    """Sends the last traces. Their collector may not answer, and a stop doesn't wait for that."""
+    loop = asyncio.get_running_loop()
+    closed = asyncio.Event()
+
+    def close() -> None:
+        tracer.close()
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(closed.set)
+
+    threading.Thread(target=close, daemon=True).start()
+    try:
+        await asyncio.wait_for(closed.wait(), seconds)
+    except TimeoutError:
+        logger.warning("the last traces are lost: their collector did not take them in %.1f s", seconds)
 
 
 def run(settings: Settings) -> int:
@@ -198,6 +218,8 @@ def run(settings: Settings) -> int:
     """
     logs.configure(settings.log_level, settings.log_format)
     process.watch_crashes(settings.log_format == "json")
+    for name, meant in misspelt(os.environ):
+        logger.warning("%s is no setting, %s is", name, meant)
     # A second more than the stop may take, because that is the better way to end.
     thread = signals.SignalThread(settings.shutdown_timeout + 1, ON_LOOP, settings.run_timeout)
     try:

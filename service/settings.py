@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import Field
@@ -64,9 +66,30 @@ class Settings(BaseSettings):
     access_log: bool = False
     tracing: bool = False  # traces for OpenTelemetry, which the variables OTEL_* describe; needs opgate[otel]
 
+    @classmethod
+    def variable(cls, name: str) -> str:
+        """Returns the environment variable of a setting."""
+        return f"OPGATE_{name.upper()}"
+
     def trusted_directories(self) -> list[Path]:
         """Returns the folders whose manifests are trusted, in the order in which op libraries are looked for."""
         import os
 
         named = [Path(part) for part in self.ops_path.split(os.pathsep) if part]
         return [*named, self.build_ops]
+
+
+def smallest(settings: Settings, *names: str) -> tuple[int, str]:
+    """Returns the smallest of these limits, and its environment variable."""
+    return min((getattr(settings, name), Settings.variable(name)) for name in names)
+
+
+def misspelt(environment: Iterable[str]) -> list[tuple[str, str]]:
+    """Returns the variables that are almost those of a setting, each with the one that was probably meant."""
+    known = {Settings.variable(name) for name in Settings.model_fields}
+    found = []
+    for name in environment:
+        if name.upper() not in known and name.upper().startswith("OPGATE_"):
+            close = difflib.get_close_matches(name.upper(), known, 1, 0.85)
+            found += [(name, meant) for meant in close]
+    return found

@@ -177,7 +177,7 @@ class InferCycle:
     def finish(self, request: Request) -> None:
         """Writes the answer. The gateway calls this when the request has a result or an error."""
         if self.owner.transport.is_closing():
-            self.release()
+            self.leave()
         elif request.error is not None:
             self.refuse(request.error)
         elif encoding_cost(request) < LONG_COST:
@@ -237,6 +237,15 @@ class InferCycle:
         if close:
             owner.transport.close()
         owner.on_response_complete()
+
+    def leave(self, code: int = 499, error: str = "the client left") -> None:
+        """Ends the cycle without an answer."""
+        if not self.response_complete:
+            owner = self.owner
+            ns = perf_counter_ns() - self.began_ns
+            answer = Answer("http", _ROUTE, str(code), ns, *self.route, self.framing.ids, owner.peer())
+            owner.gateway.journal.answered(answer, self.request, error)
+        self.release()
 
     def release(self) -> None:
         """Ends the cycle. A connection keeps its last one, which must not keep the tensors with it."""
@@ -313,7 +322,7 @@ class InferConnection(HttpToolsProtocol):
             self._reader.release()
             self._reader = None
         if isinstance(cycle, InferCycle):
-            cycle.release()
+            cycle.leave()
         elif cycle is not None:
             cycle.body = b""
 
@@ -764,7 +773,8 @@ class InferConnection(HttpToolsProtocol):
         if taken < 0 or taken != self._taken[0]:
             self._taken = (taken, now)
         elif now - self._taken[1] >= settings.write_timeout:
-            logger.warning("a client took nothing of an answer for %g s", settings.write_timeout)
+            who = {"client": self.peer()}
+            logger.warning("a client took nothing of an answer for %g s", settings.write_timeout, extra=who)
             self.transport.abort()
             return
         if self.transport.is_closing():  # it closes when everything is sent
@@ -778,6 +788,8 @@ class InferConnection(HttpToolsProtocol):
         else:
             left = float(self.timeout_keep_alive)
         if left <= 0:
+            if self._reader is not None and isinstance(self.cycle, InferCycle):
+                self.cycle.leave(408, f"the client sent nothing of the body for {settings.body_timeout:g} s")
             self.transport.close()
             left = settings.write_timeout
         self._arm(left)

@@ -17,7 +17,7 @@ from service.errors import Kind, ServingError
 from service.execution.request import Request
 from service.execution.spec import ModelSpec, TensorSpec
 from service.gateway import EXTENSIONS, Gateway, package_version
-from service.telemetry.journal import NO_IDS, Answer, ids_of
+from service.telemetry.journal import NO_IDS, Answer, grpc_level, ids_of
 from service.telemetry.statistics_message import model_statistics
 from service.wire.kserve_grpc import decode, decoding_cost, encode, encoding_cost
 
@@ -197,7 +197,7 @@ class JournalInterceptor(grpc.aio.ServerInterceptor):
                     context.peer(),
                 )
                 error = (context.details() or code.name) if failed else ""
-                level = logging.ERROR if code is grpc.StatusCode.INTERNAL else logging.INFO
+                level = grpc_level(code.name)
                 self._journal.answered(done, decoded[0] if decoded else None, error, level)
 
         return grpc.unary_unary_rpc_method_handler(answer, handler.request_deserializer, handler.response_serializer)

@@ -19,6 +19,7 @@ from service.errors import Kind, ServingError, invalid
 from service.execution.spec import TensorSpec
 from service.gateway import EXTENSIONS, Gateway, package_version
 from service.repository.loader import LoadedModel
+from service.settings import smallest
 from service.telemetry.statistics_message import model_statistics
 from service.wire.compression import compress, decompress, wanted_encoding
 from service.wire.kserve_json import encode, encoding_cost, size_of
@@ -27,6 +28,8 @@ from service.wire.proto_json import to_plain
 T = TypeVar("T")
 
 JSON = "application/json"
+# Bytes of the body of a request for the index of models.
+_MAX_INDEX_BYTES = 65536
 # A compressed body can become this many times its size.
 _MOST_RATIO = 1040
 # A body that is packed counts as this many times its size, because that is about what it costs.
@@ -85,6 +88,7 @@ class Body:
     data: bytes
     encoding: str
     limit: int  # bytes that it may have when it is unpacked
+    setting: str  # of that limit
 
     @property
     def most(self) -> int:
@@ -98,17 +102,17 @@ class Body:
 
     def unpacked(self) -> bytes | bytearray:
         """Returns the body unpacked. Raises the errors of `decompress`."""
-        return decompress(self.data, self.encoding, self.limit) if self.encoding else self.data
+        return decompress(self.data, self.encoding, self.limit, self.setting) if self.encoding else self.data
 
 
-async def read_body(gateway: Gateway, request: Request, limit: int) -> Body:
-    """Reads a body.
+async def read_body(gateway: Gateway, request: Request, limit: int, setting: str) -> Body:
+    """Reads a body of at most `limit` bytes, which `setting` sets.
 
     Raises ServingError: TOO_LARGE over a limit, before reading if the announced length is over it, CANCELED if the
     client leaves.
     """
     announced = request.headers.get("content-length")
-    too_large = ServingError(Kind.TOO_LARGE, f"the body is over the limit of {limit} bytes")
+    too_large = ServingError(Kind.TOO_LARGE, f"the body is over the limit of {limit} bytes ({setting})")
     if announced is not None and announced.isdecimal() and int(announced) > limit:
         raise too_large
     parts: list[bytes] = []
@@ -123,7 +127,8 @@ async def read_body(gateway: Gateway, request: Request, limit: int) -> Body:
         raise ServingError(Kind.CANCELED, "the client left while it sent the body") from None
     encoding = request.headers.get("content-encoding", "").strip().lower()
     encoding = "" if encoding == "identity" else encoding
-    return Body(b"".join(parts), encoding, min(limit, gateway.settings.max_decompressed_bytes))
+    unpacked = smallest(gateway.settings, "max_decompressed_bytes")
+    return Body(b"".join(parts), encoding, *min((limit, setting), unpacked))
 
 
 def _metadata(tensor: TensorSpec, shape: list[int]) -> dict[str, Any]:
@@ -194,7 +199,7 @@ class _Routes:
 
     async def index(self, request: Request) -> Response:
         """Answers with all models of the repository, their state and its reason."""
-        body = (await read_body(self._gateway, request, 65536)).unpacked()
+        body = (await read_body(self._gateway, request, _MAX_INDEX_BYTES, "a filter of models")).unpacked()
         only_ready = False
         if body:
             try:
@@ -211,15 +216,13 @@ class _Routes:
 
     async def infer(self, request: Request) -> Response:
         """Runs a model and answers with its outputs."""
-        gateway, settings = self._gateway, self._gateway.settings
+        gateway = self._gateway
         with contextlib.ExitStack() as stack:
             with gateway.reading(*_model_and_version(request)) as served:
                 header_length = _header_length(request)
-                limit = settings.max_body_bytes
-                if header_length is None:  # the whole body is JSON
-                    limit = min(limit, settings.max_json_bytes)
+                limits = ("max_body_bytes", "max_json_bytes") if header_length is None else ("max_body_bytes",)
                 decoder = served.decoder
-                body = await read_body(gateway, request, limit)
+                body = await read_body(gateway, request, *smallest(gateway.settings, *limits))
                 stack.enter_context(gateway.inflated(body.most))
                 infer_request = await gateway.work(
                     decoder.cost(body.size, header_length), lambda: decoder.decode(body.unpacked(), header_length)

@@ -18,6 +18,7 @@ from service.execution.request import Request as InferRequest
 from service.execution.spec import ModelSpec
 from service.gateway import Gateway
 from service.repository.loader import LoadedModel
+from service.settings import smallest
 from service.wire.friendly import Value, labelled, picture_bytes, picture_request, values_request
 from service.wire.json_tensors import members
 
@@ -135,9 +136,9 @@ async def _payload(gateway: Gateway, request: Request) -> _Payload:
             f"application/json, got '{media[:80]}'",
         )
     if media != JSON:
-        body = await read_body(gateway, request, settings.max_body_bytes)
+        body = await read_body(gateway, request, *smallest(settings, "max_body_bytes"))
         return _Payload(lambda: bytes(body.unpacked()), body.most, body.most)
-    body = await read_body(gateway, request, min(settings.max_body_bytes, settings.max_json_bytes))
+    body = await read_body(gateway, request, *smallest(settings, "max_body_bytes", "max_json_bytes"))
     return _Payload(lambda: members(body.unpacked(), gateway.limits), body.size, body.most)
 
 
@@ -147,7 +148,7 @@ async def _form(gateway: Gateway, request: Request) -> _Payload:
     if not announced.isdecimal():
         raise invalid("a multipart form needs a Content-Length")
     if int(announced) > limit:
-        raise ServingError(Kind.TOO_LARGE, f"the body is over the limit of {limit} bytes")
+        raise ServingError(Kind.TOO_LARGE, f"the body is over the limit of {limit} bytes (OPGATE_MAX_BODY_BYTES)")
     values: dict[str, Value] = {}
     tensors = gateway.limits.max_tensors
     try:

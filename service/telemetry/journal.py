@@ -140,3 +140,10 @@ def http_level(status: int) -> int:
     if status == 500:
         return logging.ERROR
     return logging.WARNING if status > 500 else logging.INFO
+
+
+def grpc_level(code: str) -> int:
+    """Returns the severity of a gRPC status by its name, as `http_level` does."""
+    if code in ("INTERNAL", "UNKNOWN"):
+        return logging.ERROR
+    return logging.WARNING if code in ("UNAVAILABLE", "DEADLINE_EXCEEDED") else logging.INFO

@@ -29,7 +29,7 @@ class Tracer:
         except ImportError as error:
             raise RuntimeError(f"OPGATE_TRACING needs OpenTelemetry: pip install 'opgate[otel]' ({error})") from None
         self._trace = trace
-        self._provider = TracerProvider(resource=Resource.create({"service.name": "opgate"}))
+        self._provider = TracerProvider(resource=Resource.create({"service.name": "opgate"}), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("opgate")
         self._propagator = TraceContextTextMapPropagator()

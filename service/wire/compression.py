@@ -12,10 +12,11 @@ ENCODINGS = ("gzip", "deflate")
 _PIECE = 16384
 
 
-def decompress(body: bytes, encoding: str, limit: int) -> bytearray:
+def decompress(body: bytes, encoding: str, limit: int, setting: str) -> bytearray:
     """Returns a gzip or deflate body decompressed.
 
-    Raises ServingError: MEDIA_TYPE for another encoding, TOO_LARGE over `limit` bytes, INVALID if the body is broken.
+    Raises ServingError: MEDIA_TYPE for another encoding, TOO_LARGE over `limit` bytes, which `setting` sets, INVALID if
+    the body is broken.
     """
     if encoding not in ENCODINGS:
         raise ServingError(
@@ -30,7 +31,8 @@ def decompress(body: bytes, encoding: str, limit: int) -> bytearray:
             at += len(part)
             data += decoder.decompress(part, limit + 1 - len(data))
             if len(data) > limit:
-                raise ServingError(Kind.TOO_LARGE, f"the decompressed body is over the limit of {limit} bytes")
+                text = f"the decompressed body is over the limit of {limit} bytes ({setting})"
+                raise ServingError(Kind.TOO_LARGE, text)
     except zlib.error as error:
         raise invalid(f"the body is not valid {encoding}: {error}") from None
     if not decoder.eof:

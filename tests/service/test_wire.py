@@ -348,13 +348,13 @@ class TestCompression:
     def test_round_trip(self, encoding):
         data = b"abc" * 1000
         packed = b"".join(compression.compress([data, b"d"], encoding))
-        assert compression.decompress(packed, encoding, 10000) == data + b"d"
+        assert compression.decompress(packed, encoding, 10000, "THE_SETTING") == data + b"d"
         assert (gzip if encoding == "gzip" else zlib).decompress(packed) == data + b"d"
 
     def test_a_bomb_is_stopped_at_the_limit(self):
         bomb = gzip.compress(b"\0" * 10_000_000)
         with pytest.raises(ServingError) as caught:
-            compression.decompress(bomb, "gzip", 1000)
+            compression.decompress(bomb, "gzip", 1000, "THE_SETTING")
         assert caught.value.kind is Kind.TOO_LARGE
 
     @pytest.mark.parametrize(
@@ -362,12 +362,12 @@ class TestCompression:
     )
     def test_broken_bodies(self, body):
         with pytest.raises(ServingError) as caught:
-            compression.decompress(body, "gzip", 1000)
+            compression.decompress(body, "gzip", 1000, "THE_SETTING")
         assert caught.value.kind is Kind.INVALID
 
     def test_unknown_encoding(self):
         with pytest.raises(ServingError) as caught:
-            compression.decompress(b"", "br", 1000)
+            compression.decompress(b"", "br", 1000, "THE_SETTING")
         assert caught.value.kind is Kind.MEDIA_TYPE
 
     def test_only_a_single_accepted_encoding_is_used(self):

@@ -136,3 +136,24 @@ def test_metrics_of_the_gateway_itself(server):
     assert float(values["opgate_http_held_bytes"]) > 50
     assert values["opgate_running_requests"] == "0.0"
     assert 'opgate_overdue_runs_total{model="double",version="1"}' in values
+
+
+def test_a_client_that_leaves_within_its_body_is_logged(server):
+    with Connection(server) as connection:
+        connection.send(infer_request(1.0, extra="X-Request-Id: gone-1\r\n")[:-5])
+    wait_until(lambda: access(server, request_id="gone-1"))
+    (line,) = access(server, request_id="gone-1")
+    assert (line["code"], line["message"], line["model"], line["level"]) == ("499", "the client left", "double", "info")
+
+
+def test_a_body_that_does_not_come_is_logged(tmp_path):
+    double(tmp_path, "double", config=batching(max_batch_size=16))
+    with running(tmp_path, env={"OPGATE_BODY_TIMEOUT": "0.3", "OPGATE_MAX_BODY_BYTE": "1000"}) as server:
+        with Connection(server) as connection:
+            connection.send(infer_request(1.0)[:-5])
+            assert connection.closed()
+        wait_until(lambda: access(server))
+        (line,) = access(server)
+        assert (line["code"], line["model"]) == ("408", "double") and "nothing of the body for 0.3 s" in line["message"]
+        # A setting with a slip of the pen is named.
+        assert any("OPGATE_MAX_BODY_BYTE is no setting, OPGATE_MAX_BODY_BYTES is" in line for line in server.log)

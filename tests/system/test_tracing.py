@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -12,7 +13,7 @@ import tritonclient.grpc as triton_grpc
 
 from tests.service.onnx_models import batching, double, fragile, write_config
 from tests.system.conftest import PIPELINE
-from tests.system.running import running
+from tests.system.running import Server, running
 from tests.system.test_http import Connection, infer_request
 from tests.system.test_observability import failing
 
@@ -104,3 +105,15 @@ def test_tracing_without_its_packages_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(RuntimeError, match=r"pip install 'opgate\[otel\]'"):
         Tracer()
+
+
+def test_a_collector_that_does_not_answer_does_not_spoil_the_stop(tmp_path):
+    double(tmp_path, "double", config=batching(max_batch_size=16))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        environment = {"OPGATE_TRACING": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": url, "OPGATE_SHUTDOWN_TIMEOUT": "3"}
+        server = Server(tmp_path, env=environment)
+        with Connection(server) as connection:
+            assert connection.send(infer_request(1.0, extra=SAMPLED)).read()[0] == 200
+        assert server.stop() == 0
+        assert any("the last traces are lost" in line for line in server.log)
