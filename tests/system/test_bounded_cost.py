@@ -5,6 +5,7 @@ The bounds are generous, because machines differ. `benchmarks/hostile.py` report
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gzip
 import json
@@ -186,3 +187,26 @@ def test_a_hostile_request_is_cheap(server, name):
     status, answer, turn, _, most, _ = measure(server, name)
     assert status == wanted, answer[:300]
     assert turn < TURN and most < megabytes, (turn, most)
+
+
+def test_a_thousand_calls_at_once(server):
+    """On one connection. Each is answered, and they take little memory together."""
+
+    async def main():
+        from tritonclient.grpc import service_pb2
+
+        message = service_pb2.ModelInferRequest(model_name="double", raw_input_contents=[bytes(4096)])
+        message.inputs.add(name="x", datatype="FP32", shape=[1, 1024])
+        data = message.SerializeToString()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
+            call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            await call(data)
+            server.longest_turn()
+            server.forget_peak()
+            before = server.megabytes("VmRSS")
+            answers = await asyncio.gather(*(call(data) for _ in range(1000)))
+            assert len({len(answer) for answer in answers}) == 1
+            return server.longest_turn(), server.megabytes("VmHWM") - before
+
+    turn, most = asyncio.run(main())
+    assert turn < TURN and most < 60, (turn, most)
