@@ -1,0 +1,180 @@
+// One gRPC connection of a server, without sockets: bytes of HTTP/2 in, events out; answers in, bytes of HTTP/2 out.
+// nghttp2 keeps the state of HTTP/2. See README.md of this folder.
+#pragma once
+
+#include <nghttp2/nghttp2.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace opgate::rpc {
+
+struct Limits {
+  uint32_t streams = 10000;         // calls at once
+  size_t header_bytes = 16 << 10;   // of one call's metadata, by HTTP/2's measure: 32 more for each entry
+  size_t message_bytes = 64 << 20;  // of one message
+};
+
+// The codes of https://grpc.io/docs/guides/status-codes/ that the connection itself uses.
+enum Status : int { kOk = 0, kUnknown = 2, kResourceExhausted = 8, kUnimplemented = 12, kInternal = 13 };
+
+// Memory of a message. The owner of the connection decides what it is.
+struct Memory {
+  void* handle = nullptr;
+  char* data = nullptr;
+  size_t reserved = 0;  // for the owner
+};
+
+// Gives the connection memory for messages, and tells it which methods there are.
+class Owner {
+ public:
+  virtual ~Owner() = default;
+  // Returns memory of this size. A null handle means that too much is held already.
+  virtual Memory allocate(size_t size) = 0;
+  virtual void release(const Memory& memory) = 0;
+  // Returns the number of the method with this path, or -1. Sets whether the client sends a stream of messages.
+  virtual int find(std::string_view path, bool& client_streams) = 0;
+};
+
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+
+struct Event {
+  enum Kind {
+    kCall,     // a call whose only message has come
+    kOpen,     // a call whose client sends a stream of messages
+    kMessage,  // the next message of such a stream
+    kEnd,      // the client of such a stream sends no more
+    kGone,     // the call was cancelled or its connection ends
+    kRefused,  // the connection itself answered: `method` is the status, `encoding` the text
+  };
+  Kind kind = kGone;
+  int32_t stream = 0;
+  int method = -1;
+  int64_t timeout_us = -1;  // -1: none
+  Memory message = {};      // what takes the event owns it
+  bool compressed = false;
+  std::string encoding = {};  // grpc-encoding
+  std::string accepted = {};  // grpc-accept-encoding
+  std::string path = {};
+  Metadata metadata = {};
+};
+
+class Connection {
+ public:
+  Connection(Owner& owner, const Limits& limits);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // Reads bytes of the client. Returns false, and sets `error`, if the connection can't go on: then what `send` still
+  // returns is sent, and the connection closed.
+  bool receive(const uint8_t* data, size_t size, std::string& error);
+
+  // The events since the last call.
+  std::vector<Event> events();
+
+  // Starts the answer of a stream of messages. `encoding` is that of compressed messages.
+  void begin(int32_t stream, const Metadata& metadata, std::string_view encoding);
+  // Sends a message. The bytes must stay until the owner's `release`.
+  void send(int32_t stream, Memory message, size_t size, bool compressed);
+  // Ends the call with a status. Without a `begin` it is the only answer.
+  void end(int32_t stream, int status, std::string_view text, const Metadata& metadata);
+  // Lets the client send as many bytes more as a message had, after it was taken.
+  void consume(int32_t stream, size_t size);
+
+  // Tells the client to make no new calls. With `last`, calls that it makes all the same are refused.
+  void go_away(bool last);
+
+  // Appends bytes for the client, until nothing is left or `most` bytes are exceeded. Returns false if it can't go on.
+  bool output(std::string& out, size_t most);
+
+  bool wants_output() const { return nghttp2_session_want_write(session_.get()) != 0; }
+  bool is_done() const {
+    return nghttp2_session_want_read(session_.get()) == 0 && nghttp2_session_want_write(session_.get()) == 0;
+  }
+  size_t calls() const { return calls_.size(); }
+  bool is_open(int32_t stream) const { return calls_.count(stream) != 0; }
+  // Bytes of answers that have not been sent: of one call, and of all.
+  size_t waiting(int32_t stream) const;
+  size_t unsent() const { return unsent_; }
+
+ private:
+  struct Part {
+    Memory memory;
+    size_t size;
+    size_t at;  // of the five bytes of framing and the message
+    char head[5];
+  };
+
+  struct Call {
+    int32_t id = 0;
+    std::string method, path, content_type, encoding, accepted;
+    Metadata metadata;
+    int64_t timeout_us = -1;
+    size_t header_bytes = 0;
+    int number = -1;
+    bool client_streams = false;
+    bool opened = false;   // the owner knows of it
+    bool ignored = false;  // it is answered, and what still comes is dropped
+    bool ended = false;    // the client sends no more
+    // The message that comes.
+    unsigned char head[5] = {};
+    size_t head_filled = 0;
+    Memory memory;
+    size_t size = 0, filled = 0;
+    size_t untaken = 0;     // bytes of messages that the owner has not taken
+    size_t unopened = 0;    // bytes by which the window of the stream is smaller than it may be
+    bool complete = false;  // a unary call's message has come
+    bool compressed = false;
+    // The answer.
+    bool begun = false, finished = false, deferred = false;
+    std::deque<Part> parts;
+    int status = kOk;
+    std::string text;
+    Metadata trailers;
+  };
+
+  struct Delete {
+    void operator()(nghttp2_session* session) const { nghttp2_session_del(session); }
+  };
+
+  static Connection& self(void* user) { return *static_cast<Connection*>(user); }
+  static int on_begin_headers(nghttp2_session*, const nghttp2_frame*, void*);
+  static int on_header(nghttp2_session*, const nghttp2_frame*, const uint8_t*, size_t, const uint8_t*, size_t, uint8_t,
+                       void*);
+  static int on_frame(nghttp2_session*, const nghttp2_frame*, void*);
+  static int on_data(nghttp2_session*, uint8_t, int32_t, const uint8_t*, size_t, void*);
+  static int on_sent(nghttp2_session*, const nghttp2_frame*, void*);
+  static int on_close(nghttp2_session*, int32_t, uint32_t, void*);
+  static ssize_t read_parts(nghttp2_session*, int32_t, uint8_t*, size_t, uint32_t*, nghttp2_data_source*, void*);
+  static ssize_t frame_size(nghttp2_session*, uint8_t, int32_t, int32_t, int32_t, uint32_t, void*);
+
+  Call* find(int32_t stream);
+  void head_complete(Call& call);
+  void take(Call& call, const uint8_t* data, size_t size);
+  void open_window(Call& call);
+  void message_complete(Call& call);
+  void client_ended(Call& call);
+  void refuse(Call& call, int status, std::string_view text);
+  void refuse_http(Call& call, const char* status, std::string_view text);
+  void drop(Memory& memory);
+  void drop_parts(Call& call);
+
+  Owner& owner_;
+  Limits limits_;
+  std::unique_ptr<nghttp2_session, Delete> session_;
+  std::unordered_map<int32_t, std::unique_ptr<Call>> calls_;
+  std::vector<Event> events_;
+  size_t unsent_ = 0;
+  bool refuses_ = false;
+  int32_t last_ = 0;
+};
+
+}  // namespace opgate::rpc

@@ -1,0 +1,32 @@
+"""Server reflection, v1 and v1alpha, whose messages are the same: https://grpc.io/docs/guides/reflection/."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+
+from google.protobuf.message import DecodeError
+from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
+
+from service.rpc.server import Call, Code, Method, RpcError, Stream
+
+SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+PATHS = tuple(f"/{service}/ServerReflectionInfo" for service in SERVICES)
+
+
+def methods(services: Iterable[str]) -> dict[str, Method]:
+    """Returns the methods that describe these services and themselves. Their clients send streams of messages."""
+    servicer = reflection.aio.ReflectionServicer((*services, *SERVICES[1:]))
+
+    async def answer(call: Call, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async def requests() -> AsyncIterator[ServerReflectionRequest]:
+            async for message in messages:
+                try:
+                    yield ServerReflectionRequest.FromString(message)
+                except DecodeError:
+                    raise RpcError(Code.INVALID_ARGUMENT, "the message is not a ServerReflectionRequest") from None
+
+        async for response in servicer.ServerReflectionInfo(requests(), None):
+            yield response.SerializeToString()
+
+    return dict.fromkeys(PATHS, Stream(answer))
