@@ -35,7 +35,13 @@ serve | test | ci)
   fi
   if [ "$1" != serve ]; then
     has ninja || need ninja-build
-    if has_compiler; then header libgtest-dev gtest/gtest.h; else need libgtest-dev; fi
+    if has_compiler; then
+      header libgtest-dev gtest/gtest.h
+      header libnghttp2-dev nghttp2/nghttp2.h
+    else
+      need libgtest-dev
+      need libnghttp2-dev
+    fi
   fi
   if [ "$1" = ci ]; then has ccache || need ccache; fi
   ;;
