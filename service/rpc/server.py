@@ -7,6 +7,7 @@ import logging
 import socket
 import ssl
 import zlib
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -23,6 +24,8 @@ CALL, OPEN, MESSAGE, END, GONE, REFUSED = range(6)
 # Bytes that are read, and bytes that are handed to the transport, at once.
 _READ = 1 << 18
 _WRITE = 1 << 18
+# Events of a connection that are handled in a turn of the event loop.
+_EVENTS_A_TURN = 32
 # What clients of another protocol get.
 _NOT_HTTP2 = b"this port speaks gRPC over HTTP/2\n"
 
@@ -173,8 +176,10 @@ class Protocol(asyncio.BufferedProtocol):
         self._server = server
         self._buffer = server.buffer
         self._loop = asyncio.get_running_loop()
-        self._reading = False
-        self._paused = False
+        self._events: deque[tuple[Any, ...]] = deque()
+        self._handling = False  # whether a turn of the loop handles events, or one is due
+        self._waiting = False  # whether reading is paused
+        self._paused = False  # whether writing is
         self._flush_due = False
         self._writable = asyncio.Event()
         self._writable.set()
@@ -216,31 +221,44 @@ class Protocol(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._reading = True
         try:
-            events = self.connection.receive(memoryview(self._buffer)[:nbytes])
+            self._events.extend(self.connection.receive(memoryview(self._buffer)[:nbytes]))
         except ProtocolError as error:
             self._refuse(str(error))
             return
-        finally:
-            self._reading = False
-        self._reading = True
-        for event in events:
-            self._handle(event)
-        self._reading = False
+        if not self._handling:
+            self._handle_some()
+
+    def _handle_some(self) -> None:
+        """Handles some events, and leaves the others to the next turn of the loop, because other connections wait."""
+        self._handling = self._flush_due = True  # the flush comes after the events
+        for _ in range(min(len(self._events), _EVENTS_A_TURN)):
+            self._handle(self._events.popleft())
         self._flush()
+        if self._events:
+            self._loop.call_soon(self._handle_some)
+        else:
+            self._handling = False
+        self._read_or_wait()
+
+    def _read_or_wait(self) -> None:
+        """Reads only from clients that take their answers, and when what they sent before is handled."""
+        wait = self._paused or bool(self._events)
+        if self.transport is not None and wait != self._waiting:
+            self._waiting = wait
+            if wait:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
 
     def pause_writing(self) -> None:
-        """Stops to read too: who takes no answers asks no more."""
         self._paused = True
         self._writable.clear()
-        if self.transport is not None:
-            self.transport.pause_reading()
+        self._read_or_wait()
 
     def resume_writing(self) -> None:
         self._paused = False
-        if self.transport is not None:
-            self.transport.resume_reading()
+        self._read_or_wait()
         self._writable.set()
         self._flush()
 
@@ -250,6 +268,7 @@ class Protocol(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
         self.transport = None
+        self._events.clear()
         if self._watch is not None:
             self._watch.cancel()
         self._writable.set()
@@ -364,8 +383,8 @@ class Protocol(asyncio.BufferedProtocol):
     # What goes.
 
     def flush_soon(self) -> None:
-        """Sends what there is at the end of this turn of the event loop, or when what was read is handled."""
-        if not self._reading and not self._flush_due:
+        """Sends what there is at the end of this turn of the event loop."""
+        if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
 
