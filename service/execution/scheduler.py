@@ -25,6 +25,8 @@ from service.telemetry.statistics import ModelStatistics
 
 logger = logging.getLogger("opgate.scheduler")
 
+# Runs of a model hold the event loop for about this many nanoseconds in a turn, however many requests wait.
+_TURN_NS = 2_000_000
 # Bytes of inputs whose copy costs about as much as a cheap run costs beyond the work of the model itself.
 _LARGE = 1 << 18
 
@@ -143,10 +145,9 @@ class Scheduler:
         self._await(request, timeout)
         # An instance that is busy flushes when it is idle again. If none is busy, the request came from the answer of a
         # batch that _flush ran on this thread, and _flush may not look at the request's line any more.
-        if not self._flush_due and (self.spec.batching is not None or self._idle):
+        if self.spec.batching is not None or self._idle:
             # Batches are formed once per turn of the loop, so that all requests that arrive in one turn can share one.
-            self._flush_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._flush_soon()
 
     def _runs_alone(self, request: Request) -> bool:
         """Returns whether a request runs at once, although others that arrive in this turn of the loop could join it.
@@ -217,6 +218,11 @@ class Scheduler:
         self._waiting += 1
         self.statistics.pending = self._waiting
 
+    def _flush_soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
     def _flush(self) -> None:
         """Starts every batch that can start now. Sets a timer if a line waits for more requests."""
         self._flush_due = False
@@ -227,7 +233,11 @@ class Scheduler:
         order = deque(self._lines)
         if len(order) > 1:
             order = deque(sorted(order, key=lambda key: self._lines[key][0].received_ns))
+        end_ns = perf_counter_ns() + _TURN_NS
         while order and (self._idle or self._ran_on_loop):
+            if perf_counter_ns() > end_ns:
+                self._flush_soon()
+                break
             key = order.popleft()
             line = self._lines.get(key)
             if not line:

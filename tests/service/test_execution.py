@@ -587,6 +587,46 @@ class TestLoopOrThread:
         assert len(profile.curves) == cost.MAX_SHAPES
 
 
+def test_many_waiting_requests_do_not_hold_the_event_loop():
+    """Their runs happen on the loop, and take 60 ms together."""
+
+    class Engine:
+        gpu = None
+        ns = 1000
+
+        def run_options(self):
+            return None
+
+        def run(self, names, feeds, options=None):
+            end = time.perf_counter_ns() + self.ns
+            while time.perf_counter_ns() < end:
+                pass
+            return [feeds["x"] for _ in names]
+
+    async def main():
+        tensors = [TensorSpec(name, DATATYPES["FP32"], (-1,)) for name in "xy"]
+        spec, engine = ModelSpec("m", "1", {"x": tensors[0]}, {"y": tensors[1]}), Engine()
+        model = Scheduler(spec, [engine], ModelStatistics(), inline_limit_us=100_000.0)
+        request = lambda: Request({"x": np.ones(4, np.float32)}, 1, "k", ("y",))  # noqa: E731
+        for _ in range(2 * (cost.PROBATION + cost.WARM_UP)):
+            await run(model.submit, request())
+        engine.ns = 200_000
+        # The first runs on a thread, so that the others wait.
+        model._profile.curve("k").sizes[0].inline = False
+        waiting = [asyncio.ensure_future(run(model.submit, request())) for _ in range(300)]
+        await asyncio.sleep(0)
+        model._profile.curve("k").sizes[0].inline = True
+        longest, last = 0.0, time.thread_time()
+        while not all(task.done() for task in waiting):
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            longest, last = max(longest, now - last), now
+        await model.close()
+        return longest
+
+    assert asyncio.run(main()) < 0.03
+
+
 class TestLargeInputs:
     @pytest.mark.parametrize(("elements", "alone"), [(1 << 16, True), (4, False)])
     def test_cheap_runs_of_large_inputs_are_not_copied_into_a_batch(self, elements, alone):
