@@ -9,8 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 
 ALIGNMENT = 64
-# Bytes of a body that are read at once.
+# Bytes of a body that are read at once. NumPy asks for huge pages for arrays of 4 MB and more, and to get one can take
+# the kernel ten milliseconds, so a turn of the event loop must not need many.
 _PIECE = 1 << 18
+_PIECE_OF_LARGE = 1 << 16
+_LARGE = 4 << 20
 
 
 def aligned_buffer(length: int, tensors_at: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -88,6 +91,7 @@ class BodyReader(_Reader):
     def __init__(self, owner: Owner, buffer: memoryview, filled: int, complete: Callable[[], None], now: float) -> None:
         super().__init__(owner)
         self._buffer = buffer
+        self._piece = _PIECE if len(buffer) < _LARGE else _PIECE_OF_LARGE
         self.filled = filled
         self._complete = complete
         self._clock = asyncio.get_running_loop().time
@@ -102,7 +106,7 @@ class BodyReader(_Reader):
 
         The loop fills up to 32 such pieces in a turn, so they bound how long a fast client holds it.
         """
-        return self._buffer[self.filled : self.filled + _PIECE]
+        return self._buffer[self.filled : self.filled + self._piece]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Counts the bytes that came. Calls `complete` when the buffer is full."""
