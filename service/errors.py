@@ -39,6 +39,13 @@ def invalid(message: str) -> ServingError:
     return ServingError(Kind.INVALID, message)
 
 
+def too_large(what: str, limit: int, setting: str = "") -> ServingError:
+    """Returns the error for more bytes than a limit. `setting` is the variable that sets it, if one does."""
+    return ServingError(
+        Kind.TOO_LARGE, f"{what} is over the limit of {limit} bytes" + (f" ({setting})" if setting else "")
+    )
+
+
 def kind_of(error: Exception) -> Kind:
     """Returns the kind of an error. An error that is no ServingError is the gateway's own failure."""
     return error.kind if isinstance(error, ServingError) else Kind.INTERNAL

@@ -65,6 +65,7 @@ _OF_INTEREST = _NOT_PLAIN | {
     b"accept-encoding", b"content-length", b"expect", b"inference-header-content-length", b"traceparent",
     b"x-request-id",
 }  # fmt: skip
+# A head is kept only if it has no other headers than these.
 _USUAL = frozenset((
     b"accept", b"accept-encoding", b"connection", b"content-length", b"content-type", b"host",
     b"inference-header-content-length", b"user-agent",
@@ -208,13 +209,11 @@ class InferCycle:
     def _write(self, status: int, head: bytes, parts: list[bytes | memoryview], error: str = "") -> None:
         owner = self.owner
         journal = owner.gateway.journal
-        ids = self.framing.ids
         if status != 200 or journal.keeps_all:
-            ns = perf_counter_ns() - self.began_ns
-            answer = Answer("http", _ROUTE, str(status), ns, *self.route, ids, owner.peer())
-            journal.answered(answer, self.request, error, http_level(status))
+            self._tell(status, error)
         else:
             journal.counts[_ANSWERED] += 1
+        ids = self.framing.ids
         if ids is not NO_IDS:
             head += b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in ids.pairs())
         if owner.transport.is_closing():
@@ -238,14 +237,16 @@ class InferCycle:
             owner.transport.close()
         owner.on_response_complete()
 
-    def leave(self, code: int = 499, error: str = "the client left") -> None:
-        """Ends the cycle without an answer."""
+    def leave(self, status: int = 499, error: str = "the client left") -> None:
+        """Ends the cycle without an answer. The journal has the status that it would have had."""
         if not self.response_complete:
-            owner = self.owner
-            ns = perf_counter_ns() - self.began_ns
-            answer = Answer("http", _ROUTE, str(code), ns, *self.route, self.framing.ids, owner.peer())
-            owner.gateway.journal.answered(answer, self.request, error)
+            self._tell(status, error)
         self.release()
+
+    def _tell(self, status: int, error: str) -> None:
+        ns = perf_counter_ns() - self.began_ns
+        answer = Answer("http", _ROUTE, str(status), ns, *self.route, self.framing.ids, self.owner.peer())
+        self.owner.gateway.journal.answered(answer, self.request, error, http_level(status))
 
     def release(self) -> None:
         """Ends the cycle. A connection keeps its last one, which must not keep the tensors with it."""
@@ -430,9 +431,9 @@ class InferConnection(HttpToolsProtocol):
             return min(len(data), at + _CHUNKED_PIECE)
         if self._head is None and self._body_left:
             return min(len(data), at + self._body_left)
-        end = data.find(b"\r\n\r\n", at)
+        end = data.find(_BLANK_LINE, at)
         # If no other head ends in the data, what follows the head is its body or the beginning of the next one.
-        return len(data) if end < 0 or data.find(b"\r\n\r\n", end + 4) < 0 else end + 4
+        return len(data) if end < 0 or data.find(_BLANK_LINE, end + 4) < 0 else end + 4
 
     def _go_on_soon(self) -> None:
         if self._held and not self._feeding and not self._must_wait():

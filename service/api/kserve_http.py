@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from tritonclient.grpc import service_pb2
 
 from service.api.status import HTTP, error_body, error_headers
-from service.errors import Kind, ServingError, invalid
+from service.errors import Kind, ServingError, invalid, too_large
 from service.execution.spec import TensorSpec
 from service.gateway import EXTENSIONS, Gateway, package_version
 from service.repository.loader import LoadedModel
@@ -105,23 +105,22 @@ class Body:
         return decompress(self.data, self.encoding, self.limit, self.setting) if self.encoding else self.data
 
 
-async def read_body(gateway: Gateway, request: Request, limit: int, setting: str) -> Body:
-    """Reads a body of at most `limit` bytes, which `setting` sets.
+async def read_body(gateway: Gateway, request: Request, limit: int, setting: str = "") -> Body:
+    """Reads a body of at most `limit` bytes, which `setting` sets if one does.
 
     Raises ServingError: TOO_LARGE over a limit, before reading if the announced length is over it, CANCELED if the
     client leaves.
     """
     announced = request.headers.get("content-length")
-    too_large = ServingError(Kind.TOO_LARGE, f"the body is over the limit of {limit} bytes ({setting})")
     if announced is not None and announced.isdecimal() and int(announced) > limit:
-        raise too_large
+        raise too_large("the body", limit, setting)
     parts: list[bytes] = []
     size = 0
     try:
         async for part in request.stream():
             size += len(part)
             if size > limit:
-                raise too_large
+                raise too_large("the body", limit, setting)
             parts.append(part)
     except ClientDisconnect:
         raise ServingError(Kind.CANCELED, "the client left while it sent the body") from None
@@ -199,7 +198,7 @@ class _Routes:
 
     async def index(self, request: Request) -> Response:
         """Answers with all models of the repository, their state and its reason."""
-        body = (await read_body(self._gateway, request, _MAX_INDEX_BYTES, "a filter of models")).unpacked()
+        body = (await read_body(self._gateway, request, _MAX_INDEX_BYTES)).unpacked()
         only_ready = False
         if body:
             try:

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from service.api.kserve_http import JSON, read_body, unless_left
-from service.errors import Kind, ServingError, invalid
+from service.errors import Kind, ServingError, invalid, too_large
 from service.execution.request import Array
 from service.execution.request import Request as InferRequest
 from service.execution.spec import ModelSpec
@@ -143,12 +143,12 @@ async def _payload(gateway: Gateway, request: Request) -> _Payload:
 
 
 async def _form(gateway: Gateway, request: Request) -> _Payload:
-    limit = gateway.settings.max_body_bytes
+    limit, setting = smallest(gateway.settings, "max_body_bytes")
     announced = request.headers.get("content-length", "")
     if not announced.isdecimal():
         raise invalid("a multipart form needs a Content-Length")
     if int(announced) > limit:
-        raise ServingError(Kind.TOO_LARGE, f"the body is over the limit of {limit} bytes (OPGATE_MAX_BODY_BYTES)")
+        raise too_large("the body", limit, setting)
     values: dict[str, Value] = {}
     tensors = gateway.limits.max_tensors
     try:

@@ -145,12 +145,11 @@ size_t Connection::waiting(int32_t stream) const {
 
 // ---- What comes ----
 
-int Connection::on_begin_headers(nghttp2_session* session, const nghttp2_frame* frame, void* user) {
+int Connection::on_begin_headers(nghttp2_session*, const nghttp2_frame* frame, void* user) {
   if (frame->hd.type != NGHTTP2_HEADERS || frame->headers.cat != NGHTTP2_HCAT_REQUEST) return 0;
   Connection& me = self(user);
   auto call = std::make_unique<Call>();
   call->id = frame->hd.stream_id;
-  nghttp2_session_set_stream_user_data(session, call->id, call.get());
   me.last_ = std::max(me.last_, call->id);
   me.calls_[frame->hd.stream_id] = std::move(call);
   return 0;
@@ -177,9 +176,7 @@ int Connection::on_header(nghttp2_session*, const nghttp2_frame* frame, const ui
     call->timeout_us = timeout_of(value);
   } else if (name == "grpc-encoding") {
     call->encoding = value;
-  } else if (name == "grpc-accept-encoding") {
-    call->accepted = value;
-  } else if (name[0] != ':' && name != "te") {
+  } else if (name[0] != ':' && name != "te" && name != "grpc-accept-encoding") {
     call->metadata.emplace_back(name, value);
   }
   return 0;
@@ -212,9 +209,19 @@ void Connection::head_complete(Call& call) {
   call.number = owner_.find(call.path, call.client_streams);
   if (call.number < 0) return refuse(call, kUnimplemented, "there is no method " + call.path.substr(0, 200));
   if (!call.client_streams) return;
+  announce(Event::kOpen, call);
+}
+
+// Tells the owner of a new call.
+void Connection::announce(Event::Kind kind, Call& call) {
   call.opened = true;
-  Event event{Event::kOpen, call.id,       call.number,   call.timeout_us, {},
-              false,        call.encoding, call.accepted, call.path,       std::move(call.metadata)};
+  Event event{kind, call.id};
+  event.method = call.number;
+  event.timeout_us = call.timeout_us;
+  event.message = std::exchange(call.memory, {});
+  event.compressed = call.compressed;
+  event.encoding = call.encoding;
+  event.metadata = std::move(call.metadata);
   events_.push_back(std::move(event));
 }
 
@@ -304,18 +311,7 @@ void Connection::client_ended(Call& call) {
     return;
   }
   if (!call.complete) return refuse(call, kInternal, "a unary call has no message");
-  call.opened = true;
-  Event event{Event::kCall,
-              call.id,
-              call.number,
-              call.timeout_us,
-              std::exchange(call.memory, {}),
-              call.compressed,
-              std::move(call.encoding),
-              std::move(call.accepted),
-              {},
-              std::move(call.metadata)};
-  events_.push_back(std::move(event));
+  announce(Event::kCall, call);
 }
 
 void Connection::refuse(Call& call, int status, std::string_view text) {
@@ -324,7 +320,10 @@ void Connection::refuse(Call& call, int status, std::string_view text) {
     events_.push_back(Event{Event::kGone, call.id});
     call.opened = false;
   }
-  Event event{Event::kRefused, call.id, status, -1, {}, false, std::string(text), {}, call.path.substr(0, 200)};
+  Event event{Event::kRefused, call.id};
+  event.status = status;
+  event.text = text;
+  event.path = call.path.substr(0, 200);
   events_.push_back(std::move(event));
   end(call.id, status, text, {});
 }

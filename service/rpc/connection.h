@@ -23,7 +23,7 @@ struct Limits {
 };
 
 // The codes of https://grpc.io/docs/guides/status-codes/ that the connection itself uses.
-enum Status : int { kOk = 0, kUnknown = 2, kResourceExhausted = 8, kUnimplemented = 12, kInternal = 13 };
+enum Status : int { kOk = 0, kResourceExhausted = 8, kUnimplemented = 12, kInternal = 13 };
 
 // Memory of a message. The owner of the connection decides what it is.
 struct Memory {
@@ -52,7 +52,7 @@ struct Event {
     kMessage,  // the next message of such a stream
     kEnd,      // the client of such a stream sends no more
     kGone,     // the call was cancelled or its connection ends
-    kRefused,  // the connection itself answered: `method` is the status, `encoding` the text
+    kRefused,  // the connection itself answered, with `status` and `text`
   };
   Kind kind = kGone;
   int32_t stream = 0;
@@ -61,9 +61,11 @@ struct Event {
   Memory message = {};      // what takes the event owns it
   bool compressed = false;
   std::string encoding = {};  // grpc-encoding
-  std::string accepted = {};  // grpc-accept-encoding
-  std::string path = {};
   Metadata metadata = {};
+  // Of a refused call.
+  int status = kOk;
+  std::string text = {};
+  std::string path = {};
 };
 
 class Connection {
@@ -95,12 +97,10 @@ class Connection {
   // Appends bytes for the client, until nothing is left or `most` bytes are exceeded. Returns false if it can't go on.
   bool output(std::string& out, size_t most);
 
-  bool wants_output() const { return nghttp2_session_want_write(session_.get()) != 0; }
   bool is_done() const {
     return nghttp2_session_want_read(session_.get()) == 0 && nghttp2_session_want_write(session_.get()) == 0;
   }
   size_t calls() const { return calls_.size(); }
-  bool is_open(int32_t stream) const { return calls_.count(stream) != 0; }
   // Bytes of answers that have not been sent: of one call, and of all.
   size_t waiting(int32_t stream) const;
   size_t unsent() const { return unsent_; }
@@ -115,7 +115,7 @@ class Connection {
 
   struct Call {
     int32_t id = 0;
-    std::string method, path, content_type, encoding, accepted;
+    std::string method, path, content_type, encoding;
     Metadata metadata;
     int64_t timeout_us = -1;
     size_t header_bytes = 0;
@@ -157,6 +157,7 @@ class Connection {
   static ssize_t frame_size(nghttp2_session*, uint8_t, int32_t, int32_t, int32_t, uint32_t, void*);
 
   Call* find(int32_t stream);
+  void announce(Event::Kind kind, Call& call);
   void head_complete(Call& call);
   void take(Call& call, const uint8_t* data, size_t size);
   void open_window(Call& call);

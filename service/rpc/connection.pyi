@@ -29,8 +29,8 @@ class Connection:
     def receive(self, data: bytes | bytearray | memoryview, /) -> list[tuple]:  # type: ignore[type-arg]
         """Reads bytes of the client. Returns the events that follow from them, as tuples:
 
-        (CALL, stream, method, timeout_us, message, compressed, encoding, accepted, metadata): a unary call;
-        (OPEN, stream, method, timeout_us, encoding, accepted, metadata): a call with a stream of messages;
+        (CALL, stream, method, timeout_us, message, compressed, encoding, metadata): a unary call;
+        (OPEN, stream, method, timeout_us, encoding, metadata): a call with a stream of messages;
         (MESSAGE, stream, message, compressed), (END, stream): of such a stream;
         (GONE, stream): the client cancelled a call;
         (REFUSED, stream, status, text, path): a call that the connection answered itself.
@@ -60,5 +60,3 @@ class Connection:
     def unsent(self) -> int: ...
     @property
     def done(self) -> bool: ...
-    @property
-    def wants_output(self) -> bool: ...

@@ -168,15 +168,14 @@ PyObject* tuple_of(Messages& messages, Event& event) {
   }
   switch (event.kind) {
     case Event::kCall:
-      return Py_BuildValue("(iiiLNONNN)", kind, stream, event.method, static_cast<long long>(event.timeout_us), message,
-                           event.compressed ? Py_True : Py_False, text_of(event.encoding), text_of(event.accepted),
-                           list_of(event.metadata));
+      return Py_BuildValue("(iiiLNONN)", kind, stream, event.method, static_cast<long long>(event.timeout_us), message,
+                           event.compressed ? Py_True : Py_False, text_of(event.encoding), list_of(event.metadata));
     case Event::kOpen:
-      return Py_BuildValue("(iiiLNNN)", kind, stream, event.method, static_cast<long long>(event.timeout_us),
-                           text_of(event.encoding), text_of(event.accepted), list_of(event.metadata));
+      return Py_BuildValue("(iiiLNN)", kind, stream, event.method, static_cast<long long>(event.timeout_us),
+                           text_of(event.encoding), list_of(event.metadata));
     case Event::kMessage: return Py_BuildValue("(iiNO)", kind, stream, message, event.compressed ? Py_True : Py_False);
     case Event::kRefused:
-      return Py_BuildValue("(iiiNN)", kind, stream, event.method, text_of(event.encoding), text_of(event.path));
+      return Py_BuildValue("(iiiNN)", kind, stream, event.status, text_of(event.text), text_of(event.path));
     case Event::kEnd:
     case Event::kGone: break;
   }
@@ -318,7 +317,6 @@ PyObject* connection_waiting(PyObject* self, PyObject* stream) {
 PyObject* connection_calls(PyObject* self, void*) { return PyLong_FromSize_t(connection_of(self).calls()); }
 PyObject* connection_unsent(PyObject* self, void*) { return PyLong_FromSize_t(connection_of(self).unsent()); }
 PyObject* connection_done(PyObject* self, void*) { return PyBool_FromLong(connection_of(self).is_done()); }
-PyObject* connection_wants(PyObject* self, void*) { return PyBool_FromLong(connection_of(self).wants_output()); }
 
 PyMethodDef connection_methods[] = {
     {"receive", connection_receive, METH_O, "Reads bytes of the client. Returns the events that follow from them."},
@@ -336,7 +334,6 @@ PyGetSetDef connection_members[] = {
     {"calls", connection_calls, nullptr, "The number of calls that have not ended.", nullptr},
     {"unsent", connection_unsent, nullptr, "The bytes of messages that were not sent.", nullptr},
     {"done", connection_done, nullptr, "Whether the connection has nothing more to read or to send.", nullptr},
-    {"wants_output", connection_wants, nullptr, "Whether there are bytes for the client.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyType_Slot connection_slots[] = {{Py_tp_new, reinterpret_cast<void*>(connection_new)},

@@ -6,13 +6,13 @@ import asyncio
 import logging
 import socket
 import ssl
-import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from service.inflate import ENCODINGS, OverLimit, inflate
 from service.rpc.connection import Budget, Connection, ProtocolError
 
 logger = logging.getLogger("opgate.rpc")
@@ -94,27 +94,23 @@ class Options:
     max_streams: int = 10_000  # calls at once of a connection
     keep_alive: float = 7200.0  # until a connection without a call is closed
     write_timeout: float = 60.0  # in which a client takes nothing of what is for it
-    tls: ssl.SSLContext | None = field(default=None)
+    tls: ssl.SSLContext | None = None
 
 
 class Call:
     """One call, until it is answered."""
 
-    __slots__ = ("_accepted", "_encoding", "_messages", "_protocol", "_task", "_timer", "context", "ended", "metadata",
-                 "method", "on_gone", "stream")  # fmt: skip
+    __slots__ = ("_encoding", "_messages", "_protocol", "_task", "_timer", "ended", "metadata", "method", "on_gone",
+                 "stream")  # fmt: skip
 
-    def __init__(
-        self, protocol: Protocol, stream: int, method: str, metadata: Metadata | None, encoding: str, accepted: str
-    ) -> None:
+    def __init__(self, protocol: Protocol, stream: int, method: str, metadata: Metadata | None, encoding: str) -> None:
         self.stream = stream
         self.method = method
         self.metadata: Metadata = metadata or ()
         self.ended = False
-        self.context: Any = None  # for the handler
         self.on_gone: Callable[[Call, Code], None] | None = None  # called when the client has left or its time is over
         self._protocol = protocol
         self._encoding = encoding
-        self._accepted = accepted
         self._messages: asyncio.Queue[bytes | None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -281,11 +277,11 @@ class Protocol(asyncio.BufferedProtocol):
     def _handle(self, event: tuple[Any, ...]) -> None:
         kind, stream = event[0], event[1]
         if kind == CALL:
-            _, _, number, timeout_us, message, compressed, encoding, accepted, metadata = event
-            self._start(stream, number, timeout_us, encoding, accepted, metadata, message, compressed)
+            _, _, number, timeout_us, message, compressed, encoding, metadata = event
+            self._start(stream, number, timeout_us, encoding, metadata, message, compressed)
         elif kind == OPEN:
-            _, _, number, timeout_us, encoding, accepted, metadata = event
-            self._start(stream, number, timeout_us, encoding, accepted, metadata)
+            _, _, number, timeout_us, encoding, metadata = event
+            self._start(stream, number, timeout_us, encoding, metadata)
         elif kind == REFUSED:
             self._server.refused(Code(event[2]), event[3], event[4], self.peer)
         elif (call := self.calls.get(stream)) is None:
@@ -304,13 +300,12 @@ class Protocol(asyncio.BufferedProtocol):
         number: int,
         timeout_us: int,
         encoding: str,
-        accepted: str,
         metadata: Metadata | None,
         message: bytes | None = None,
         compressed: bool = False,
     ) -> None:
         path, method = self._server.methods[number]
-        call = Call(self, stream, path, metadata, encoding, accepted)
+        call = Call(self, stream, path, metadata, encoding)
         self.calls[stream] = call
         if timeout_us >= 0:
             call._timer = self._loop.call_later(timeout_us / 1e6, call._gone, Code.DEADLINE_EXCEEDED)
@@ -334,24 +329,26 @@ class Protocol(asyncio.BufferedProtocol):
                 return
             messages.put_nowait(plain)
             messages.put_nowait(None)
-        call._task = self._loop.create_task(self._serve(call, method, messages, consumed=message is None))
+        call._task = self._loop.create_task(self._serve(call, method, messages, message is None))
 
     def _plain(self, call: Call, message: bytes, compressed: bool) -> bytes | None:
         """Returns a message without its compression. Ends the call and returns None if that fails."""
         if not compressed:
             return message
         try:
-            return inflate(message, call._encoding, self._server.options.max_message_bytes)
+            return unpack(message, call._encoding, self._server.options.max_message_bytes)
         except RpcError as error:
             if call._task is not None:
                 call._task.cancel()
             call.fail(error.code, error.text)
             return None
 
-    async def _serve(self, call: Call, method: Stream, messages: asyncio.Queue[bytes | None], consumed: bool) -> None:
+    async def _serve(
+        self, call: Call, method: Stream, messages: asyncio.Queue[bytes | None], client_streams: bool
+    ) -> None:
         async def incoming() -> AsyncIterator[bytes]:
             while (message := await messages.get()) is not None:
-                if consumed:
+                if client_streams:
                     self.connection.consume(call.stream, len(message))
                     self.flush_soon()
                 yield message
@@ -415,20 +412,17 @@ class Protocol(asyncio.BufferedProtocol):
             self.transport.close()
 
 
-def inflate(message: bytes, encoding: str, limit: int) -> bytes:
-    """Returns a message without its compression, gzip or deflate. Raises RpcError."""
-    if encoding not in ("gzip", "deflate"):
-        raise RpcError(Code.UNIMPLEMENTED, f"grpc-encoding: expected gzip, deflate or identity, got {encoding[:40]!r}")
-    unpacker = zlib.decompressobj(31 if encoding == "gzip" else 15)
+def unpack(message: bytes, encoding: str, limit: int) -> bytes:
+    """Returns a message without its compression. Raises RpcError."""
+    if encoding not in ENCODINGS:
+        expected = ", ".join((*ENCODINGS, "identity"))
+        raise RpcError(Code.UNIMPLEMENTED, f"grpc-encoding: expected one of {expected}, got {encoding[:40]!r}")
     try:
-        plain = unpacker.decompress(message, limit + 1)
-    except zlib.error as error:
-        raise RpcError(Code.INTERNAL, f"the message is not {encoding}: {error}") from None
-    if len(plain) > limit:
-        raise RpcError(Code.RESOURCE_EXHAUSTED, f"the unpacked message is over the limit of {limit} bytes")
-    if not unpacker.eof:
-        raise RpcError(Code.INTERNAL, f"the message ends in the middle of its {encoding} data")
-    return plain
+        return bytes(inflate(message, encoding, limit, "message"))
+    except OverLimit as error:
+        raise RpcError(Code.RESOURCE_EXHAUSTED, str(error)) from None
+    except ValueError as error:
+        raise RpcError(Code.INTERNAL, str(error)) from None
 
 
 class Server:

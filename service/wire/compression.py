@@ -5,11 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 
-from service.errors import Kind, ServingError, invalid
-
-ENCODINGS = ("gzip", "deflate")
-# Compressed bytes that are read at once. They can become a thousand times as many.
-_PIECE = 16384
+from service.errors import Kind, ServingError, invalid, too_large
+from service.inflate import ENCODINGS, OverLimit, inflate
 
 
 def decompress(body: bytes, encoding: str, limit: int, setting: str) -> bytearray:
@@ -22,25 +19,12 @@ def decompress(body: bytes, encoding: str, limit: int, setting: str) -> bytearra
         raise ServingError(
             Kind.MEDIA_TYPE, f"Content-Encoding: expected one of {', '.join(ENCODINGS)}, got '{encoding[:40]}'"
         )
-    decoder = zlib.decompressobj(31 if encoding == "gzip" else 15)
-    data = bytearray()
-    at = 0
     try:
-        while at < len(body) and not decoder.eof:
-            part = body[at : at + _PIECE]
-            at += len(part)
-            data += decoder.decompress(part, limit + 1 - len(data))
-            if len(data) > limit:
-                text = f"the decompressed body is over the limit of {limit} bytes ({setting})"
-                raise ServingError(Kind.TOO_LARGE, text)
-    except zlib.error as error:
-        raise invalid(f"the body is not valid {encoding}: {error}") from None
-    if not decoder.eof:
-        raise invalid(f"the {encoding} body ends too early")
-    left = len(decoder.unused_data) + len(body) - at
-    if left:
-        raise invalid(f"{left} bytes follow the {encoding} body")
-    return data
+        return inflate(body, encoding, limit, "body")
+    except OverLimit:
+        raise too_large("the decompressed body", limit, setting) from None
+    except ValueError as error:
+        raise invalid(str(error)) from None
 
 
 def compress(parts: Iterable[bytes | memoryview], encoding: str) -> list[bytes]:

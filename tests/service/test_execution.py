@@ -46,6 +46,25 @@ def make_request(model, inputs, gateway, outputs=()):
     return Request(inputs, fit.rows, fit.key, names, weight=fit.weight)
 
 
+class EchoEngine:
+    """Answers each output with the input x."""
+
+    gpu = None
+    next_sleeps = 0.0  # seconds that the next run waits
+    busy_ns = 0  # nanoseconds that each run computes
+
+    def run_options(self):
+        return None
+
+    def run(self, names, feeds, options=None):
+        seconds, self.next_sleeps = self.next_sleeps, 0.0
+        time.sleep(seconds)
+        end = time.perf_counter_ns() + self.busy_ns
+        while time.perf_counter_ns() < end:
+            pass
+        return [feeds["x"] for _ in names]
+
+
 async def infer(gateway, name, **inputs):
     model = gateway.find(name).model
     return await gateway.infer(model, make_request(model, inputs, gateway))
@@ -344,18 +363,6 @@ class TestLimitsOfTheQueue:
         """A pipeline calls the model twice. Its second request arrives while the queue is flushed on the loop."""
         fp32 = DATATYPES["FP32"]
 
-        class Engine:
-            gpu = None
-            seconds = 0.0
-
-            def run_options(self):
-                return None
-
-            def run(self, names, feeds, options=None):
-                seconds, self.seconds = self.seconds, 0.0
-                time.sleep(seconds)
-                return [feeds["x"] for _ in names]
-
         def tensor(name):
             return TensorSpec(name=name, datatype=fp32, dims=(-1,))
 
@@ -363,7 +370,7 @@ class TestLimitsOfTheQueue:
             return Request({"x": np.ones(elements, np.float32)}, 1, (("x", (elements,)),), (output,))
 
         async def main():
-            engine, outputs = Engine(), {"y": tensor("y"), "z": tensor("z")}
+            engine, outputs = EchoEngine(), {"y": tensor("y"), "z": tensor("z")}
             spec = ModelSpec(name="m", version="1", inputs={"x": tensor("x")}, outputs=outputs)
             model = Scheduler(spec, [engine], ModelStatistics(), inline_limit_us=1000.0)
             steps = [Step(spec, model.submit, {"x": "x"}, {"y": "h"}), Step(spec, model.submit, {"x": "h"}, {"z": "o"})]
@@ -373,7 +380,7 @@ class TestLimitsOfTheQueue:
             pipeline = Pipeline(ensemble, steps, ModelStatistics(), Limits())
             for _ in range(60):  # until its runs happen on the loop
                 await run(pipeline.submit, request(4, "o"))
-            engine.seconds = 0.3
+            engine.next_sleeps = 0.3
             tasks = [asyncio.ensure_future(run(model.submit, request(7, "y")))]
             await asyncio.sleep(0.05)
             leaving = asyncio.ensure_future(run(model.submit, request(8, "y")))
@@ -590,27 +597,14 @@ class TestLoopOrThread:
 def test_many_waiting_requests_do_not_hold_the_event_loop():
     """Their runs happen on the loop, and take 60 ms together."""
 
-    class Engine:
-        gpu = None
-        ns = 1000
-
-        def run_options(self):
-            return None
-
-        def run(self, names, feeds, options=None):
-            end = time.perf_counter_ns() + self.ns
-            while time.perf_counter_ns() < end:
-                pass
-            return [feeds["x"] for _ in names]
-
     async def main():
         tensors = [TensorSpec(name, DATATYPES["FP32"], (-1,)) for name in "xy"]
-        spec, engine = ModelSpec("m", "1", {"x": tensors[0]}, {"y": tensors[1]}), Engine()
+        spec, engine = ModelSpec("m", "1", {"x": tensors[0]}, {"y": tensors[1]}), EchoEngine()
         model = Scheduler(spec, [engine], ModelStatistics(), inline_limit_us=100_000.0)
         request = lambda: Request({"x": np.ones(4, np.float32)}, 1, "k", ("y",))  # noqa: E731
         for _ in range(2 * (cost.PROBATION + cost.WARM_UP)):
             await run(model.submit, request())
-        engine.ns = 200_000
+        engine.busy_ns = 200_000
         # The first runs on a thread, so that the others wait.
         model._profile.curve("k").sizes[0].inline = False
         waiting = [asyncio.ensure_future(run(model.submit, request())) for _ in range(300)]
@@ -632,22 +626,13 @@ class TestLargeInputs:
     def test_cheap_runs_of_large_inputs_are_not_copied_into_a_batch(self, elements, alone):
         """Eight requests come in one turn of the loop. The model's runs of this shape happen on the loop."""
 
-        class Engine:
-            gpu = None
-
-            def run_options(self):
-                return None
-
-            def run(self, names, feeds, options=None):
-                return [feeds["x"] for _ in names]
-
         def request(value):
             return Request({"x": np.full((1, elements), value, np.float32)}, 1, "k", ("y",))
 
         async def main():
             tensors = [TensorSpec(name, DATATYPES["FP32"], (-1,)) for name in "xy"]
             spec = ModelSpec("m", "1", {"x": tensors[0]}, {"y": tensors[1]}, 16, Batching())
-            model = Scheduler(spec, [Engine()], ModelStatistics(), inline_limit_us=100_000.0)
+            model = Scheduler(spec, [EchoEngine()], ModelStatistics(), inline_limit_us=100_000.0)
             for _ in range(2 * (cost.PROBATION + cost.WARM_UP)):
                 await run(model.submit, request(0))
             for _ in range(2 * 4 * (cost.EXPLORE + cost.WARM_UP)):

@@ -101,7 +101,7 @@ def server(tmp_path_factory):
 
 
 def test_the_tables_have_every_limit_with_its_default():
-    fields = {f"OPGATE_{name}".upper(): field for name, field in Settings.model_fields.items()}
+    fields = {Settings.variable(name): field for name, field in Settings.model_fields.items()}
     limits = {name for name in fields if re.search("_MAX_|_TIMEOUT$|_GRACE$", name)} - {"OPGATE_DEFAULT_MAX_BATCH_SIZE"}
     assert {row[0] for row in ROWS} == limits
     for name, default, *_ in ROWS:
