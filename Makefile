@@ -62,7 +62,7 @@ clean:
 	rm -rf build $(VENV)
 
 # Each stamp file says that the virtual environment has the packages that pyproject.toml lists.
-NATIVE := $(wildcard service/native/*.cpp service/native/*.h service/native/build_hook.py)
+NATIVE := $(wildcard service/native/*.cpp service/native/*.h service/native/build_hook.py service/rpc/*.cpp service/rpc/*.h)
 
 $(VENV)/.serve: pyproject.toml $(NATIVE) | $(VENV)/bin/pip
 	sh deploy/system-packages.sh serve

@@ -29,19 +29,15 @@ serve | test | ci)
   if has_compiler; then
     header libjpeg-dev jpeglib.h
     header libpng-dev png.h
+    header libnghttp2-dev nghttp2/nghttp2.h
   else
     need libjpeg-dev
     need libpng-dev
+    need libnghttp2-dev
   fi
   if [ "$1" != serve ]; then
     has ninja || need ninja-build
-    if has_compiler; then
-      header libgtest-dev gtest/gtest.h
-      header libnghttp2-dev nghttp2/nghttp2.h
-    else
-      need libgtest-dev
-      need libnghttp2-dev
-    fi
+    if has_compiler; then header libgtest-dev gtest/gtest.h; else need libgtest-dev; fi
   fi
   if [ "$1" = ci ]; then has ccache || need ccache; fi
   ;;

@@ -164,6 +164,7 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
         while not http.started and not serving.done():  # noqa: ASYNC110  # uvicorn has no event for its start
             await asyncio.sleep(0.005)
     if rpc is not None:
+        gateway.grpc_connections = rpc.connections
         await rpc.start()
         listening["grpc_port"] = rpc.port
     # The objects made until now live as long as the process: the garbage collector need not visit them again.
@@ -186,7 +187,7 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
         drained = False
     if gateway.tracer is not None:
         await _close(gateway.tracer, max(0.5, min(2.0, gateway.stop_at - loop.time())))
-    unfinished = gateway.running if http is None else http.lost
+    unfinished = (0 if http is None else http.lost) + (0 if rpc is None else rpc.lost)
     if drained and not unfinished:
         logger.info("stopped")
         return True

@@ -81,6 +81,7 @@ class Gateway:
         self.tracer = Tracer() if settings.tracing else None
         self.journal = Journal(settings.access_log, self.tracer)
         self.connections: Collection[Connection] = ()  # the open connections of HTTP
+        self.grpc_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # those of gRPC, and bytes that they hold
         self.running = 0  # accepted requests that are not answered yet
         self.draining = False
         self.stopped_at = self.stop_at = 0.0  # when the stop began, and when it must end, by the event loop's clock

@@ -26,6 +26,11 @@ class Settings(BaseSettings):
     grpc_port: int = Field(default=8001, ge=0, le=65535)
     http: bool = True
     grpc: bool = True
+    # Files in PEM. With the first two gRPC is served with TLS, with the third only to clients with a certificate of
+    # that authority.
+    grpc_tls_certificate: Path | None = None
+    grpc_tls_key: Path | None = None
+    grpc_tls_client_ca: Path | None = None
 
     # Folders, joined by the path separator of the system. Their manifest.json lists op libraries to trust.
     ops_path: str = ""
@@ -46,6 +51,9 @@ class Settings(BaseSettings):
     max_string_bytes: int = Field(default=16 * 1024 * 1024, gt=0)  # one element of a BYTES tensor
     max_queue_size: int = Field(default=1024, gt=0)  # requests that wait for one model
     max_concurrent_requests: int = Field(default=8192, gt=0)  # requests under way in the process, for all models
+    max_grpc_calls: int = Field(default=10_000, gt=0)  # of one connection at once
+    # Bytes of the messages of all gRPC calls under way, and of the answers that wait to be sent.
+    max_grpc_bytes: int = Field(default=1024 * 1024 * 1024, gt=0)
     max_header_bytes: int = Field(default=64 * 1024, gt=0)
     body_timeout: float = Field(default=60.0, gt=0)  # seconds without a byte of a promised body
     write_timeout: float = Field(default=60.0, gt=0)  # seconds in which a client takes nothing of an answer

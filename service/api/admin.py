@@ -31,6 +31,10 @@ class Numbers:
         connections = self._gateway.connections
         return len(connections), sum(connection.held_bytes() for connection in connections)
 
+    def grpc_connections(self) -> tuple[int, int]:
+        """Returns the number of open connections of gRPC, and the bytes of messages that they hold."""
+        return self._gateway.grpc_connections()
+
     def running(self) -> int:
         """Returns the number of requests under way."""
         return self._gateway.running

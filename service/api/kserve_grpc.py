@@ -2,66 +2,269 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from contextvars import ContextVar
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, TypeVar
 
-import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
 
 from service.api.status import GRPC
-from service.errors import Kind, ServingError
+from service.errors import Kind, ServingError, internal
 from service.execution.request import Request
 from service.execution.spec import ModelSpec, TensorSpec
-from service.gateway import EXTENSIONS, Gateway, package_version
-from service.telemetry.journal import NO_IDS, Answer, grpc_level, ids_of
+from service.gateway import EXTENSIONS, LONG_COST, Gateway, Reading, Served, package_version
+from service.rpc import health, reflection
+from service.rpc.server import Call, Code, Message, Metadata, Method, Options, RpcError, Server, Stream, Unary, tls
+from service.settings import Settings
+from service.telemetry.journal import NO_IDS, Answer, Ids, grpc_level, ids_of
 from service.telemetry.statistics_message import model_statistics
-from service.wire.kserve_grpc import decode, decoding_cost, encode, encoding_cost
+from service.wire import kserve_grpc as wire
+from service.wire.kserve_grpc import Decoder, decoding_cost, encode, encoding_cost, repeating_cost
 
 logger = logging.getLogger("opgate.grpc")
 SERVICE = "inference.GRPCInferenceService"
-# Where a handler leaves its inference request for the journal. Each call runs in a context of its own.
-_DECODED: ContextVar[list[Request]] = ContextVar("decoded")
+INFER = f"/{SERVICE}/ModelInfer"
+
+T = TypeVar("T")
+
+# A head of so many bytes is parsed on a thread. It may hold a tensor whose elements the parser makes one by one.
+_LONG_HEAD = 1 << 17
+_ANSWERED = ("grpc", INFER, Code.OK.name)
 
 
-async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: ServingError) -> None:
-    await context.abort(GRPC[error.kind], error.message)
+class Journaled:
+    """A unary call, and what the journal says of it."""
+
+    __slots__ = ("began_ns", "call", "gateway", "ids", "model", "request", "version")
+
+    def __init__(self, gateway: Gateway, call: Call) -> None:
+        self.gateway = gateway
+        self.call = call
+        self.ids = _ids(call)
+        self.model = self.version = ""
+        self.request: Request | None = None
+        self.began_ns = perf_counter_ns()
+        call.on_gone = self._gone
+
+    def answer(self, message: Message) -> None:
+        """Answers the call with an encoded message."""
+        if self.call.ended:
+            return
+        self.call.answer(message, self._trailers())
+        self.tell(Code.OK, "")
+
+    def fail(self, code: Code, text: str) -> None:
+        """Ends the call with an error."""
+        if not self.call.ended:
+            self.call.fail(code, text, self._trailers())
+            self.tell(code, text)
+
+    def refuse(self, error: ServingError) -> None:
+        """Ends the call with the gateway's error."""
+        self.fail(GRPC[error.kind], error.message)
+
+    def _gone(self, call: Call, code: Code) -> None:
+        self.tell(code, "the deadline is over" if code is Code.DEADLINE_EXCEEDED else "the client left")
+        if self.request is not None:
+            self.request.cancel()
+
+    def _trailers(self) -> Metadata | None:
+        return None if self.ids is NO_IDS else self.ids.pairs()
+
+    def tell(self, code: Code, error: str) -> None:
+        """Tells the journal how the call ended."""
+        ns = perf_counter_ns() - self.began_ns
+        model, version = self.model[:256], self.version[:32]
+        answer = Answer("grpc", self.call.method, code.name, ns, model, version, self.ids, self.call.peer)
+        self.gateway.journal.answered(answer, self.request, error, grpc_level(code.name))
 
 
-class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """The RPCs that the gateway serves. `_refuse_others` makes the others answer UNIMPLEMENTED, with their name."""
+def _ids(call: Call) -> Ids:
+    request_id = traceparent = ""
+    for name, value in call.metadata:
+        if name == "x-request-id":
+            request_id = str(value)
+        elif name == "traceparent":
+            traceparent = str(value)
+    return ids_of(request_id, traceparent)
+
+
+class Infer(Journaled):
+    """One ModelInfer call."""
+
+    __slots__ = ("_decoder", "_message", "_served")
+
+    def __init__(self, gateway: Gateway, decoder: Decoder, call: Call, data: bytes) -> None:
+        super().__init__(gateway, call)
+        self._decoder = decoder
+        self._message = message = wire.Message(data)
+        plan = decoder.known(message)
+        if plan is not None and self._find(plan.model, plan.version) and self._served.model.spec is plan.spec:
+            self._read(repeating_cost(message, plan), lambda: decoder.repeat(message, plan))
+        elif not call.ended:
+            self._parse()
+
+    def _parse(self) -> None:
+        head = self._message.data[: self._message.head_size]
+        if len(head) < _LONG_HEAD:
+            self._parsed(lambda: service_pb2.ModelInferRequest.FromString(head))
+        else:
+            self._on_thread(
+                lambda: service_pb2.ModelInferRequest.FromString(head), lambda parsed: self._parsed(parsed.result)
+            )
+
+    def _parsed(self, parse: Callable[[], Any]) -> None:
+        if self.call.ended:
+            return  # the client left while its message was read
+        try:
+            asked = parse()
+        except DecodeError:
+            self.fail(Code.INVALID_ARGUMENT, "the message is not a ModelInferRequest")
+            return
+        message, decoder = self._message, self._decoder
+        if self._find(asked.model_name, asked.model_version):
+            spec = self._served.model.spec
+            self._read(decoding_cost(message, asked), lambda: decoder.decode(message, asked, spec), keep=True)
+
+    def _find(self, model: str, version: str) -> bool:
+        self.model, self.version = model, version
+        try:
+            self._served = self.gateway.find(model, version)
+        except ServingError as error:
+            self.refuse(error)
+            return False
+        return True
+
+    def _read(self, cost: int, read: Callable[[], Request], keep: bool = False) -> None:
+        if cost < LONG_COST:
+            self._submit(read, keep)
+        else:
+            self._on_thread(read, lambda decoded: self._submit(decoded.result, keep))
+
+    def _on_thread(self, work: Callable[[], T], done: Callable[[Future[T]], None]) -> None:
+        loop = asyncio.get_running_loop()
+        future = self.gateway.work_on_thread(work)
+        future.add_done_callback(lambda finished: loop.call_soon_threadsafe(done, finished))
+
+    def _submit(self, read: Callable[[], Request], keep: bool) -> None:
+        if self.call.ended:
+            return  # the client left while its message was read
+        served = self._served
+        try:
+            with Reading(served):
+                self.request = read()
+            if keep:
+                self._decoder.keep(self._message, self.request)
+            del self._message
+            self.gateway.submit(served.model, self.request, self._finish)
+        except ServingError as error:
+            self.refuse(error)
+        except Exception as error:
+            logger.exception("a ModelInfer call failed")
+            self.refuse(internal(f"{type(error).__name__}: {error}"))
+
+    def _finish(self, request: Request) -> None:
+        """Answers. The gateway calls this when the request has a result or an error."""
+        if self.call.ended:
+            return
+        if request.error is not None:
+            self.refuse(request.error)
+        elif encoding_cost(request) < LONG_COST:
+            self._answer(lambda: encode(request))
+        else:
+            self._on_thread(lambda: encode(request), lambda encoded: self._answer(encoded.result))
+
+    def _answer(self, write: Callable[[], list[bytes | memoryview]]) -> None:
+        if self.call.ended:
+            return
+        try:
+            parts = write()
+        except ServingError as error:
+            self.refuse(error)
+            return
+        except Exception as error:
+            logger.exception("an answer could not be written")
+            self.refuse(internal(f"{type(error).__name__}: {error}"))
+            return
+        self.call.answer(parts, self._trailers())
+        journal = self.gateway.journal
+        if journal.keeps_all:
+            self.tell(Code.OK, "")
+        else:
+            journal.counts[_ANSWERED] += 1
+
+
+class InferenceService:
+    """The RPCs that the gateway serves. The others answer UNIMPLEMENTED, with their name."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def ServerLive(self, request: Any, context: Any) -> Any:
-        """Answers that the process is alive."""
+    def methods(self) -> dict[str, Method]:
+        """Returns the methods for a server."""
+        gateway, decoder = self._gateway, Decoder(self._gateway.limits)
+
+        def infer(call: Call, message: bytes) -> None:
+            Infer(gateway, decoder, call, message)
+
+        found: dict[str, Method] = {INFER: Unary(infer)}
+        for method in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
+            path = f"/{SERVICE}/{method.name}"
+            if path == INFER:
+                continue
+            if method.name == "ModelStreamInfer":
+                found[path] = Stream(_refuse_stream)
+                continue
+            request = getattr(service_pb2, method.input_type.name)
+            found[path] = Unary(self._unary(request, getattr(self, f"_{method.name}", None), method.name))
+        return found
+
+    def _unary(self, kind: Any, function: Callable[[Any], Any] | None, name: str) -> Callable[[Call, bytes], None]:
+        def handle(call: Call, message: bytes) -> None:
+            journaled = Journaled(self._gateway, call)
+            if function is None:
+                journaled.fail(Code.UNIMPLEMENTED, f"{name} is not supported by this server")
+                return
+            try:
+                asked = kind.FromString(message)
+                journaled.model, journaled.version = getattr(asked, "name", ""), getattr(asked, "version", "")
+                journaled.answer(function(asked).SerializeToString())
+            except DecodeError:
+                journaled.fail(Code.INVALID_ARGUMENT, f"the message is not a {kind.DESCRIPTOR.name}")
+            except ServingError as error:
+                journaled.refuse(error)
+            except Exception as error:
+                logger.exception("%s failed", name)
+                journaled.refuse(internal(f"{type(error).__name__}: {error}"))
+
+        return handle
+
+    def _ServerLive(self, asked: Any) -> Any:
         return service_pb2.ServerLiveResponse(live=True)
 
-    async def ServerReady(self, request: Any, context: Any) -> Any:
-        """Answers whether clients should send requests to this gateway."""
+    def _ServerReady(self, asked: Any) -> Any:
         return service_pb2.ServerReadyResponse(ready=self._gateway.is_ready())
 
-    async def ModelReady(self, request: Any, context: Any) -> Any:
-        """Answers whether a model can serve. Aborts with NOT_FOUND if the repository has no such model."""
+    def _ModelReady(self, asked: Any) -> Any:
         try:
-            self._gateway.check_ready(request.name, request.version)
+            self._gateway.check_ready(asked.name, asked.version)
         except ServingError as error:
             if error.kind is not Kind.NOT_READY:
-                await _abort(context, error)
+                raise
             return service_pb2.ModelReadyResponse(ready=False)
         return service_pb2.ModelReadyResponse(ready=True)
 
-    async def ServerMetadata(self, request: Any, context: Any) -> Any:
-        """Answers with the name and version of the server and the protocol extensions."""
+    def _ServerMetadata(self, asked: Any) -> Any:
         return service_pb2.ServerMetadataResponse(name="opgate", version=package_version(), extensions=EXTENSIONS)
 
-    async def ModelMetadata(self, request: Any, context: Any) -> Any:
-        """Answers with the names, types and shapes of a model's inputs and outputs."""
-        spec = await self._spec(request, context)
+    def _ModelMetadata(self, asked: Any) -> Any:
+        spec = self._find(asked).model.spec
         return service_pb2.ModelMetadataResponse(
             name=spec.name,
             versions=[str(number) for number in self._gateway.catalog.versions(spec.name)],
@@ -70,59 +273,29 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
             outputs=[_tensor(spec, tensor) for tensor in spec.outputs.values()],
         )
 
-    async def ModelConfig(self, request: Any, context: Any) -> Any:
-        """Answers with the completed config of a model."""
-        try:
-            model = self._gateway.find(request.name, request.version).model
-        except ServingError as error:
-            await _abort(context, error)
-        return service_pb2.ModelConfigResponse(config=model.config)
+    def _ModelConfig(self, asked: Any) -> Any:
+        return service_pb2.ModelConfigResponse(config=self._find(asked).model.config)
 
-    async def ModelStatistics(self, request: Any, context: Any) -> Any:
-        """Answers with the counts and durations of one model, or of all models."""
+    def _ModelStatistics(self, asked: Any) -> Any:
         catalog = self._gateway.catalog
-        try:
-            if not request.name:
-                models = list(catalog.models())
-            elif request.version:
-                models = [self._gateway.find(request.name, request.version).model]
-            else:
-                self._gateway.find(request.name)
-                models = [self._gateway.find(request.name, str(n)).model for n in catalog.versions(request.name)]
-        except ServingError as error:
-            await _abort(context, error)
+        if not asked.name:
+            models = list(catalog.models())
+        elif asked.version:
+            models = [self._find(asked).model]
+        else:
+            self._find(asked)
+            models = [self._gateway.find(asked.name, str(n)).model for n in catalog.versions(asked.name)]
         return service_pb2.ModelStatisticsResponse(model_stats=[model_statistics(model) for model in models])
 
-    async def RepositoryIndex(self, request: Any, context: Any) -> Any:
-        """Answers with all models of the repository, their state and its reason."""
+    def _RepositoryIndex(self, asked: Any) -> Any:
         response = service_pb2.RepositoryIndexResponse()
         for name, version, state, reason in self._gateway.catalog.index():
-            if state == "READY" or not request.ready:
+            if state == "READY" or not asked.ready:
                 response.models.add(name=name, version=version, state=state, reason=reason)
         return response
 
-    async def ModelInfer(self, request: Any, context: Any) -> Any:
-        """Runs a model and answers with its outputs."""
-        gateway = self._gateway
-        try:
-            with gateway.reading(request.model_name, request.model_version) as served:
-                spec = served.model.spec
-                decoded = await gateway.work(decoding_cost(request), lambda: decode(request, spec, gateway.limits))
-            _DECODED.get([]).append(decoded)
-            await gateway.infer(served.model, decoded)
-            return await gateway.work(encoding_cost(decoded), lambda: encode(decoded, spec))
-        except ServingError as error:
-            await _abort(context, error)
-        except Exception as error:
-            logger.exception("a ModelInfer call failed")
-            await context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
-
-    async def _spec(self, request: Any, context: Any) -> ModelSpec:
-        try:
-            return self._gateway.find(request.name, request.version).model.spec
-        except ServingError as error:
-            await _abort(context, error)
-            raise
+    def _find(self, asked: Any) -> Served:
+        return self._gateway.find(asked.name, asked.version)
 
 
 def _tensor(spec: ModelSpec, tensor: TensorSpec) -> Any:
@@ -131,80 +304,9 @@ def _tensor(spec: ModelSpec, tensor: TensorSpec) -> Any:
     )
 
 
-def _refuse_others(service: InferenceService) -> None:
-    """Makes every RPC that isn't served answer that it is not supported."""
-    methods = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
-    for name in (method.name for method in methods):
-        if getattr(type(service), name) is getattr(service_pb2_grpc.GRPCInferenceServiceServicer, name):
-            setattr(service, name, _refusal(name))
-
-
-def _refusal(name: str) -> Any:
-    text = f"{name} is not supported by this server"
-
-    async def refuse(request: Any, context: Any) -> Any:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, text)
-
-    async def refuse_stream(request: Any, context: Any) -> Any:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, text)
-        yield  # makes this function an async generator, as a streaming RPC must be
-
-    return refuse_stream if name == "ModelStreamInfer" else refuse
-
-
-class JournalInterceptor(grpc.aio.ServerInterceptor):
-    """Counts and logs the answers to unary calls, and sends the client's names of a request back."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._journal = gateway.journal
-
-    async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        """Wraps the handler of a call."""
-        handler = await continuation(details)
-        if handler is None or handler.unary_unary is None:
-            return handler
-        method = details.method
-
-        async def answer(request: Any, context: Any) -> Any:
-            began = perf_counter_ns()
-            metadata = dict(context.invocation_metadata() or ())
-            ids = ids_of(*(_text(metadata.get(name, "")) for name in ("x-request-id", "traceparent")))
-            if ids is not NO_IDS:
-                context.set_trailing_metadata(ids.pairs())
-            code = grpc.StatusCode.CANCELLED
-            decoded: list[Request] = []
-            _DECODED.set(decoded)
-            try:
-                response = await handler.unary_unary(request, context)
-                code = grpc.StatusCode.OK
-                return response
-            except grpc.aio.AbortError:
-                code = context.code()
-                raise
-            except Exception:
-                code = grpc.StatusCode.UNKNOWN
-                raise
-            finally:
-                failed = code is not grpc.StatusCode.OK
-                done = Answer(
-                    "grpc",
-                    method,
-                    code.name,
-                    perf_counter_ns() - began,
-                    _text(getattr(request, "model_name", "") or getattr(request, "name", ""))[:256],
-                    _text(getattr(request, "model_version", "") or getattr(request, "version", ""))[:32],
-                    ids,
-                    context.peer(),
-                )
-                error = (context.details() or code.name) if failed else ""
-                level = grpc_level(code.name)
-                self._journal.answered(done, decoded[0] if decoded else None, error, level)
-
-        return grpc.unary_unary_rpc_method_handler(answer, handler.request_deserializer, handler.response_serializer)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+async def _refuse_stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    raise RpcError(Code.UNIMPLEMENTED, "ModelStreamInfer is not supported by this server")
+    yield b""  # makes this function an async generator, as the handler of a stream must be
 
 
 class GrpcServer:
@@ -213,38 +315,67 @@ class GrpcServer:
     def __init__(self, gateway: Gateway) -> None:
         settings = gateway.settings
         self._gateway = gateway
-        self._server = grpc.aio.server(
-            interceptors=[JournalInterceptor(gateway)],
-            options=[
-                ("grpc.max_receive_message_length", settings.max_body_bytes),
-                ("grpc.max_send_message_length", -1),
-                # Without this option a second server on the same port would silently get half of the connections.
-                ("grpc.so_reuseport", 0),
-            ],
+        self._health = health.Health()
+        services = (SERVICE, health.SERVICE)
+        methods = {
+            **InferenceService(gateway).methods(),
+            **self._health.methods(),
+            **reflection.methods(services),
+        }
+        self._server = Server(
+            methods,
+            Options(
+                max_message_bytes=settings.max_body_bytes,
+                max_unpacked_bytes=settings.max_decompressed_bytes,
+                max_held_bytes=settings.max_grpc_bytes,
+                max_header_bytes=settings.max_header_bytes,
+                max_streams=settings.max_grpc_calls,
+                read_timeout=settings.body_timeout,
+                write_timeout=settings.write_timeout,
+                tls=_tls(settings),
+            ),
+            refused=self._refused,
         )
-        service = InferenceService(gateway)
-        _refuse_others(service)
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, self._server)
-        self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         host = settings.grpc_host or settings.http_host
-        address = f"{f'[{host}]' if ':' in host else host}:{settings.grpc_port}"
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self.port = self._server.add_insecure_port(address)
-        except RuntimeError:
-            raise OSError(f"gRPC can't listen on {address}: name another with --grpc-port") from None
+            self._listener = socket.create_server((host, settings.grpc_port), family=family, backlog=2048)
+        except OSError as error:
+            address = f"{f'[{host}]' if ':' in host else host}:{settings.grpc_port}"
+            raise OSError(f"gRPC can't listen on {address} ({error.strerror}): name another with --grpc-port") from None
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        self.lost = 0  # calls that the stop cut off
+
+    def connections(self) -> tuple[int, int]:
+        """Returns the number of open connections, and the bytes of messages that they hold."""
+        return len(self._server.connections), self._server.budget.used
+
+    def _refused(self, code: Code, text: str, path: str, peer: str) -> None:
+        """Counts and logs a call that was answered before a handler saw it, or a connection that its client broke."""
+        route = path if path in self._server.numbers else "none"
+        self._gateway.journal.answered(Answer("grpc", route, code.name, 0, client=peer), error=text)
 
     async def start(self) -> None:
         """Starts to listen. Sets the health status by whether the gateway is ready."""
-        state = health_pb2.HealthCheckResponse.SERVING
-        if not self._gateway.is_ready():
-            state = health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", SERVICE):
-            await self._health.set(name, state)
-        await self._server.start()
+            self._health.set(name, self._gateway.is_ready())
+        await self._server.start(self._listener)
 
     async def stop(self, seconds: float) -> None:
         """Sets the health status to NOT_SERVING, refuses new calls, and gives the calls under way `seconds` to end."""
-        await self._health.enter_graceful_shutdown()
-        await self._server.stop(seconds)
+        self._health.close()
+        self.lost = await self._server.stop(seconds)
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    certificate, key = settings.grpc_tls_certificate, settings.grpc_tls_key
+    if certificate is None and key is None and settings.grpc_tls_client_ca is None:
+        return None
+    if certificate is None or key is None:
+        raise OSError("gRPC with TLS needs both OPGATE_GRPC_TLS_CERTIFICATE and OPGATE_GRPC_TLS_KEY")
+    try:
+        return tls(certificate, key, settings.grpc_tls_client_ca)
+    except OSError as error:
+        files = ", ".join(str(path) for path in (certificate, key, settings.grpc_tls_client_ca) if path is not None)
+        raise OSError(f"the TLS files of gRPC can't be used ({files}): {error}") from None

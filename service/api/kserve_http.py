@@ -18,10 +18,11 @@ from service.api.status import HTTP, error_body, error_headers
 from service.errors import Kind, ServingError, invalid, too_large
 from service.execution.spec import TensorSpec
 from service.gateway import EXTENSIONS, Gateway, package_version
+from service.packing import deflate
 from service.repository.loader import LoadedModel
 from service.settings import smallest
 from service.telemetry.statistics_message import model_statistics
-from service.wire.compression import compress, decompress, wanted_encoding
+from service.wire.compression import decompress, wanted_encoding
 from service.wire.kserve_json import encode, encoding_cost, size_of
 from service.wire.proto_json import to_plain
 
@@ -237,7 +238,7 @@ class _Routes:
         if encoding:
             headers["Content-Encoding"] = encoding
             size = size_of(parts)
-            parts = [*await gateway.work(size * _COMPRESSION_COST, lambda: compress(parts, encoding))]
+            parts = [*await gateway.work(size * _COMPRESSION_COST, lambda: deflate(parts, encoding))]
         return PartsResponse(parts, headers, media)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import grpc
 import orjson
 
 from service.errors import Kind, ServingError
+from service.rpc.server import Code
 
 HTTP: dict[Kind, int] = {
     Kind.INVALID: 400,
@@ -22,19 +22,19 @@ HTTP: dict[Kind, int] = {
     Kind.INTERNAL: 500,
 }
 
-GRPC: dict[Kind, grpc.StatusCode] = {
-    Kind.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
-    Kind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
-    Kind.NOT_READY: grpc.StatusCode.UNAVAILABLE,
-    Kind.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
-    Kind.TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Kind.UNSUPPORTED: grpc.StatusCode.UNIMPLEMENTED,
-    Kind.MEDIA_TYPE: grpc.StatusCode.INVALID_ARGUMENT,
-    Kind.NOT_ACCEPTABLE: grpc.StatusCode.INVALID_ARGUMENT,
-    Kind.OVERLOADED: grpc.StatusCode.UNAVAILABLE,
-    Kind.DEADLINE: grpc.StatusCode.DEADLINE_EXCEEDED,
-    Kind.CANCELED: grpc.StatusCode.CANCELLED,
-    Kind.INTERNAL: grpc.StatusCode.INTERNAL,
+GRPC: dict[Kind, Code] = {
+    Kind.INVALID: Code.INVALID_ARGUMENT,
+    Kind.NOT_FOUND: Code.NOT_FOUND,
+    Kind.NOT_READY: Code.UNAVAILABLE,
+    Kind.UNAVAILABLE: Code.UNAVAILABLE,
+    Kind.TOO_LARGE: Code.RESOURCE_EXHAUSTED,
+    Kind.UNSUPPORTED: Code.UNIMPLEMENTED,
+    Kind.MEDIA_TYPE: Code.INVALID_ARGUMENT,
+    Kind.NOT_ACCEPTABLE: Code.INVALID_ARGUMENT,
+    Kind.OVERLOADED: Code.UNAVAILABLE,
+    Kind.DEADLINE: Code.DEADLINE_EXCEEDED,
+    Kind.CANCELED: Code.CANCELLED,
+    Kind.INTERNAL: Code.INTERNAL,
 }
 
 

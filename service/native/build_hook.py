@@ -6,32 +6,54 @@ import os
 import shlex
 import subprocess
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FOLDER = Path(__file__).resolve().parent
-MODULES = {
-    "json_tensors": ["json_tensors.cpp", "json_tensors_module.cpp"],
-    "process": ["process_module.cpp"],
-}
+SERVICE = Path(__file__).resolve().parent.parent
 FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 
-def compile_module(name: str, sources: list[str]) -> Path:
-    """Compiles an extension module into this folder. Raises RuntimeError with the compiler's output if that fails."""
-    target = FOLDER / (name + str(sysconfig.get_config_var("EXT_SUFFIX")))
+class Module(NamedTuple):
+    """An extension module: its path without the suffix, its sources beside it, and the libraries that it needs."""
+
+    path: str
+    sources: tuple[str, ...]
+    libraries: tuple[str, ...] = ()
+
+
+MODULES = (
+    Module("native/json_tensors", ("json_tensors.cpp", "json_tensors_module.cpp")),
+    Module("native/process", ("process_module.cpp",)),
+    Module("native/protobuf", ("protobuf_module.cpp",)),
+    # Debian's static nghttp2 is not compiled for shared objects, so the shared one is linked.
+    Module("rpc/connection", ("connection.cpp", "connection_module.cpp"), ("-lnghttp2",)),
+)
+
+
+def compile_module(module: Module, flags: Sequence[str] = FLAGS, target: Path | None = None) -> Path:
+    """Compiles an extension module, beside its sources unless `target` is another file. Returns the file.
+
+    Raises RuntimeError with the compiler's output if that fails.
+    """
+    if target is None:
+        target = SERVICE / (module.path + str(sysconfig.get_config_var("EXT_SUFFIX")))
     new = target.with_name(f".{os.getpid()}-{target.name}")
     compiler = shlex.split(os.environ.get("CXX", "g++"))
     options = [*shlex.split(os.environ.get("CXXFLAGS", "")), f"-I{sysconfig.get_path('include')}", "-o", str(new)]
-    command = [*compiler, *FLAGS, *options, *(str(FOLDER / source) for source in sources)]
+    sources = [str((SERVICE / module.path).parent / source) for source in module.sources]
+    command = [*compiler, *flags, *options, *sources, *module.libraries]
     try:
         finished = subprocess.run(command, capture_output=True, text=True)
     except OSError as error:
         raise RuntimeError(f"the C++ compiler can't run ({shlex.join(compiler)}): {error}") from None
     if finished.returncode:
-        raise RuntimeError(f"the native module {name} doesn't compile:\n{shlex.join(command)}\n{finished.stderr}")
+        text = f"the native module {module.path} doesn't compile:\n{shlex.join(command)}\n{finished.stderr}"
+        if "nghttp2" in finished.stderr:
+            text += "nghttp2's headers and library are in Debian's libnghttp2-dev"
+        raise RuntimeError(text)
     new.replace(target)  # a process that has the old one loaded keeps it
     return target
 
@@ -41,8 +63,8 @@ class NativeModules(BuildHookInterface[Any]):  # type: ignore[misc]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compiles the modules into the source tree, and tells hatchling to take them along."""
-        for name, sources in MODULES.items():
-            module = compile_module(name, sources)
-            build_data["artifacts"].append(f"service/native/{module.name}")
+        for module in MODULES:
+            compiled = compile_module(module)
+            build_data["artifacts"].append(str(compiled.relative_to(SERVICE.parent)))
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

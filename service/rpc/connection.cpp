@@ -12,6 +12,17 @@ constexpr uint32_t kStreamWindow = 4 << 20;
 constexpr int32_t kConnectionWindow = 64 << 20;
 constexpr uint32_t kFrameSize = 1 << 20;
 constexpr size_t kFraming = 5;
+// A message may become as large as it says when so many bytes of it have come.
+constexpr size_t kFirstPart = 256 << 10;
+// Frames that carry nothing (pings, settings, window updates, ...) that a client may send at once. Messages both ways
+// and answers earn others.
+constexpr size_t kIdleFrames = 10'000;
+constexpr size_t kFramesForCall = 8;
+constexpr size_t kBytesForFrame = 512;
+constexpr size_t kFramesForSweep = 200;
+// Calls that a client may cancel at once, and in each second.
+constexpr uint64_t kResets = 20'000, kResetsASecond = 1'000;
+constexpr uint8_t kDrainPing[8] = {'d', 'r', 'a', 'i', 'n', 0, 0, 0};
 
 nghttp2_nv pair_of(std::string_view name, std::string_view value) {
   return {reinterpret_cast<uint8_t*>(const_cast<char*>(name.data())),
@@ -65,15 +76,18 @@ bool is_grpc(std::string_view content_type) {
 
 }  // namespace
 
-Connection::Connection(Owner& owner, const Limits& limits) : owner_(owner), limits_(limits) {
+Connection::Connection(Owner& owner, const Limits& limits)
+    : owner_(owner), limits_(limits), idle_frames_left_(kIdleFrames) {
   nghttp2_session_callbacks* callbacks = nullptr;
   if (nghttp2_session_callbacks_new(&callbacks) != 0) throw std::bad_alloc();
+  nghttp2_session_callbacks_set_on_begin_frame_callback(callbacks, on_begin_frame);
   nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, on_begin_headers);
   nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
   nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame);
   nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data);
   nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, on_sent);
   nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_close);
+  nghttp2_session_callbacks_set_send_data_callback(callbacks, send_data);
   nghttp2_session_callbacks_set_data_source_read_length_callback(callbacks, frame_size);
   nghttp2_option* options = nullptr;
   if (nghttp2_option_new(&options) != 0) {
@@ -84,6 +98,7 @@ Connection::Connection(Owner& owner, const Limits& limits) : owner_(owner), limi
   nghttp2_option_set_no_closed_streams(options, 1);
   nghttp2_option_set_max_settings(options, 32);
   nghttp2_option_set_max_outbound_ack(options, 1000);
+  nghttp2_option_set_stream_reset_rate_limit(options, kResets, kResetsASecond);
   nghttp2_session* session = nullptr;
   const int failed = nghttp2_session_server_new2(&session, callbacks, this, options);
   nghttp2_option_del(options);
@@ -101,10 +116,7 @@ Connection::Connection(Owner& owner, const Limits& limits) : owner_(owner), limi
 }
 
 Connection::~Connection() {
-  for (auto& [id, call] : calls_) {
-    drop(call->memory);
-    drop_parts(*call);
-  }
+  for (auto& [id, call] : calls_) drop_all(*call);
   for (Event& event : events_) drop(event.message);
 }
 
@@ -114,17 +126,46 @@ void Connection::drop(Memory& memory) {
 }
 
 void Connection::drop_parts(Call& call) {
-  for (Part& part : call.parts) {
-    unsent_ -= kFraming + part.size - part.at;
-    drop(part.memory);
-  }
+  for (Part& part : call.parts) drop(part.memory);
   call.parts.clear();
+  unsent_ -= call.waiting;
+  owner_.hold(-static_cast<ptrdiff_t>(call.waiting));
+  call.waiting = 0;
+}
+
+void Connection::drop_all(Call& call) {
+  drop(call.memory);
+  drop_parts(call);
+  let_go(call, call.held);
+}
+
+bool Connection::hold(Call& call, size_t size) {
+  call.held += size;
+  return owner_.hold(static_cast<ptrdiff_t>(size));
+}
+
+void Connection::let_go(Call& call, size_t size) {
+  size = std::min(size, call.held);
+  call.held -= size;
+  owner_.hold(-static_cast<ptrdiff_t>(size));
+}
+
+bool Connection::hold(int32_t stream, ptrdiff_t size) {
+  Call* call = find(stream);
+  if (call == nullptr || call->finished) return true;
+  if (size >= 0) return hold(*call, static_cast<size_t>(size));
+  let_go(*call, static_cast<size_t>(-size));
+  return true;
 }
 
 bool Connection::receive(const uint8_t* data, size_t size, std::string& error) {
   const ssize_t read = nghttp2_session_mem_recv(session_.get(), data, size);
   if (read == static_cast<ssize_t>(size)) return true;
-  error = read == NGHTTP2_ERR_BAD_CLIENT_MAGIC ? "not HTTP/2" : nghttp2_strerror(static_cast<int>(read));
+  if (read == NGHTTP2_ERR_BAD_CLIENT_MAGIC) {
+    error = "not HTTP/2";
+  } else {
+    error = failure_.empty() ? nghttp2_strerror(static_cast<int>(read)) : failure_;
+  }
   return false;
 }
 
@@ -137,10 +178,56 @@ Connection::Call* Connection::find(int32_t stream) {
 
 size_t Connection::waiting(int32_t stream) const {
   const auto found = calls_.find(stream);
-  if (found == calls_.end()) return 0;
-  size_t bytes = 0;
-  for (const Part& part : found->second->parts) bytes += kFraming + part.size - part.at;
-  return bytes;
+  return found == calls_.end() ? 0 : found->second->waiting;
+}
+
+// ---- What bounds a client ----
+
+void Connection::earn(size_t frames) { idle_frames_left_ = std::min(kIdleFrames, idle_frames_left_ + frames); }
+
+// Most frames of a client carry a call or a part of a message. The others cost it what it has earned.
+int Connection::on_begin_frame(nghttp2_session* session, const nghttp2_frame_hd* head, void* user) {
+  Connection& me = self(user);
+  if (head->type == NGHTTP2_DATA) me.earned_bytes_ += head->length;
+  me.earn(me.earned_bytes_ / kBytesForFrame);
+  me.earned_bytes_ %= kBytesForFrame;
+  switch (head->type) {
+    case NGHTTP2_HEADERS: return 0;
+    case NGHTTP2_RST_STREAM: return 0;  // nghttp2 bounds them
+    case NGHTTP2_DATA:
+      if (head->length != 0 || (head->flags & NGHTTP2_FLAG_END_STREAM) != 0) return 0;
+      break;
+    case NGHTTP2_PING:
+    case NGHTTP2_SETTINGS:
+      if ((head->flags & NGHTTP2_FLAG_ACK) != 0 && me.idle_frames_left_ != 0) return 0;
+      break;
+    default: break;
+  }
+  if (me.idle_frames_left_ != 0) {
+    --me.idle_frames_left_;
+    return 0;
+  }
+  me.failure_ = "too many frames that carry nothing";
+  nghttp2_session_terminate_session(session, NGHTTP2_ENHANCE_YOUR_CALM);
+  return NGHTTP2_ERR_CALLBACK_FAILURE;
+}
+
+void Connection::sweep(int in, int out) {
+  earn(kFramesForSweep);
+  for (auto& [id, call] : calls_) {
+    const bool expected =
+        !call->ended && !call->ignored && call->unopened == 0 && (!call->client_streams || call->head_filled != 0);
+    call->idle_in = expected && !std::exchange(call->came, false) && in != 0 ? call->idle_in + 1 : 0;
+    call->idle_out = call->waiting != 0 && !std::exchange(call->went, false) ? call->idle_out + 1 : 0;
+    if (in != 0 && call->idle_in >= in) {
+      refuse(*call, kDeadlineExceeded, "nothing of the message came in the time for it");
+    } else if (out != 0 && call->idle_out >= out) {
+      gone(*call);
+      drop_parts(*call);
+      call->ignored = call->finished = true;
+      nghttp2_submit_rst_stream(session_.get(), NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
+    }
+  }
 }
 
 // ---- What comes ----
@@ -184,6 +271,15 @@ int Connection::on_header(nghttp2_session*, const nghttp2_frame* frame, const ui
 
 int Connection::on_frame(nghttp2_session*, const nghttp2_frame* frame, void* user) {
   Connection& me = self(user);
+  if (frame->hd.type == NGHTTP2_SETTINGS) {
+    me.ready_ = true;
+    return 0;
+  }
+  if (frame->hd.type == NGHTTP2_PING) {
+    const bool answered = (frame->hd.flags & NGHTTP2_FLAG_ACK) != 0 && me.draining_ && !me.refuses_;
+    if (answered && std::memcmp(frame->ping.opaque_data, kDrainPing, sizeof kDrainPing) == 0) me.go_away(true);
+    return 0;
+  }
   Call* call = me.find(frame->hd.stream_id);
   if (call == nullptr || (frame->hd.type != NGHTTP2_HEADERS && frame->hd.type != NGHTTP2_DATA)) return 0;
   if (frame->hd.type == NGHTTP2_HEADERS && frame->headers.cat == NGHTTP2_HCAT_REQUEST) me.head_complete(*call);
@@ -197,9 +293,9 @@ void Connection::head_complete(Call& call) {
     nghttp2_submit_rst_stream(session_.get(), NGHTTP2_FLAG_NONE, call.id, NGHTTP2_REFUSED_STREAM);
     return;
   }
-  if (call.method != "POST") return refuse_http(call, "405", "gRPC calls are POST requests");
+  if (call.method != "POST") return refuse_http(call, "405", "gRPC calls are POST requests\n");
   if (!is_grpc(call.content_type))
-    return refuse_http(call, "415", "this port speaks gRPC: expected content-type application/grpc");
+    return refuse_http(call, "415", "this port speaks gRPC: expected content-type application/grpc\n");
   if (call.header_bytes > limits_.header_bytes) {
     return refuse(call, kResourceExhausted,
                   "the metadata has " + std::to_string(call.header_bytes) + " bytes, the limit is " +
@@ -208,8 +304,7 @@ void Connection::head_complete(Call& call) {
   if (call.timeout_us == -2) return refuse(call, kInternal, "grpc-timeout: expected digits and a unit");
   call.number = owner_.find(call.path, call.client_streams);
   if (call.number < 0) return refuse(call, kUnimplemented, "there is no method " + call.path.substr(0, 200));
-  if (!call.client_streams) return;
-  announce(Event::kOpen, call);
+  if (call.client_streams) announce(Event::kOpen, call);
 }
 
 // Tells the owner of a new call.
@@ -234,6 +329,7 @@ int Connection::on_data(nghttp2_session* session, uint8_t, int32_t stream, const
     nghttp2_session_consume_stream(session, stream, size);
     return 0;
   }
+  call->came = true;
   me.take(*call, data, size);
   call->unopened += size;
   me.open_window(*call);
@@ -248,10 +344,7 @@ void Connection::open_window(Call& call) {
 
 void Connection::take(Call& call, const uint8_t* data, size_t size) {
   while (size != 0 && !call.ignored) {
-    if (call.complete) {
-      refuse(call, kInternal, "a unary call has more than one message");
-      return;
-    }
+    if (call.complete) return refuse(call, kInternal, "a unary call has more than one message");
     if (call.head_filled < kFraming) {
       const size_t part = std::min(size, kFraming - call.head_filled);
       std::memcpy(call.head + call.head_filled, data, part);
@@ -261,32 +354,42 @@ void Connection::take(Call& call, const uint8_t* data, size_t size) {
       if (call.head_filled < kFraming) return;
       call.size = static_cast<size_t>(call.head[1]) << 24 | static_cast<size_t>(call.head[2]) << 16 |
                   static_cast<size_t>(call.head[3]) << 8 | call.head[4];
-      call.filled = 0;
+      call.filled = call.capacity = 0;
       call.compressed = call.head[0] == 1;
       if (call.head[0] > 1) {
-        refuse(call, kInternal,
-               "a message begins with a flag of " + std::to_string(call.head[0]) + ", expected 0 or 1");
-        return;
+        return refuse(call, kInternal,
+                      "a message begins with a flag of " + std::to_string(call.head[0]) + ", expected 0 or 1");
       }
       if (call.size > limits_.message_bytes) {
-        refuse(call, kResourceExhausted,
-               "the message has " + std::to_string(call.size) + " bytes, the limit is " +
-                   std::to_string(limits_.message_bytes));
-        return;
-      }
-      call.memory = owner_.allocate(call.size);
-      if (call.memory.handle == nullptr) {
-        refuse(call, kResourceExhausted, "the messages that are read at this moment take all the memory for them");
-        return;
+        return refuse(call, kResourceExhausted,
+                      "the message has " + std::to_string(call.size) + " bytes, the limit is " +
+                          std::to_string(limits_.message_bytes));
       }
     }
-    const size_t part = std::min(size, call.size - call.filled);
+    if (!make_room(call)) return refuse(call, kResourceExhausted, "there is no memory for the message");
+    const size_t part = std::min(size, call.capacity - call.filled);
+    if (!hold(call, part)) {
+      return refuse(call, kResourceExhausted, "the calls of all clients hold all the memory for messages");
+    }
     std::memcpy(call.memory.data + call.filled, data, part);
     call.filled += part;
     data += part;
     size -= part;
     if (call.filled == call.size) message_complete(call);
   }
+}
+
+// A client that says that its message is large gets memory for all of it when it has sent a part.
+bool Connection::make_room(Call& call) {
+  if (call.memory.handle == nullptr) {
+    call.capacity = std::min(call.size, kFirstPart);
+    call.memory = owner_.allocate(call.capacity);
+    return call.memory.handle != nullptr;
+  }
+  if (call.filled < call.capacity || call.capacity == call.size) return true;
+  if (!owner_.grow(call.memory, call.size)) return false;
+  call.capacity = call.size;
+  return true;
 }
 
 void Connection::message_complete(Call& call) {
@@ -314,34 +417,46 @@ void Connection::client_ended(Call& call) {
   announce(Event::kCall, call);
 }
 
+// Tells the owner, if it knows of the call, that nobody waits for the answer.
+void Connection::gone(Call& call) {
+  if (!std::exchange(call.opened, false)) return;
+  // Who cancels calls as fast as it makes them gets no work done for them.
+  const auto announced = std::find_if(events_.rbegin(), events_.rend(), [&](const Event& event) {
+    return event.stream == call.id && event.kind == Event::kCall;
+  });
+  if (announced == events_.rend()) {
+    events_.push_back(Event{Event::kGone, call.id});
+  } else {
+    drop(announced->message);
+    *announced = Event{Event::kNothing, call.id};
+  }
+}
+
 void Connection::refuse(Call& call, int status, std::string_view text) {
   drop(call.memory);
-  if (call.opened) {  // the owner must know
-    events_.push_back(Event{Event::kGone, call.id});
-    call.opened = false;
-  }
+  gone(call);
   Event event{Event::kRefused, call.id};
   event.status = status;
   event.text = text;
   event.path = call.path.substr(0, 200);
   events_.push_back(std::move(event));
-  end(call.id, status, text, {});
+  end(call.id, status, text, {}, {});
 }
 
 void Connection::refuse_http(Call& call, const char* status, std::string_view text) {
-  call.ignored = call.begun = call.finished = true;
-  Memory memory = owner_.allocate(text.size());
+  call.ignored = call.begun = call.finished = call.plain = true;
   std::vector<nghttp2_nv> headers = {pair_of(":status", status), pair_of("content-type", "text/plain")};
+  const Memory memory = owner_.allocate(text.size());
   if (memory.handle == nullptr) {
     nghttp2_submit_response(session_.get(), call.id, headers.data(), headers.size(), nullptr);
     return;
   }
   std::memcpy(memory.data, text.data(), text.size());
-  Part part{memory, text.size(), kFraming, {}};  // without the framing of gRPC
-  call.parts.push_back(part);
+  call.parts.push_back(Part{memory, text.size()});
+  call.waiting = text.size();
   unsent_ += text.size();
-  call.status = -1;
-  nghttp2_data_provider provider{{0}, read_parts};
+  owner_.hold(static_cast<ptrdiff_t>(text.size()));
+  nghttp2_data_provider provider{{0}, size_of_data};
   nghttp2_submit_response(session_.get(), call.id, headers.data(), headers.size(), &provider);
 }
 
@@ -350,9 +465,8 @@ int Connection::on_close(nghttp2_session*, int32_t stream, uint32_t, void* user)
   const auto found = me.calls_.find(stream);
   if (found == me.calls_.end()) return 0;
   Call& call = *found->second;
-  if (call.opened && !call.finished) me.events_.push_back(Event{Event::kGone, stream});
-  me.drop(call.memory);
-  me.drop_parts(call);
+  if (!call.finished) me.gone(call);
+  me.drop_all(call);
   me.calls_.erase(found);
   return 0;
 }
@@ -361,6 +475,7 @@ void Connection::consume(int32_t stream, size_t size) {
   Call* call = find(stream);
   if (call == nullptr) return;
   call->untaken -= std::min(call->untaken, size);
+  let_go(*call, size);
   open_window(*call);
 }
 
@@ -373,39 +488,42 @@ void Connection::begin(int32_t stream, const Metadata& metadata, std::string_vie
   std::vector<nghttp2_nv> headers = {pair_of(":status", "200"), pair_of("content-type", "application/grpc")};
   if (!encoding.empty()) headers.push_back(pair_of("grpc-encoding", encoding));
   append(headers, metadata);
-  nghttp2_data_provider provider{{0}, read_parts};
+  nghttp2_data_provider provider{{0}, size_of_data};
   nghttp2_submit_response(session_.get(), stream, headers.data(), headers.size(), &provider);
 }
 
-void Connection::send(int32_t stream, Memory message, size_t size, bool compressed) {
+void Connection::send(int32_t stream, const std::vector<std::pair<Memory, size_t>>& pieces, bool compressed) {
   Call* call = find(stream);
+  size_t size = 0;
+  for (const auto& [memory, bytes] : pieces) size += bytes;
   if (call == nullptr || call->finished || size > UINT32_MAX) {
-    drop(message);
+    for (auto [memory, bytes] : pieces) drop(memory);
     return;
   }
-  Part part{message, size, 0, {}};
-  part.head[0] = compressed ? 1 : 0;
-  for (int i = 0; i < 4; ++i) part.head[1 + i] = static_cast<char>(size >> (24 - 8 * i));
-  call->parts.push_back(part);
+  Part first{{}, 0};
+  first.head_size = kFraming;
+  first.head[0] = compressed ? 1 : 0;
+  for (int i = 0; i < 4; ++i) first.head[1 + i] = static_cast<char>(size >> (24 - 8 * i));
+  call->parts.push_back(first);
+  for (const auto& [memory, bytes] : pieces) call->parts.push_back(Part{memory, bytes});
+  call->waiting += kFraming + size;
   unsent_ += kFraming + size;
-  if (call->deferred) {
-    call->deferred = false;
-    nghttp2_session_resume_data(session_.get(), stream);
-  }
+  owner_.hold(static_cast<ptrdiff_t>(kFraming + size));
+  if (std::exchange(call->deferred, false)) nghttp2_session_resume_data(session_.get(), stream);
 }
 
-void Connection::end(int32_t stream, int status, std::string_view text, const Metadata& metadata) {
+void Connection::end(int32_t stream, int status, std::string_view text, const Metadata& trailers,
+                     const Metadata& initial) {
   Call* call = find(stream);
   if (call == nullptr || call->finished) return;
+  earn(kFramesForCall);
   call->finished = call->ignored = true;
+  let_go(*call, call->held);
   if (call->begun) {
     call->status = status;
     call->text = percent_encoded(text);
-    call->trailers = metadata;
-    if (call->deferred) {
-      call->deferred = false;
-      nghttp2_session_resume_data(session_.get(), stream);
-    }
+    call->trailers = trailers;
+    if (std::exchange(call->deferred, false)) nghttp2_session_resume_data(session_.get(), stream);
     return;
   }
   call->begun = true;
@@ -413,59 +531,82 @@ void Connection::end(int32_t stream, int status, std::string_view text, const Me
   std::vector<nghttp2_nv> headers = {pair_of(":status", "200"), pair_of("content-type", "application/grpc"),
                                      pair_of("grpc-status", code)};
   if (!message.empty()) headers.push_back(pair_of("grpc-message", message));
-  append(headers, metadata);
+  append(headers, initial);
+  append(headers, trailers);
   nghttp2_submit_response(session_.get(), stream, headers.data(), headers.size(), nullptr);
 }
 
-// When the answer is sent, the client need not send the rest of its messages.
 int Connection::on_sent(nghttp2_session* session, const nghttp2_frame* frame, void* user) {
-  if (frame->hd.type != NGHTTP2_HEADERS || (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0) return 0;
-  const Call* call = self(user).find(frame->hd.stream_id);
+  Connection& me = self(user);
+  if (frame->hd.type == NGHTTP2_GOAWAY && frame->goaway.error_code != NGHTTP2_NO_ERROR && me.failure_.empty()) {
+    me.failure_ = nghttp2_http2_strerror(frame->goaway.error_code);
+  }
+  // When the answer is sent, the client need not send the rest of its messages.
+  const bool last = frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA;
+  if (!last || (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0) return 0;
+  const Call* call = me.find(frame->hd.stream_id);
   if (call != nullptr && !call->ended) {
     nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_NO_ERROR);
   }
   return 0;
 }
 
-ssize_t Connection::read_parts(nghttp2_session* session, int32_t stream, uint8_t* to, size_t room, uint32_t* flags,
-                               nghttp2_data_source*, void* user) {
-  Connection& me = self(user);
-  Call* call = me.find(stream);
+// Says how much the next frame takes. `send_data` gives it to the output.
+ssize_t Connection::size_of_data(nghttp2_session* session, int32_t stream, uint8_t*, size_t room, uint32_t* flags,
+                                 nghttp2_data_source*, void* user) {
+  Call* call = self(user).find(stream);
   if (call == nullptr) return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
-  size_t written = 0;
-  while (!call->parts.empty() && written < room) {
-    Part& part = call->parts.front();
-    if (part.at < kFraming) {
-      const size_t piece = std::min(room - written, kFraming - part.at);
-      std::memcpy(to + written, part.head + part.at, piece);
-      part.at += piece;
-      written += piece;
-      if (part.at < kFraming) break;
-    }
-    const size_t piece = std::min(room - written, kFraming + part.size - part.at);
-    std::memcpy(to + written, part.memory.data + part.at - kFraming, piece);
-    part.at += piece;
-    written += piece;
-    if (part.at < kFraming + part.size) break;
-    me.drop(part.memory);
-    call->parts.pop_front();
-  }
-  me.unsent_ -= written;
-  if (!call->parts.empty()) return static_cast<ssize_t>(written);
+  const size_t size = std::min(room, call->waiting);
+  *flags |= NGHTTP2_DATA_FLAG_NO_COPY;
+  if (size < call->waiting) return static_cast<ssize_t>(size);
   if (!call->finished) {
-    if (written != 0) return static_cast<ssize_t>(written);
+    if (size != 0) return static_cast<ssize_t>(size);
     call->deferred = true;
     return NGHTTP2_ERR_DEFERRED;
   }
   *flags |= NGHTTP2_DATA_FLAG_EOF;
-  if (call->status < 0) return static_cast<ssize_t>(written);  // not an answer of gRPC
+  if (call->plain) return static_cast<ssize_t>(size);
   *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
   const std::string code = std::to_string(call->status);
   std::vector<nghttp2_nv> trailers = {pair_of("grpc-status", code)};
   if (!call->text.empty()) trailers.push_back(pair_of("grpc-message", call->text));
   append(trailers, call->trailers);
   nghttp2_submit_trailer(session, stream, trailers.data(), trailers.size());
-  return static_cast<ssize_t>(written);
+  return static_cast<ssize_t>(size);
+}
+
+int Connection::send_data(nghttp2_session*, nghttp2_frame* frame, const uint8_t* head, size_t size,
+                          nghttp2_data_source*, void* user) {
+  Connection& me = self(user);
+  constexpr size_t kFrameHead = 9;
+  me.out_->append(head, kFrameHead);
+  me.written_ += kFrameHead + size;
+  Call* call = me.find(frame->hd.stream_id);
+  if (call == nullptr) return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+  call->went = true;
+  call->waiting -= size;
+  me.unsent_ -= size;
+  me.owner_.hold(-static_cast<ptrdiff_t>(size));
+  me.earned_bytes_ += size;
+  while (size != 0) {
+    Part& part = call->parts.front();
+    if (part.at < part.head_size) {
+      const size_t piece = std::min(size, part.head_size - part.at);
+      me.out_->append(part.head + part.at, piece);
+      part.at += piece;
+      size -= piece;
+    }
+    const size_t at = part.at - part.head_size, piece = std::min(size, part.size - at);
+    if (part.at >= part.head_size && piece != 0) {
+      me.out_->refer(part.memory, part.memory.data + at, piece);
+      part.at += piece;
+      size -= piece;
+    }
+    if (part.at < part.head_size + part.size) break;
+    me.drop(part.memory);
+    call->parts.pop_front();
+  }
+  return 0;
 }
 
 ssize_t Connection::frame_size(nghttp2_session*, uint8_t, int32_t, int32_t session_window, int32_t stream_window,
@@ -474,24 +615,34 @@ ssize_t Connection::frame_size(nghttp2_session*, uint8_t, int32_t, int32_t sessi
   return std::min(most, static_cast<int32_t>(std::min<uint32_t>(remote_limit, kFrameSize)));
 }
 
-bool Connection::output(std::string& out, size_t most) {
-  while (out.size() <= most) {
+bool Connection::output(Output& out, size_t most) {
+  out_ = &out;
+  written_ = 0;
+  bool valid = true;
+  while (written_ <= most) {
     const uint8_t* data = nullptr;
     const ssize_t size = nghttp2_session_mem_send(session_.get(), &data);
-    if (size < 0) return false;
-    if (size == 0) break;
-    out.append(reinterpret_cast<const char*>(data), static_cast<size_t>(size));
+    valid = size >= 0;
+    if (size <= 0) break;
+    out.append(data, static_cast<size_t>(size));
+    written_ += static_cast<size_t>(size);
   }
-  return true;
+  out_ = nullptr;
+  return valid;
 }
 
 void Connection::go_away(bool last) {
+  if (refuses_) return;
   if (!last) {
+    if (std::exchange(draining_, true)) return;
     nghttp2_submit_shutdown_notice(session_.get());
+    nghttp2_submit_ping(session_.get(), NGHTTP2_FLAG_NONE, kDrainPing);
     return;
   }
-  refuses_ = true;
+  draining_ = refuses_ = true;
   nghttp2_submit_goaway(session_.get(), NGHTTP2_FLAG_NONE, last_, NGHTTP2_NO_ERROR, nullptr, 0);
 }
+
+void Connection::ping() { nghttp2_submit_ping(session_.get(), NGHTTP2_FLAG_NONE, nullptr); }
 
 }  // namespace opgate::rpc

@@ -6,11 +6,14 @@ class ProtocolError(ValueError):
     """The client does not speak gRPC over HTTP/2. The text is "not HTTP/2" if its first bytes are no HTTP/2 at all."""
 
 class Budget:
-    """The bytes that messages may take while they are read, over all connections that share it."""
+    """The bytes that the messages of all calls may take, over all connections that share it."""
 
     def __init__(self, limit: int, /) -> None: ...
     @property
     def used(self) -> int: ...
+
+_Pairs = Sequence[tuple[str, str]] | None
+_Message = bytes | list[bytes | memoryview]
 
 class Connection:
     """A gRPC connection of a server, without its socket.
@@ -38,25 +41,45 @@ class Connection:
         Raises ProtocolError. Then what `output` still returns is for the client, and the connection must be closed.
         """
 
-    def begin(self, stream: int, metadata: Sequence[tuple[str, str]] | None, encoding: str, /) -> None: ...
-    def send(self, stream: int, message: bytes, compressed: bool, /) -> None: ...
-    def end(self, stream: int, status: int, text: str, metadata: Sequence[tuple[str, str]] | None, /) -> None: ...
+    def sweep(self, most_in: int, most_out: int, /) -> list[tuple]:  # type: ignore[type-arg]
+        """Ends the calls whose message or answer has not gone on in the last calls of this method, 0: none.
+
+        Returns events as `receive` does.
+        """
+
+    def begin(self, stream: int, metadata: _Pairs, encoding: str, /) -> None: ...
+    def send(self, stream: int, message: _Message, compressed: bool, /) -> None: ...
+    def end(self, stream: int, status: int, text: str, trailers: _Pairs, initial: _Pairs, /) -> None:
+        """Ends a call with a status. Raises ValueError, as `begin` and `answer` do, for metadata that can't be sent."""
+
     def answer(
-        self,
-        stream: int,
-        message: bytes,
-        trailers: Sequence[tuple[str, str]] | None,
-        compressed: bool,
-        encoding: str,
-        /,
-    ) -> None: ...
-    def consume(self, stream: int, size: int, /) -> None: ...
-    def go_away(self, last: bool, /) -> None: ...
-    def output(self, most: int, /) -> bytes: ...
-    def waiting(self, stream: int, /) -> int: ...
+        self, stream: int, message: _Message, trailers: _Pairs, initial: _Pairs, compressed: bool, encoding: str, /
+    ) -> None:
+        """Sends the only message of a call and ends it."""
+
+    def consume(self, stream: int, size: int, /) -> None:
+        """Says that a message of a stream was taken."""
+
+    def hold(self, stream: int, size: int, /) -> bool:
+        """Counts bytes in the budget until the call ends, less if negative. Returns whether it is kept."""
+
+    def go_away(self, last: bool, /) -> None:
+        """Tells the client to make no new calls. With `last`, those that it makes all the same are refused."""
+
+    def ping(self) -> None: ...
+    def output(self, most: int, /) -> list[bytes | memoryview]:
+        """Returns bytes for the client, in parts, at least `most` if there are so many."""
+
+    def waiting(self, stream: int, /) -> int:
+        """Returns the bytes of a call's messages that were not sent."""
+
     @property
     def calls(self) -> int: ...
     @property
     def unsent(self) -> int: ...
     @property
+    def ready(self) -> bool: ...
+    @property
     def done(self) -> bool: ...
+    @property
+    def failure(self) -> str: ...

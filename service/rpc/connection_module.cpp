@@ -4,6 +4,8 @@
 
 #include <new>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "connection.h"
 
@@ -14,11 +16,12 @@ using opgate::rpc::Event;
 using opgate::rpc::Limits;
 using opgate::rpc::Memory;
 using opgate::rpc::Metadata;
+using opgate::rpc::Output;
 using opgate::rpc::Owner;
 
 PyObject* protocol_error = nullptr;
 
-// ---- Budget: the bytes of messages that are being read, over all connections ----
+// ---- Budget: the bytes of messages that all connections hold ----
 
 struct Budget {
   PyObject_HEAD size_t limit;
@@ -39,7 +42,7 @@ PyGetSetDef budget_members[] = {{"used", budget_used, nullptr, "Bytes that are h
 
 PyType_Slot budget_slots[] = {{Py_tp_init, reinterpret_cast<void*>(budget_init)},
                               {Py_tp_getset, budget_members},
-                              {Py_tp_doc, const_cast<char*>("The bytes that messages may take while they are read.")},
+                              {Py_tp_doc, const_cast<char*>("The bytes that the messages of all calls may take.")},
                               {0, nullptr}};
 
 PyType_Spec budget_spec = {"service.rpc.connection.Budget", sizeof(Budget), 0, Py_TPFLAGS_DEFAULT, budget_slots};
@@ -48,6 +51,9 @@ PyTypeObject* budget_type = nullptr;
 
 // ---- Connection ----
 
+PyObject* object_of(const Memory& memory) { return static_cast<PyObject*>(memory.handle); }
+
+// Makes messages bytes objects.
 class Messages final : public Owner {
  public:
   Messages(PyObject* methods, Budget* budget) : methods_(Py_NewRef(methods)), budget_(budget) { Py_INCREF(budget); }
@@ -59,19 +65,28 @@ class Messages final : public Owner {
   Messages& operator=(const Messages&) = delete;
 
   Memory allocate(size_t size) override {
-    if (budget_->used != 0 && budget_->used + size > budget_->limit) return {};
     PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
     if (bytes == nullptr) {
       PyErr_Clear();
       return {};
     }
-    budget_->used += size;
-    return {bytes, PyBytes_AS_STRING(bytes), size};
+    return {bytes, PyBytes_AS_STRING(bytes)};
   }
 
-  void release(const Memory& memory) override {
-    budget_->used -= memory.reserved;
-    Py_DECREF(static_cast<PyObject*>(memory.handle));
+  bool grow(Memory& memory, size_t size) override {
+    PyObject* bytes = object_of(memory);
+    // A failure frees the bytes.
+    const bool grown = _PyBytes_Resize(&bytes, static_cast<Py_ssize_t>(size)) == 0;
+    if (!grown) PyErr_Clear();
+    memory = grown ? Memory{bytes, PyBytes_AS_STRING(bytes)} : Memory{};
+    return grown;
+  }
+
+  void release(const Memory& memory) override { Py_DECREF(object_of(memory)); }
+
+  bool hold(ptrdiff_t bytes) override {
+    budget_->used += static_cast<size_t>(bytes);
+    return budget_->used <= budget_->limit;
   }
 
   int find(std::string_view path, bool& client_streams) override {
@@ -84,15 +99,54 @@ class Messages final : public Owner {
     return number < 0 ? -1 : static_cast<int>(number >> 1);
   }
 
-  // Gives a message that was read to Python.
-  PyObject* give(const Memory& message) {
-    budget_->used -= message.reserved;
-    return static_cast<PyObject*>(message.handle);
-  }
-
  private:
   PyObject* methods_;
   Budget* budget_;
+};
+
+// A list of bytes, and of views on messages where these are large.
+class Buffers final : public Output {
+ public:
+  Buffers() : list_(PyList_New(0)), failed_(list_ == nullptr) {}
+  ~Buffers() override { Py_XDECREF(list_); }
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+
+  void append(const void* data, size_t size) override { small_.append(static_cast<const char*>(data), size); }
+
+  void refer(const Memory& memory, const char* data, size_t size) override {
+    if (size < kView) return append(data, size);
+    flush();
+    const Py_ssize_t at = data - memory.data;
+    PyObject* view = PyMemoryView_FromObject(object_of(memory));
+    PyObject* part = view == nullptr ? nullptr : PySequence_GetSlice(view, at, at + static_cast<Py_ssize_t>(size));
+    Py_XDECREF(view);
+    add(part);
+  }
+
+  // Returns a new reference, or null with an exception set.
+  PyObject* take() {
+    flush();
+    return failed_ ? nullptr : std::exchange(list_, nullptr);
+  }
+
+ private:
+  static constexpr size_t kView = 4096;
+
+  void flush() {
+    if (small_.empty()) return;
+    add(PyBytes_FromStringAndSize(small_.data(), static_cast<Py_ssize_t>(small_.size())));
+    small_.clear();
+  }
+
+  void add(PyObject* part) {
+    if (part == nullptr || failed_ || PyList_Append(list_, part) != 0) failed_ = true;
+    Py_XDECREF(part);
+  }
+
+  PyObject* list_;
+  bool failed_;
+  std::string small_;
 };
 
 struct Object {
@@ -158,14 +212,10 @@ PyObject* list_of(const Metadata& metadata) {
   return list;
 }
 
-PyObject* tuple_of(Messages& messages, Event& event) {
+PyObject* tuple_of(Event& event) {
   const int kind = event.kind;
   const int stream = event.stream;
-  PyObject* message = nullptr;
-  if (event.message.handle != nullptr) {
-    message = messages.give(event.message);
-    event.message = {};
-  }
+  PyObject* message = object_of(std::exchange(event.message, {}));
   switch (event.kind) {
     case Event::kCall:
       return Py_BuildValue("(iiiLNONN)", kind, stream, event.method, static_cast<long long>(event.timeout_us), message,
@@ -177,9 +227,22 @@ PyObject* tuple_of(Messages& messages, Event& event) {
     case Event::kRefused:
       return Py_BuildValue("(iiiNN)", kind, stream, event.status, text_of(event.text), text_of(event.path));
     case Event::kEnd:
-    case Event::kGone: break;
+    case Event::kGone:
+    case Event::kNothing: break;
   }
   return Py_BuildValue("(ii)", kind, stream);
+}
+
+// Returns the events since the last call.
+PyObject* events_of(Connection& connection) {
+  PyObject* list = PyList_New(0);
+  for (Event& event : connection.events()) {
+    if (event.kind == Event::kNothing) continue;
+    PyObject* tuple = tuple_of(event);
+    if (list != nullptr && (tuple == nullptr || PyList_Append(list, tuple) != 0)) Py_CLEAR(list);
+    Py_XDECREF(tuple);
+  }
+  return list;
 }
 
 PyObject* connection_receive(PyObject* self, PyObject* data) {
@@ -189,24 +252,16 @@ PyObject* connection_receive(PyObject* self, PyObject* data) {
   const bool read =
       connection_of(self).receive(static_cast<const uint8_t*>(buffer.buf), static_cast<size_t>(buffer.len), error);
   PyBuffer_Release(&buffer);
-  if (!read) {
-    PyErr_SetString(protocol_error, error.c_str());
-    return nullptr;
-  }
-  Messages& messages = *reinterpret_cast<Object*>(self)->messages;
-  std::vector<Event> events = connection_of(self).events();
-  PyObject* list = PyList_New(static_cast<Py_ssize_t>(events.size()));
-  Py_ssize_t i = 0;
-  for (Event& event : events) {
-    PyObject* tuple = list == nullptr ? nullptr : tuple_of(messages, event);
-    if (tuple == nullptr) {
-      Py_CLEAR(list);
-      if (event.message.handle != nullptr) messages.release(event.message);
-      continue;
-    }
-    PyList_SET_ITEM(list, i++, tuple);
-  }
-  return list;
+  if (read) return events_of(connection_of(self));
+  PyErr_SetString(protocol_error, error.c_str());
+  return nullptr;
+}
+
+PyObject* connection_sweep(PyObject* self, PyObject* args) {
+  int in = 0, out = 0;
+  if (!PyArg_ParseTuple(args, "ii:sweep", &in, &out)) return nullptr;
+  connection_of(self).sweep(in, out);
+  return events_of(connection_of(self));
 }
 
 // Takes None or a sequence of pairs of str. Returns false with an exception set.
@@ -214,18 +269,63 @@ bool metadata_of(PyObject* pairs, Metadata& metadata) {
   if (pairs == Py_None) return true;
   PyObject* sequence = PySequence_Fast(pairs, "metadata: expected pairs of str");
   if (sequence == nullptr) return false;
-  bool valid = true;
-  for (Py_ssize_t i = 0; valid && i < PySequence_Fast_GET_SIZE(sequence); ++i) {
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence); ++i) {
     PyObject* pair = PySequence_Fast_GET_ITEM(sequence, i);
     const char *name = nullptr, *value = nullptr;
     Py_ssize_t name_size = 0, value_size = 0;
-    valid = PyTuple_Check(pair) && PyArg_ParseTuple(pair, "s#s#", &name, &name_size, &value, &value_size);
-    if (valid)
-      metadata.emplace_back(std::string(name, static_cast<size_t>(name_size)),
-                            std::string(value, static_cast<size_t>(value_size)));
+    if (!PyTuple_Check(pair) || !PyArg_ParseTuple(pair, "s#s#", &name, &name_size, &value, &value_size)) {
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "metadata: expected pairs of str");
+      break;
+    }
+    const auto* name_bytes = reinterpret_cast<const uint8_t*>(name);
+    const auto* value_bytes = reinterpret_cast<const uint8_t*>(value);
+    if (name[0] == ':' || nghttp2_check_header_name(name_bytes, static_cast<size_t>(name_size)) == 0 ||
+        nghttp2_check_header_value(value_bytes, static_cast<size_t>(value_size)) == 0) {
+      PyErr_Format(PyExc_ValueError, "metadata: expected a name of lower-case letters and a printable value, got %R",
+                   pair);
+      break;
+    }
+    metadata.emplace_back(std::string(name, static_cast<size_t>(name_size)),
+                          std::string(value, static_cast<size_t>(value_size)));
   }
   Py_DECREF(sequence);
-  if (!valid && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "metadata: expected pairs of str");
+  return !PyErr_Occurred();
+}
+
+using Pieces = std::vector<std::pair<Memory, size_t>>;
+
+// Appends the memory of bytes, or of another object whose memory is contiguous. Returns false with an exception set.
+bool add_piece(PyObject* object, Pieces& pieces) {
+  if (PyBytes_Check(object)) {
+    pieces.push_back({{Py_NewRef(object), PyBytes_AS_STRING(object)}, static_cast<size_t>(PyBytes_GET_SIZE(object))});
+    return true;
+  }
+  PyObject* view = PyMemoryView_FromObject(object);
+  if (view == nullptr) return false;
+  const Py_buffer* buffer = PyMemoryView_GET_BUFFER(view);
+  if (buffer->ndim != 1 || buffer->itemsize != 1) {  // parts of it are taken by their bytes
+    PyObject* bytes = PyObject_CallMethod(view, "cast", "s", "B");
+    Py_SETREF(view, bytes);
+    if (view == nullptr) return false;
+    buffer = PyMemoryView_GET_BUFFER(view);
+  }
+  pieces.push_back({{view, static_cast<char*>(buffer->buf)}, static_cast<size_t>(buffer->len)});
+  return true;
+}
+
+// Takes bytes or a list of buffers. Returns false with an exception set.
+bool pieces_of(PyObject* message, Pieces& pieces) {
+  bool valid = true;
+  if (PyList_Check(message)) {
+    for (Py_ssize_t i = 0; valid && i < PyList_GET_SIZE(message); ++i) {
+      valid = add_piece(PyList_GET_ITEM(message, i), pieces);
+    }
+  } else {
+    valid = add_piece(message, pieces);
+  }
+  if (!valid) {
+    for (const auto& piece : pieces) Py_DECREF(object_of(piece.first));
+  }
   return valid;
 }
 
@@ -241,10 +341,12 @@ PyObject* connection_begin(PyObject* self, PyObject* args) {
 
 PyObject* connection_send(PyObject* self, PyObject* args) {
   int stream = 0, compressed = 0;
-  PyObject* bytes = nullptr;
-  if (!PyArg_ParseTuple(args, "iSp:send", &stream, &bytes, &compressed)) return nullptr;
-  connection_of(self).send(stream, {Py_NewRef(bytes), PyBytes_AS_STRING(bytes), 0},
-                           static_cast<size_t>(PyBytes_GET_SIZE(bytes)), compressed != 0);
+  PyObject* message = nullptr;
+  Pieces pieces;
+  if (!PyArg_ParseTuple(args, "iOp:send", &stream, &message, &compressed) || !pieces_of(message, pieces)) {
+    return nullptr;
+  }
+  connection_of(self).send(stream, pieces, compressed != 0);
   Py_RETURN_NONE;
 }
 
@@ -252,30 +354,31 @@ PyObject* connection_end(PyObject* self, PyObject* args) {
   int stream = 0, status = 0;
   const char* text = nullptr;
   Py_ssize_t size = 0;
-  PyObject* pairs = nullptr;
-  Metadata metadata;
-  if (!PyArg_ParseTuple(args, "iis#O:end", &stream, &status, &text, &size, &pairs) || !metadata_of(pairs, metadata)) {
+  PyObject *trailing = nullptr, *first = nullptr;
+  Metadata trailers, initial;
+  if (!PyArg_ParseTuple(args, "iis#OO:end", &stream, &status, &text, &size, &trailing, &first) ||
+      !metadata_of(trailing, trailers) || !metadata_of(first, initial)) {
     return nullptr;
   }
-  connection_of(self).end(stream, status, {text, static_cast<size_t>(size)}, metadata);
+  connection_of(self).end(stream, status, {text, static_cast<size_t>(size)}, trailers, initial);
   Py_RETURN_NONE;
 }
 
 // The whole answer of a unary call.
 PyObject* connection_answer(PyObject* self, PyObject* args) {
   int stream = 0, compressed = 0;
-  PyObject *bytes = nullptr, *pairs = nullptr;
+  PyObject *message = nullptr, *trailing = nullptr, *first = nullptr;
   const char* encoding = nullptr;
-  Metadata metadata;
-  if (!PyArg_ParseTuple(args, "iSOps:answer", &stream, &bytes, &pairs, &compressed, &encoding) ||
-      !metadata_of(pairs, metadata)) {
+  Metadata trailers, initial;
+  Pieces pieces;
+  if (!PyArg_ParseTuple(args, "iOOOps:answer", &stream, &message, &trailing, &first, &compressed, &encoding) ||
+      !metadata_of(trailing, trailers) || !metadata_of(first, initial) || !pieces_of(message, pieces)) {
     return nullptr;
   }
   Connection& connection = connection_of(self);
-  connection.begin(stream, {}, encoding);
-  connection.send(stream, {Py_NewRef(bytes), PyBytes_AS_STRING(bytes), 0}, static_cast<size_t>(PyBytes_GET_SIZE(bytes)),
-                  compressed != 0);
-  connection.end(stream, opgate::rpc::kOk, {}, metadata);
+  connection.begin(stream, initial, encoding);
+  connection.send(stream, pieces, compressed != 0);
+  connection.end(stream, opgate::rpc::kOk, {}, trailers, {});
   Py_RETURN_NONE;
 }
 
@@ -287,10 +390,22 @@ PyObject* connection_consume(PyObject* self, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+PyObject* connection_hold(PyObject* self, PyObject* args) {
+  int stream = 0;
+  Py_ssize_t size = 0;
+  if (!PyArg_ParseTuple(args, "in:hold", &stream, &size)) return nullptr;
+  return PyBool_FromLong(connection_of(self).hold(stream, size));
+}
+
 PyObject* connection_go_away(PyObject* self, PyObject* last) {
   const int truth = PyObject_IsTrue(last);
   if (truth < 0) return nullptr;
   connection_of(self).go_away(truth != 0);
+  Py_RETURN_NONE;
+}
+
+PyObject* connection_ping(PyObject* self, PyObject*) {
+  connection_of(self).ping();
   Py_RETURN_NONE;
 }
 
@@ -300,12 +415,12 @@ PyObject* connection_output(PyObject* self, PyObject* most) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "output: expected a number of bytes that is not negative");
     return nullptr;
   }
-  std::string out;
+  Buffers out;
   if (!connection_of(self).output(out, static_cast<size_t>(size))) {
     PyErr_SetString(protocol_error, "the connection can't go on");
     return nullptr;
   }
-  return PyBytes_FromStringAndSize(out.data(), static_cast<Py_ssize_t>(out.size()));
+  return out.take();
 }
 
 PyObject* connection_waiting(PyObject* self, PyObject* stream) {
@@ -316,6 +431,8 @@ PyObject* connection_waiting(PyObject* self, PyObject* stream) {
 
 PyObject* connection_calls(PyObject* self, void*) { return PyLong_FromSize_t(connection_of(self).calls()); }
 PyObject* connection_unsent(PyObject* self, void*) { return PyLong_FromSize_t(connection_of(self).unsent()); }
+PyObject* connection_ready(PyObject* self, void*) { return PyBool_FromLong(connection_of(self).is_ready()); }
+PyObject* connection_failure(PyObject* self, void*) { return text_of(connection_of(self).failure()); }
 PyObject* connection_done(PyObject* self, void*) { return PyBool_FromLong(connection_of(self).is_done()); }
 
 PyMethodDef connection_methods[] = {
@@ -324,6 +441,9 @@ PyMethodDef connection_methods[] = {
     {"send", connection_send, METH_VARARGS, "Sends a message."},
     {"end", connection_end, METH_VARARGS, "Ends a call with a status."},
     {"answer", connection_answer, METH_VARARGS, "Sends the only message of a call and ends it."},
+    {"sweep", connection_sweep, METH_VARARGS, "Ends the calls that don't go on. Returns the events that follow."},
+    {"hold", connection_hold, METH_VARARGS, "Counts bytes that a call takes until it ends."},
+    {"ping", connection_ping, METH_NOARGS, "Asks the client for a sign of life."},
     {"consume", connection_consume, METH_VARARGS, "Says that a message of a stream was taken."},
     {"go_away", connection_go_away, METH_O, "Tells the client to make no new calls."},
     {"output", connection_output, METH_O, "Returns bytes for the client."},
@@ -333,6 +453,8 @@ PyMethodDef connection_methods[] = {
 PyGetSetDef connection_members[] = {
     {"calls", connection_calls, nullptr, "The number of calls that have not ended.", nullptr},
     {"unsent", connection_unsent, nullptr, "The bytes of messages that were not sent.", nullptr},
+    {"ready", connection_ready, nullptr, "Whether the client has shown that it speaks HTTP/2.", nullptr},
+    {"failure", connection_failure, nullptr, "Why the connection ended, if the client is to blame.", nullptr},
     {"done", connection_done, nullptr, "Whether the connection has nothing more to read or to send.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 

@@ -19,6 +19,7 @@ class Health:
     def __init__(self) -> None:
         self._states: dict[str, int] = {}
         self._changed = asyncio.Event()
+        self._closed = False
 
     def set(self, service: str, serving: bool) -> None:
         """Sets the status of a service, "" for the whole server."""
@@ -26,14 +27,15 @@ class Health:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def set_all(self, serving: bool) -> None:
-        """Sets the status of every service that has one."""
+    def close(self) -> None:
+        """Sets the status of every service to not serving, and ends the calls that watch."""
+        self._closed = True
         for service in list(self._states):
-            self.set(service, serving)
+            self.set(service, False)
 
     def methods(self) -> dict[str, Method]:
         """Returns the methods for a server."""
-        return {f"/{SERVICE}/Check": Unary(self._check), f"/{SERVICE}/Watch": Stream(self._watch)}
+        return {f"/{SERVICE}/Check": Unary(self._check), f"/{SERVICE}/Watch": Stream(self._watch, client_streams=False)}
 
     def _check(self, call: Call, message: bytes) -> None:
         service = _service(message)
@@ -52,6 +54,8 @@ class Health:
             if state != told:
                 told = state
                 yield HealthCheckResponse(status=state).SerializeToString()
+            if self._closed:
+                raise RpcError(Code.UNAVAILABLE, "the server stops")
             await changed.wait()
 
 

@@ -61,6 +61,7 @@ class Source(Protocol):
     def answers(self) -> Mapping[tuple[str, str, str], int]: ...
 
     def connections(self) -> tuple[int, int]: ...
+    def grpc_connections(self) -> tuple[int, int]: ...
 
     def running(self) -> int: ...
 
@@ -162,6 +163,9 @@ class GatewayCollector(Collector):
         connections, held = source.connections()
         yield GaugeMetricFamily("opgate_http_connections", "Open connections of HTTP", connections)
         yield GaugeMetricFamily("opgate_http_held_bytes", "Bytes of requests and answers that connections hold", held)
+        connections, held = source.grpc_connections()
+        yield GaugeMetricFamily("opgate_grpc_connections", "Open connections of gRPC", connections)
+        yield GaugeMetricFamily("opgate_grpc_held_bytes", "Bytes of messages that calls and connections hold", held)
         yield GaugeMetricFamily("opgate_running_requests", "Inference requests without an answer", source.running())
         yield InfoMetricFamily("opgate_build", "Versions of the gateway and its engine", source.versions())
 

@@ -1,12 +1,9 @@
-"""Compresses and decompresses bodies. A limit on the output keeps a small body from filling the memory."""
+"""The compression of HTTP bodies. A limit on the output keeps a small body from filling the memory."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable
-
 from service.errors import Kind, ServingError, invalid, too_large
-from service.inflate import ENCODINGS, OverLimit, inflate
+from service.packing import ENCODINGS, OverLimit, inflate
 
 
 def decompress(body: bytes, encoding: str, limit: int, setting: str) -> bytearray:
@@ -25,12 +22,6 @@ def decompress(body: bytes, encoding: str, limit: int, setting: str) -> bytearra
         raise too_large("the decompressed body", limit, setting) from None
     except ValueError as error:
         raise invalid(str(error)) from None
-
-
-def compress(parts: Iterable[bytes | memoryview], encoding: str) -> list[bytes]:
-    """Returns the parts as one compressed body, in parts. Uses level 1, the fastest."""
-    encoder = zlib.compressobj(1, zlib.DEFLATED, 31 if encoding == "gzip" else 15)
-    return [part for part in (*(encoder.compress(part) for part in parts), encoder.flush()) if part]
 
 
 def wanted_encoding(accept: str) -> str:

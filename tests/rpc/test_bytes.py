@@ -10,9 +10,10 @@ import grpc
 import pytest
 
 from service.rpc.connection import Budget, Connection, ProtocolError
-from tests.rpc.test_server import STREAMS, Service, channel, run, serving
+from service.rpc.server import Server
+from tests.rpc.test_server import Service, channel, run, serving
 
-METHODS = {path: 2 * i + (path in STREAMS) for i, path in enumerate(Service().methods())}
+METHODS = Server(Service().methods()).numbers
 MB = 1 << 20
 
 
@@ -93,7 +94,7 @@ def test_broken_bytes_end_the_connection_at_worst(recorded, seed):
             for begin in range(0, len(data), 200):
                 for event in one.receive(data[begin : begin + 200]):
                     if event[0] == 0:
-                        one.answer(event[1], b"answer", None, False, "")
+                        one.answer(event[1], b"answer", None, None, False, "")
                 one.output(MB)
         except ProtocolError:
             one.output(MB)
