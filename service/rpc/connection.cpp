@@ -14,9 +14,11 @@ constexpr uint32_t kFrameSize = 1 << 20;
 constexpr size_t kFraming = 5;
 // A message may become as large as it says when so many bytes of it have come.
 constexpr size_t kFirstPart = 256 << 10;
-// Frames that carry nothing (pings, settings, window updates, ...) that a client may send at once. Messages both ways
-// and answers earn others.
-constexpr size_t kIdleFrames = 10'000;
+// Of the text of a status when it is encoded.
+constexpr size_t kTextBytes = 4096;
+// Frames without data (pings, settings, window updates, new calls, ...) that a client may send at once. Bytes both ways
+// and ended calls earn others.
+constexpr size_t kFrames = 20'000;
 constexpr size_t kFramesForCall = 8;
 constexpr size_t kBytesForFrame = 512;
 constexpr size_t kFramesForSweep = 200;
@@ -33,12 +35,15 @@ void append(std::vector<nghttp2_nv>& headers, const Metadata& metadata) {
   for (const auto& [name, value] : metadata) headers.push_back(pair_of(name, value));
 }
 
-// Returns the text of a grpc-message: percent signs and what is no printable ASCII as %XX.
+// Returns the text of a grpc-message: percent signs and what is no printable ASCII as %XX. Clients take headers of a few
+// kilobytes only, so a long text ends early, between two characters of UTF-8.
 std::string percent_encoded(std::string_view text) {
   constexpr char kDigits[] = "0123456789ABCDEF";
   std::string encoded;
+  size_t whole = 0;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
+    if ((byte & 0xC0) != 0x80) whole = encoded.size();
     if (byte >= ' ' && byte <= '~' && byte != '%') {
       encoded += c;
     } else {
@@ -46,6 +51,7 @@ std::string percent_encoded(std::string_view text) {
       encoded += kDigits[byte >> 4];
       encoded += kDigits[byte & 15];
     }
+    if (encoded.size() > kTextBytes) return encoded.substr(0, whole) + "...";
   }
   return encoded;
 }
@@ -77,15 +83,15 @@ bool is_grpc(std::string_view content_type) {
 }  // namespace
 
 Connection::Connection(Owner& owner, const Limits& limits)
-    : owner_(owner), limits_(limits), idle_frames_left_(kIdleFrames) {
+    : owner_(owner), limits_(limits), frames_left_(kFrames), skip_(NGHTTP2_CLIENT_MAGIC_LEN) {
   nghttp2_session_callbacks* callbacks = nullptr;
   if (nghttp2_session_callbacks_new(&callbacks) != 0) throw std::bad_alloc();
-  nghttp2_session_callbacks_set_on_begin_frame_callback(callbacks, on_begin_frame);
   nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, on_begin_headers);
   nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
   nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame);
   nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data);
   nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, on_sent);
+  nghttp2_session_callbacks_set_on_frame_not_send_callback(callbacks, on_not_sent);
   nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_close);
   nghttp2_session_callbacks_set_send_data_callback(callbacks, send_data);
   nghttp2_session_callbacks_set_data_source_read_length_callback(callbacks, frame_size);
@@ -159,13 +165,13 @@ bool Connection::hold(int32_t stream, ptrdiff_t size) {
 }
 
 bool Connection::receive(const uint8_t* data, size_t size, std::string& error) {
+  if (!pay(data, size)) {
+    error = failure_;
+    return false;
+  }
   const ssize_t read = nghttp2_session_mem_recv(session_.get(), data, size);
   if (read == static_cast<ssize_t>(size)) return true;
-  if (read == NGHTTP2_ERR_BAD_CLIENT_MAGIC) {
-    error = "not HTTP/2";
-  } else {
-    error = failure_.empty() ? nghttp2_strerror(static_cast<int>(read)) : failure_;
-  }
+  error = read == NGHTTP2_ERR_BAD_CLIENT_MAGIC ? "not HTTP/2" : nghttp2_strerror(static_cast<int>(read));
   return false;
 }
 
@@ -183,33 +189,39 @@ size_t Connection::waiting(int32_t stream) const {
 
 // ---- What bounds a client ----
 
-void Connection::earn(size_t frames) { idle_frames_left_ = std::min(kIdleFrames, idle_frames_left_ + frames); }
+void Connection::earn(size_t frames) { frames_left_ = std::min(kFrames, frames_left_ + frames); }
 
-// Most frames of a client carry a call or a part of a message. The others cost it what it has earned.
-int Connection::on_begin_frame(nghttp2_session* session, const nghttp2_frame_hd* head, void* user) {
-  Connection& me = self(user);
-  if (head->type == NGHTTP2_DATA) me.earned_bytes_ += head->length;
-  me.earn(me.earned_bytes_ / kBytesForFrame);
-  me.earned_bytes_ %= kBytesForFrame;
-  switch (head->type) {
-    case NGHTTP2_HEADERS: return 0;
-    case NGHTTP2_RST_STREAM: return 0;  // nghttp2 bounds them
-    case NGHTTP2_DATA:
-      if (head->length != 0 || (head->flags & NGHTTP2_FLAG_END_STREAM) != 0) return 0;
-      break;
-    case NGHTTP2_PING:
-    case NGHTTP2_SETTINGS:
-      if ((head->flags & NGHTTP2_FLAG_ACK) != 0 && me.idle_frames_left_ != 0) return 0;
-      break;
-    default: break;
+// Counts the frames that begin in these bytes. nghttp2 doesn't tell of those that it ignores. Returns false, and ends the
+// connection, if there are too many.
+bool Connection::pay(const uint8_t* data, size_t size) {
+  size_t at = 0;
+  while (at < size) {
+    if (skip_ != 0) {
+      const size_t part = std::min(skip_, size - at);
+      skip_ -= part;
+      at += part;
+      continue;
+    }
+    frame_head_[frame_head_filled_++] = data[at++];
+    if (frame_head_filled_ < sizeof frame_head_) continue;
+    frame_head_filled_ = 0;
+    skip_ = static_cast<size_t>(frame_head_[0]) << 16 | static_cast<size_t>(frame_head_[1]) << 8 | frame_head_[2];
+    if (frame_head_[3] == NGHTTP2_DATA) {
+      earned_bytes_ += skip_;
+      earn(earned_bytes_ / kBytesForFrame);
+      earned_bytes_ %= kBytesForFrame;
+      const bool ends = (frame_head_[4] & NGHTTP2_FLAG_END_STREAM) != 0;
+      const bool padded = (frame_head_[4] & NGHTTP2_FLAG_PADDED) != 0;
+      if (ends || (skip_ != 0 && !padded)) continue;
+    }
+    if (frames_left_ == 0) {
+      failure_ = "too many frames that carry nothing";
+      nghttp2_session_terminate_session(session_.get(), NGHTTP2_ENHANCE_YOUR_CALM);
+      return false;
+    }
+    --frames_left_;
   }
-  if (me.idle_frames_left_ != 0) {
-    --me.idle_frames_left_;
-    return 0;
-  }
-  me.failure_ = "too many frames that carry nothing";
-  nghttp2_session_terminate_session(session, NGHTTP2_ENHANCE_YOUR_CALM);
-  return NGHTTP2_ERR_CALLBACK_FAILURE;
+  return true;
 }
 
 void Connection::sweep(int in, int out) {
@@ -218,7 +230,7 @@ void Connection::sweep(int in, int out) {
     const bool expected =
         !call->ended && !call->ignored && call->unopened == 0 && (!call->client_streams || call->head_filled != 0);
     call->idle_in = expected && !std::exchange(call->came, false) && in != 0 ? call->idle_in + 1 : 0;
-    call->idle_out = call->waiting != 0 && !std::exchange(call->went, false) ? call->idle_out + 1 : 0;
+    call->idle_out = call->waiting != 0 && !std::exchange(call->went, false) && out != 0 ? call->idle_out + 1 : 0;
     if (in != 0 && call->idle_in >= in) {
       refuse(*call, kDeadlineExceeded, "nothing of the message came in the time for it");
     } else if (out != 0 && call->idle_out >= out) {
@@ -551,6 +563,13 @@ int Connection::on_sent(nghttp2_session* session, const nghttp2_frame* frame, vo
   return 0;
 }
 
+// An answer whose metadata is too long can't be sent. Its client must not wait for it.
+int Connection::on_not_sent(nghttp2_session* session, const nghttp2_frame* frame, int, void* user) {
+  if (frame->hd.type != NGHTTP2_HEADERS || self(user).find(frame->hd.stream_id) == nullptr) return 0;
+  nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_INTERNAL_ERROR);
+  return 0;
+}
+
 // Says how much the next frame takes. `send_data` gives it to the output.
 ssize_t Connection::size_of_data(nghttp2_session* session, int32_t stream, uint8_t*, size_t room, uint32_t* flags,
                                  nghttp2_data_source*, void* user) {
@@ -588,6 +607,8 @@ int Connection::send_data(nghttp2_session*, nghttp2_frame* frame, const uint8_t*
   me.unsent_ -= size;
   me.owner_.hold(-static_cast<ptrdiff_t>(size));
   me.earned_bytes_ += size;
+  me.earn(me.earned_bytes_ / kBytesForFrame);
+  me.earned_bytes_ %= kBytesForFrame;
   while (size != 0) {
     Part& part = call->parts.front();
     if (part.at < part.head_size) {

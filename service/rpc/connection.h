@@ -180,13 +180,13 @@ class Connection {
   };
 
   static Connection& self(void* user) { return *static_cast<Connection*>(user); }
-  static int on_begin_frame(nghttp2_session*, const nghttp2_frame_hd*, void*);
   static int on_begin_headers(nghttp2_session*, const nghttp2_frame*, void*);
   static int on_header(nghttp2_session*, const nghttp2_frame*, const uint8_t*, size_t, const uint8_t*, size_t, uint8_t,
                        void*);
   static int on_frame(nghttp2_session*, const nghttp2_frame*, void*);
   static int on_data(nghttp2_session*, uint8_t, int32_t, const uint8_t*, size_t, void*);
   static int on_sent(nghttp2_session*, const nghttp2_frame*, void*);
+  static int on_not_sent(nghttp2_session*, const nghttp2_frame*, int, void*);
   static int on_close(nghttp2_session*, int32_t, uint32_t, void*);
   static ssize_t size_of_data(nghttp2_session*, int32_t, uint8_t*, size_t, uint32_t*, nghttp2_data_source*, void*);
   static int send_data(nghttp2_session*, nghttp2_frame*, const uint8_t*, size_t, nghttp2_data_source*, void*);
@@ -209,6 +209,7 @@ class Connection {
   void drop_parts(Call& call);
   void drop_all(Call& call);
   void earn(size_t frames);
+  bool pay(const uint8_t* data, size_t size);
 
   Owner& owner_;
   Limits limits_;
@@ -218,8 +219,12 @@ class Connection {
   Output* out_ = nullptr;  // while `output` runs
   size_t written_ = 0;
   size_t unsent_ = 0;
-  size_t idle_frames_left_;  // that carry nothing
+  // What bounds frames that carry nothing: how many the client may still send, and where in a frame its bytes are.
+  size_t frames_left_;
   size_t earned_bytes_ = 0;
+  uint8_t frame_head_[9] = {};
+  size_t frame_head_filled_ = 0;
+  size_t skip_;  // bytes until the next frame begins
   bool ready_ = false;
   bool draining_ = false;
   bool refuses_ = false;

@@ -67,7 +67,7 @@ class Protocol(asyncio.BufferedProtocol):
         now = self.time()
         self._last_call = self._last_read = self._last_sent = now
         self._pinged = 0.0
-        self._left = (0, 0)
+        self._left = 0  # bytes that the transport held at the last look
 
     # What asyncio calls.
 
@@ -127,8 +127,8 @@ class Protocol(asyncio.BufferedProtocol):
         transport, options, now = self.transport, self._server.options, self.time()
         if transport is None:
             return
-        left = (self.connection.unsent, transport.get_write_buffer_size())
-        if left == (0, 0) or left != self._left:
+        left = transport.get_write_buffer_size()
+        if not left or left != self._left:
             self._left, self._last_sent = left, now
         elif now - self._last_sent >= options.write_timeout:
             self._abort(f"the client took nothing of an answer for {options.write_timeout:g} s")
@@ -149,8 +149,10 @@ class Protocol(asyncio.BufferedProtocol):
         elif now - self._pinged >= options.keepalive_timeout:
             self._abort(f"the client did not answer a ping in {options.keepalive_timeout:g} s")
             return
+        # A call can't go on while nothing of its connection is read or sent.
         sweeps_in = 0 if self._waiting else round(options.read_timeout / self._interval)
-        self._events.extend(self.connection.sweep(sweeps_in, round(options.write_timeout / self._interval)))
+        sweeps_out = 0 if self._paused else round(options.write_timeout / self._interval)
+        self._events.extend(self.connection.sweep(sweeps_in, sweeps_out))
         if not self._handling:
             self._handle_some()
         self._watch = self._loop.call_later(self._interval, self._look)

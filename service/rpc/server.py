@@ -19,6 +19,8 @@ __all__ = ["Call", "Code", "Message", "Metadata", "Method", "Options", "RpcError
 
 # Bytes that are read at once.
 _READ = 1 << 18
+# Seconds in which a client must say that it has seen the end of TLS.
+_TLS_GOODBYE = 1.0
 # Seconds in which clients see that the server stops, before calls that they make all the same are refused.
 _NOTICE = 1.0
 
@@ -116,7 +118,14 @@ class Server:
     async def start(self, listener: socket.socket) -> None:
         """Begins to accept connections."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Protocol(self), sock=listener, ssl=self.options.tls)
+        options = self.options
+        self._server = await loop.create_server(
+            lambda: Protocol(self),
+            sock=listener,
+            ssl=options.tls,
+            ssl_handshake_timeout=None if options.tls is None else options.read_timeout,
+            ssl_shutdown_timeout=None if options.tls is None else _TLS_GOODBYE,
+        )
 
     async def stop(self, seconds: float) -> int:
         """Stops to listen and to take new calls, and gives the calls under way `seconds` to end.
@@ -136,6 +145,7 @@ class Server:
             lost += connection.connection.calls
             if connection.transport is not None:
                 connection.transport.abort()
+        await self._wait_for_connections(0.1)  # asyncio tells them in a later turn
         self.threads.shutdown(wait=False)
         return lost
 

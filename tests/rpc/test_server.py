@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 import contextlib
 import socket
+import ssl
+import time
+from types import SimpleNamespace
 
 import grpc
 import pytest
+import trustme
 import uvloop
 
-from service.rpc.server import Call, Code, Options, RpcError, Server, Stream, Unary
+from service.rpc.server import Call, Code, Options, RpcError, Server, Stream, Unary, tls
+from tests.rpc.raw import Raw, headers
+from tests.rpc.raw import message as message_frame
 
 MB = 1 << 20
 STREAMS = ("Each", "Last", "Break")  # whose clients send streams
@@ -33,6 +40,8 @@ class Service:
             "Refuse": self.refuse,
             "Never": self.never,
             "Size": lambda call, message: call.answer(bytes(int(message))),
+            "Parts": self.parts,
+            "Metadata": self.metadata,
         }
         streams = {
             "Each": self.each,
@@ -59,6 +68,24 @@ class Service:
 
     def never(self, call, message):
         call.on_gone = lambda call, code: self.gone.append(code)
+
+    def parts(self, call, message):
+        """Answers with three views, one of them of floats."""
+        floats = array.array("f", range(5000))
+        call.answer([message, memoryview(floats), memoryview(message)[1:]])
+
+    def metadata(self, call, message):
+        """Sends the client's own metadata back in both ways."""
+        own = [(name, value) for name, value in call.metadata if name.startswith("own-")]
+        call.initial_metadata = [*own, ("seconds-left", str(call.seconds_left))]
+        if message == b"long":
+            own.append(("own-name", "v" * 100_000))
+        if message == b"wrong":
+            own.append(("own-name", "two\nlines"))
+        if message == b"fail":
+            call.fail(Code.ABORTED, "with metadata", own)
+        else:
+            call.answer(b"", own)
 
     async def each(self, call, messages):
         async for message in messages:
@@ -141,6 +168,7 @@ def test_unary_calls():
     [
         ("Fail", "größer\r\n\t100 %".encode(), "NOT_FOUND", "größer\r\n\t100 %"),
         ("Refuse", b"", "RESOURCE_EXHAUSTED", "no room"),
+        ("Fail", "ä".encode() * 5000, "NOT_FOUND", "ä" * 682 + "..."),
         ("Raise", b"", "INTERNAL", "KeyError: 'a bug'"),
         ("Nothing", b"abc", "UNIMPLEMENTED", "there is no method /test.Test/Nothing"),
         ("Nothing", bytes(10 * MB), "UNIMPLEMENTED", "there is no method /test.Test/Nothing"),
@@ -268,5 +296,232 @@ def test_a_client_of_another_protocol_gets_a_clear_answer():
             answer = await reader.read()
             assert answer.startswith(b"HTTP/1.1 400 ") and answer.endswith(b"this port speaks gRPC over HTTP/2\n")
             writer.close()
+
+    run(main())
+
+
+def test_an_answer_may_come_in_parts():
+    async def main():
+        async with serving() as server, channel(server) as client:
+            floats = array.array("f", range(5000)).tobytes()
+            call = client.unary_unary("/test.Test/Parts")
+            for message in (b"ab", bytes(100_000)):
+                assert await call(message) == message + floats + message[1:]
+
+    run(main())
+
+
+def test_metadata_goes_both_ways():
+    own = (("own-name", "value with spaces"), ("own-bin", bytes(range(256))), ("own-bin", b""), ("own-name", "again"))
+
+    async def main():
+        async with serving() as server, channel(server) as client:
+            call = client.unary_unary("/test.Test/Metadata")(b"", metadata=own, timeout=5)
+            await call
+            initial = tuple(await call.initial_metadata())
+            assert sorted(map(repr, initial)) == sorted(
+                map(repr, (*own, ("seconds-left", dict(initial)["seconds-left"])))
+            )
+            assert 4 < float(dict(initial)["seconds-left"]) <= 5
+            assert sorted(map(repr, await call.trailing_metadata())) == sorted(map(repr, own))
+            call = client.unary_unary("/test.Test/Metadata")(b"fail", metadata=own)
+            assert await error_of(call) == ("ABORTED", "with metadata")
+            assert set(own) <= set(await call.trailing_metadata())
+            call = client.unary_unary("/test.Test/Metadata")(b"wrong", metadata=own, timeout=5)
+            code, text = await error_of(call)
+            assert code == "INTERNAL" and "two" in text and "the answer can't be sent" in text
+            call = client.unary_unary("/test.Test/Metadata")(b"long", metadata=own, timeout=5)
+            assert (await error_of(call))[0] == "INTERNAL"
+            assert await client.unary_unary("/test.Test/Echo")(b"still there") == b"still there"
+
+    run(main())
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_answers_to_packed_messages_are_packed(compression):
+    """The bytes of an answer are counted on their way. Small and unpacked ones stay as they are."""
+
+    async def main():
+        async with serving() as server:
+            passed = []
+
+            async def relay(reader, writer):
+                inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", server.port)
+
+                async def back():
+                    while data := await inner_reader.read(1 << 16):
+                        passed.append(len(data))
+                        writer.write(data)
+                    writer.close()
+
+                task = asyncio.ensure_future(back())
+                while data := await reader.read(1 << 16):
+                    inner_writer.write(data)
+                inner_writer.close()
+                await task
+
+            proxy = await asyncio.start_server(relay, "127.0.0.1", 0)
+            address = SimpleNamespace(port=proxy.sockets[0].getsockname()[1])
+            async with channel(address) as client:
+                size = client.unary_unary("/test.Test/Size")
+                echo = client.unary_unary("/test.Test/Echo")
+                each = client.stream_stream("/test.Test/Each")
+                for message in (bytes(2000), bytes(3 * MB)):
+                    passed.clear()
+                    assert await echo(message, compression=compression) == message
+                    assert sum(passed) < 60_000, sum(passed)
+                    got = [m async for m in each(iter([message, b"short", message]), compression=compression)]
+                    assert got == [message + b"!", message + b"?", b"short!", b"short?", message + b"!", message + b"?"]
+                passed.clear()
+                assert len(await size(b"%d" % MB)) == MB
+                assert sum(passed) > MB
+            await asyncio.sleep(0.05)
+            proxy.close()
+
+    run(main())
+
+
+def test_packed_messages_count_when_they_are_unpacked():
+    """Each of these calls sends a few kilobytes, which become 3 MB."""
+
+    async def main():
+        options = {"max_message_bytes": 4 * MB, "max_held_bytes": 10 * MB}
+        async with serving(**options) as server, channel(server) as client:
+            never = client.unary_unary("/test.Test/Never")
+            calls = [never(bytes(3 * MB), compression=grpc.Compression.Gzip, timeout=2) for _ in range(20)]
+            codes = [(await error_of(call))[0] for call in calls]
+            assert codes.count("RESOURCE_EXHAUSTED") == 17 and codes.count("DEADLINE_EXCEEDED") == 3
+            assert server.budget.used == 0
+
+    run(main())
+
+
+def test_an_unknown_compression_is_refused():
+    async def main():
+        async with serving() as server:
+            raw = await Raw.open(server)
+            raw.send(headers(1, more=[("grpc-encoding", "snappy")]), message_frame(1, b"x"))
+            assert (await raw.answer(1))[0]["grpc-status"] == "0"  # the message itself is plain
+            packed = message_frame(3, b"x")
+            packed.data = b"\1" + packed.data[1:]
+            raw.send(headers(3, more=[("grpc-encoding", "snappy")]), packed)
+            fields, _ = await raw.answer(3)
+            assert fields["grpc-status"] == "12"
+            assert fields["grpc-message"] == "grpc-encoding: expected one of gzip, deflate, identity, got 'snappy'"
+            raw.close()
+
+    run(main())
+
+
+def test_tls(tmp_path):
+    """A client that trusts the authority gets through, one without a certificate of its own does not where that is
+    asked for, and h2 is what both agree on."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    for name in ("localhost", "client"):
+        issued = authority.issue_cert(name)
+        issued.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.pem")
+        issued.private_key_pem.write_to_path(tmp_path / f"{name}.key")
+    root, key, own = (authority.cert_pem.bytes(), *((tmp_path / f"client.{s}").read_bytes() for s in ("key", "pem")))
+    own_files = (tmp_path / "localhost.pem", tmp_path / "localhost.key")
+
+    async def main():
+        async with serving(tls=tls(*own_files), max_message_bytes=20 * MB) as server:
+            credentials = grpc.ssl_channel_credentials(root)
+            options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+            async with grpc.aio.secure_channel(f"localhost:{server.port}", credentials, options) as client:
+                echo = client.unary_unary("/test.Test/Echo")
+                for data in (b"x", bytes(10 * MB)):
+                    assert await echo(data) == data
+                count = client.unary_stream("/test.Test/Count")
+                assert [int(m) async for m in count(b"500")] == list(range(500))
+            context = ssl.create_default_context(cadata=root.decode())
+            context.set_alpn_protocols(["http/1.1", "h2"])
+            _, writer = await asyncio.open_connection("localhost", server.port, ssl=context)
+            assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
+            writer.close()
+            async with channel(server) as client:  # plain bytes
+                assert (await error_of(client.unary_unary("/test.Test/Echo")(b"x", timeout=3)))[0] == "UNAVAILABLE"
+        async with serving(tls=tls(*own_files, tmp_path / "ca.pem")) as server:
+            for own_key, own_certificate, code in ((None, None, "UNAVAILABLE"), (key, own, "")):
+                credentials = grpc.ssl_channel_credentials(root, own_key, own_certificate)
+                async with grpc.aio.secure_channel(f"localhost:{server.port}", credentials) as client:
+                    call = client.unary_unary("/test.Test/Echo")(b"x", timeout=3)
+                    if code:
+                        assert (await error_of(call))[0] == code
+                    else:
+                        assert await call == b"x"
+
+    run(main())
+    with pytest.raises(OSError):
+        tls(tmp_path / "nothing.pem", tmp_path / "localhost.key")
+    with pytest.raises(OSError):
+        tls(tmp_path / "localhost.pem", tmp_path / "client.key")
+
+
+def test_a_stop_does_not_wait_for_clients_that_do_nothing():
+    """One has not begun, one has no call, one holds a stream open, one does not answer a ping."""
+
+    async def main():
+        service = Service()
+        async with serving(service) as server, channel(server) as client:
+            assert await client.unary_unary("/test.Test/Echo")(b"x") == b"x"
+            stream = client.stream_stream("/test.Test/Each")()
+            await stream.write(b"one")
+            assert await stream.read() == b"one!"
+            silent = await Raw.open(server, preface=False)
+            idle = await Raw.open(server)
+            busy = await Raw.open(server)
+            busy.send(headers(1, "Late"), message_frame(1, b"x"))
+            await asyncio.sleep(0.02)
+            begin = time.monotonic()
+            assert await server.stop(20) == 0
+            assert time.monotonic() - begin < 3
+            assert await stream.read() == b"one?"
+            assert (await error_of(stream.read())) == ("UNAVAILABLE", "the server stops")
+            fields, data = await busy.answer(1)
+            assert fields["grpc-status"] == "0" and data == b"\0\0\0\0\1x"
+            for raw in (silent, idle, busy):
+                raw.close()
+
+    run(main())
+
+
+def test_a_stop_counts_the_calls_that_it_cuts_off():
+    async def main():
+        service = Service()
+        async with serving(service) as server, channel(server) as client:
+            calls = [client.unary_unary("/test.Test/Never")(b"") for _ in range(3)]
+            await asyncio.sleep(0.1)
+            assert await server.stop(0.4) == 3
+            assert [(await error_of(call))[0] for call in calls] == ["UNAVAILABLE"] * 3
+            assert [code.name for code in service.gone] == ["CANCELLED"] * 3
+
+    run(main())
+
+
+def test_calls_made_while_the_server_stops_are_answered_or_refused_safely():
+    """A client that has not seen the notice makes calls all the time. None is cut off in the middle."""
+
+    async def main():
+        service = Service()
+        async with serving(service) as server, channel(server) as client:
+            echo = client.unary_unary("/test.Test/Late")
+            await echo(b"first")
+            answers = []
+
+            async def make():
+                for _ in range(40):
+                    answers.append(asyncio.ensure_future(echo(b"x", timeout=5)))
+                    await asyncio.sleep(0.001)
+
+            making = asyncio.ensure_future(make())
+            await asyncio.sleep(0.02)
+            assert await server.stop(5) == 0
+            await making
+            results = await asyncio.gather(*answers, return_exceptions=True)
+            texts = [r.details() for r in results if isinstance(r, Exception)]
+            assert sum(r == b"x" for r in results) >= 10
+            assert not [text for text in texts if "connect" not in text.lower()], texts
 
     run(main())

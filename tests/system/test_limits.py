@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import re
 import socket
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
+from hyperframe.frame import RstStreamFrame
 
 from service.settings import Settings
+from tests.rpc.raw import Raw, headers, message
 from tests.service.onnx_models import double, endless, identity
 from tests.system.conftest import wait_until
 from tests.system.running import ROOT, Server, running
 from tests.system.test_http import Connection
 from tests.system.test_leaving import WAYS
 
+INFER = "/inference.GRPCInferenceService/ModelInfer"
 ROWS = [
     [cell.strip().strip("`") for cell in line.strip("|\n").split("|")]
     for line in (ROOT / "docs" / "limits.md").read_text().splitlines()
@@ -32,7 +37,8 @@ SMALL = {
     "OPGATE_MAX_BODY_BYTES": "20000", "OPGATE_MAX_DECOMPRESSED_BYTES": "8000", "OPGATE_MAX_JSON_BYTES": "10000",
     "OPGATE_MAX_JSON_DEPTH": "8", "OPGATE_MAX_HEADER_BYTES": "2000", "OPGATE_MAX_RANK": "3", "OPGATE_MAX_ELEMENTS": "100",
     "OPGATE_MAX_STRINGS": "5", "OPGATE_MAX_STRING_BYTES": "50", "OPGATE_MAX_TENSORS": "3", "OPGATE_MAX_QUEUE_SIZE": "1",
-    "OPGATE_MAX_CONCURRENT_REQUESTS": "3", "OPGATE_MAX_INFLATED_BYTES": "9000",
+    "OPGATE_MAX_CONCURRENT_REQUESTS": "3", "OPGATE_MAX_INFLATED_BYTES": "9000", "OPGATE_MAX_GRPC_CALLS": "2",
+    "OPGATE_MAX_GRPC_BYTES": "25000",
 }  # fmt: skip
 
 
@@ -76,8 +82,16 @@ AGAIN = {
 
 
 def call(setting):
-    """Returns a gRPC request over a limit: model, and name, datatype and array of its inputs."""
+    """Returns a gRPC request over a limit: model, name, datatype and array of its inputs, and arguments of the call."""
+    packed = {"compression_algorithm": "gzip"}
     return {
+        "OPGATE_MAX_DECOMPRESSED_BYTES": ("double", [("x", "FP32", np.ones((1, 2001), np.float32))], packed),
+        "OPGATE_MAX_HEADER_BYTES": (
+            "double",
+            [("x", "FP32", np.ones((1, 2), np.float32))],
+            {"headers": {"y": "y" * 2000}},
+        ),
+        "OPGATE_MAX_GRPC_BYTES": ("double", [("x", "FP32", np.ones((1, 2), np.float32))], {"request_id": "i" * 13_000}),
         "OPGATE_MAX_BODY_BYTES": ("double", [("x", "FP32", np.ones((1, 5001), np.float32))]),
         "OPGATE_MAX_RANK": ("double", [("x", "FP32", np.ones((1, 1, 1, 2), np.float32))]),
         "OPGATE_MAX_ELEMENTS": ("double", [("x", "FP32", np.ones((1, 101), np.float32))]),
@@ -127,7 +141,7 @@ def occupied(server, setting):
     return held
 
 
-@pytest.mark.parametrize("row", STATUS, ids=[row[0] for row in STATUS])
+@pytest.mark.parametrize("row", [row for row in STATUS if row[3]], ids=[row[0] for row in STATUS if row[3]])
 def test_over_http(server, row):
     setting, _, _, status, _ = row
     held = [] if setting in OVER else occupied(server, setting)
@@ -148,21 +162,42 @@ def test_over_http(server, row):
         assert connection.send(infer("double", DOUBLE)).read()[0] == 200
 
 
-@pytest.mark.parametrize("row", [row for row in STATUS if row[4]], ids=[row[0] for row in STATUS if row[4]])
+CODES = [row for row in STATUS if row[4] and row[4] != "REFUSED_STREAM"]
+
+
+@pytest.mark.parametrize("row", CODES, ids=[row[0] for row in CODES])
 def test_over_grpc(server, row):
     held = occupied(server, row[0]) if row[4] == "UNAVAILABLE" else []
-    model, inputs = call(row[0])
+    model, inputs, *arguments = call(row[0])
     tensors = []
     for name, datatype, array in inputs:
         tensors.append(triton_grpc.InferInput(name, list(array.shape), datatype))
         tensors[-1].set_data_from_numpy(array)
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
+        if row[0] == "OPGATE_MAX_GRPC_BYTES":
+            running = client.async_infer("endless", tensors, lambda result, error: None, request_id="i" * 13_000)
+            wait_until(lambda: "opgate_running_requests 1.0" in server.get("/metrics"))
         with pytest.raises(triton_grpc.InferenceServerException) as caught:
-            client.infer(model, tensors)
+            client.infer(model, tensors, **(arguments[0] if arguments else {}))
         assert caught.value.status() == f"StatusCode.{row[4]}"
+        if row[0] == "OPGATE_MAX_GRPC_BYTES":
+            running.cancel()
     for connection in held:
         connection.socket.close()
     wait_until(lambda: "opgate_running_requests 0.0" in server.get("/metrics"))
+
+
+def test_calls_of_one_grpc_connection(server):
+    async def main():
+        raw = await Raw.open(SimpleNamespace(port=server.grpc))
+        for stream in (1, 3, 5):
+            raw.send(headers(stream, path=INFER))
+        refused = [frame for frame in await raw.frames(1) if isinstance(frame, RstStreamFrame)]
+        raw.close()
+        return [(frame.stream_id, frame.error_code) for frame in refused]
+
+    assert "REFUSED_STREAM" in next(row for row in STATUS if row[0] == "OPGATE_MAX_GRPC_CALLS")
+    assert asyncio.run(main()) == [(5, 7)]
 
 
 def no_body(server):
@@ -191,6 +226,29 @@ def long_run(server):
     wait_until(lambda: 'opgate_overdue_runs_total{model="endless",version="1"} 1.0' in server.get("/metrics"))
 
 
+def no_message(server):
+    async def main():
+        raw = await Raw.open(SimpleNamespace(port=server.grpc))
+        raw.send(headers(1, path=INFER), message(1, b"x", size=100, end=False))
+        fields, _ = await raw.answer(1, 10)
+        raw.close()
+        return fields["grpc-status"]
+
+    assert asyncio.run(main()) == "4"
+    wait_until(lambda: any("nothing of the message came" in line for line in server.log))
+
+
+def no_window(server):
+    async def main():
+        raw = await Raw.open(SimpleNamespace(port=server.grpc), settings={4: 0})
+        raw.send(headers(1, path="/inference.GRPCInferenceService/ServerMetadata"), message(1, b""))
+        frames = await raw.frames(3)
+        raw.close()
+        return [frame.error_code for frame in frames if isinstance(frame, RstStreamFrame)]
+
+    assert asyncio.run(main()) == [8]
+
+
 DURATIONS = {
     "OPGATE_BODY_TIMEOUT": no_body,
     "OPGATE_WRITE_TIMEOUT": no_reader,
@@ -208,6 +266,17 @@ def test_durations(tmp_path, setting):
     with running(tmp_path, env={setting: "1"}) as server:
         began = time.monotonic()
         DURATIONS[setting](server)
+        assert 0.9 <= time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("setting", "check"), [("OPGATE_BODY_TIMEOUT", no_message), ("OPGATE_WRITE_TIMEOUT", no_window)]
+)
+def test_durations_over_grpc(tmp_path, setting, check):
+    double(tmp_path, "double", config='backend: "onnxruntime"', shape=("a", "b"))
+    with running(tmp_path, env={setting: "1"}) as server:
+        began = time.monotonic()
+        check(server)
         assert 0.9 <= time.monotonic() - began < 20
 
 
