@@ -34,6 +34,7 @@ import onnxruntime as ort
 import uvloop
 from onnx import TensorProto, helper
 
+sys.path.pop(0)  # this folder, whose grpc.py is not the package
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import peers
@@ -238,24 +239,32 @@ def _right_json(case: Case) -> Callable[[bytes], bool]:
     return lambda body: np.allclose(json.loads(body)["outputs"][0]["data"], expected, rtol=1e-5)
 
 
-def _opgate(repository: Path, run: Run) -> list[Candidate]:
+def opgate_process(repository: Path, run: Run) -> tuple[int, int, int]:
+    """Runs the gateway. Returns its ports of HTTP and gRPC, and its process group."""
     http, rpc = free_port(), free_port()
     serve = (
         "import sys; from service.app import run; from service.settings import Settings; "
         f"s = Settings(model_repository={str(repository)!r}, http_port={http}, grpc_port={rpc}, log_level='warning'); "
         "sys.exit(run(s))"
     )
-    group = run([sys.executable, "-c", serve], f"http://127.0.0.1:{http}/v2/health/ready")
-    return _kserve("opgate", http, rpc, group)
+    return http, rpc, run([sys.executable, "-P", "-c", serve], f"http://127.0.0.1:{http}/v2/health/ready")
 
 
-def _triton(repository: Path, run: Run) -> list[Candidate]:
+def _opgate(repository: Path, run: Run) -> list[Candidate]:
+    return _kserve("opgate", *opgate_process(repository, run))
+
+
+def triton_process(repository: Path, run: Run) -> tuple[int, int, int]:
+    """Runs Triton. Returns its ports of HTTP and gRPC, and its process group."""
     package, site = peers.triton()
     http, rpc = free_port(), free_port()
     backends = triton.prepare(package, repository.parent / "triton")
     command = triton.command(package, backends, repository, http, rpc)
-    group = run(command, f"http://127.0.0.1:{http}/v2/health/ready", triton.environment(package, site))
-    return _kserve("Triton", http, rpc, group)
+    return http, rpc, run(command, f"http://127.0.0.1:{http}/v2/health/ready", triton.environment(package, site))
+
+
+def _triton(repository: Path, run: Run) -> list[Candidate]:
+    return _kserve("Triton", *triton_process(repository, run))
 
 
 def _mlserver(cases: list[Case], repository: Path, run: Run) -> list[Candidate]:

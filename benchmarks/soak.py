@@ -1,32 +1,38 @@
-"""Watches the memory of the gateway under a million tiny requests and ten thousand of 32 MB.
+"""Watches the memory of the gateway under a million tiny requests and ten thousand of 32 MB, or under gRPC.
 
     python benchmarks/soak.py [--tiny 1000000] [--large 10000] [--output benchmarks/results/soak.md]
+    python benchmarks/soak.py --grpc [--tiny 1000000] [--connections 10000] [--output benchmarks/results/soak_grpc.md]
 
-The report has the resident memory of the process over time, as a table and a picture. A leak would be a line that
-rises.
+With --grpc it sends a million tiny calls, and then calls on ten thousand connections, with h2load (Debian's
+nghttp2-client). The report has the resident memory of the process over time, as a table and a picture. A leak would be
+a line that rises.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import onnx
 import uvloop
 from onnx import TensorProto, helper
 
+sys.path.pop(0)  # this folder, whose grpc.py is not the package
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.grpc import HEADERS, INFER, Server, framed, h2load
 from benchmarks.load import http_load
 from benchmarks.serve_overhead import Case, binary_request, machine
 from tests.system.running import running
 
 ROOT = Path(__file__).resolve().parent.parent
 LARGE = 8 << 20  # elements of 4 bytes
+Read = Callable[[], float]  # returns the megabytes of the process
 
 
 def make_models(repository: Path) -> tuple[Case, Case]:
@@ -52,7 +58,9 @@ def make_models(repository: Path) -> tuple[Case, Case]:
     return cases[0], cases[1]
 
 
-async def soak(case: Case, port: int, count: int, concurrency: int, memory: list[tuple[int, float]], read) -> float:  # noqa: ANN001
+async def soak(
+    case: Case, port: int, count: int, concurrency: int, memory: list[tuple[int, float]], read: Read
+) -> float:
     """Sends `count` requests, and adds the memory after each part of them. Returns the seconds that it took."""
     expected, request = case.expected(), binary_request(case)
     done, began = 0, time.perf_counter()
@@ -86,41 +94,95 @@ def picture(title: str, points: list[tuple[int, float]]) -> str:
         f'<rect width="{width}" height="{height}" fill="white"/><text x="{left}" y="18">{title}</text>{labels}'
         f'<polyline points="{place(0, top)} {place(0, 0)} {place(last, 0)}" fill="none" stroke="#888"/>'
         f'<polyline points="{line}" fill="none" stroke="#1f6feb" stroke-width="2"/>'
-        f'<text x="{width - 20}" y="{height - 12}" text-anchor="end">{last:,} requests</text></svg>\n'
+        f'<text x="{width - 20}" y="{height - 12}" text-anchor="end">{last:,}</text></svg>\n'
     )
+
+
+def grpc_runs(case: Case, port: int, connections: int, folder: Path) -> Callable[[], int]:
+    """Returns a function that makes calls on so many new connections, and returns how many of what it counts."""
+    one = Server("opgate", port, os.getpgid(0))
+    body = framed(case)
+
+    def run() -> int:
+        count, streams = (50_000, 4) if connections < 100 else (2 * connections, 1)
+        h2load(one, f"http://127.0.0.1:{port}{INFER}", body, HEADERS, count, connections, streams, folder)
+        return count if connections < 100 else connections
+
+    return run
+
+
+def watch(what: str, count: int, run: Callable[[], int], memory: list[tuple[int, float]], read: Read) -> float:
+    """Calls `run` until it has counted enough, and adds the memory after each call. Returns the seconds."""
+    done, began = 0, time.perf_counter()
+    while done < count:
+        done += run()
+        memory.append((done, read()))
+        print(f"\r{done:,} of {count:,} {what}, {memory[-1][1]:.0f} MB", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return time.perf_counter() - began
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tiny", type=int, default=1_000_000)
     parser.add_argument("--large", type=int, default=10_000)
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "soak.md")
+    parser.add_argument("--grpc", action="store_true")
+    parser.add_argument("--connections", type=int, default=10_000)
+    parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    lines = ["# Memory over many requests", "", f"Machine: {machine()}.", ""]
-    lines += ["Resident memory of the gateway's process in MB, read once a second under load.", ""]
+    results = ROOT / "benchmarks" / "results"
+    output = options.output or results / ("soak_grpc.md" if options.grpc else "soak.md")
+    title = "# Memory over many calls of gRPC" if options.grpc else "# Memory over many requests"
+    lines = [title, "", f"Machine: {machine()}.", ""]
+    lines += ["Resident memory of the gateway's process in MB, read about once a second under load.", ""]
     lines += [
-        "| requests | seconds | at first | after a tenth | at half | at the end | most |",
+        "| what | seconds | at first | after a tenth | at half | at the end | most |",
         "|---|---|---|---|---|---|---|",
     ]
-    with tempfile.TemporaryDirectory() as folder:
-        cases = make_models(Path(folder))
-        with running(Path(folder)) as server:
-            for case, count, concurrency in ((cases[0], options.tiny, 16), (cases[1], options.large, 4)):
-                memory: list[tuple[int, float]] = [(0, server.megabytes("VmRSS"))]
-                seconds = uvloop.run(
-                    soak(case, server.http, count, concurrency, memory, lambda: server.megabytes("VmRSS"))
-                )
+    pictures = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        tiny, large = make_models(folder / "repository")
+        with running(folder / "repository") as server:
+            read: Read = lambda: server.megabytes("VmRSS")  # noqa: E731
+
+            def over_http(case: Case, count: int, concurrency: int) -> Callable[[list[tuple[int, float]]], float]:
+                return lambda memory: uvloop.run(soak(case, server.http, count, concurrency, memory, read))
+
+            def over_grpc(what: str, count: int, connections: int) -> Callable[[list[tuple[int, float]]], float]:
+                run = grpc_runs(tiny, server.grpc, connections, folder)
+                return lambda memory: watch(what, count, run, memory, read)
+
+            if options.grpc:
+                parts = {
+                    "calls": over_grpc("calls", options.tiny, 4),
+                    "connections": over_grpc("connections, two calls each", options.connections, 500),
+                }
+            else:
+                parts = {
+                    "tiny": over_http(tiny, options.tiny, 16),
+                    "large": over_http(large, options.large, 4),
+                }
+            units = {
+                "calls": "calls of 16 bytes",
+                "connections": "connections with two calls",
+                "tiny": "requests of 16 bytes",
+                "large": f"requests of {4 * LARGE:,} bytes",
+            }
+            for part, run in parts.items():
+                memory = [(0, read())]
+                seconds = run(memory)
                 cells = [memory[0], memory[len(memory) // 10 or 1], memory[len(memory) // 2], memory[-1]]
                 most = max(megabytes for _, megabytes in memory)
-                size = f"{4 * int(np.prod(case.dims)):,} bytes"
                 row = " | ".join(f"{megabytes:.0f}" for _, megabytes in cells)
-                lines.append(f"| {memory[-1][0]:,} of {size} | {seconds:.0f} | {row} | {most:.0f} |")
-                name = options.output.with_name(f"{options.output.stem}_{case.name}.svg")
-                name.write_text(picture(f"{memory[-1][0]:,} requests of {size}", memory))
-                lines += [""] if case.name == "large" else []
-    lines += [f"![tiny]({options.output.stem}_tiny.svg)", "", f"![large]({options.output.stem}_large.svg)", ""]
-    lines += ["Made by `python benchmarks/soak.py`.", ""]
-    options.output.write_text("\n".join(lines), encoding="utf-8")
+                what = f"{memory[-1][0]:,} {units[part]}"
+                lines.append(f"| {what} | {seconds:.0f} | {row} | {most:.0f} |")
+                file = output.with_name(f"{output.stem}_{part}.svg")
+                file.write_text(picture(what, memory))
+                pictures += ["", f"![{part}]({file.name})"]
+    command = "python benchmarks/soak.py" + (" --grpc" if options.grpc else "")
+    lines += [*pictures, "", f"Made by `{command}`.", ""]
+    output.write_text("\n".join(lines), encoding="utf-8")
     print("\n".join(lines))
 
 

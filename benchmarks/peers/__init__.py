@@ -37,3 +37,21 @@ def triton() -> tuple[Path, Path]:
             wheel.extractall(package)
     site = python.parent.parent / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     return package, site
+
+
+def perf_analyzer() -> tuple[Path, Path]:
+    """Returns Triton's load generator, and the folder with a library that it needs.
+
+    The last wheel of tritonclient that has it is of 2024. It needs libb64 of the system too (Debian's libb64-0d).
+    """
+    folder = FOLDER / "perf_analyzer"
+    if not folder.is_dir():
+        wheels = FOLDER / "wheels"
+        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels)]
+        subprocess.run([*download, "tritonclient==2.50.0", "nvidia-cuda-runtime-cu12==12.4.127"], check=True)
+        for name in ("tritonclient-2.50.0", "nvidia_cuda_runtime_cu12"):
+            with zipfile.ZipFile(next(wheels.glob(f"{name}*.whl"))) as wheel:
+                wheel.extractall(folder)
+    program = folder / "tritonclient-2.50.0.data" / "data" / "bin" / "perf_analyzer"
+    program.chmod(0o755)
+    return program, folder / "nvidia" / "cuda_runtime" / "lib"

@@ -22,7 +22,7 @@ from service.gateway import EXTENSIONS, LONG_COST, Gateway, Reading, Served, pac
 from service.rpc import health, reflection
 from service.rpc.server import Call, Code, Message, Metadata, Method, Options, RpcError, Server, Stream, Unary, tls
 from service.settings import Settings
-from service.telemetry.journal import NO_IDS, Answer, Ids, grpc_level, ids_of
+from service.telemetry.journal import NO_IDS, Answer, grpc_level, ids_of
 from service.telemetry.statistics_message import model_statistics
 from service.wire import kserve_grpc as wire
 from service.wire.kserve_grpc import Decoder, decoding_cost, encode, encoding_cost, repeating_cost
@@ -46,7 +46,7 @@ class Journaled:
     def __init__(self, gateway: Gateway, call: Call) -> None:
         self.gateway = gateway
         self.call = call
-        self.ids = _ids(call)
+        self.ids = ids_of(call.first("x-request-id"), call.first("traceparent"))
         self.model = self.version = ""
         self.request: Request | None = None
         self.began_ns = perf_counter_ns()
@@ -83,16 +83,6 @@ class Journaled:
         model, version = self.model[:256], self.version[:32]
         answer = Answer("grpc", self.call.method, code.name, ns, model, version, self.ids, self.call.peer)
         self.gateway.journal.answered(answer, self.request, error, grpc_level(code.name))
-
-
-def _ids(call: Call) -> Ids:
-    request_id = traceparent = ""
-    for name, value in call.metadata:
-        if name == "x-request-id":
-            request_id = str(value)
-        elif name == "traceparent":
-            traceparent = str(value)
-    return ids_of(request_id, traceparent)
 
 
 class Infer(Journaled):

@@ -82,6 +82,13 @@ class Call:
         """What the client sent with the call."""
         return received(self._metadata) if self._metadata else ()
 
+    def first(self, name: str) -> str:
+        """Returns the first value of a name in the client's metadata, "" if there is none. Not for names in -bin."""
+        for known, value in self._metadata or ():
+            if known == name:
+                return value
+        return ""
+
     @property
     def seconds_left(self) -> float | None:
         """The time until the deadline of the call, None if it has none."""

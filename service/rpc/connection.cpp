@@ -13,7 +13,7 @@ constexpr int32_t kConnectionWindow = 64 << 20;
 constexpr uint32_t kFrameSize = 1 << 20;
 constexpr size_t kFraming = 5;
 // A message may become as large as it says when so many bytes of it have come.
-constexpr size_t kFirstPart = 256 << 10;
+constexpr size_t kFirstPart = 1 << 20;
 // Of the text of a status when it is encoded.
 constexpr size_t kTextBytes = 4096;
 // Frames without data (pings, settings, window updates, new calls, ...) that a client may send at once. Bytes both ways

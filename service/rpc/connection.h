@@ -123,6 +123,7 @@ class Connection {
   bool is_done() const {
     return nghttp2_session_want_read(session_.get()) == 0 && nghttp2_session_want_write(session_.get()) == 0;
   }
+  bool wants_write() const { return nghttp2_session_want_write(session_.get()) != 0; }
   // Whether the client has shown that it speaks HTTP/2.
   bool is_ready() const { return ready_; }
   size_t calls() const { return calls_.size(); }

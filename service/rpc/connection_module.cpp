@@ -433,6 +433,7 @@ PyObject* connection_calls(PyObject* self, void*) { return PyLong_FromSize_t(con
 PyObject* connection_unsent(PyObject* self, void*) { return PyLong_FromSize_t(connection_of(self).unsent()); }
 PyObject* connection_ready(PyObject* self, void*) { return PyBool_FromLong(connection_of(self).is_ready()); }
 PyObject* connection_failure(PyObject* self, void*) { return text_of(connection_of(self).failure()); }
+PyObject* connection_wants_write(PyObject* self, void*) { return PyBool_FromLong(connection_of(self).wants_write()); }
 PyObject* connection_done(PyObject* self, void*) { return PyBool_FromLong(connection_of(self).is_done()); }
 
 PyMethodDef connection_methods[] = {
@@ -455,6 +456,7 @@ PyGetSetDef connection_members[] = {
     {"unsent", connection_unsent, nullptr, "The bytes of messages that were not sent.", nullptr},
     {"ready", connection_ready, nullptr, "Whether the client has shown that it speaks HTTP/2.", nullptr},
     {"failure", connection_failure, nullptr, "Why the connection ended, if the client is to blame.", nullptr},
+    {"wants_write", connection_wants_write, nullptr, "Whether there may be bytes for the client.", nullptr},
     {"done", connection_done, nullptr, "Whether the connection has nothing more to read or to send.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 

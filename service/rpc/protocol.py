@@ -54,6 +54,7 @@ class Protocol(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport | None = None
         self._server = server
         self._buffer = server.buffer
+        self._view = server.view
         self._loop = asyncio.get_running_loop()
         self.time = self._loop.time
         self._events: deque[tuple[Any, ...]] = deque()
@@ -85,14 +86,19 @@ class Protocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Reads bytes of the client."""
+        self._last_read = self.time()
+        connection = self.connection
         try:
-            self._events.extend(self.connection.receive(memoryview(self._buffer)[:nbytes]))
+            events = connection.receive(self._view[:nbytes])
         except ProtocolError as error:
             self._refuse(str(error))
             return
-        self._last_read = self.time()
-        if not self._handling:
-            self._handle_some()
+        if events:
+            self._events.extend(events)
+            if not self._handling:
+                self._handle_some()
+        elif connection.wants_write:  # a part of a message asks for no more than to open a window
+            self.flush_soon()
 
     def pause_writing(self) -> None:
         """The client takes less than there is for it."""
@@ -339,7 +345,11 @@ class Protocol(asyncio.BufferedProtocol):
     def answer(self, call: Call, message: Message, trailers: Metadata | None) -> None:
         """Answers a unary call."""
         if not call.compress:
-            self._answer(call, message, False, trailers)
+            if trailers is None and call.initial_metadata is None:
+                self.connection.answer(call.stream, message, None, None, False, "")
+                self.flush_soon()
+            else:
+                self._answer(call, message, False, trailers)
             return
         parts: list[bytes | memoryview] = message if isinstance(message, list) else [message]
         size = sum(len(part) for part in parts)

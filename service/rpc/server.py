@@ -108,6 +108,7 @@ class Server:
         }
         self.budget = Budget(max(self.options.max_held_bytes, self.options.max_message_bytes))
         self.buffer = bytearray(_READ)
+        self.view = memoryview(self.buffer)
         self.connections: set[Protocol] = set()
         self.refused = refused
         # Messages are packed and unpacked there, few at once because of their memory.
