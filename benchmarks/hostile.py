@@ -18,7 +18,7 @@ sys.path.pop(0)  # this folder, whose grpc.py is not the package
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.serve_overhead import machine
-from tests.system.test_bounded_cost import REQUESTS, measure, watched
+from tests.system.test_bounded_cost import CALLS, REQUESTS, measure, measure_call, watched
 
 ROOT = Path(__file__).resolve().parent.parent
 AIM_MS = 20
@@ -36,26 +36,30 @@ def main() -> None:
         "time between two turns, which also counts what other threads and processes took, median. Memory: the most "
         "that the process took for the request, median.",
         "",
-        "| request | body in MB | status | turn | longest turn | stall | memory in MB |",
-        "|---|---|---|---|---|---|---|",
+        "| protocol | request | body in MB | status | turn | longest turn | stall | memory in MB |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    rows: dict[str, list[tuple[float, float, float]]] = {name: [] for name in REQUESTS}
-    facts: dict[str, tuple[float, int]] = {}
+    kinds = {"HTTP": (REQUESTS, measure), "gRPC": (CALLS, measure_call)}
+    names = [(protocol, name) for protocol, (requests, _) in kinds.items() for name in requests]
+    rows: dict[tuple[str, str], list[tuple[float, float, float]]] = {key: [] for key in names}
+    facts: dict[tuple[str, str], tuple[float, int | str]] = {}
     with tempfile.TemporaryDirectory() as folder, watched(Path(folder)) as server:
         for round_ in range(options.rounds):
-            for name in REQUESTS:
-                print(f"round {round_ + 1} of {options.rounds}: {name}", file=sys.stderr, flush=True)
-                status, _, turn, stall, memory, size = measure(server, name)
-                rows[name].append((turn, stall, memory))
-                facts[name] = (size, status)
+            for protocol, name in names:
+                print(f"round {round_ + 1} of {options.rounds}: {protocol}, {name}", file=sys.stderr, flush=True)
+                status, _, turn, stall, memory, size = kinds[protocol][1](server, name)
+                rows[protocol, name].append((turn, stall, memory))
+                facts[protocol, name] = (size, status)
     over = []
-    for name, measured in rows.items():
+    for (protocol, name), measured in rows.items():
         turn, stall, memory = (statistics.median(column) for column in zip(*measured, strict=True))
-        size, status = facts[name]
+        size, status = facts[protocol, name]
         longest = max(turn for turn, _, _ in measured)
-        lines.append(f"| {name} | {size:.1f} | {status} | {turn:.1f} | {longest:.1f} | {stall:.1f} | {memory:.0f} |")
+        lines.append(
+            f"| {protocol} | {name} | {size:.1f} | {status} | {turn:.1f} | {longest:.1f} | {stall:.1f} | {memory:.0f} |"
+        )
         if turn > AIM_MS:
-            over.append(name)
+            over.append(f"{name} ({protocol})")
     lines += ["", f"Over the aim: {', '.join(over) or 'none'}.", "", "Made by `python benchmarks/hostile.py`.", ""]
     text = "\n".join(lines)
     options.output.write_text(text, encoding="utf-8")

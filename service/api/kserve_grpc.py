@@ -25,7 +25,7 @@ from service.settings import Settings
 from service.telemetry.journal import NO_IDS, Answer, grpc_level, ids_of
 from service.telemetry.statistics_message import model_statistics
 from service.wire import kserve_grpc as wire
-from service.wire.kserve_grpc import Decoder, decoding_cost, encode, encoding_cost, repeating_cost
+from service.wire.kserve_grpc import Decoder, decoding_cost, encode, encoding_cost
 
 logger = logging.getLogger("opgate.grpc")
 SERVICE = "inference.GRPCInferenceService"
@@ -33,7 +33,7 @@ INFER = f"/{SERVICE}/ModelInfer"
 
 T = TypeVar("T")
 
-# A head of so many bytes is parsed on a thread. It may hold a tensor whose elements the parser makes one by one.
+# A head of so many bytes is parsed on a thread.
 _LONG_HEAD = 1 << 17
 _ANSWERED = ("grpc", INFER, Code.OK.name)
 
@@ -93,20 +93,22 @@ class Infer(Journaled):
     def __init__(self, gateway: Gateway, decoder: Decoder, call: Call, data: bytes) -> None:
         super().__init__(gateway, call)
         self._decoder = decoder
-        self._message = message = wire.Message(data)
+        try:
+            self._message = message = wire.Message(data)
+        except ServingError as error:
+            self.refuse(error)
+            return
         plan = decoder.known(message)
         if plan is not None and self._find(plan.model, plan.version) and self._served.model.spec is plan.spec:
-            self._read(repeating_cost(message, plan), lambda: decoder.repeat(message, plan))
-        elif not call.ended:
-            self._parse()
-
-    def _parse(self) -> None:
-        head = self._message.data[: self._message.head_size]
-        if len(head) < _LONG_HEAD:
-            self._parsed(lambda: service_pb2.ModelInferRequest.FromString(head))
+            self._read(decoding_cost(message, plan.has_strings), lambda: decoder.repeat(message, plan))
+        elif call.ended:
+            return
+        elif len(message.head) < _LONG_HEAD:
+            self._parsed(lambda: service_pb2.ModelInferRequest.FromString(message.head))
         else:
             self._on_thread(
-                lambda: service_pb2.ModelInferRequest.FromString(head), lambda parsed: self._parsed(parsed.result)
+                lambda: service_pb2.ModelInferRequest.FromString(message.head),
+                lambda parsed: self._parsed(parsed.result),
             )
 
     def _parsed(self, parse: Callable[[], Any]) -> None:
@@ -115,12 +117,13 @@ class Infer(Journaled):
         try:
             asked = parse()
         except DecodeError:
-            self.fail(Code.INVALID_ARGUMENT, "the message is not a ModelInferRequest")
+            self.refuse(wire.not_a_message())
             return
         message, decoder = self._message, self._decoder
         if self._find(asked.model_name, asked.model_version):
             spec = self._served.model.spec
-            self._read(decoding_cost(message, asked), lambda: decoder.decode(message, asked, spec), keep=True)
+            strings = any(tensor.datatype.name == "BYTES" for tensor in spec.inputs.values())
+            self._read(decoding_cost(message, strings), lambda: decoder.decode(message, asked, spec), keep=True)
 
     def _find(self, model: str, version: str) -> bool:
         self.model, self.version = model, version

@@ -46,6 +46,9 @@ def _check_layout(repository: Path, names: Sequence[str]) -> None:
         logger.warning("model repository '%s' is empty: expected <model>/<version>/model.onnx", repository)
 
 
+_LONG_NAME = 256
+
+
 class Catalog:
     """The models of the repository, loaded at start-up."""
 
@@ -128,7 +131,9 @@ class Catalog:
         """
         entry = self._entries.get(name)
         if entry is None:
-            near = difflib.get_close_matches(name, self._entries, n=1)
+            # To compare a name takes as long as it is.
+            near = difflib.get_close_matches(name, self._entries, n=1) if len(name) <= _LONG_NAME else []
+            name = name if len(name) <= _LONG_NAME else f"{name[:_LONG_NAME]}..."
             hint = f", did you mean '{near[0]}'?" if near else ""
             raise ServingError(Kind.NOT_FOUND, f"Request for unknown model: '{name}' is not found{hint}")
         if not version:

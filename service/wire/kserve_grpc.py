@@ -1,65 +1,78 @@
 """Reads a ModelInferRequest into a Request, and writes the result of a Request as a ModelInferResponse.
 
-Protobuf's own library parses messages without their raw contents, so that these are not copied.
+Protobuf's own library parses messages without the data of their tensors. Raw contents are not copied, and numbers in
+`contents` don't become objects.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from service.errors import invalid, too_large
+from service.errors import Kind, ServingError, invalid, too_large
 from service.execution.checks import Head, Limits, check_inputs, check_outputs
 from service.execution.datatypes import DATATYPES, DataType
 from service.execution.request import Array, Request
 from service.execution.spec import ModelSpec
-from service.native.protobuf import split_tail
+from service.native.protobuf import Broken, TooLarge, numbers, split, strings
 from service.wire.kserve_rules import check_datatype, check_output_parameters, refuse_shared_memory, request_timeout
-from service.wire.tensors import Bytes, check_bool, from_raw, to_raw, to_text
+from service.wire.tensors import from_raw, to_raw, to_text, view
 
+
+class _Contents(NamedTuple):
+    """A field of InferTensorContents: its name and number, its wire type, and the type of its elements."""
+
+    name: str
+    number: int
+    wire_type: int = 0
+    dtype: str = ""
+
+
+_INTEGERS, _UNSIGNED = _Contents("int_contents", 2, 0, "<i4"), _Contents("uint_contents", 4, 0, "<u4")
 _CONTENTS = {
-    "BOOL": "bool_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "UINT8": "uint_contents",
-    "UINT16": "uint_contents",
-    "UINT32": "uint_contents",
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    "BYTES": "bytes_contents",
+    "BOOL": _Contents("bool_contents", 1, 0, "|b1"),
+    "INT8": _INTEGERS,
+    "INT16": _INTEGERS,
+    "INT32": _INTEGERS,
+    "INT64": _Contents("int64_contents", 3, 0, "<i8"),
+    "UINT8": _UNSIGNED,
+    "UINT16": _UNSIGNED,
+    "UINT32": _UNSIGNED,
+    "UINT64": _Contents("uint64_contents", 5, 0, "<u8"),
+    "FP32": _Contents("fp32_contents", 6, 5, "<f4"),
+    "FP64": _Contents("fp64_contents", 7, 1, "<f8"),
+    "BYTES": _Contents("bytes_contents", 8),
 }
-# The types of the lists that hold narrower integers too.
-_WIDE = {"int_contents": np.int32, "uint_contents": np.uint32}
 
 
-# What reading or writing an element of a list costs, in bytes of JSON that cost the same, and how many bytes of raw
-# contents cost as much as one.
+# What writing a string costs, in bytes of JSON that cost the same, and how many bytes of a message's data cost as much
+# as one, if they are no strings.
 _ELEMENT_COST = 64
 _RAW_COST = 16
-# Elements of a list that are read at once, because other threads wait meanwhile.
-_CHUNK = 8192
-# The head of a message is what comes before its raw contents. Clients that send no id repeat it byte for byte, so the
-# plans of such heads are kept: at most so many, of heads of at most so many bytes.
+# What a message may have beside the data of its tensors: bytes, entries of each list, dims of a tensor.
+_MAX_HEAD_BYTES = 1 << 20
+_MAX_PARTS = 4096
+_MOST_DIMS = 64
+# The head of a message is all of it but the data of its tensors. Clients that send no id repeat it byte for byte, so
+# the plans of such heads are kept: at most so many, of heads of at most so many bytes.
 _MAX_PLANS = 512
 _MAX_PLAN_BYTES = 4096
 # A plan keeps the heads of answers for at most so many combinations of shapes.
 _MAX_ANSWER_HEADS = 16
-# The numbers of raw_input_contents in ModelInferRequest and of raw_output_contents in ModelInferResponse.
-_RAW_INPUTS, _RAW_OUTPUTS = 7, 6
+# The number of raw_output_contents in ModelInferResponse.
+_RAW_OUTPUTS = 6
 # Protobuf's libraries read no message that is larger.
 _MOST_BYTES = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """A checked head of a ModelInferRequest whose data comes as raw contents."""
+    """A checked head of a ModelInferRequest: everything about a request except its data."""
 
     model: str  # as the client named it
     version: str
@@ -76,19 +89,36 @@ class Plan:
 
 
 class Message:
-    """An encoded ModelInferRequest, in its two parts."""
+    """An encoded ModelInferRequest in its parts: the head, and where the data of its tensors lies."""
 
-    __slots__ = ("data", "head_size", "raws")
+    __slots__ = ("contents", "data", "head", "raws")
 
     def __init__(self, data: bytes) -> None:
+        """Raises ServingError: INVALID if it is not a message, TOO_LARGE if its head is too long."""
         self.data = data
-        found = split_tail(data, _RAW_INPUTS)
-        # In the order of another encoder the raw contents may come before other fields. Then all is head.
-        self.head_size, self.raws = (len(data), []) if found is None else found
+        try:
+            self.head, self.raws, self.contents = split(data, _MAX_HEAD_BYTES, _MAX_PARTS)
+        except Broken:
+            raise not_a_message() from None
+        except TooLarge:
+            raise ServingError(
+                Kind.TOO_LARGE,
+                f"the message is over the limit of {_MAX_HEAD_BYTES} bytes beside the data of its tensors, or of "
+                f"{_MAX_PARTS} entries of raw_input_contents or contents",
+            ) from None
+
+    def data_bytes(self) -> int:
+        """Returns the number of bytes that hold data of tensors."""
+        return len(self.data) - len(self.head)
+
+
+def not_a_message() -> ServingError:
+    """Returns the error for bytes that are no ModelInferRequest."""
+    return invalid("the message is not a ModelInferRequest")
 
 
 class Decoder:
-    """Reads ModelInferRequests. Only the event loop's thread uses it."""
+    """Reads ModelInferRequests. Only the event loop's thread uses `known` and `keep`."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -96,44 +126,78 @@ class Decoder:
 
     def known(self, message: Message) -> Plan | None:
         """Returns the plan of a message whose head came before."""
-        if message.head_size > _MAX_PLAN_BYTES:
-            return None
-        return self._plans.get(message.data[: message.head_size])
+        return None if message.contents else self._plans.get(message.head)
 
     def keep(self, message: Message, request: Request) -> None:
         """Remembers the plan of a request that was decoded."""
-        plan = request.context
-        if plan is None or plan.id or message.head_size > _MAX_PLAN_BYTES or not message.raws:
+        plan: Plan = request.context
+        if plan.id or message.contents or len(message.head) > _MAX_PLAN_BYTES:
             return
         if len(self._plans) >= _MAX_PLANS:
             del self._plans[next(iter(self._plans))]
-        self._plans[message.data[: message.head_size]] = plan
+        self._plans[message.head] = plan
 
     def repeat(self, message: Message, plan: Plan) -> Request:
         """Returns the request of a message whose head has a plan. Raises ServingError."""
-        return _with_raws(plan, message.data, message.raws, self._limits)
+        return _request(plan, _raw_arrays(plan, message, self._limits))
 
     def decode(self, message: Message, asked: Any, spec: ModelSpec) -> Request:
-        """Checks a message, of which `asked` is the parsed head, and returns it as a Request. Raises ServingError."""
-        return decode(asked, spec, self._limits, message.data, message.raws)
+        """Checks a message, of which `asked` is the parsed head, and returns it as a Request. Raises ServingError.
+
+        The arrays of inputs that come as raw contents are views on the message.
+        """
+        limits = self._limits
+        if len(asked.inputs) > limits.max_tensors:  # before anything else looks at each
+            text = f"the request has {len(asked.inputs)} inputs, the limit is {limits.max_tensors}"
+            raise ServingError(Kind.TOO_LARGE, text)
+        heads = [_head(item) for item in asked.inputs]
+        fit = check_inputs(spec, heads, limits)
+        plan = Plan(
+            asked.model_name,
+            asked.model_version,
+            spec,
+            asked.id,
+            fit.rows,
+            fit.key,
+            fit.weight,
+            tuple((head.name, DATATYPES[head.datatype], head.shape) for head in heads),
+            _outputs(asked, spec, limits),
+            request_timeout(_plain(asked.parameters, "the request")) if asked.parameters else 0,
+            any(head.datatype == "BYTES" for head in heads),
+            {},
+        )
+        if not message.raws:
+            return _request(plan, _typed_arrays(plan, message, limits))
+        for index, _, _ in message.contents:
+            raise invalid(f"input '{heads[index].name}' has both contents and raw_input_contents")
+        return _request(plan, _raw_arrays(plan, message, limits))
 
 
-def decoding_cost(message: Message, asked: Any) -> int:
-    """Returns what `decode` costs, in bytes of JSON that cost the same."""
-    cost = 0
-    for item in asked.inputs:
-        field = _CONTENTS.get(item.datatype)
-        if field is not None:
-            cost += len(getattr(item.contents, field)) * _ELEMENT_COST
-    strings = any(item.datatype == "BYTES" for item in asked.inputs)
-    raw = sum(map(len, asked.raw_input_contents)) + len(message.data) - message.head_size
-    return cost + raw * (_RAW_COST if strings else 1) // _RAW_COST
+def _head(item: Any) -> Head:
+    if len(item.shape) > _MOST_DIMS:
+        raise invalid(f"input '{item.name}': shape: expected at most {_MOST_DIMS} sizes, got {len(item.shape)}")
+    if item.parameters:
+        refuse_shared_memory(item.parameters, f"input '{item.name}'")
+    return Head(item.name, check_datatype(item.datatype, item.name), tuple(item.shape))
 
 
-def repeating_cost(message: Message, plan: Plan) -> int:
-    """Returns what `Decoder.repeat` costs, as `decoding_cost` does."""
-    raw = len(message.data) - message.head_size
-    return raw * (_RAW_COST if plan.has_strings else 1) // _RAW_COST
+def _outputs(asked: Any, spec: ModelSpec, limits: Limits) -> tuple[str, ...]:
+    if len(asked.outputs) > limits.max_tensors:
+        text = f"the request asks for {len(asked.outputs)} outputs, the limit is {limits.max_tensors}"
+        raise ServingError(Kind.TOO_LARGE, text)
+    for item in asked.outputs:
+        if item.parameters:
+            check_output_parameters(_plain(item.parameters, f"output '{item.name}'"), item.name)
+    return check_outputs(spec, [item.name for item in asked.outputs], limits)
+
+
+def decoding_cost(message: Message, strings: bool) -> int:
+    """Returns what `Decoder.decode` and `Decoder.repeat` cost, in bytes of JSON that cost the same.
+
+    `strings` says whether the message has strings, each of which becomes an object.
+    """
+    # Numbers in `contents` are read one by one.
+    return message.data_bytes() if message.contents or strings else message.data_bytes() // _RAW_COST
 
 
 def encoding_cost(request: Request) -> int:
@@ -147,66 +211,26 @@ def encoding_cost(request: Request) -> int:
     return cost
 
 
-def decode(
-    asked: Any, spec: ModelSpec, limits: Limits, data: Bytes = b"", raws: Sequence[tuple[int, int]] = ()
-) -> Request:
-    """Checks a ModelInferRequest and returns it as a Request. Raises ServingError.
-
-    `raws` says where in `data` the raw contents lie that the message itself doesn't have. The arrays of inputs that
-    come as raw contents are views on these contents.
-    """
-    heads = []
-    for item in asked.inputs:
-        heads.append(Head(item.name, check_datatype(item.datatype, item.name), tuple(item.shape)))
-        if item.parameters:
-            refuse_shared_memory(item.parameters, f"input '{item.name}'")
-    fit = check_inputs(spec, heads, limits)
-    own = asked.raw_input_contents
-    count = len(own) + len(raws)
-    if count and count != len(heads):
-        raise invalid(f"raw_input_contents: expected one entry for each of the {len(heads)} inputs, got {count}")
-    for item in asked.outputs:
-        if item.parameters:
-            check_output_parameters(_plain(item.parameters), item.name)
-    plan = Plan(
-        asked.model_name,
-        asked.model_version,
-        spec,
-        asked.id,
-        fit.rows,
-        fit.key,
-        fit.weight,
-        tuple((head.name, DATATYPES[head.datatype], head.shape) for head in heads) if count else (),
-        check_outputs(spec, [item.name for item in asked.outputs], limits),
-        request_timeout(_plain(asked.parameters)) if asked.parameters else 0,
-        any(head.datatype == "BYTES" for head in heads),
-        {},
-    )
-    if count and any(item.HasField("contents") for item in asked.inputs):
-        name = next(item.name for item in asked.inputs if item.HasField("contents"))
-        raise invalid(f"input '{name}' has both contents and raw_input_contents")
-    if raws:
-        return _with_raws(plan, data, raws, limits)
-    arrays: dict[str, Array] = {}
-    for i, head in enumerate(heads):
-        datatype = DATATYPES[head.datatype]
-        if own:
-            raw = own[i]
-            arrays[head.name] = from_raw(raw, 0, len(raw), datatype, head.shape, head.name, limits)
-        else:
-            arrays[head.name] = _from_contents(asked.inputs[i].contents, datatype, head)
-    return _request(plan, arrays)
-
-
-def _with_raws(plan: Plan, data: Bytes, raws: Sequence[tuple[int, int]], limits: Limits) -> Request:
-    if len(raws) != len(plan.inputs):
+def _raw_arrays(plan: Plan, message: Message, limits: Limits) -> dict[str, Array]:
+    if len(message.raws) != len(plan.inputs):
         raise invalid(
-            f"raw_input_contents: expected one entry for each of the {len(plan.inputs)} inputs, got {len(raws)}"
+            f"raw_input_contents: expected one entry for each of the {len(plan.inputs)} inputs, got {len(message.raws)}"
         )
     arrays: dict[str, Array] = {}
-    for (name, datatype, shape), (offset, size) in zip(plan.inputs, raws, strict=True):
-        arrays[name] = from_raw(data, offset, size, datatype, shape, name, limits)
-    return _request(plan, arrays)
+    for (name, datatype, shape), (offset, size) in zip(plan.inputs, message.raws, strict=True):
+        arrays[name] = from_raw(message.data, offset, size, datatype, shape, name, limits)
+    return arrays
+
+
+def _typed_arrays(plan: Plan, message: Message, limits: Limits) -> dict[str, Array]:
+    arrays: dict[str, Array] = {}
+    for i, (name, datatype, shape) in enumerate(plan.inputs):
+        spans = [(offset, size) for index, offset, size in message.contents if index == i]
+        try:
+            arrays[name] = _from_contents(message.data, spans, datatype, shape, name, limits)
+        except Broken:
+            raise not_a_message() from None
+    return arrays
 
 
 def _request(plan: Plan, arrays: dict[str, Array]) -> Request:
@@ -217,7 +241,9 @@ def _request(plan: Plan, arrays: dict[str, Array]) -> Request:
     return request
 
 
-def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
+    if len(parameters) > _MAX_PARTS:
+        raise invalid(f"{where}: expected at most {_MAX_PARTS} parameters, got {len(parameters)}")
     plain = {}
     for key, value in parameters.items():
         choice = value.WhichOneof("parameter_choice")
@@ -225,38 +251,46 @@ def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _from_contents(contents: Any, datatype: DataType, head: Head) -> Array:
+def _from_contents(
+    data: bytes, spans: Sequence[tuple[int, int]], datatype: DataType, shape: tuple[int, ...], name: str, limits: Limits
+) -> Array:
+    """Returns the numbers or strings of `contents`, which lie at these offsets and have these sizes."""
     field = _CONTENTS.get(datatype.name)
     if field is None:
-        raise invalid(f"input '{head.name}': {datatype.name} must come in raw_input_contents")
-    values = getattr(contents, field)
-    count = 1
-    for size in head.shape:
-        count *= size
-    if len(values) != count:
-        raise invalid(
-            f"input '{head.name}': expected {count} elements in {field} for shape {list(head.shape)}, got {len(values)}"
-        )
+        raise invalid(f"input '{name}': {datatype.name} must come in raw_input_contents")
+    count = math.prod(shape)
     if datatype.name == "BYTES":
+        found = [text for offset, size in spans for text in strings(data, offset, size, field.number, count)]
+        _check_count(len(found), count, field, shape, name)
         texts: Array = np.empty(count, np.object_)
-        for i, value in enumerate(values):
-            texts[i] = to_text(value, head.name, i)
-        return texts.reshape(head.shape)
-    array: Array = np.empty(count, _WIDE.get(field, datatype.dtype))
-    for begin in range(0, count, _CHUNK):
-        array[begin : begin + _CHUNK] = values[begin : begin + _CHUNK]
+        for i, text in enumerate(found):
+            if len(text) > limits.max_string_bytes:
+                problem = f"input '{name}': element {i} has {len(text)} bytes, the limit is {limits.max_string_bytes}"
+                raise ServingError(Kind.TOO_LARGE, problem)
+            texts[i] = to_text(text, name, i)
+        return texts.reshape(shape)
+    # An element takes a byte or more of the message, so a shape of many elements needs a message as long.
+    room = min(count, sum(size for _, size in spans))
+    array: Array = np.empty(room, field.dtype)
+    filled = 0
+    for offset, size in spans:
+        into = view(array.view(np.uint8))
+        filled = numbers(data, offset, size, field.number, field.wire_type, array.itemsize, into, filled)
+    _check_count(filled, count, field, shape, name)
     if datatype.dtype.kind in "iu" and count:
         bounds = np.iinfo(datatype.dtype)
         low, high = int(array.min()), int(array.max())
         if low < bounds.min or high > bounds.max:
             raise invalid(
-                f"input '{head.name}': expected {datatype.name} values of {bounds.min} to {bounds.max}, "
+                f"input '{name}': expected {datatype.name} values of {bounds.min} to {bounds.max}, "
                 f"got {low if low < bounds.min else high}"
             )
-    array = array.astype(datatype.dtype, copy=False)
-    if datatype.name == "BOOL":
-        check_bool(array, head.name)
-    return array.reshape(head.shape)
+    return array.astype(datatype.dtype, copy=False).reshape(shape)
+
+
+def _check_count(got: int, count: int, field: _Contents, shape: tuple[int, ...], name: str) -> None:
+    if got != count:
+        raise invalid(f"input '{name}': expected {count} elements in {field.name} for shape {list(shape)}, got {got}")
 
 
 def encode(request: Request) -> list[bytes | memoryview]:

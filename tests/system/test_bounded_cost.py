@@ -15,6 +15,7 @@ import time
 import grpc
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2
 
 from tests.service.onnx_models import double, identity
 from tests.system.running import running
@@ -142,20 +143,92 @@ def test_many_small_packed_bodies_at_once(server):
     assert server.megabytes("VmHWM") - before < 300
 
 
-def test_many_elements_in_a_grpc_message(server):
-    from tritonclient.grpc import service_pb2
+def varint(value):
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
 
-    message = service_pb2.ModelInferRequest(model_name="numbers")
-    message.inputs.add(name="x", datatype="INT32", shape=[4 * MB]).contents.int_contents.extend([1] * (4 * MB))
-    server.longest_turn()
-    with grpc.insecure_channel(
-        f"127.0.0.1:{server.grpc}", options=[("grpc.max_receive_message_length", -1)]
-    ) as channel:
-        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        answer = service_pb2.ModelInferResponse.FromString(call(message.SerializeToString(), timeout=60))
-    assert len(answer.raw_output_contents[0]) == 16 * MB
-    # gRPC's library itself parses the message on the event loop.
-    assert server.longest_turn() < 300
+
+def call(model, datatype, shape, contents=b"", **more):
+    """Returns the bytes of a ModelInferRequest whose input has these encoded contents."""
+    head = service_pb2.ModelInferRequest(model_name=model, **more)
+    tensor = service_pb2.ModelInferRequest.InferInputTensor(name="x", datatype=datatype, shape=shape)
+    body = tensor.SerializeToString() + (b"\x2a" + varint(len(contents)) + contents if contents else b"")
+    return head.SerializeToString() + b"\x2a" + varint(len(body)) + body
+
+
+def raw(data):
+    return b"\x3a" + varint(len(data)) + data
+
+
+def packed_list(field, data):
+    return bytes([field << 3 | 2]) + varint(len(data)) + data
+
+
+def numbers_and_parameters(count):
+    message = service_pb2.ModelInferRequest()
+    for i in range(count):
+        message.parameters[f"p{i}"].int64_param = i
+    return message.SerializeToString() + call("double", "FP32", [1, 1], packed_list(6, bytes(4)))
+
+
+# Name: the message, whether it comes packed, the code of its answer, and the memory in megabytes that it may take.
+CALLS = {
+    "4 million packed numbers": (call("numbers", "INT32", [4 * MB], packed_list(2, b"\1" * (4 * MB))), False, "OK", 80),
+    "15 million numbers one by one": (call("numbers", "INT32", [15 * MB], b"\x10\1" * (15 * MB)), False, "OK", 250),
+    "numbers for another shape": (call("numbers", "INT32", [3], b"\x10\1" * (15 * MB)), False, "INVALID_ARGUMENT", 80),
+    "numbers of another type": (call("double", "FP32", [1, 3], b"\x10\1" * (15 * MB)), False, "INVALID_ARGUMENT", 80),
+    "as many strings as may be": (call("texts", "BYTES", [MB // 8], b"\x42\2ab" * (MB // 8)), False, "OK", 60),
+    "a million strings": (call("texts", "BYTES", [MB], b"\x42\2ab" * MB), False, "RESOURCE_EXHAUSTED", 40),
+    "strings for another shape": (call("texts", "BYTES", [3], b"\x42\0" * (8 * MB)), False, "INVALID_ARGUMENT", 40),
+    "as many raw strings as may be": (call("texts", "BYTES", [MB // 8]) + raw(bytes(MB // 2)), False, "OK", 40),
+    "8 million raw booleans": (call("truth", "BOOL", [8 * MB]) + raw(b"\1" * (8 * MB)), False, "OK", 100),
+    "60 MB of zeros, packed": (call("bytes", "UINT8", [60 * MB]) + raw(bytes(60 * MB)), True, "OK", 400),
+    "a long id": (call("double", "FP32", [1, 1], packed_list(6, bytes(4)), id="a" * (30 * MB)), False,
+                  "RESOURCE_EXHAUSTED", 70),
+    "a megabyte of inputs": (b"\x0a\6double" + b"\x2a\0" * 500_000, False, "RESOURCE_EXHAUSTED", 150),
+    "ten million inputs": (b"\x2a\0" * (10 * MB), False, "RESOURCE_EXHAUSTED", 60),
+    "ten million raw contents": (call("double", "FP32", [1, 1]) + b"\x3a\0" * (10 * MB), False, "RESOURCE_EXHAUSTED", 60),
+    "many parameters": (numbers_and_parameters(40_000), False, "INVALID_ARGUMENT", 60),
+    "unknown fields": (b"\xa0\x06\1" * (10 * MB), False, "RESOURCE_EXHAUSTED", 60),
+    "a long shape": (call("double", "FP32", [1] * 500_000, packed_list(6, bytes(4))), False, "INVALID_ARGUMENT", 40),
+    "a long name": (call("m" * (MB - 100), "FP32", [1, 1]), False, "NOT_FOUND", 40),
+}  # fmt: skip
+
+
+def measure_call(server, name):
+    """Sends a message of CALLS, as `measure` sends a request. The status is the name of the code."""
+    message, packed_message, *_ = CALLS[name]
+    compression = grpc.Compression.Gzip if packed_message else grpc.Compression.NoCompression
+    unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}", options=unlimited) as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        infer(call("double", "FP32", [1, 1], packed_list(6, bytes(4))), timeout=60)
+        server.longest_turn()
+        server.forget_peak()
+        before = server.megabytes("VmRSS")
+        status, answer = "OK", b""
+        with Connection(server) as other:  # the loop turns
+            done = infer.future(message, timeout=60, compression=compression)
+            while not done.done():
+                assert other.send(b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n").read()[0] == 200
+                time.sleep(0.01)
+        try:
+            answer = done.result()
+        except grpc.RpcError as error:
+            status, answer = error.code().name, error.details()
+        turn, wall = server.longest_turns()
+        return status, answer, turn, wall, server.megabytes("VmHWM") - before, len(message) / MB
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_hostile_call_is_cheap(server, name):
+    _, _, wanted, megabytes = CALLS[name]
+    status, answer, turn, _, most, _ = measure_call(server, name)
+    assert status == wanted, answer[:300]
+    assert turn < TURN and most < megabytes, (turn, most)
 
 
 def binary(path, data):
@@ -193,8 +266,6 @@ def test_a_thousand_calls_at_once(server):
     """On one connection. Each is answered, and they take little memory together."""
 
     async def main():
-        from tritonclient.grpc import service_pb2
-
         message = service_pb2.ModelInferRequest(model_name="double", raw_input_contents=[bytes(4096)])
         message.inputs.add(name="x", datatype="FP32", shape=[1, 1024])
         data = message.SerializeToString()

@@ -80,8 +80,8 @@ def test_errors_are_short_and_clear(server):
     lines = len(server.log)
     with channel(server) as client:
         call = client.unary_unary(INFER)
-        code, text = error_of(call, asked(np.ones((1, 2), np.float32), model="m" * MB).SerializeToString())
-        assert code == "NOT_FOUND" and 1000 < len(text) < 5000 and text.endswith("...")
+        code, text = error_of(call, asked(np.ones((1, 2), np.float32), model="m" * (MB // 2)).SerializeToString())
+        assert code == "NOT_FOUND" and text == f"Request for unknown model: '{'m' * 256}...' is not found"
         for garbage in (b"\xff", b"\x0a\x05abc", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"):
             assert error_of(call, garbage) == ("INVALID_ARGUMENT", "the message is not a ModelInferRequest")
         assert error_of(client.unary_unary("/inference.GRPCInferenceService/ModelReady"), b"\xff") == (
