@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -35,6 +36,8 @@ from service.telemetry import logs
 from service.telemetry.traces import Tracer
 
 logger = logging.getLogger("opgate")
+# Open files, most of them connections.
+_FILES = 1 << 18
 
 
 def create_app(gateway: Gateway) -> FastAPI:
@@ -212,6 +215,14 @@ async def _close(tracer: Tracer, seconds: float) -> None:
         logger.warning("the last traces are lost: their collector did not take them in %.1f s", seconds)
 
 
+def _allow_many_connections() -> None:
+    """Raises the number of files that the process may have open as far as it may. Many systems begin with 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def run(settings: Settings) -> int:
     """Loads the repository and serves it. Returns the exit status.
 
@@ -221,6 +232,7 @@ def run(settings: Settings) -> int:
     process.watch_crashes(settings.log_format == "json")
     for name, meant in misspelt(os.environ):
         logger.warning("%s is no setting, %s is", name, meant)
+    _allow_many_connections()
     # A second more than the stop may take, because that is the better way to end.
     thread = signals.SignalThread(settings.shutdown_timeout + 1, ON_LOOP, settings.run_timeout)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -425,8 +426,8 @@ class Protocol(asyncio.BufferedProtocol):
             self._server.refused(Code.INTERNAL, "the client does not speak HTTP/2", "", self.peer)
         else:
             self._server.refused(Code.INTERNAL, f"the client broke HTTP/2: {text}", "", self.peer)
-            for part in self.connection.output(_WRITE):
-                transport.write(part)
+            with contextlib.suppress(ProtocolError):
+                transport.writelines(self.connection.output(_WRITE))
         transport.close()
 
 

@@ -19,6 +19,7 @@ __all__ = ["Call", "Code", "Message", "Metadata", "Method", "Options", "RpcError
 
 # Bytes that are read at once.
 _READ = 1 << 18
+_BACKLOG = 2048
 # Seconds in which a client must say that it has seen the end of TLS.
 _TLS_GOODBYE = 1.0
 # Seconds in which clients see that the server stops, before calls that they make all the same are refused.
@@ -123,6 +124,7 @@ class Server:
         self._server = await loop.create_server(
             lambda: Protocol(self),
             sock=listener,
+            backlog=_BACKLOG,
             ssl=options.tls,
             ssl_handshake_timeout=None if options.tls is None else options.read_timeout,
             ssl_shutdown_timeout=None if options.tls is None else _TLS_GOODBYE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import socket
 import subprocess
 import sys
@@ -164,6 +165,28 @@ def test_a_large_message_whose_client_leaves_takes_no_memory(server):
     wait_until(lambda: "opgate_grpc_held_bytes 0.0" in server.get("/metrics"))
     wait_until(lambda: "opgate_grpc_connections 0.0" in server.get("/metrics"))
     assert server.megabytes("VmRSS") - before < 100
+
+
+def test_more_connections_than_most_systems_allow_at_first(repository):
+    """The shell that starts the server allows 256 open files, and more if one asks for them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1200:
+        pytest.skip(f"this system allows only {hard} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        started = Server(repository)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1100), hard))
+    try:
+        many = [socket.create_connection(("127.0.0.1", started.grpc)) for _ in range(500)]
+        wait_until(lambda: "opgate_grpc_connections 500.0" in started.get("/metrics"))
+        with channel(started) as client:
+            assert client.unary_unary(INFER)(asked(np.ones((1, 2), np.float32)).SerializeToString(), timeout=10)
+        for one in many:
+            one.close()
+        wait_until(lambda: "opgate_grpc_connections 0.0" in started.get("/metrics"))
+    finally:
+        assert started.stop() == 0
 
 
 def test_a_deadline_ends_the_run(server):
