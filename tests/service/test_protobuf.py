@@ -48,7 +48,7 @@ for _ in range(20_000):
             data[at : at + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
     data = bytes(data)
     try:
-        head, raws, contents = native.split(data, rng.choice((3, 1000)), rng.choice((0, 1000)))
+        head, raws, contents = native.split(data, rng.choice((3, 1000, 1000)), rng.choice((0, 1000, 1000)))
         split += 1
     except ValueError:
         refused += 1
@@ -64,7 +64,7 @@ for _ in range(20_000):
             except ValueError:
                 pass
         try:
-            listed += len(native.strings(data, at, size, 8, rng.randrange(3))) > 0
+            listed += len(native.strings(data, at, size, rng.choice((1, 2, 5, 8)), rng.randrange(3))) > 0
         except ValueError:
             pass
 wrong = [("split", b"", -1), ("numbers", b"abc", 0, 4, 1, 0, 1, memoryview(bytearray(4)), 0),
