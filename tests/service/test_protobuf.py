@@ -40,7 +40,7 @@ def some(depth=0):
     return b"".join(parts)
 
 split, refused, read, listed = 0, 0, 0, 0
-for _ in range(20_000):
+for _ in range(40_000):
     data = bytearray(some())
     for _ in range(rng.choice((0, 0, 1, 3))):
         if data:
