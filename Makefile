@@ -2,6 +2,7 @@
 # make test    set up what tests need and run them
 # make test-all  like make test, but compiles the kernels for every CUDA architecture and tries every fault
 # make gpu-check run every case of every op on an NVIDIA GPU (needs nvcc); writes benchmarks/results/<gpu>.md
+# make fuzz    send made-up bytes to the gRPC connection for FUZZ_SECONDS under the sanitizers (needs clang++)
 # make check   formatting, lint and types
 # make models  train the detector and export every model again (installs torch)
 # make bench   the benchmarks; results go to benchmarks/results/
@@ -13,9 +14,10 @@ ARGS ?=
 RUNTIME ?= cpu
 # make test EXTRAS=cpu,test,torch,tensorrt also runs the tests of PyTorch and TensorRT, which are skipped otherwise.
 EXTRAS ?= $(RUNTIME),test
+FUZZ_SECONDS ?= 300
 BIN := $(VENV)/bin
 
-.PHONY: serve test test-all gpu-check check format models bench build clean
+.PHONY: serve test test-all gpu-check fuzz check format models bench build clean
 
 serve: build
 	exec $(BIN)/opgate serve $(ARGS)
@@ -37,6 +39,17 @@ gpu-check:
 	else \
 	  $(MAKE) $(VENV)/.serve && $(BIN)/python -m ops_build.gpu.check $(ARGS); \
 	fi
+
+# Inputs that reach something new are kept in build/fuzz/found, and a later run begins with them. One that breaks a rule
+# is written to build/fuzz/crash-*, and `build/fuzz/run build/fuzz/crash-*` runs it again.
+fuzz:
+	@command -v clang++ >/dev/null || \
+	  { echo "make fuzz needs clang++: apt-get install -y --no-install-recommends clang libclang-rt-dev"; exit 1; }
+	mkdir -p build/fuzz/found
+	clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iservice/rpc \
+	  tests/rpc/fuzz/fuzz_connection.cpp service/rpc/connection.cpp -lnghttp2 -o build/fuzz/run
+	build/fuzz/run -max_total_time=$(FUZZ_SECONDS) -entropic_scale_per_exec_time=1 -print_final_stats=1 \
+	  -artifact_prefix=build/fuzz/ build/fuzz/found tests/rpc/fuzz/corpus
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .
