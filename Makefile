@@ -41,14 +41,14 @@ gpu-check:
 	fi
 
 # Inputs that reach something new are kept in build/fuzz/found, and a later run begins with them. One that breaks a rule
-# is written to build/fuzz/crash-*, and `build/fuzz/run build/fuzz/crash-*` runs it again.
+# or takes long is written to build/fuzz/crash-* or timeout-*, and `build/fuzz/run FILE` runs it again.
 fuzz:
 	@command -v clang++ >/dev/null || \
 	  { echo "make fuzz needs clang++: apt-get install -y --no-install-recommends clang libclang-rt-dev"; exit 1; }
 	mkdir -p build/fuzz/found
 	clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iservice/rpc \
 	  tests/rpc/fuzz/fuzz_connection.cpp service/rpc/connection.cpp -lnghttp2 -o build/fuzz/run
-	build/fuzz/run -max_total_time=$(FUZZ_SECONDS) -entropic_scale_per_exec_time=1 -print_final_stats=1 \
+	build/fuzz/run -max_total_time=$(FUZZ_SECONDS) -timeout=20 -entropic_scale_per_exec_time=1 -print_final_stats=1 \
 	  -artifact_prefix=build/fuzz/ build/fuzz/found tests/rpc/fuzz/corpus
 
 check: $(VENV)/.test

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Future
 from time import perf_counter_ns
 from typing import Any, TypeVar
@@ -35,6 +35,8 @@ T = TypeVar("T")
 
 # A head of so many bytes is parsed on a thread.
 _LONG_HEAD = 1 << 17
+# Bytes of a message of another RPC.
+_MOST_BYTES = 1 << 16
 _ANSWERED = ("grpc", INFER, Code.OK.name)
 
 
@@ -119,6 +121,11 @@ class Infer(Journaled):
         except DecodeError:
             self.refuse(wire.not_a_message())
             return
+        except Exception as error:
+            self._failed(error)
+            return
+        finally:
+            del parse  # it may know the exception, whose frames know it
         message, decoder = self._message, self._decoder
         if self._find(asked.model_name, asked.model_version):
             spec = self._served.model.spec
@@ -141,9 +148,19 @@ class Infer(Journaled):
             self._on_thread(read, lambda decoded: self._submit(decoded.result, keep))
 
     def _on_thread(self, work: Callable[[], T], done: Callable[[Future[T]], None]) -> None:
-        loop = asyncio.get_running_loop()
-        future = self.gateway.work_on_thread(work)
+        loop, call = asyncio.get_running_loop(), self.call
+
+        def unless_ended() -> T:
+            if call.ended:
+                raise ServingError(Kind.CANCELED, "the client left")
+            return work()
+
+        future = self.gateway.work_on_thread(unless_ended)
         future.add_done_callback(lambda finished: loop.call_soon_threadsafe(done, finished))
+
+    def _failed(self, error: Exception) -> None:
+        logger.error("a ModelInfer call failed", exc_info=error)
+        self.refuse(internal(f"{type(error).__name__}: {error}"))
 
     def _submit(self, read: Callable[[], Request], keep: bool) -> None:
         if self.call.ended:
@@ -159,8 +176,9 @@ class Infer(Journaled):
         except ServingError as error:
             self.refuse(error)
         except Exception as error:
-            logger.exception("a ModelInfer call failed")
-            self.refuse(internal(f"{type(error).__name__}: {error}"))
+            self._failed(error)
+        finally:
+            del read  # it may know the exception, whose frames know it
 
     def _finish(self, request: Request) -> None:
         """Answers. The gateway calls this when the request has a result or an error."""
@@ -182,9 +200,10 @@ class Infer(Journaled):
             self.refuse(error)
             return
         except Exception as error:
-            logger.exception("an answer could not be written")
-            self.refuse(internal(f"{type(error).__name__}: {error}"))
+            self._failed(error)
             return
+        finally:
+            del write
         self.call.answer(parts, self._trailers())
         journal = self.gateway.journal
         if journal.keeps_all:
@@ -215,7 +234,8 @@ class InferenceService:
                 found[path] = Stream(_refuse_stream)
                 continue
             request = getattr(service_pb2, method.input_type.name)
-            found[path] = Unary(self._unary(request, getattr(self, f"_{method.name}", None), method.name))
+            handler = self._unary(request, getattr(self, f"_{method.name}", None), method.name)
+            found[path] = Unary(handler, _MOST_BYTES)
         return found
 
     def _unary(self, kind: Any, function: Callable[[Any], Any] | None, name: str) -> Callable[[Call, bytes], None]:
@@ -297,7 +317,7 @@ def _tensor(spec: ModelSpec, tensor: TensorSpec) -> Any:
     )
 
 
-async def _refuse_stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _refuse_stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     raise RpcError(Code.UNIMPLEMENTED, "ModelStreamInfer is not supported by this server")
     yield b""  # makes this function an async generator, as the handler of a stream must be
 

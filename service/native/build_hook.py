@@ -51,7 +51,7 @@ def compile_module(module: Module, flags: Sequence[str] = FLAGS, target: Path | 
         raise RuntimeError(f"the C++ compiler can't run ({shlex.join(compiler)}): {error}") from None
     if finished.returncode:
         text = f"the native module {module.path} doesn't compile:\n{shlex.join(command)}\n{finished.stderr}"
-        if "nghttp2" in finished.stderr:
+        if "nghttp2.h" in finished.stderr or "-lnghttp2" in finished.stderr:
             text += "nghttp2's headers and library are in Debian's libnghttp2-dev"
         raise RuntimeError(text)
     new.replace(target)  # a process that has the old one loaded keeps it

@@ -274,15 +274,21 @@ PyObject* strings(PyObject*, PyObject* args) {
   if (at < 0 || size < 0 || at > message.len || size > message.len - at) {
     PyErr_SetString(PyExc_ValueError, "strings: expected a part of the message");
   } else {
-    list = PyList_New(0);
     const auto* data = static_cast<const uint8_t*>(message.buf);
     Reader reader(data, {static_cast<size_t>(at), static_cast<size_t>(size)});
+    std::vector<Span> found;
+    Py_BEGIN_ALLOW_THREADS;
     Field field;
-    while (list != nullptr && PyList_GET_SIZE(list) <= most && reader.next(field)) {
-      if (field.number != number || field.type != kBytes) continue;
-      PyObject* item = PyBytes_FromStringAndSize(reinterpret_cast<const char*>(data) + field.value.at,
-                                                 static_cast<Py_ssize_t>(field.value.size));
-      if (item == nullptr || PyList_Append(list, item) != 0) Py_CLEAR(list);
+    while (static_cast<Py_ssize_t>(found.size()) <= most && reader.next(field)) {
+      if (field.number == number && field.type == kBytes) found.push_back(field.value);
+    }
+    Py_END_ALLOW_THREADS;
+    list = PyList_New(0);
+    for (const Span& span : found) {
+      PyObject* item = list == nullptr ? nullptr
+                                       : PyBytes_FromStringAndSize(reinterpret_cast<const char*>(data) + span.at,
+                                                                   static_cast<Py_ssize_t>(span.size));
+      if (list != nullptr && (item == nullptr || PyList_Append(list, item) != 0)) Py_CLEAR(list);
       Py_XDECREF(item);
     }
     if (list != nullptr && reader.is_broken()) {

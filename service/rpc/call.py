@@ -97,16 +97,13 @@ class Call:
     def answer(self, message: Message, trailers: Metadata | None = None) -> None:
         """Answers a unary call. Does nothing if the call has ended.
 
-        Raises ValueError if metadata can't be sent. Then the call ends with INTERNAL.
+        If the message or metadata can't be sent, the call ends with INTERNAL, and the log says why.
         """
         if self._end():
             self._protocol.answer(self, message, trailers)
 
     def fail(self, code: Code, text: str, trailers: Metadata | None = None) -> None:
-        """Ends the call with an error, or a stream with OK. Does nothing if the call has ended.
-
-        Raises ValueError if metadata can't be sent. Then the call ends with INTERNAL.
-        """
+        """Ends the call with an error, or a stream with OK. Does nothing if the call has ended."""
         if self._end():
             self._protocol.end(self, code, text, trailers)
 

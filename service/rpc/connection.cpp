@@ -20,8 +20,11 @@ constexpr size_t kTextBytes = 4096;
 // and ended calls earn others.
 constexpr size_t kFrames = 20'000;
 constexpr size_t kFramesForCall = 8;
+constexpr size_t kFramesForGone = 3;  // for a call that the client cancels
 constexpr size_t kBytesForFrame = 512;
 constexpr size_t kFramesForSweep = 200;
+// What a message of a stream costs beside its bytes, while it waits to be taken.
+constexpr size_t kMessageCost = 256;
 // Calls that a client may cancel at once, and in each second.
 constexpr uint64_t kResets = 20'000, kResetsASecond = 1'000;
 constexpr uint8_t kDrainPing[8] = {'d', 'r', 'a', 'i', 'n', 0, 0, 0};
@@ -35,8 +38,8 @@ void append(std::vector<nghttp2_nv>& headers, const Metadata& metadata) {
   for (const auto& [name, value] : metadata) headers.push_back(pair_of(name, value));
 }
 
-// Returns the text of a grpc-message: percent signs and what is no printable ASCII as %XX. Clients take headers of a few
-// kilobytes only, so a long text ends early, between two characters of UTF-8.
+// Returns the text of a grpc-message: percent signs and what is no printable ASCII as %XX. Clients take headers of a
+// few kilobytes only, so a long text ends early, between two characters of UTF-8.
 std::string percent_encoded(std::string_view text) {
   constexpr char kDigits[] = "0123456789ABCDEF";
   std::string encoded;
@@ -121,10 +124,7 @@ Connection::Connection(Owner& owner, const Limits& limits)
   nghttp2_session_set_local_window_size(session, NGHTTP2_FLAG_NONE, 0, kConnectionWindow);
 }
 
-Connection::~Connection() {
-  for (auto& [id, call] : calls_) drop_all(*call);
-  for (Event& event : events_) drop(event.message);
-}
+Connection::~Connection() { close(); }
 
 void Connection::drop(Memory& memory) {
   if (memory.handle != nullptr) owner_.release(memory);
@@ -175,7 +175,17 @@ bool Connection::receive(const uint8_t* data, size_t size, std::string& error) {
   return false;
 }
 
-std::vector<Event> Connection::events() { return std::exchange(events_, {}); }
+std::vector<Event> Connection::events() {
+  ++batch_;
+  return std::exchange(events_, {});
+}
+
+void Connection::close() {
+  for (auto& [id, call] : calls_) drop_all(*call);
+  calls_.clear();
+  for (Event& event : events_) drop(event.message);
+  events_.clear();
+}
 
 Connection::Call* Connection::find(int32_t stream) {
   const auto found = calls_.find(stream);
@@ -191,8 +201,8 @@ size_t Connection::waiting(int32_t stream) const {
 
 void Connection::earn(size_t frames) { frames_left_ = std::min(kFrames, frames_left_ + frames); }
 
-// Counts the frames that begin in these bytes. nghttp2 doesn't tell of those that it ignores. Returns false, and ends the
-// connection, if there are too many.
+// Counts the frames that begin in these bytes. nghttp2 doesn't tell of those that it ignores. Returns false, and ends
+// the connection, if there are too many.
 bool Connection::pay(const uint8_t* data, size_t size) {
   size_t at = 0;
   while (at < size) {
@@ -322,6 +332,8 @@ void Connection::head_complete(Call& call) {
 // Tells the owner of a new call.
 void Connection::announce(Event::Kind kind, Call& call) {
   call.opened = true;
+  call.announced_in = batch_;
+  call.announced_at = events_.size();
   Event event{kind, call.id};
   event.method = call.number;
   event.timeout_us = call.timeout_us;
@@ -410,9 +422,12 @@ void Connection::message_complete(Call& call) {
     call.complete = true;
     return;
   }
+  call.untaken += call.size + kMessageCost;
+  if (!hold(call, kMessageCost)) {
+    return refuse(call, kResourceExhausted, "the calls of all clients hold all the memory for messages");
+  }
   Event event{Event::kMessage, call.id};
   event.message = std::exchange(call.memory, {});
-  call.untaken += call.size;
   event.compressed = call.compressed;
   events_.push_back(std::move(event));
 }
@@ -432,16 +447,14 @@ void Connection::client_ended(Call& call) {
 // Tells the owner, if it knows of the call, that nobody waits for the answer.
 void Connection::gone(Call& call) {
   if (!std::exchange(call.opened, false)) return;
-  // Who cancels calls as fast as it makes them gets no work done for them.
-  const auto announced = std::find_if(events_.rbegin(), events_.rend(), [&](const Event& event) {
-    return event.stream == call.id && event.kind == Event::kCall;
-  });
-  if (announced == events_.rend()) {
+  if (call.client_streams || call.announced_in != batch_) {
     events_.push_back(Event{Event::kGone, call.id});
-  } else {
-    drop(announced->message);
-    *announced = Event{Event::kNothing, call.id};
+    earn(kFramesForGone);
+    return;
   }
+  // Who cancels calls as fast as it makes them gets no work done for them.
+  drop(events_[call.announced_at].message);
+  events_[call.announced_at] = Event{Event::kNothing, call.id};
 }
 
 void Connection::refuse(Call& call, int status, std::string_view text) {
@@ -457,6 +470,11 @@ void Connection::refuse(Call& call, int status, std::string_view text) {
 
 void Connection::refuse_http(Call& call, const char* status, std::string_view text) {
   call.ignored = call.begun = call.finished = call.plain = true;
+  Event event{Event::kRefused, call.id};
+  event.status = kInternal;
+  event.text = text.substr(0, text.size() - 1);  // without the end of the line
+  event.path = call.path.substr(0, 200);
+  events_.push_back(std::move(event));
   std::vector<nghttp2_nv> headers = {pair_of(":status", status), pair_of("content-type", "text/plain")};
   const Memory memory = owner_.allocate(text.size());
   if (memory.handle == nullptr) {
@@ -486,8 +504,8 @@ int Connection::on_close(nghttp2_session*, int32_t stream, uint32_t, void* user)
 void Connection::consume(int32_t stream, size_t size) {
   Call* call = find(stream);
   if (call == nullptr) return;
-  call->untaken -= std::min(call->untaken, size);
-  let_go(*call, size);
+  call->untaken -= std::min(call->untaken, size + kMessageCost);
+  let_go(*call, size + kMessageCost);
   open_window(*call);
 }
 
@@ -598,6 +616,7 @@ int Connection::send_data(nghttp2_session*, nghttp2_frame* frame, const uint8_t*
                           nghttp2_data_source*, void* user) {
   Connection& me = self(user);
   constexpr size_t kFrameHead = 9;
+  if (me.written_ > me.most_) return NGHTTP2_ERR_WOULDBLOCK;  // nghttp2 comes back to this frame
   me.out_->append(head, kFrameHead);
   me.written_ += kFrameHead + size;
   Call* call = me.find(frame->hd.stream_id);
@@ -633,11 +652,12 @@ int Connection::send_data(nghttp2_session*, nghttp2_frame* frame, const uint8_t*
 ssize_t Connection::frame_size(nghttp2_session*, uint8_t, int32_t, int32_t session_window, int32_t stream_window,
                                uint32_t remote_limit, void*) {
   const int32_t most = std::min({session_window, stream_window, static_cast<int32_t>(kFrameSize)});
-  return std::min(most, static_cast<int32_t>(std::min<uint32_t>(remote_limit, kFrameSize)));
+  return static_cast<int32_t>(std::min<uint32_t>(static_cast<uint32_t>(most), remote_limit));
 }
 
 bool Connection::output(Output& out, size_t most) {
   out_ = &out;
+  most_ = most;
   written_ = 0;
   bool valid = true;
   while (written_ <= most) {

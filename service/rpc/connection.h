@@ -92,9 +92,12 @@ class Connection {
   // gives is sent, and the connection closed.
   bool receive(const uint8_t* data, size_t size, std::string& error);
 
-  // Ends the calls whose message has not gone on in the last `in` calls of this function, and those of whose answer
-  // nothing has left in the last `out`. 0: none. Lets the client send some more frames that carry nothing.
+  // It is called at regular times. Ends the calls whose message did not go on since the `in`th last call, and those of
+  // whose answer nothing was sent since the `out`th last. 0: none. Lets the client send some more frames without data.
   void sweep(int in, int out);
+
+  // Gives up all calls, after the socket was closed.
+  void close();
 
   // The events since the last call.
   std::vector<Event> events();
@@ -150,9 +153,10 @@ class Connection {
     size_t header_bytes = 0;
     int number = -1;
     bool client_streams = false;
-    bool opened = false;   // the owner knows of it
-    bool ignored = false;  // it is answered, and what still comes is dropped
-    bool ended = false;    // the client sends no more
+    bool opened = false;                        // the owner knows of it
+    size_t announced_in = 0, announced_at = 0;  // the batch of events in which it was announced, and the place there
+    bool ignored = false;                       // it is answered, and what still comes is dropped
+    bool ended = false;                         // the client sends no more
     // The message that comes.
     unsigned char head[5] = {};
     size_t head_filled = 0;
@@ -217,8 +221,9 @@ class Connection {
   std::unique_ptr<nghttp2_session, Delete> session_;
   std::unordered_map<int32_t, std::unique_ptr<Call>> calls_;
   std::vector<Event> events_;
+  size_t batch_ = 1;
   Output* out_ = nullptr;  // while `output` runs
-  size_t written_ = 0;
+  size_t most_ = 0, written_ = 0;
   size_t unsent_ = 0;
   // What bounds frames that carry nothing: how many the client may still send, and where in a frame its bytes are.
   size_t frames_left_;

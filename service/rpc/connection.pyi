@@ -61,14 +61,17 @@ class Connection:
         """Says that a message of a stream was taken."""
 
     def hold(self, stream: int, size: int, /) -> bool:
-        """Counts bytes in the budget until the call ends, less if negative. Returns whether it is kept."""
+        """Counts bytes in the budget until the call ends, less if negative. Returns whether it has room."""
 
     def go_away(self, last: bool, /) -> None:
         """Tells the client to make no new calls. With `last`, those that it makes all the same are refused."""
 
     def ping(self) -> None: ...
+    def close(self) -> None:
+        """Gives up all calls, after the socket was closed."""
+
     def output(self, most: int, /) -> list[bytes | memoryview]:
-        """Returns bytes for the client, in parts, at least `most` if there are so many."""
+        """Returns bytes for the client, in parts: all that may be sent, or a little more than `most`."""
 
     def waiting(self, stream: int, /) -> int:
         """Returns the bytes of a call's messages that were not sent."""

@@ -323,6 +323,12 @@ bool pieces_of(PyObject* message, Pieces& pieces) {
   } else {
     valid = add_piece(message, pieces);
   }
+  size_t size = 0;
+  for (const auto& piece : pieces) size += piece.second;
+  if (valid && size > UINT32_MAX) {
+    PyErr_SetString(PyExc_ValueError, "a message can't have more than 4 GiB");
+    valid = false;
+  }
   if (!valid) {
     for (const auto& piece : pieces) Py_DECREF(object_of(piece.first));
   }
@@ -404,6 +410,11 @@ PyObject* connection_go_away(PyObject* self, PyObject* last) {
   Py_RETURN_NONE;
 }
 
+PyObject* connection_close(PyObject* self, PyObject*) {
+  connection_of(self).close();
+  Py_RETURN_NONE;
+}
+
 PyObject* connection_ping(PyObject* self, PyObject*) {
   connection_of(self).ping();
   Py_RETURN_NONE;
@@ -444,6 +455,7 @@ PyMethodDef connection_methods[] = {
     {"answer", connection_answer, METH_VARARGS, "Sends the only message of a call and ends it."},
     {"sweep", connection_sweep, METH_VARARGS, "Ends the calls that don't go on. Returns the events that follow."},
     {"hold", connection_hold, METH_VARARGS, "Counts bytes that a call takes until it ends."},
+    {"close", connection_close, METH_NOARGS, "Gives up all calls."},
     {"ping", connection_ping, METH_NOARGS, "Asks the client for a sign of life."},
     {"consume", connection_consume, METH_VARARGS, "Says that a message of a stream was taken."},
     {"go_away", connection_go_away, METH_O, "Tells the client to make no new calls."},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -11,6 +11,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from service.rpc.server import Call, Code, Method, RpcError, Stream, Unary
 
 SERVICE = "grpc.health.v1.Health"
+_MOST_BYTES = 1 << 16  # of a message
 
 
 class Health:
@@ -35,7 +36,10 @@ class Health:
 
     def methods(self) -> dict[str, Method]:
         """Returns the methods for a server."""
-        return {f"/{SERVICE}/Check": Unary(self._check), f"/{SERVICE}/Watch": Stream(self._watch, client_streams=False)}
+        return {
+            f"/{SERVICE}/Check": Unary(self._check, _MOST_BYTES),
+            f"/{SERVICE}/Watch": Stream(self._watch, client_streams=False, max_bytes=_MOST_BYTES),
+        }
 
     def _check(self, call: Call, message: bytes) -> None:
         service = _service(message)
@@ -45,7 +49,7 @@ class Health:
         else:
             call.answer(HealthCheckResponse(status=state).SerializeToString())
 
-    async def _watch(self, call: Call, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _watch(self, call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         service = _service(await anext(messages))
         told = None
         while True:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ _EVENTS = 20_000
 _EVENTS_A_TURN = 32
 _TURN = 0.005
 # A packed message of so many bytes is unpacked on a thread, and a message of so many is packed there.
-_LONG_PACKED = 4096
+_LONG_PACKED = 256
 _LONG_PLAIN = 1 << 16
 # Smaller messages are not worth packing.
 _WORTH_PACKING = 1024
@@ -76,6 +76,8 @@ class Protocol(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begins. Nothing is sent before the client has shown that it speaks HTTP/2."""
         self.transport = transport  # type: ignore[assignment]
+        if self._server.stopping:
+            transport.abort()  # type: ignore[attr-defined]
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) and peer else ""
         self._server.connections.add(self)
@@ -125,6 +127,7 @@ class Protocol(asyncio.BufferedProtocol):
         self._sent.set()
         for call in list(self.calls.values()):
             call._gone(Code.CANCELLED)
+        self.connection.close()
         self._server.connection_closed()
 
     # What a client must do in time.
@@ -188,7 +191,11 @@ class Protocol(asyncio.BufferedProtocol):
         self._handling = self._flush_due = True  # the flush comes after the events
         events, end = self._events, 0.0
         for i in range(min(len(events), _EVENTS_A_TURN) if self.connection.unsent < _UNSENT else 0):
-            self._handle(events.popleft())
+            event = events.popleft()
+            try:
+                self._handle(event)
+            except Exception:
+                logger.exception("a call could not be handled")
             if events and i % 4 == 3:
                 now = self.time()
                 end = end or now + _TURN
@@ -230,6 +237,8 @@ class Protocol(asyncio.BufferedProtocol):
             _, _, number, timeout_us, encoding, metadata = event
             call, method = self._start(stream, number, timeout_us, encoding, metadata)
             call._messages = asyncio.Queue()
+            if self._server.refuses:
+                call._messages.put_nowait((None, False))
             call._task = self._loop.create_task(self._serve(call, method, True))
         elif kind == REFUSED:
             self._server.refused(Code(event[2]), event[3], event[4], self.peer)
@@ -253,6 +262,7 @@ class Protocol(asyncio.BufferedProtocol):
 
     def _run(self, call: Call, method: Unary, message: bytes) -> None:
         try:
+            check_size(message, method.max_bytes)
             method.handler(call, message)
         except RpcError as error:
             call.fail(error.code, error.text)
@@ -265,15 +275,18 @@ class Protocol(asyncio.BufferedProtocol):
 
     async def _unpack_and_run(self, call: Call, method: Unary, message: bytes) -> None:
         try:
-            plain = await self._unpacked(call, message)
+            plain = await self._unpacked(call, message, method.max_bytes)
         except RpcError as error:
             call.fail(error.code, error.text)
+        except Exception as error:
+            self._failed(call, error)
         else:
             self._run(call, method, plain)
 
-    async def _unpacked(self, call: Call, message: bytes) -> bytes:
+    async def _unpacked(self, call: Call, message: bytes, most: int | None) -> bytes:
         options = self._server.options
-        work = partial(unpack, message, call._encoding, options.max_unpacked_bytes or options.max_message_bytes)
+        limit = options.max_unpacked_bytes or options.max_message_bytes
+        work = partial(unpack, message, call._encoding, limit if most is None else min(limit, most))
         if len(message) < _LONG_PACKED:
             plain = work()
         else:
@@ -293,7 +306,8 @@ class Protocol(asyncio.BufferedProtocol):
                 if message is None:
                     raise RpcError(Code.UNAVAILABLE, "the server stops")
                 call.compress = call.compress or compressed
-                plain = await self._unpacked(call, message) if compressed else message
+                plain = await self._unpacked(call, message, method.max_bytes) if compressed else message
+                check_size(plain, method.max_bytes)
                 yield plain
                 # The handler asks for the next one, so it has done with this one.
                 if client_streams:
@@ -304,16 +318,17 @@ class Protocol(asyncio.BufferedProtocol):
 
         try:
             begun = False
-            async for message in method.handler(call, incoming()):
-                if not begun:
-                    begun = True
-                    self._begin(call)
-                packed, parts = await self._packed(call, message)
-                connection.send(call.stream, parts, packed)
-                self.flush_soon()
-                while connection.waiting(call.stream) > _WRITE and not call.ended:
-                    self._sent.clear()
-                    await self._sent.wait()
+            async with contextlib.aclosing(method.handler(call, incoming())) as answers:
+                async for message in answers:
+                    if not begun:
+                        begun = True
+                        self._begin(call)
+                    packed, parts = await self._packed(call, message)
+                    connection.send(call.stream, parts, packed)
+                    self.flush_soon()
+                    while connection.waiting(call.stream) > _WRITE and not call.ended:
+                        self._sent.clear()
+                        await self._sent.wait()
             code, text = Code.OK, ""
             if not begun:
                 self._begin(call)
@@ -329,13 +344,13 @@ class Protocol(asyncio.BufferedProtocol):
     # What goes.
 
     def _begin(self, call: Call) -> None:
-        encoding = call._encoding if call.compress else ""
+        encoding = call._encoding if call._encoding in ENCODINGS else ""  # a later message may be packed
         self.connection.begin(call.stream, sendable(call.initial_metadata), encoding)
 
     async def _packed(self, call: Call, message: Message) -> tuple[bool, Message]:
         """Returns whether a message is packed, and the message."""
         parts = message if isinstance(message, list) else [message]
-        size = sum(len(part) for part in parts)
+        size = size_of(parts)
         if not call.compress or size < _WORTH_PACKING:
             return False, message
         if size < _LONG_PLAIN:
@@ -347,13 +362,16 @@ class Protocol(asyncio.BufferedProtocol):
         """Answers a unary call."""
         if not call.compress:
             if trailers is None and call.initial_metadata is None:
-                self.connection.answer(call.stream, message, None, None, False, "")
-                self.flush_soon()
+                try:
+                    self.connection.answer(call.stream, message, None, None, False, "")
+                    self.flush_soon()
+                except Exception as error:  # it is no message
+                    self._end_internal(call, error)
             else:
                 self._answer(call, message, False, trailers)
             return
         parts: list[bytes | memoryview] = message if isinstance(message, list) else [message]
-        size = sum(len(part) for part in parts)
+        size = size_of(parts)
         if size < _LONG_PLAIN:
             worth = size >= _WORTH_PACKING
             self._answer(call, [*deflate(parts, call._encoding)] if worth else message, worth, trailers)
@@ -361,7 +379,10 @@ class Protocol(asyncio.BufferedProtocol):
         packing = self._server.threads.submit(deflate, parts, call._encoding)
 
         def done(packed: Future[list[bytes]]) -> None:
-            self._answer(call, [*packed.result()], True, trailers)
+            if (error := packed.exception()) is None:
+                self._answer(call, [*packed.result()], True, trailers)
+            else:
+                self._end_internal(call, error)
 
         def on_loop(packed: Future[list[bytes]]) -> None:
             self._loop.call_soon_threadsafe(done, packed)
@@ -369,25 +390,27 @@ class Protocol(asyncio.BufferedProtocol):
         packing.add_done_callback(on_loop)
 
     def _answer(self, call: Call, message: Message, packed: bool, trailers: Metadata | None) -> None:
-        encoding = call._encoding if packed else ""
-        initial = sendable(call.initial_metadata)
-        self._or_internal(
-            call, lambda: self.connection.answer(call.stream, message, sendable(trailers), initial, packed, encoding)
-        )
+        try:
+            initial, encoding = sendable(call.initial_metadata), call._encoding if packed else ""
+            self.connection.answer(call.stream, message, sendable(trailers), initial, packed, encoding)
+            self.flush_soon()
+        except Exception as error:
+            self._end_internal(call, error)
 
     def end(self, call: Call, code: Code, text: str, trailers: Metadata | None) -> None:
         """Ends a call with a status."""
-        initial = sendable(call.initial_metadata)
-        self._or_internal(call, lambda: self.connection.end(call.stream, code, text, sendable(trailers), initial))
-
-    def _or_internal(self, call: Call, send: Callable[[], None]) -> None:
         try:
-            send()
-        except Exception as error:
-            self.connection.end(call.stream, Code.INTERNAL, f"the answer can't be sent: {error}", None, None)
-            raise
-        finally:
+            self.connection.end(call.stream, code, text, sendable(trailers), sendable(call.initial_metadata))
             self.flush_soon()
+        except Exception as error:
+            self._end_internal(call, error)
+
+    def _end_internal(self, call: Call, error: BaseException) -> None:
+        """Ends a call whose answer can't be sent."""
+        logger.error("the answer of %s can't be sent", call.method, exc_info=error)
+        text = f"the answer can't be sent: {error}".encode("ascii", "backslashreplace").decode()
+        self.connection.end(call.stream, Code.INTERNAL, text, None, None)
+        self.flush_soon()
 
     def flush_soon(self) -> None:
         """Sends what there is at the end of this turn of the event loop."""
@@ -398,7 +421,7 @@ class Protocol(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         self._flush_due = False
         transport = self.transport
-        if transport is None:
+        if transport is None or transport.is_closing():
             return
         connection = self.connection
         try:
@@ -431,8 +454,21 @@ class Protocol(asyncio.BufferedProtocol):
         transport.close()
 
 
+def size_of(parts: Iterable[bytes | memoryview]) -> int:
+    """Returns the number of bytes in the parts of a message."""
+    return sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)
+
+
+def check_size(message: bytes, most: int | None) -> None:
+    """Raises RpcError if a message has more bytes than its method takes."""
+    if most is not None and len(message) > most:
+        raise RpcError(Code.RESOURCE_EXHAUSTED, f"the message has {len(message)} bytes, the limit is {most}")
+
+
 def unpack(message: bytes, encoding: str, limit: int) -> bytes:
     """Returns a message without its compression. Raises RpcError."""
+    if encoding in ("", "identity"):
+        raise RpcError(Code.INTERNAL, "a message says that it is packed, but the call has no grpc-encoding")
     if encoding not in ENCODINGS:
         expected = ", ".join((*ENCODINGS, "identity"))
         raise RpcError(Code.UNIMPLEMENTED, f"grpc-encoding: expected one of {expected}, got {encoding[:40]!r}")

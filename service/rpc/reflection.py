@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
 from google.protobuf.message import DecodeError
 from grpc_reflection.v1alpha import reflection
@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 from service.rpc.server import Call, Code, Method, RpcError, Stream
 
 SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+_MOST_BYTES = 1 << 16  # of a message
 PATHS = tuple(f"/{service}/ServerReflectionInfo" for service in SERVICES)
 
 
@@ -18,7 +19,7 @@ def methods(services: Iterable[str]) -> dict[str, Method]:
     """Returns the methods that describe these services and themselves. Their clients send streams of messages."""
     servicer = reflection.aio.ReflectionServicer((*services, *SERVICES[1:]))
 
-    async def answer(call: Call, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def answer(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         async def requests() -> AsyncIterator[ServerReflectionRequest]:
             async for message in messages:
                 try:
@@ -29,4 +30,4 @@ def methods(services: Iterable[str]) -> dict[str, Method]:
         async for response in servicer.ServerReflectionInfo(requests(), None):
             yield response.SerializeToString()
 
-    return dict.fromkeys(PATHS, Stream(answer))
+    return dict.fromkeys(PATHS, Stream(answer, max_bytes=_MOST_BYTES))

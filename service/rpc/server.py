@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ class Unary:
     """
 
     handler: Callable[[Call, bytes], None]
+    max_bytes: int | None = None  # of a message, if they are fewer than those of the server's options
     is_stream: ClassVar[bool] = False
 
 
@@ -46,8 +47,9 @@ class Stream:
     called with the first bytes of the call, or with its message where the client sends only one.
     """
 
-    handler: Callable[[Call, AsyncIterator[bytes]], AsyncIterator[Message]]
+    handler: Callable[[Call, AsyncIterator[bytes]], AsyncGenerator[Message, None]]
     client_streams: bool = True
+    max_bytes: int | None = None
     is_stream: ClassVar[bool] = True
 
 
@@ -90,8 +92,8 @@ class Server:
     """A gRPC server on the running event loop.
 
     `methods` maps paths such as "/package.Service/Method" to what handles them. `refused` is told of calls that were
-    answered with an error before a handler saw them: code, text, path and client. The path is "" where a connection
-    ended because of its client.
+    answered by the server itself: code, text, path and client. The path is "" where a connection ended because of its
+    client.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class Server:
         self.view = memoryview(self.buffer)
         self.connections: set[Protocol] = set()
         self.refused = refused
+        self.stopping = self.refuses = False  # whether it takes no new connections, and no new calls
         # Messages are packed and unpacked there, few at once because of their memory.
         self.threads = ThreadPoolExecutor(2, "rpc-packing")
         self._server: asyncio.Server | None = None
@@ -138,8 +141,10 @@ class Server:
         if self._server is not None:
             self._server.close()
         self._closed = asyncio.Event()
+        self.stopping = True
         notice = min(_NOTICE, seconds / 2)
         for last, most in ((False, notice), (True, seconds - notice)):
+            self.refuses = last
             for connection in list(self.connections):
                 connection.stop(last)
             await self._wait_for_connections(most)

@@ -1,7 +1,6 @@
 """Reads a ModelInferRequest into a Request, and writes the result of a Request as a ModelInferResponse.
 
-Protobuf's own library parses messages without the data of their tensors. Raw contents are not copied, and numbers in
-`contents` don't become objects.
+Protobuf's own library parses messages without the data of their tensors. Numbers don't become objects.
 """
 
 from __future__ import annotations
@@ -144,7 +143,8 @@ class Decoder:
     def decode(self, message: Message, asked: Any, spec: ModelSpec) -> Request:
         """Checks a message, of which `asked` is the parsed head, and returns it as a Request. Raises ServingError.
 
-        The arrays of inputs that come as raw contents are views on the message.
+        The arrays of inputs that come as raw contents are views on the message, or copies if their place in it is not
+        aligned for their type.
         """
         limits = self._limits
         if len(asked.inputs) > limits.max_tensors:  # before anything else looks at each

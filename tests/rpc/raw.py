@@ -55,6 +55,12 @@ class Raw:
             raw.send(SettingsFrame(settings=settings or {}))
         return raw
 
+    async def settle(self):
+        """Waits for the server's settings and agrees to them. Only then its larger windows and frames are valid."""
+        while not any(isinstance(frame, SettingsFrame) for frame in self._parsed()):
+            self._left += await self.reader.read(1 << 16)
+        self.send(SettingsFrame(flags=["ACK"]))
+
     def send(self, *frames):
         self.writer.write(b"".join(frame.serialize() for frame in frames))
 

@@ -21,6 +21,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
+from service.rpc.server import Stream
 from tests.rpc.raw import PREFACE, Raw, headers, message
 from tests.rpc.test_server import MB, Service, channel, run, serving
 
@@ -399,4 +400,110 @@ def test_many_connections_leave_nothing():
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft > 200 or hard > 200
+    run(main())
+
+
+def test_answers_leave_the_budget_as_they_are_sent():
+    """Each of these connections asks for more than the budget, and reads nothing."""
+
+    async def main():
+        async with serving(max_held_bytes=64 * MB, write_timeout=30) as server:
+            before, many = megabytes(), []
+            for _ in range(10):
+                raw = await Raw.open(server, settings={4: (1 << 31) - 1})
+                raw.send(WindowUpdateFrame(0, window_increment=(1 << 31) - 1 - 65535))
+                raw.writer.transport.pause_reading()
+                raw.send(headers(1, "Size"), message(1, b"%d" % (20 * MB)))
+                many.append(raw)
+            await asyncio.sleep(0.5)
+            # The transport has a part of each answer, and the others count: later calls find no room for their message.
+            assert 64 * MB < server.budget.used < 100 * MB and megabytes() - before < 130
+            for raw in many:
+                raw.writer.transport.abort()
+            await asyncio.sleep(0.2)
+            assert server.budget.used == 0
+
+    run(main())
+
+
+def test_small_messages_of_a_stream_are_bounded():
+    """The handler takes none of them."""
+
+    async def main():
+        service = Service()
+        methods = service.methods()
+
+        async def takes_none(call, messages):
+            await asyncio.sleep(60)
+            yield b""
+
+        methods["/test.Test/Each"] = Stream(takes_none)
+        service.methods = lambda: methods
+        async with serving(service, max_held_bytes=16 * MB, max_message_bytes=MB) as server:
+            raw = await Raw.open(server)
+            await raw.settle()
+            raw.send(headers(1, "Each"))
+            before = megabytes()
+            for _ in range(100):
+                raw.send(DataFrame(1, b"\0\0\0\0\0" * 3000))
+                await raw.writer.drain()
+            fields, _ = await raw.answer(1)
+            assert fields["grpc-status"] == "8" and megabytes() - before < 60
+            raw.close()
+
+    run(main())
+
+
+def test_a_client_that_cancels_many_calls_stays():
+    """As one does that asks two servers and takes the faster answer. The calls have reached their handlers."""
+
+    async def main():
+        service = Service()
+        async with serving(service) as server:
+            raw = await Raw.open(server)
+            for first in range(1, 30_001, 200):
+                streams = range(first, first + 200, 2)
+                raw.send(*[frame for s in streams for frame in (headers(s, "Never"), message(s, b"x"))])
+                await raw.writer.drain()
+                await asyncio.sleep(0.005)
+                raw.send(*map(RstStreamFrame, streams))
+                await asyncio.sleep(0.005)
+            raw.send(headers(40_001), message(40_001, b"x"))
+            assert (await raw.answer(40_001))[0]["grpc-status"] == "0"
+            assert len(service.gone) > 14_000
+            raw.close()
+
+    run(main())
+
+
+def test_cancelled_calls_among_many_messages_cost_little():
+    async def main():
+        async with serving() as server:
+            raw = await Raw.open(server)
+            await raw.settle()
+            raw.send(headers(1, "Last"))
+            raw.send(*[headers(s, "Last") for s in range(3, 10_001, 2)])
+            await asyncio.sleep(0.3)
+            cpu = time.process_time()
+            raw.send(DataFrame(1, b"\0\0\0\0\0" * 30_000), *[RstStreamFrame(s) for s in range(3, 10_001, 2)])
+            await asyncio.sleep(1)
+            assert time.process_time() - cpu < 0.9 and len(next(iter(server.connections)).calls) == 1
+            raw.close()
+
+    run(main())
+
+
+def test_a_call_over_http_is_told():
+    async def main():
+        told = []
+        async with serving(refused=told) as server:
+            raw = await Raw.open(server)
+            get = headers(1, path="/x")
+            get.data = get.data.replace(b"\x04POST", b"\x03GET")
+            raw.send(get, message(1, b"x"))
+            fields, data = await raw.answer(1)
+            assert fields[":status"] == "405" and data == b"gRPC calls are POST requests\n"
+            assert [(what[1], what[2]) for what in told] == [("gRPC calls are POST requests", "/x")]
+            raw.close()
+
     run(main())

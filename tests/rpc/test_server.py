@@ -42,6 +42,8 @@ class Service:
             "Size": lambda call, message: call.answer(bytes(int(message))),
             "Parts": self.parts,
             "Metadata": self.metadata,
+            "Surrogate": lambda call, message: call.fail(Code.ABORTED, "\ud800"),
+            "NoMessage": lambda call, message: call.answer(None),
         }
         streams = {
             "Each": self.each,
@@ -524,5 +526,77 @@ def test_calls_made_while_the_server_stops_are_answered_or_refused_safely():
             texts = [r.details() for r in results if isinstance(r, Exception)]
             assert sum(r == b"x" for r in results) >= 10
             assert not [text for text in texts if "connect" not in text.lower()], texts
+
+    run(main())
+
+
+def test_a_stream_may_be_answered_plain_first_and_packed_later():
+    async def main():
+        async with serving() as server, channel(server) as client:
+            each = client.stream_stream("/test.Test/Each")
+            messages = [b"x", bytes(5000), b"y"]
+            got = [m async for m in each(iter(messages), compression=grpc.Compression.Gzip)]
+            assert got == [m + end for m in messages for end in (b"!", b"?")]
+
+    run(main())
+
+
+@pytest.mark.parametrize("method", ["Surrogate", "NoMessage"])
+def test_an_answer_that_cannot_be_sent_ends_no_other_call(method):
+    async def main():
+        async with serving() as server, channel(server) as client:
+            late = [client.unary_unary("/test.Test/Late")(b"%d" % i, timeout=5) for i in range(40)]
+            for _ in range(3):
+                code, text = await error_of(client.unary_unary(f"/test.Test/{method}")(b"x", timeout=5))
+                assert code == "INTERNAL" and "can't be sent" in text
+            assert await asyncio.gather(*late) == [b"%d" % i for i in range(40)]
+
+    run(main())
+
+
+def test_a_failure_of_packing_or_unpacking_ends_the_call(monkeypatch):
+    def fails(*arguments):
+        raise MemoryError("no more")
+
+    async def main():
+        async with serving() as server, channel(server) as client:
+            echo = client.unary_unary("/test.Test/Echo")
+            for name in ("deflate", "unpack"):
+                with monkeypatch.context() as patch:
+                    patch.setattr(f"service.rpc.protocol.{name}", fails)
+                    code, _ = await error_of(echo(bytes(MB), compression=grpc.Compression.Gzip, timeout=5))
+                    assert code == "INTERNAL"
+            assert await echo(b"x") == b"x"
+
+    run(main())
+
+
+def test_a_method_may_take_shorter_messages_than_the_server():
+    async def main():
+        service = Service()
+        methods = service.methods()
+        methods["/test.Test/Echo"] = Unary(methods["/test.Test/Echo"].handler, max_bytes=1000)
+        methods["/test.Test/Each"] = Stream(methods["/test.Test/Each"].handler, max_bytes=1000)
+        service.methods = lambda: methods
+        async with serving(service) as server, channel(server) as client:
+            for compression in (grpc.Compression.NoCompression, grpc.Compression.Gzip):
+                assert await client.unary_unary("/test.Test/Echo")(bytes(1000), compression=compression) == bytes(1000)
+                call = client.unary_unary("/test.Test/Echo")(bytes(1001), compression=compression)
+                assert (await error_of(call))[0] == "RESOURCE_EXHAUSTED"
+                stream = client.stream_stream("/test.Test/Each")(iter([bytes(1001)]), compression=compression)
+                assert (await error_of(stream.read()))[0] == "RESOURCE_EXHAUSTED"
+
+    run(main())
+
+
+def test_a_packed_flag_without_an_encoding_is_the_clients_mistake():
+    async def main():
+        async with serving() as server:
+            raw = await Raw.open(server)
+            packed = message_frame(1, b"x")
+            packed.data = b"\1" + packed.data[1:]
+            raw.send(headers(1), packed)
+            assert (await raw.answer(1))[0]["grpc-status"] == "13"
+            raw.close()
 
     run(main())
