@@ -160,7 +160,7 @@ bool Connection::hold(int32_t stream, ptrdiff_t size) {
   Call* call = find(stream);
   if (call == nullptr || call->finished) return true;
   if (size >= 0) return hold(*call, static_cast<size_t>(size));
-  let_go(*call, static_cast<size_t>(-size));
+  let_go(*call, 0 - static_cast<size_t>(size));
   return true;
 }
 
@@ -240,12 +240,14 @@ void Connection::sweep(int in, int out) {
     const bool expected =
         !call->ended && !call->ignored && call->unopened == 0 && (!call->client_streams || call->head_filled != 0);
     call->idle_in = expected && !std::exchange(call->came, false) && in != 0 ? call->idle_in + 1 : 0;
-    call->idle_out = call->waiting != 0 && !std::exchange(call->went, false) && out != 0 ? call->idle_out + 1 : 0;
+    // Also the end of a call waits for the window, if it comes after data.
+    const bool waits = call->waiting != 0 || call->finished;
+    call->idle_out = waits && !std::exchange(call->went, false) && out != 0 ? call->idle_out + 1 : 0;
     if (in != 0 && call->idle_in >= in) {
       refuse(*call, kDeadlineExceeded, "nothing of the message came in the time for it");
     } else if (out != 0 && call->idle_out >= out) {
-      gone(*call);
-      drop_parts(*call);
+      if (!call->finished) gone(*call);
+      drop_all(*call);
       call->ignored = call->finished = true;
       nghttp2_submit_rst_stream(session_.get(), NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
     }
@@ -310,6 +312,7 @@ int Connection::on_frame(nghttp2_session*, const nghttp2_frame* frame, void* use
 }
 
 void Connection::head_complete(Call& call) {
+  if (call.ignored) return;  // a sweep ended it before its head was complete
   if (refuses_) {
     call.ignored = true;
     nghttp2_submit_rst_stream(session_.get(), NGHTTP2_FLAG_NONE, call.id, NGHTTP2_REFUSED_STREAM);
@@ -326,6 +329,9 @@ void Connection::head_complete(Call& call) {
   if (call.timeout_us == -2) return refuse(call, kInternal, "grpc-timeout: expected digits and a unit");
   call.number = owner_.find(call.path, call.client_streams);
   if (call.number < 0) return refuse(call, kUnimplemented, "there is no method " + call.path.substr(0, 200));
+  if (!hold(call, call.header_bytes)) {  // many small calls can have much metadata
+    return refuse(call, kResourceExhausted, "the calls of all clients hold all the memory for messages");
+  }
   if (call.client_streams) announce(Event::kOpen, call);
 }
 
@@ -548,6 +554,7 @@ void Connection::end(int32_t stream, int status, std::string_view text, const Me
   if (call == nullptr || call->finished) return;
   earn(kFramesForCall);
   call->finished = call->ignored = true;
+  drop(call->memory);
   let_go(*call, call->held);
   if (call->begun) {
     call->status = status;
@@ -616,7 +623,6 @@ int Connection::send_data(nghttp2_session*, nghttp2_frame* frame, const uint8_t*
                           nghttp2_data_source*, void* user) {
   Connection& me = self(user);
   constexpr size_t kFrameHead = 9;
-  if (me.written_ > me.most_) return NGHTTP2_ERR_WOULDBLOCK;  // nghttp2 comes back to this frame
   me.out_->append(head, kFrameHead);
   me.written_ += kFrameHead + size;
   Call* call = me.find(frame->hd.stream_id);
@@ -646,7 +652,8 @@ int Connection::send_data(nghttp2_session*, nghttp2_frame* frame, const uint8_t*
     me.drop(part.memory);
     call->parts.pop_front();
   }
-  return 0;
+  // Not before a frame: it would be sent later, when what it is about may have gone.
+  return me.written_ > me.most_ ? NGHTTP2_ERR_PAUSE : 0;
 }
 
 ssize_t Connection::frame_size(nghttp2_session*, uint8_t, int32_t, int32_t session_window, int32_t stream_window,

@@ -309,6 +309,11 @@ bool add_piece(PyObject* object, Pieces& pieces) {
     if (view == nullptr) return false;
     buffer = PyMemoryView_GET_BUFFER(view);
   }
+  if (PyBuffer_IsContiguous(buffer, 'C') == 0) {
+    PyErr_SetString(PyExc_TypeError, "message: expected memory without gaps");
+    Py_DECREF(view);
+    return false;
+  }
   pieces.push_back({{view, static_cast<char*>(buffer->buf)}, static_cast<size_t>(buffer->len)});
   return true;
 }

@@ -279,7 +279,7 @@ def test_a_message_that_stops_coming():
             for stream in (1, 3, 7):
                 fields, _ = await raw.answer(stream, 3)
                 assert fields["grpc-status"] == "4" and "nothing of the message came" in fields["grpc-message"]
-            assert server.budget.used == 0
+            assert 0 < server.budget.used < 1000  # its metadata
             raw.send(DataFrame(5, flags=["END_STREAM"]))
             assert (await raw.answer(5))[0]["grpc-status"] == "0"
             assert [what[0].name for what in told] == ["DEADLINE_EXCEEDED"] * 3
@@ -350,7 +350,7 @@ def test_memory_is_taken_for_what_has_come_only():
                 *[f for i in range(1000) for f in (headers(2 * i + 1), message(2 * i + 1, b"five!", False, 64 * MB))]
             )
             await asyncio.sleep(0.3)
-            assert server.budget.used == 5000 and megabytes() - before < 30
+            assert 5000 < server.budget.used < 500_000 and megabytes() - before < 30
             raw.close()
             await asyncio.sleep(0.1)
             assert server.budget.used == 0
@@ -368,7 +368,7 @@ def test_the_messages_of_all_calls_share_one_budget():
         ):
             held = [client.unary_unary("/test.Test/Never")(bytes(3 * MB)) for _ in range(3)]
             await asyncio.sleep(0.3)
-            assert server.budget.used == 9 * MB
+            assert 9 * MB < server.budget.used < 9 * MB + 3000
             with pytest.raises(Exception, match="hold all the memory for messages"):
                 await other.unary_unary("/test.Test/Echo")(bytes(3 * MB))
             for call in held:
@@ -504,6 +504,45 @@ def test_a_call_over_http_is_told():
             fields, data = await raw.answer(1)
             assert fields[":status"] == "405" and data == b"gRPC calls are POST requests\n"
             assert [(what[1], what[2]) for what in told] == [("gRPC calls are POST requests", "/x")]
+            raw.close()
+
+    run(main())
+
+
+def test_metadata_counts_too():
+    """Each call has 12 KB of it, in a few bytes: a table entry that is named again and again."""
+
+    async def main():
+        async with serving(max_held_bytes=2 * MB, max_message_bytes=MB) as server:
+            raw = await Raw.open(server)
+            value = b"v" * 1000
+            entry = b"\x40\x01a\x7f" + bytes([len(value) - 127 & 127 | 128, len(value) - 127 >> 7]) + value
+            raw.send(HeadersFrame(1, headers(1, "Never").data + entry + b"\xbe" * 10, flags=["END_HEADERS"]))
+            for stream in range(3, 1001, 2):
+                raw.send(HeadersFrame(stream, headers(stream, "Never").data + b"\xbe" * 11, flags=["END_HEADERS"]))
+            fields, _ = await raw.answer(999)
+            assert fields["grpc-status"] == "8" and server.budget.used <= 2 * MB
+            raw.close()
+
+    run(main())
+
+
+def test_a_call_whose_end_waits_for_a_window_holds_nothing():
+    """The handler has answered, the client's window is closed, and a large message of the client is on its way."""
+
+    async def main():
+        async with serving(write_timeout=1.0) as server:
+            raw = await Raw.open(server, settings={4: 3})
+            await raw.settle()
+            raw.send(headers(1, "Break"), message(1, b"first", end=False))
+            await asyncio.sleep(0.1)
+            before = megabytes()
+            raw.send(DataFrame(1, b"\0" + (60 * MB).to_bytes(4, "big")), *[DataFrame(1, bytes(16_000))] * 200)
+            raw.send(DataFrame(1, b"\7", flags=["END_STREAM"]))
+            await asyncio.sleep(0.3)
+            assert megabytes() - before < 20 and server.budget.used < 20
+            assert any(isinstance(f, RstStreamFrame) and f.stream_id == 1 for f in await raw.frames(2.5))
+            assert server.budget.used == 0
             raw.close()
 
     run(main())

@@ -144,7 +144,8 @@ class Drive:
         for pairs in (5, [5], [("x",)], [("x", 5)], [["x", "y"]], [("x", "y", "z")], {"x": "y"}):
             raises(TypeError, connection.begin, stream, pairs, "")
             raises(TypeError, connection.answer, stream, [payload], None, pairs, False, "")
-        for message in ("text", None, 5, [payload, 5], [payload, None], [payload, [payload]], (payload,)):
+        gaps = (memoryview(LARGE)[::2], memoryview(LARGE)[::-1], [memoryview(array("f", range(9)))[::-3]])
+        for message in (*gaps, "text", None, 5, [payload, 5], [payload, None], [payload, [payload]], (payload,)):
             raises(TypeError, connection.send, stream, message, False)
             raises(TypeError, connection.answer, stream, message, None, None, False, "")
         raises(TypeError, connection.receive, "text")
@@ -162,6 +163,7 @@ class Drive:
         raises(TypeError, module.Budget, "1")
         raises(TypeError, module.Connection, [], self.budget, 1, 1, 1)
         raises(TypeError, module.Connection, {}, None, 1, 1, 1)
+        connection.hold(stream, -(1 << 63))  # gives back no more than is held
         assert connection.unsent == unsent
         for none in (0, 2, -1, 1 << 30):  # streams that a client can't open, or has not opened
             connection.begin(none, None, "")

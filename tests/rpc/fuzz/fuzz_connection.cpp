@@ -31,6 +31,8 @@ constexpr std::string_view kWrongType = "this port speaks gRPC: expected content
 constexpr Limits kLimits = {.streams = 24, .header_bytes = 2048, .message_bytes = 1400 << 10};
 constexpr ptrdiff_t kBudget = 4 << 20, kSmallBudget = 4 << 10;
 constexpr size_t kFrameHead = 9, kFraming = 5, kWindow = 65535, kMostText = 5000;
+// Larger memory is for a message of which so much has come.
+constexpr size_t kFirstPart = 1 << 20;
 constexpr uint8_t kRepeat = 0xee;          // the type of a frame that stands for many others
 constexpr size_t kMostBytes = 1400 << 10;  // of an input with its repetitions
 constexpr size_t kMostPieces = 2000;       // that an input is cut into
@@ -78,7 +80,9 @@ class Messages final : public Owner {
   Memory allocate(size_t size) override {
     check(size <= kLimits.message_bytes, "no message is larger than the limit");
     if (size == kWrongMethod.size() || size == kWrongType.size()) texts_ += size;
-    return denies() ? Memory{} : make(size);
+    const Memory memory = denies() ? Memory{} : make(size);
+    if (memory.handle != nullptr) coming_[memory.handle] = size;
+    return memory;
   }
 
   bool grow(Memory& memory, size_t size) override {
@@ -87,12 +91,14 @@ class Messages final : public Owner {
     Memory larger = denies() ? Memory{} : make(size);
     if (larger.handle != nullptr) std::memcpy(larger.data, memory.data, size_of(memory));
     release(memory);
+    if (larger.handle != nullptr) coming_[larger.handle] = size;
     memory = larger;
     return larger.handle != nullptr;
   }
 
   void release(const Memory& memory) override {
     check(sizes_.erase(memory.handle) == 1, "a message is released once");
+    coming_.erase(memory.handle);
     std::free(memory.handle);
   }
 
@@ -121,6 +127,16 @@ class Messages final : public Owner {
     return found->second;
   }
 
+  // The owner has got a message, and it is no longer the connection's.
+  void hand_over(const Memory& memory) { coming_.erase(memory.handle); }
+
+  // The bytes that have come at least of messages that the connection has.
+  size_t coming() const {
+    size_t bytes = 0;
+    for (const auto& [handle, size] : coming_) bytes += size > kFirstPart ? kFirstPart : 0;
+    return bytes;
+  }
+
   size_t used() const { return static_cast<size_t>(used_); }
   // The bytes that the connection may have asked for to answer what is no gRPC.
   size_t texts() const { return texts_; }
@@ -132,7 +148,7 @@ class Messages final : public Owner {
     return denied;
   }
 
-  std::unordered_map<void*, size_t> sizes_;
+  std::unordered_map<void*, size_t> sizes_, coming_;
   ptrdiff_t used_ = 0, limit_;
   size_t texts_ = 0, asked_ = 0;
   bool scarce_;
@@ -157,6 +173,7 @@ class Client final : public Output {
 
   void append(const void* data, size_t size) override {
     bytes_.append(static_cast<const char*>(data), size);
+    taken += size;
     size_t at = 0;
     while (bytes_.size() - at >= kFrameHead) {
       const size_t length = number_at(bytes_, at, 3);
@@ -164,6 +181,7 @@ class Client final : public Output {
       frame(static_cast<uint8_t>(bytes_[at + 3]), static_cast<uint8_t>(bytes_[at + 4]),
             static_cast<int32_t>(number_at(bytes_, at + 5, 4)),
             std::string_view(bytes_).substr(at + kFrameHead, length));
+      largest = std::max(largest, kFrameHead + length);
       at += kFrameHead + length;
     }
     bytes_.erase(0, at);
@@ -178,7 +196,8 @@ class Client final : public Output {
   bool is_between_frames() const { return bytes_.empty(); }
 
   std::map<int32_t, Stream> streams;
-  size_t payload = 0;   // bytes of DATA
+  size_t payload = 0;  // bytes of DATA
+  size_t taken = 0, largest = 0;
   bool failed = false;  // the connection told the client that it ends
 
  private:
@@ -294,6 +313,9 @@ class Run {
         connection_(std::make_unique<Connection>(messages_, kLimits)) {}
 
   ~Run() {
+    connection_->close();
+    check(messages_.used() == 0 && connection_->calls() == 0 && connection_->unsent() == 0,
+          "nothing is left at the end");
     connection_.reset();
     for (const auto& [id, memory] : kept_) messages_.release(memory);
   }
@@ -325,6 +347,7 @@ class Run {
       if (!valid_) return;
       check(connection_->failure().empty() == !client_.failed, "a client that is to blame is told");
       if (is_plain && goes_on_ && !client_.failed && sent_ + messages_.texts() < kWindow) look_at_ends();
+      if (goes_on_ && !client_.failed) sweep_all();
     }
   }
 
@@ -345,6 +368,7 @@ class Run {
     }
     for (Event& event : events) {
       ++counts.events[event.kind];
+      messages_.hand_over(event.message);
       switch (event.kind) {
         case Event::kCall:
         case Event::kOpen: opened(event); break;
@@ -549,6 +573,10 @@ class Run {
         if (!streams_.empty()) end(streams_[more % streams_.size()], more, more);
         break;
       case 13: wrong(more); break;
+      case 14:
+        connection_->sweep(more % 4, more / 4);
+        take_events();
+        return;
       default: break;
     }
     take_output(most);
@@ -578,8 +606,11 @@ class Run {
 
   void take_output(size_t most) {
     if ((flags_ & kTakesNone) != 0 || !valid_) return;
+    client_.taken = client_.largest = 0;
     valid_ = connection_->output(client_, most);
     check(client_.is_between_frames(), "the output ends with a frame");
+    check(most == SIZE_MAX || client_.taken <= most + client_.largest + kPreface.size(),
+          "the output ends soon after as many bytes as were asked for");
   }
 
   // ---- What must be true after each step ----
@@ -596,7 +627,7 @@ class Run {
     check(unsent >= waiting, "all calls wait for what each waits for");
     check(unsent - waiting <= messages_.texts(), "only what is no gRPC waits besides");
     check(unsent + client_.payload <= sent_ + messages_.texts(), "no more waits than was sent");
-    check(messages_.used() >= unsent, "the budget counts what waits");
+    check(messages_.used() >= unsent + messages_.coming(), "the budget counts what waits and what comes");
     check(connection_->calls() <= kLimits.streams, "there are no more calls than allowed");
     // Calls that are over are looked at no more when there are many.
     if (streams_.size() > kLookedAt) {
@@ -614,6 +645,19 @@ class Run {
       const Client::Stream& stream = client_.streams[id];
       check(stream.ended || stream.reset, "a refused call is answered");
     }
+  }
+
+  // When the owner has ended its calls, and the client does nothing, none is left.
+  void sweep_all() {
+    for (int i = 0; i < 4; ++i) {
+      for (const auto& [id, call] : calls_) {
+        if (!call.finished) end(id, kOk);
+      }
+      connection_->sweep(1, 1);
+      take_events();
+      take_output(SIZE_MAX);
+    }
+    check(!valid_ || client_.failed || connection_->calls() == 0, "no call is left for ever");
   }
 
   uint8_t flags_;

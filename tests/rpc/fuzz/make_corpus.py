@@ -231,6 +231,7 @@ def cases() -> dict[str, bytes]:
         "headers_too_many": case(
             start + unary(1, b"", *(field(f"x-{n}", "v" * 30) for n in range(40)))
             + unary(3, b"", field("x", "v" * 2100)) + unary(5, b"", *[field("x", "v" * 999)] * 6) + unary(7)),
+        "headers_swept": case(start + headers(1, request(STREAM)), TAKES_NONE, 45, bytes([0x13])),
         "headers_continued_flood": case(start + headers(1, block, 0) + repeat(900, frame(CONTINUATION, 0, 1, b""))),
         "headers_bomb": case(
             start + headers(1, request(UNARY, field("x", "v" * 1900, head=0x40), bytes([0x80 | 62]) * 900))
@@ -262,6 +263,9 @@ def cases() -> dict[str, bytes]:
             settings((4, 20)) + headers(1, request()) + data(1, b"\0\0") + streaming(3, b"abc", end=False)
             + data(3, b"\0\0\0") + unary(5) + repeat(30, frame(PING, payload=bytes(8))),
             cut=17, script=bytes([0x30, 0x93])),
+        "sweeps_between_outputs": case(
+            settings((4, 1 << 20)) + window(0, 1 << 20) + unary(1) + unary(3) + repeat(300, frame(0x42)), cut=200,
+            script=bytes([0x60, 2, 0x60, 2, *[1] * 8, 0x4E, 0x4E, *[0] * 9])),
         "other_frames": case(
             start + frame(PRIORITY, 0, 1, bytes([0, 0, 0, 3, 9])) + unary(1) + frame(0x42, 7, 1, b"unknown")
             + frame(0x42, 0, 0, b"") + frame(GOAWAY, payload=bytes(8) + b"bye") + unary(3) + window(9, 1), cut=60),
