@@ -1,6 +1,7 @@
 """Compares gRPC servers: the gateway, Triton, and grpcio's two servers, with the same models.
 
     python benchmarks/grpc.py [--rounds 3] [--output benchmarks/results/grpc.md]
+    python benchmarks/grpc.py --profile [--output benchmarks/results/grpc_profile.md]
 
 It needs h2load (Debian's nghttp2-client), which costs little itself and so shows what a server can do, and
 perf_analyzer, Triton's own load generator, which is installed into build/peers and needs libb64 (Debian's libb64-0d).
@@ -31,6 +32,7 @@ import uvloop
 
 from benchmarks import peers
 from benchmarks.load import grpc_load
+from benchmarks.request_profile import shares, tool
 from benchmarks.serve_overhead import (
     Case,
     Run,
@@ -44,6 +46,8 @@ from benchmarks.serve_overhead import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
+# The libraries of the profile, in the order of the table.
+LIBRARIES = ("Python", "kernel", "ONNX Runtime", "NumPy", "nghttp2", "uvloop", "libc", "other")
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 HEADERS = ["content-type: application/grpc", "te: trailers"]
 CONCURRENCIES = (1, 16, 256)
@@ -239,6 +243,40 @@ def report(results: Results, servers: list[Server], cases: list[Case], rounds: i
     return "\n".join([*lines, "", "Made by `python benchmarks/grpc.py`.", ""])
 
 
+def profile(one: Server, cases: list[Case], folder: Path) -> str:
+    """Returns where the server's CPU time goes at concurrency 16, by library, for gRPC and for HTTP, as Markdown."""
+    rows = []
+    for case in cases:
+        for name, load in (("gRPC", calls), ("HTTP", over_http)):
+            print(f"profile: {case.name}, {name}", file=sys.stderr, flush=True)
+            samples = folder / "perf.data"
+            with one.running():
+                load(one, case, 16, folder)  # warms up
+                got = load(one, case, 16, folder)
+                with tool("perf", "record", "-o", str(samples), "-p", str(one.group)):
+                    load(one, case, 16, folder)
+            found = shares(samples)
+            own = symbols(samples)
+            cells = [f"{found.get(library, 0):.0f}" for library in LIBRARIES]
+            rows.append([case.name, name, f"{got.cpu:,.0f}", *cells, f"{own.get('memmove', 0):.0f}"])
+    head = ["model", "wire", "CPU us a call", *LIBRARIES, "copies (of these)"]
+    lines = ["# Where the time of a call of gRPC goes", "", f"Machine: {machine()}.", ""]
+    lines += [
+        "The gateway on one core, h2load on the other, concurrency 16. The shares are percents of the CPU time, by"
+    ]
+    lines += ["library, as `perf record` samples it. `copies` is the part in libc's memmove.", ""]
+    lines += ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]
+    return "\n".join([*lines, "", "Made by `python benchmarks/grpc.py --profile`.", ""])
+
+
+def symbols(data: Path) -> dict[str, float]:
+    """Returns the share of the samples of `perf record` in libc's memmove."""
+    command = ["perf", "report", "-i", str(data), "--no-children", "-g", "none", "--sort", "symbol", "--stdio"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = [line.split() for line in text.splitlines() if "memmove" in line]
+    return {"memmove": sum(float(words[0].rstrip("%")) for words in lines)}
+
+
 def start(repository: Path, cases: list[Case], run: Run) -> list[Server]:
     """Starts the servers."""
     http, rpc, group = opgate_process(repository, run)
@@ -257,9 +295,12 @@ def start(repository: Path, cases: list[Case], run: Run) -> list[Server]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "grpc.md")
+    parser.add_argument("--profile", action="store_true", help="only where the gateway's time goes; needs perf")
+    parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    peers.perf_analyzer()
+    output = options.output or ROOT / "benchmarks" / "results" / ("grpc_profile.md" if options.profile else "grpc.md")
+    if not options.profile:
+        peers.perf_analyzer()
     usable = sorted(os.sched_getaffinity(0))
     core = usable[0]
     os.sched_setaffinity(0, {usable[-1]})
@@ -271,9 +312,13 @@ def main() -> None:
         def run(command: list[str], ready: str | int, env: dict[str, str] | None = None) -> int:
             return stack.enter_context(server(command, ready, core, env))
 
-        servers = start(repository, cases, run)
-        text = report(measure(servers, cases, options.rounds, folder), servers, cases, options.rounds)
-    options.output.write_text(text, encoding="utf-8")
+        if options.profile:
+            http, rpc, group = opgate_process(repository, run)
+            text = profile(Server("opgate", rpc, group, http), cases, folder)
+        else:
+            servers = start(repository, cases, run)
+            text = report(measure(servers, cases, options.rounds, folder), servers, cases, options.rounds)
+    output.write_text(text, encoding="utf-8")
     print(text)
 
 

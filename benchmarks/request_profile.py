@@ -45,6 +45,7 @@ LIBRARIES = {
     "onnxruntime": "ONNX Runtime",
     "_multiarray_umath": "NumPy",
     "loop.cpython": "uvloop",
+    "libnghttp2": "nghttp2",
     "libc.so": "libc",
 }
 
