@@ -27,6 +27,7 @@ constexpr size_t kFramesForSweep = 200;
 constexpr size_t kMessageCost = 256;
 // Calls that a client may cancel at once, and in each second.
 constexpr uint64_t kResets = 20'000, kResetsASecond = 1'000;
+constexpr char kNoRoom[] = "the calls of this connection, or of all clients, hold all the memory for messages";
 constexpr uint8_t kDrainPing[8] = {'d', 'r', 'a', 'i', 'n', 0, 0, 0};
 
 nghttp2_nv pair_of(std::string_view name, std::string_view value) {
@@ -147,12 +148,14 @@ void Connection::drop_all(Call& call) {
 
 bool Connection::hold(Call& call, size_t size) {
   call.held += size;
-  return owner_.hold(static_cast<ptrdiff_t>(size));
+  held_ += size;
+  return owner_.hold(static_cast<ptrdiff_t>(size)) && held_ <= limits_.held_bytes;
 }
 
 void Connection::let_go(Call& call, size_t size) {
   size = std::min(size, call.held);
   call.held -= size;
+  held_ -= size;
   owner_.hold(-static_cast<ptrdiff_t>(size));
 }
 
@@ -330,7 +333,7 @@ void Connection::head_complete(Call& call) {
   call.number = owner_.find(call.path, call.client_streams);
   if (call.number < 0) return refuse(call, kUnimplemented, "there is no method " + call.path.substr(0, 200));
   if (!hold(call, call.header_bytes)) {  // many small calls can have much metadata
-    return refuse(call, kResourceExhausted, "the calls of all clients hold all the memory for messages");
+    return refuse(call, kResourceExhausted, kNoRoom);
   }
   if (call.client_streams) announce(Event::kOpen, call);
 }
@@ -399,7 +402,7 @@ void Connection::take(Call& call, const uint8_t* data, size_t size) {
     if (!make_room(call)) return refuse(call, kResourceExhausted, "there is no memory for the message");
     const size_t part = std::min(size, call.capacity - call.filled);
     if (!hold(call, part)) {
-      return refuse(call, kResourceExhausted, "the calls of all clients hold all the memory for messages");
+      return refuse(call, kResourceExhausted, kNoRoom);
     }
     std::memcpy(call.memory.data + call.filled, data, part);
     call.filled += part;
@@ -430,7 +433,7 @@ void Connection::message_complete(Call& call) {
   }
   call.untaken += call.size + kMessageCost;
   if (!hold(call, kMessageCost)) {
-    return refuse(call, kResourceExhausted, "the calls of all clients hold all the memory for messages");
+    return refuse(call, kResourceExhausted, kNoRoom);
   }
   Event event{Event::kMessage, call.id};
   event.message = std::exchange(call.memory, {});

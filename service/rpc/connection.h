@@ -20,6 +20,7 @@ struct Limits {
   uint32_t streams = 10000;         // calls at once
   size_t header_bytes = 16 << 10;   // of one call's metadata, by HTTP/2's measure: 32 more for each entry
   size_t message_bytes = 64 << 20;  // of one message
+  size_t held_bytes = 512 << 20;    // of the messages and metadata of all calls
 };
 
 // The codes of https://grpc.io/docs/guides/status-codes/ that the connection itself uses.
@@ -225,6 +226,7 @@ class Connection {
   Output* out_ = nullptr;  // while `output` runs
   size_t most_ = 0, written_ = 0;
   size_t unsent_ = 0;
+  size_t held_ = 0;  // by all calls
   // What bounds frames that carry nothing: how many the client may still send, and where in a frame its bytes are.
   size_t frames_left_;
   size_t earned_bytes_ = 0;

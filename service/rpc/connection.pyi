@@ -28,6 +28,7 @@ class Connection:
         max_message_bytes: int,
         max_header_bytes: int,
         max_streams: int,
+        max_held_bytes: int,
     ) -> Connection: ...
     def receive(self, data: bytes | bytearray | memoryview, /) -> list[tuple]:  # type: ignore[type-arg]
         """Reads bytes of the client. Returns the events that follow from them, as tuples:

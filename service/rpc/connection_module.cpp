@@ -157,19 +157,21 @@ struct Object {
 Connection& connection_of(PyObject* self) { return *reinterpret_cast<Object*>(self)->connection; }
 
 PyObject* connection_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  static const char* const kNames[] = {"methods",          "budget",      "max_message_bytes",
-                                       "max_header_bytes", "max_streams", nullptr};
+  static const char* const kNames[] = {
+      "methods", "budget", "max_message_bytes", "max_header_bytes", "max_streams", "max_held_bytes", nullptr};
   PyObject *methods = nullptr, *budget = nullptr;
   Limits limits;
-  Py_ssize_t message_bytes = 0, header_bytes = 0;
+  Py_ssize_t message_bytes = 0, header_bytes = 0, held_bytes = 0;
   unsigned int streams = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!nnI:Connection", const_cast<char**>(kNames), &PyDict_Type,
-                                   &methods, budget_type, &budget, &message_bytes, &header_bytes, &streams)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!nnIn:Connection", const_cast<char**>(kNames), &PyDict_Type,
+                                   &methods, budget_type, &budget, &message_bytes, &header_bytes, &streams,
+                                   &held_bytes)) {
     return nullptr;
   }
   limits.message_bytes = static_cast<size_t>(message_bytes);
   limits.header_bytes = static_cast<size_t>(header_bytes);
   limits.streams = streams;
+  limits.held_bytes = static_cast<size_t>(held_bytes);
   auto* self = reinterpret_cast<Object*>(type->tp_alloc(type, 0));
   if (self == nullptr) return nullptr;
   try {

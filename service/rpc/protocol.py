@@ -38,6 +38,7 @@ _LONG_PLAIN = 1 << 16
 _WORTH_PACKING = 1024
 # How often a connection looks whether its client still does its part, in parts of the shortest time for that.
 _LOOKS = 4
+_NO_ROOM = "the calls of this connection, or of all clients, hold all the memory for messages"
 # What clients of another protocol get.
 _NOT_HTTP2 = b"this port speaks gRPC over HTTP/2\n"
 
@@ -49,7 +50,12 @@ class Protocol(asyncio.BufferedProtocol):
         options = server.options
         self.calls: dict[int, Call] = {}
         self.connection = Connection(
-            server.numbers, server.budget, options.max_message_bytes, options.max_header_bytes, options.max_streams
+            server.numbers,
+            server.budget,
+            options.max_message_bytes,
+            options.max_header_bytes,
+            options.max_streams,
+            server.share,
         )
         self.peer = ""
         self.transport: asyncio.Transport | None = None
@@ -292,7 +298,7 @@ class Protocol(asyncio.BufferedProtocol):
         else:
             plain = await self._loop.run_in_executor(self._server.threads, work)
         if not self.connection.hold(call.stream, len(plain)):
-            raise RpcError(Code.RESOURCE_EXHAUSTED, "the calls of all clients hold all the memory for messages")
+            raise RpcError(Code.RESOURCE_EXHAUSTED, _NO_ROOM)
         return plain
 
     async def _serve(self, call: Call, method: Stream, client_streams: bool) -> None:

@@ -18,7 +18,7 @@ MB = 1 << 20
 
 
 def connection(budget=None, max_message_bytes=MB, max_header_bytes=8192, max_streams=100):
-    return Connection(METHODS, budget or Budget(64 * MB), max_message_bytes, max_header_bytes, max_streams)
+    return Connection(METHODS, budget or Budget(64 * MB), max_message_bytes, max_header_bytes, max_streams, 64 * MB)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import time
+from contextlib import AsyncExitStack
 
 import pytest
 from hyperframe.frame import (
@@ -359,23 +360,23 @@ def test_memory_is_taken_for_what_has_come_only():
 
 
 def test_the_messages_of_all_calls_share_one_budget():
+    """Three clients hold most of it, and the fourth has no room for its message."""
+
     async def main():
-        service = Service()
-        async with (
-            serving(service, max_message_bytes=4 * MB, max_held_bytes=10 * MB) as server,
-            channel(server) as client,
-            channel(server, **{"grpc.use_local_subchannel_pool": 1}) as other,
-        ):
-            held = [client.unary_unary("/test.Test/Never")(bytes(3 * MB)) for _ in range(3)]
-            await asyncio.sleep(0.3)
+        async with serving(max_message_bytes=4 * MB, max_held_bytes=10 * MB) as server, AsyncExitStack() as stack:
+            options = {"grpc.use_local_subchannel_pool": 1}
+            clients = [await stack.enter_async_context(channel(server, **options)) for _ in range(4)]
+            held = [client.unary_unary("/test.Test/Never")(bytes(3 * MB)) for client in clients[:3]]
+            await asyncio.sleep(0.4)
             assert 9 * MB < server.budget.used < 9 * MB + 3000
+            echo = clients[3].unary_unary("/test.Test/Echo")
             with pytest.raises(Exception, match="hold all the memory for messages"):
-                await other.unary_unary("/test.Test/Echo")(bytes(3 * MB))
+                await echo(bytes(3 * MB))
             for call in held:
                 call.cancel()
             await asyncio.sleep(0.2)
             assert server.budget.used == 0
-            assert await other.unary_unary("/test.Test/Echo")(bytes(3 * MB)) == bytes(3 * MB)
+            assert await echo(bytes(3 * MB)) == bytes(3 * MB)
 
     run(main())
 
@@ -544,5 +545,26 @@ def test_a_call_whose_end_waits_for_a_window_holds_nothing():
             assert any(isinstance(f, RstStreamFrame) and f.stream_id == 1 for f in await raw.frames(2.5))
             assert server.budget.used == 0
             raw.close()
+
+    run(main())
+
+
+def test_one_connection_may_have_half_of_the_budget():
+    async def main():
+        options = {"grpc.use_local_subchannel_pool": 1}
+        async with (
+            serving(max_message_bytes=2 * MB, max_held_bytes=12 * MB) as server,
+            channel(server, **options) as greedy,
+            channel(server, **options) as other,
+        ):
+            never = "/test.Test/Never"
+            held = [greedy.unary_unary(never)(bytes(2 * MB), timeout=20) for _ in range(6)]
+            await asyncio.sleep(0.5)
+            assert server.budget.used <= 6 * MB and sum(call.done() for call in held) == 4
+            assert await other.unary_unary("/test.Test/Echo")(bytes(2 * MB), timeout=5) == bytes(2 * MB)
+            for call in held:
+                call.cancel()
+            await asyncio.sleep(0.2)
+            assert server.budget.used == 0
 
     run(main())

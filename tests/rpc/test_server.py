@@ -387,7 +387,7 @@ def test_packed_messages_count_when_they_are_unpacked():
     """Each of these calls sends a few kilobytes, which become 3 MB."""
 
     async def main():
-        options = {"max_message_bytes": 4 * MB, "max_held_bytes": 10 * MB}
+        options = {"max_message_bytes": 4 * MB, "max_held_bytes": 20 * MB}
         async with serving(**options) as server, channel(server) as client:
             never = client.unary_unary("/test.Test/Never")
             calls = [never(bytes(3 * MB), compression=grpc.Compression.Gzip, timeout=2) for _ in range(20)]

@@ -33,7 +33,7 @@ class Drive:
         self.script, self.way, self.at = script or b"\0", way, 0
         self.module = module
         self.budget = module.Budget(4096 if flags & make_corpus.POOR else 4 << 20)
-        self.connection = module.Connection(METHODS, self.budget, 1400 << 10, 2048, 24)
+        self.connection = module.Connection(METHODS, self.budget, 1400 << 10, 2048, 24, 1 << 30)
         self.step = max(cut, len(self.bytes) // 300 + 1) if cut else len(self.bytes)
         self.streams, self.kept, self.sent = [], [], []
         self.events = Counter()
@@ -200,7 +200,7 @@ def check_bytes(module):
         LARGE,
     ]
     plain = b"".join(memoryview(part).tobytes() for part in parts)
-    connection = module.Connection(METHODS, module.Budget(1 << 20), 400 << 10, 2048, 24)
+    connection = module.Connection(METHODS, module.Budget(1 << 20), 400 << 10, 2048, 24, 1 << 30)
     windows = make_corpus.settings((4, 1 << 20)) + make_corpus.window(0, 1 << 20)
     (call,) = connection.receive(make_corpus.PREFACE + windows + make_corpus.unary(1))
     connection.answer(call[1], parts, None, None, True, "gzip")
