@@ -12,8 +12,9 @@ constexpr uint32_t kStreamWindow = 4 << 20;
 constexpr int32_t kConnectionWindow = 64 << 20;
 constexpr uint32_t kFrameSize = 1 << 20;
 constexpr size_t kFraming = 5;
-// A message may become as large as it says when so many bytes of it have come.
-constexpr size_t kFirstPart = 1 << 20;
+// A message gets memory for so many bytes at first, then for kGrowth times as many, and above kLastPart for all of it.
+// A page may have 2 MB, so a little of each of many parts is resident as a whole.
+constexpr size_t kFirstPart = 16 << 10, kLastPart = 1 << 20, kGrowth = 8;
 // Of the text of a status when it is encoded.
 constexpr size_t kTextBytes = 4096;
 // Frames without data (pings, settings, window updates, new calls, ...) that a client may send at once. Bytes both ways
@@ -412,7 +413,7 @@ void Connection::take(Call& call, const uint8_t* data, size_t size) {
   }
 }
 
-// A client that says that its message is large gets memory for all of it when it has sent a part.
+// A client that says that its message is large gets memory for all of it when it has sent a part of it.
 bool Connection::make_room(Call& call) {
   if (call.memory.handle == nullptr) {
     call.capacity = std::min(call.size, kFirstPart);
@@ -420,8 +421,9 @@ bool Connection::make_room(Call& call) {
     return call.memory.handle != nullptr;
   }
   if (call.filled < call.capacity || call.capacity == call.size) return true;
-  if (!owner_.grow(call.memory, call.size)) return false;
-  call.capacity = call.size;
+  const size_t capacity = call.capacity < kLastPart ? std::min(call.size, call.capacity * kGrowth) : call.size;
+  if (!owner_.grow(call.memory, capacity)) return false;
+  call.capacity = capacity;
   return true;
 }
 

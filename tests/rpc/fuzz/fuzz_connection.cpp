@@ -31,8 +31,8 @@ constexpr std::string_view kWrongType = "this port speaks gRPC: expected content
 constexpr Limits kLimits = {.streams = 24, .header_bytes = 2048, .message_bytes = 1400 << 10};
 constexpr ptrdiff_t kBudget = 4 << 20, kSmallBudget = 4 << 10;
 constexpr size_t kFrameHead = 9, kFraming = 5, kWindow = 65535, kMostText = 5000;
-// Larger memory is for a message of which so much has come.
-constexpr size_t kFirstPart = 1 << 20;
+// Memory larger than the first part is for a message of which an eighth of it has come, or the last part.
+constexpr size_t kFirstPart = 16 << 10, kLastPart = 1 << 20, kGrowth = 8;
 constexpr uint8_t kRepeat = 0xee;          // the type of a frame that stands for many others
 constexpr size_t kMostBytes = 1400 << 10;  // of an input with its repetitions
 constexpr size_t kMostPieces = 2000;       // that an input is cut into
@@ -133,7 +133,9 @@ class Messages final : public Owner {
   // The bytes that have come at least of messages that the connection has.
   size_t coming() const {
     size_t bytes = 0;
-    for (const auto& [handle, size] : coming_) bytes += size > kFirstPart ? kFirstPart : 0;
+    for (const auto& [handle, size] : coming_) {
+      if (size > kFirstPart) bytes += size > kLastPart ? kLastPart : size / kGrowth;
+    }
     return bytes;
   }
 
