@@ -15,6 +15,9 @@ from service.execution.request import Array, Request
 from service.execution.session import Session
 from service.execution.spec import BatchInputSpec, ModelSpec, TensorSpec
 
+# The kind of a batch input that has as many elements as the longest row of a ragged input.
+_LONGEST_ROW = "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"
+
 
 class Batch:
     """Requests that run together, and the times of their run.
@@ -138,6 +141,20 @@ def _row_sizes(requests: Sequence[Request], source: str) -> list[int]:
     return sizes
 
 
+def padding(spec: ModelSpec, requests: Sequence[Request]) -> tuple[int, int]:
+    """Returns how many elements the requests brought of inputs that the model pads, and how many the padding adds.
+
+    A model pads a ragged input to the longest row if a batch input tells it that length.
+    """
+    brought = added = 0
+    for target in spec.batch_inputs:
+        if target.kind == _LONGEST_ROW:
+            sizes = _row_sizes(requests, target.source)
+            brought += sum(sizes)
+            added += len(sizes) * max(sizes) - sum(sizes)
+    return brought, added
+
+
 def _batch_input(target: BatchInputSpec, requests: Sequence[Request]) -> Array:
     dtype = target.datatype.dtype
     if target.kind.startswith("BATCH_ITEM_SHAPE"):
@@ -145,7 +162,7 @@ def _batch_input(target: BatchInputSpec, requests: Sequence[Request]) -> Array:
         shapes = np.array(rows, dtype=dtype)
         return shapes.reshape(-1) if target.kind == "BATCH_ITEM_SHAPE_FLATTEN" else shapes
     sizes = _row_sizes(requests, target.source)
-    if target.kind == "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE":
+    if target.kind == _LONGEST_ROW:
         return np.zeros(max(sizes), dtype=dtype)
     if target.kind == "BATCH_ELEMENT_COUNT":
         return np.array(sizes, dtype=dtype)

@@ -13,7 +13,7 @@ from time import perf_counter_ns
 
 from service.errors import Kind, ServingError
 from service.execution.alarm import Alarm
-from service.execution.batch import Batch, execute
+from service.execution.batch import Batch, execute, padding
 from service.execution.cost import CostCurve, Profile
 from service.execution.policy import Choice, choose
 from service.execution.request import Request
@@ -369,6 +369,10 @@ class Scheduler:
             for curve in (of_shape,) if of_shape is batch.curve else (of_shape, batch.curve):
                 curve.record(batch.rows, batch.wall_ns, batch.cpu_ns, batch.on_loop)
         statistics = self.statistics
+        if self.spec.batch_inputs:
+            brought, added = padding(self.spec, requests)
+            statistics.padded_elements += brought
+            statistics.padding_elements += added
         statistics.executed(
             batch.rows,
             len(requests),

@@ -40,6 +40,16 @@ _COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...] = (
     ("nv_inference_compute_output_duration_us", "Cumulative compute output duration", lambda s: s.output_ns // 1000),
 )
 
+_OWN_COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...] = (
+    ("opgate_overdue_runs", "Runs that took longer than the limit", lambda s: s.overdue),
+    (
+        "opgate_padded_elements",
+        "Elements that requests brought of inputs that runs pad to the longest row",
+        lambda s: s.padded_elements,
+    ),
+    ("opgate_padding_elements", "Elements that padding added to them", lambda s: s.padding_elements),
+)
+
 _HISTOGRAMS: tuple[tuple[str, str, float, Callable[[ModelStatistics], Histogram]], ...] = (
     (
         "opgate_request_duration_seconds",
@@ -96,10 +106,11 @@ class ModelCollector(Collector):
             seconds.add_metric(labels, statistics.load_seconds)
         yield pending
         yield seconds
-        overdue = CounterMetricFamily("opgate_overdue_runs", "Runs that took longer than the limit", labels=_LABELS)
-        for labels, statistics in rows:
-            overdue.add_metric(labels, statistics.overdue)
-        yield overdue
+        for name, text, read in _OWN_COUNTERS:
+            own = CounterMetricFamily(name, text, labels=_LABELS)
+            for labels, statistics in rows:
+                own.add_metric(labels, float(read(statistics)))
+            yield own
         for name, text, unit, histogram in _HISTOGRAMS:
             family_h = HistogramMetricFamily(name, text, labels=_LABELS)
             for labels, statistics in rows:

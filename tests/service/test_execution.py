@@ -20,6 +20,7 @@ from service.execution.request import Request, run
 from service.execution.scheduler import Scheduler
 from service.execution.spec import Batching, ModelSpec, TensorSpec
 from service.repository import loader
+from service.telemetry.metrics import Metrics
 from service.telemetry.statistics import ModelStatistics
 from tests.service.onnx_models import (
     PIPELINE_CONFIG,
@@ -220,6 +221,35 @@ class TestRagged:
         feeds = assemble(spec, requests)
         assert feeds["e"].tolist() == expected
         assert feeds["data"].shape == (5,)
+
+    def test_padding_is_counted(self, repository, load):
+        """The model multiplies the size of each row by the longest, which it would pad all rows to."""
+        from onnx import helper
+
+        batch_input = """batch_input [ {{ kind: {} target_name: "{}" data_type: TYPE_FP32 source_input: "data" }} ]"""
+        config = """max_batch_size: 4 dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 2000000 }
+            input [ { name: "data" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]"""
+        config += batch_input.format("BATCH_MAX_ELEMENT_COUNT_AS_SHAPE", "longest")
+        config += batch_input.format("BATCH_ITEM_SHAPE", "sizes")
+        inputs = [value("data", "FP32", ["total"]), value("longest", "FP32", ["l"]), value("sizes", "FP32", ["n", 1])]
+        nodes = [
+            helper.make_node("Size", ["longest"], ["count"]),
+            helper.make_node("Cast", ["count"], ["factor"], to=1),
+            helper.make_node("Mul", ["sizes", "factor"], ["y"]),
+            helper.make_node("Identity", ["data"], ["unused"]),
+        ]
+        save(repository, "m", nodes, inputs, [value("y", "FP32", ["n", 1])], config=config)
+        gateway = load()
+
+        async def main():
+            rows = [np.zeros((1, n), np.float32) for n in (2, 3, 5, 3)]
+            return await asyncio.gather(*(infer(gateway, "m", data=row) for row in rows))
+
+        assert [out["y"].tolist() for out in asyncio.run(main())] == [[[10.0]], [[15.0]], [[25.0]], [[15.0]]]
+        text = Metrics(gateway.catalog.models).text().decode()
+        labels = '{model="m",version="1"}'
+        assert f"opgate_padded_elements_total{labels} 13.0\n" in text
+        assert f"opgate_padding_elements_total{labels} 7.0\n" in text
 
 
 class TestReshape:
