@@ -18,6 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from service.telemetry.gpus import GpuCollector
+from service.telemetry.memory import memory_limit
 from service.telemetry.statistics import Histogram, ModelStatistics
 from service.telemetry.statistics_message import Counted
 
@@ -178,6 +179,7 @@ class GatewayCollector(Collector):
         yield GaugeMetricFamily("opgate_grpc_connections", "Open connections of gRPC", connections)
         yield GaugeMetricFamily("opgate_grpc_held_bytes", "Bytes of messages that calls and connections hold", held)
         yield GaugeMetricFamily("opgate_running_requests", "Inference requests without an answer", source.running())
+        yield GaugeMetricFamily("opgate_memory_limit_bytes", "Memory that the process may have", memory_limit())
         yield InfoMetricFamily("opgate_build", "Versions of the gateway and its engine", source.versions())
 
 
