@@ -39,7 +39,13 @@ serve | test | ci)
     has ninja || need ninja-build
     if has_compiler; then header libgtest-dev gtest/gtest.h; else need libgtest-dev; fi
   fi
-  if [ "$1" = ci ]; then has ccache || need ccache; fi
+  if [ "$1" = ci ]; then
+    has ccache || need ccache
+    # To run the services of docker-compose.yml, and to check the unit of systemd.
+    has prometheus || need prometheus
+    has ip || need iproute2
+    has systemd-analyze || need systemd
+  fi
   ;;
 *)
   echo "usage: $0 venv|serve|test|ci" >&2

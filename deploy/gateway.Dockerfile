@@ -1,0 +1,31 @@
+# The gateway with ONNX Runtime inside, on the CPU. Build it from the top of the repository:
+#   docker build -f deploy/gateway.Dockerfile -t opgate:0.1.0 .
+
+FROM debian:12.12-slim AS build
+WORKDIR /src
+COPY deploy/system-packages.sh deploy/
+RUN sh deploy/system-packages.sh venv && sh deploy/system-packages.sh serve && rm -rf /var/lib/apt/lists/*
+COPY pyproject.toml README.md LICENSE ./
+COPY opgate opgate
+COPY ops_build ops_build
+COPY service service
+RUN python3 -m venv /opt/opgate/venv && /opt/opgate/venv/bin/pip install --no-cache-dir '.[cpu,otel]'
+RUN /opt/opgate/venv/bin/opgate build --engine onnxruntime --cuda '' --output /opt/opgate/ops
+
+# The libraries that the gateway's native modules and the op library are linked with.
+FROM debian:12.12-slim
+RUN apt-get update && \
+    apt-get install -y --no-install-recommends libjpeg62-turbo libnghttp2-14 libpng16-16 python3 && \
+    rm -rf /var/lib/apt/lists/* && \
+    useradd --system --uid 10001 --no-create-home opgate
+COPY --from=build /opt/opgate/venv /opt/opgate/venv
+COPY --from=build /opt/opgate/ops /opt/opgate/ops
+ENV PATH=/opt/opgate/venv/bin:/usr/local/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 \
+    OPGATE_MODEL_REPOSITORY=/models OPGATE_OPS_PATH=/opt/opgate/ops OPGATE_HTTP_HOST=0.0.0.0
+USER 10001:10001
+EXPOSE 8000 8001
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=5s --timeout=4s --start-period=60s \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=3)"]
+ENTRYPOINT ["opgate"]
+CMD ["serve"]

@@ -1,0 +1,265 @@
+"""docker-compose.yml: what it states, and its services as they run on this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.service.onnx_models import batching, double, endless, fragile
+from tests.system.conftest import wait_until
+from tests.system.running import ROOT
+from tests.system.stack import compose, images, missing, stack
+
+DASHBOARD = json.loads((ROOT / "deploy/grafana/dashboards/opgate.json").read_text())
+BINARIES = Path(sys.prefix) / "bin"
+
+
+def needs(program):
+    return pytest.mark.skipif(shutil.which(program) is None, reason=f"{program} is not installed")
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return answer.read()
+
+
+def post(path, body, **headers):
+    """Returns the status of the gateway's answer."""
+    request = urllib.request.Request(f"http://127.0.0.1:8000{path}", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            answer.read()
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def infer(model, **arrays):
+    types = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64"}
+    inputs = [
+        {"name": name, "shape": list(array.shape), "datatype": types[array.dtype], "data": array.ravel().tolist()}
+        for name, array in arrays.items()
+    ]
+    return post(f"/v2/models/{model}/infer", json.dumps({"inputs": inputs}).encode())
+
+
+def query(expression):
+    """Returns the samples that Prometheus has for a query."""
+    answer = get("http://127.0.0.1:9090/api/v1/query?" + urllib.parse.urlencode({"query": expression}))
+    return json.loads(answer)["data"]["result"]
+
+
+def alerts():
+    """Returns the names of the alerts that fire."""
+    found = json.loads(get("http://127.0.0.1:9090/api/v1/alerts"))["data"]["alerts"]
+    return {alert["labels"]["alertname"] for alert in found if alert["state"] == "firing"}
+
+
+class TestFiles:
+    def test_the_compose_file_follows_the_specification(self):
+        schema = [BINARIES / "check-jsonschema", "--builtin-schema", "vendor.compose-spec"]
+        assert subprocess.run([*schema, ROOT / "docker-compose.yml"]).returncode == 0
+
+    def test_the_schema_finds_a_mistake(self, tmp_path):
+        stated = compose({})
+        stated["services"]["gateway"]["prots"] = []
+        (tmp_path / "docker-compose.yml").write_text(yaml.safe_dump(stated))
+        schema = [BINARIES / "check-jsonschema", "--builtin-schema", "vendor.compose-spec"]
+        assert subprocess.run([*schema, tmp_path / "docker-compose.yml"], capture_output=True).returncode == 1
+
+    def test_every_service_is_confined(self):
+        for name, service in compose({})["services"].items():
+            assert service["read_only"], name
+            assert service["cap_drop"] == ["ALL"] and service["security_opt"] == ["no-new-privileges:true"], name
+            assert set(service["deploy"]["resources"]["limits"]) == {"cpus", "memory"}, name
+            assert re.search(r":v?\d+\.\d+\.\d+$", service["image"]), f"{name}: the version of the image is not stated"
+            for volume in service.get("volumes", []):
+                assert volume.endswith(":ro") or not volume.startswith("."), f"{name} can write to {volume}"
+            for port in service.get("ports", []):
+                assert port.startswith("127.0.0.1:"), name
+
+    def test_the_example_of_settings_has_every_variable_and_its_default(self):
+        example = re.findall(r"^# (\w+)=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE)
+        used = re.findall(r"\$\{(\w+):-([^}]*)\}", (ROOT / "docker-compose.yml").read_text())
+        assert dict(example) == dict(used)
+
+    def test_a_stop_has_the_time_that_the_gateway_promises(self):
+        from service.settings import Settings
+
+        grace = float(compose({})["services"]["gateway"]["stop_grace_period"].removesuffix("s"))
+        assert grace > Settings().shutdown_timeout + 1
+
+    @pytest.mark.parametrize("name", ["gateway", "locust"])
+    def test_the_dockerfiles(self, name):
+        file = ROOT / f"deploy/{name}.Dockerfile"
+        linted = subprocess.run([BINARIES / "hadolint", "-c", ROOT / "deploy/hadolint.yaml", file], capture_output=True)
+        assert linted.returncode == 0, linted.stdout.decode()
+        text = file.read_text()
+        last = text[text.rindex("\nFROM ") :]
+        assert re.search(r"^USER \d+:\d+$", last, re.MULTILINE)
+        assert not re.search(r"g\+\+|cmake|pip|-dev\b|system-packages", last), "the last stage has no build tools"
+        assert all(re.match(r"\S+:\d+\.\d+\S*( AS \w+)?$", base) for base in re.findall(r"^FROM (.*)$", text, re.M))
+
+    def test_the_builder_gets_what_the_dockerfiles_copy(self):
+        sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+        copied = set()
+        for file in (ROOT / "deploy").glob("*.Dockerfile"):
+            for line in re.findall(r"^COPY (?!--from)(.*)$", file.read_text(), re.MULTILINE):
+                copied |= set(line.split()[:-1])
+        assert sent == copied and all((ROOT / path).exists() for path in sent)
+
+    @needs("promtool")
+    @pytest.mark.parametrize(
+        "arguments", [("check", "config", "prometheus.yml"), ("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")]
+    )  # fmt: skip
+    def test_promtool(self, arguments):
+        checked = subprocess.run(
+            ["promtool", *arguments], cwd=ROOT / "deploy/prometheus", capture_output=True, text=True
+        )
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+    def test_every_alert_has_a_unit_test(self):
+        rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
+        tests = yaml.safe_load((ROOT / "deploy/prometheus/alerts_test.yml").read_text())["tests"]
+        tested = {case["alertname"] for test in tests for case in test.get("alert_rule_test", []) if case["exp_alerts"]}
+        assert tested == {rule["alert"] for rule in rules}
+
+    @needs("systemd-analyze")
+    def test_the_unit_of_systemd(self, tmp_path):
+        from service.settings import Settings
+
+        text = (ROOT / "deploy/systemd/opgate.service").read_text()
+        unit = tmp_path / "opgate.service"
+        unit.write_text(text.replace("/opt/opgate/venv/bin", str(BINARIES)))
+        checked = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+        assert checked.returncode == 0 and "opgate.service" not in checked.stderr, checked.stderr
+        unit.write_text(text + "[Service]\nProtectEverything=yes\n")
+        assert (
+            "ProtectEverything"
+            in subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True).stderr
+        )
+        assert int(re.findall(r"TimeoutStopSec=(\d+)", text)[0]) > Settings().shutdown_timeout + 1
+        known = {Settings.variable(name) for name in Settings.model_fields}
+        assert set(re.findall(r"(OPGATE_\w+)=", text)) <= known
+
+
+def expressions():
+    """Yields the title of each panel of the dashboard, and each of its queries without its variables."""
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", []):
+            text = target["expr"].replace("$instance", ".*").replace("$model", ".*")
+            yield panel["title"], text.replace("$__rate_interval", "20s")
+
+
+@pytest.fixture(scope="module")
+def known(library):
+    """The images of the stack."""
+    if reason := missing():
+        pytest.skip(f"the stack can't run here: {reason}")
+    return images(library.parent)
+
+
+def test_the_stack_under_load(known):
+    """Every service that this machine has the program of works as stated, and each panel of the dashboard shows data
+    that moves."""
+    picture = (ROOT / "docs/examples/digits.jpg").read_bytes()
+    with stack(known, {}) as services:
+        gateway = services.start("gateway")
+        services.start("prometheus")
+        rights = Path(f"/proc/{gateway.process.pid}/status").read_text()
+        assert re.search(r"CapBnd:\s+0+\n", rights) and re.search(r"NoNewPrivs:\s+1\n", rights)
+        for place in ("/new", "/models/new", "/opt/opgate/new"):
+            assert "Read-only file system" in gateway.run("touch", place).stderr
+        values = services.call(get, "http://127.0.0.1:8000/metrics").decode()
+        assert "opgate_memory_limit_bytes 4.294967296e+09\n" in values  # the limit that docker-compose.yml states
+        end = time.monotonic() + 30
+
+        def load(i):
+            while time.monotonic() < end:
+                ones = np.ones((1, 4), np.float32)
+                assert infer("my_add", a=ones, b=ones) == 200
+                assert post("/predict/digit_detector_pipeline", picture, **{"Content-Type": "image/jpeg"}) == 200
+                assert infer("my_add", a=ones) == 400
+                time.sleep(0.02 * (i + 1))
+
+        moved, seen = set(), {}
+        running = [services.submit(load, i) for i in range(2)]
+        queries = list(expressions())
+        while time.monotonic() < end:
+            time.sleep(3)
+            for title, text in queries:
+                values = {json.dumps(s["metric"], sort_keys=True): s["value"][1] for s in services.call(query, text)}
+                if (title, text) in seen and values != seen[title, text]:
+                    moved.add((title, text))
+                seen[title, text] = values
+        for thread in running:
+            thread.result()
+        without = [title for (title, _), values in seen.items() if not any(v != "NaN" for v in values.values())]
+        assert not without, f"no data: {without}"
+        still = {"Models ready", "Errors of the server", "Waiting", "Waiting requests", "Load time", "Ready", "Alerts"}
+        assert {title for title, text in queries if (title, text) not in moved} <= still | {"Memory", "Connections"}
+        for service in reversed(services.running.values()):
+            assert service.stop() == 0, "".join(service.output)
+
+
+def test_every_alert_fires(known, tmp_path):
+    """The durations for which a fault must last are taken out of the rules. promtool tests them."""
+    repository, rules = tmp_path / "models", tmp_path / "prometheus"
+    shutil.copytree(ROOT / "deploy/prometheus", rules)
+    text = (rules / "alerts.yml").read_text()
+    (rules / "alerts.yml").write_text(re.sub(r"^ +for: .*\n", "", text, flags=re.MULTILINE))
+    double(repository, "good", config=batching())
+    endless(repository, "slow", config='backend: "onnxruntime"', times=None)
+    fragile(repository, "fragile", config=batching())
+    (repository / "broken/1").mkdir(parents=True)
+    (repository / "broken/1/model.onnx").write_bytes(b"no model")
+    everything = {rule["alert"] for rule in yaml.safe_load(text)["groups"][0]["rules"]}
+    settings = {"OPGATE_RUN_TIMEOUT": "4", "OPGATE_STRICT_READINESS": "0"}
+    with stack(known, {"MODEL_REPOSITORY": str(repository), "MEMORY": "100m"}) as services:
+        services.services["prometheus"]["volumes"][0] = f"{rules}:/etc/prometheus:ro"
+        services.start("gateway", environment=settings)
+        services.start("prometheus")
+        assert services.call(infer, "good", x=np.ones((1, 4), np.float32)) == 200
+        fired = set()
+
+        def fires(*names):
+            fired.update(services.call(alerts))
+            return fired >= set(names)
+
+        def wait(*names):
+            wait_until(lambda: fires(*names), 40)
+
+        def slow(times):
+            return services.submit(infer, "slow", x=np.ones((1, 1), np.float32), times=np.array([times]))
+
+        wait("ModelNotReady", "MemoryNearlyFull")
+        assert not fired & {"GatewayDown", "ManyErrors", "SlowModel", "StuckRun"}
+        begin = time.monotonic()
+        assert slow(1_000_000).result(30) == 200
+        a_second = int(1_000_000 / (time.monotonic() - begin))
+        runs = [slow(int(1.5 * a_second)) for _ in range(4)]  # one after another, so most of them wait
+
+        def fail():
+            assert services.call(infer, "fragile", n=np.array([[1]])) == 500
+            return fires("ManyErrors")
+
+        wait_until(fail, 40)
+        assert [run.result(60) for run in runs] == [200] * 4
+        wait("SlowModel", "LongQueue")
+        overdue = slow(8 * a_second)
+        wait("StuckRun")
+        assert overdue.result(60) == 500
+        services.running["gateway"].stop()
+        wait(*everything)
