@@ -256,11 +256,12 @@ def _opgate(repository: Path, run: Run) -> list[Candidate]:
 
 def triton_process(repository: Path, run: Run) -> tuple[int, int, int]:
     """Runs Triton. Returns its ports of HTTP and gRPC, and its process group."""
-    package, site = peers.triton()
+    installed = triton.install(peers.FOLDER / "triton", lambda line: print(line, file=sys.stderr, flush=True))
     http, rpc = free_port(), free_port()
-    backends = triton.prepare(package, repository.parent / "triton")
-    command = triton.command(package, backends, repository, http, rpc)
-    return http, rpc, run(command, f"http://127.0.0.1:{http}/v2/health/ready", triton.environment(package, site))
+    quiet = ["--allow-metrics=false", "--disable-auto-complete-config", "--log-info=false"]
+    command = triton.command(installed, repository, http, rpc, quiet)
+    ready = f"http://127.0.0.1:{http}/v2/health/ready"
+    return http, rpc, run(command, ready, triton.environment(installed, repository))
 
 
 def _triton(repository: Path, run: Run) -> list[Candidate]:

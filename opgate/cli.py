@@ -220,10 +220,12 @@ def trust(library: Annotated[Path, typer.Argument(help="The op library to list."
 
 
 def main() -> None:
-    # The modules of `serve` and `infer` declare their options.
+    # The modules of these commands declare their options.
     from opgate.infer import infer
     from opgate.serve import serve
+    from opgate.triton import triton
 
     app.command()(serve)
     app.command()(infer)
+    app.command(context_settings={"allow_extra_args": True})(triton)
     app()

@@ -24,21 +24,6 @@ def environment(name: str, packages: list[str]) -> Path:
     return python
 
 
-def triton() -> tuple[Path, Path]:
-    """Returns the folder of an unpacked nvidia-pytriton, and the packages that its backend in Python needs."""
-    python = environment("triton", ["numpy<2", "onnxruntime"])
-    package = FOLDER / "nvidia_pytriton"
-    if not package.is_dir():
-        wheels = FOLDER / "wheels"
-        # Its dependencies would not fit into any other environment, and its server needs none of them.
-        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels)]
-        subprocess.run([*download, "nvidia-pytriton==0.7.0"], check=True)
-        with zipfile.ZipFile(next(wheels.glob("nvidia_pytriton-*.whl"))) as wheel:
-            wheel.extractall(package)
-    site = python.parent.parent / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    return package, site
-
-
 def perf_analyzer() -> tuple[Path, Path]:
     """Returns Triton's load generator, and the folder with a library that it needs.
 
