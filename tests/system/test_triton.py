@@ -1,0 +1,181 @@
+"""`opgate triton`: a real Triton server with our op library, and the same requests to it and to the gateway."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from opgate import triton
+from tests.service.onnx_models import batching, double, identity, pick, ragged_sum, write_config
+from tests.system.conftest import PIPELINE
+from tests.system.differential import Target, bad_cases, configs, good_cases, other_cases
+from tests.system.running import ROOT, free_port, running
+
+FOLDER = ROOT / "build/triton"
+GOOD = ("200", "OK")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory, library):
+    """The repository of the project, and models of other datatypes whose configs Triton must complete."""
+    folder = tmp_path_factory.mktemp("triton") / "models"
+    shutil.copytree(ROOT / "model_repository", folder)
+    double(folder, "double", config=batching(max_batch_size=16))
+    double(folder, "plain", config='backend: "onnxruntime"', shape=("a", "b"))
+    pick(folder, "pick", batching())
+    ragged_sum(folder, "ragged")
+    for name in ("BOOL", "INT8", "UINT64", "FP16", "FP64", "BYTES"):
+        identity(folder, f"identity_{name}", name, config=batching())
+    write_config(folder, "pipeline", PIPELINE)
+    return folder
+
+
+class Triton:
+    """A process of `opgate triton`."""
+
+    def __init__(self, repository, *options):
+        self.http, self.grpc = free_port(), free_port()
+        ports = ["--http-port", self.http, "--grpc-port", self.grpc, "--metrics-port", free_port()]
+        command = [sys.executable, "-m", "opgate", "triton", "--model-repository", repository, "--install-into", FOLDER]
+        command = [str(part) for part in (*command, *ports, *options)]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        self.log: list[str] = []
+        self.listens = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stderr:
+            self.log.append(line)
+            if "listens on" in line:
+                self.listens.set()
+        self.listens.set()
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(60)
+        finally:
+            self.process.kill()
+            self._reader.join(10)
+
+    def regions(self):
+        """Returns its regions of shared memory."""
+        return list(Path("/dev/shm").glob(f"opgate_triton_{self.process.pid}_*"))
+
+
+@pytest.fixture(scope="module")
+def server(models):
+    """A Triton server that has loaded all models."""
+    try:
+        triton.install(FOLDER, print)
+    except triton.TritonError as error:
+        pytest.skip(f"Triton can't be installed: {error}")
+    started = Triton(models)
+    assert started.listens.wait(300) and started.process.poll() is None, "".join(started.log)
+    yield started
+    assert started.regions()
+    assert started.stop() == 0, "".join(started.log)
+    assert not started.regions()
+
+
+@pytest.fixture(scope="module")
+def targets(server, models):
+    with running(models) as gateway:
+        yield Target("Triton", server.http, server.grpc), Target("opgate", gateway.http, gateway.grpc)
+
+
+def listed():
+    """Returns the rows of the first table of docs/triton-differences.md."""
+    text = (ROOT / "docs/triton-differences.md").read_text()
+    rows = re.findall(r"^\| (http|grpc) \| ([^|]+) \| (\w+) \| (\w+) \|", text, re.MULTILINE)
+    assert rows
+    return set(rows)
+
+
+def difference(case, ours, theirs):
+    """Returns the row of the table for a case whose status differs."""
+    unknown = " of an unknown model" if "unknown" in case.id and case.kind.startswith(("model", "Model")) else ""
+    return case.protocol, case.kind + unknown, theirs.status, ours.status
+
+
+def test_good_requests(targets):
+    """Both answer every good request, with the same tensors to the byte."""
+    theirs_at, ours_at = targets
+    cases = list(good_cases(configs(ours_at)))
+    assert len(cases) > 250
+    for case in cases:
+        theirs, ours = case.ask(theirs_at), case.ask(ours_at)
+        assert theirs.status in GOOD and ours.status in GOOD, (case.id, theirs, ours)
+        assert ours.tensors and ours.tensors == theirs.tensors, case.id
+        assert ours.facts == theirs.facts, case.id
+        only_triton = {"parameters"} if theirs.keys - ours.keys else set()
+        assert theirs.keys == ours.keys | only_triton, case.id
+        assert not only_triton or "pipeline" in case.id or "picture" in case.id, case.id
+
+
+def test_bad_requests(targets):
+    """Both refuse every bad request. The codes differ where docs/triton-differences.md says so, and nowhere else."""
+    theirs_at, ours_at = targets
+    cases = list(bad_cases(configs(ours_at)))
+    assert len(cases) > 300
+    found = set()
+    for case in cases:
+        theirs, ours = case.ask(theirs_at), case.ask(ours_at)
+        assert ours.status not in GOOD and ours.text, (case.id, ours)
+        row = difference(case, ours, theirs)
+        assert theirs.status not in GOOD or row in listed(), (case.id, theirs)
+        if theirs.status != ours.status:
+            found.add(row)
+    assert found == {row for row in listed() if "unknown model" not in row[1]}
+
+
+def test_requests_about_models(targets):
+    """Facts about the server and its models have the same keys."""
+    theirs_at, ours_at = targets
+    cases = list(other_cases(configs(ours_at)))
+    assert len(cases) > 150
+    found = set()
+    for case in cases:
+        theirs, ours = case.ask(theirs_at), case.ask(ours_at)
+        if theirs.status != ours.status:
+            found.add(difference(case, ours, theirs))
+        elif case.kind == "model/config":
+            assert ours.keys <= theirs.keys, case.id
+        else:
+            assert ours.keys == theirs.keys, case.id
+        assert case.good == (ours.status in GOOD) == (theirs.status in GOOD), (case.id, theirs, ours)
+    assert found == {row for row in listed() if "unknown model" in row[1]}
+
+
+class TestCommand:
+    def test_a_repository_that_is_not_there(self, tmp_path):
+        started = Triton(tmp_path / "none")
+        assert started.process.wait(60) == 1
+        assert "is not a directory: name one with --model-repository" in "".join(started.log)
+
+    def test_a_start_that_takes_too_long(self, server, models):
+        started = Triton(models, "--start-timeout", "0.3")
+        assert started.process.wait(60) == 1
+        started._reader.join(10)
+        assert "opgate: the server has not started in 0.3 s (--start-timeout)\n" in started.log
+        assert not started.regions()
+
+    def test_options_of_the_server(self, server, models):
+        started = Triton(models, "--", "--no-such-option")
+        assert started.process.wait(60) == 1
+        started._reader.join(10)
+        assert "no-such-option" in "".join(started.log)
+
+    def test_an_installation_that_fails(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(triton, "PACKAGE", "0.0.404")
+        with pytest.raises(triton.TritonError, match=r"pip download .*0\.0\.404 failed"):
+            triton.install(tmp_path / "triton", lambda line: None)
+        assert not (tmp_path / "triton/installed.txt").exists()
