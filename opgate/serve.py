@@ -28,6 +28,13 @@ GrpcPort = Annotated[
 ]
 AllowHttp = Annotated[bool | None, typer.Option("--allow-http/--no-http", help="Serve HTTP.", show_default="yes")]
 AllowGrpc = Annotated[bool | None, typer.Option("--allow-grpc/--no-grpc", help="Serve gRPC.", show_default="yes")]
+Backend = Annotated[
+    str | None, typer.Option(help="onnxruntime in this process, or triton.", show_default="onnxruntime")
+]
+TritonUrl = Annotated[
+    str | None,
+    typer.Option(help="Triton servers: HOST:PORT of gRPC, joined by commas.", show_default="127.0.0.1:8001"),
+]
 Strict = Annotated[
     bool | None,
     typer.Option(
@@ -55,6 +62,8 @@ def serve(
     grpc_port: GrpcPort = None,
     http: AllowHttp = None,
     grpc: AllowGrpc = None,
+    backend: Backend = None,
+    triton_url: TritonUrl = None,
     strict_readiness: Strict = None,
     shutdown_timeout: Exit = None,
     max_queue_size: Queue = None,

@@ -166,6 +166,8 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
         serving = asyncio.create_task(http.serve(sockets=[bound]))
         while not http.started and not serving.done():  # noqa: ASYNC110  # uvicorn has no event for its start
             await asyncio.sleep(0.005)
+    if gateway.triton is not None:
+        gateway.triton.start()
     if rpc is not None:
         gateway.grpc_connections = rpc.connections
         await rpc.start()
@@ -188,6 +190,8 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
             await asyncio.wait_for(gateway.catalog.close(), max(0.5, gateway.stop_at - loop.time()))
     except TimeoutError:
         drained = False
+    if gateway.triton is not None:
+        await gateway.triton.close()
     if gateway.tracer is not None:
         await _close(gateway.tracer, max(0.5, min(2.0, gateway.stop_at - loop.time())))
     unfinished = (0 if http is None else http.lost) + (0 if rpc is None else rpc.lost)

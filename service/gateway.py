@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from service.errors import Kind, ServingError, kind_of
 from service.execution.request import Array, Request, run
@@ -20,6 +20,9 @@ from service.settings import Settings
 from service.telemetry.journal import Journal
 from service.telemetry.traces import Tracer
 from service.wire.kserve_json import Decoder
+
+if TYPE_CHECKING:
+    from service.execution.triton.pool import TritonPool
 
 logger = logging.getLogger("opgate.gateway")
 
@@ -39,6 +42,15 @@ def package_version() -> str:
         return version("opgate")
     except PackageNotFoundError:
         return "0.0.0"
+
+
+def _triton_pool(settings: Settings) -> TritonPool | None:
+    """Returns the Triton servers that run the models, None if this process does."""
+    if settings.backend != "triton":
+        return None
+    from service.execution.triton.pool import TritonPool
+
+    return TritonPool([url.strip() for url in settings.triton_url.split(",") if url.strip()])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +89,8 @@ class Gateway:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.limits = limits_of(settings)
-        self.catalog = Catalog(settings)
+        self.triton = _triton_pool(settings)
+        self.catalog = Catalog(settings, self.triton)
         self.tracer = Tracer() if settings.tracing else None
         self.journal = Journal(settings.access_log, self.tracer)
         self.connections: Collection[Connection] = ()  # the open connections of HTTP

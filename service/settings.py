@@ -32,6 +32,12 @@ class Settings(BaseSettings):
     grpc_tls_key: Path | None = None
     grpc_tls_client_ca: Path | None = None
 
+    # What runs the models: ONNX Runtime in this process, or Triton servers. `triton_url` has their addresses of gRPC,
+    # joined by commas.
+    backend: str = Field(default="onnxruntime", pattern="^(onnxruntime|triton)$")
+    triton_url: str = "127.0.0.1:8001"
+    triton_start_timeout: float = Field(default=60.0, ge=0)  # seconds in which one of them must answer
+
     # Folders, joined by the path separator of the system. Their manifest.json lists op libraries to trust.
     ops_path: str = ""
     build_ops: Path = Field(default_factory=_build_output)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import onnxruntime
 from fastapi import APIRouter, Response
 
 from service.gateway import Gateway, package_version
 from service.telemetry.metrics import CONTENT_TYPE, Metrics
+
+if TYPE_CHECKING:
+    from service.execution.triton.pool import TritonPool
 
 
 class Numbers:
@@ -38,6 +42,10 @@ class Numbers:
     def running(self) -> int:
         """Returns the number of requests under way."""
         return self._gateway.running
+
+    def triton(self) -> TritonPool | None:
+        """Returns the Triton servers that run the models, None if this process does."""
+        return self._gateway.triton
 
     def versions(self) -> dict[str, str]:
         """Returns the versions of the gateway, Python and ONNX Runtime."""

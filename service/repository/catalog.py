@@ -8,15 +8,19 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from service.errors import Kind, ServingError
-from service.repository.config import ConfigError, parameter
+from service.repository.config import ConfigError, parameter, runs_on_triton
 from service.repository.ensembles import step_models
 from service.repository.loader import LoadedModel, load_config, load_ensemble, load_model, unavailable
 from service.repository.paths import model_names, version_numbers
 from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.execution.triton.pool import TritonPool
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
@@ -52,8 +56,10 @@ _LONG_NAME = 256
 class Catalog:
     """The models of the repository, loaded at start-up."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, triton: TritonPool | None = None) -> None:
+        """`triton` are the servers that run the models, if this process doesn't."""
         self._settings = settings
+        self._triton = triton
         self._entries: dict[str, Entry] = {}
         self.complete = False  # whether the catalog has tried to load every model
 
@@ -61,8 +67,8 @@ class Catalog:
         """Loads every model, an ensemble after the models of its steps. Keeps the reason of each failure.
 
         `only` is the name of a model: then that model and the models that it needs are loaded, and no others.
-        Raises ConfigError if there is no repository, or if it is the folder of a model. Any other failure only makes
-        its model unavailable.
+        Raises ConfigError if there is no repository, or if it is the folder of a model, and ServingError (UNAVAILABLE)
+        if no Triton server answers. Any other failure only makes its model unavailable.
         """
         repository = self._settings.model_repository
         if not repository.is_dir():
@@ -72,11 +78,13 @@ class Catalog:
         repository = repository.resolve()
         names = model_names(repository)
         _check_layout(repository, names)
+        if self._triton is not None:
+            self._triton.wait(self._settings.triton_start_timeout)
         configs: dict[str, ModelConfig] = {}
         for name in names:
             entry = self._entries[name] = Entry(name)
             try:
-                configs[name] = load_config(repository, name)
+                configs[name] = load_config(repository, name, self._triton is not None)
             except ServingError as error:
                 self._failed(entry, 0, error.message)
         if only:
@@ -99,7 +107,11 @@ class Catalog:
             return
         for version in versions:
             try:
-                if ensemble:
+                if self._triton is not None and self._is_remote(config):
+                    from service.repository.remote import load_remote
+
+                    loaded = load_remote(repository, config, version, self._settings, self._triton)
+                elif ensemble:
                     loaded = load_ensemble(repository, config, version, self._settings, self._step)
                 else:
                     loaded = load_model(repository, config, version, self._settings)
@@ -115,6 +127,14 @@ class Catalog:
                 "model loaded",
                 extra={"model": config.name, "version": version, "seconds": round(loaded.statistics.load_seconds, 3)},
             )
+
+    def _is_remote(self, config: ModelConfig) -> bool:
+        """Returns whether Triton runs a model: an ensemble if it runs each step, others unless the config says no."""
+        if not config.HasField("ensemble_scheduling"):
+            return runs_on_triton(config)
+        steps = [self._entries.get(name) for name in step_models(config)]
+        models = [model for entry in steps if entry is not None for model in entry.versions.values()]
+        return runs_on_triton(config) and all(model.remote for model in models)
 
     def _failed(self, entry: Entry, version: int, reason: str) -> None:
         entry.reasons[version] = reason

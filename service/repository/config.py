@@ -14,7 +14,7 @@ from service.errors import Kind, ServingError
 PARAMETERS = frozenset({
     "intra_op_thread_count", "inter_op_thread_count", "execution_mode", "enable_mem_arena", "enable_mem_pattern",
     "memory.enable_memory_arena_shrinkage", "row_status_output", "row_status_messages", "predict_count_output",
-    "predict_fields", "predict_picture_model",
+    "predict_fields", "predict_picture_model", "gateway_backend",
 })  # fmt: skip
 SESSION_PREFIX = "session."  # passed to ONNX Runtime as session configuration entries
 
@@ -38,11 +38,21 @@ def read_config(path: Path) -> ModelConfig:
         raise ConfigError(f"{path.name} can't be parsed: {error}") from error
 
 
-def refuse_unsupported(config: ModelConfig) -> None:
-    """Raises ConfigError if the config sets fields that the gateway doesn't support. The message names all of them."""
-    refused = list(_unsupported(config))
+def refuse_unsupported(config: ModelConfig, remote: bool = False) -> None:
+    """Raises ConfigError if the config sets fields that the gateway doesn't support. The message names all of them.
+
+    `remote` says that Triton runs the model. Then it is Triton that must support most of the fields.
+    """
+    refused = list(_unsupported_with_triton(config) if remote else _unsupported(config))
     if refused:
         raise ConfigError("the config asks for features that this gateway doesn't support: " + "; ".join(refused))
+
+
+def _unsupported_with_triton(config: ModelConfig) -> Iterator[str]:
+    if config.HasField("sequence_batching"):
+        yield "sequence_batching"
+    if config.model_transaction_policy.decoupled:
+        yield "model_transaction_policy.decoupled"
 
 
 def _unsupported(config: ModelConfig) -> Iterator[str]:
@@ -174,10 +184,18 @@ def _ensemble(config: ModelConfig) -> Iterator[str]:
         if step.model_namespace:
             yield f"model_namespace '{step.model_namespace}'"
     for key in config.parameters:
-        if not key.startswith(("predict_", "row_status_")):
+        if not key.startswith(("predict_", "row_status_", "gateway_")):
             yield f"parameter '{key}' of an ensemble"
 
 
 def parameter(config: ModelConfig, key: str) -> str:
     """Returns the string value of a parameter, "" if it is not set."""
     return config.parameters[key].string_value if key in config.parameters else ""
+
+
+def runs_on_triton(config: ModelConfig) -> bool:
+    """Returns whether Triton runs a model if there are Triton servers. Raises ConfigError for an unknown backend."""
+    backend = parameter(config, "gateway_backend")
+    if backend not in ("", "onnxruntime", "triton"):
+        raise ConfigError(f"parameter 'gateway_backend': expected onnxruntime or triton, got '{backend}'")
+    return backend != "onnxruntime"

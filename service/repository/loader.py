@@ -27,6 +27,7 @@ from service.repository.config import (
     parameter,
     read_config,
     refuse_unsupported,
+    runs_on_triton,
 )
 from service.repository.devices import accelerators, place
 from service.repository.ensembles import check_ensemble
@@ -64,6 +65,7 @@ class LoadedModel:
     executor: Executor
     statistics: ModelStatistics
     presentation: Presentation
+    remote: bool = False  # whether Triton runs it
 
     @property
     def submit(self) -> Callable[[Request], None]:
@@ -84,17 +86,18 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
-def load_config(repository: Path, name: str) -> ModelConfig:
+def load_config(repository: Path, name: str, triton: bool = False) -> ModelConfig:
     """Returns the config of a model as it is written, an empty one if there is no file.
 
-    Raises ConfigError if it can't be read, names another model or sets a field that the gateway doesn't support.
+    `triton` says that there are Triton servers, which run the model unless its config says no. Raises ConfigError if
+    the config can't be read, names another model or sets a field that the gateway doesn't support.
     """
     folder = confined(repository, repository / name)
     path = folder / "config.pbtxt"
     config = read_config(confined(repository, path)) if path.exists() else ModelConfig()
     if config.name and config.name != name:
         raise ConfigError(f"config.pbtxt names the model '{config.name}', its folder is '{name}'")
-    refuse_unsupported(config)
+    refuse_unsupported(config, triton and runs_on_triton(config))
     config.name = name
     return config
 

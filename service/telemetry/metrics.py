@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -64,6 +64,10 @@ _HISTOGRAMS: tuple[tuple[str, str, float, Callable[[ModelStatistics], Histogram]
 )
 
 
+if TYPE_CHECKING:
+    from service.execution.triton.pool import TritonPool
+
+
 class Source(Protocol):
     """Where the gateway's own numbers come from."""
 
@@ -75,6 +79,8 @@ class Source(Protocol):
     def grpc_connections(self) -> tuple[int, int]: ...
 
     def running(self) -> int: ...
+
+    def triton(self) -> TritonPool | None: ...
 
     def versions(self) -> dict[str, str]: ...
 
@@ -179,8 +185,25 @@ class GatewayCollector(Collector):
         yield GaugeMetricFamily("opgate_grpc_connections", "Open connections of gRPC", connections)
         yield GaugeMetricFamily("opgate_grpc_held_bytes", "Bytes of messages that calls and connections hold", held)
         yield GaugeMetricFamily("opgate_running_requests", "Inference requests without an answer", source.running())
+        yield from _triton(source.triton())
         yield GaugeMetricFamily("opgate_memory_limit_bytes", "Memory that the process may have", memory_limit())
         yield InfoMetricFamily("opgate_build", "Versions of the gateway and its engine", source.versions())
+
+
+def _triton(pool: TritonPool | None) -> Iterator[Metric]:
+    """Yields the metrics of the Triton servers, nothing if this process runs the models."""
+    if pool is None:
+        return
+    up = GaugeMetricFamily("opgate_triton_up", "Whether a Triton server gets calls", labels=["server"])
+    running = GaugeMetricFamily("opgate_triton_running_calls", "Calls without an answer", labels=["server"])
+    calls = CounterMetricFamily("opgate_triton_calls", "Ended calls by the code of gRPC", labels=["server", "code"])
+    for server in pool.servers:
+        up.add_metric([server.url], float(not server.down))
+        running.add_metric([server.url], server.running)
+        for code, count in sorted(server.calls.items()):
+            calls.add_metric([server.url, code], count)
+    yield from (up, running, calls)
+    yield CounterMetricFamily("opgate_triton_retries", "Calls that another server got", pool.retries)
 
 
 class Metrics:

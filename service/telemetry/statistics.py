@@ -51,8 +51,8 @@ class ModelStatistics:
 
     __slots__ = (
         "batch_rows", "batches", "executions", "fail_count", "fail_ns", "failures", "infer_ns", "infer_seconds",
-        "inferences", "input_ns", "last_ms", "load_seconds", "output_ns", "overdue", "padded_elements", "padding_elements",
-        "pending", "queue_ns", "queue_seconds", "request_ns", "request_seconds", "success_count",
+        "inferences", "input_ns", "last_ms", "load_seconds", "output_ns", "overdue", "padded_elements",
+        "padding_elements", "pending", "queue_ns", "queue_seconds", "request_ns", "request_seconds", "success_count",
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -37,11 +37,19 @@ def models(tmp_path_factory, library):
     return folder
 
 
+def installed():
+    """Installs Triton, or skips the test."""
+    try:
+        triton.install(FOLDER, print)
+    except triton.TritonError as error:
+        pytest.skip(f"Triton can't be installed: {error}")
+
+
 class Triton:
     """A process of `opgate triton`."""
 
-    def __init__(self, repository, *options):
-        self.http, self.grpc = free_port(), free_port()
+    def __init__(self, repository, *options, http=0, grpc=0):
+        self.http, self.grpc = http or free_port(), grpc or free_port()
         ports = ["--http-port", self.http, "--grpc-port", self.grpc, "--metrics-port", free_port()]
         command = [sys.executable, "-m", "opgate", "triton", "--model-repository", repository, "--install-into", FOLDER]
         command = [str(part) for part in (*command, *ports, *options)]
@@ -74,10 +82,7 @@ class Triton:
 @pytest.fixture(scope="module")
 def server(models):
     """A Triton server that has loaded all models."""
-    try:
-        triton.install(FOLDER, print)
-    except triton.TritonError as error:
-        pytest.skip(f"Triton can't be installed: {error}")
+    installed()
     started = Triton(models)
     assert started.listens.wait(300) and started.process.poll() is None, "".join(started.log)
     yield started
@@ -86,9 +91,11 @@ def server(models):
     assert not started.regions()
 
 
-@pytest.fixture(scope="module")
-def targets(server, models):
-    with running(models) as gateway:
+@pytest.fixture(scope="module", params=["alone", "in front of Triton"])
+def targets(request, server, models):
+    """Triton, and the gateway that runs the models itself or lets Triton run them."""
+    options = [] if request.param == "alone" else ["--backend", "triton", "--triton-url", f"127.0.0.1:{server.grpc}"]
+    with running(models, *options) as gateway:
         yield Target("Triton", server.http, server.grpc), Target("opgate", gateway.http, gateway.grpc)
 
 

@@ -1,0 +1,205 @@
+"""The side of `opgate load` that speaks HTTP/1.1: connections that send the same bytes again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import orjson
+from google.protobuf import json_format
+from tritonclient.grpc import model_config_pb2, service_pb2
+
+from opgate.load_connection import Connection
+from opgate.load_model import ASK_SECONDS, FIRST_SECONDS, Input, LoadError, RefusedError, one_line, read_model
+from opgate.load_run import Answered
+from service.execution.spec import ModelSpec
+
+
+class HttpClient:
+    """Sends requests to one server. It opens a connection whenever a request is due and none is idle."""
+
+    wire = "HTTP"
+
+    def __init__(self, url: str) -> None:
+        """Raises LoadError if the URL is not one of HTTP or HTTPS."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            parts, port = urlsplit(""), None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise LoadError(f"--url: expected http://HOST:PORT, got '{url}'")
+        self.name = url
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._host = parts.hostname
+        self._address = parts.hostname  # after the first connection, the IP address
+        self._port = port or (443 if self._tls else 80)
+        self._netloc, self._prefix = parts.netloc.rpartition("@")[2], parts.path.rstrip("/")
+        self._idle: list[Connection] = []
+        self._open: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._request = b""
+        self._on_answer: Answered = lambda due, error: None
+
+    async def model(self, name: str, version: str) -> ModelSpec:
+        """Asks for the metadata and the config of a model. Raises LoadError."""
+        path = f"{self._prefix}/v2/models/{quote(name)}" + (f"/versions/{quote(version)}" if version else "")
+        status, body = await self._ask(self._head("GET", path))
+        if status != 200:
+            raise LoadError(f"{self.name} has no model '{name}' to load: {_error(status, body)}")
+        status, config = await self._ask(self._head("GET", f"{path}/config"))
+        self._path = f"{path}/infer"
+        try:
+            metadata = json_format.Parse(body, service_pb2.ModelMetadataResponse(), ignore_unknown_fields=True)
+            message = None
+            if status == 200:
+                message = json_format.Parse(config, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
+        except json_format.ParseError as error:
+            raise LoadError(f"{self.name} describes model '{name}' in no form of KServe v2: {error}") from None
+        return read_model(metadata, message)
+
+    def prepare(self, inputs: Sequence[Input]) -> None:
+        """Makes the bytes of the request. It asks for all outputs as binary tensors."""
+        stated = [
+            {
+                "name": tensor.name,
+                "datatype": tensor.datatype.name,
+                "shape": tensor.array.shape,
+                "parameters": {"binary_data_size": len(tensor.content)},
+            }
+            for tensor in inputs
+        ]
+        head = orjson.dumps({"inputs": stated, "parameters": {"binary_data_output": True}})
+        body = head + b"".join(tensor.content for tensor in inputs)
+        headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": len(head)}
+        self._request = self._head("POST", self._path, {**headers, "Content-Length": len(body)}) + body
+
+    async def first(self) -> tuple[str, set[str]]:
+        """Sends one request. Returns its error, empty if there is none, and the names of the outputs.
+
+        Raises RefusedError if the server says that the request is wrong.
+        """
+        status, body = await self._ask(self._request, FIRST_SECONDS)
+        if status != 200:
+            if 400 <= status < 500 and status != 429:
+                raise RefusedError(_error(status, body))
+            return _error(status, body), set()
+        try:
+            answer, _ = json.JSONDecoder().raw_decode(body.decode("latin-1"))
+            return "", {output["name"] for output in answer["outputs"]}
+        except (ValueError, KeyError, TypeError):
+            raise LoadError(f"the first answer is not one of KServe v2: {one_line(body)}") from None
+
+    def start(self, answered: Answered) -> None:
+        """Says what is called with each answer: when its request was due, and its error or None."""
+        self._on_answer = answered
+
+    def send(self, due: float) -> None:
+        """Sends the request on an idle connection or a new one."""
+        if self._idle:
+            connection = self._idle.pop()
+            connection.due = due
+            connection.send(self._request)
+        else:
+            task = asyncio.get_running_loop().create_task(self._send_on_new(due))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def drop(self) -> None:
+        """Gives up the requests under way. Nothing is called for them."""
+        for task in self._tasks:
+            task.cancel()
+        for connection in self._open.difference(self._idle):
+            self._open.discard(connection)
+            connection.abort()
+
+    async def close(self) -> None:
+        """Gives up the requests under way and closes all connections."""
+        self.drop()
+        while self._idle:
+            self._idle.pop().close()
+        await asyncio.sleep(0)
+
+    async def _send_on_new(self, due: float) -> None:
+        try:
+            connection = await self._connect(self._answered, self._lost)
+        except OSError as error:
+            await asyncio.sleep(0.1)  # a closed loop sends its next request at once
+            self._on_answer(due, f"no connection: {_reason(error)}")
+            return
+        self._open.add(connection)
+        connection.due = due
+        connection.send(self._request)
+
+    async def _connect(
+        self, answered: Callable[[Connection], None], lost: Callable[[Connection, str], None]
+    ) -> Connection:
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: Connection(answered, lost),
+            self._address,
+            self._port,
+            ssl=self._tls,
+            server_hostname=self._host if self._tls else None,
+        )
+        return connection
+
+    def _answered(self, connection: Connection) -> None:
+        status = connection.status
+        error = None if status == 200 else _error(status, connection.body)
+        if connection.kept_alive:
+            self._idle.append(connection)
+        else:
+            self._open.discard(connection)
+            connection.close()
+        self._on_answer(connection.due, error)
+
+    def _lost(self, connection: Connection, reason: str) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+        elif connection in self._open:
+            self._on_answer(connection.due, reason)
+        self._open.discard(connection)
+
+    def _head(self, method: str, path: str, headers: Mapping[str, Any] | None = None) -> bytes:
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {self._netloc}"]
+        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        return "\r\n".join([*lines, "", ""]).encode()
+
+    async def _ask(self, request: bytes, seconds: float = ASK_SECONDS) -> tuple[int, bytes]:
+        """Sends a request on a connection of its own and returns the status and the body. Raises LoadError."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def lost(_: Connection, reason: str) -> None:
+            if not done.done():
+                done.set_exception(OSError(reason))
+
+        try:
+            async with asyncio.timeout(seconds):
+                connection = await self._connect(lambda _: done.set_result(None), lost)
+                self._address = connection.address
+                connection.send(request)
+                await done
+        except TimeoutError:
+            raise LoadError(f"no answer from {self.name} in {seconds:g} s") from None
+        except OSError as error:
+            raise LoadError(f"no answer from {self.name} ({_reason(error)}): is a server running there?") from None
+        connection.close()
+        return connection.status, connection.body
+
+
+def _reason(error: OSError) -> str:
+    """Returns why there is no connection, without the addresses that were tried."""
+    return error.strerror or str(error)
+
+
+def _error(status: int, body: bytes) -> str:
+    """Returns the text of an error answer: the `error` in its JSON, or the beginning of its body."""
+    try:
+        text = json.loads(body)["error"]
+    except (ValueError, KeyError, TypeError):
+        text = body
+    return f"HTTP {status}: {one_line(text)}"

@@ -1,0 +1,1 @@
+"""Runs models on Triton servers instead of in this process."""

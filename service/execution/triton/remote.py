@@ -1,0 +1,175 @@
+"""Runs the requests of a model on a pool of Triton servers. Triton forms the batches."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import perf_counter_ns
+
+from tritonclient.grpc import service_pb2 as messages
+
+from service.errors import Kind, ServingError, internal
+from service.execution.batch import row_error
+from service.execution.checks import Limits
+from service.execution.datatypes import DATATYPES
+from service.execution.request import Array, Request
+from service.execution.spec import ModelSpec
+from service.execution.triton.pool import TritonPool
+from service.telemetry.statistics import ModelStatistics
+from service.wire.tensors import from_raw, to_raw
+
+logger = logging.getLogger("opgate.triton")
+
+# Messages of more bytes are written and read on a thread.
+_LARGE = 1 << 20
+
+
+class RemoteModel:
+    """One model version on Triton servers. Every method runs on the event loop's thread, unless it says otherwise."""
+
+    def __init__(
+        self, spec: ModelSpec, pool: TritonPool, statistics: ModelStatistics, limits: Limits,
+        *, max_queue_size: int, call_timeout: float,
+    ) -> None:  # fmt: skip
+        """`max_queue_size` bounds the requests without an answer. `call_timeout` seconds bound a call whose request has
+        no timeout of its own."""
+        self.spec = spec
+        self.statistics = statistics
+        self._pool, self._limits = pool, limits
+        self._max_queue, self._call_timeout = max_queue_size, call_timeout
+        self._calls: dict[Request, asyncio.Task[None]] = {}
+        self._closed = False
+
+    @property
+    def overdue(self) -> str:
+        """Why the model is not ready, if no server is there."""
+        return self._pool.down()
+
+    def submit(self, request: Request) -> None:
+        """Accepts a checked request. Calls `request.done` when the answer of a server or an error is there."""
+        if self._closed:
+            self._fail(request, ServingError(Kind.UNAVAILABLE, f"model '{self.spec.name}' is being unloaded"))
+            return
+        if len(self._calls) >= self._max_queue:
+            text = f"the queue of model '{self.spec.name}' is full: {len(self._calls)} requests wait"
+            self._fail(request, ServingError(Kind.OVERLOADED, text))
+            return
+        if request.timeout_us and perf_counter_ns() - request.received_ns >= request.timeout_us * 1000:
+            text = (
+                f"the request's timeout of {request.timeout_us} us ran out before it reached model '{self.spec.name}'"
+            )
+            self._fail(request, ServingError(Kind.DEADLINE, text))
+            return
+        request.started_ns = perf_counter_ns()
+        self._calls[request] = asyncio.get_running_loop().create_task(self._run(request))
+        self.statistics.pending = len(self._calls)
+        request.leave = self._let_go
+        request.expire_after(request.timeout_us)
+
+    async def close(self) -> None:
+        """Refuses new requests, and waits for the answers of the others."""
+        self._closed = True
+        while self._calls:
+            await asyncio.wait(self._calls.values())
+
+    def _let_go(self, request: Request, error: ServingError) -> None:
+        """Ends a request whose client left or whose time ran out, and its call."""
+        task = self._calls.pop(request, None)
+        self.statistics.pending = len(self._calls)
+        self._fail(request, error)
+        if task is not None:
+            task.cancel()
+
+    async def _run(self, request: Request) -> None:
+        error: ServingError | None = None
+        try:
+            error = await self._call(request)
+        except ServingError as failed:
+            error = ServingError(failed.kind, f"model '{self.spec.name}': {failed.message}")
+        except asyncio.CancelledError:
+            error = ServingError(Kind.CANCELED, "the client left")
+        except Exception as failed:
+            logger.exception("a call of model '%s' failed", self.spec.name)
+            error = internal(f"model '{self.spec.name}' failed: {type(failed).__name__}: {failed}")
+        self._calls.pop(request, None)
+        self.statistics.pending = len(self._calls)
+        if request.ended:
+            return
+        try:
+            if error is not None:
+                self._fail(request, error)
+            else:
+                self._succeed(request)
+        except Exception:
+            logger.exception("writing the answer of a request for model '%s' failed", self.spec.name)
+
+    def _succeed(self, request: Request) -> None:
+        begin, end = request.run_ns
+        now = perf_counter_ns()
+        self.statistics.executed(request.rows, 1, (begin - request.started_ns, end - begin, now - end))
+        self.statistics.succeeded(request.rows, now - request.received_ns, request.started_ns - request.received_ns)
+        request.end()
+
+    def _fail(self, request: Request, error: ServingError) -> None:
+        self.statistics.failed(error.kind.value, perf_counter_ns() - request.received_ns)
+        request.fail(error)
+
+    async def _call(self, request: Request) -> ServingError | None:
+        """Sets the result of a request, or returns the error of one of its rows. Raises ServingError."""
+        large = sum([array.nbytes for array in request.inputs.values()]) > _LARGE
+        message = await asyncio.to_thread(self._message, request) if large else self._message(request)
+        waited = (perf_counter_ns() - request.received_ns) / 1e9
+        # The request's own timer fires first, and says what ran out.
+        timeout = request.timeout_us / 1e6 - waited + 1 if request.timeout_us else self._call_timeout
+        begin = perf_counter_ns()
+        answer = await self._pool.infer(message, timeout)
+        request.run_ns = (begin, perf_counter_ns())
+        if len(answer) > _LARGE:
+            tensors = await asyncio.to_thread(self._tensors, answer)
+        else:
+            tensors = self._tensors(answer)
+        self._check(request, tensors)
+        status = self.spec.row_status
+        if status is not None and (error := row_error(self.spec, tensors[status.output].reshape(request.rows, -1))):
+            return error
+        request.result = {name: tensors[name] for name in request.outputs}
+        return None
+
+    def _wanted(self, request: Request) -> tuple[str, ...]:
+        status = self.spec.row_status
+        if status is None or status.output in request.outputs:
+            return request.outputs
+        return (*request.outputs, status.output)
+
+    def _message(self, request: Request) -> bytes:
+        """Returns the ModelInferRequest. A thread may call it."""
+        spec = self.spec
+        message = messages.ModelInferRequest(model_name=spec.name, model_version=spec.version, id=request.id)
+        for name, array in request.inputs.items():
+            datatype = spec.inputs[name].datatype
+            message.inputs.add(name=name, datatype=datatype.name, shape=array.shape)
+            message.raw_input_contents.append(bytes(to_raw(array, datatype)))
+        for name in self._wanted(request):
+            message.outputs.add(name=name)
+        serialized: bytes = message.SerializeToString()
+        return serialized
+
+    def _tensors(self, answer: bytes) -> dict[str, Array]:
+        """Returns the tensors of a ModelInferResponse. A thread may call it."""
+        message = messages.ModelInferResponse.FromString(answer)
+        tensors = {}
+        for output, raw in zip(message.outputs, message.raw_output_contents, strict=True):
+            stated = self.spec.outputs.get(output.name)
+            if stated is None or DATATYPES.get(output.datatype) is not stated.datatype:
+                raise internal(f"Triton answered with an output '{output.name}' of type {output.datatype}")
+            shape = tuple(output.shape)
+            tensors[output.name] = from_raw(raw, 0, len(raw), stated.datatype, shape, output.name, self._limits)
+        return tensors
+
+    def _check(self, request: Request, tensors: dict[str, Array]) -> None:
+        """Raises ServingError (INTERNAL) if an output is missing or doesn't have a row for each of the request."""
+        for name in self._wanted(request):
+            if name not in tensors:
+                raise internal(f"Triton answered without output '{name}'")
+            if self.spec.batched and tensors[name].shape[:1] != (request.rows,):
+                raise internal(f"output '{name}' has shape {list(tensors[name].shape)}, expected {request.rows} rows")

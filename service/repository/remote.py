@@ -1,0 +1,49 @@
+"""Loads one version of a model that Triton runs: its config, completed by Triton, and the calls to it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from service.execution.triton.pool import TritonPool
+from service.execution.triton.remote import RemoteModel
+from service.repository.loader import LoadedModel, limits_of
+from service.repository.paths import confined
+from service.repository.presentation import read_presentation
+from service.repository.specification import make_spec
+from service.settings import Settings
+from service.telemetry.statistics import ModelStatistics
+
+
+def load_remote(
+    repository: Path, config: ModelConfig, version: int, settings: Settings, pool: TritonPool
+) -> LoadedModel:
+    """Connects a version of a model with the servers that run it. Raises ServingError (UNAVAILABLE) with the reason."""
+    began = time.perf_counter()
+    completed = pool.config(config.name, str(version))
+    written, config = config, ModelConfig()
+    config.CopyFrom(written)
+    # What the config leaves out is as Triton has it.
+    if not config.input and not config.output:
+        config.max_batch_size = completed.max_batch_size
+    if not config.input:
+        config.input.extend(completed.input)
+    if not config.output:
+        config.output.extend(completed.output)
+    if config.version_policy.WhichOneof("policy_choice") is None:
+        config.version_policy.latest.num_versions = 1
+    spec = make_spec(config, version, repository, confined(repository, repository / config.name))
+    statistics = ModelStatistics()
+    executor = RemoteModel(
+        spec,
+        pool,
+        statistics,
+        limits_of(settings),
+        max_queue_size=settings.max_queue_size,
+        call_timeout=settings.run_timeout,
+    )
+    presentation = read_presentation(config, spec)
+    statistics.load_seconds = time.perf_counter() - began
+    return LoadedModel(config, spec, executor, statistics, presentation, remote=True)

@@ -1,0 +1,295 @@
+"""The gateway in front of real Triton servers: balance, servers that are killed, stand still or come back, timeouts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import tritonclient.http as http_client
+
+from tests.service.onnx_models import batching, double, endless, write_config
+from tests.system.conftest import PIPELINE, wait_until
+from tests.system.running import ROOT, free_port, running
+from tests.system.test_triton import Triton, installed
+
+SLOW = """backend: "onnxruntime"
+input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, -1 ] }, { name: "times" data_type: TYPE_INT64 dims: [ 1 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ -1, -1 ] } ]
+instance_group [ { count: 2 kind: KIND_CPU } ]"""
+STATED = """input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ] output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pool") / "models"
+    double(folder, "double", config=batching(extra=STATED))
+    double(
+        folder,
+        "local",
+        config=batching(extra=STATED + 'parameters { key: "gateway_backend" value { string_value: "onnxruntime" } }'),
+    )
+    endless(folder, "slow", config=SLOW, times=None)
+    write_config(folder, "pipeline", PIPELINE)
+    mixed = PIPELINE.replace('step [\n  { model_name: "double"', 'step [\n  { model_name: "local"')
+    assert mixed != PIPELINE
+    write_config(folder, "mixed", mixed)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pool(models):
+    """Three servers of these models."""
+    installed()
+    servers = [Triton(models) for _ in range(3)]
+    for server in servers:
+        assert server.listens.wait(120) and server.process.poll() is None, "".join(server.log)
+    yield servers
+    for server in servers:
+        server.process.send_signal(signal.SIGTERM)
+    for server in servers:
+        server.stop()
+
+
+def urls(servers):
+    return ",".join(f"127.0.0.1:{server.grpc}" for server in servers)
+
+
+@contextmanager
+def gateway(models, servers, *options, **settings):
+    variables = {f"OPGATE_{name.upper()}": str(value) for name, value in settings.items()}
+    with running(models, "--backend", "triton", "--triton-url", urls(servers), *options, env=variables) as started:
+        yield started
+
+
+def infer(server, model="double", parameters=None, **arrays):
+    """Returns the status of the answer, and its outputs or its error."""
+    types = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64"}
+    arrays = arrays or {"x": np.ones((1, 4), np.float32)}
+    inputs = [
+        {"name": name, "shape": list(array.shape), "datatype": types[array.dtype], "data": array.ravel().tolist()}
+        for name, array in arrays.items()
+    ]
+    body = json.dumps({"inputs": inputs, "parameters": parameters or {}}).encode()
+    request = urllib.request.Request(f"{server.url}/v2/models/{model}/infer", body)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.loads(answer.read())["outputs"]
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())["error"]
+
+
+def slow(server, seconds, **more):
+    """Asks for a run of so many seconds."""
+    times = np.array([int(seconds * slow.a_second)])
+    return infer(server, "slow", x=np.ones((1, 1), np.float32), times=times, **more)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _measure_a_second(pool, models):
+    with gateway(models, pool) as server:
+        slow.a_second = 100_000
+        for _ in range(2):  # the first run is slow
+            begin = time.monotonic()
+            assert slow(server, 1)[0] == 200
+        slow.a_second = int(100_000 / (time.monotonic() - begin))
+
+
+def calls(server):
+    """Returns the calls of each Triton server by its address."""
+    found = re.findall(r'opgate_triton_calls_total{code="OK",server="([^"]+)"} (\S+)', server.get("/metrics"))
+    return {url: float(count) for url, count in found}
+
+
+def up(server):
+    return dict(re.findall(r'opgate_triton_up{server="([^"]+)"} (\S+)', server.get("/metrics")))
+
+
+def ready(server):
+    try:
+        server.get("/v2/health/ready")
+    except urllib.error.HTTPError:
+        return False
+    return True
+
+
+class Load:
+    """Threads that send requests until the block ends, and count the answers."""
+
+    def __init__(self, server, threads=8):
+        self.server, self.answers, self.going = server, Counter(), True
+        self.threads = [threading.Thread(target=self._work) for _ in range(threads)]
+
+    def _work(self):
+        while self.going:
+            status, outputs = infer(self.server)
+            self.answers[status if status == 200 and outputs[0]["data"] == [2.0] * 4 else (status, str(outputs))] += 1
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.going = False
+        for thread in self.threads:
+            thread.join(60)
+
+    def more(self, count=100):
+        """Waits for so many more answers."""
+        end = self.answers.total() + count
+        wait_until(lambda: self.answers.total() >= end, 30)
+
+
+def test_servers_share_the_load(models, pool):
+    with gateway(models, pool) as server:
+        with Load(server) as load:
+            load.more(300)
+        assert set(load.answers) == {200}
+        shares = calls(server)
+        assert len(shares) == 3 and min(shares.values()) > 0.2 * sum(shares.values()), shares
+
+
+def test_a_killed_server_costs_no_client_an_error(models, pool):
+    """It comes back on the same port, and gets requests again."""
+    with gateway(models, pool) as server, Load(server) as load:
+        load.more()
+        dead = pool[1]
+        child = int(
+            subprocess.run(["pgrep", "-P", str(dead.process.pid)], capture_output=True, text=True).stdout.split()[0]
+        )
+        os.kill(child, signal.SIGKILL)
+        dead.process.wait(30)
+        load.more()
+        address = f"127.0.0.1:{dead.grpc}"
+        assert up(server)[address] == "0.0"
+        pool[1] = Triton(models, http=dead.http, grpc=dead.grpc)
+        assert pool[1].listens.wait(120)
+        wait_until(lambda: up(server)[address] == "1.0", 20)
+        before = calls(server)[address]
+        load.more()
+        assert calls(server)[address] > before
+        load.going = False
+    assert set(load.answers) == {200}
+    assert any("gets no requests" in line and address in line for line in server.log)
+    assert any("gets requests again" in line and address in line for line in server.log)
+
+
+def test_the_calls_of_a_server_that_stands_still_go_to_others(models, pool):
+    """It accepts connections and bytes, and never answers."""
+    with gateway(models, pool) as server, Load(server) as load:
+        load.more()
+        child = subprocess.run(
+            ["pgrep", "-P", str(pool[2].process.pid)], capture_output=True, text=True
+        ).stdout.split()[0]
+        os.kill(int(child), signal.SIGSTOP)
+        try:
+            wait_until(lambda: up(server)[f"127.0.0.1:{pool[2].grpc}"] == "0.0", 20)
+            load.more()
+            wait_until(
+                lambda: float(re.findall(r"opgate_triton_retries_total ([0-9.]+)", server.get("/metrics"))[0]) > 0, 20
+            )
+        finally:
+            os.kill(int(child), signal.SIGCONT)
+        wait_until(lambda: up(server)[f"127.0.0.1:{pool[2].grpc}"] == "1.0", 20)
+        load.going = False
+    assert set(load.answers) == {200}
+
+
+def test_no_server_is_there(models):
+    """Requests end with 503, and the gateway is not ready until a server is back."""
+    installed()
+    only = Triton(models)
+    assert only.listens.wait(120)
+    with gateway(models, [only]) as server:
+        assert infer(server)[0] == 200 and ready(server)
+        only.stop()
+        wait_until(lambda: not ready(server), 20)
+        status, text = infer(server)
+        assert status == 503 and f"127.0.0.1:{only.grpc}" in text, text
+        again = Triton(models, http=only.http, grpc=only.grpc)
+        try:
+            assert again.listens.wait(120)
+            wait_until(lambda: ready(server), 20)
+            assert infer(server)[0] == 200
+        finally:
+            again.stop()
+
+
+def test_a_start_without_a_server(models):
+    command = [sys.executable, "-m", "opgate", "serve", "--model-repository", str(models), "--backend", "triton"]
+    variables = {**os.environ, "OPGATE_TRITON_URL": f"127.0.0.1:{free_port()}", "OPGATE_TRITON_START_TIMEOUT": "0.5"}
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=variables, timeout=60)
+    assert ended.returncode == 1
+    assert "no Triton server answers after 0.5 s: 127.0.0.1:" in ended.stderr
+
+
+def test_a_model_that_triton_lacks(models, pool, tmp_path):
+    """It is unavailable, with the words of each server. The others serve."""
+    import shutil
+
+    shutil.copytree(models, tmp_path / "models")
+    double(tmp_path / "models", "new", config=batching(extra=STATED))
+    with gateway(tmp_path / "models", pool, "--no-strict-readiness") as server:
+        status, text = infer(server, "new")
+        assert status == 503 and text.count("127.0.0.1:") == 3 and "no Triton server serves it" in text
+        assert infer(server)[0] == 200
+
+
+def test_steps_on_either_side(models, pool):
+    """An ensemble goes to Triton as one call if Triton runs every step."""
+    with gateway(models, pool) as server:
+        x = np.ones((2, 4), np.float32)
+        for model in ("pipeline", "mixed"):
+            before = sum(calls(server).values())
+            status, outputs = infer(server, model, x=x)
+            assert status == 200 and outputs[0]["data"] == [4.0] * 8
+            assert sum(calls(server).values()) - before == 1
+        assert server.metric("nv_inference_request_success", "local") == 1
+        assert server.metric("nv_inference_request_success", "double") == 1  # of the mixed one
+        before = sum(calls(server).values())
+        assert infer(server, "local")[0] == 200 and sum(calls(server).values()) == before
+
+
+def test_timeouts_and_limits(models, pool):
+    with gateway(models, pool, max_queue_size=2, run_timeout=1) as server:
+        begin = time.monotonic()
+        status, text = slow(server, 3, parameters={"timeout": 200_000})
+        assert status == 504 and "timeout ran out" in text and time.monotonic() - begin < 5
+        status, text = slow(server, 3)
+        assert status == 504 and "did not answer in 1 s" in text
+        waiting = [threading.Thread(target=slow, args=(server, 0.8)) for _ in range(2)]
+        for thread in waiting:
+            thread.start()
+        wait_until(lambda: server.metric("nv_inference_pending_request_count", "slow") == 2)
+        status, text = slow(server, 0.1)
+        assert status == 503 and "is full: 2 requests wait" in text
+        for thread in waiting:
+            thread.join()
+        wait_until(lambda: server.metric("nv_inference_pending_request_count", "slow") == 0)
+
+
+def test_large_tensors_and_answers(models, pool):
+    """32 MB each way, written and read on threads, while small requests are answered."""
+    with gateway(models, pool) as server, Load(server, 2) as load:
+        client = http_client.InferenceServerClient(f"127.0.0.1:{server.http}", network_timeout=60)
+        array = np.random.default_rng(0).random((1024, 8192), np.float32)
+        tensors = [http_client.InferInput("x", array.shape, "FP32"), http_client.InferInput("times", [1], "INT64")]
+        tensors[0].set_data_from_numpy(array)
+        tensors[1].set_data_from_numpy(np.array([1]))
+        assert (client.infer("slow", tensors).as_numpy("y") == array + 1).all()
+        client.close()
+        load.more(20)
+        load.going = False
+    assert set(load.answers) == {200}
