@@ -6,6 +6,7 @@
 # make check   formatting, lint and types
 # make models  train the detector and export every model again (installs torch)
 # make bench   the benchmarks; results go to benchmarks/results/
+# make load-test  send requests to a running gateway for DURATION (60s); HOST=http://... names another gateway
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -15,9 +16,14 @@ RUNTIME ?= cpu
 # make test EXTRAS=cpu,test,torch,tensorrt also runs the tests of PyTorch and TensorRT, which are skipped otherwise.
 EXTRAS ?= $(RUNTIME),test
 FUZZ_SECONDS ?= 300
+# Where the load goes, how many users send it and for how long. An empty GRPC_HOST is port 8001 of HOST.
+HOST ?= http://127.0.0.1:8000
+GRPC_HOST ?=
+USERS ?= 8
+DURATION ?= 60s
 BIN := $(VENV)/bin
 
-.PHONY: serve test test-all gpu-check fuzz check format models bench build clean
+.PHONY: serve test test-all gpu-check fuzz check format models bench load-test build clean
 
 serve: build
 	exec $(BIN)/opgate serve $(ARGS)
@@ -71,6 +77,15 @@ bench: $(VENV)/.bench build
 	$(BIN)/python benchmarks/serve_overhead.py
 	$(BIN)/python benchmarks/image_preprocess.py
 
+# ARGS has options of deploy/locust/README.md, such as ARGS="--max-p99-ms 50 --shape ramp JsonUser".
+load-test: $(VENV)/.load
+	@$(BIN)/python -c 'import urllib.request; urllib.request.urlopen("$(HOST)/v2/health/ready", timeout=5)' 2>/dev/null || \
+	  { echo "no gateway is ready at $(HOST): run make serve first, or name another with HOST=http://..."; exit 1; }
+	@rm -rf build/load-test
+	@$(BIN)/locust -f deploy/locust/locustfile.py --headless --host $(HOST) --grpc-host "$(GRPC_HOST)" --users $(USERS) \
+	  --run-time $(DURATION) --html build/load-test/report.html --csv build/load-test/load $(ARGS); status=$$?; \
+	  echo "The report is build/load-test/report.html, its tables are build/load-test/*.csv"; exit $$status
+
 clean:
 	rm -rf build $(VENV)
 
@@ -93,6 +108,10 @@ $(VENV)/.models: $(VENV)/.test
 
 $(VENV)/.bench: $(VENV)/.serve
 	$(BIN)/pip install --quiet --editable '.[$(RUNTIME),bench]'
+	touch $@
+
+$(VENV)/.load: $(VENV)/.serve
+	$(BIN)/pip install --quiet --editable '.[$(RUNTIME),load]'
 	touch $@
 
 $(VENV)/bin/pip:

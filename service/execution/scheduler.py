@@ -368,11 +368,10 @@ class Scheduler:
             of_shape = self._profile.curve(requests[0].key)
             for curve in (of_shape,) if of_shape is batch.curve else (of_shape, batch.curve):
                 curve.record(batch.rows, batch.wall_ns, batch.cpu_ns, batch.on_loop)
-        statistics = self.statistics
-        if self.spec.batch_inputs:
             brought, added = padding(self.spec, requests)
-            statistics.padded_elements += brought
-            statistics.padding_elements += added
+            self.statistics.padded_elements += brought
+            self.statistics.padding_elements += added
+        statistics = self.statistics
         statistics.executed(
             batch.rows,
             len(requests),

@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from typing import Any, TypeVar
 import yaml
 from dockerfile_parse import DockerfileParser
 
+from opgate import triton
 from tests.system.running import ROOT
 
 T = TypeVar("T")
@@ -66,6 +68,23 @@ def built(dockerfile: str, content: Mapping[str, Path]) -> Image:
                 image.command = json.loads(value)
             case "HEALTHCHECK":
                 image.healthcheck = json.loads(value[value.index("CMD") + 3 :])
+    return image
+
+
+def triton_image(ops: Path, installed: triton.Installation, folder: Path) -> Image:
+    """Returns the image of Triton, whose program is the server that nvidia-pytriton carries. It needs to be told where
+    its backends are, and it finds its libraries by a variable."""
+    environment = triton.environment(installed, Path("/models"))
+    program = folder / "tritonserver"
+    program.write_text(
+        "#!/bin/sh\n"
+        f"export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:{environment['LD_LIBRARY_PATH']}\n"
+        f"export PYTHONPATH={environment['PYTHONPATH']} OPGATE_TRITON_REPOSITORY=/models\n"
+        f'exec {triton.command(installed, Path("/models"), 0, 0)[0]} --backend-directory={installed.backends} "$@"\n'
+    )
+    program.chmod(0o755)
+    image = built("deploy/triton.Dockerfile", {"/opt/opgate/ops": ops, "/opt/tritonserver/bin": folder})
+    image.environment["PATH"] = "/opt/tritonserver/bin:/usr/bin:/bin"
     return image
 
 
@@ -168,23 +187,31 @@ class Stack:
         """Does the same, and returns the result."""
         return self.submit(work, *arguments, **named).result(120)
 
-    def start(self, name: str, *extra: str, environment: Mapping[str, str] | None = None) -> Service:
+    def answers(self, url: str) -> bool:
+        """Returns whether a URL answers."""
+        try:
+            self.call(urllib.request.urlopen, url).close()
+        except OSError:
+            return False
+        return True
+
+    def start(self, name: str, *, number: int = 0, environment: Mapping[str, str] | None = None) -> Service:
         """Starts a service, and waits until it is healthy if it has a health check.
 
-        `extra` is added to its command. `environment` is added to its environment, like a file gateway.env.
+        `number` tells its replicas apart. `environment` is added to its environment, like a file gateway.env.
         """
         stated = self.services[name]
         image = self._images[stated["image"].rpartition(":")[0]]
-        command = [*image.entrypoint, *stated.get("command", image.command), *extra]
+        command = [*image.entrypoint, *stated.get("command", image.command)]
         variables = {"HOME": "/tmp"} | image.environment | stated.get("environment", {}) | dict(environment or {})
         healthcheck = stated["healthcheck"]["test"][1:] if "healthcheck" in stated else image.healthcheck
         grace = float(stated.get("stop_grace_period", "10s").removesuffix("s"))
-        script = self._script(stated, image, [*command])
+        script = self._script(stated, image, command)
         process = subprocess.Popen(
             ["nsenter", f"--net=/proc/{self._holder.pid}/ns/net", "unshare", "--mount", "sh", "-euc", script],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=variables | {"PATH": variables["PATH"] + ":/usr/sbin:/sbin"},
         )  # fmt: skip
-        service = self.running[name] = Service(name, process, healthcheck, grace)
+        service = self.running[f"{name}-{number}" if number else name] = Service(name, process, healthcheck, grace)
         if healthcheck:
             service.wait_until_healthy()
         return service

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 import yaml
 
+from opgate import triton
 from tests.service.onnx_models import batching, double, endless, fragile
 from tests.system.conftest import wait_until
 from tests.system.running import ROOT
-from tests.system.stack import compose, images, missing, stack
+from tests.system.stack import compose, images, missing, stack, triton_image
 
 DASHBOARD = json.loads((ROOT / "deploy/grafana/dashboards/opgate.json").read_text())
 BINARIES = Path(sys.prefix) / "bin"
@@ -101,7 +102,7 @@ class TestFiles:
         grace = float(compose({})["services"]["gateway"]["stop_grace_period"].removesuffix("s"))
         assert grace > Settings().shutdown_timeout + 1
 
-    @pytest.mark.parametrize("name", ["gateway", "locust"])
+    @pytest.mark.parametrize("name", ["gateway", "locust", "triton"])
     def test_the_dockerfiles(self, name):
         file = ROOT / f"deploy/{name}.Dockerfile"
         linted = subprocess.run([BINARIES / "hadolint", "-c", ROOT / "deploy/hadolint.yaml", file], capture_output=True)
@@ -210,6 +211,44 @@ def test_the_stack_under_load(known):
         assert not without, f"no data: {without}"
         still = {"Models ready", "Errors of the server", "Waiting", "Waiting requests", "Load time", "Ready", "Alerts"}
         assert {title for title, text in queries if (title, text) not in moved} <= still | {"Memory", "Connections"}
+        for service in reversed(services.running.values()):
+            assert service.stop() == 0, "".join(service.output)
+
+
+def test_locust_with_two_workers(known):
+    """The profile load: its web page starts users of every class, and none of their requests fails."""
+    assert compose({})["services"]["locust-worker"]["deploy"]["replicas"] == 2
+    with stack(known, {}) as services:
+        services.start("gateway")
+        services.start("locust")
+        for i in range(2):
+            services.start("locust-worker", number=i)
+        page = "http://127.0.0.1:8089"
+        stats = lambda: json.loads(services.call(get, f"{page}/stats/requests"))  # noqa: E731
+        wait_until(lambda: services.answers(page) and len(stats()["workers"]) == 2, 30)
+        form = urllib.parse.urlencode({"user_count": 4, "spawn_rate": 4, "host": "http://gateway:8000"}).encode()
+        services.call(urllib.request.urlopen, f"{page}/swarm", form)
+        wait_until(lambda: len([s for s in stats()["stats"] if s["num_requests"] > 10]) >= 5, 60)
+        assert stats()["fail_ratio"] == 0, stats()["errors"]
+        services.call(urllib.request.urlopen, f"{page}/stop", b"")
+
+
+def test_triton_behind_the_gateway(known, library, tmp_path):
+    """The profile triton, with the server that nvidia-pytriton carries."""
+    try:
+        installed = triton.install(ROOT / "build/triton", print)
+    except triton.TritonError as error:
+        pytest.skip(f"Triton can't be installed: {error}")
+    picture = (ROOT / "docs/examples/digits.jpg").read_bytes()
+    (tmp_path / "bin").mkdir()
+    everything = {**known, "opgate-triton": triton_image(library.parent, installed, tmp_path / "bin")}
+    with stack(everything, {"BACKEND": "triton"}) as services:
+        services.start("triton")
+        services.start("gateway")
+        status = services.call(post, "/predict/digit_detector", picture, **{"Content-Type": "image/jpeg"})
+        assert status == 200
+        metrics = services.call(get, "http://127.0.0.1:8000/metrics").decode()
+        assert 'opgate_triton_calls_total{code="OK",server="triton:8011"} 1.0' in metrics
         for service in reversed(services.running.values()):
             assert service.stop() == 0, "".join(service.output)
 

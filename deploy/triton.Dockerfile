@@ -1,0 +1,29 @@
+# Triton with the op library for ONNX Runtime on the CPU. Build it from the top of the repository:
+#   docker build -f deploy/triton.Dockerfile -t opgate-triton:0.1.0 .
+#
+# The library is built in the image of the server that loads it, so it fits its C++ library.
+
+FROM nvcr.io/nvidia/tritonserver:25.06-py3 AS build
+WORKDIR /src
+COPY deploy/system-packages.sh deploy/
+RUN sh deploy/system-packages.sh venv && sh deploy/system-packages.sh serve && rm -rf /var/lib/apt/lists/*
+COPY pyproject.toml README.md LICENSE ./
+COPY opgate opgate
+COPY ops_build ops_build
+COPY service service
+RUN python3 -m venv /opt/opgate/venv && /opt/opgate/venv/bin/pip install --no-cache-dir '.[cpu]'
+RUN /opt/opgate/venv/bin/opgate build --engine onnxruntime --cuda '' --output /opt/opgate/ops
+
+FROM nvcr.io/nvidia/tritonserver:25.06-py3
+RUN apt-get update && \
+    apt-get install -y --no-install-recommends libjpeg-turbo8 libpng16-16 && \
+    rm -rf /var/lib/apt/lists/*
+COPY --from=build /opt/opgate/ops /opt/opgate/ops
+# Triton looks for an op library by its file name.
+ENV LD_LIBRARY_PATH=/opt/opgate/ops:/usr/local/cuda/compat/lib:/usr/local/nvidia/lib:/usr/local/nvidia/lib64
+USER 1000:1000
+EXPOSE 8010 8011 8012
+HEALTHCHECK --interval=5s --timeout=4s --start-period=120s \
+    CMD ["curl", "--fail", "--silent", "http://127.0.0.1:8010/v2/health/ready"]
+ENTRYPOINT ["tritonserver"]
+CMD ["--model-repository=/models", "--http-port=8010", "--grpc-port=8011", "--metrics-port=8012", "--exit-on-error=false"]
