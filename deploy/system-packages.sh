@@ -44,6 +44,8 @@ serve | test | ci)
     # To run the services of docker-compose.yml, and to check the unit of systemd.
     has prometheus || need prometheus
     has ip || need iproute2
+    # perf_analyzer is linked with it.
+    ldconfig -p | grep -q libb64 || need libb64-0d
     has systemd-analyze || need systemd
   fi
   ;;

@@ -37,8 +37,13 @@ def _pip_settings() -> dict[str, str]:
 
 
 PIP = _pip_settings()
-# Folders with packages, which the steps see too.
-SHARED = [path for value in PIP.values() for path in re.findall(r"(?:file://)?(/\S+)", value) if Path(path).is_dir()]
+# Folders with packages, which the steps see too. The files of an index lie beside its pages.
+SHARED = [
+    path.removesuffix("/simple")
+    for value in PIP.values()
+    for path in re.findall(r"(?:file://)?(/\S+)", value)
+    if Path(path).is_dir()
+]
 
 
 @pytest.fixture(scope="module")

@@ -247,6 +247,33 @@ def test_a_model_that_triton_lacks(models, pool, tmp_path):
         assert infer(server)[0] == 200
 
 
+def test_a_model_that_a_server_has_unloaded(models):
+    """The others answer for it, and the server goes on to serve its other models."""
+    installed()
+    explicit = ["--", "--model-control-mode=explicit", "--load-model=*"]
+    servers = [Triton(models, *explicit) for _ in range(2)]
+    try:
+        assert all(server.listens.wait(120) for server in servers)
+        with gateway(models, servers) as server:
+            unload = f"http://127.0.0.1:{servers[0].http}/v2/repository/models/double/unload"
+            urllib.request.urlopen(unload, b"{}").close()
+            before = calls(server)
+            for _ in range(20):
+                assert infer(server)[0] == 200
+            assert set(up(server).values()) == {"1.0"}
+            after = calls(server)
+            other = f"127.0.0.1:{servers[1].grpc}"
+            assert after[other] - before.get(other, 0) == 20
+            unload = f"http://127.0.0.1:{servers[1].http}/v2/repository/models/double/unload"
+            urllib.request.urlopen(unload, b"{}").close()
+            wait_until(lambda: infer(server)[0] == 503)
+            assert slow(server, 0.01)[0] == 200
+        assert not any("gets no requests" in line for line in server.log)
+    finally:
+        for triton_server in servers:
+            triton_server.stop()
+
+
 def test_steps_on_either_side(models, pool):
     """An ensemble goes to Triton as one call if Triton runs every step."""
     with gateway(models, pool) as server:

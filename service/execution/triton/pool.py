@@ -103,6 +103,10 @@ class Server:
         """The number of calls that have no answer yet."""
         return len(self._running)
 
+    def is_connected(self) -> bool:
+        """Returns whether the connection stands."""
+        return self._channel.get_state() is grpc.ChannelConnectivity.READY
+
     def doubt(self, reason: str) -> None:
         """Sends it no calls until it says that it is alive."""
         if not self.down:
@@ -226,7 +230,8 @@ class TritonPool:
                 if error.code() is grpc.StatusCode.UNAVAILABLE:
                     reason = _text(error)
                     full = _QUEUE_FULL in reason
-                    if not full:
+                    # The server itself says so of a model. Other models are not concerned.
+                    if not server.is_connected():
                         server.doubt(reason)
                     continue
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:

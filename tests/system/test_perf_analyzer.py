@@ -1,0 +1,47 @@
+"""NVIDIA's load generator against the gateway, over both protocols."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from benchmarks import peers
+
+
+@pytest.fixture(scope="module")
+def perf_analyzer():
+    try:
+        program, libraries = peers.perf_analyzer()
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"perf_analyzer can't be downloaded: {error}")
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries)}
+    tried = subprocess.run([program, "--version"], env=environment, capture_output=True, text=True)
+    if "error while loading shared libraries" in tried.stderr:
+        pytest.skip(f"perf_analyzer lacks a library: {tried.stderr.strip()}")
+    return program, environment
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize(("model", "options"), [("double", ["-b", "4"]), ("plain", ["--shape", "x:3,5"])])
+def test_it_completes(perf_analyzer, server, protocol, model, options):
+    program, environment = perf_analyzer
+    address = f"127.0.0.1:{server.http if protocol == 'http' else server.grpc}"
+    fixed = [
+        "--concurrency-range",
+        "4",
+        "--measurement-interval",
+        "500",
+        "--max-trials",
+        "3",
+        "--stability-percentage",
+        "999",
+    ]
+    command = [program, "-m", model, "-i", protocol, "-u", address, *fixed, *options]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert float(re.findall(r"throughput: ([0-9.]+) infer/sec", ended.stdout)[-1]) > 0
+    # It reads the counters of the server before and after each measurement.
+    assert re.search(r"Inference count: [1-9]", ended.stdout), ended.stdout
