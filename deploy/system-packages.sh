@@ -25,6 +25,8 @@ venv)
 serve | test | ci)
   has_compiler || need g++
   has cmake || need cmake
+  # What CMake builds with. Debian's cmake doesn't bring it.
+  has ninja || has make || need make
   python_header
   if has_compiler; then
     header libjpeg-dev jpeglib.h

@@ -73,6 +73,7 @@ def run(root: Path, command: list[str], variables: dict[str, str], user: str = "
     chroot = f"chroot {f'--userspec={user} ' if user else ''}{new}"
     lines.append(f"exec {chroot} {shlex.join(command)}")
     script = ["unshare", "--mount", "sh", "-euc", "\n".join(lines)]
+    variables = {**variables, "PATH": f"{variables['PATH']}:/usr/sbin:/sbin"}  # where mount and chroot are
     return subprocess.Popen(script, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
