@@ -8,11 +8,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from opgate.load_connection import Connection
+
 # Says whether the body of an answer is right.
 Check = Callable[[bytes], bool]
 
 
-class Client(asyncio.Protocol):
+class Client:
     """One connection that sends the same request again and again.
 
     It checks the status of every answer, and the data of every 1000th.
@@ -22,47 +24,32 @@ class Client(asyncio.Protocol):
         self._request = request
         self._right = right
         self._done = done
-        self._transport: asyncio.Transport | None = None
-        self._held = b""
-        self._size = 0
+        self.connection = Connection(self._answered, self._lost)
         self.count = 0
         self.stopping = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]
-        self._send()
+    def send(self) -> None:
+        """Sends the first request."""
+        self.connection.send(self._request)
 
-    def _send(self) -> None:
-        assert self._transport is not None
-        self._transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        if self._held:
-            data = self._held + data
-        if not self._size:
-            end = data.find(b"\r\n\r\n")
-            if end < 0:
-                self._held = data
-                return
-            at = data.lower().find(b"content-length: ") + 16
-            self._size = end + 4 + int(data[at : data.index(b"\r\n", at)])
-        if len(data) < self._size:
-            self._held = data
+    def _answered(self, connection: Connection) -> None:
+        if connection.status != 200:
+            self._fail(f"HTTP {connection.status}: {connection.body[:300].decode('latin-1')}")
             return
-        if not data.startswith(b"HTTP/1.1 200"):
-            self._done.set_exception(RuntimeError(data[:300].decode("latin-1")))
+        if self.count % 1000 == 0 and not self._right(connection.body):
+            self._fail("a wrong answer")
             return
-        if self.count % 1000 == 0 and not self._right(data[data.find(b"\r\n\r\n") + 4 :]):
-            self._done.set_exception(RuntimeError("a wrong answer"))
-            return
-        self._held, self._size = b"", 0
         self.count += 1
         if not self.stopping:
-            self._send()
+            connection.send(self._request)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self._done.done() and not self.stopping:
-            self._done.set_exception(RuntimeError("the server closed a connection"))
+    def _lost(self, connection: Connection, reason: str) -> None:
+        if not self.stopping:
+            self._fail(reason)
+
+    def _fail(self, reason: str) -> None:
+        if not self._done.done():
+            self._done.set_exception(RuntimeError(reason))
 
 
 async def http_load(port: int, request: bytes, right: Check, concurrency: int, seconds: float) -> float:
@@ -70,15 +57,17 @@ async def http_load(port: int, request: bytes, right: Check, concurrency: int, s
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[None] = loop.create_future()
     clients = [Client(request, right, failed) for _ in range(concurrency)]
-    connections = [await loop.create_connection(lambda c=c: c, "127.0.0.1", port) for c in clients]
+    for client in clients:
+        await loop.create_connection(lambda c=client: c.connection, "127.0.0.1", port)
+        client.send()
     begin, before = time.perf_counter(), sum(c.count for c in clients)
     await asyncio.wait([failed], timeout=seconds)
     if failed.done():
         failed.result()
     rate = (sum(c.count for c in clients) - before) / (time.perf_counter() - begin)
-    for client, (transport, _) in zip(clients, connections, strict=True):
+    for client in clients:
         client.stopping = True
-        transport.close()
+        client.connection.close()
     failed.cancel()
     return rate
 

@@ -222,10 +222,12 @@ def trust(library: Annotated[Path, typer.Argument(help="The op library to list."
 def main() -> None:
     # The modules of these commands declare their options.
     from opgate.infer import infer
+    from opgate.load import load
     from opgate.serve import serve
     from opgate.triton import triton
 
     app.command()(serve)
     app.command()(infer)
+    app.command()(load)
     app.command(context_settings={"allow_extra_args": True})(triton)
     app()

@@ -23,6 +23,7 @@ class Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._complete = False
         self._fault = ""
+        self.kept_alive = True  # whether the server takes another request after the last answer
         self.due = 0.0  # when its request was due, for who keeps that
 
     def send(self, request: bytes) -> None:
@@ -52,11 +53,6 @@ class Connection(asyncio.Protocol):
         return b"".join(self._parts)
 
     @property
-    def kept_alive(self) -> bool:
-        """Whether the server takes another request after the last answer."""
-        return bool(self._parser.should_keep_alive())
-
-    @property
     def address(self) -> str:
         """The IP address of the server."""
         assert self._transport is not None
@@ -66,7 +62,8 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lost(self, self._fault or "the server closed the connection" + (f": {exc}" if exc else ""))
+        reason = getattr(exc, "strerror", None) or "the server closed the connection"
+        self._lost(self, self._fault or reason)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -84,3 +81,4 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._complete = True
+        self.kept_alive = self._parser.should_keep_alive()  # after this call the parser has forgotten it

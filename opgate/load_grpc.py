@@ -35,7 +35,7 @@ class GrpcClient:
         """`address` is HOST:PORT. Must be called while the event loop runs."""
         self.name = address
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-        self._call = self._channel.unary_unary(_INFER)  # takes and returns bytes
+        self._call: Any = self._channel.unary_unary(_INFER)  # takes and returns bytes
         self._tasks: set[asyncio.Task[None]] = set()
         self._request = b""
         self._on_answer: Answered = lambda due, error: None

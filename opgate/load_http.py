@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -17,6 +18,9 @@ from opgate.load_connection import Connection
 from opgate.load_model import ASK_SECONDS, FIRST_SECONDS, Input, LoadError, RefusedError, one_line, read_model
 from opgate.load_run import Answered
 from service.execution.spec import ModelSpec
+
+#: As many connections are opened at once.
+_MOST_OPENING = 64
 
 
 class HttpClient:
@@ -41,7 +45,8 @@ class HttpClient:
         self._netloc, self._prefix = parts.netloc.rpartition("@")[2], parts.path.rstrip("/")
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._waiting: deque[float] = deque()  # the due times of requests that have no connection yet
         self._request = b""
         self._on_answer: Answered = lambda due, error: None
 
@@ -99,19 +104,17 @@ class HttpClient:
         self._on_answer = answered
 
     def send(self, due: float) -> None:
-        """Sends the request on an idle connection or a new one."""
+        """Sends the request on an idle connection, or on the next one that is free or new."""
         if self._idle:
-            connection = self._idle.pop()
-            connection.due = due
-            connection.send(self._request)
+            self._send_on(self._idle.pop(), due)
         else:
-            task = asyncio.get_running_loop().create_task(self._send_on_new(due))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._waiting.append(due)
+            self._open_more()
 
     def drop(self) -> None:
         """Gives up the requests under way. Nothing is called for them."""
-        for task in self._tasks:
+        self._waiting.clear()
+        for task in self._opening:
             task.cancel()
         for connection in self._open.difference(self._idle):
             self._open.discard(connection)
@@ -120,20 +123,43 @@ class HttpClient:
     async def close(self) -> None:
         """Gives up the requests under way and closes all connections."""
         self.drop()
+        self._open.clear()
         while self._idle:
             self._idle.pop().close()
         await asyncio.sleep(0)
 
-    async def _send_on_new(self, due: float) -> None:
+    def _send_on(self, connection: Connection, due: float) -> None:
+        connection.due = due
+        connection.send(self._request)
+
+    def _open_more(self) -> None:
+        """Opens a connection for each request that waits, but not too many at once: that would cost both sides more
+        than the requests."""
+        while len(self._opening) < min(_MOST_OPENING, len(self._waiting)):
+            task = asyncio.get_running_loop().create_task(self._open_one())
+            self._opening.add(task)
+            task.add_done_callback(self._opened)
+
+    async def _open_one(self) -> None:
         try:
             connection = await self._connect(self._answered, self._lost)
         except OSError as error:
             await asyncio.sleep(0.1)  # a closed loop sends its next request at once
-            self._on_answer(due, f"no connection: {_reason(error)}")
+            if self._waiting:
+                self._on_answer(self._waiting.popleft(), f"no connection: {_reason(error)}")
             return
         self._open.add(connection)
-        connection.due = due
-        connection.send(self._request)
+        self._free(connection)
+
+    def _opened(self, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        self._open_more()
+
+    def _free(self, connection: Connection) -> None:
+        if self._waiting:
+            self._send_on(connection, self._waiting.popleft())
+        else:
+            self._idle.append(connection)
 
     async def _connect(
         self, answered: Callable[[Connection], None], lost: Callable[[Connection, str], None]
@@ -150,18 +176,22 @@ class HttpClient:
     def _answered(self, connection: Connection) -> None:
         status = connection.status
         error = None if status == 200 else _error(status, connection.body)
+        due = connection.due
         if connection.kept_alive:
-            self._idle.append(connection)
+            self._free(connection)
         else:
             self._open.discard(connection)
             connection.close()
-        self._on_answer(connection.due, error)
+            self._open_more()
+        self._on_answer(due, error)
 
     def _lost(self, connection: Connection, reason: str) -> None:
         if connection in self._idle:
             self._idle.remove(connection)
         elif connection in self._open:
-            self._on_answer(connection.due, reason)
+            self._open.discard(connection)
+            self._open_more()
+            self._on_answer(connection.due, f"no answer: {reason}")
         self._open.discard(connection)
 
     def _head(self, method: str, path: str, headers: Mapping[str, Any] | None = None) -> bytes:

@@ -53,7 +53,8 @@ class Latencies:
         if rank == self.count:
             return self.most
         bucket = int(np.searchsorted(np.cumsum(self._counts), rank))
-        return min(max(_FIRST * _RATIO ** (bucket + 0.5), self.least), self.most)
+        middle: float = _FIRST * _RATIO ** (bucket + 0.5)
+        return min(max(middle, self.least), self.most)
 
     def over(self, seconds: float) -> int:
         """Returns how many latencies lie in the buckets above the one of `seconds`."""
@@ -94,7 +95,7 @@ def read_slo(text: str) -> Slo:
     """Reads a text such as p99=20ms. Raises ValueError that says what was expected."""
     found = _SLO.fullmatch(text.replace(" ", ""))
     if found is None or not 0 < float(found[1]) < 100 or not float(found[2]):
-        raise ValueError(f"expected a percentile and a time in s, ms or us, such as p99=20ms, got '{text}'")
+        raise ValueError(f"--slo: expected a percentile and a time in s, ms or us, such as p99=20ms, got '{text}'")
     return Slo(float(found[1]), float(found[2]) * _UNITS[found[3]])
 
 

@@ -64,14 +64,14 @@ def read_model(metadata: Any, config: Any | None) -> ModelSpec:
 
 
 def read_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Reads a text such as name=3,224,224. Raises LoadError."""
+    """Reads a text such as name=3,224,224. Raises ValueError that says what was expected."""
     name, _, sizes = text.partition("=")
     try:
         shape = tuple(int(size) for size in sizes.split(","))
     except ValueError:
         shape = ()
     if not name or not shape or min(shape) < 0:
-        raise LoadError(f"--shape: expected name=SIZE,SIZE,..., such as x=3,224,224, got '{text}'")
+        raise ValueError(f"--shape: expected name=SIZE,SIZE,..., such as x=3,224,224, got '{text}'")
     return name, shape
 
 

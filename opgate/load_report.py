@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from opgate.load_latencies import Latencies, duration
+from opgate.load_latencies import Latencies, Slo, duration
 from opgate.load_run import Measured, Plan, Run
-from opgate.load_search import Found, Step, bound_by_generator
+from opgate.load_search import Found, Step, generator_fault
 
 _PERCENTILES = (50, 90, 99, 99.9)
 _BAR = 50
@@ -40,16 +40,15 @@ class Progress:
         if now < self._shown + (_DRAW if self._live else _TELL):
             return
         measured = run.measured
-        answers = measured.latencies.count
+        answers = measured.in_time
         rate = (answers - self._answers) / (now - self._shown)
         self._shown, self._answers = now, answers
         if self._live:
             self._live.update(_table(run, rate), refresh=True)
-        elif run.elapsed > 0:
+        else:
             worst = duration(measured.latencies.percentile(99))
-            typer.echo(
-                f"{run.elapsed:.0f} s: {rate:,.0f} requests/s, p99 {worst}, {measured.failed:,} failed", err=True
-            )
+            facts = f"{run.in_flight:,} in flight, p99 {worst}, {measured.failed:,} failed"
+            typer.echo(f"{_phase(run)}: {rate:,.0f} requests/s, {facts}", err=True)
 
     def close(self) -> None:
         """Removes the table."""
@@ -57,10 +56,16 @@ class Progress:
             self._live.stop()
 
 
+def _phase(run: Run) -> str:
+    if run.elapsed < 0:
+        return "warm-up"
+    return f"{run.elapsed:.0f} s" if run.elapsed < run.plan.seconds else "waiting"
+
+
 def _table(run: Run, rate: float) -> Table:
     latencies = run.measured.latencies
     cells = {
-        "elapsed": f"{run.elapsed:.0f} s" if run.elapsed > 0 else "warm-up",
+        "elapsed": _phase(run),
         "requests/s": f"{rate:,.0f}",
         "in flight": f"{run.in_flight:,}",
         **{f"p{percent}": duration(latencies.percentile(percent)) for percent in (50, 90, 99)},
@@ -74,28 +79,37 @@ def _table(run: Run, rate: float) -> Table:
     return table
 
 
+def rate_text(rate: float) -> str:
+    """Returns a rate in requests/s, with a digit after the point if it is low."""
+    return f"{rate:,.1f}" if rate < 100 else f"{rate:,.0f}"
+
+
 def loop_text(plan: Plan) -> str:
     """Returns how a run sends, in words."""
+    times = f"{plan.seconds:g} s after {plan.warm_up:g} s of warm-up"
     if plan.rate:
-        return f"open loop, {plan.rate:,g} requests/s"
-    return f"closed loop, {plan.concurrency} request{'s' if plan.concurrency > 1 else ''} under way"
+        return f"open loop, {rate_text(plan.rate)} requests/s, {times}"
+    return f"closed loop, {plan.concurrency} request{'s' if plan.concurrency > 1 else ''} under way, {times}"
 
 
 def summary(measured: Measured, rows: int) -> str:
     """Returns what was measured as text: the rate, percentiles, a histogram, the errors."""
     latencies = measured.latencies
-    good = f"{latencies.count:,} good answers in {measured.seconds:.3g} s, {measured.failed:,} requests failed"
-    lines = [f"answers     {good}"]
-    each_second = f"{measured.rate:,.1f}" if measured.rate < 100 else f"{measured.rate:,.0f}"
-    lines.append(f"requests/s  {each_second}" + (f", rows/s {measured.rate * rows:,.0f}" if rows > 1 else ""))
+    rows_text = f", rows/s {rate_text(measured.rate * rows)}" if rows > 1 else ""
+    lines = [
+        f"answers     {latencies.count:,} in {measured.seconds:.3g} s, {measured.failed:,} failed",
+        f"requests/s  {rate_text(measured.rate)}{rows_text}",
+    ]
     if latencies.count:
         percentiles = [f"p{percent:g} {duration(latencies.percentile(percent))}" for percent in _PERCENTILES]
         lines.append(
             f"latency     {', '.join(percentiles)}, max {duration(latencies.most)}, mean {duration(latencies.mean)}"
         )
     lines.append(f"generator   {_generator(measured)}")
-    if bound_by_generator(measured):
-        lines.append("The load generator was the bottleneck: the server may do better than this.")
+    if fault := generator_fault(measured):
+        lines.append(_doubt(fault))
+    if not latencies.count and not measured.failed:
+        lines.append("No request was answered in this time: give a longer --duration.")
     if latencies.count:
         lines += ["", *histogram(latencies)]
     if measured.errors:
@@ -103,12 +117,16 @@ def summary(measured: Measured, rows: int) -> str:
     return "\n".join(lines)
 
 
+def _doubt(fault: str) -> str:
+    return f"{fault[0].upper()}{fault[1:]}: the server may do better than this."
+
+
 def _generator(measured: Measured) -> str:
     text = f"used {measured.busy:.0%} of a core"
     if not measured.lateness.count:
         return text
-    late = (duration(measured.lateness.percentile(percent)) for percent in (50, 99))
-    return "{}, half of the requests were sent at most {} late, 99% at most {}".format(text, *late)
+    half, most = (duration(measured.lateness.percentile(percent)) for percent in (50, 99))
+    return f"{text}, sent half of the requests at most {half} late and 99% at most {most}"
 
 
 def histogram(latencies: Latencies) -> list[str]:
@@ -124,40 +142,35 @@ def histogram(latencies: Latencies) -> list[str]:
     ]
 
 
-def step_line(step: Step) -> str:
+def step_line(step: Step, slo: Slo) -> str:
     """Returns a line about a step of a search."""
     measured = step.measured
-    late = duration(measured.lateness.percentile(99))
-    verdict = f"misses: {step.miss}" if step.miss else "keeps it"
-    if step.by_generator:
-        verdict += " (by the load generator)"
+    found, late = (duration(each.percentile(slo.percent)) for each in (measured.latencies, measured.lateness))
     return (
-        f"{step.rate:>10,.1f}/s {measured.latencies.count:>9,} answers  "
-        f"p99 {duration(measured.latencies.percentile(99)):>8}  sent {late:>8} late (p99)  {verdict}"
+        f"{rate_text(step.rate):>8}/s {measured.latencies.count:>8,} answers {measured.failed:>5,} failed  "
+        f"p{slo.percent:g} {found:>7}, sent {late:>7} late  {'missed' if step.miss else 'kept'}"
+        f"{f': {step.fault}' if step.fault else ''}"
     )
 
 
 def search_summary(found: Found) -> str:
     """Returns the result of a search as text."""
-    last = found.steps[-1] if found.steps else None
     if found.interrupted and found.good is None:
-        return "The search was interrupted before any rate kept the aim."
+        return f"The search was interrupted before a rate kept {found.slo}."
     if found.good is None:
-        assert last is not None
-        text = f"Even the lowest rate, {last.rate:,.1f} requests/s, misses {found.slo}: {last.miss}."
+        last = found.steps[-1]
+        text = f"Even the lowest rate, {rate_text(last.rate)} requests/s, misses {found.slo}: {last.miss}."
     else:
-        text = f"The highest rate with {found.slo} and without errors is {found.good:,.1f} requests/s."
+        text = f"The highest rate that keeps {found.slo} without errors is {rate_text(found.good)} requests/s."
         if found.bad is not None:
-            text += f" The lowest that missed is {found.bad:,.1f}."
+            text += f" The lowest that misses it is {rate_text(found.bad)}."
         if found.interrupted:
             text = f"The search was interrupted. So far: {text}"
-    if found.by_generator:
-        text += " The load generator was the bottleneck: the server may do better than this."
-    return text
+    return f"{text}\n{_doubt(found.fault)}" if found.fault else text
 
 
-def as_json(measured: Measured) -> dict[str, Any]:
-    """Returns what was measured for JSON. Times are milliseconds, except `seconds`."""
+def measured_json(measured: Measured) -> dict[str, Any]:
+    """Returns what was measured for JSON. `seconds` are seconds, other times are milliseconds."""
     plan = measured.plan
     loop: dict[str, Any] = {"loop": "open", "rate": plan.rate} if plan.rate else {"loop": "closed"}
     if not plan.rate:
@@ -172,8 +185,7 @@ def as_json(measured: Measured) -> dict[str, Any]:
         "latency_ms": _milliseconds(measured.latencies),
         "lateness_ms": _milliseconds(measured.lateness) if plan.rate else None,
         "generator_busy": measured.busy,
-        "generator_bound": bound_by_generator(measured),
-        "histogram": [[begin * 1e3, count] for begin, count in measured.latencies.bars()],
+        "generator_fault": generator_fault(measured),
         "errors": dict(measured.errors.most_common()),
     }
 
@@ -186,16 +198,15 @@ def _milliseconds(latencies: Latencies) -> dict[str, float] | None:
     return {name: seconds * 1e3 for name, seconds in values.items()}
 
 
-def search_as_json(found: Found) -> dict[str, Any]:
+def search_json(found: Found) -> dict[str, Any]:
     """Returns the result of a search for JSON."""
     return {
         "slo": {"percentile": found.slo.percent, "ms": found.slo.seconds * 1e3},
         "rate": found.good,
         "lowest_missed": found.bad,
-        "generator_bound": found.by_generator,
+        "generator_fault": found.fault,
         "interrupted": found.interrupted,
         "steps": [
-            {"rate": step.rate, "miss": step.miss, "generator_bound": step.by_generator, **as_json(step.measured)}
-            for step in found.steps
+            {**measured_json(step.measured), "miss": step.miss, "generator_fault": step.fault} for step in found.steps
         ],
     }

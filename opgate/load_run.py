@@ -66,7 +66,7 @@ class Measured:
 
     plan: Plan
     seconds: float = 0.0  # the time in which it measured
-    in_time: int = 0  # good answers that came in this time
+    in_time: int = 0  # good answers that came in this time, also to what was due in the warm-up
     failed: int = 0
     unanswered: int = 0  # as many of the failed ones had no answer at the end
     busy: float = 0.0  # the share of one core that this process used
@@ -94,10 +94,10 @@ class Run:
         self._fresh: list[float] = []
         self._fresh_lateness: list[float] = []
         self._measured_due = 0
-        self._interrupted = False
         self._timer: Timer | None = None
         self.plan = plan
         self.in_flight = 0
+        self.interrupted = False
         self.measured = Measured(plan)
 
     @property
@@ -113,7 +113,7 @@ class Run:
 
     def interrupt(self) -> None:
         """Ends the run at once."""
-        self._interrupted = True
+        self.interrupted = True
         self.stop()
 
     async def run(self) -> Measured:
@@ -148,7 +148,7 @@ class Run:
     async def _last_answers(self) -> None:
         plan, measured = self.plan, self.measured
         end = perf_counter() + plan.wait
-        while self.in_flight and not self._interrupted and perf_counter() < end:
+        while self.in_flight and not self.interrupted and perf_counter() < end:
             await asyncio.sleep(0.01)
             self._watch(self)
         self._flush()
@@ -182,22 +182,24 @@ class Run:
     def _answered(self, due: float, error: str | None) -> None:
         now = perf_counter()
         self.in_flight -= 1
+        in_time = self._from <= now < self._end
+        if error is None and in_time:
+            self.measured.in_time += 1
         if self.plan.rate:
             if due >= self._from:
-                self._count(due, now, error)
+                self._count(now - due, error)
             if self._held:
                 self._client.send(self._held.popleft())
-        elif now < self._end:
-            if now >= self._from:
-                self._count(due, now, error)
-            if not self.measured.stopped:
+        else:
+            if in_time:
+                self._count(now - due, error)
+            if now < self._end and not self.measured.stopped:
                 self._send(now)
 
-    def _count(self, due: float, now: float, error: str | None) -> None:
+    def _count(self, latency: float, error: str | None) -> None:
         measured = self.measured
         if error is None:
-            self._fresh.append(now - due)
-            measured.in_time += now < self._end
+            self._fresh.append(latency)
         else:
             measured.failed += 1
             known = error in measured.errors or len(measured.errors) < _MOST_ERRORS

@@ -11,8 +11,10 @@ from opgate.load_run import Client, Measured, Plan, Run
 
 #: The search ends when the highest good rate and the lowest bad one differ by this share.
 WITHIN = 0.05
-#: A step is made longer for a slow model, so that it has so many requests, but not more than so many times as long.
+#: A step is made longer so that it has so many requests, and lasts so many times the latency of the aim: in a shorter
+#: one, a queue that grows would not show. It is made so many times as long at most.
 _STEP_REQUESTS = 100
+_STEP_LATENCIES = 20
 _STEP_LONGEST = 4
 #: The lowest rate that is tried brings so many requests in a step of the usual length.
 _FEWEST_REQUESTS = 10
@@ -56,12 +58,13 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A rate that was tried. `miss` says why it missed the aim; it is empty if the rate kept it."""
+    """A rate that was tried. `miss` says why it missed the aim, and `fault` why the load generator was the reason.
+    They are empty if that is not so."""
 
     rate: float
     measured: Measured
     miss: str
-    by_generator: bool
+    fault: str
 
 
 @dataclass(slots=True)
@@ -75,10 +78,15 @@ class Found:
     steps: list[Step] = field(default_factory=list)
 
     @property
-    def by_generator(self) -> bool:
-        """Whether the load generator was the reason for the last miss."""
-        misses = [step for step in self.steps if step.miss]
-        return bool(misses) and misses[-1].by_generator
+    def fault(self) -> str:
+        """Why the load generator was the reason for the last miss, empty if it was not."""
+        return next((step.fault for step in reversed(self.steps) if step.miss), "")
+
+
+def step_seconds(usual: float, rate: float, slo: Slo) -> float:
+    """Returns how long a step at this rate is, if `usual` is the least."""
+    wanted = max(usual, _STEP_REQUESTS / rate, _STEP_LATENCIES * slo.seconds)
+    return min(wanted, _STEP_LONGEST * usual)
 
 
 def why_missed(measured: Measured, slo: Slo) -> str:
@@ -86,9 +94,9 @@ def why_missed(measured: Measured, slo: Slo) -> str:
     if measured.failed:
         return f"{measured.failed:,} of its requests failed"
     if measured.latencies.count == 0:
-        return "no answer"
+        return "there was no answer"
     found = measured.latencies.percentile(slo.percent)
-    return "" if found < slo.seconds else f"p{slo.percent:g} {duration(found)}"
+    return "" if found < slo.seconds else f"p{slo.percent:g} was {duration(found)}"
 
 
 def is_lost(measured: Measured, slo: Slo) -> bool:
@@ -97,11 +105,14 @@ def is_lost(measured: Measured, slo: Slo) -> bool:
     return measured.failed > 0 or measured.latencies.over(slo.seconds) > max(1.0, 2 * slo.share * expected)
 
 
-def bound_by_generator(measured: Measured, percent: float = 99.0) -> bool:
-    """Returns whether the load generator limits what was measured: it used a whole core, or it sent so late that this
-    is a quarter of the percentile of the latency."""
+def generator_fault(measured: Measured, percent: float = 99.0) -> str:
+    """Returns why the load generator, and not the server, limits what was measured; empty if it doesn't."""
+    if measured.busy > 0.9:
+        return "the load generator used nearly a whole core"
     late = measured.lateness.percentile(percent)  # NaN in a closed loop
-    return measured.busy > 0.9 or late > measured.latencies.percentile(percent) / 4
+    if late > measured.latencies.percentile(percent) / 2:
+        return f"half of p{percent:g} or more is that the load generator sent late"
+    return ""
 
 
 async def find_rate(
@@ -124,14 +135,13 @@ async def find_rate(
         first = alone.rate / 2
     search = Search(first, _FEWEST_REQUESTS / plan.seconds)
     while (rate := search.rate) is not None:
-        seconds = min(max(plan.seconds, _STEP_REQUESTS / rate), _STEP_LONGEST * plan.seconds)
-        run = Run(client, replace(plan, rate=rate, seconds=seconds), step_watch)
+        run = Run(client, replace(plan, rate=rate, seconds=step_seconds(plan.seconds, rate, slo)), step_watch)
         measured = await run.run()
         if run.interrupted:
             found.interrupted = True
             break
         miss = why_missed(measured, slo)
-        step = Step(rate, measured, miss, bool(miss) and bound_by_generator(measured, slo.percent))
+        step = Step(rate, measured, miss, generator_fault(measured, slo.percent) if miss else "")
         found.steps.append(step)
         tell(step)
         search.tried(not miss)
