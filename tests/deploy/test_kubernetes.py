@@ -393,7 +393,7 @@ def test_fault_is_found(tmp_path, name, old, new, overlay, check, words):
 
 
 @pytest.fixture(scope="module")
-def server():
+def server(library):
     with running(ROOT / "model_repository") as started:
         yield started
 
