@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from opgate.load_connection import Connection
+from opgate.load.connection import Connection
 
 # Says whether the body of an answer is right.
 Check = Callable[[bytes], bool]

@@ -222,7 +222,7 @@ def trust(library: Annotated[Path, typer.Argument(help="The op library to list."
 def main() -> None:
     # The modules of these commands declare their options.
     from opgate.infer import infer
-    from opgate.load import load
+    from opgate.load.command import load
     from opgate.serve import serve
     from opgate.triton import triton
 

@@ -38,7 +38,7 @@ def infer(
     from service.errors import ServingError
 
     try:
-        values = dict(_read_input(text) for text in inputs or [])
+        values = dict(read_input(text) for text in inputs or [])
         if (image is None) == (not values):
             raise typer.BadParameter("give either --image or --input")
         payload: bytes | Mapping[str, bytes | str] = values if image is None else image.read_bytes()
@@ -57,7 +57,7 @@ def infer(
         raise typer.Exit(1) from None
 
 
-def _read_input(text: str) -> tuple[str, bytes | str]:
+def read_input(text: str) -> tuple[str, bytes | str]:
     """Reads name=VALUE or name=@FILE. Returns the name, and JSON or text as str or the content of a file as bytes."""
     name, separator, value = text.partition("=")
     if not name or not separator:

@@ -19,13 +19,13 @@ import typer
 import uvloop
 from typer.testing import CliRunner
 
-from opgate.load import load as opgate_load
-from opgate.load_grpc import GrpcClient
-from opgate.load_http import HttpClient
-from opgate.load_latencies import Latencies, Slo, duration, read_slo
-from opgate.load_model import LoadError, make_inputs, read_shape
-from opgate.load_run import Measured, Plan, Run, arrivals
-from opgate.load_search import WITHIN, Search, generator_fault, is_lost, step_seconds, why_missed
+from opgate.load.command import load as opgate_load
+from opgate.load.grpc import GrpcClient
+from opgate.load.http import HttpClient
+from opgate.load.latencies import Latencies, Slo, duration, read_slo
+from opgate.load.model import LoadError, make_inputs, read_shape
+from opgate.load.run import Measured, Plan, Run, arrivals
+from opgate.load.search import WITHIN, Search, generator_fault, is_lost, step_seconds, why_missed
 from service.execution.datatypes import DATATYPES
 from service.execution.spec import ModelSpec, TensorSpec
 from tests.service.onnx_models import batching, endless, fragile, identity
@@ -100,10 +100,15 @@ def test_an_open_loop_follows_its_rate(server, wire):
     assert found["lateness_ms"]["p50"] < found["latency_ms"]["p50"]
 
 
-def test_an_open_loop_shows_waiting_and_a_closed_one_does_not(slow_server):
-    closed = measure(*SLOW, *where(slow_server, "HTTP"), "--concurrency", 1)
-    alone = closed["latency_ms"]["p50"]
-    assert closed["latency_ms"]["p90"] < 5 * alone
+@pytest.fixture(scope="module")
+def closed(slow_server):
+    """What a closed loop of one request measures of the slow model."""
+    return measure(*SLOW, *where(slow_server, "HTTP"), "--concurrency", 1)["latency_ms"]
+
+
+def test_an_open_loop_shows_waiting_and_a_closed_one_does_not(slow_server, closed):
+    alone = closed["p50"]
+    assert closed["p90"] < 5 * alone
     waiting = measure(*SLOW, *where(slow_server, "HTTP"), "--rate", 2000 / alone, "--wait", 10)
     assert waiting["latency_ms"]["p50"] > 5 * alone
     assert waiting["latency_ms"]["max"] > 300
@@ -152,6 +157,7 @@ def test_mistakes_are_one_clear_line(server, wire):
         (["plain", *there], "input 'x' has the variable shape [-1, -1]: give --shape x=8,8"),
         (["plain", *there, "--batch", "2", "--shape", "x=1,1"], "--batch 2: model 'plain' has no batch dim"),
         (["double", *there, "--input", "z=1"], "--input: model 'double' has no input 'z', its inputs are 'x'"),
+        (["double", *there, "--input", "x=@none.json"], "none.json: there is no such file"),
         (["double", *there, "--image", PICTURE], "--image: model 'double' takes no picture"),
     ):
         status, err = mistake(*options)
@@ -217,11 +223,10 @@ def test_a_picture(slow_server, wire):
     assert found["failed"] == 0
 
 
-def test_a_search_finds_what_the_model_can_do(slow_server):
-    there = where(slow_server, "HTTP")
-    alone = measure(*SLOW, *there, "--concurrency", 1)["latency_ms"]["p50"]
+def test_a_search_finds_what_the_model_can_do(slow_server, closed):
+    alone = closed["p50"]
     aim = ["--find-rate", "--slo", f"p95={20 * alone:.3f}ms", "--rate", f"{500 / alone:.1f}"]
-    found = measure(*SLOW, *there, *aim, seconds=0.6)
+    found = measure(*SLOW, *where(slow_server, "HTTP"), *aim, seconds=0.5)
     assert 50 / alone < found["rate"] < 2000 / alone
     assert found["lowest_missed"] <= found["rate"] * (1 + WITHIN)
     assert found["rate"] in {step["rate"] for step in found["steps"] if not step["miss"]}
@@ -254,7 +259,9 @@ def test_an_interrupt_prints_what_was_measured(server):
 
 def test_a_table_in_a_terminal(server):
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(command("double", "--url", server.url, "--duration", 1.5), stdout=theirs, stderr=theirs)
+    process = subprocess.Popen(
+        command("double", "--url", server.url, "--duration", 1.2, "--warm-up", 0.2), stdout=theirs, stderr=theirs
+    )
     os.close(theirs)
     shown = b""
     try:
@@ -288,6 +295,8 @@ class StandIn(asyncio.Protocol):
         self.transport = transport
         self.requests = 0
         self.connections.append(self)
+        if self.form == "full" and len(self.connections) > 2:  # the metadata and the config were asked for
+            transport.abort()
 
     def data_received(self, data):
         self.requests += 1
@@ -318,7 +327,7 @@ def run_with(form, plan):
         client = HttpClient(f"http://localhost:{port}/")
         spec = await client.model("m", "")
         client.prepare(make_inputs(spec, 1, {}, {}))
-        if form != "rude":
+        if form not in ("rude", "full"):
             assert await client.first() == ("", {"y"})
         before = len(connections)
         measured = await Run(client, plan).run()
@@ -344,14 +353,13 @@ def test_a_server_may_close_connections():
     assert len(connections) >= measured.latencies.count > 4
 
 
-def test_a_connection_that_ends_is_an_error():
-    measured, _ = run_with("rude", Plan(0.3, 0, rate=100))
-    assert measured.latencies.count == 0
+@pytest.mark.parametrize("form", ["rude", "full"])
+def test_a_connection_that_ends_is_an_error(form):
+    measured, _ = run_with(form, Plan(0.3, 0, rate=100))
+    assert measured.latencies.count == measured.unanswered == 0
     assert measured.failed > 5
-    assert set(measured.errors) <= {
-        "no answer: Connection reset by peer",
-        "no answer: the server closed the connection",
-    }
+    reasons = ("Connection reset by peer", "the server closed the connection", "Broken pipe")
+    assert set(measured.errors) <= {f"no {what}: {reason}" for what in ("answer", "connection") for reason in reasons}
 
 
 def test_percentiles_are_those_of_all_samples():

@@ -14,8 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from opgate.load_latencies import Latencies
-from opgate.load_model import Input
+from opgate.load.latencies import Latencies
+from opgate.load.model import Input
 from service.execution.spec import ModelSpec
 
 #: Called with each answer: when its request was due, in seconds of perf_counter, and its error or None.

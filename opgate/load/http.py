@@ -14,9 +14,9 @@ import orjson
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from opgate.load_connection import Connection
-from opgate.load_model import ASK_SECONDS, FIRST_SECONDS, Input, LoadError, RefusedError, one_line, read_model
-from opgate.load_run import Answered
+from opgate.load.connection import Connection
+from opgate.load.model import ASK_SECONDS, FIRST_SECONDS, Input, LoadError, RefusedError, one_line, read_model
+from opgate.load.run import Answered
 from service.execution.spec import ModelSpec
 
 #: As many connections are opened at once.
@@ -47,6 +47,7 @@ class HttpClient:
         self._open: set[Connection] = set()
         self._opening: set[asyncio.Task[None]] = set()
         self._waiting: deque[float] = deque()  # the due times of requests that have no connection yet
+        self._path = ""
         self._request = b""
         self._on_answer: Answered = lambda due, error: None
 
@@ -143,6 +144,8 @@ class HttpClient:
     async def _open_one(self) -> None:
         try:
             connection = await self._connect(self._answered, self._lost)
+            if connection.ended:
+                raise ConnectionError(connection.ended)
         except OSError as error:
             await asyncio.sleep(0.1)  # a closed loop sends its next request at once
             if self._waiting:

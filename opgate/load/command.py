@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from opgate.infer import Inputs, Version, _read_input
+from opgate.infer import Inputs, Version, read_input
 
 if TYPE_CHECKING:
-    from opgate.load_latencies import Slo
-    from opgate.load_run import Client, Plan, Run
+    from opgate.load.latencies import Slo
+    from opgate.load.run import Client, Plan, Run
     from service.execution.spec import ModelSpec
 
 _URL = "http://127.0.0.1:8000"
@@ -113,9 +113,9 @@ def load(
     20,000 requests/s over HTTP and 5,000 over gRPC. The result says whether that was the bottleneck."""
     import uvloop
 
-    from opgate.load_latencies import read_slo
-    from opgate.load_model import LoadError, read_shape
-    from opgate.load_run import Plan
+    from opgate.load.latencies import read_slo
+    from opgate.load.model import LoadError, read_shape
+    from opgate.load.run import Plan
 
     if url is not None and grpc is not None:
         raise typer.BadParameter("give either --url or --grpc")
@@ -130,20 +130,21 @@ def load(
         shapes = dict(read_shape(text) for text in shape or [])
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    given = dict(_read_input(text) for text in inputs or []) if image is None else image.read_bytes()
     plan = Plan(duration or (3.0 if find_rate else 10.0), warm_up, wait, concurrency or 16, rate or 0.0)
     try:
+        given = dict(read_input(text) for text in inputs or []) if image is None else image.read_bytes()
         target = Target(model, version, url or _URL, grpc, batch, given, shapes)
         status = uvloop.run(_load(target, plan, aim, json_output))
     except (LoadError, OSError) as error:
-        typer.echo(f"opgate: {error}", err=True)
+        missing = f"{error.filename}: there is no such file" if isinstance(error, FileNotFoundError) else error
+        typer.echo(f"opgate: {missing}", err=True)
         raise typer.Exit(1) from None
     raise typer.Exit(status)
 
 
 async def _load(target: Target, plan: Plan, slo: Slo | None, as_json: bool) -> int:
     """Prints the result and returns the exit status. Raises LoadError, OSError."""
-    from opgate.load_model import make_inputs
+    from opgate.load.model import make_inputs
 
     client = _client(target)
     try:
@@ -177,10 +178,10 @@ async def _load(target: Target, plan: Plan, slo: Slo | None, as_json: bool) -> i
 
 def _client(target: Target) -> Client:
     if target.grpc is not None:
-        from opgate.load_grpc import GrpcClient
+        from opgate.load.grpc import GrpcClient
 
         return GrpcClient(target.grpc)
-    from opgate.load_http import HttpClient
+    from opgate.load.http import HttpClient
 
     return HttpClient(target.url)
 
@@ -188,7 +189,7 @@ def _client(target: Target) -> Client:
 async def _check_first(client: Client, spec: ModelSpec, given: bool) -> None:
     """Sends the first request. Raises LoadError if it is refused or an output is missing. An error that is not the
     request's fault may go away."""
-    from opgate.load_model import LoadError, RefusedError
+    from opgate.load.model import LoadError, RefusedError
 
     try:
         error, outputs = await client.first()
@@ -203,7 +204,7 @@ async def _check_first(client: Client, spec: ModelSpec, given: bool) -> None:
 
 def _get_ready() -> None:
     """Allows as many connections as an open loop may need, and makes pauses of the garbage collector short."""
-    from opgate.load_run import MOST_UNDER_WAY
+    from opgate.load.run import MOST_UNDER_WAY
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_UNDER_WAY + 100
@@ -216,8 +217,8 @@ def _get_ready() -> None:
 
 
 async def _run(client: Client, plan: Plan, interrupted: asyncio.Event, facts: dict[str, Any], as_json: bool) -> int:
-    from opgate.load_report import Progress, loop_text, measured_json, summary
-    from opgate.load_run import Run
+    from opgate.load.report import Progress, loop_text, measured_json, summary
+    from opgate.load.run import Run
 
     typer.echo(loop_text(plan), err=as_json)
     progress = Progress()
@@ -244,8 +245,8 @@ async def _run(client: Client, plan: Plan, interrupted: asyncio.Event, facts: di
 async def _search(
     client: Client, plan: Plan, slo: Slo, interrupted: asyncio.Event, facts: dict[str, Any], as_json: bool
 ) -> int:
-    from opgate.load_report import search_json, search_summary, step_line
-    from opgate.load_search import find_rate
+    from opgate.load.report import search_json, search_summary, step_line
+    from opgate.load.search import find_rate
 
     def watch(run: Run) -> None:
         if interrupted.is_set():

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from opgate.load_latencies import Latencies, Slo, duration
-from opgate.load_run import Measured, Plan, Run
-from opgate.load_search import Found, Step, generator_fault
+from opgate.load.latencies import Latencies, Slo, duration
+from opgate.load.run import Measured, Plan, Run
+from opgate.load.search import Found, Step, generator_fault
 
 _PERCENTILES = (50, 90, 99, 99.9)
 _BAR = 50
@@ -45,6 +45,8 @@ class Progress:
         self._shown, self._answers = now, answers
         if self._live:
             self._live.update(_table(run, rate), refresh=True)
+        elif run.elapsed >= run.plan.seconds:
+            typer.echo(f"waiting for {run.in_flight:,} answers", err=True)
         else:
             worst = duration(measured.latencies.percentile(99))
             facts = f"{run.in_flight:,} in flight, p99 {worst}, {measured.failed:,} failed"
@@ -108,7 +110,7 @@ def summary(measured: Measured, rows: int) -> str:
     lines.append(f"generator   {_generator(measured)}")
     if fault := generator_fault(measured):
         lines.append(_doubt(fault))
-    if not latencies.count and not measured.failed:
+    if not latencies.count and not measured.failed and not measured.stopped:
         lines.append("No request was answered in this time: give a longer --duration.")
     if latencies.count:
         lines += ["", *histogram(latencies)]
@@ -182,6 +184,7 @@ def measured_json(measured: Measured) -> dict[str, Any]:
         "answers": measured.latencies.count,
         "failed": measured.failed,
         "unanswered": measured.unanswered,
+        "stopped": measured.stopped,
         "latency_ms": _milliseconds(measured.latencies),
         "lateness_ms": _milliseconds(measured.lateness) if plan.rate else None,
         "generator_busy": measured.busy,

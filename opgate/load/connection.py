@@ -23,6 +23,7 @@ class Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._complete = False
         self._fault = ""
+        self.ended = ""  # why the connection has ended, empty as long as it is open
         self.kept_alive = True  # whether the server takes another request after the last answer
         self.due = 0.0  # when its request was due, for who keeps that
 
@@ -62,8 +63,8 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        reason = getattr(exc, "strerror", None) or "the server closed the connection"
-        self._lost(self, self._fault or reason)
+        self.ended = self._fault or getattr(exc, "strerror", None) or "the server closed the connection"
+        self._lost(self, self.ended)
 
     def data_received(self, data: bytes) -> None:
         try:

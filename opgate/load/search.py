@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from opgate.load_latencies import Slo, duration
-from opgate.load_run import Client, Measured, Plan, Run
+from opgate.load.latencies import Slo, duration
+from opgate.load.run import Client, Measured, Plan, Run
 
 #: The search ends when the highest good rate and the lowest bad one differ by this share.
 WITHIN = 0.05

@@ -10,8 +10,8 @@ import grpc
 from tritonclient.grpc import service_pb2
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from opgate.load_model import ASK_SECONDS, FIRST_SECONDS, Input, LoadError, RefusedError, one_line, read_model
-from opgate.load_run import Answered
+from opgate.load.model import ASK_SECONDS, FIRST_SECONDS, Input, LoadError, RefusedError, one_line, read_model
+from opgate.load.run import Answered
 from service.execution.spec import ModelSpec
 
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -37,6 +37,7 @@ class GrpcClient:
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         self._call: Any = self._channel.unary_unary(_INFER)  # takes and returns bytes
         self._tasks: set[asyncio.Task[None]] = set()
+        self._message = service_pb2.ModelInferRequest()
         self._request = b""
         self._on_answer: Answered = lambda due, error: None
 

@@ -1,0 +1,1 @@
+"""`opgate load`: the quick load test of one model."""
