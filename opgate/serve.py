@@ -33,7 +33,7 @@ Backend = Annotated[
 ]
 TritonUrl = Annotated[
     str | None,
-    typer.Option(help="Triton servers: HOST:PORT of gRPC, joined by commas.", show_default="127.0.0.1:8001"),
+    typer.Option(help="Triton servers: HOST:PORT of gRPC, joined by commas.", show_default="127.0.0.1:8011"),
 ]
 Strict = Annotated[
     bool | None,

@@ -64,7 +64,9 @@ def install(folder: Path, log: Log) -> Installation:
     package = folder / "package"
     if not installed.is_file() or installed.read_text() != wanted:
         log(f"installing {wanted} into {folder}")
-        shutil.rmtree(folder, ignore_errors=True)
+        for part in (python, package, folder / "backends"):
+            shutil.rmtree(part, ignore_errors=True)
+        installed.unlink(missing_ok=True)
         venv.create(python, with_pip=True)
         server, *packages = wanted.split()
         with tempfile.TemporaryDirectory(dir=folder) as wheels:
@@ -180,11 +182,17 @@ def triton(
 ) -> None:
     """Serve a model repository with a real Triton server, without Docker and without a GPU. The first start downloads
     the server. Options after -- go to tritonserver."""
+    from pydantic import ValidationError
+
     from service.repository.config import ConfigError
     from service.settings import Settings
 
     options: dict[str, Any] = {"model_repository": model_repository} if model_repository else {}
-    settings = Settings(**options)
+    try:
+        settings = Settings(**options)
+    except ValidationError as error:
+        typer.echo(f"opgate: {error}", err=True)
+        raise typer.Exit(2) from None
     repository = settings.model_repository.resolve()
     extra = [
         f"--http-address={http_address}",
@@ -202,7 +210,9 @@ def triton(
         installed = install(install_into or default_folder(), lambda line: typer.echo(f"opgate: {line}", err=True))
         line = command(installed, repository, http_port, grpc_port, [*extra, *context.args])
         libraries = [folder.resolve() for folder in settings.trusted_directories()]
-        address = f"http://{http_address}:{http_port}"
+        address = f"http://{f'[{http_address}]' if ':' in http_address else http_address}:{http_port}"
+        if _answers(f"{address}/v2/health/live"):
+            raise TritonError(f"another server answers at {address}: name another port with --http-port")
         status = _run(line, environment(installed, repository, libraries), address, start_timeout)
     except (TritonError, ConfigError, OSError) as error:
         typer.echo(f"opgate: {error}", err=True)

@@ -50,7 +50,7 @@ def _triton_pool(settings: Settings) -> TritonPool | None:
         return None
     from service.execution.triton.pool import TritonPool
 
-    return TritonPool([url.strip() for url in settings.triton_url.split(",") if url.strip()])
+    return TritonPool(settings.triton_url.split(","))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+# The address of a server: a name, or an IPv6 address in brackets, and a port.
+_ADDRESS = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
 
 
 def _build_output() -> Path:
@@ -35,7 +39,7 @@ class Settings(BaseSettings):
     # What runs the models: ONNX Runtime in this process, or Triton servers. `triton_url` has their addresses of gRPC,
     # joined by commas.
     backend: str = Field(default="onnxruntime", pattern="^(onnxruntime|triton)$")
-    triton_url: str = "127.0.0.1:8001"
+    triton_url: str = "127.0.0.1:8011"
     triton_start_timeout: float = Field(default=60.0, ge=0)  # seconds in which one of them must answer
 
     # Folders, joined by the path separator of the system. Their manifest.json lists op libraries to trust.
@@ -72,13 +76,22 @@ class Settings(BaseSettings):
     # A run that costs less than handing it to a thread happens on the event loop, unless it costs more than this. Where
     # the process may use only one core it is five times as much.
     inline_limit_us: float = Field(default=100.0, ge=0)
-    run_timeout: float = Field(default=60.0, gt=0)  # seconds; a model whose run takes longer is not ready
+    # Seconds. A model whose run takes longer is not ready. With Triton, a call may take so long, its queue included.
+    run_timeout: float = Field(default=60.0, gt=0)
     default_max_batch_size: int = Field(default=4, ge=0)  # for models without a config whose first dim is a batch
 
     log_level: str = Field(default="info", pattern="(?i)^(debug|info|warning|error|critical)$")
     log_format: str = Field(default="json", pattern="^(json|text)$")
     access_log: bool = False
     tracing: bool = False  # traces for OpenTelemetry, which the variables OTEL_* describe; needs opgate[otel]
+
+    @field_validator("triton_url")
+    @classmethod
+    def _check_addresses(cls, value: str) -> str:
+        parts = [part.strip() for part in value.split(",")]
+        if not all(_ADDRESS.fullmatch(part) for part in parts):
+            raise ValueError("expected HOST:PORT of gRPC, several joined by commas")
+        return ",".join(dict.fromkeys(parts))
 
     @classmethod
     def variable(cls, name: str) -> str:

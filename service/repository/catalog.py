@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from service.errors import Kind, ServingError
-from service.repository.config import ConfigError, parameter, runs_on_triton
+from service.repository.config import ConfigError, parameter, refuse_unsupported, runs_on_triton
 from service.repository.ensembles import step_models
 from service.repository.loader import LoadedModel, load_config, load_ensemble, load_model, unavailable
 from service.repository.paths import model_names, version_numbers
@@ -61,6 +61,7 @@ class Catalog:
         self._settings = settings
         self._triton = triton
         self._entries: dict[str, Entry] = {}
+        self._configs: dict[str, ModelConfig] = {}
         self.complete = False  # whether the catalog has tried to load every model
 
     def load_all(self, only: str = "") -> None:
@@ -90,6 +91,7 @@ class Catalog:
         if only:
             configs = {name: configs[name] for name in _needed_by(only, configs)}
             self._entries = {name: entry for name, entry in self._entries.items() if name in configs or name == only}
+        self._configs = configs
         ensembles = {name for name, config in configs.items() if config.HasField("ensemble_scheduling")}
         for name in configs:
             if name not in ensembles:
@@ -112,6 +114,7 @@ class Catalog:
 
                     loaded = load_remote(repository, config, version, self._settings, self._triton)
                 elif ensemble:
+                    refuse_unsupported(config)
                     loaded = load_ensemble(repository, config, version, self._settings, self._step)
                 else:
                     loaded = load_model(repository, config, version, self._settings)
@@ -129,12 +132,21 @@ class Catalog:
             )
 
     def _is_remote(self, config: ModelConfig) -> bool:
-        """Returns whether Triton runs a model: an ensemble if it runs each step, others unless the config says no."""
-        if not config.HasField("ensemble_scheduling"):
-            return runs_on_triton(config)
-        steps = [self._entries.get(name) for name in step_models(config)]
-        models = [model for entry in steps if entry is not None for model in entry.versions.values()]
-        return runs_on_triton(config) and all(model.remote for model in models)
+        """Returns whether Triton runs a model: if its config doesn't say no, and an ensemble only if that is so of each
+        step.
+
+        An ensemble whose steps tell the state of their rows to nobody but the gateway runs here, step by step.
+        """
+        if not runs_on_triton(config):
+            return False
+        for step in config.ensemble_scheduling.step:
+            model = self._configs.get(step.model_name)
+            if model is None or not self._is_remote(model):
+                return False
+            status = parameter(model, "row_status_output")
+            if status and step.output_map.get(status) != (parameter(config, "row_status_output") or None):
+                return False
+        return True
 
     def _failed(self, entry: Entry, version: int, reason: str) -> None:
         entry.reasons[version] = reason

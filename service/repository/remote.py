@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -26,8 +27,7 @@ def load_remote(
     written, config = config, ModelConfig()
     config.CopyFrom(written)
     # What the config leaves out is as Triton has it.
-    if not config.input and not config.output:
-        config.max_batch_size = completed.max_batch_size
+    config.max_batch_size = completed.max_batch_size
     if not config.input:
         config.input.extend(completed.input)
     if not config.output:
@@ -35,6 +35,8 @@ def load_remote(
     if config.version_policy.WhichOneof("policy_choice") is None:
         config.version_policy.latest.num_versions = 1
     spec = make_spec(config, version, repository, confined(repository, repository / config.name))
+    if completed.backend not in ("", "onnxruntime"):
+        spec = replace(spec, platform=completed.platform or completed.backend)
     statistics = ModelStatistics()
     executor = RemoteModel(
         spec,

@@ -203,7 +203,7 @@ class Stack:
         stated = self.services[name]
         image = self._images[stated["image"].rpartition(":")[0]]
         command = [*image.entrypoint, *stated.get("command", image.command)]
-        variables = {"HOME": "/tmp"} | image.environment | stated.get("environment", {}) | dict(environment or {})
+        variables = {"HOME": "/tmp"} | image.environment | dict(environment or {}) | stated.get("environment", {})
         healthcheck = stated["healthcheck"]["test"][1:] if "healthcheck" in stated else image.healthcheck
         grace = float(stated.get("stop_grace_period", "10s").removesuffix("s"))
         script = self._script(stated, image, command)
@@ -257,8 +257,9 @@ class Stack:
     def close(self) -> None:
         """Stops every service, and ends the network."""
         try:
-            for service in reversed(self.running.values()):
-                service.stop()
+            with contextlib.ExitStack() as each:  # the others are stopped even if one can't be
+                for service in self.running.values():
+                    each.callback(service.stop)
         finally:
             self._threads.shutdown()
             self._holder.kill()

@@ -10,12 +10,13 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from opgate import triton
 from tests.service.onnx_models import batching, double, identity, pick, ragged_sum, write_config
 from tests.system.conftest import PIPELINE
-from tests.system.differential import Target, bad_cases, configs, good_cases, other_cases
+from tests.system.differential import Case, Target, bad_cases, configs, good_cases, http_body, other_cases
 from tests.system.running import ROOT, free_port, running
 
 FOLDER = ROOT / "build/triton"
@@ -144,6 +145,16 @@ def test_bad_requests(targets):
     assert found == {row for row in listed() if "unknown model" not in row[1]}
 
 
+def test_a_picture_that_is_none(targets):
+    """The row's status is an error of the request in the gateway, in every model that looks at the picture."""
+    _, ours_at = targets
+    for model in ("digit_detector", "digit_detector_pipeline", "digit_detector_picture", "digit_preprocess"):
+        bad = {"data": ("UINT8", np.zeros((1, 100), np.uint8))}
+        body, headers = http_body(bad, True)
+        ours = Case(model, "bad picture", False, "http", f"/v2/models/{model}/infer", headers, body).ask(ours_at)
+        assert ours.status == "400" and "not a JPEG or PNG" in ours.text, (model, ours)
+
+
 def test_requests_about_models(targets):
     """Facts about the server and its models have the same keys."""
     theirs_at, ours_at = targets
@@ -181,8 +192,17 @@ class TestCommand:
         started._reader.join(10)
         assert "no-such-option" in "".join(started.log)
 
+    def test_a_port_that_is_taken(self, server, models):
+        started = Triton(models, http=server.http)
+        assert started.process.wait(60) == 1
+        started._reader.join(10)
+        assert f"another server answers at http://127.0.0.1:{server.http}" in "".join(started.log)
+
     def test_an_installation_that_fails(self, tmp_path, monkeypatch):
         monkeypatch.setattr(triton, "PACKAGE", "0.0.404")
+        (tmp_path / "triton").mkdir()
+        (tmp_path / "triton/precious").write_text("kept")
         with pytest.raises(triton.TritonError, match=r"pip download .*0\.0\.404 failed"):
             triton.install(tmp_path / "triton", lambda line: None)
         assert not (tmp_path / "triton/installed.txt").exists()
+        assert (tmp_path / "triton/precious").read_text() == "kept"

@@ -274,6 +274,48 @@ def test_a_model_that_a_server_has_unloaded(models):
             triton_server.stop()
 
 
+def test_a_version_that_one_server_lacks(models, pool, tmp_path):
+    """Its server says that there is no such version, at once. The other one answers all requests."""
+    import shutil
+
+    shutil.copytree(models, tmp_path / "models")
+    shutil.copytree(tmp_path / "models/double/1", tmp_path / "models/double/2")
+    newer = Triton(tmp_path / "models")
+    try:
+        assert newer.listens.wait(120)
+        with gateway(tmp_path / "models", [pool[0], newer]) as server:
+            for _ in range(20):
+                assert infer(server, "double/versions/2")[0] == 200
+            assert set(up(server).values()) == {"1.0"}
+    finally:
+        newer.stop()
+
+
+def test_a_server_that_stops_finishes_its_calls(models):
+    """It says that it is exiting, and the gateway waits for the answer."""
+    only = Triton(models)
+    assert only.listens.wait(120)
+    with gateway(models, [only]) as server:
+        answers = []
+        waiting = threading.Thread(target=lambda: answers.append(slow(server, 4)))
+        waiting.start()
+        wait_until(lambda: server.metric("nv_inference_pending_request_count", "slow") == 1)
+        time.sleep(0.5)
+        only.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not ready(server), 20)
+        waiting.join()
+        assert answers[0][0] == 200, answers
+    assert only.stop() == 0
+
+
+@pytest.mark.parametrize("urls", ["", ",", "localhost", "http://localhost:8011", "localhost:8011,"])
+def test_addresses_that_are_none(models, urls):
+    command = [sys.executable, "-m", "opgate", "serve", "--backend", "triton", "--triton-url", urls]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert ended.returncode == 2
+    assert "triton_url: Value error, expected HOST:PORT of gRPC, several joined by commas" in ended.stderr
+
+
 def test_steps_on_either_side(models, pool):
     """An ensemble goes to Triton as one call if Triton runs every step."""
     with gateway(models, pool) as server:

@@ -22,6 +22,8 @@ logger = logging.getLogger("opgate.triton")
 
 # Messages of more bytes are written and read on a thread.
 _LARGE = 1 << 20
+# What a string of a tensor with many is taken to have.
+_STRING = 256
 
 
 class RemoteModel:
@@ -76,15 +78,17 @@ class RemoteModel:
         """Ends a request whose client left or whose time ran out, and its call."""
         task = self._calls.pop(request, None)
         self.statistics.pending = len(self._calls)
-        self._fail(request, error)
         if task is not None:
             task.cancel()
+        self._fail(request, error)
 
     async def _run(self, request: Request) -> None:
         error: ServingError | None = None
         try:
             error = await self._call(request)
         except ServingError as failed:
+            if failed.kind is Kind.DEADLINE and not request.timeout_us:
+                self.statistics.overdue += 1
             error = ServingError(failed.kind, f"model '{self.spec.name}': {failed.message}")
         except asyncio.CancelledError:
             error = ServingError(Kind.CANCELED, "the client left")
@@ -95,20 +99,19 @@ class RemoteModel:
         self.statistics.pending = len(self._calls)
         if request.ended:
             return
+        begin, end = request.run_ns
+        now = perf_counter_ns()
+        if end:
+            self.statistics.executed(request.rows, 1, (begin - request.started_ns, end - begin, now - end))
         try:
             if error is not None:
                 self._fail(request, error)
             else:
-                self._succeed(request)
+                queue_ns = request.started_ns - request.received_ns
+                self.statistics.succeeded(request.rows, now - request.received_ns, queue_ns)
+                request.end()
         except Exception:
             logger.exception("writing the answer of a request for model '%s' failed", self.spec.name)
-
-    def _succeed(self, request: Request) -> None:
-        begin, end = request.run_ns
-        now = perf_counter_ns()
-        self.statistics.executed(request.rows, 1, (begin - request.started_ns, end - begin, now - end))
-        self.statistics.succeeded(request.rows, now - request.received_ns, request.started_ns - request.received_ns)
-        request.end()
 
     def _fail(self, request: Request, error: ServingError) -> None:
         self.statistics.failed(error.kind.value, perf_counter_ns() - request.received_ns)
@@ -116,7 +119,7 @@ class RemoteModel:
 
     async def _call(self, request: Request) -> ServingError | None:
         """Sets the result of a request, or returns the error of one of its rows. Raises ServingError."""
-        large = sum([array.nbytes for array in request.inputs.values()]) > _LARGE
+        large = sum([_bytes(array) for array in request.inputs.values()]) > _LARGE
         message = await asyncio.to_thread(self._message, request) if large else self._message(request)
         waited = (perf_counter_ns() - request.received_ns) / 1e9
         # The request's own timer fires first, and says what ran out.
@@ -163,7 +166,10 @@ class RemoteModel:
             if stated is None or DATATYPES.get(output.datatype) is not stated.datatype:
                 raise internal(f"Triton answered with an output '{output.name}' of type {output.datatype}")
             shape = tuple(output.shape)
-            tensors[output.name] = from_raw(raw, 0, len(raw), stated.datatype, shape, output.name, self._limits)
+            try:
+                tensors[output.name] = from_raw(raw, 0, len(raw), stated.datatype, shape, output.name, self._limits)
+            except ServingError as error:
+                raise internal(f"an output of Triton can't be read: {error.message}") from None
         return tensors
 
     def _check(self, request: Request, tensors: dict[str, Array]) -> None:
@@ -173,3 +179,10 @@ class RemoteModel:
                 raise internal(f"Triton answered without output '{name}'")
             if self.spec.batched and tensors[name].shape[:1] != (request.rows,):
                 raise internal(f"output '{name}' has shape {list(tensors[name].shape)}, expected {request.rows} rows")
+
+
+def _bytes(array: Array) -> int:
+    """Returns about how many bytes a tensor has in a message."""
+    if array.dtype != object:
+        return array.nbytes
+    return array.size * _STRING if array.size > _STRING else sum([len(text) for text in array.reshape(-1)])
