@@ -178,8 +178,7 @@ def test_a_killed_server_costs_no_client_an_error(models, pool):
         assert pool[1].listens.wait(120)
         wait_until(lambda: up(server)[address] == "1.0", 20)
         before = calls(server)[address]
-        load.more()
-        assert calls(server)[address] > before
+        wait_until(lambda: calls(server)[address] > before)  # its first run takes a while
         load.going = False
     assert set(load.answers) == {200}
     assert any("gets no requests" in line and address in line for line in server.log)
