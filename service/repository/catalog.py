@@ -144,7 +144,7 @@ class Catalog:
             if model is None or not self._is_remote(model):
                 return False
             status = parameter(model, "row_status_output")
-            if status and step.output_map.get(status) != (parameter(config, "row_status_output") or None):
+            if status and step.output_map.get(status, "") not in {parameter(config, "row_status_output")} - {""}:
                 return False
         return True
 

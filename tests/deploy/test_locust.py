@@ -295,7 +295,11 @@ class TestMake:
         for name in ("Makefile", "deploy"):
             (folder / name).symlink_to(ROOT / name)
         command = ["make", "-o", ".venv/.load", "load-test", f"BIN={Path(sys.executable).parent}", *variables]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+        # `make test` gives its own variables to every make below it.
+        environment = {
+            name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+        }
+        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
 
     def test_writes_a_report(self, gateway, tmp_path):
         hosts = (f"HOST={gateway.url}", f"GRPC_HOST=127.0.0.1:{gateway.grpc}")

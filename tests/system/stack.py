@@ -143,8 +143,9 @@ class Service:
     def wait_until_healthy(self, seconds: float = 60) -> None:
         """Waits until the health check of the image or of docker-compose.yml succeeds."""
         end = time.monotonic() + seconds
-        while self.run(*self.healthcheck).returncode:
+        while self.process.poll() is not None or self.run(*self.healthcheck).returncode:
             if self.process.poll() is not None or time.monotonic() > end:
+                self._reader.join(2)
                 raise RuntimeError(f"{self.name} is not healthy:\n" + "".join(self.output))
             time.sleep(0.2)
 
@@ -248,7 +249,12 @@ class Stack:
             lines.append(f"mount --bind {shlex.quote(source)} {place}")
             if read_only:
                 lines.append(f"mount -o remount,bind,ro {place}")
-        lines += [f"mount -t tmpfs none {new}{folder}" for folder in stated.get("tmpfs", [])]
+        for folder in stated.get("tmpfs", []):
+            lines.append(f"mount -t tmpfs none {new}{folder}")
+            # The project itself may lie in that folder.
+            for path in (str(ROOT), sys.prefix):
+                if path.startswith(f"{folder}/"):
+                    lines += [f"mkdir -p {new}{shlex.quote(path)}", f"mount --bind {shlex.quote(path)} {new}{path}"]
         assert stated["read_only"] and stated["cap_drop"] == ["ALL"], "containers differ here"
         no_rights = "setpriv --no-new-privs --bounding-set=-all --inh-caps=-all"
         lines.append(f"exec chroot {new} {no_rights} {shlex.join(command)}")
