@@ -40,6 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import peers
 from benchmarks.load import grpc_load, http_load
 from opgate import triton
+from tests.system.running import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 CONCURRENCIES = (1, 16)
@@ -151,13 +152,6 @@ def engine_rate(case: Case, seconds: float) -> float:
             session.run(["y"], feeds)
         count += 10
     return count / (time.perf_counter() - begin)
-
-
-def free_port() -> int:
-    """Returns a port that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @contextlib.contextmanager

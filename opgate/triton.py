@@ -46,6 +46,11 @@ class Installation:
     site_packages: Path
     backends: Path
 
+    @property
+    def program(self) -> Path:
+        """The server."""
+        return self.package / _SERVER / "bin" / "tritonserver"
+
 
 def default_folder() -> Path:
     """Returns where the server is installed if no other folder is named."""
@@ -117,7 +122,7 @@ def command(
 ) -> list[str]:
     """Returns the command line of the server."""
     return [
-        str(installation.package / _SERVER / "bin" / "tritonserver"),
+        str(installation.program),
         f"--model-repository={repository}",
         f"--backend-directory={installation.backends}",
         f"--http-port={http_port}",

@@ -46,6 +46,22 @@ def too_large(what: str, limit: int, setting: str = "") -> ServingError:
     )
 
 
+def unloading(model: str) -> ServingError:
+    """Returns the error for a model that accepts no more requests."""
+    return ServingError(Kind.UNAVAILABLE, f"model '{model}' is being unloaded")
+
+
+def queue_full(model: str, waiting: int) -> ServingError:
+    """Returns the error for a request that has no place in the queue of its model."""
+    return ServingError(Kind.OVERLOADED, f"the queue of model '{model}' is full: {waiting} requests wait")
+
+
+def too_late(model: str, timeout_us: int) -> ServingError:
+    """Returns the error for a request whose timeout was over before its model got it."""
+    text = f"the request's timeout of {timeout_us} us ran out before it reached model '{model}'"
+    return ServingError(Kind.DEADLINE, text)
+
+
 def kind_of(error: Exception) -> Kind:
     """Returns the kind of an error. An error that is no ServingError is the gateway's own failure."""
     return error.kind if isinstance(error, ServingError) else Kind.INTERNAL

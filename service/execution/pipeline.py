@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
-from service.errors import Kind, ServingError, internal, invalid
+from service.errors import Kind, ServingError, internal, invalid, unloading
 from service.execution.batch import row_error
 from service.execution.checks import Head, Limits, check_inputs
 from service.execution.request import Array, Request
@@ -45,7 +45,7 @@ class Pipeline:
         """Accepts a checked request. Calls `request.done` when all its outputs are there, or at the first error."""
         if self._closed:
             self.statistics.failed(Kind.UNAVAILABLE.value, perf_counter_ns() - request.received_ns)
-            request.fail(ServingError(Kind.UNAVAILABLE, f"model '{self.spec.name}' is being unloaded"))
+            request.fail(unloading(self.spec.name))
             return
         run = _Run(self, request)
         request.leave = run.leave

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
 from time import perf_counter_ns
 
-from service.errors import Kind, ServingError
+from service.errors import Kind, ServingError, queue_full, too_late, unloading
 from service.execution.alarm import Alarm
 from service.execution.batch import Batch, execute, padding
 from service.execution.cost import CostCurve, Profile
@@ -124,16 +124,14 @@ class Scheduler:
     def submit(self, request: Request) -> None:
         """Accepts a checked request. `request.done` is called on this thread, maybe before this method returns."""
         if self._closed:
-            self._fail(request, ServingError(Kind.UNAVAILABLE, f"model '{self.spec.name}' is being unloaded"))
+            self._fail(request, unloading(self.spec.name))
             return
         if self._waiting >= self._max_queue:
-            text = f"the queue of model '{self.spec.name}' is full: {self._waiting} requests wait"
-            self._fail(request, ServingError(Kind.OVERLOADED, text))
+            self._fail(request, queue_full(self.spec.name, self._waiting))
             return
         timeout = self._timeout(request)
         if timeout and perf_counter_ns() - request.received_ns >= timeout * 1000:
-            text = f"the request's timeout of {timeout} us ran out before it reached model '{self.spec.name}'"
-            self._fail(request, ServingError(Kind.DEADLINE, text))
+            self._fail(request, too_late(self.spec.name, timeout))
             return
         if self.overdue and not self._idle:
             self._fail(request, ServingError(Kind.UNAVAILABLE, self.overdue))

@@ -10,7 +10,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOut
 
 from service.execution.datatypes import BY_ONNX
 from service.execution.session import EngineTensor
-from service.repository.config import ConfigError
+from service.repository.config import ConfigError, state_version_policy
 
 Tensor: TypeAlias = ModelInput | ModelOutput
 
@@ -51,8 +51,7 @@ def complete(
             _fill(config.output.add(), tensor, skip, config.max_batch_size)
     else:
         _types(config.output, outputs)
-    if config.version_policy.WhichOneof("policy_choice") is None:
-        config.version_policy.latest.num_versions = 1
+    state_version_policy(config)
 
 
 def _batches(tensors: Sequence[EngineTensor]) -> bool:

@@ -135,16 +135,18 @@ class Catalog:
         """Returns whether Triton runs a model: if its config doesn't say no, and an ensemble only if that is so of each
         step.
 
-        An ensemble whose steps tell the state of their rows to nobody but the gateway runs here, step by step.
+        If a step has an output with the status of its rows that the ensemble doesn't show, only the gateway reads it,
+        so the ensemble runs here, step by step.
         """
         if not runs_on_triton(config):
             return False
+        shown = parameter(config, "row_status_output")
         for step in config.ensemble_scheduling.step:
             model = self._configs.get(step.model_name)
             if model is None or not self._is_remote(model):
                 return False
             status = parameter(model, "row_status_output")
-            if status and step.output_map.get(status, "") not in {parameter(config, "row_status_output")} - {""}:
+            if status and (not shown or step.output_map.get(status) != shown):
                 return False
         return True
 

@@ -199,3 +199,9 @@ def runs_on_triton(config: ModelConfig) -> bool:
     if backend not in ("", "onnxruntime", "triton"):
         raise ConfigError(f"parameter 'gateway_backend': expected onnxruntime or triton, got '{backend}'")
     return backend != "onnxruntime"
+
+
+def state_version_policy(config: ModelConfig) -> None:
+    """Writes the version policy that a config without one has: the latest version."""
+    if config.version_policy.WhichOneof("policy_choice") is None:
+        config.version_policy.latest.num_versions = 1

@@ -28,6 +28,7 @@ from service.repository.config import (
     read_config,
     refuse_unsupported,
     runs_on_triton,
+    state_version_policy,
 )
 from service.repository.devices import accelerators, place
 from service.repository.ensembles import check_ensemble
@@ -65,7 +66,6 @@ class LoadedModel:
     executor: Executor
     statistics: ModelStatistics
     presentation: Presentation
-    remote: bool = False  # whether Triton runs it
 
     @property
     def submit(self) -> Callable[[Request], None]:
@@ -105,7 +105,7 @@ def load_config(repository: Path, name: str, triton: bool = False) -> ModelConfi
 def load_model(repository: Path, config: ModelConfig, version: int, settings: Settings) -> LoadedModel:
     """Opens one version of an ONNX model. Raises ServingError (UNAVAILABLE) with the reason."""
     began = time.perf_counter()
-    config = _copy(config)
+    config = copied(config)
     folder = confined(repository, repository / config.name)
     path = folder / str(version) / file_name(config.default_model_filename or "model.onnx", "default_model_filename")
     if not path.is_file():
@@ -155,13 +155,12 @@ def load_ensemble(
     Raises ServingError (UNAVAILABLE) with the reason.
     """
     began = time.perf_counter()
-    config = _copy(config)
+    config = copied(config)
     config.platform = "ensemble"
     folder = confined(repository, repository / config.name)
     if not config.input or not config.output:
         raise ConfigError("an ensemble's config must state its inputs and outputs")
-    if config.version_policy.WhichOneof("policy_choice") is None:
-        config.version_policy.latest.num_versions = 1
+    state_version_policy(config)
     spec = make_spec(config, version, repository, folder)
 
     def lookup(name: str, wanted: int) -> ModelSpec:
@@ -186,7 +185,8 @@ def _overdue(executor: Executor) -> str:
     return executor.overdue
 
 
-def _copy(config: ModelConfig) -> ModelConfig:
+def copied(config: ModelConfig) -> ModelConfig:
+    """Returns a copy of a config, which can be completed."""
     copy = ModelConfig()
     copy.CopyFrom(config)
     return copy

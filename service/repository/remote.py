@@ -10,7 +10,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from service.execution.triton.pool import TritonPool
 from service.execution.triton.remote import RemoteModel
-from service.repository.loader import LoadedModel, limits_of
+from service.repository.config import state_version_policy
+from service.repository.loader import LoadedModel, copied, limits_of
 from service.repository.paths import confined
 from service.repository.presentation import read_presentation
 from service.repository.specification import make_spec
@@ -24,16 +25,14 @@ def load_remote(
     """Connects a version of a model with the servers that run it. Raises ServingError (UNAVAILABLE) with the reason."""
     began = time.perf_counter()
     completed = pool.config(config.name, str(version))
-    written, config = config, ModelConfig()
-    config.CopyFrom(written)
+    config = copied(config)
     # What the config leaves out is as Triton has it.
     config.max_batch_size = completed.max_batch_size
     if not config.input:
         config.input.extend(completed.input)
     if not config.output:
         config.output.extend(completed.output)
-    if config.version_policy.WhichOneof("policy_choice") is None:
-        config.version_policy.latest.num_versions = 1
+    state_version_policy(config)
     spec = make_spec(config, version, repository, confined(repository, repository / config.name))
     if completed.backend not in ("", "onnxruntime"):
         spec = replace(spec, platform=completed.platform or completed.backend)
@@ -48,4 +47,4 @@ def load_remote(
     )
     presentation = read_presentation(config, spec)
     statistics.load_seconds = time.perf_counter() - began
-    return LoadedModel(config, spec, executor, statistics, presentation, remote=True)
+    return LoadedModel(config, spec, executor, statistics, presentation)

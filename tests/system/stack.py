@@ -80,7 +80,7 @@ def triton_image(ops: Path, installed: triton.Installation, folder: Path) -> Ima
         "#!/bin/sh\n"
         f"export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:{environment['LD_LIBRARY_PATH']}\n"
         f"export PYTHONPATH={environment['PYTHONPATH']} OPGATE_TRITON_REPOSITORY=/models\n"
-        f'exec {triton.command(installed, Path("/models"), 0, 0)[0]} --backend-directory={installed.backends} "$@"\n'
+        f'exec {installed.program} --backend-directory={installed.backends} "$@"\n'
     )
     program.chmod(0o755)
     image = built("deploy/triton.Dockerfile", {"/opt/opgate/ops": ops, "/opt/tritonserver/bin": folder})

@@ -16,10 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from tritonclient.utils import np_to_triton_dtype
 
 from opgate import triton
 from tests.service.onnx_models import batching, double, endless, fragile
 from tests.system.conftest import wait_until
+from tests.system.differential import http_body
 from tests.system.running import ROOT
 from tests.system.stack import compose, images, missing, stack, triton_image
 
@@ -48,12 +50,9 @@ def post(path, body, **headers):
 
 
 def infer(model, **arrays):
-    types = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64"}
-    inputs = [
-        {"name": name, "shape": list(array.shape), "datatype": types[array.dtype], "data": array.ravel().tolist()}
-        for name, array in arrays.items()
-    ]
-    return post(f"/v2/models/{model}/infer", json.dumps({"inputs": inputs}).encode())
+    inputs = {name: (np_to_triton_dtype(array.dtype), array) for name, array in arrays.items()}
+    body, headers = http_body(inputs)
+    return post(f"/v2/models/{model}/infer", body, **headers)
 
 
 def query(expression):

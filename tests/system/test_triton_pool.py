@@ -18,9 +18,11 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import tritonclient.http as http_client
+from tritonclient.utils import np_to_triton_dtype
 
 from tests.service.onnx_models import batching, double, endless, write_config
 from tests.system.conftest import PIPELINE, wait_until
+from tests.system.differential import http_body
 from tests.system.running import ROOT, free_port, running
 from tests.system.test_triton import Triton, installed
 
@@ -75,14 +77,10 @@ def gateway(models, servers, *options, **settings):
 
 def infer(server, model="double", parameters=None, **arrays):
     """Returns the status of the answer, and its outputs or its error."""
-    types = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64"}
     arrays = arrays or {"x": np.ones((1, 4), np.float32)}
-    inputs = [
-        {"name": name, "shape": list(array.shape), "datatype": types[array.dtype], "data": array.ravel().tolist()}
-        for name, array in arrays.items()
-    ]
-    body = json.dumps({"inputs": inputs, "parameters": parameters or {}}).encode()
-    request = urllib.request.Request(f"{server.url}/v2/models/{model}/infer", body)
+    inputs = {name: (np_to_triton_dtype(array.dtype), array) for name, array in arrays.items()}
+    body, headers = http_body(inputs, parameters=parameters or {})
+    request = urllib.request.Request(f"{server.url}/v2/models/{model}/infer", body, headers)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.loads(answer.read())["outputs"]

@@ -189,7 +189,8 @@ class TritonPool:
         while True:
             reasons = [_not_live(url) for url in self.urls]
             if not all(reasons):
-                self._asked_first = tuple(sorted(self.urls, key=lambda url: bool(reasons[self.urls.index(url)])))
+                alive = [url for url, reason in zip(self.urls, reasons, strict=True) if not reason]
+                self._asked_first = (*alive, *(url for url in self.urls if url not in alive))
                 return
             if time.monotonic() > end:
                 text = "; ".join(f"{url}: {reason}" for url, reason in zip(self.urls, reasons, strict=True))

@@ -8,7 +8,7 @@ from time import perf_counter_ns
 
 from tritonclient.grpc import service_pb2 as messages
 
-from service.errors import Kind, ServingError, internal
+from service.errors import Kind, ServingError, internal, queue_full, too_late, unloading
 from service.execution.batch import row_error
 from service.execution.checks import Limits
 from service.execution.datatypes import DATATYPES
@@ -50,17 +50,13 @@ class RemoteModel:
     def submit(self, request: Request) -> None:
         """Accepts a checked request. Calls `request.done` when the answer of a server or an error is there."""
         if self._closed:
-            self._fail(request, ServingError(Kind.UNAVAILABLE, f"model '{self.spec.name}' is being unloaded"))
+            self._fail(request, unloading(self.spec.name))
             return
         if len(self._calls) >= self._max_queue:
-            text = f"the queue of model '{self.spec.name}' is full: {len(self._calls)} requests wait"
-            self._fail(request, ServingError(Kind.OVERLOADED, text))
+            self._fail(request, queue_full(self.spec.name, len(self._calls)))
             return
         if request.timeout_us and perf_counter_ns() - request.received_ns >= request.timeout_us * 1000:
-            text = (
-                f"the request's timeout of {request.timeout_us} us ran out before it reached model '{self.spec.name}'"
-            )
-            self._fail(request, ServingError(Kind.DEADLINE, text))
+            self._fail(request, too_late(self.spec.name, request.timeout_us))
             return
         request.started_ns = perf_counter_ns()
         self._calls[request] = asyncio.get_running_loop().create_task(self._run(request))
