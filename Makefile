@@ -41,9 +41,9 @@ test-all: $(VENV)/.test
 # replace.
 gpu-check:
 	@if $(PYTHON) -c 'import ml_dtypes, numpy, onnx, rich' 2>/dev/null; then \
-	  $(PYTHON) -m ops_build.gpu.check $(ARGS); \
+	  $(PYTHON) -m opgate.ops_build.gpu.check $(ARGS); \
 	else \
-	  $(MAKE) $(VENV)/.serve && $(BIN)/python -m ops_build.gpu.check $(ARGS); \
+	  $(MAKE) $(VENV)/.serve && $(BIN)/python -m opgate.ops_build.gpu.check $(ARGS); \
 	fi
 
 # Inputs that reach something new are kept in build/fuzz/found, and a later run begins with them. One that breaks a rule

@@ -24,10 +24,10 @@ import numpy as np
 import onnxruntime as ort
 from PIL import Image
 
-from ops_build.case import Array, Case
-from ops_build.images.pictures import flat, scene
-from ops_build.onnx.one_node_model import one_node_model
-from ops_build.table import read_table
+from opgate.ops_build.case import Array, Case
+from opgate.ops_build.images.pictures import flat, scene
+from opgate.ops_build.onnx.one_node_model import one_node_model
+from opgate.ops_build.table import read_table
 
 Work = Callable[[], object]
 PAD = 114

@@ -10,18 +10,16 @@ COPY opgate opgate
 COPY ops_build ops_build
 COPY service service
 RUN python3 -m venv /opt/opgate/venv && /opt/opgate/venv/bin/pip install --no-cache-dir '.[cpu,otel]'
-RUN /opt/opgate/venv/bin/opgate build --engine onnxruntime --cuda '' --output /opt/opgate/ops
 
-# The libraries that the gateway's native modules and the op library are linked with.
+# The wheel has brought the op library and the libraries that it is linked with.
 FROM debian:12.12-slim
 RUN apt-get update && \
-    apt-get install -y --no-install-recommends libjpeg62-turbo libnghttp2-14 libpng16-16 python3 && \
+    apt-get install -y --no-install-recommends python3 && \
     rm -rf /var/lib/apt/lists/* && \
     useradd --system --uid 10001 --no-create-home opgate
 COPY --from=build /opt/opgate/venv /opt/opgate/venv
-COPY --from=build /opt/opgate/ops /opt/opgate/ops
 ENV PATH=/opt/opgate/venv/bin:/usr/local/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 \
-    OPGATE_MODEL_REPOSITORY=/models OPGATE_OPS_PATH=/opt/opgate/ops OPGATE_HTTP_HOST=0.0.0.0
+    OPGATE_MODEL_REPOSITORY=/models OPGATE_HTTP_HOST=0.0.0.0
 USER 10001:10001
 EXPOSE 8000 8001
 STOPSIGNAL SIGTERM

@@ -11,16 +11,15 @@ COPY pyproject.toml README.md LICENSE ./
 COPY opgate opgate
 COPY ops_build ops_build
 COPY service service
-RUN python3 -m venv /opt/opgate/venv && /opt/opgate/venv/bin/pip install --no-cache-dir '.[cpu]'
-RUN /opt/opgate/venv/bin/opgate build --engine onnxruntime --cuda '' --output /opt/opgate/ops
+# The wheel has the op library in opgate/lib, and in opgate.libs those that it is linked with.
+RUN python3 -m venv /opt/pip && /opt/pip/bin/pip wheel --no-cache-dir --no-deps --wheel-dir /opt/wheel . && \
+    python3 -m zipfile -e /opt/wheel/*.whl /opt/opgate
 
 FROM nvcr.io/nvidia/tritonserver:25.06-py3
-RUN apt-get update && \
-    apt-get install -y --no-install-recommends libjpeg-turbo8 libpng16-16 && \
-    rm -rf /var/lib/apt/lists/*
-COPY --from=build /opt/opgate/ops /opt/opgate/ops
+COPY --from=build /opt/opgate/opgate/lib /opt/opgate/opgate/lib
+COPY --from=build /opt/opgate/opgate.libs /opt/opgate/opgate.libs
 # Triton looks for an op library by its file name.
-ENV LD_LIBRARY_PATH=/opt/opgate/ops:/usr/local/cuda/compat/lib:/usr/local/nvidia/lib:/usr/local/nvidia/lib64
+ENV LD_LIBRARY_PATH=/opt/opgate/opgate/lib:/usr/local/cuda/compat/lib:/usr/local/nvidia/lib:/usr/local/nvidia/lib64
 USER 1000:1000
 EXPOSE 8010 8011 8012
 HEALTHCHECK --interval=5s --timeout=4s --start-period=120s \

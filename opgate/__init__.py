@@ -1,0 +1,23 @@
+"""Write a custom operator once, serve the models that use it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["op_library"]
+
+
+def op_library(engine: str = "onnxruntime") -> Path:
+    """Returns opgate's op library for an engine: "onnxruntime", "onnxruntime_cuda", "torch" or "tensorrt".
+
+        options = onnxruntime.SessionOptions()
+        options.register_custom_ops_library(str(opgate.op_library()))
+
+    Raises FileNotFoundError that says what to do if it was not built.
+    """
+    from opgate.ops_build.building.options import BuildOptions
+
+    path = BuildOptions().library(engine)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there: run opgate build")
+    return path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ops_build.building.options import BuildOptions
+    from opgate.ops_build.building.options import BuildOptions
 
 app = typer.Typer(
     help="Write a custom operator once, serve the models that use it.",
@@ -37,7 +37,10 @@ def build(
     engine: Annotated[
         list[str] | None, typer.Option(help="Engines to compile for. Default: all whose toolchain is installed.")
     ] = None,
-    arch: Annotated[str, typer.Option(help="Compiler flags that choose the instruction set.")] = "-march=x86-64-v3",
+    arch: Annotated[
+        str | None,
+        typer.Option(help="Compiler flags for the instruction set.", show_default="-march=x86-64-v3, none on ARM"),
+    ] = None,
     cuda: Annotated[
         str,
         typer.Option(
@@ -51,8 +54,8 @@ def build(
     """Compile the ops for every engine whose toolchain is installed, and write the manifest."""
     from dataclasses import replace
 
-    from ops_build.building.build import build as compile_ops
-    from ops_build.building.options import ENGINES, BuildError, BuildOptions, out_of_tree
+    from opgate.ops_build.building.build import build as compile_ops
+    from opgate.ops_build.building.options import ENGINES, BuildError, BuildOptions, out_of_tree
 
     def log(line: str) -> None:
         if verbose or not line.startswith(("[", "ninja:", "gmake")):
@@ -70,7 +73,9 @@ def build(
             if unknown := set(engine) - set(ENGINES):
                 raise BuildError(f"there is no engine {', '.join(sorted(unknown))}: expected {', '.join(ENGINES)}")
             options = replace(options, engines=tuple(engine))
-        compile_ops(replace(options, arch=arch, sanitize=sanitize, cuda=cuda), log)
+        if arch is not None:
+            options = replace(options, arch=arch)
+        compile_ops(replace(options, sanitize=sanitize, cuda=cuda), log)
     except BuildError as error:
         raise _fail(error) from None
 
@@ -83,7 +88,7 @@ Folder = Annotated[Path | None, typer.Option(help="Folder with your ops. Default
 
 def _options(folder: Path | None, domain: str | None = None) -> BuildOptions:
     """Returns the options to build the ops in `folder`, or opgate's ops if it is None."""
-    from ops_build.building.options import BuildError, BuildOptions, out_of_tree
+    from opgate.ops_build.building.options import BuildError, BuildOptions, out_of_tree
 
     try:
         return out_of_tree(folder, domain=domain) if folder else BuildOptions()
@@ -99,10 +104,10 @@ def ops(
     markdown: Annotated[bool, typer.Option(help="Print the page docs/ops.md.")] = False,
 ) -> None:
     """Print the op table: signatures, dtypes and devices."""
-    from ops_build.building.manifest import built_table
-    from ops_build.building.options import BuildError
-    from ops_build.ops_page import markdown_table, print_table
-    from ops_build.table import read_table
+    from opgate.ops_build.building.manifest import built_table
+    from opgate.ops_build.building.options import BuildError
+    from opgate.ops_build.ops_page import markdown_table, print_table
+    from opgate.ops_build.table import read_table
 
     try:
         options = _options(folder, domain)
@@ -126,16 +131,16 @@ def verify(
 ) -> None:
     """Run every case of every op on every engine. Print the results as a matrix, and why a cell can't run here. Exit
     with 1 if a case fails or no case can run."""
-    from ops_build.building.manifest import built_table, newer_sources
-    from ops_build.building.options import BuildError
-    from ops_build.table import read_table
-    from ops_build.verification.engine import engines_of
-    from ops_build.verification.report import verify_and_print
+    from opgate.ops_build.building.manifest import built_table, newer_sources
+    from opgate.ops_build.building.options import BuildError
+    from opgate.ops_build.table import read_table
+    from opgate.ops_build.verification.engine import engines_of
+    from opgate.ops_build.verification.report import verify_and_print
 
     try:
         options = _options(folder, domain)
         if library:
-            from ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
+            from opgate.ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
 
             table, engines = read_table(library), [OnnxRuntimeEngine(library)]
             green = verify_and_print(table, options.ops[0], engines, names or [])
@@ -162,10 +167,10 @@ def decompose(
     domain: Domain = None,
 ) -> None:
     """Add the ops to a model as functions of standard operators, so that it also runs without the op library."""
-    from ops_build.building.manifest import built_table
-    from ops_build.building.options import BuildError
-    from ops_build.onnx.decompose import decompose_file
-    from ops_build.table import read_table
+    from opgate.ops_build.building.manifest import built_table
+    from opgate.ops_build.building.options import BuildError
+    from opgate.ops_build.onnx.decompose import decompose_file
+    from opgate.ops_build.table import read_table
 
     target = output or model.with_name(f"{model.stem}_decomposed.onnx")
     try:
@@ -192,9 +197,9 @@ def tensorrt(
 ) -> None:
     """Rewrite a model for TensorRT's parser and the plugin library. Each node then has every output of its plugin,
     lists no absent input, and says which inputs are read on the host."""
-    from ops_build.adapters.tensorrt.model import rewrite_file
-    from ops_build.building.manifest import built_table
-    from ops_build.building.options import BuildError
+    from opgate.ops_build.adapters.tensorrt.model import rewrite_file
+    from opgate.ops_build.building.manifest import built_table
+    from opgate.ops_build.building.options import BuildError
 
     target = output or model.with_name(f"{model.stem}_tensorrt.onnx")
     try:
@@ -209,7 +214,7 @@ def tensorrt(
 @app.command()
 def trust(library: Annotated[Path, typer.Argument(help="The op library to list.")]) -> None:
     """List a library in a manifest that the gateway trusts, so that the gateway loads it."""
-    from service.repository.op_libraries import trust as trust_library
+    from opgate.service.repository.op_libraries import trust as trust_library
 
     try:
         typer.echo(f"listed in {trust_library(library)}")

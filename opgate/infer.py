@@ -35,7 +35,7 @@ def infer(
     version: Version = "",
 ) -> None:
     """Run a model on one input and print labelled JSON."""
-    from service.errors import ServingError
+    from opgate.service.errors import ServingError
 
     try:
         values = dict(read_input(text) for text in inputs or [])
@@ -94,11 +94,11 @@ def _local(
     """Loads the model and the models that it needs, and runs it in this process."""
     import asyncio
 
-    from service.errors import Kind, ServingError
-    from service.gateway import Gateway
-    from service.settings import Settings
-    from service.telemetry import logs
-    from service.wire.friendly import labelled, picture_bytes, picture_request, values_request
+    from opgate.service.errors import Kind, ServingError
+    from opgate.service.gateway import Gateway
+    from opgate.service.settings import Settings
+    from opgate.service.telemetry import logs
+    from opgate.service.wire.friendly import labelled, picture_bytes, picture_request, values_request
 
     logs.configure("critical", "text")
     settings = Settings() if repository is None else Settings(model_repository=repository)

@@ -81,8 +81,8 @@ def run(**options: Any) -> int:
     """Serves with these settings, which override the environment variables. Returns the exit status."""
     from pydantic import ValidationError
 
-    from service.app import run as run_server
-    from service.settings import Settings
+    from opgate.service.app import run as run_server
+    from opgate.service.settings import Settings
 
     try:
         settings = Settings(**options)

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ops_build.adapters.torch.functions import public_names
-from ops_build.adapters.torch.registration import load as _load
-from ops_build.building.options import BuildOptions
-from ops_build.table import Op, snake_case
+from opgate.ops_build.adapters.torch.functions import public_names
+from opgate.ops_build.adapters.torch.registration import load as _load
+from opgate.ops_build.building.options import BuildOptions
+from opgate.ops_build.table import Op, snake_case
 
 _BUILT = BuildOptions().library("torch")
 _LIBRARY = _load(_BUILT) if _BUILT.is_file() else None
@@ -51,14 +51,14 @@ def onnx_translation_table(library: Path | str | None = None) -> dict[Any, Calla
 
     With it each call of an op becomes one node. Needs onnxscript. Registers the schemas of the ops with onnx.
     """
-    from ops_build.adapters.torch.onnx_export import translation_table
+    from opgate.ops_build.adapters.torch.onnx_export import translation_table
 
     return translation_table(ops(library))
 
 
 def register_onnx_symbolics(library: Path | str | None = None) -> None:
     """Makes each call of an op one node in the older exporter, `torch.onnx.export(..., dynamo=False)`."""
-    from ops_build.adapters.torch.onnx_export import register_symbolics
+    from opgate.ops_build.adapters.torch.onnx_export import register_symbolics
 
     register_symbolics(ops(library))
 

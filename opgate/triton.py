@@ -27,6 +27,8 @@ from typing import Annotated, Any
 
 import typer
 
+from opgate import folders
+
 #: The version of nvidia-pytriton. It carries tritonserver 2.51.
 PACKAGE = "0.7.0"
 _SERVER = Path("pytriton") / "tritonserver"
@@ -54,8 +56,7 @@ class Installation:
 
 def default_folder() -> Path:
     """Returns where the server is installed if no other folder is named."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "opgate" / f"triton-{PACKAGE}"
+    return folders.user_cache() / f"triton-{PACKAGE}"
 
 
 def install(folder: Path, log: Log) -> Installation:
@@ -145,8 +146,8 @@ def environment(installation: Installation, repository: Path, libraries: Sequenc
 def states_all_tensors(repository: Path) -> bool:
     """Returns whether every config states inputs and outputs. Then Triton needs not complete any, which takes seconds
     for each model."""
-    from service.repository.config import read_config
-    from service.repository.paths import model_names
+    from opgate.service.repository.config import read_config
+    from opgate.service.repository.paths import model_names
 
     for name in model_names(repository):
         path = repository / name / "config.pbtxt"
@@ -189,8 +190,8 @@ def triton(
     the server. Options after -- go to tritonserver."""
     from pydantic import ValidationError
 
-    from service.repository.config import ConfigError
-    from service.settings import Settings
+    from opgate.service.repository.config import ConfigError
+    from opgate.service.settings import Settings
 
     options: dict[str, Any] = {"model_repository": model_repository} if model_repository else {}
     try:

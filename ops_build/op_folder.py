@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from ops_build.case import Array, Case
-from ops_build.table import Op, snake_case
+from opgate.ops_build.case import Array, Case
+from opgate.ops_build.table import Op, snake_case
 
 SOURCE_SUFFIXES = (".h", ".cuh", ".inc", ".cpp", ".cu")
 

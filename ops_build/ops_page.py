@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ops_build.building.options import SOURCE
-from ops_build.op_folder import folder_of
-from ops_build.table import Attribute, Op
+from opgate.ops_build.building.options import SOURCE
+from opgate.ops_build.op_folder import folder_of
+from opgate.ops_build.table import Attribute, Op
 
 
 def print_table(ops: Sequence[Op]) -> None:

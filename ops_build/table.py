@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from opgate import folders
+
 #: An expression over named sizes: a number, a name, or [operator, left, right].
 Expr = int | str | list[Any]
 
@@ -143,6 +145,8 @@ def _call(library: Path, name: str, *arguments: bytes) -> Any:
     This loads a copy of the library. The loader knows a library by its path: after a rebuild it would return the old
     one, which is still loaded.
     """
+    if library.resolve().parent == folders.SHIPPED_OPS:
+        folders.load_shipped_dependencies()
     with tempfile.TemporaryDirectory() as folder:
         function = getattr(ctypes.CDLL(shutil.copy(library, folder)), name)
         function.restype = ctypes.c_char_p

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ops_build.table import Expr, Input, Op, Output
+from opgate.ops_build.table import Expr, Input, Op, Output
 
 #: A size, in the type that the algebra uses. None is an unknown size.
 Size = Any

@@ -19,21 +19,21 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
-from service import signals
-from service.api import admin, kserve_http, predict
-from service.api.connection import connection_class
-from service.api.journal_middleware import JournalMiddleware
-from service.api.kserve_grpc import GrpcServer
-from service.api.openapi import schema
-from service.api.status import error_body
-from service.errors import ServingError
-from service.execution.running import ON_LOOP
-from service.gateway import Gateway, package_version
-from service.native import process
-from service.settings import Settings, misspelt
-from service.signals import SignalThread
-from service.telemetry import logs
-from service.telemetry.traces import Tracer
+from opgate.service import signals
+from opgate.service.api import admin, kserve_http, predict
+from opgate.service.api.connection import connection_class
+from opgate.service.api.journal_middleware import JournalMiddleware
+from opgate.service.api.kserve_grpc import GrpcServer
+from opgate.service.api.openapi import schema
+from opgate.service.api.status import error_body
+from opgate.service.errors import ServingError
+from opgate.service.execution.running import ON_LOOP
+from opgate.service.gateway import Gateway, package_version
+from opgate.service.native import process
+from opgate.service.settings import Settings, misspelt
+from opgate.service.signals import SignalThread
+from opgate.service.telemetry import logs
+from opgate.service.telemetry.traces import Tracer
 
 logger = logging.getLogger("opgate")
 # Open files, most of them connections.

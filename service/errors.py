@@ -1,4 +1,4 @@
-"""The kinds of errors that a request can end with. `service.api.status` maps them to HTTP and gRPC codes."""
+"""The kinds of errors that a request can end with. `opgate.service.api.status` maps them to HTTP and gRPC codes."""
 
 from __future__ import annotations
 

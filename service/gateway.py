@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from service.errors import Kind, ServingError, kind_of
-from service.execution.request import Array, Request, run
-from service.execution.session import usable_cores
-from service.repository.catalog import Catalog
-from service.repository.loader import LoadedModel, limits_of
-from service.settings import Settings
-from service.telemetry.journal import Journal
-from service.telemetry.traces import Tracer
-from service.wire.kserve_json import Decoder
+from opgate.service.errors import Kind, ServingError, kind_of
+from opgate.service.execution.request import Array, Request, run
+from opgate.service.execution.session import usable_cores
+from opgate.service.repository.catalog import Catalog
+from opgate.service.repository.loader import LoadedModel, limits_of
+from opgate.service.settings import Settings
+from opgate.service.telemetry.journal import Journal
+from opgate.service.telemetry.traces import Tracer
+from opgate.service.wire.kserve_json import Decoder
 
 if TYPE_CHECKING:
-    from service.execution.triton.pool import TritonPool
+    from opgate.service.execution.triton.pool import TritonPool
 
 logger = logging.getLogger("opgate.gateway")
 
@@ -48,7 +48,7 @@ def _triton_pool(settings: Settings) -> TritonPool | None:
     """Returns the Triton servers that run the models, None if this process does."""
     if settings.backend != "triton":
         return None
-    from service.execution.triton.pool import TritonPool
+    from opgate.service.execution.triton.pool import TritonPool
 
     return TritonPool(settings.triton_url.split(","))
 

@@ -10,12 +10,10 @@ from pathlib import Path
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from opgate import folders
+
 # The address of a server: a name, or an IPv6 address in brackets, and a port.
 _ADDRESS = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
-
-
-def _build_output() -> Path:
-    return Path(__file__).resolve().parent.parent / "build" / "ops"
 
 
 class Settings(BaseSettings):
@@ -44,7 +42,7 @@ class Settings(BaseSettings):
 
     # Folders, joined by the path separator of the system. Their manifest.json lists op libraries to trust.
     ops_path: str = ""
-    build_ops: Path = Field(default_factory=_build_output)
+    build_ops: Path = Field(default_factory=lambda: folders.builds() / "ops")
     strict_readiness: bool = True  # /v2/health/ready is 400 while a model of the repository is unavailable
 
     max_body_bytes: int = Field(default=256 * 1024 * 1024, gt=0)
@@ -103,7 +101,8 @@ class Settings(BaseSettings):
         import os
 
         named = [Path(part) for part in self.ops_path.split(os.pathsep) if part]
-        return [*named, self.build_ops]
+        shipped = [folders.SHIPPED_OPS] if folders.SHIPPED_OPS.is_dir() else []
+        return [*named, self.build_ops, *shipped]
 
 
 def smallest(settings: Settings, *names: str) -> tuple[int, str]:

@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from service.execution.running import OnLoop
-from service.native import process
+from opgate.service.execution.running import OnLoop
+from opgate.service.native import process
 
 logger = logging.getLogger("opgate")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_build.building.build import Build, build
-from ops_build.building.options import BuildOptions
+from opgate.ops_build.building.build import Build, build
+from opgate.ops_build.building.options import BuildOptions
 
 
 def silent(line: str) -> None:

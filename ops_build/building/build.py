@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops_build.building.manifest import MANIFEST, listed_libraries, sha256, write_manifest
-from ops_build.building.options import BuildError, BuildOptions
-from ops_build.building.toolchain import Cuda, LeftOut, Log, Toolchain, find_cuda, toolchain_folder
-from ops_build.op_folder import op_folders
+from opgate.ops_build.building.manifest import MANIFEST, listed_libraries, sha256, write_manifest
+from opgate.ops_build.building.options import BuildError, BuildOptions
+from opgate.ops_build.building.toolchain import Cuda, LeftOut, Log, Toolchain, find_cuda, toolchain_folder
+from opgate.ops_build.op_folder import op_folders
 
 #: The CMake target of gpu/CMakeLists.txt, a host program for kernels.
 RUNNER = "opgate_gpu_runner"
@@ -57,7 +57,7 @@ def build(options: BuildOptions, log: Log) -> Build:
     with _locked(cache):
         for engine in options.engines:
             try:
-                find = importlib.import_module(f"ops_build.adapters.{engine}.toolchain").find
+                find = importlib.import_module(f"opgate.ops_build.adapters.{engine}.toolchain").find
                 toolchains[engine] = find(cache, cuda, log)
                 log(f"{engine} headers: {toolchains[engine].origin}")
             except LeftOut as error:
@@ -114,7 +114,7 @@ def _build(
     log(f"compiling {', '.join(str(folder) for folder in options.ops)} for {', '.join(toolchains)}")
     _compile(work, log)
     libraries = [library for toolchain in toolchains.values() for library in toolchain.libraries]
-    paths = {library.name: options.library(library.name) for library in libraries}
+    paths = {library.name: options.target(library.name) for library in libraries}
     for path in paths.values():
         _replace(work / path.name, path)
     for entry in listed_libraries(options):  # an earlier build left libraries of these engines that may be out of date

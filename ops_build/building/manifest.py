@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ops_build.building.options import BuildError, BuildOptions
-from ops_build.building.toolchain import Library, Toolchain
-from ops_build.op_folder import SOURCE_SUFFIXES
-from ops_build.table import Op, read_table
+from opgate.ops_build.building.options import BuildError, BuildOptions
+from opgate.ops_build.building.toolchain import Library, Toolchain
+from opgate.ops_build.op_folder import SOURCE_SUFFIXES
+from opgate.ops_build.table import Op, read_table
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
@@ -31,7 +31,7 @@ def write_manifest(
         (engine, library) for engine, toolchain in toolchains.items() for library in toolchain.libraries
     ]
     tables = {
-        library.name: _table(options, options.library(library.name)) for _, library in libraries if library.has_table
+        library.name: _table(options, options.target(library.name)) for _, library in libraries if library.has_table
     }
     # Keep what other builds have listed here, and the libraries that the operator trusts, which have no domain.
     entries = [
@@ -47,7 +47,7 @@ def write_manifest(
         # A library without a table, which may export only its engine's entry points, has the same ops as the others.
         table = tables[library.name] if library.has_table else max(tables.values(), key=_devices, default=[])
         ops = [op for op in table if set(op.devices) & set(library.devices)]
-        path = options.library(library.name)
+        path = options.target(library.name)
         entries.append(
             {
                 "file": path.name,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops_build.op_folder import op_folders
+from opgate import folders
+from opgate.ops_build.op_folder import op_folders
 
-SOURCE = Path(__file__).parents[1]
-PROJECT = SOURCE.parent
-DEFAULT_OUTPUT = PROJECT / "build" / "ops"
+SOURCE = Path(__file__).resolve().parents[1]
+#: The folder that opgate's own ops are built into.
+DEFAULT_OUTPUT = folders.builds() / "ops"
+#: Every x86 processor since 2013 has it. On others the compiler chooses.
+DEFAULT_ARCH = "-march=x86-64-v3" if platform.machine() == "x86_64" else ""
 #: The engines that have an adapter, in the order of reports.
 ENGINES: tuple[str, ...] = ("onnxruntime", "torch", "tensorrt")
 
@@ -34,7 +38,7 @@ class BuildOptions:
     ops: tuple[Path, ...] = (SOURCE / "ops",)
     domain: str = "opgate"
     prefix: str = "opgate"
-    arch: str = "-march=x86-64-v3"
+    arch: str = DEFAULT_ARCH
     sanitize: str = ""
     build_type: str = "Release"
     source: Path = SOURCE
@@ -43,9 +47,15 @@ class BuildOptions:
     strict: bool = False
     cuda_ops_only: bool = False
 
-    def library(self, name: str = "onnxruntime") -> Path:
+    def target(self, name: str = "onnxruntime") -> Path:
         """Returns the path of a library that the build writes. "onnxruntime" is the one for ONNX Runtime on the CPU."""
         return self.output / f"lib{self.prefix}_{name}.so"
+
+    def library(self, name: str = "onnxruntime") -> Path:
+        """Returns the path of a library: of the one in a wheel if there is one and this machine has built no other,
+        else of the one that the build writes."""
+        shipped = folders.SHIPPED_OPS / self.target(name).name
+        return shipped if not self.target(name).is_file() and shipped.is_file() else self.target(name)
 
 
 def out_of_tree(folder: Path, output: Path | None = None, domain: str | None = None) -> BuildOptions:

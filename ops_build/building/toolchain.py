@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from opgate import folders
+
 #: The architectures on a machine without a GPU: Hopper, and PTX that the drivers of later GPUs compile.
 DEFAULT_CUDA_ARCHITECTURES = "90"
 #: Every architecture of CUDA 13 for data centres and desktops, and PTX for later GPUs.
 ALL_CUDA_ARCHITECTURES = "80-real;86-real;89-real;90-real;100-real;120"
-
-#: The project's folder. It has the default folder of downloaded headers.
-_PROJECT = Path(__file__).parents[2]
 
 #: The reason in reports for skipping a case that needs a GPU.
 NO_GPU = "there is no NVIDIA GPU here: nvidia-smi lists none"
@@ -68,9 +67,9 @@ class Cuda:
 
 def toolchain_folder() -> Path:
     """Returns the folder of headers and packages that the system lacks: the one that OPGATE_TOOLCHAIN names, or
-    build/toolchain. Headers lie anywhere in it, Python packages in its subfolder python."""
+    `toolchain` in the folder of builds. Headers lie anywhere in it, Python packages in its subfolder python."""
     named = os.environ.get("OPGATE_TOOLCHAIN")
-    return Path(named).resolve() if named else _PROJECT / "build" / "toolchain"
+    return Path(named).resolve() if named else folders.builds() / "toolchain"
 
 
 def find_cuda(architectures: str) -> Cuda:

@@ -20,9 +20,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from ops_build.case import Array, Case
-from ops_build.dtypes import DTYPES
-from ops_build.table import Attribute, Op
+from opgate.ops_build.case import Array, Case
+from opgate.ops_build.dtypes import DTYPES
+from opgate.ops_build.table import Attribute, Op
 
 _NAMES = {dtype.numpy: name for name, dtype in DTYPES.items()}
 _CODES = {name: code for code, name in enumerate(DTYPES)}

@@ -28,16 +28,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ops_build.building.build import build, build_runner
-from ops_build.building.options import PROJECT, BuildError
-from ops_build.building.toolchain import NO_GPU, LeftOut, find_cuda, gpus, toolchain_folder
-from ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, read_event
-from ops_build.gpu.items import Item, items_of
-from ops_build.gpu.stages import ENGINES, OPTIONS, RUNNER_MODES, STAGES, ops_on_cuda
-from ops_build.verification.report import by_engine, reasons_of
-from ops_build.verification.verify import Cell, types_label
+from opgate import folders
+from opgate.ops_build.building.build import build, build_runner
+from opgate.ops_build.building.options import BuildError
+from opgate.ops_build.building.toolchain import NO_GPU, LeftOut, find_cuda, gpus, toolchain_folder
+from opgate.ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, read_event
+from opgate.ops_build.gpu.items import Item, items_of
+from opgate.ops_build.gpu.stages import ENGINES, OPTIONS, RUNNER_MODES, STAGES, ops_on_cuda
+from opgate.ops_build.verification.report import by_engine, reasons_of
+from opgate.ops_build.verification.verify import Cell, types_label
 
-RESULTS = PROJECT / "benchmarks" / "results"
+#: Where the page is written: among the benchmarks of a checkout, else here.
+RESULTS = root / "benchmarks" / "results" if (root := folders.checkout()) else Path()
 #: The seconds after which the check stops, and those after which a stage that says nothing counts as hung.
 TIME_LIMIT = 570.0
 SILENCE_LIMIT = 120.0
@@ -94,7 +96,6 @@ class Watch:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            cwd=PROJECT,
             env=os.environ | {"PYTHONPATH": os.pathsep.join([*_packages(), *sys.path])},
             start_new_session=True,
         )
@@ -352,7 +353,7 @@ def main() -> int:
 
         def command(skip: int, stage: str = stage) -> list[str]:
             chosen = [option for name in arguments.op for option in ("--op", name)]
-            return [sys.executable, "-m", "ops_build.gpu.stages", stage, "--skip", str(skip), *chosen]
+            return [sys.executable, "-m", "opgate.ops_build.gpu.stages", stage, "--skip", str(skip), *chosen]
 
         results.append(run_stage(stage, items_of(ops), command, deadline, say))
         say(f"{stage}: {results[-1].summary()} ({results[-1].seconds:.0f} s)")

@@ -9,7 +9,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
-from ops_build.verification.verify import Cell
+from opgate.ops_build.verification.verify import Cell
 
 
 @dataclass(frozen=True, slots=True)

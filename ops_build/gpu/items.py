@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ops_build.building.options import SOURCE
-from ops_build.case import Case
-from ops_build.dtypes import numpy_types
-from ops_build.op_folder import folder_of
-from ops_build.table import Op
+from opgate.ops_build.building.options import SOURCE
+from opgate.ops_build.case import Case
+from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.op_folder import folder_of
+from opgate.ops_build.table import Op
 
 #: An op, and its choice of dtypes by type variable.
 Item = tuple[Op, Mapping[str, str]]

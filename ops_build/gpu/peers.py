@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from ops_build.adapters.torch.engine import case_arguments
-from ops_build.gpu.events import Begun, Fact, Timed
-from ops_build.gpu.items import Item, large_case
-from ops_build.table import Op
-from ops_build.verification.verify import types_label
+from opgate.ops_build.adapters.torch.engine import case_arguments
+from opgate.ops_build.gpu.events import Begun, Fact, Timed
+from opgate.ops_build.gpu.items import Item, large_case
+from opgate.ops_build.table import Op
+from opgate.ops_build.verification.verify import types_label
 
 #: The arguments of an op by name, with the defaults of the attributes.
 Arguments = Mapping[str, Any]

@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ops_build.case import Array, Case
-from ops_build.gpu.cases_file import Result, case_bytes, read_result
-from ops_build.table import Op, parse_table
+from opgate.ops_build.case import Array, Case
+from opgate.ops_build.gpu.cases_file import Result, case_bytes, read_result
+from opgate.ops_build.table import Op, parse_table
 
 
 class KernelsEngine:

@@ -1,6 +1,6 @@
 """The stages of `make gpu-check`. Each runs in a process of its own, which writes events to standard output:
 
-python -m ops_build.gpu.stages STAGE [--op OP ...] [--skip NUMBER]
+python -m opgate.ops_build.gpu.stages STAGE [--op OP ...] [--skip NUMBER]
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from typing import IO
 
 import numpy as np
 
-from ops_build.building.build import runner_of
-from ops_build.building.manifest import built_table
-from ops_build.building.options import PROJECT, SOURCE, BuildOptions
-from ops_build.case import Array, Case
-from ops_build.dtypes import numpy_types
-from ops_build.gpu.cases_file import CaseFailed
-from ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, event_line
-from ops_build.gpu.items import Item, Large, items_of, large_case
-from ops_build.gpu.runner import KernelsEngine, ProgramEnded
-from ops_build.op_folder import folder_of, run_reference
-from ops_build.table import Op
-from ops_build.verification.comparison import difference, tolerance
-from ops_build.verification.engine import Absent, Engine, engines_of
-from ops_build.verification.verify import Cell, types_label, verify_cell
+from opgate import folders
+from opgate.ops_build.building.build import runner_of
+from opgate.ops_build.building.manifest import built_table
+from opgate.ops_build.building.options import SOURCE, BuildOptions
+from opgate.ops_build.case import Array, Case
+from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.gpu.cases_file import CaseFailed
+from opgate.ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, event_line
+from opgate.ops_build.gpu.items import Item, Large, items_of, large_case
+from opgate.ops_build.gpu.runner import KernelsEngine, ProgramEnded
+from opgate.ops_build.op_folder import folder_of, run_reference
+from opgate.ops_build.table import Op
+from opgate.ops_build.verification.comparison import difference, tolerance
+from opgate.ops_build.verification.engine import Absent, Engine, engines_of
+from opgate.ops_build.verification.verify import Cell, types_label, verify_cell
 
-OPTIONS = BuildOptions(output=PROJECT / "build" / "gpu_check", cuda_ops_only=True)
+OPTIONS = BuildOptions(output=folders.builds() / "gpu_check", cuda_ops_only=True)
 TIMED_RUNS = 20
 #: How the host program runs the kernels, by the name of the stage.
 RUNNER_MODES: Mapping[str, Sequence[str]] = {
@@ -306,14 +307,14 @@ def _compiled(options: BuildOptions) -> Engine | Absent:
     engine = _engine_on_cuda("torch", options)
     if isinstance(engine, Absent):
         return Absent("torch-compile", "cuda", engine.reason)
-    from ops_build.adapters.torch.engine import CompiledTorchEngine
+    from opgate.ops_build.adapters.torch.engine import CompiledTorchEngine
 
     return CompiledTorchEngine(options.library("torch"), "cuda")
 
 
 def _peers(items: Sequence[Item]) -> Iterator[Event]:
     try:
-        from ops_build.gpu.peers import time_peers
+        from opgate.ops_build.gpu.peers import time_peers
     except ModuleNotFoundError as error:
         yield Fact("absent", f"the Python package {error.name} is not installed")
         return

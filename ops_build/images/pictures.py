@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ops_build.case import Array
-from ops_build.images.reference import ADAM7
+from opgate.ops_build.case import Array
+from opgate.ops_build.images.reference import ADAM7
 
 
 def scene(width: int, height: int, seed: int = 0) -> Array:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, JpegImagePlugin
 
-from ops_build.case import Array
+from opgate.ops_build.case import Array
 
 UNKNOWN_FORMAT, CORRUPT, TOO_MANY_PIXELS, UNSUPPORTED = 1, 2, 3, 4
 MESSAGES = {

@@ -25,9 +25,9 @@ from onnx import FunctionProto, ModelProto, NodeProto, helper
 from onnx.external_data_helper import _get_all_tensors, uses_external_data
 from onnx.parser import ParseError, parse_function
 
-from ops_build.onnx.nodes import node_attributes, nodes_of
-from ops_build.op_folder import folder_of
-from ops_build.table import Op
+from opgate.ops_build.onnx.nodes import node_attributes, nodes_of
+from opgate.ops_build.op_folder import folder_of
+from opgate.ops_build.table import Op
 
 #: The first IR versions that have functions, and overloads of functions.
 FUNCTION_IR_VERSION = 8

@@ -8,8 +8,8 @@ from typing import Any
 import onnx
 from onnx import TensorProto
 
-from ops_build.dtypes import DTYPES
-from ops_build.table import Attribute, Op
+from opgate.ops_build.dtypes import DTYPES
+from opgate.ops_build.table import Attribute, Op
 
 
 def element_type(dtype: str) -> int:

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ops_build.case import Array, Case
-from ops_build.onnx.nodes import element_type, node_attributes
-from ops_build.table import Op
+from opgate.ops_build.case import Array, Case
+from opgate.ops_build.onnx.nodes import element_type, node_attributes
+from opgate.ops_build.table import Op
 
 OPSET = 18
 IR_VERSION = 10

@@ -7,9 +7,9 @@ from typing import Any
 
 from onnx.reference.op_run import OpRun
 
-from ops_build.case import Array
-from ops_build.onnx.nodes import attribute_of_node
-from ops_build.table import Op
+from opgate.ops_build.case import Array
+from opgate.ops_build.onnx.nodes import attribute_of_node
+from opgate.ops_build.table import Op
 
 
 def reference_operator(op: Op, reference: Callable[..., Any]) -> type[OpRun]:

@@ -10,10 +10,10 @@ import onnx.shape_inference
 from onnx import TensorProto, TypeProto, helper
 from onnx.defs import OpSchema
 
-from ops_build.dtypes import DTYPES
-from ops_build.onnx.nodes import element_type
-from ops_build.table import Attribute, Input, Op, Output
-from ops_build.walk import KnownInput, SignatureMismatch, Size, Walk
+from opgate.ops_build.dtypes import DTYPES
+from opgate.ops_build.onnx.nodes import element_type
+from opgate.ops_build.table import Attribute, Input, Op, Output
+from opgate.ops_build.walk import KnownInput, SignatureMismatch, Size, Walk
 
 
 def register(ops: Iterable[Op]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ops_build.case import Array, Case
+from opgate.ops_build.case import Array, Case
 
 #: (rtol, atol) by dtype, for cases without a tolerance: a few units in the last place for values of about 1.
 TOLERANCES: Mapping[str, tuple[float, float]] = {

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ops_build.building.options import BuildOptions
-from ops_build.case import Array, Case
-from ops_build.table import Op
+from opgate.ops_build.building.options import BuildOptions
+from opgate.ops_build.case import Array, Case
+from opgate.ops_build.table import Op
 
 
 class Engine(Protocol):
@@ -42,7 +42,7 @@ def engines_of(options: BuildOptions) -> list[Engine | Absent]:
     engines: list[Engine | Absent] = []
     for name in options.engines:
         try:
-            module = importlib.import_module(f"ops_build.adapters.{name}.engine")
+            module = importlib.import_module(f"opgate.ops_build.adapters.{name}.engine")
         except ModuleNotFoundError as error:
             engines.append(Absent(name, "cpu", f"the Python package {error.name} is not installed"))
             continue

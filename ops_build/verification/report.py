@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ops_build.ops_page import wide_console
-from ops_build.table import Op
-from ops_build.verification.engine import Absent, Engine
-from ops_build.verification.verify import Cell, verify
+from opgate.ops_build.ops_page import wide_console
+from opgate.ops_build.table import Op
+from opgate.ops_build.verification.engine import Absent, Engine
+from opgate.ops_build.verification.verify import Cell, verify
 
 #: The number of failures that are printed for a cell. The others are mostly of the same kind.
 SHOWN = 5

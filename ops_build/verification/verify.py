@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ops_build.case import Case
-from ops_build.dtypes import numpy_types
-from ops_build.op_folder import OpFolder, folder_of, run_reference
-from ops_build.table import Op
-from ops_build.verification.comparison import difference, tolerance
-from ops_build.verification.engine import Absent, Engine
+from opgate.ops_build.case import Case
+from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.op_folder import OpFolder, folder_of, run_reference
+from opgate.ops_build.table import Op
+from opgate.ops_build.verification.comparison import difference, tolerance
+from opgate.ops_build.verification.engine import Absent, Engine
 
 
 @dataclass(slots=True)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import onnxruntime
 from fastapi import APIRouter, Response
 
-from service.gateway import Gateway, package_version
-from service.telemetry.metrics import CONTENT_TYPE, Metrics
+from opgate.service.gateway import Gateway, package_version
+from opgate.service.telemetry.metrics import CONTENT_TYPE, Metrics
 
 if TYPE_CHECKING:
-    from service.execution.triton.pool import TritonPool
+    from opgate.service.execution.triton.pool import TritonPool
 
 
 class Numbers:

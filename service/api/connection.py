@@ -22,16 +22,16 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from service.api.body import BodyReader, HeadReader, aligned_buffer
-from service.api.lingering import LingeringTransport
-from service.api.status import HTTP, error_body, error_headers
-from service.errors import ServingError, internal
-from service.execution.request import Request
-from service.gateway import LONG_COST, Gateway, Reading, Served
-from service.telemetry.journal import NO_IDS, Answer, Ids, http_level, ids_of
-from service.wire.compression import wanted_encoding
-from service.wire.kserve_json import encode, encoding_cost, size_of
-from service.wire.tensors import Bytes, view
+from opgate.service.api.body import BodyReader, HeadReader, aligned_buffer
+from opgate.service.api.lingering import LingeringTransport
+from opgate.service.api.status import HTTP, error_body, error_headers
+from opgate.service.errors import ServingError, internal
+from opgate.service.execution.request import Request
+from opgate.service.gateway import LONG_COST, Gateway, Reading, Served
+from opgate.service.telemetry.journal import NO_IDS, Answer, Ids, http_level, ids_of
+from opgate.service.wire.compression import wanted_encoding
+from opgate.service.wire.kserve_json import encode, encoding_cost, size_of
+from opgate.service.wire.tensors import Bytes, view
 
 logger = logging.getLogger("opgate.http")
 

@@ -8,9 +8,9 @@ from time import perf_counter_ns
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.status import error_body
-from service.gateway import Gateway
-from service.telemetry.journal import Answer, http_level, ids_of
+from opgate.service.api.status import error_body
+from opgate.service.gateway import Gateway
+from opgate.service.telemetry.journal import Answer, http_level, ids_of
 
 logger = logging.getLogger("opgate.http")
 

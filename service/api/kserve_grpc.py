@@ -14,18 +14,30 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from service.api.status import GRPC
-from service.errors import Kind, ServingError, internal
-from service.execution.request import Request
-from service.execution.spec import ModelSpec, TensorSpec
-from service.gateway import EXTENSIONS, LONG_COST, Gateway, Reading, Served, package_version
-from service.rpc import health, reflection
-from service.rpc.server import Call, Code, Message, Metadata, Method, Options, RpcError, Server, Stream, Unary, tls
-from service.settings import Settings
-from service.telemetry.journal import NO_IDS, Answer, grpc_level, ids_of
-from service.telemetry.statistics_message import model_statistics
-from service.wire import kserve_grpc as wire
-from service.wire.kserve_grpc import Decoder, decoding_cost, encode, encoding_cost
+from opgate.service.api.status import GRPC
+from opgate.service.errors import Kind, ServingError, internal
+from opgate.service.execution.request import Request
+from opgate.service.execution.spec import ModelSpec, TensorSpec
+from opgate.service.gateway import EXTENSIONS, LONG_COST, Gateway, Reading, Served, package_version
+from opgate.service.rpc import health, reflection
+from opgate.service.rpc.server import (
+    Call,
+    Code,
+    Message,
+    Metadata,
+    Method,
+    Options,
+    RpcError,
+    Server,
+    Stream,
+    Unary,
+    tls,
+)
+from opgate.service.settings import Settings
+from opgate.service.telemetry.journal import NO_IDS, Answer, grpc_level, ids_of
+from opgate.service.telemetry.statistics_message import model_statistics
+from opgate.service.wire import kserve_grpc as wire
+from opgate.service.wire.kserve_grpc import Decoder, decoding_cost, encode, encoding_cost
 
 logger = logging.getLogger("opgate.grpc")
 SERVICE = "inference.GRPCInferenceService"

@@ -14,17 +14,17 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 from tritonclient.grpc import service_pb2
 
-from service.api.status import HTTP, error_body, error_headers
-from service.errors import Kind, ServingError, invalid, too_large
-from service.execution.spec import TensorSpec
-from service.gateway import EXTENSIONS, Gateway, package_version
-from service.packing import deflate
-from service.repository.loader import LoadedModel
-from service.settings import smallest
-from service.telemetry.statistics_message import model_statistics
-from service.wire.compression import decompress, wanted_encoding
-from service.wire.kserve_json import encode, encoding_cost, size_of
-from service.wire.proto_json import to_plain
+from opgate.service.api.status import HTTP, error_body, error_headers
+from opgate.service.errors import Kind, ServingError, invalid, too_large
+from opgate.service.execution.spec import TensorSpec
+from opgate.service.gateway import EXTENSIONS, Gateway, package_version
+from opgate.service.packing import deflate
+from opgate.service.repository.loader import LoadedModel
+from opgate.service.settings import smallest
+from opgate.service.telemetry.statistics_message import model_statistics
+from opgate.service.wire.compression import decompress, wanted_encoding
+from opgate.service.wire.kserve_json import encode, encoding_cost, size_of
+from opgate.service.wire.proto_json import to_plain
 
 T = TypeVar("T")
 
@@ -248,7 +248,7 @@ def router(gateway: Gateway) -> APIRouter:
     endpoints = _Routes(gateway)
 
     def add(path: str, endpoint: Callable[..., Awaitable[Response]], method: str = "GET") -> None:
-        # service.api.openapi makes the schema at /docs from the models instead.
+        # opgate.service.api.openapi makes the schema at /docs from the models instead.
         routes.add_api_route(path, endpoint, methods=[method], include_in_schema=False)
 
     add("/v2/health/live", endpoints.live)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from service.execution.spec import ModelSpec, TensorSpec
-from service.gateway import Gateway, package_version
-from service.repository.loader import LoadedModel
-from service.wire.friendly import picture_input
+from opgate.service.execution.spec import ModelSpec, TensorSpec
+from opgate.service.gateway import Gateway, package_version
+from opgate.service.repository.loader import LoadedModel
+from opgate.service.wire.friendly import picture_input
 
 _ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 _EXAMPLE_ELEMENTS = 64

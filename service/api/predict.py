@@ -11,16 +11,16 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from service.api.kserve_http import JSON, read_body, unless_left
-from service.errors import Kind, ServingError, invalid, too_large
-from service.execution.request import Array
-from service.execution.request import Request as InferRequest
-from service.execution.spec import ModelSpec
-from service.gateway import Gateway
-from service.repository.loader import LoadedModel
-from service.settings import smallest
-from service.wire.friendly import Value, labelled, picture_bytes, picture_request, values_request
-from service.wire.json_tensors import members
+from opgate.service.api.kserve_http import JSON, read_body, unless_left
+from opgate.service.errors import Kind, ServingError, invalid, too_large
+from opgate.service.execution.request import Array
+from opgate.service.execution.request import Request as InferRequest
+from opgate.service.execution.spec import ModelSpec
+from opgate.service.gateway import Gateway
+from opgate.service.repository.loader import LoadedModel
+from opgate.service.settings import smallest
+from opgate.service.wire.friendly import Value, labelled, picture_bytes, picture_request, values_request
+from opgate.service.wire.json_tensors import members
 
 
 def router(gateway: Gateway) -> APIRouter:

@@ -1,11 +1,11 @@
-"""Maps the kinds of `service.errors` to HTTP status codes and to gRPC codes."""
+"""Maps the kinds of `opgate.service.errors` to HTTP status codes and to gRPC codes."""
 
 from __future__ import annotations
 
 import orjson
 
-from service.errors import Kind, ServingError
-from service.rpc.server import Code
+from opgate.service.errors import Kind, ServingError
+from opgate.service.rpc.server import Code
 
 HTTP: dict[Kind, int] = {
     Kind.INVALID: 400,

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from service.errors import Kind, ServingError, internal, invalid
-from service.execution.cost import CostCurve
-from service.execution.request import Array, Request
-from service.execution.session import Session
-from service.execution.spec import BatchInputSpec, ModelSpec, TensorSpec
+from opgate.service.errors import Kind, ServingError, internal, invalid
+from opgate.service.execution.cost import CostCurve
+from opgate.service.execution.request import Array, Request
+from opgate.service.execution.session import Session
+from opgate.service.execution.spec import BatchInputSpec, ModelSpec, TensorSpec
 
 # The kind of a batch input that has as many elements as the longest row of a ragged input.
 _LONGEST_ROW = "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"

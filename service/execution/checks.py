@@ -9,13 +9,13 @@ import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from service.errors import Kind, ServingError, invalid
-from service.execution.spec import ModelSpec, TensorSpec
+from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.execution.spec import ModelSpec, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits on one request. `service.settings` describes them."""
+    """The limits on one request. `opgate.service.settings` describes them."""
 
     max_rank: int = 16
     max_elements: int = 256 * 1024 * 1024

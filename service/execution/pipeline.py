@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
-from service.errors import Kind, ServingError, internal, invalid, unloading
-from service.execution.batch import row_error
-from service.execution.checks import Head, Limits, check_inputs
-from service.execution.request import Array, Request
-from service.execution.spec import ModelSpec, TensorSpec
-from service.telemetry.statistics import ModelStatistics
+from opgate.service.errors import Kind, ServingError, internal, invalid, unloading
+from opgate.service.execution.batch import row_error
+from opgate.service.execution.checks import Head, Limits, check_inputs
+from opgate.service.execution.request import Array, Request
+from opgate.service.execution.spec import ModelSpec, TensorSpec
+from opgate.service.telemetry.statistics import ModelStatistics
 
 logger = logging.getLogger("opgate.pipeline")
 

@@ -1,7 +1,7 @@
 """Decides which waiting requests form the next batch.
 
-A line is the queue of the requests that may share a batch, see `service.execution.scheduler`. The decision depends only
-on the line, the config, the measured costs and the time that the caller passes.
+A line is the queue of the requests that may share a batch, see `opgate.service.execution.scheduler`. The decision
+depends only on the line, the config, the measured costs and the time that the caller passes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple
 
-from service.execution.cost import CostCurve
-from service.execution.request import Request
-from service.execution.spec import Batching
+from opgate.service.execution.cost import CostCurve
+from opgate.service.execution.request import Request
+from opgate.service.execution.spec import Batching
 
 
 class Choice(NamedTuple):

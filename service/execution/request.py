@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from service.errors import Kind, ServingError
+from opgate.service.errors import Kind, ServingError
 
 Array = np.ndarray[Any, Any]
 

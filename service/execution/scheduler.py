@@ -11,17 +11,17 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
 from time import perf_counter_ns
 
-from service.errors import Kind, ServingError, queue_full, too_late, unloading
-from service.execution.alarm import Alarm
-from service.execution.batch import Batch, execute, padding
-from service.execution.cost import CostCurve, Profile
-from service.execution.policy import Choice, choose
-from service.execution.request import Request
-from service.execution.running import ON_LOOP
-from service.execution.session import Session
-from service.execution.spec import ModelSpec
-from service.native.process import set_running
-from service.telemetry.statistics import ModelStatistics
+from opgate.service.errors import Kind, ServingError, queue_full, too_late, unloading
+from opgate.service.execution.alarm import Alarm
+from opgate.service.execution.batch import Batch, execute, padding
+from opgate.service.execution.cost import CostCurve, Profile
+from opgate.service.execution.policy import Choice, choose
+from opgate.service.execution.request import Request
+from opgate.service.execution.running import ON_LOOP
+from opgate.service.execution.session import Session
+from opgate.service.execution.spec import ModelSpec
+from opgate.service.native.process import set_running
+from opgate.service.telemetry.statistics import ModelStatistics
 
 logger = logging.getLogger("opgate.scheduler")
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from service.errors import Kind, ServingError
-from service.execution.datatypes import BY_ONNX, DATATYPES
-from service.execution.gpus import CUDA, TENSORRT, why_not_loaded
-from service.execution.request import Array
-from service.native import process
+from opgate.service.errors import Kind, ServingError
+from opgate.service.execution.datatypes import BY_ONNX, DATATYPES
+from opgate.service.execution.gpus import CUDA, TENSORRT, why_not_loaded
+from opgate.service.execution.request import Array
+from opgate.service.native import process
 
 logger = logging.getLogger("opgate.session")
 

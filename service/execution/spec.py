@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from service.execution.datatypes import DataType
+from opgate.service.execution.datatypes import DataType
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The compiled parts of the gateway. Installing the package compiles them, see build_hook.py."""
 
 try:
-    from service.native import json_tensors, process
+    from opgate.service.native import json_tensors, process
 except ImportError as error:
     raise ImportError(
         f"the gateway's native modules aren't compiled for this Python: run `pip install --editable .` ({error})"

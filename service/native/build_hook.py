@@ -1,13 +1,19 @@
-"""Compiles the native modules of the gateway when its package is built or installed, see pyproject.toml."""
+"""Compiles the native modules of the gateway when its package is built or installed, see pyproject.toml.
+
+A wheel also gets the op library and what it needs, see ops_build/building/wheel.py. An editable install doesn't.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import shlex
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -65,6 +71,24 @@ class NativeModules(BuildHookInterface[Any]):  # type: ignore[misc]
         """Compiles the modules into the source tree, and tells hatchling to take them along."""
         for module in MODULES:
             compiled = compile_module(module)
-            build_data["artifacts"].append(str(compiled.relative_to(SERVICE.parent)))
+            build_data["artifacts"].append(f"opgate/service/{compiled.relative_to(SERVICE)}")
         build_data["pure_python"] = False
-        build_data["infer_tag"] = True
+        if version == "editable":
+            return
+        wheel = self._wheel()
+        build_data["tag"] = wheel.wheel_tag()
+        build_data["force_include"] |= wheel.contents(Path(self.root) / "build" / "wheel", self._log)
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Completes a wheel."""
+        if version != "editable":
+            self._wheel().repair(Path(artifact_path))
+
+    def _wheel(self) -> ModuleType:
+        """Returns the module that completes a wheel, from the sources that are built."""
+        if self.root not in sys.path:
+            sys.path.insert(0, self.root)
+        return importlib.import_module("opgate.ops_build.building.wheel")
+
+    def _log(self, line: str) -> None:
+        self.app.display_info(line)

@@ -1,4 +1,4 @@
-// The Python module service.native.json_tensors: tensors in JSON, see json_tensors.h. Long work runs without the
+// The Python module opgate.service.native.json_tensors: tensors in JSON, see json_tensors.h. Long work runs without the
 // interpreter's lock, and long work that makes objects lends the lock to other threads.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -391,7 +391,7 @@ std::array<PyMethodDef, 7> methods = {{
 }};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,
-                          "service.native.json_tensors",
+                          "opgate.service.native.json_tensors",
                           "Reads and writes tensors in JSON. Each function raises Refused.",
                           -1,
                           methods.data(),
@@ -405,7 +405,7 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT,
 extern "C" PyMODINIT_FUNC PyInit_json_tensors() {
   PyObject* module = PyModule_Create(&definition);
   if (module == nullptr) return nullptr;
-  refused_type = PyErr_NewExceptionWithDoc("service.native.json_tensors.Refused",
+  refused_type = PyErr_NewExceptionWithDoc("opgate.service.native.json_tensors.Refused",
                                            "A text that can't be read. The arguments are the problem, and the place "
                                            "where the text at fault begins and ends.",
                                            PyExc_ValueError, nullptr);

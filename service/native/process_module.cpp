@@ -1,4 +1,4 @@
-// The Python module service.native.process: signals that end the process, and its last words when it crashes.
+// The Python module opgate.service.native.process: signals that end the process, and its last words when it crashes.
 //
 // The handlers of this file do only what a signal handler may: they read memory that is written once or atomically, and
 // call write, sigaction and raise.
@@ -250,7 +250,7 @@ std::array<PyMethodDef, 5> methods = {{
 }};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,
-                          "service.native.process",
+                          "opgate.service.native.process",
                           "Signals that end the process, and its last words.",
                           -1,
                           methods.data(),

@@ -1,4 +1,4 @@
-// The Python module service.native.protobuf, see protobuf.pyi. Source of the encoding:
+// The Python module opgate.service.native.protobuf, see protobuf.pyi. Source of the encoding:
 // https://protobuf.dev/programming-guides/encoding/
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -321,8 +321,8 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT,
 PyMODINIT_FUNC PyInit_protobuf() {
   PyObject* made = PyModule_Create(&module);
   if (made == nullptr) return nullptr;
-  too_large = PyErr_NewException("service.native.protobuf.TooLarge", PyExc_ValueError, nullptr);
-  broken = PyErr_NewException("service.native.protobuf.Broken", PyExc_ValueError, nullptr);
+  too_large = PyErr_NewException("opgate.service.native.protobuf.TooLarge", PyExc_ValueError, nullptr);
+  broken = PyErr_NewException("opgate.service.native.protobuf.Broken", PyExc_ValueError, nullptr);
   if (too_large == nullptr || broken == nullptr || PyModule_AddObjectRef(made, "TooLarge", too_large) != 0 ||
       PyModule_AddObjectRef(made, "Broken", broken) != 0) {
     Py_DECREF(made);

@@ -8,9 +8,9 @@ from typing import TypeAlias
 from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
 
-from service.execution.datatypes import BY_ONNX
-from service.execution.session import EngineTensor
-from service.repository.config import ConfigError, state_version_policy
+from opgate.service.execution.datatypes import BY_ONNX
+from opgate.service.execution.session import EngineTensor
+from opgate.service.repository.config import ConfigError, state_version_policy
 
 Tensor: TypeAlias = ModelInput | ModelOutput
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from service.errors import Kind, ServingError
-from service.repository.config import ConfigError, parameter, refuse_unsupported, runs_on_triton
-from service.repository.ensembles import step_models
-from service.repository.loader import LoadedModel, load_config, load_ensemble, load_model, unavailable
-from service.repository.paths import model_names, version_numbers
-from service.settings import Settings
+from opgate.service.errors import Kind, ServingError
+from opgate.service.repository.config import ConfigError, parameter, refuse_unsupported, runs_on_triton
+from opgate.service.repository.ensembles import step_models
+from opgate.service.repository.loader import LoadedModel, load_config, load_ensemble, load_model, unavailable
+from opgate.service.repository.paths import model_names, version_numbers
+from opgate.service.settings import Settings
 
 if TYPE_CHECKING:
-    from service.execution.triton.pool import TritonPool
+    from opgate.service.execution.triton.pool import TritonPool
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
@@ -110,7 +110,7 @@ class Catalog:
         for version in versions:
             try:
                 if self._triton is not None and self._is_remote(config):
-                    from service.repository.remote import load_remote
+                    from opgate.service.repository.remote import load_remote
 
                     loaded = load_remote(repository, config, version, self._settings, self._triton)
                 elif ensemble:

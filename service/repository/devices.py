@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from service.execution.gpus import NoGpu, usable_gpus
-from service.repository.config import ConfigError
+from opgate.service.execution.gpus import NoGpu, usable_gpus
+from opgate.service.repository.config import ConfigError
 
 logger = logging.getLogger("opgate.repository")
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from service.execution.spec import ModelSpec, TensorSpec
-from service.repository.config import ConfigError
+from opgate.service.execution.spec import ModelSpec, TensorSpec
+from opgate.service.repository.config import ConfigError
 
 # A function that returns the specification of a model by name and version (-1: the latest). Raises ServingError.
 Lookup = Callable[[str, int], ModelSpec]

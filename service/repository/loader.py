@@ -12,16 +12,16 @@ from typing import Protocol
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from service.errors import Kind, ServingError
-from service.execution.checks import Limits
-from service.execution.gpus import CUDA, TENSORRT
-from service.execution.pipeline import Pipeline, Step
-from service.execution.request import Request
-from service.execution.scheduler import Scheduler
-from service.execution.session import Session, SessionOptions, usable_cores
-from service.execution.spec import ModelSpec
-from service.repository.autocomplete import complete
-from service.repository.config import (
+from opgate.service.errors import Kind, ServingError
+from opgate.service.execution.checks import Limits
+from opgate.service.execution.gpus import CUDA, TENSORRT
+from opgate.service.execution.pipeline import Pipeline, Step
+from opgate.service.execution.request import Request
+from opgate.service.execution.scheduler import Scheduler
+from opgate.service.execution.session import Session, SessionOptions, usable_cores
+from opgate.service.execution.spec import ModelSpec
+from opgate.service.repository.autocomplete import complete
+from opgate.service.repository.config import (
     SESSION_PREFIX,
     ConfigError,
     parameter,
@@ -30,15 +30,15 @@ from service.repository.config import (
     runs_on_triton,
     state_version_policy,
 )
-from service.repository.devices import accelerators, place
-from service.repository.ensembles import check_ensemble
-from service.repository.op_libraries import Library, counterpart, explain_missing_op, trusted_library
-from service.repository.paths import confined, file_name
-from service.repository.presentation import Presentation, read_presentation
-from service.repository.specification import make_spec
-from service.repository.validation import check_against_engine
-from service.settings import Settings
-from service.telemetry.statistics import ModelStatistics
+from opgate.service.repository.devices import accelerators, place
+from opgate.service.repository.ensembles import check_ensemble
+from opgate.service.repository.op_libraries import Library, counterpart, explain_missing_op, trusted_library
+from opgate.service.repository.paths import confined, file_name
+from opgate.service.repository.presentation import Presentation, read_presentation
+from opgate.service.repository.specification import make_spec
+from opgate.service.repository.validation import check_against_engine
+from opgate.service.settings import Settings
+from opgate.service.telemetry.statistics import ModelStatistics
 
 logger = logging.getLogger("opgate.repository")
 

@@ -12,16 +12,19 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.repository.config import ConfigError
-from service.repository.paths import file_name
-from service.settings import Settings
+from opgate import folders
+from opgate.service.repository.config import ConfigError
+from opgate.service.repository.paths import file_name
+from opgate.service.settings import Settings
 
 MANIFEST = "manifest.json"
+#: What x86-64-v3 needs, as Linux names it: System V ABI for AMD64, table 3.1.
+_X86_64_V3 = frozenset({"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"})
 _MISSING_OP = re.compile(r"(?:(\S+?):)?(\w+)\((-?\d+)\) is not a registered function/op")
 
 
@@ -96,28 +99,28 @@ def entries(directories: Iterable[Path]) -> Iterator[dict[str, Any]]:
         yield from (entry for entry in read_manifest(directory)["libraries"] if isinstance(entry, dict))
 
 
-def find_library(name: str, folders: Sequence[Path]) -> Path:
+def find_library(name: str, places: Sequence[Path]) -> Path:
     """Returns the file of that name in the first folder that has it. Raises ConfigError that says what to do."""
     file_name(name, "model_operations.op_library_filename")
-    for folder in folders:
+    for folder in places:
         path = folder / name
         if path.is_file():
             return path.resolve()
-    searched = ", ".join(str(folder) for folder in folders)
+    searched = ", ".join(str(folder) for folder in places)
     raise ConfigError(
         f"op library '{name}' was not found in {searched}. Run `opgate build` to build it, "
         "or put its directory on OPGATE_OPS_PATH"
     )
 
 
-def trusted_library(name: str, folders: Sequence[Path], trusted: Sequence[Path]) -> Library:
-    """Finds a library and checks its hash. `folders`, those of the model, are searched before the trusted folders.
+def trusted_library(name: str, places: Sequence[Path], trusted: Sequence[Path]) -> Library:
+    """Finds a library and checks its hash. `places`, the model's folders, are searched before the trusted folders.
 
-    Raises ConfigError if the library is missing, no manifest of a trusted folder lists its hash, or everybody may write
-    such a folder.
+    Raises ConfigError if the library is missing, no manifest of a trusted folder lists its hash, everybody may write
+    such a folder, or the library needs instructions that this processor lacks.
     """
-    path = find_library(name, [*folders, *trusted])
-    library = _listed(path, [str(entry.get("sha256")) for entry in entries(trusted)])
+    path = find_library(name, [*places, *trusted])
+    library = _listed(path, list(entries(trusted)))
     if library is not None:
         return library
     raise ConfigError(
@@ -127,11 +130,36 @@ def trusted_library(name: str, folders: Sequence[Path], trusted: Sequence[Path])
     )
 
 
-def _listed(path: Path, digests: Sequence[str]) -> Library | None:
-    """Returns a library if its hash is among the digests. The file is read once, so that it can't change in between."""
+def _listed(path: Path, listed: Iterable[Mapping[str, Any]]) -> Library | None:
+    """Returns a library if one of the entries has its hash. The file is read once, so that it can't change in between.
+
+    Raises ConfigError if the library needs instructions that this processor lacks.
+    """
     data = path.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
-    return Library(path.resolve(), digest, _image(path.name, data, digest)) if digest in digests else None
+    entry = next((entry for entry in listed if entry.get("sha256") == digest), None)
+    if entry is None:
+        return None
+    _check_processor(path, str(entry.get("flags", "")))
+    if path.resolve().parent == folders.SHIPPED_OPS:
+        folders.load_shipped_dependencies()
+    return Library(path.resolve(), digest, _image(path.name, data, digest))
+
+
+def _check_processor(path: Path, flags: str) -> None:
+    """Raises ConfigError if a library was compiled for a later processor: its first call would end the process."""
+    if "-march=x86-64-v3" not in flags.split():
+        return
+    try:
+        info = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return
+    has = re.search(r"^flags\s*:(.*)$", info, re.MULTILINE)
+    if has and (missing := _X86_64_V3 - set(has[1].split())):
+        raise ConfigError(
+            f"op library {path} was compiled with -march=x86-64-v3, and this processor lacks "
+            f"{', '.join(sorted(missing))}: build it with `opgate build --arch -march=native`"
+        )
 
 
 def counterpart(library: Library, engine: str, device: str, trusted: Sequence[Path]) -> Library | None:
@@ -146,7 +174,7 @@ def counterpart(library: Library, engine: str, device: str, trusted: Sequence[Pa
             path = folder / str(entry.get("file"))
             fits = entry.get("engine") == engine and device in entry.get("devices", ())
             if fits and entry.get("domain") in domains and path.is_file():
-                found = _listed(path, [str(entry.get("sha256"))])
+                found = _listed(path, [entry])
                 if found is not None:
                     return found
     return None

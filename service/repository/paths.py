@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from service.repository.config import ConfigError
+from opgate.service.repository.config import ConfigError
 
 
 def confined(repository: Path, path: Path) -> Path:

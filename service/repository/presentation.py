@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from service.execution.spec import ModelSpec
-from service.repository.config import ConfigError, parameter
+from opgate.service.execution.spec import ModelSpec
+from opgate.service.repository.config import ConfigError, parameter
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from service.execution.triton.pool import TritonPool
-from service.execution.triton.remote import RemoteModel
-from service.repository.config import state_version_policy
-from service.repository.loader import LoadedModel, copied, limits_of
-from service.repository.paths import confined
-from service.repository.presentation import read_presentation
-from service.repository.specification import make_spec
-from service.settings import Settings
-from service.telemetry.statistics import ModelStatistics
+from opgate.service.execution.triton.pool import TritonPool
+from opgate.service.execution.triton.remote import RemoteModel
+from opgate.service.repository.config import state_version_policy
+from opgate.service.repository.loader import LoadedModel, copied, limits_of
+from opgate.service.repository.paths import confined
+from opgate.service.repository.presentation import read_presentation
+from opgate.service.repository.specification import make_spec
+from opgate.service.settings import Settings
+from opgate.service.telemetry.statistics import ModelStatistics
 
 
 def load_remote(

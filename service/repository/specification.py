@@ -9,10 +9,10 @@ from typing import TypeAlias
 from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
 
-from service.execution.datatypes import BY_CONFIG, DataType
-from service.execution.spec import Batching, BatchInputSpec, ModelSpec, RowStatus, TensorSpec
-from service.repository.config import ConfigError, parameter
-from service.repository.paths import read_labels
+from opgate.service.execution.datatypes import BY_CONFIG, DataType
+from opgate.service.execution.spec import Batching, BatchInputSpec, ModelSpec, RowStatus, TensorSpec
+from opgate.service.repository.config import ConfigError, parameter
+from opgate.service.repository.paths import read_labels
 
 Tensor: TypeAlias = ModelInput | ModelOutput
 

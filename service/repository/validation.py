@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from service.execution.datatypes import DataType
-from service.execution.session import EngineTensor
-from service.execution.spec import ModelSpec, TensorSpec
-from service.repository.config import ConfigError
+from opgate.service.execution.datatypes import DataType
+from opgate.service.execution.session import EngineTensor
+from opgate.service.execution.spec import ModelSpec, TensorSpec
+from opgate.service.repository.config import ConfigError
 
 
 def check_against_engine(

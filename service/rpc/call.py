@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from service.rpc.protocol import Protocol
+    from opgate.service.rpc.protocol import Protocol
 
 # Names and values. The values of names that end in "-bin" are bytes, the others are printable ASCII.
 Metadata = Sequence[tuple[str, str | bytes]]

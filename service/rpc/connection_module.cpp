@@ -1,4 +1,4 @@
-// The Python module service.rpc.connection, see connection.pyi.
+// The Python module opgate.service.rpc.connection, see connection.pyi.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -45,7 +45,7 @@ PyType_Slot budget_slots[] = {{Py_tp_init, reinterpret_cast<void*>(budget_init)}
                               {Py_tp_doc, const_cast<char*>("The bytes that the messages of all calls may take.")},
                               {0, nullptr}};
 
-PyType_Spec budget_spec = {"service.rpc.connection.Budget", sizeof(Budget), 0, Py_TPFLAGS_DEFAULT, budget_slots};
+PyType_Spec budget_spec = {"opgate.service.rpc.connection.Budget", sizeof(Budget), 0, Py_TPFLAGS_DEFAULT, budget_slots};
 
 PyTypeObject* budget_type = nullptr;
 
@@ -486,7 +486,7 @@ PyType_Slot connection_slots[] = {{Py_tp_new, reinterpret_cast<void*>(connection
                                   {Py_tp_doc, const_cast<char*>("A gRPC connection of a server, without its socket.")},
                                   {0, nullptr}};
 
-PyType_Spec connection_spec = {"service.rpc.connection.Connection", sizeof(Object), 0, Py_TPFLAGS_DEFAULT,
+PyType_Spec connection_spec = {"opgate.service.rpc.connection.Connection", sizeof(Object), 0, Py_TPFLAGS_DEFAULT,
                                connection_slots};
 
 PyModuleDef module = {PyModuleDef_HEAD_INIT,
@@ -506,7 +506,7 @@ PyMODINIT_FUNC PyInit_connection() {
   if (made == nullptr) return nullptr;
   budget_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&budget_spec));
   PyObject* connection_type = PyType_FromSpec(&connection_spec);
-  protocol_error = PyErr_NewExceptionWithDoc("service.rpc.connection.ProtocolError",
+  protocol_error = PyErr_NewExceptionWithDoc("opgate.service.rpc.connection.ProtocolError",
                                              "The client does not speak gRPC over HTTP/2.", PyExc_ValueError, nullptr);
   if (budget_type == nullptr || connection_type == nullptr || protocol_error == nullptr ||
       PyModule_AddObjectRef(made, "Budget", reinterpret_cast<PyObject*>(budget_type)) != 0 ||

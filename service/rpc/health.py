@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from service.rpc.server import Call, Code, Method, RpcError, Stream, Unary
+from opgate.service.rpc.server import Call, Code, Method, RpcError, Stream, Unary
 
 SERVICE = "grpc.health.v1.Health"
 _MOST_BYTES = 1 << 16  # of a message

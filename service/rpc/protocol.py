@@ -11,12 +11,12 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from service.packing import ENCODINGS, OverLimit, deflate, inflate
-from service.rpc.call import Call, Code, Message, Metadata, RpcError, sendable
-from service.rpc.connection import Connection, ProtocolError
+from opgate.service.packing import ENCODINGS, OverLimit, deflate, inflate
+from opgate.service.rpc.call import Call, Code, Message, Metadata, RpcError, sendable
+from opgate.service.rpc.connection import Connection, ProtocolError
 
 if TYPE_CHECKING:
-    from service.rpc.server import Server, Stream, Unary
+    from opgate.service.rpc.server import Server, Stream, Unary
 
 logger = logging.getLogger("opgate.rpc")
 

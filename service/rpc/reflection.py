@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
-from service.rpc.server import Call, Code, Method, RpcError, Stream
+from opgate.service.rpc.server import Call, Code, Method, RpcError, Stream
 
 SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 _MOST_BYTES = 1 << 16  # of a message

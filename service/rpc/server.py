@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from service.rpc.call import Call, Code, Message, Metadata, RpcError
-from service.rpc.connection import Budget
-from service.rpc.protocol import Protocol
+from opgate.service.rpc.call import Call, Code, Message, Metadata, RpcError
+from opgate.service.rpc.connection import Budget
+from opgate.service.rpc.protocol import Protocol
 
 __all__ = ["Call", "Code", "Message", "Metadata", "Method", "Options", "RpcError", "Server", "Stream", "Unary", "tls"]
 

@@ -17,10 +17,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from service.telemetry.gpus import GpuCollector
-from service.telemetry.memory import memory_limit
-from service.telemetry.statistics import Histogram, ModelStatistics
-from service.telemetry.statistics_message import Counted
+from opgate.service.telemetry.gpus import GpuCollector
+from opgate.service.telemetry.memory import memory_limit
+from opgate.service.telemetry.statistics import Histogram, ModelStatistics
+from opgate.service.telemetry.statistics_message import Counted
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TOTAL = re.compile(rb"^(# (?:HELP|TYPE) nv_\w+)_total ", re.MULTILINE)
@@ -65,7 +65,7 @@ _HISTOGRAMS: tuple[tuple[str, str, float, Callable[[ModelStatistics], Histogram]
 
 
 if TYPE_CHECKING:
-    from service.execution.triton.pool import TritonPool
+    from opgate.service.execution.triton.pool import TritonPool
 
 
 class Source(Protocol):

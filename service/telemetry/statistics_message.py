@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from tritonclient.grpc import service_pb2
 
-from service.execution.spec import ModelSpec
-from service.telemetry.statistics import ModelStatistics
+from opgate.service.execution.spec import ModelSpec
+from opgate.service.telemetry.statistics import ModelStatistics
 
 
 class Counted(Protocol):

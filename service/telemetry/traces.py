@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from service.execution.request import Request, Times
-from service.telemetry.journal import Answer
+from opgate.service.execution.request import Request, Times
+from opgate.service.telemetry.journal import Answer
 
 
 class Tracer:

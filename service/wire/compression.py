@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from service.errors import Kind, ServingError, invalid, too_large
-from service.packing import ENCODINGS, OverLimit, inflate
+from opgate.service.errors import Kind, ServingError, invalid, too_large
+from opgate.service.packing import ENCODINGS, OverLimit, inflate
 
 
 def decompress(body: bytes, encoding: str, limit: int, setting: str) -> bytearray:

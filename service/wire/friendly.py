@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.errors import Kind, ServingError, invalid
-from service.execution.checks import Head, Limits, check_inputs
-from service.execution.request import Array, Request
-from service.execution.spec import ModelSpec, TensorSpec
-from service.repository.presentation import Presentation
-from service.wire.json_tensors import JsonValue, from_text, read, write
-from service.wire.tensors import from_raw, to_text
+from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.execution.checks import Head, Limits, check_inputs
+from opgate.service.execution.request import Array, Request
+from opgate.service.execution.spec import ModelSpec, TensorSpec
+from opgate.service.repository.presentation import Presentation
+from opgate.service.wire.json_tensors import JsonValue, from_text, read, write
+from opgate.service.wire.tensors import from_raw, to_text
 
 # What /predict takes for an input: the bytes of a file, the text of a form's field, or a member of a JSON object.
 Value = bytes | str | JsonValue

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.errors import Kind, ServingError, invalid
-from service.execution.checks import Limits
-from service.execution.datatypes import DataType
-from service.execution.request import Array
-from service.native import json_tensors as native
-from service.wire.tensors import Bytes, view
+from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.execution.checks import Limits
+from opgate.service.execution.datatypes import DataType
+from opgate.service.execution.request import Array
+from opgate.service.native import json_tensors as native
+from opgate.service.wire.tensors import Bytes, view
 
 # Everything in a JSON body but its tensors: names, shapes, parameters.
 MAX_REST_BYTES = 1 << 20

@@ -13,14 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from service.errors import Kind, ServingError, invalid, too_large
-from service.execution.checks import Head, Limits, check_inputs, check_outputs
-from service.execution.datatypes import DATATYPES, DataType
-from service.execution.request import Array, Request
-from service.execution.spec import ModelSpec
-from service.native.protobuf import Broken, TooLarge, numbers, split, strings
-from service.wire.kserve_rules import check_datatype, check_output_parameters, refuse_shared_memory, request_timeout
-from service.wire.tensors import from_raw, to_raw, to_text, view
+from opgate.service.errors import Kind, ServingError, invalid, too_large
+from opgate.service.execution.checks import Head, Limits, check_inputs, check_outputs
+from opgate.service.execution.datatypes import DATATYPES, DataType
+from opgate.service.execution.request import Array, Request
+from opgate.service.execution.spec import ModelSpec
+from opgate.service.native.protobuf import Broken, TooLarge, numbers, split, strings
+from opgate.service.wire.kserve_rules import (
+    check_datatype,
+    check_output_parameters,
+    refuse_shared_memory,
+    request_timeout,
+)
+from opgate.service.wire.tensors import from_raw, to_raw, to_text, view
 
 
 class _Contents(NamedTuple):

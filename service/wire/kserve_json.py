@@ -13,14 +13,19 @@ from typing import Any
 
 import orjson
 
-from service.errors import Kind, ServingError, invalid
-from service.execution.checks import Head, Limits, check_inputs, check_outputs
-from service.execution.datatypes import DATATYPES, DataType
-from service.execution.request import Array, Request
-from service.execution.spec import ModelSpec
-from service.wire.json_tensors import JsonValue, read, split, write
-from service.wire.kserve_rules import check_datatype, check_output_parameters, refuse_shared_memory, request_timeout
-from service.wire.tensors import Bytes, elements, from_raw, to_raw, view
+from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.execution.checks import Head, Limits, check_inputs, check_outputs
+from opgate.service.execution.datatypes import DATATYPES, DataType
+from opgate.service.execution.request import Array, Request
+from opgate.service.execution.spec import ModelSpec
+from opgate.service.wire.json_tensors import JsonValue, read, split, write
+from opgate.service.wire.kserve_rules import (
+    check_datatype,
+    check_output_parameters,
+    refuse_shared_memory,
+    request_timeout,
+)
+from opgate.service.wire.tensors import Bytes, elements, from_raw, to_raw, view
 
 # The head of a body is its JSON. Clients that send all inputs as binary data and no id repeat it byte for byte, so the
 # decoder keeps the plans of such heads: at most MAX_PLANS, of heads of at most MAX_PLAN_BYTES.

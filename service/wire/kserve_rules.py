@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from service.errors import Kind, ServingError, invalid
-from service.execution.datatypes import DATATYPES
+from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.execution.datatypes import DATATYPES
 
 SHARED_MEMORY = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
 SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")

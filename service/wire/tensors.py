@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from service.errors import Kind, ServingError, invalid
-from service.execution.checks import Limits
-from service.execution.datatypes import DataType
-from service.execution.request import Array
-from service.native import json_tensors as native
+from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.execution.checks import Limits
+from opgate.service.execution.datatypes import DataType
+from opgate.service.execution.request import Array
+from opgate.service.native import json_tensors as native
 
 # The types that can hold a body: bytes as they came, or the aligned buffer that a large body was read into.
 Bytes = bytes | bytearray | memoryview | np.ndarray[Any, Any]

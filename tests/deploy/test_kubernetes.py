@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 from opgate.serve import serve
-from service.settings import Settings
+from opgate.service.settings import Settings
 from tests.system.running import ROOT, running
 
 try:

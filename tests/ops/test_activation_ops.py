@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ops_build.case import Array
+from opgate.ops_build.case import Array
 from tests.ops.conftest import RunOp
 
 torch = pytest.importorskip("torch")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ops_build.case import Array
+from opgate.ops_build.case import Array
 from tests.ops.conftest import RunOp
 
 GREY = np.full((200, 300, 3), 90, np.uint8)

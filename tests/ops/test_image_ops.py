@@ -11,9 +11,9 @@ import onnxruntime as ort
 import pytest
 from PIL import Image, ImageOps
 
-from ops_build.case import Array
-from ops_build.images import pictures
-from ops_build.images.pictures import flat, jpeg, jpeg_of_every_kind, png, png_chunk, png_of_every_kind, scene
+from opgate.ops_build.case import Array
+from opgate.ops_build.images import pictures
+from opgate.ops_build.images.pictures import flat, jpeg, jpeg_of_every_kind, png, png_chunk, png_of_every_kind, scene
 from tests.ops.conftest import RunOp
 
 GOOD, UNKNOWN_FORMAT, CORRUPT, TOO_MANY_PIXELS, UNSUPPORTED = range(5)

@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from ops_build.case import Array
+from opgate.ops_build.case import Array
 from tests.ops.conftest import RunOp
 
 RELATIVE = {np.float16: 2e-3, ml_dtypes.bfloat16: 1.6e-2, np.float32: 1e-5}

@@ -7,7 +7,7 @@ import pytest
 from scipy.spatial import cKDTree
 from scipy.stats import binned_statistic_dd
 
-from ops_build.case import Array
+from opgate.ops_build.case import Array
 from tests.ops.conftest import RunOp
 
 

@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from ops_build.case import Array
+from opgate.ops_build.case import Array
 from tests.ops.conftest import RunOp
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]

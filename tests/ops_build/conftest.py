@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ops_build.adapters.tensorrt.toolchain import find_headers
-from ops_build.building.build import Build, build
-from ops_build.building.options import DEFAULT_OUTPUT, BuildOptions, out_of_tree
-from ops_build.building.toolchain import LeftOut, toolchain_folder
-from ops_build.table import Op, read_table
+from opgate.ops_build.adapters.tensorrt.toolchain import find_headers
+from opgate.ops_build.building.build import Build, build
+from opgate.ops_build.building.options import DEFAULT_OUTPUT, BuildOptions, out_of_tree
+from opgate.ops_build.building.toolchain import LeftOut, toolchain_folder
+from opgate.ops_build.table import Op, read_table
 from tests.conftest import silent
 
 FIXTURE_OPS = Path(__file__).parent / "fixture_ops"

@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
-import ops_build.building.toolchain as cuda_toolchain
-from ops_build.adapters.onnxruntime import toolchain
-from ops_build.adapters.onnxruntime.toolchain import HEADER, HeadersNotFound, find_onnxruntime_headers
-from ops_build.adapters.tensorrt import toolchain as tensorrt_toolchain
-from ops_build.building.build import Build, build
-from ops_build.building.manifest import newer_sources, sha256, why_not_built
-from ops_build.building.options import PROJECT, SOURCE, BuildError, BuildOptions, out_of_tree
-from ops_build.building.toolchain import Cuda, LeftOut, find_cuda
-from ops_build.table import read_table, snake_case
-from service.repository.op_libraries import trust
+import opgate.ops_build.building.toolchain as cuda_toolchain
+from opgate.ops_build.adapters.onnxruntime import toolchain
+from opgate.ops_build.adapters.onnxruntime.toolchain import HEADER, HeadersNotFound, find_onnxruntime_headers
+from opgate.ops_build.adapters.tensorrt import toolchain as tensorrt_toolchain
+from opgate.ops_build.building.build import Build, build
+from opgate.ops_build.building.manifest import newer_sources, sha256, why_not_built
+from opgate.ops_build.building.options import SOURCE, BuildError, BuildOptions, out_of_tree
+from opgate.ops_build.building.toolchain import Cuda, LeftOut, find_cuda
+from opgate.ops_build.table import read_table, snake_case
+from opgate.service.repository.op_libraries import trust
+from tests import PROJECT
 from tests.conftest import ALL, OPTIONS, silent
 from tests.ops_build.conftest import FIXTURE_OPS, op_of_ones_own, symbols
 
@@ -111,7 +112,7 @@ def test_a_build_goes_on_where_another_generator_was_used(tmp_path: Path, monkey
     which = shutil.which
     with monkeypatch.context() as without_ninja:
         without_ninja.setattr(
-            "ops_build.building.build.shutil.which", lambda tool: None if tool == "ninja" else which(tool)
+            "opgate.ops_build.building.build.shutil.which", lambda tool: None if tool == "ninja" else which(tool)
         )
         build(options, silent)
     build(options, silent)

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from ops_build.building.options import PROJECT
+from tests import PROJECT
 
 HERE = Path(__file__).parent
 

@@ -16,15 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ops_build.building.options import PROJECT, SOURCE
-from ops_build.case import Case
-from ops_build.dtypes import numpy_types
-from ops_build.gpu.cases_file import CaseFailed
-from ops_build.gpu.runner import KernelsEngine
-from ops_build.op_folder import folder_of
-from ops_build.table import Op, snake_case
-from ops_build.verification.comparison import difference
-from ops_build.verification.verify import Cell, verify_cell
+from opgate.ops_build.building.options import SOURCE
+from opgate.ops_build.case import Case
+from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.gpu.cases_file import CaseFailed
+from opgate.ops_build.gpu.runner import KernelsEngine
+from opgate.ops_build.op_folder import folder_of
+from opgate.ops_build.table import Op, snake_case
+from opgate.ops_build.verification.comparison import difference
+from opgate.ops_build.verification.verify import Cell, verify_cell
+from tests import PROJECT
 from tests.conftest import ALL
 from tests.ops_build.cuda_emulation.build import build
 from tests.ops_build.faults import Fault, chosen

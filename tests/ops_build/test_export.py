@@ -12,19 +12,19 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from ops_build.building.build import Build
-from ops_build.building.options import SOURCE
-from ops_build.case import Case
-from ops_build.dtypes import numpy_types
-from ops_build.op_folder import folder_of, run_reference
-from ops_build.table import Op, read_table, snake_case
-from ops_build.verification.comparison import difference, tolerance
+from opgate.ops_build.building.build import Build
+from opgate.ops_build.building.options import SOURCE
+from opgate.ops_build.case import Case
+from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.op_folder import folder_of, run_reference
+from opgate.ops_build.table import Op, read_table, snake_case
+from opgate.ops_build.verification.comparison import difference, tolerance
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 
-from ops_build.adapters.torch.onnx_export import register_symbolics, translation_table  # noqa: E402
-from ops_build.adapters.torch.registration import load  # noqa: E402
+from opgate.ops_build.adapters.torch.onnx_export import register_symbolics, translation_table  # noqa: E402
+from opgate.ops_build.adapters.torch.registration import load  # noqa: E402
 
 
 class Call(torch.nn.Module):

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ops_build.building.build import build
-from ops_build.building.options import PROJECT, SOURCE, BuildOptions
+from opgate.ops_build.building.build import build
+from opgate.ops_build.building.options import SOURCE, BuildOptions
+from tests import PROJECT
 from tests.conftest import silent
 from tests.ops_build.faults import Fault, chosen
 

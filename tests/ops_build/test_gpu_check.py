@@ -13,17 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ops_build.building.toolchain import NO_GPU
-from ops_build.case import Case
-from ops_build.gpu import check
-from ops_build.gpu.check import Result, page, run_stage
-from ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, event_line, read_event
-from ops_build.gpu.items import Item, items_of
-from ops_build.gpu.runner import KernelsEngine
-from ops_build.gpu.stages import compare_large, profile, read_profile, sanitize, time_items, verify_items
-from ops_build.table import Op
-from ops_build.verification.engine import Absent
-from ops_build.verification.verify import Cell
+from opgate.ops_build.building.toolchain import NO_GPU
+from opgate.ops_build.case import Case
+from opgate.ops_build.gpu import check
+from opgate.ops_build.gpu.check import Result, page, run_stage
+from opgate.ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, event_line, read_event
+from opgate.ops_build.gpu.items import Item, items_of
+from opgate.ops_build.gpu.runner import KernelsEngine
+from opgate.ops_build.gpu.stages import compare_large, profile, read_profile, sanitize, time_items, verify_items
+from opgate.ops_build.table import Op
+from opgate.ops_build.verification.engine import Absent
+from opgate.ops_build.verification.verify import Cell
 from tests.ops_build.cuda_emulation.build import build
 from tests.ops_build.test_cuda_emulation import FOLDER
 
@@ -106,7 +106,7 @@ def playing(tmp_path: Path, body: str) -> Callable[[int], Sequence[str]]:
     script = tmp_path / "stage.py"
     script.write_text(
         "import os, sys, time\n"
-        "from ops_build.gpu.events import *\n"
+        "from opgate.ops_build.gpu.events import *\n"
         "skip = int(sys.argv[1])\n"
         "def say(event): print(event_line(event), end='', flush=True)\n" + body
     )

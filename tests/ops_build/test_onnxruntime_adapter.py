@@ -13,10 +13,10 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
-from ops_build.case import Case
-from ops_build.onnx.one_node_model import one_node_model
-from ops_build.table import Op, read_table
+from opgate.ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
+from opgate.ops_build.case import Case
+from opgate.ops_build.onnx.one_node_model import one_node_model
+from opgate.ops_build.table import Op, read_table
 
 Run = Callable[..., dict[str, np.ndarray]]
 

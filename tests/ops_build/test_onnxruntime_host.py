@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ops_build.building.options import PROJECT, SOURCE
-from ops_build.case import Case
-from ops_build.gpu.cases_file import CaseFailed
-from ops_build.gpu.runner import KernelsEngine
-from ops_build.table import snake_case
-from ops_build.verification.verify import verify
+from opgate.ops_build.building.options import SOURCE
+from opgate.ops_build.case import Case
+from opgate.ops_build.gpu.cases_file import CaseFailed
+from opgate.ops_build.gpu.runner import KernelsEngine
+from opgate.ops_build.table import snake_case
+from opgate.ops_build.verification.verify import verify
+from tests import PROJECT
 from tests.ops_build.conftest import FIXTURE_OPS
 from tests.ops_build.cuda_emulation.build import build, onnxruntime_include
 from tests.ops_build.test_cuda_emulation import FOLDER, NAMES

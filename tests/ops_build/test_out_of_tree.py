@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ops_build.building.options import BuildOptions, out_of_tree
-from ops_build.table import read_table
+from opgate.ops_build.building.options import BuildOptions, out_of_tree
+from opgate.ops_build.table import read_table
 
 #: All files that the op's author writes.
 FILES = {
@@ -85,7 +85,7 @@ def reference(x, ends):
     "cases.py": r"""
 import numpy as np
 
-from ops_build.case import Case
+from opgate.ops_build.case import Case
 
 
 def cases(types):
@@ -130,7 +130,7 @@ def test_onnxruntime_and_torch_agree_with_the_reference(folder: Path) -> None:
 
 def test_torch_compiles_it(options: BuildOptions) -> None:
     torch = pytest.importorskip("torch")
-    from ops_build.adapters.torch.registration import load
+    from opgate.ops_build.adapters.torch.registration import load
 
     load(options.library("torch"))
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ops_build.building.build import build
-from ops_build.building.options import PROJECT, BuildOptions, out_of_tree
+from opgate.ops_build.building.build import build
+from opgate.ops_build.building.options import BuildOptions, out_of_tree
+from tests import PROJECT
 from tests.conftest import silent
 from tests.ops_build.conftest import FIXTURE_OPS, op_of_ones_own
 
@@ -82,8 +83,8 @@ def test_a_fault_is_found(environment: dict[str, str], tmp_path: Path) -> None:
     )  # fmt: skip
     bad = sanitized(op_of_ones_own(tmp_path, "overrun", source))
     program = (
-        "import sys, numpy; from pathlib import Path; from ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine;"
-        "from ops_build.table import read_table; from ops_build.case import Case; library = Path(sys.argv[1]);"
+        "import sys, numpy; from pathlib import Path; from opgate.ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine;"
+        "from opgate.ops_build.table import read_table; from opgate.ops_build.case import Case; library = Path(sys.argv[1]);"
         "print(OnnxRuntimeEngine(library).run(read_table(library)[0], Case('x', {'x': numpy.ones(1, 'f')}), {}))"
     )
     finished = subprocess.run(

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_build.building.options import SOURCE
-from ops_build.building.toolchain import LeftOut, find_cuda
+from opgate.ops_build.building.options import SOURCE
+from opgate.ops_build.building.toolchain import LeftOut, find_cuda
 from tests.ops_build.conftest import REGISTERS
 
 KERNELS = sorted((SOURCE / "ops").glob("*/*.cu"))

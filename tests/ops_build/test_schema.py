@@ -12,13 +12,14 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.defs import OpSchema
 
-from ops_build.building.options import PROJECT, SOURCE
-from ops_build.dtypes import numpy_types
-from ops_build.onnx.nodes import element_type
-from ops_build.onnx.one_node_model import one_node_model
-from ops_build.onnx.schema import register, schema
-from ops_build.op_folder import folder_of, run_reference
-from ops_build.table import Op, read_table
+from opgate.ops_build.building.options import SOURCE
+from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.onnx.nodes import element_type
+from opgate.ops_build.onnx.one_node_model import one_node_model
+from opgate.ops_build.onnx.schema import register, schema
+from opgate.ops_build.op_folder import folder_of, run_reference
+from opgate.ops_build.table import Op, read_table
+from tests import PROJECT
 
 
 @pytest.fixture(scope="module", autouse=True)

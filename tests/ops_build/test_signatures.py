@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_build.table import SignatureError, parse_signature
+from opgate.ops_build.table import SignatureError, parse_signature
 
 GOOD = [
     "MyAdd(a: f32[...], b: f32[...]) -> (y: f32[...])",

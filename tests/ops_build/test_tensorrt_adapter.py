@@ -12,15 +12,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from ops_build import dtypes
-from ops_build.adapters.tensorrt.model import for_tensorrt, rewrite_file
-from ops_build.building.build import Build
-from ops_build.building.options import SOURCE
-from ops_build.case import Case
-from ops_build.dtypes import numpy_types
-from ops_build.onnx.one_node_model import one_node_model
-from ops_build.op_folder import folder_of
-from ops_build.table import Op, parse_signature, read_table
+from opgate.ops_build import dtypes
+from opgate.ops_build.adapters.tensorrt.model import for_tensorrt, rewrite_file
+from opgate.ops_build.building.build import Build
+from opgate.ops_build.building.options import SOURCE
+from opgate.ops_build.case import Case
+from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.onnx.one_node_model import one_node_model
+from opgate.ops_build.op_folder import folder_of
+from opgate.ops_build.table import Op, parse_signature, read_table
 from tests.ops_build import tensorrt_rtx
 from tests.ops_build.conftest import symbols
 from tests.ops_build.walking import walk_of

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ops_build.adapters.tensorrt.engine import PluginEngine
-from ops_build.building.options import PROJECT, SOURCE
-from ops_build.case import Case
-from ops_build.gpu.cases_file import CaseFailed
-from ops_build.verification.verify import verify
+from opgate.ops_build.adapters.tensorrt.engine import PluginEngine
+from opgate.ops_build.building.options import SOURCE
+from opgate.ops_build.case import Case
+from opgate.ops_build.gpu.cases_file import CaseFailed
+from opgate.ops_build.verification.verify import verify
+from tests import PROJECT
 from tests.ops_build.conftest import FIXTURE_OPS
 from tests.ops_build.cuda_emulation.build import build
 

@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ops_build.building.build import Build, build
-from ops_build.building.options import PROJECT, SOURCE, BuildOptions, out_of_tree
-from ops_build.building.toolchain import find_cuda
-from ops_build.case import Case
-from ops_build.dtypes import numpy_types
-from ops_build.onnx.nodes import node_attributes
-from ops_build.op_folder import folder_of
-from ops_build.table import Op
+from opgate.ops_build.building.build import Build, build
+from opgate.ops_build.building.options import SOURCE, BuildOptions, out_of_tree
+from opgate.ops_build.building.toolchain import find_cuda
+from opgate.ops_build.case import Case
+from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.onnx.nodes import node_attributes
+from opgate.ops_build.op_folder import folder_of
+from opgate.ops_build.table import Op
+from tests import PROJECT
 from tests.conftest import ALL, silent
 from tests.ops_build.conftest import FIXTURE_OPS
 from tests.ops_build.test_tensorrt_adapter import DTYPES, carried, fixture_trials, on_cuda, suitable

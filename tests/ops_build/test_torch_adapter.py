@@ -20,16 +20,23 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ops_build.adapters.torch import functions, gradients, registration, toolchain  # noqa: E402
-from ops_build.adapters.torch.engine import CompiledTorchEngine, TorchEngine, case_arguments, from_numpy, to_numpy  # noqa: E402
-from ops_build.building.build import Build, build  # noqa: E402
-from ops_build.building.options import DEFAULT_OUTPUT, PROJECT, SOURCE, out_of_tree  # noqa: E402
-from ops_build.building.toolchain import LeftOut  # noqa: E402
-from ops_build.case import Case  # noqa: E402
-from ops_build.dtypes import numpy_types  # noqa: E402
-from ops_build.op_folder import folder_of  # noqa: E402
-from ops_build.table import Op, parse_signature, snake_case  # noqa: E402
-from ops_build.verification.verify import try_case  # noqa: E402
+from opgate.ops_build.adapters.torch import functions, gradients, registration, toolchain  # noqa: E402
+from opgate.ops_build.adapters.torch.engine import (  # noqa: E402
+    CompiledTorchEngine,
+    TorchEngine,
+    case_arguments,
+    from_numpy,
+    to_numpy,
+)
+from opgate.ops_build.building.build import Build, build  # noqa: E402
+from opgate.ops_build.building.options import DEFAULT_OUTPUT, SOURCE, out_of_tree  # noqa: E402
+from opgate.ops_build.building.toolchain import LeftOut  # noqa: E402
+from opgate.ops_build.case import Case  # noqa: E402
+from opgate.ops_build.dtypes import numpy_types  # noqa: E402
+from opgate.ops_build.op_folder import folder_of  # noqa: E402
+from opgate.ops_build.table import Op, parse_signature, snake_case  # noqa: E402
+from opgate.ops_build.verification.verify import try_case  # noqa: E402
+from tests import PROJECT  # noqa: E402
 from tests.conftest import silent  # noqa: E402
 from tests.ops_build.conftest import symbols  # noqa: E402
 
@@ -340,7 +347,7 @@ def test_torchs_own_threads_run_a_kernel(library: registration.OpLibrary) -> Non
     """Runs in a separate process, because torch fixes the size of its thread pool once."""
     program = f"""
 import os, torch
-from ops_build.adapters.torch.registration import load
+from opgate.ops_build.adapters.torch.registration import load
 load({str(library.path)!r})
 threads = lambda: len(os.listdir("/proc/self/task"))
 x = torch.randn(5_000_011)
@@ -718,15 +725,15 @@ def test_the_public_module(library: registration.OpLibrary, torch_path: Path) ->
 
 
 def test_the_package_imports_no_torch() -> None:
-    program = "import sys, opgate, opgate.cli; assert not {'torch', 'ops_build'} & set(sys.modules)"
+    program = "import sys, opgate, opgate.cli; assert not {'torch', 'opgate.ops_build'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_importing_before_the_build_says_what_to_do(tmp_path: Path) -> None:
     program = f"""
-import ops_build.building.options
+import opgate.ops_build.building.options
 from pathlib import Path
-ops_build.building.options.BuildOptions.library = lambda self, name="x": Path({str(tmp_path)!r}) / "libopgate_torch.so"
+opgate.ops_build.building.options.BuildOptions.library = lambda self, name="x": Path({str(tmp_path)!r}) / "libopgate_torch.so"
 import opgate.torch
 try:
     opgate.torch.mish

@@ -9,20 +9,21 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
-from ops_build.building.build import Build
-from ops_build.building.manifest import built_table
-from ops_build.building.options import PROJECT, SOURCE, BuildOptions
-from ops_build.case import Case
-from ops_build.dtypes import numpy_types
-from ops_build.onnx.one_node_model import one_node_model
-from ops_build.onnx.reference_operator import reference_operator
-from ops_build.op_folder import OpFolder, folder_of, run_reference
-from ops_build.ops_page import markdown_table
-from ops_build.table import Op, read_table
-from ops_build.verification.comparison import difference
-from ops_build.verification.engine import engines_of
-from ops_build.verification.verify import try_case, verify
+from opgate.ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
+from opgate.ops_build.building.build import Build
+from opgate.ops_build.building.manifest import built_table
+from opgate.ops_build.building.options import SOURCE, BuildOptions
+from opgate.ops_build.case import Case
+from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.onnx.one_node_model import one_node_model
+from opgate.ops_build.onnx.reference_operator import reference_operator
+from opgate.ops_build.op_folder import OpFolder, folder_of, run_reference
+from opgate.ops_build.ops_page import markdown_table
+from opgate.ops_build.table import Op, read_table
+from opgate.ops_build.verification.comparison import difference
+from opgate.ops_build.verification.engine import engines_of
+from opgate.ops_build.verification.verify import try_case, verify
+from tests import PROJECT
 
 OPS = SOURCE / "ops"
 

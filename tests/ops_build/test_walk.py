@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ops_build.onnx.schema import GraphSizes
-from ops_build.table import Op, SignatureError, parse_signature
-from ops_build.walk import KnownInput, SignatureMismatch, Size, Sizes, Walk
+from opgate.ops_build.onnx.schema import GraphSizes
+from opgate.ops_build.table import Op, SignatureError, parse_signature
+from opgate.ops_build.walk import KnownInput, SignatureMismatch, Size, Sizes, Walk
 
 CASES = Path(__file__).parent / "walk_cases.txt"
 
@@ -114,7 +114,7 @@ def test_shared_cases_over_the_sizes_of_torch(library: Path, case: WalkCase) -> 
     pytest.importorskip("torch")
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    from ops_build.adapters.torch.fake import TorchSizes
+    from opgate.ops_build.adapters.torch.fake import TorchSizes
 
     if any("[*]" in text or text.endswith("[]") for text in case.inputs):
         pytest.skip("torch knows every rank, and has a symbol for every unknown value")

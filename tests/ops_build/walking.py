@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ops_build.case import Case
-from ops_build.onnx.schema import GraphSizes
-from ops_build.table import Op
-from ops_build.walk import KnownInput, Walk
+from opgate.ops_build.case import Case
+from opgate.ops_build.onnx.schema import GraphSizes
+from opgate.ops_build.table import Op
+from opgate.ops_build.walk import KnownInput, Walk
 
 
 def walk_of(op: Op, case: Case, *, static: bool = True, scalars: bool = False) -> Walk:

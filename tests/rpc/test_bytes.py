@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from service.rpc.connection import Budget, Connection, ProtocolError
-from service.rpc.server import Server
+from opgate.service.rpc.connection import Budget, Connection, ProtocolError
+from opgate.service.rpc.server import Server
 from tests.rpc.test_server import Service, channel, run, serving
 
 METHODS = Server(Service().methods()).numbers

@@ -25,7 +25,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from service.rpc.server import Stream
+from opgate.service.rpc.server import Stream
 from tests.rpc.raw import PREFACE, Raw, headers, message
 from tests.rpc.test_server import MB, Service, channel, run, serving
 

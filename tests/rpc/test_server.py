@@ -15,7 +15,7 @@ import pytest
 import trustme
 import uvloop
 
-from service.rpc.server import Call, Code, Options, RpcError, Server, Stream, Unary, tls
+from opgate.service.rpc.server import Call, Code, Options, RpcError, Server, Stream, Unary, tls
 from tests.rpc.raw import Raw, headers
 from tests.rpc.raw import message as message_frame
 
@@ -563,7 +563,7 @@ def test_a_failure_of_packing_or_unpacking_ends_the_call(monkeypatch):
             echo = client.unary_unary("/test.Test/Echo")
             for name in ("deflate", "unpack"):
                 with monkeypatch.context() as patch:
-                    patch.setattr(f"service.rpc.protocol.{name}", fails)
+                    patch.setattr(f"opgate.service.rpc.protocol.{name}", fails)
                     code, _ = await error_of(echo(bytes(MB), compression=grpc.Compression.Gzip, timeout=5))
                     assert code == "INTERNAL"
             assert await echo(b"x") == b"x"

@@ -13,8 +13,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from service.rpc import health, reflection
-from service.rpc.server import Server
+from opgate.service.rpc import health, reflection
+from opgate.service.rpc.server import Server
 from tests.rpc.test_server import channel, error_of, run
 
 SERVING, NOT_SERVING, UNKNOWN = (

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.gateway import Gateway
-from service.settings import Settings
+from opgate.service.gateway import Gateway
+from opgate.service.settings import Settings
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.repository.catalog import Catalog
-from service.repository.config import ConfigError
+from opgate.service.repository.catalog import Catalog
+from opgate.service.repository.config import ConfigError
 from tests.service.onnx_models import (
     PIPELINE_CONFIG,
     batching,

@@ -14,9 +14,9 @@ import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from service.api import connection
-from service.api.connection import UVICORN_MEMBERS
-from service.api.lingering import LingeringTransport
+from opgate.service.api import connection
+from opgate.service.api.connection import UVICORN_MEMBERS
+from opgate.service.api.lingering import LingeringTransport
 
 #: Only uvicorn's connection uses these members of the request cycle, so InferCycle must have them.
 USED_BY_UVICORN = {"disconnected", "message_event"}

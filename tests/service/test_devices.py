@@ -17,14 +17,14 @@ from google.protobuf import text_format
 from onnx import TensorProto, helper
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from service.errors import Kind, ServingError
-from service.execution.gpus import NoGpu
-from service.execution.request import Request, run
-from service.execution.session import Session, SessionOptions, _providers
-from service.repository import loader
-from service.repository.config import ConfigError
-from service.repository.devices import accelerators, place
-from service.repository.op_libraries import counterpart, sha256, trusted_library
+from opgate.service.errors import Kind, ServingError
+from opgate.service.execution.gpus import NoGpu
+from opgate.service.execution.request import Request, run
+from opgate.service.execution.session import Session, SessionOptions, _providers
+from opgate.service.repository import loader
+from opgate.service.repository.config import ConfigError
+from opgate.service.repository.devices import accelerators, place
+from opgate.service.repository.op_libraries import counterpart, sha256, trusted_library
 from tests.service.onnx_models import double
 
 GROUPS = [
@@ -150,7 +150,7 @@ def on_the_cpu(monkeypatch):
             super().__init__(path, options)
             self.nodes = (lambda: dict(nodes)) if nodes else self.nodes
 
-    monkeypatch.setattr("service.execution.session._providers", lambda options: [("CPUExecutionProvider", {})])
+    monkeypatch.setattr("opgate.service.execution.session._providers", lambda options: [("CPUExecutionProvider", {})])
     monkeypatch.setattr(loader, "Session", Opened)
     monkeypatch.setattr(loader, "place", lambda config: place(config, gpus(2)))
     return opened, nodes
@@ -357,9 +357,7 @@ def library(folder, name, source):
 def test_the_reason_why_no_gpu_can_be_used(tmp_path, variables, says):
     """The driver is a stand-in, because there is none here."""
     library(tmp_path, "libcuda.so.1", DRIVER)
-    program = (
-        "from service.execution.gpus import *\ntry: usable_gpus()\nexcept NoGpu as error: print(error.broken, error)"
-    )
+    program = "from opgate.service.execution.gpus import *\ntry: usable_gpus()\nexcept NoGpu as error: print(error.broken, error)"
     environment = {**os.environ, **variables, "LD_LIBRARY_PATH": str(tmp_path)}
     finished = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert says in finished.stdout, finished.stdout + finished.stderr
@@ -388,7 +386,7 @@ const char* nvmlErrorString(int code) { (void)code; return "Not Supported"; }
 def test_metrics_of_gpus(tmp_path):
     """NVML is a stand-in, because there is no driver here. Its second GPU has no power limit."""
     library(tmp_path, "libnvidia-ml.so.1", NVML)
-    program = "from service.telemetry.metrics import Metrics; print(Metrics(lambda: []).text().decode())"
+    program = "from opgate.service.telemetry.metrics import Metrics; print(Metrics(lambda: []).text().decode())"
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     finished = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     lines = [line for line in finished.stdout.splitlines() if "GPU-" in line]
@@ -409,6 +407,6 @@ def test_metrics_of_gpus(tmp_path):
 
 
 def test_without_a_gpu_there_are_no_metrics_of_one():
-    from service.telemetry.metrics import Metrics
+    from opgate.service.telemetry.metrics import Metrics
 
     assert b"nv_gpu" not in Metrics(list).text()

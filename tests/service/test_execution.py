@@ -9,19 +9,19 @@ import time
 import numpy as np
 import pytest
 
-from service.errors import Kind, ServingError
-from service.execution import cost
-from service.execution.checks import Limits
-from service.execution.cost import CostCurve
-from service.execution.datatypes import DATATYPES
-from service.execution.pipeline import Pipeline, Step
-from service.execution.policy import choose
-from service.execution.request import Request, run
-from service.execution.scheduler import Scheduler
-from service.execution.spec import Batching, ModelSpec, TensorSpec
-from service.repository import loader
-from service.telemetry.metrics import Metrics
-from service.telemetry.statistics import ModelStatistics
+from opgate.service.errors import Kind, ServingError
+from opgate.service.execution import cost
+from opgate.service.execution.checks import Limits
+from opgate.service.execution.cost import CostCurve
+from opgate.service.execution.datatypes import DATATYPES
+from opgate.service.execution.pipeline import Pipeline, Step
+from opgate.service.execution.policy import choose
+from opgate.service.execution.request import Request, run
+from opgate.service.execution.scheduler import Scheduler
+from opgate.service.execution.spec import Batching, ModelSpec, TensorSpec
+from opgate.service.repository import loader
+from opgate.service.telemetry.metrics import Metrics
+from opgate.service.telemetry.statistics import ModelStatistics
 from tests.service.onnx_models import (
     PIPELINE_CONFIG,
     RAGGED_CONFIG,
@@ -39,7 +39,7 @@ from tests.service.onnx_models import (
 
 def make_request(model, inputs, gateway, outputs=()):
     """Returns a checked request, as the decoders do."""
-    from service.execution.checks import Head, check_inputs, check_outputs
+    from opgate.service.execution.checks import Head, check_inputs, check_outputs
 
     heads = [Head(name, model.spec.inputs[name].datatype.name, array.shape) for name, array in inputs.items()]
     fit = check_inputs(model.spec, heads, gateway.limits)
@@ -208,7 +208,7 @@ class TestRagged:
     def test_batch_input_kinds(self, repository, load, kind, shape, expected):
         from onnx import helper
 
-        from service.execution.batch import assemble
+        from opgate.service.execution.batch import assemble
 
         config = f"""max_batch_size: 8
             input [ {{ name: "data" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true }} ]

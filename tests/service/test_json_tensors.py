@@ -15,11 +15,11 @@ from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from service.errors import Kind, ServingError
-from service.execution.checks import Limits
-from service.execution.datatypes import DATATYPES
-from service.native import json_tensors as native
-from service.wire.json_tensors import MAX_REST_BYTES, from_text, members, read, split, write
+from opgate.service.errors import Kind, ServingError
+from opgate.service.execution.checks import Limits
+from opgate.service.execution.datatypes import DATATYPES
+from opgate.service.native import json_tensors as native
+from opgate.service.wire.json_tensors import MAX_REST_BYTES, from_text, members, read, split, write
 
 LIMITS = Limits()
 FLOATS = {"FP16": np.float16, "FP32": np.float32, "FP64": np.float64, "BF16": ml_dtypes.bfloat16}

@@ -9,16 +9,16 @@ import time
 import numpy as np
 import pytest
 
-from service.errors import Kind, ServingError
-from service.execution.alarm import Alarm
-from service.execution.checks import Limits
-from service.execution.datatypes import DATATYPES
-from service.execution.pipeline import Pipeline, Step
-from service.execution.request import Request, run
-from service.execution.scheduler import Scheduler
-from service.execution.session import Session, SessionOptions
-from service.execution.spec import Batching, ModelSpec, TensorSpec
-from service.telemetry.statistics import ModelStatistics
+from opgate.service.errors import Kind, ServingError
+from opgate.service.execution.alarm import Alarm
+from opgate.service.execution.checks import Limits
+from opgate.service.execution.datatypes import DATATYPES
+from opgate.service.execution.pipeline import Pipeline, Step
+from opgate.service.execution.request import Request, run
+from opgate.service.execution.scheduler import Scheduler
+from opgate.service.execution.session import Session, SessionOptions
+from opgate.service.execution.spec import Batching, ModelSpec, TensorSpec
+from opgate.service.telemetry.statistics import ModelStatistics
 from tests.service.onnx_models import endless
 
 X, Y = (TensorSpec(name, DATATYPES["FP32"], (-1,)) for name in "xy")

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from service.telemetry.memory import memory_limit
+from opgate.service.telemetry.memory import memory_limit
 
 MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 

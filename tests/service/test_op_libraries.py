@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from service.repository import op_libraries
-from service.repository.config import ConfigError
+from opgate.service.repository import op_libraries
+from opgate.service.repository.config import ConfigError
 from tests.service.onnx_models import double, save, value
 
 
@@ -141,3 +141,26 @@ def test_a_trusted_folder_that_everybody_may_write_is_refused(tmp_path, library,
         op_libraries.trusted_library("libmine.so", [library.parent], [folder])
     loose.chmod(before)
     assert op_libraries.trusted_library("libmine.so", [library.parent], [folder])
+
+
+def test_a_library_for_a_later_processor_is_refused_by_name(tmp_path, library, monkeypatch):
+    entry = {"file": library.name, "sha256": op_libraries.sha256(library), "flags": "-O3 -march=x86-64-v3"}
+    (tmp_path / "manifest.json").write_text(json.dumps({"format": 1, "libraries": [entry]}))
+    read_text = Path.read_text
+
+    def with_flags(flags):
+        def read(path, *args, **kwargs):
+            return (
+                f"processor: 0\nflags\t\t: {flags}\n"
+                if str(path) == "/proc/cpuinfo"
+                else read_text(path, *args, **kwargs)
+            )
+
+        monkeypatch.setattr(Path, "read_text", read)
+
+    all_of_them = "fpu abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
+    with_flags(all_of_them)
+    assert op_libraries.trusted_library("libmine.so", [library.parent], [tmp_path]).path == library
+    with_flags(all_of_them.replace("avx2 ", "").replace("fma ", ""))
+    with pytest.raises(ConfigError, match=r"-march=x86-64-v3, and this processor lacks avx2, fma: build it with"):
+        op_libraries.trusted_library("libmine.so", [library.parent], [tmp_path])

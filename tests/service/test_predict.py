@@ -6,9 +6,9 @@ import httpx
 import pytest
 from onnx import TensorProto, helper
 
-from service.api.predict import wanted_media
-from service.app import create_app
-from service.errors import ServingError
+from opgate.service.api.predict import wanted_media
+from opgate.service.app import create_app
+from opgate.service.errors import ServingError
 from tests.service.onnx_models import batching, double, identity, pick, save, value, write_config
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"rest"

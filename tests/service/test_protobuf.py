@@ -13,7 +13,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "service" / "native" / "protobuf_
 # Runs in a process of its own, because the sanitizer must be loaded before Python.
 PROGRAM = """
 import importlib.util, random, sys
-spec = importlib.util.spec_from_file_location("service.native.protobuf", sys.argv[1])
+spec = importlib.util.spec_from_file_location("opgate.service.native.protobuf", sys.argv[1])
 native = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(native)
 

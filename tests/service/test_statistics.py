@@ -10,11 +10,11 @@ import re
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.errors import Kind, ServingError
-from service.telemetry.logs import JsonFormatter
-from service.telemetry.metrics import Metrics
-from service.telemetry.statistics_message import model_statistics
-from service.wire.proto_json import to_plain
+from opgate.service.errors import Kind, ServingError
+from opgate.service.telemetry.logs import JsonFormatter
+from opgate.service.telemetry.metrics import Metrics
+from opgate.service.telemetry.statistics_message import model_statistics
+from opgate.service.wire.proto_json import to_plain
 from tests.service.onnx_models import batching, double
 from tests.service.test_execution import infer
 

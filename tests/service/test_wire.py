@@ -16,14 +16,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from service import packing
-from service.errors import Kind, ServingError
-from service.execution.checks import Limits
-from service.execution.datatypes import DATATYPES
-from service.execution.spec import ModelSpec, TensorSpec
-from service.native.protobuf import Broken, split
-from service.wire import compression, json_tensors, kserve_grpc, tensors
-from service.wire.kserve_json import Decoder, encode
+from opgate.service import packing
+from opgate.service.errors import Kind, ServingError
+from opgate.service.execution.checks import Limits
+from opgate.service.execution.datatypes import DATATYPES
+from opgate.service.execution.spec import ModelSpec, TensorSpec
+from opgate.service.native.protobuf import Broken, split
+from opgate.service.wire import compression, json_tensors, kserve_grpc, tensors
+from opgate.service.wire.kserve_json import Decoder, encode
 
 LIMITS = Limits()
 NUMERIC = [name for name in DATATYPES if name not in ("BYTES", "BF16")]
@@ -514,7 +514,7 @@ def test_heads_are_kept_by_several_threads(monkeypatch):
     """A plan that makes room for another is removed once."""
     from concurrent.futures import ThreadPoolExecutor
 
-    monkeypatch.setattr("service.wire.kserve_json.MAX_PLANS", 4)
+    monkeypatch.setattr("opgate.service.wire.kserve_json.MAX_PLANS", 4)
     decoder = Decoder(spec(), LIMITS)
 
     def decode(i):

@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,12 +31,18 @@ class Server:
     """A process of `opgate serve`. A thread reads its log, so that it never blocks, and finds its ports there."""
 
     def __init__(
-        self, repository: Path, *options: str, env: Mapping[str, str] | None = None, program: str = "opgate"
+        self,
+        repository: Path,
+        *options: str,
+        env: Mapping[str, str] | None = None,
+        program: str = "opgate",
+        python: str = sys.executable,
+        folder: Path = ROOT,
     ) -> None:
-        command = [sys.executable, "-m", program, "serve", "--model-repository", str(repository)]
+        command = [python, "-m", program, "serve", "--model-repository", str(repository)]
         command += ["--http-port", "0", "--grpc-port", "0", *options]
         self.process = subprocess.Popen(
-            command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
+            command, cwd=folder, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
         )
         self.log: list[str] = []
         listening: queue.SimpleQueue[dict[str, int] | None] = queue.SimpleQueue()
@@ -116,11 +123,10 @@ class Server:
 
 
 @contextmanager
-def running(
-    repository: Path, *options: str, env: Mapping[str, str] | None = None, program: str = "opgate"
-) -> Iterator[Server]:
-    """Runs a server that has loaded its repository. It must be alive at the end of the block, and exit with 0."""
-    server = Server(repository, *options, env=env, program=program)
+def running(repository: Path, *options: str, **how: Any) -> Iterator[Server]:
+    """Runs a server that has loaded its repository. It must be alive at the end of the block, and exit with 0. `how`
+    are the named arguments of Server."""
+    server = Server(repository, *options, **how)
     try:
         yield server
         assert server.process.poll() is None, "the server died:\n" + "".join(server.log)

@@ -83,16 +83,16 @@ def triton_image(ops: Path, installed: triton.Installation, folder: Path) -> Ima
         f'exec {installed.program} --backend-directory={installed.backends} "$@"\n'
     )
     program.chmod(0o755)
-    image = built("deploy/triton.Dockerfile", {"/opt/opgate/ops": ops, "/opt/tritonserver/bin": folder})
+    image = built("deploy/triton.Dockerfile", {"/opt/opgate/opgate/lib": ops, "/opt/tritonserver/bin": folder})
     image.environment["PATH"] = "/opt/tritonserver/bin:/usr/bin:/bin"
     return image
 
 
-def images(ops: Path) -> dict[str, Image]:
+def images() -> dict[str, Image]:
     """Returns the images of docker-compose.yml that this machine has the programs of, by their names."""
     venv = Path(sys.prefix)
     return {
-        "opgate": built("deploy/gateway.Dockerfile", {"/opt/opgate/venv": venv, "/opt/opgate/ops": ops}),
+        "opgate": built("deploy/gateway.Dockerfile", {"/opt/opgate/venv": venv}),
         "opgate-locust": built("deploy/locust.Dockerfile", {"/opt/locust/venv": venv}),
         "prom/prometheus": Image(["/bin/prometheus"], environment={"PATH": "/usr/bin:/bin"}),
     }

@@ -394,9 +394,9 @@ def test_nothing_is_written_into_the_middle_of_an_answer(server):
 def test_an_error_of_the_gateway_itself_is_counted_and_logged(server, monkeypatch):
     from fastapi.testclient import TestClient
 
-    from service.app import create_app
-    from service.gateway import Gateway
-    from service.settings import Settings
+    from opgate.service.app import create_app
+    from opgate.service.gateway import Gateway
+    from opgate.service.settings import Settings
 
     gateway = Gateway(Settings(model_repository="/nonexistent"))
 

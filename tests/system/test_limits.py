@@ -15,7 +15,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from hyperframe.frame import RstStreamFrame
 
-from service.settings import Settings
+from opgate.service.settings import Settings
 from tests.rpc.raw import Raw, headers, message
 from tests.service.onnx_models import double, endless, identity
 from tests.system.conftest import wait_until

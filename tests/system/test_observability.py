@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 
-from service.telemetry.journal import LINES_A_SECOND
+from opgate.service.telemetry.journal import LINES_A_SECOND
 from tests.service.onnx_models import batching, double, fragile
 from tests.system.conftest import wait_until
 from tests.system.running import running

@@ -19,7 +19,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from ops_build.building.build import Build
+from opgate.ops_build.building.build import Build
 from tests.system.running import ROOT, Server, running
 
 README = (ROOT / "README.md").read_text()

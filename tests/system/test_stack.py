@@ -96,7 +96,7 @@ class TestFiles:
         assert dict(example) == dict(used)
 
     def test_a_stop_has_the_time_that_the_gateway_promises(self):
-        from service.settings import Settings
+        from opgate.service.settings import Settings
 
         grace = float(compose({})["services"]["gateway"]["stop_grace_period"].removesuffix("s"))
         assert grace > Settings().shutdown_timeout + 1
@@ -138,7 +138,7 @@ class TestFiles:
 
     @needs("systemd-analyze")
     def test_the_unit_of_systemd(self, tmp_path):
-        from service.settings import Settings
+        from opgate.service.settings import Settings
 
         text = (ROOT / "deploy/systemd/opgate.service").read_text()
         unit = tmp_path / "opgate.service"
@@ -168,7 +168,7 @@ def known(library):
     """The images of the stack."""
     if reason := missing():
         pytest.skip(f"the stack can't run here: {reason}")
-    return images(library.parent)
+    return images()
 
 
 def test_the_stack_under_load(known):

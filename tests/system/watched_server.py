@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-from service import app
+from opgate.service import app
 
 
 def clocks():

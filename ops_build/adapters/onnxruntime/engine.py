@@ -8,14 +8,14 @@ from pathlib import Path
 import onnx
 import onnxruntime as ort
 
-from ops_build.building.manifest import why_not_built
-from ops_build.building.options import BuildOptions
-from ops_build.building.toolchain import NO_GPU, gpus
-from ops_build.case import Array, Case
-from ops_build.onnx.one_node_model import OneNodeModel, one_node_model
-from ops_build.table import Op
-from ops_build.verification.comparison import difference, tolerance
-from ops_build.verification.engine import Absent, Engine
+from opgate.ops_build.building.manifest import why_not_built
+from opgate.ops_build.building.options import BuildOptions
+from opgate.ops_build.building.toolchain import NO_GPU, gpus
+from opgate.ops_build.case import Array, Case
+from opgate.ops_build.onnx.one_node_model import OneNodeModel, one_node_model
+from opgate.ops_build.table import Op
+from opgate.ops_build.verification.comparison import difference, tolerance
+from opgate.ops_build.verification.engine import Absent, Engine
 
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:

@@ -1,8 +1,8 @@
 """Finds the C header of ONNX Runtime, which its wheels don't contain.
 
-The search goes in this order: the folder that OPGATE_ONNXRUNTIME_INCLUDE names, the usual folders of the system, the
-cache, Debian's package libonnxruntime-dev (downloaded and unpacked into the cache; nothing is installed), and the
-release archive. Any version from 1.17 on works; with CUDA, from 1.18 on.
+The search goes in this order: the folder that OPGATE_ONNXRUNTIME_INCLUDE names, opgate's wheel, the usual folders of
+the system, the cache, Debian's package libonnxruntime-dev (downloaded and unpacked into the cache; nothing is
+installed), and the release archive. Any version from 1.17 on works; with CUDA, from 1.18 on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from pathlib import Path
 from subprocess import SubprocessError
 from tarfile import TarError
 
-from ops_build.building.toolchain import Cuda, LeftOut, Library, Log, Toolchain
+from opgate import folders
+from opgate.ops_build.building.toolchain import Cuda, LeftOut, Library, Log, Toolchain
 
 HEADER = "onnxruntime_c_api.h"
 RELEASE = "1.22.0"
@@ -65,6 +66,8 @@ def find_onnxruntime_headers(cache: Path, log: Log) -> Headers:
             if (folder / HEADER).is_file():
                 return Headers(folder, "OPGATE_ONNXRUNTIME_INCLUDE")
         raise HeadersNotFound(f"OPGATE_ONNXRUNTIME_INCLUDE is {named}: no {HEADER} there")
+    if include := _include_folder(folders.SHIPPED_HEADERS):
+        return Headers(include, "opgate's wheel")
     for folder in _system_folders():
         if (folder / HEADER).is_file():
             return Headers(folder, "the system")

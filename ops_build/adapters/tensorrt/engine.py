@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ops_build.building.build import runner_of
-from ops_build.building.manifest import why_not_built
-from ops_build.building.options import BuildOptions
-from ops_build.building.toolchain import NO_GPU, gpus
-from ops_build.dtypes import DTYPES
-from ops_build.gpu.runner import KernelsEngine
-from ops_build.table import Op
-from ops_build.verification.engine import Absent, Engine
+from opgate.ops_build.building.build import runner_of
+from opgate.ops_build.building.manifest import why_not_built
+from opgate.ops_build.building.options import BuildOptions
+from opgate.ops_build.building.toolchain import NO_GPU, gpus
+from opgate.ops_build.dtypes import DTYPES
+from opgate.ops_build.gpu.runner import KernelsEngine
+from opgate.ops_build.table import Op
+from opgate.ops_build.verification.engine import Absent, Engine
 
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:

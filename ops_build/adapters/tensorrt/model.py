@@ -13,9 +13,9 @@ from pathlib import Path
 import onnx
 from onnx import AttributeProto, NodeProto, helper
 
-from ops_build.onnx.decompose import load_to_rewrite
-from ops_build.onnx.nodes import bodies_of, node_attributes, nodes_of
-from ops_build.table import Op
+from opgate.ops_build.onnx.decompose import load_to_rewrite
+from opgate.ops_build.onnx.nodes import bodies_of, node_attributes, nodes_of
+from opgate.ops_build.table import Op
 
 GIVEN_INPUTS = "opgate_inputs"  # the attribute that lists the present inputs; fields.h has the same name
 SHAPE_INPUTS = "tensorrt_plugin_shape_input_indices"  # an attribute of TensorRT's parser

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ops_build.building.toolchain import Cuda, LeftOut, Library, Log, Toolchain
+from opgate.ops_build.building.toolchain import Cuda, LeftOut, Library, Log, Toolchain
 
 HEADER = "NvInferRuntime.h"
 #: A text that the header of an older TensorRT lacks.

@@ -11,14 +11,14 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from ops_build.adapters.torch.fake import TORCH_DTYPES
-from ops_build.adapters.torch.registration import load
-from ops_build.building.manifest import why_not_built
-from ops_build.building.options import BuildOptions
-from ops_build.building.toolchain import NO_GPU
-from ops_build.case import Array, Case
-from ops_build.table import Op
-from ops_build.verification.engine import Absent, Engine
+from opgate.ops_build.adapters.torch.fake import TORCH_DTYPES
+from opgate.ops_build.adapters.torch.registration import load
+from opgate.ops_build.building.manifest import why_not_built
+from opgate.ops_build.building.options import BuildOptions
+from opgate.ops_build.building.toolchain import NO_GPU
+from opgate.ops_build.case import Array, Case
+from opgate.ops_build.table import Op
+from opgate.ops_build.verification.engine import Absent, Engine
 
 
 def engines(options: BuildOptions) -> Iterator[Engine | Absent]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from ops_build.adapters.torch.registration import OpLibrary, overload
-from ops_build.table import Attribute, Input, Op, Output, snake_case
-from ops_build.walk import text_of
+from opgate.ops_build.adapters.torch.registration import OpLibrary, overload
+from opgate.ops_build.table import Attribute, Input, Op, Output, snake_case
+from opgate.ops_build.walk import text_of
 
 _PYTHON_TYPES: Mapping[str, Any] = {"int": int, "float": float, "bool": bool, "str": str, "choice": str}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ops_build.table import Op, snake_case
+from opgate.ops_build.table import Op, snake_case
 
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 

@@ -16,12 +16,12 @@ import torch
 from onnxscript import values
 from torch.onnx import symbolic_helper
 
-from ops_build.adapters.torch.fake import TORCH_DTYPES
-from ops_build.adapters.torch.registration import namespace_of
-from ops_build.onnx import schema
-from ops_build.onnx.nodes import node_attributes
-from ops_build.table import Attribute, Op, snake_case
-from ops_build.walk import KnownInput, Walk
+from opgate.ops_build.adapters.torch.fake import TORCH_DTYPES
+from opgate.ops_build.adapters.torch.registration import namespace_of
+from opgate.ops_build.onnx import schema
+from opgate.ops_build.onnx.nodes import node_attributes
+from opgate.ops_build.table import Attribute, Op, snake_case
+from opgate.ops_build.walk import KnownInput, Walk
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from ops_build.adapters.torch.fake import fake_kernel
-from ops_build.adapters.torch.gradients import register_gradient
-from ops_build.table import Op, read_table, snake_case
+from opgate.ops_build.adapters.torch.fake import fake_kernel
+from opgate.ops_build.adapters.torch.gradients import register_gradient
+from opgate.ops_build.table import Op, read_table, snake_case
 
 NO_STRINGS = "it takes or gives strings, and torch has no tensors of strings"
 

@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from ops_build.building.toolchain import Cuda, LeftOut, Library, Log, Toolchain
+from opgate.ops_build.building.toolchain import Cuda, LeftOut, Library, Log, Toolchain
 
 HEADER = "torch/csrc/stable/c/shim.h"
 #: The first torch whose stable C ABI has all functions that the adapter calls (libtorch.h).

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ops_build.case import Array, Case
-from ops_build.images.pictures import jpeg, jpeg_of_every_kind, png, png_of_every_kind, scene
+from opgate.ops_build.case import Array, Case
+from opgate.ops_build.images.pictures import jpeg, jpeg_of_every_kind, png, png_of_every_kind, scene
 
 
 def array(encoded: bytes) -> Array:

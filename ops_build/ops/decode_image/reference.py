@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ops_build.case import Array
-from ops_build.images.reference import open_picture
+from opgate.ops_build.case import Array
+from opgate.ops_build.images.reference import open_picture
 
 
 def reference(data: Array, *, max_pixels: int) -> Array:

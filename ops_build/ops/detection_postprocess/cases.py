@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ops_build.case import Array, Case
+from opgate.ops_build.case import Array, Case
 
 GEOMETRY = np.array([[2.5, 2.5, 0, 12, 640, 427], [0.5, 0.5, 8, 0, 20, 32], [1, 1, 0, 0, 0, 0]], np.float32)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ops_build.case import Array, Case
-from ops_build.images.pictures import scene
+from opgate.ops_build.case import Array, Case
+from opgate.ops_build.images.pictures import scene
 
 BOXES = np.array(
     [

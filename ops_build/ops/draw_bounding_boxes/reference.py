@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ops_build.case import Array
+from opgate.ops_build.case import Array
 
 _FOLDER = Path(__file__).parent
 

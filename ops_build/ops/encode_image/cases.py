@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ops_build.case import Case
-from ops_build.images.pictures import scene
+from opgate.ops_build.case import Case
+from opgate.ops_build.images.pictures import scene
 
 
 def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:

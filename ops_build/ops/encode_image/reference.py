@@ -7,7 +7,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from ops_build.case import Array
+from opgate.ops_build.case import Array
 
 
 def reference(image: Array, *, format: str, quality: int) -> Array:

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ops_build.case import Case
-from ops_build.images.pictures import flat, jpeg, jpeg_of_every_kind, png, png_chunk, png_of_every_kind, scene
+from opgate.ops_build.case import Case
+from opgate.ops_build.images.pictures import flat, jpeg, jpeg_of_every_kind, png, png_chunk, png_of_every_kind, scene
 
 #: Sums of a few terms of order one in f32, from pixels that agree to the last bit.
 TOLERANCE = {"image": (1e-5, 1e-5), "geometry": (1e-6, 0.0)}

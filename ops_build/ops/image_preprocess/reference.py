@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ops_build.case import Array
-from ops_build.images.reference import DecodeError, open_picture
+from opgate.ops_build.case import Array
+from opgate.ops_build.images.reference import DecodeError, open_picture
 
 
 def reference(

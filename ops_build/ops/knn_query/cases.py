@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ops_build.case import Array, Case
+from opgate.ops_build.case import Array, Case
 
 #: The order is exact, and so are the distances.
 EXACT = {"idx": (0.0, 0.0), "dist": (0.0, 0.0)}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from ops_build.case import Case
+from opgate.ops_build.case import Case
 
 
 def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ops_build.case import Array
+from opgate.ops_build.case import Array
 
 
 def reference(x: Array, *, alpha: float) -> Array:

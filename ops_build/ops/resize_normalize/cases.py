@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ops_build.case import Case
+from opgate.ops_build.case import Case
 
 #: Sums of a few terms of order one in f32.
 TOLERANCE = (1e-5, 1e-5)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ops_build.case import Array
+from opgate.ops_build.case import Array
 
 
 def reference(

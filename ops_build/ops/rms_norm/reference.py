@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ops_build.case import Array
+from opgate.ops_build.case import Array
 
 
 def reference(x: Array, weight: Array, residual: Array | None, *, epsilon: float) -> tuple[Array, Array]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ops_build.case import Array, Case
+from opgate.ops_build.case import Array, Case
 
 #: Sums of f32 in f64, rounded once more.
 EXACT = {"features": (1e-7, 1e-30)}

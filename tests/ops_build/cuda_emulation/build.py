@@ -7,9 +7,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from ops_build.adapters.onnxruntime.toolchain import HeadersNotFound, find_onnxruntime_headers
-from ops_build.building.options import SOURCE
-from ops_build.building.toolchain import toolchain_folder
+from opgate.ops_build.adapters.onnxruntime.toolchain import HeadersNotFound, find_onnxruntime_headers
+from opgate.ops_build.building.options import SOURCE
+from opgate.ops_build.building.toolchain import toolchain_folder
 
 HERE = Path(__file__).parent
 #: The files of ops_build that are compiled or included, without the CPU kernels, which are the .cpp files of the ops.

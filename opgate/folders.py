@@ -1,0 +1,49 @@
+"""The folders that opgate reads and writes, in a checkout and where a wheel installed it.
+
+A checkout keeps what it builds in its folder build/. An installed package never writes into site-packages: it builds
+into the user's cache, and brings an op library of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+#: What a wheel brings: the op library for ONNX Runtime on the CPU with its manifest, and ONNX Runtime's header. A
+#: checkout has neither folder.
+SHIPPED_OPS = PACKAGE / "lib"
+SHIPPED_HEADERS = PACKAGE / "include"
+
+
+def checkout() -> Path | None:
+    """Returns the root of the checkout that this package runs from, None if a wheel installed it."""
+    return PACKAGE.parent if (PACKAGE / "service").is_symlink() else None
+
+
+def user_cache() -> Path:
+    """Returns opgate's folder in the user's cache: in XDG_CACHE_HOME, else in ~/.cache. Without a home it is in
+    /var/cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 (Path's raises)
+    return Path("/var/cache" if base.startswith("~") else base) / "opgate"
+
+
+def builds() -> Path:
+    """Returns the folder of everything that is built or downloaded: build/ in a checkout, else one for this version in
+    the user's cache."""
+    root = checkout()
+    return root / "build" if root else user_cache() / version("opgate")
+
+
+@cache
+def load_shipped_dependencies() -> None:
+    """Loads the libraries, such as libjpeg, that the wheel brings for its op library.
+
+    The op library finds them from its own place. A copy, or an image in memory, lies elsewhere, but a library that is
+    loaded already is found by its name.
+    """
+    for path in sorted((PACKAGE.parent / "opgate.libs").glob("*.so*")):
+        ctypes.CDLL(str(path))

@@ -1,0 +1,101 @@
+"""Makes a wheel that serves without a compiler. The build hook (service/native/build_hook.py) calls it.
+
+The wheel gets the op library for ONNX Runtime on the CPU, ONNX Runtime's header for `opgate build`, and, by auditwheel,
+the libraries that all of these are linked with, so that it runs on any Linux with the C library of its manylinux tag.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from opgate.ops_build.adapters.onnxruntime.toolchain import find_onnxruntime_headers
+from opgate.ops_build.building.build import build
+from opgate.ops_build.building.manifest import MANIFEST, sha256
+from opgate.ops_build.building.options import BuildError, BuildOptions
+from opgate.ops_build.building.toolchain import Log, toolchain_folder
+
+#: The folders in the wheel, see opgate/folders.py.
+OPS, HEADERS = "opgate/lib", "opgate/include/onnxruntime"
+
+
+def platform_tag() -> str:
+    """Returns the manylinux tag of this machine, that of its C library. Raises BuildError without glibc."""
+    name, version = platform.libc_ver()
+    if name != "glibc":
+        raise BuildError(f"a wheel needs a Linux with glibc, got {name or platform.system()}")
+    return f"manylinux_{version.replace('.', '_')}_{platform.machine()}"
+
+
+def wheel_tag() -> str:
+    """Returns the tag of the wheel. The native modules are compiled for one version of Python."""
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    abi = str(sysconfig.get_config_var("SOABI")).split("-")[1]
+    return f"{python}-cp{abi}-{platform_tag()}"
+
+
+def contents(work: Path, log: Log) -> dict[str, str]:
+    """Compiles the op library in the folder `work`. Returns the files that the wheel gets with their paths in it.
+
+    Raises BuildError.
+    """
+    options = BuildOptions(output=work, engines=("onnxruntime",), cuda="")
+    build(options, log)
+    files = {str(options.target()): f"{OPS}/{options.target().name}", str(work / MANIFEST): f"{OPS}/{MANIFEST}"}
+    headers = find_onnxruntime_headers(toolchain_folder(), log).include
+    # Their license asks for its text beside them.
+    debian = [folder / "share" / "doc" / "libonnxruntime-dev" / "copyright" for folder in headers.parents]
+    terms = [*debian, headers.parent / "LICENSE"]
+    text = next((path for path in terms if path.is_file()), None)
+    if text is None:
+        log(f"the wheel has no header of ONNX Runtime, because its license is not beside {headers}")
+        return files
+    files[str(text)] = f"{HEADERS}/LICENSE"
+    return files | {str(header): f"{HEADERS}/{header.name}" for header in sorted(headers.glob("*.h"))}
+
+
+def repair(wheel: Path) -> None:
+    """Brings the libraries that a wheel's code is linked with into it, with their licenses. Raises BuildError."""
+    from auditwheel.wheeltools import InWheelCtx
+
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "auditwheel", "repair", "--plat", platform_tag(), "--only-plat"]
+        finished = subprocess.run([*command, "--wheel-dir", folder, str(wheel)], capture_output=True, text=True)
+        if finished.returncode:
+            raise BuildError(f"auditwheel could not repair {wheel.name}:\n{finished.stdout}{finished.stderr}")
+        with InWheelCtx(next(Path(folder).glob("*.whl")), wheel) as context:  # writes RECORD anew at its end
+            root = Path(context.path)
+            _list_hashes(root / OPS)
+            _add_licenses(root)
+
+
+def _list_hashes(folder: Path) -> None:
+    """Writes the hashes of the libraries into the manifest. auditwheel has changed where they look for others."""
+    path = folder / MANIFEST
+    manifest = json.loads(path.read_text())
+    for entry in manifest["libraries"]:
+        entry["sha256"] = sha256(folder / entry["file"])
+    path.write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def _add_licenses(root: Path) -> None:
+    """Copies the licenses of the libraries that auditwheel has brought, from Debian's packages."""
+    if not shutil.which("dpkg"):
+        raise BuildError("the licenses of the libraries in a wheel come from Debian's packages: there is no dpkg")
+    target = next(root.glob("*.dist-info")) / "licenses"
+    for library in sorted((root / "opgate.libs").glob("*.so*")):
+        name = re.sub(r"-[0-9a-f]{8}(?=\.so)", "", library.name)
+        found = subprocess.run(["dpkg", "-S", f"*/{name}"], capture_output=True, text=True)
+        package = found.stdout.split(":")[0]
+        text = Path("/usr/share/doc") / package / "copyright"
+        if not package or not text.is_file():
+            raise BuildError(f"the wheel contains {name}, and Debian's package with its license was not found")
+        target.mkdir(exist_ok=True)
+        shutil.copyfile(text, target / f"{package}.txt")

@@ -1,0 +1,183 @@
+"""The wheel: what is in it, that it serves on a machine without a compiler, and that it builds a user's own ops."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import urllib.request
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.ops_build.conftest import op_of_ones_own
+from tests.system.running import ROOT, running
+
+TWICE = """
+OPGATE_OP(Twice, "Twice(x: f32[n]) -> (y: f32[n])", "2 * x.")
+
+struct TwiceCpu {
+  opgate::Status operator()(opgate::Context&, const opgate::Inputs& in, const opgate::Attributes&,
+                            opgate::Outputs& out) const {
+    const float* x = in["x"].data<float>();
+    float* y = out["y"].data<float>();
+    for (std::int64_t i = 0; i < in["x"].size(); ++i) y[i] = 2 * x[i];
+    return {};
+  }
+};
+
+OPGATE_CPU_KERNEL(Twice, TwiceCpu)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    finished = subprocess.run(command, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+class Installed:
+    """A fresh virtual environment with the wheel. The packages that it depends on are those of this interpreter."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+        self.bin = folder / "venv" / "bin"
+        self.python = str(self.bin / "python")
+        pip = [self.python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+        subprocess.run(pip, check=True)
+        self.site = folder / "venv" / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+        # A path in such a file is appended. The .pth files in it, that of the editable install too, are not read.
+        (self.site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        self.folder = folder / "elsewhere"
+        self.folder.mkdir()
+        # Without a compiler, without cmake, and with a home of its own.
+        self.env = {"PATH": str(self.bin), "HOME": str(folder / "home"), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(self, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.python, *command], cwd=self.folder, env=self.env | env, capture_output=True, text=True, timeout=600
+        )
+
+    def opgate(self, *arguments: str, **env: str) -> str:
+        finished = self.run("-m", "opgate", *arguments, **env)
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+        return finished.stdout
+
+    def files(self) -> dict[str, str]:
+        """Returns the hashes of the files in site-packages."""
+        files = (path for path in self.site.rglob("*") if path.is_file())
+        return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return Installed(tmp_path_factory.mktemp("installed"), wheel)
+
+
+def test_it_owns_one_name_and_says_where_it_runs(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {name.split("/")[0] for name in names} == {"opgate", "opgate.libs", "opgate-0.1.0.dist-info"}
+    native = [name for name in names if name.startswith("opgate/") and name.endswith(".so")]
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    assert sorted(native) == sorted(
+        [
+            "opgate/lib/libopgate_onnxruntime.so",
+            *(f"opgate/service/{name}{suffix}" for name in ("native/json_tensors", "native/process")),
+            *(f"opgate/service/{name}{suffix}" for name in ("native/protobuf", "rpc/connection")),
+        ]
+    )
+    shown = subprocess.run(
+        [sys.executable, "-m", "auditwheel", "show", "--json", str(wheel)], capture_output=True, text=True
+    )
+    assert shown.returncode == 0, shown.stderr
+    tag = re.search(r"manylinux_2_(\d+)_(\w+)\.whl$", wheel.name)
+    found = re.search(r"manylinux_2_(\d+)_(\w+)", shown.stdout)
+    assert tag and found, (wheel.name, shown.stdout)
+    assert int(found[1]) <= int(tag[1]) and found[2] == tag[2]
+
+
+def test_each_library_in_it_has_its_license(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        licenses = [name for name in names if "/licenses/" in name and name.endswith(".txt")]
+        assert len(licenses) == len([name for name in names if name.startswith("opgate.libs/") and ".so" in name])
+        assert all(b"opyright" in archive.read(name) for name in licenses)
+        assert b"MIT" in archive.read("opgate/include/onnxruntime/LICENSE")
+
+
+def test_serving_needs_no_compiler_and_writes_nothing(installed: Installed) -> None:
+    before = installed.files()
+    how = {"python": installed.python, "folder": installed.folder, "env": installed.env}
+    with running(ROOT / "model_repository", **how) as server:
+        index = urllib.request.Request(server.url + "/v2/repository/index", data=b"{}", method="POST")
+        picture = urllib.request.Request(
+            server.url + "/predict/digit_detector",
+            data=(ROOT / "docs" / "examples" / "digits.jpg").read_bytes(),
+            headers={"Content-Type": "image/jpeg"},
+        )
+        with urllib.request.urlopen(index) as answer:
+            assert {model["state"] for model in json.loads(answer.read())} == {"READY"}
+        with urllib.request.urlopen(picture) as answer:
+            labels = [found["label"] for found in json.loads(answer.read())["predictions"]]
+        maps = Path(f"/proc/{server.process.pid}/maps").read_text()
+    expected = json.loads((ROOT / "docs" / "examples" / "digits.json").read_text())["objects"]
+    assert sorted(labels) == sorted(found["label"] for found in expected)
+    # The libraries are those of the wheel, and nothing comes from the checkout.
+    assert str(installed.site.parent) in maps and "opgate.libs/libjpeg" in maps
+    assert str(ROOT / "service") not in maps and str(ROOT / "build") not in maps
+    assert "KNNQuery" in installed.opgate("ops")
+    assert re.search(r"[1-9]\d* passed, 0 failed", installed.opgate("verify", "KNNQuery"))
+    assert installed.files() == before
+
+
+def test_the_names_of_the_checkout_are_not_taken(installed: Installed) -> None:
+    for name in ("service", "ops_build", "models", "tests"):
+        finished = installed.run("-c", f"import {name}")
+        assert f"No module named '{name}'" in finished.stderr
+
+
+def test_ops_of_ones_own_are_built_with_what_the_wheel_brings(installed: Installed, tmp_path: Path) -> None:
+    if not shutil.which("g++") or not shutil.which("cmake"):
+        pytest.skip("there is no compiler")
+    before = installed.files()
+    folder = tmp_path / "own"
+    folder.mkdir()
+    op_of_ones_own(folder, "twice", TWICE)
+    path = {"PATH": os.environ["PATH"]}
+    told = installed.opgate("build", str(folder), "--engine", "onnxruntime", "--cuda", "", **path)
+    assert "from opgate's wheel" in told
+    assert (folder / "build" / "libown_onnxruntime.so").is_file()
+    assert "Twice(x: f32[n]) -> (y: f32[n])" in installed.opgate("ops", "--folder", str(folder))
+    assert installed.files() == before
+    # Without a compiler the message says what to install.
+    refused = installed.run("-m", "opgate", "build", str(folder))
+    assert refused.returncode == 1 and "is not installed" in refused.stderr
+
+
+def test_builds_of_opgates_ops_go_to_the_cache(installed: Installed) -> None:
+    program = "from opgate.ops_build.building.options import BuildOptions as O; print(O().target(), O().library())"
+    target, library = installed.run("-c", program).stdout.split()
+    assert target == f"{installed.env['HOME']}/.cache/opgate/0.1.0/ops/libopgate_onnxruntime.so"
+    assert library == str(installed.site / "opgate" / "lib" / "libopgate_onnxruntime.so")
+    program = (
+        "import opgate, onnxruntime; options = onnxruntime.SessionOptions();"
+        "options.register_custom_ops_library(str(opgate.op_library())); print('registered')"
+    )
+    assert installed.run("-c", program).stdout == "registered\n"
+
+
+@pytest.mark.parametrize("name", ["service", "ops_build"])
+def test_a_checkout_has_one_import_name_too(name: str) -> None:
+    finished = subprocess.run([sys.executable, "-c", f"import {name}"], cwd=ROOT, capture_output=True, text=True)
+    assert f"ImportError: import opgate.{name}, not {name}" in finished.stderr
