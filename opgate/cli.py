@@ -230,9 +230,11 @@ def main() -> None:
     from opgate.load.command import load
     from opgate.serve import serve
     from opgate.triton import triton
+    from opgate.tune.command import tune
 
     app.command()(serve)
     app.command()(infer)
     app.command()(load)
+    app.command()(tune)
     app.command(context_settings={"allow_extra_args": True})(triton)
     app()

@@ -96,7 +96,7 @@ class Scheduler:
         self.spec = spec
         self._name = f"model '{spec.name}' version {spec.version}"
         self.statistics = statistics
-        self._loop_session = sessions[0]
+        self.session = sessions[0]  # instances on the CPU share it, and runs on the event loop use it
         self._profile = Profile(inline_limit_us)
         batching = spec.batching
         self._max_queue = max_queue_size
@@ -158,6 +158,11 @@ class Scheduler:
         if not batching.adaptive or sum([array.nbytes for array in request.inputs.values()]) < _LARGE:
             return False
         return self._curve([request]).cheap(request.rows)
+
+    @property
+    def hand_over_ns(self) -> float:
+        """What it costs to have a run on a thread, as it was measured."""
+        return self._profile.hand_over.typical_ns
 
     async def close(self) -> None:
         """Refuses new requests, waits until the accepted ones are answered, and ends the threads."""
@@ -295,7 +300,7 @@ class Scheduler:
             self._ran_on_loop = True
             ON_LOOP.model = self.spec.name
             ON_LOOP.since_ns = batch.formed_ns
-            self._execute(self._loop_session, batch)
+            self._execute(self.session, batch)
             ON_LOOP.since_ns = 0
             self._complete(batch)
         else:

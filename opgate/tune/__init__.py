@@ -1,0 +1,1 @@
+"""`opgate tune`: finds the configuration of a model that keeps a latency at the highest rate."""

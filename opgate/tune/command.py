@@ -1,0 +1,363 @@
+"""`opgate tune`: measures a model, simulates its queue, proposes a configuration and checks it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from opgate.infer import Inputs, Repository, Version, read_input
+
+if TYPE_CHECKING:
+    from opgate.load.latencies import Slo
+    from opgate.load.model import Input
+    from opgate.load.run import Measured
+    from opgate.service.execution.spec import ModelSpec
+    from opgate.service.settings import Settings
+    from opgate.tune.cost import Costs
+    from opgate.tune.proposal import Candidate
+    from opgate.tune.simulation import Model, Overhead, Setup
+
+#: The check sends these shares of the rate that the simulation promises. Each lower one is sent only if the one before
+#: missed the aim.
+_CHECKED = (1.0, 0.85, 0.7, 0.5)
+#: The load that measures what a request costs beside its run: one request after the other, and many at once.
+_MANY = 16
+_OVERHEAD_SECONDS = 2.0
+_LEAST_LOOP = 5e-6
+
+SloOption = Annotated[
+    str, typer.Option("--slo", metavar="p99=20ms", help="What the model must keep: a percentile below a time.")
+]
+Rates = Annotated[
+    list[float] | None,
+    typer.Option("--rate", min=0.01, help="Requests/s to say the number of gateways for. May be given several times."),
+]
+Headroom = Annotated[
+    float, typer.Option(min=0, max=0.9, help="The share of what a gateway holds that is kept free for bursts.")
+]
+Batch = Annotated[int, typer.Option(min=1, help="Rows of a request.")]
+Image = Annotated[
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, help="A JPEG or PNG file, for a model that takes an encoded picture."),
+]
+Shape = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=SIZE,...", help="The shape of an input that is made up, without the batch dimension."),
+]
+Seconds = Annotated[float, typer.Option("--duration", min=1, help="Seconds of each measured check.")]
+Output = Annotated[
+    Path | None, typer.Option(help="Folder for config.pbtxt, tune.json and tune.png.", show_default="./tune-MODEL")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A rate that was measured on a real gateway, beside what the simulation says. Latencies are seconds."""
+
+    rate: float
+    measured: Measured
+    simulated: dict[float, float]
+    miss: str
+
+    def error(self, percent: float) -> float:
+        """Returns how far off the simulation was, as a share of what was measured."""
+        measured = self.measured.latencies.percentile(percent)
+        return (self.simulated[percent] - measured) / measured
+
+
+def tune(
+    model: Annotated[str, typer.Argument(help="The model's name.")],
+    slo: SloOption,
+    rate: Rates = None,
+    headroom: Headroom = 0.2,
+    batch: Batch = 1,
+    inputs: Inputs = None,
+    image: Image = None,
+    shape: Shape = None,
+    version: Version = "",
+    model_repository: Repository = None,
+    seconds: Seconds = 8.0,
+    output: Output = None,
+) -> None:
+    """Find the configuration with which one gateway on this machine holds the highest rate of a model while it keeps a
+    latency, and how many gateways a rate needs. Measures runs by batch size, instances and threads, simulates the queue
+    of requests that arrive at random, proposes a config.pbtxt, and checks it on a real gateway. All requests are alike,
+    and the load comes from this machine too. Takes a few minutes."""
+    from opgate.load.latencies import read_slo
+    from opgate.load.model import LoadError, read_shape
+    from opgate.service.errors import ServingError
+
+    if image is not None and inputs:
+        raise typer.BadParameter("give either --image or --input")
+    try:
+        aim = read_slo(slo)
+        shapes = dict(read_shape(text) for text in shape or [])
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        given = dict(read_input(text) for text in inputs or []) if image is None else image.read_bytes()
+        tuner = _Tuner(model, version, model_repository, aim, output or Path(f"tune-{model}"))
+        tuner.prepare(given, shapes, batch)
+        raise typer.Exit(tuner.run(sorted(rate or []), headroom, seconds))
+    except (LoadError, ServingError, OSError) as error:
+        typer.echo(f"opgate: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+class _Tuner:
+    """One run of the command."""
+
+    def __init__(self, name: str, version: str, repository: Path | None, slo: Slo, output: Path) -> None:
+        from opgate.load.model import LoadError
+        from opgate.service.execution.session import usable_cores
+        from opgate.service.repository.loader import load_config
+        from opgate.service.settings import Settings
+        from opgate.service.telemetry import logs
+        from opgate.tune.configs import refuse_unfit
+
+        logs.configure("critical", "text")
+        self.settings: Settings = Settings() if repository is None else Settings(model_repository=repository)
+        self.repository = self.settings.model_repository.resolve()
+        if not (self.repository / name).is_dir():
+            raise LoadError(f"there is no model '{name}' in {self.repository}")
+        self.config = load_config(self.repository, name)
+        refuse_unfit(self.config)
+        found = sorted(int(path.name) for path in (self.repository / name).iterdir() if path.name.isdigit())
+        if not found:
+            raise LoadError(f"model '{name}' has no version in {self.repository / name}")
+        self.version = int(version) if version else found[-1]
+        self.slo, self.output, self.cores = slo, output, usable_cores()
+
+    def prepare(self, given: bytes | dict[str, bytes | str], shapes: dict[str, tuple[int, ...]], rows: int) -> None:
+        """Makes the inputs of a request. Raises LoadError, ServingError."""
+        from opgate.load.model import make_inputs
+        from opgate.tune.cost import opened, request_of
+
+        with opened(self.repository, self.config, self.version, self.settings, 1) as loaded:
+            self.spec: ModelSpec = loaded.spec
+            self.inputs: Sequence[Input] = make_inputs(loaded.spec, rows, given, shapes)
+            self.rows = request_of(loaded.spec, self.inputs, self.settings).rows
+
+    def run(self, rates: list[float], headroom: float, seconds: float) -> int:
+        """Prints the result, writes the files and returns the exit status."""
+        from opgate.load.report import rate_text
+        from opgate.tune.proposal import best, compare, refined, replicas
+
+        model = self._measured()
+        typer.echo(f"\nrates that keep {self.slo}, simulated:")
+        candidates = compare(model, self.spec, self.cores, self.slo, _tell_candidate)
+        chosen = best(candidates)
+        if not chosen.rate:
+            alone = min(cost.median for cost in model.costs.by_case.values()) + model.overhead.fixed
+            typer.echo(
+                f"opgate: no configuration keeps {self.slo} on this machine: a run and its way take "
+                f"{alone * 1e3:.3g} ms at least",
+                err=True,
+            )
+            return 1
+        refined(model, chosen, self.slo)
+        checks = self._check(model, chosen, seconds)
+        kept = next((check for check in checks if not check.miss), None)
+        held = kept.rate if kept else 0.0
+        if kept:
+            typer.echo(
+                f"\nOne gateway on this machine holds {rate_text(held)} requests/s under {self.slo}, measured, "
+                f"with {chosen.setup}."
+            )
+        else:
+            typer.echo(f"\nNot even {rate_text(checks[-1].rate)} requests/s kept {self.slo} when measured.")
+        wanted = rates or [held * factor for factor in (1, 10, 100)]
+        counts = {each: replicas(each, held, headroom) for each in wanted} if held else {}
+        for each, count in counts.items():
+            typer.echo(
+                f"{rate_text(each):>10} requests/s: {count:,} gateway{'s' if count > 1 else ''}, "
+                f"{headroom:.0%} kept free"
+            )
+        self._write(model, candidates, chosen, checks, counts, headroom)
+        return 0 if kept else 1
+
+    def _measured(self) -> Model:
+        """Measures runs and overhead."""
+        from rich.console import Console
+
+        from opgate.tune.cost import measure, opened
+        from opgate.tune.hand_over import hand_over
+        from opgate.tune.simulation import Model
+
+        console = Console(stderr=True)
+        with console.status("measuring runs") as status:
+            costs = measure(
+                lambda threads: opened(self.repository, self.config, self.version, self.settings, threads),
+                self.inputs,
+                self.settings,
+                self.cores,
+                lambda case: status.update(f"measuring runs: {case}"),
+            )
+            status.update("measuring the hand-over to a thread")
+            seconds = hand_over(self.repository, self.config, self.version, self.settings, self.inputs)
+        typer.echo(f"median of a run, {self.cores} core{'s' if self.cores > 1 else ''}:")
+        for (threads, busy, rows), cost in costs.by_case.items():
+            per_second = busy * rows / cost.median
+            typer.echo(
+                f"{busy:>4} at once, {threads:>2} thread{'s' if threads > 1 else ' '}, {rows:>4} rows: "
+                f"{cost.median * 1e3:8.3f} ms, {per_second:>10,.0f} rows/s"
+            )
+        limit = min(self.settings.inline_limit_us * 1e-6, seconds)
+        with console.status("measuring what a request costs beside its run"):
+            overhead = self._overhead(costs, limit)
+        typer.echo(
+            f"beside its run a request costs {overhead.loop * 1e6:.0f} us on the event loop and "
+            f"{overhead.fixed * 1e6:.0f} us on its way"
+        )
+        return Model(costs, overhead, self.rows, limit)
+
+    def _overhead(self, costs: Costs, inline_limit: float) -> Overhead:
+        from opgate.load.run import Plan
+        from opgate.tune.configs import changed
+        from opgate.tune.simulation import Overhead, Setup, learnt
+        from opgate.tune.trial import serving
+
+        plain = Setup(1, 1, None, max(1, self.spec.max_batch_size))
+        run = costs.by_case[1, 1, costs.sizes[0]]
+        with serving(self.repository, changed(self.config, plain)) as gateway:
+            plan = Plan(_OVERHEAD_SECONDS, concurrency=1)
+            alone = asyncio.run(gateway.load(self.inputs, plan)).latencies.percentile(50)
+            before = gateway.loop_seconds()
+            # Without a warm-up, because its requests would not be counted.
+            many = asyncio.run(gateway.load(self.inputs, Plan(_OVERHEAD_SECONDS, 0.0, concurrency=_MANY)))
+            loop = (gateway.loop_seconds() - before) / max(1, many.latencies.count)
+        if learnt(costs, 1, inline_limit).cheap(self.rows):
+            loop -= run.cpu
+        loop = max(_LEAST_LOOP, loop)
+        return Overhead(loop, max(0.0, alone - run.median - loop))
+
+    def _check(self, model: Model, chosen: Candidate, seconds: float) -> list[Checked]:
+        """Measures the promised rate, and lower ones until one keeps the aim."""
+        from opgate.load.latencies import duration
+        from opgate.load.report import rate_text
+        from opgate.load.run import Plan
+        from opgate.load.search import generator_fault, why_missed
+        from opgate.tune.configs import changed
+        from opgate.tune.simulation import simulate
+        from opgate.tune.trial import serving
+
+        typer.echo(f"\nchecked on a gateway with {chosen.setup}:")
+        checks: list[Checked] = []
+        with serving(self.repository, changed(self.config, chosen.setup)) as gateway:
+            # The gateway learns the costs of batches in its first requests.
+            asyncio.run(gateway.load(self.inputs, Plan(2.0, 1.0, concurrency=_MANY)))
+            for share in _CHECKED:
+                rate = chosen.rate * share
+                measured = asyncio.run(gateway.load(self.inputs, Plan(seconds, 1.0, rate=rate)))
+                simulated = simulate(model, chosen.setup, rate)
+                percents = sorted({50.0, self.slo.percent})
+                check = Checked(
+                    rate,
+                    measured,
+                    {percent: simulated.percentile(percent) for percent in percents},
+                    why_missed(measured, self.slo),
+                )
+                checks.append(check)
+                texts = [
+                    f"p{percent:g} {duration(measured.latencies.percentile(percent))}, simulated "
+                    f"{duration(check.simulated[percent])} ({check.error(percent):+.0%})"
+                    for percent in percents
+                ]
+                typer.echo(f"{rate_text(rate):>10}/s  {'; '.join(texts)}  {'missed' if check.miss else 'kept'}")
+                if fault := generator_fault(measured, self.slo.percent):
+                    typer.echo(f"            {fault}")
+                if not check.miss:
+                    break
+        return checks
+
+    def _write(
+        self,
+        model: Model,
+        candidates: list[Candidate],
+        chosen: Candidate,
+        checks: list[Checked],
+        counts: dict[float, int],
+        headroom: float,
+    ) -> None:
+        from google.protobuf import text_format
+
+        from opgate.tune.configs import changed
+
+        self.output.mkdir(parents=True, exist_ok=True)
+        written = [self.output / "config.pbtxt", self.output / "tune.json"]
+        written[0].write_text(text_format.MessageToString(changed(self.config, chosen.setup)))
+        written[1].write_text(
+            json.dumps(self._facts(model, candidates, chosen, checks, counts, headroom), indent=1) + "\n"
+        )
+        try:
+            from opgate.tune.plot import draw
+        except ImportError:
+            typer.echo("no plot: it needs matplotlib, pip install 'opgate[tune]'", err=True)
+        else:
+            written.append(self.output / "tune.png")
+            draw(written[-1], self.config.name, model, candidates, chosen, checks, self.slo, headroom)
+        typer.echo(f"wrote {', '.join(map(str, written))}")
+
+    def _facts(
+        self,
+        model: Model,
+        candidates: list[Candidate],
+        chosen: Candidate,
+        checks: list[Checked],
+        counts: dict[float, int],
+        headroom: float,
+    ) -> dict[str, Any]:
+        """Returns everything that was found, for JSON. Times are milliseconds."""
+        from opgate.load.report import measured_json
+
+        return {
+            "model": self.config.name,
+            "version": self.version,
+            "cores": self.cores,
+            "rows": self.rows,
+            "slo": {"percentile": self.slo.percent, "ms": self.slo.seconds * 1e3},
+            "runs": [
+                {"threads": threads, "at_once": busy, "rows": rows, "ms": cost.median * 1e3, "cpu_ms": cost.cpu * 1e3}
+                for (threads, busy, rows), cost in model.costs.by_case.items()
+            ],
+            "overhead_ms": {"loop": model.overhead.loop * 1e3, "fixed": model.overhead.fixed * 1e3},
+            "candidates": [
+                {**_setup_json(each.setup), "rate": each.rate, "points": [[rate, ms * 1e3] for rate, ms in each.points]}
+                for each in candidates
+            ],
+            "chosen": {**_setup_json(chosen.setup), "rate": chosen.rate},
+            "checks": [
+                {
+                    "rate": check.rate,
+                    "miss": check.miss,
+                    "measured": measured_json(check.measured),
+                    "simulated_ms": {f"p{percent:g}": seconds * 1e3 for percent, seconds in check.simulated.items()},
+                    "simulation_error": {f"p{percent:g}": check.error(percent) for percent in check.simulated},
+                }
+                for check in checks
+            ],
+            "headroom": headroom,
+            "gateways": [{"rate": rate, "count": count} for rate, count in counts.items()],
+        }
+
+
+def _setup_json(setup: Setup) -> dict[str, Any]:
+    batching = setup.batching
+    return {
+        "instances": setup.instances,
+        "threads": setup.threads,
+        "batching": "none" if batching is None else "adaptive" if batching.adaptive else "delay",
+        "delay_ms": batching.max_delay_ns / 1e6 if batching is not None else 0.0,
+    }
+
+
+def _tell_candidate(candidate: Candidate) -> None:
+    from opgate.load.report import rate_text
+
+    typer.echo(f"{rate_text(candidate.rate):>10}/s  {candidate.setup}")

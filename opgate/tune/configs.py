@@ -1,0 +1,36 @@
+"""Puts a setup into a model's config."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
+
+from opgate.load.model import LoadError
+from opgate.service.repository.loader import copied
+from opgate.tune.simulation import Setup
+
+
+def refuse_unfit(config: Any) -> None:
+    """Raises LoadError for a model whose runs can't be compared here."""
+    if config.platform == "ensemble" or config.HasField("ensemble_scheduling"):
+        steps = ", ".join(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
+        raise LoadError(f"'{config.name}' is an ensemble: tune the models of its steps, {steps}")
+    if any(group.kind == ModelInstanceGroup.KIND_GPU or group.gpus for group in config.instance_group):
+        raise LoadError(f"'{config.name}' runs on GPUs: only instances on the CPU are tuned")
+
+
+def changed(config: Any, setup: Setup) -> Any:
+    """Returns a copy of a config with the instances, threads and batching of a setup. Everything else stays."""
+    new = copied(config)
+    del new.instance_group[:]
+    new.instance_group.add(count=setup.instances, kind=ModelInstanceGroup.KIND_CPU)
+    new.parameters["intra_op_thread_count"].string_value = str(setup.threads)
+    batching = setup.batching
+    if batching is None:
+        new.ClearField("dynamic_batching")
+        return new
+    new.dynamic_batching.SetInParent()
+    del new.dynamic_batching.preferred_batch_size[:]
+    new.dynamic_batching.max_queue_delay_microseconds = batching.max_delay_ns // 1000
+    return new

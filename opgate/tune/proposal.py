@@ -1,0 +1,102 @@
+"""Compares configurations by simulation, and says how many gateways a rate needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from opgate.load.latencies import Slo
+from opgate.service.execution.spec import Batching, ModelSpec
+from opgate.tune.cost import pairs
+from opgate.tune.simulation import Model, Setup, simulate
+
+#: A search ends when the highest rate that keeps the aim is known within this share.
+_WITHIN = 0.03
+#: A setup must hold this much more than a simpler one. A smaller difference can't be told from noise.
+_BETTER = 1.05
+#: Delays of batches that are tried, by the latency of the aim.
+_DELAYS = (0.05, 0.2)
+_LOWEST = 1e-3
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A setup, the highest rate at which it keeps the aim, and the simulated (rate, percentile in seconds)."""
+
+    setup: Setup
+    rate: float = 0.0
+    points: list[tuple[float, float]] = field(default_factory=list)
+
+    def rate_under(self, seconds: float) -> float:
+        """Returns the highest simulated rate whose percentile lies under another latency, 0 if there is none."""
+        return max((rate for rate, found in self.points if found < seconds), default=0.0)
+
+
+def setups(spec: ModelSpec, cores: int, slo: Slo) -> Iterator[Setup]:
+    """Yields the setups to compare, simple ones first."""
+    batchings: list[Batching | None] = [None]
+    if spec.batched and spec.max_batch_size > 1:
+        batchings.append(Batching())
+        batchings += [Batching(adaptive=False, max_delay_ns=int(slo.seconds * share * 1e9)) for share in _DELAYS]
+    for batching in batchings:
+        for instances, threads in sorted(pairs(cores)):
+            yield Setup(instances, threads, batching, max(1, spec.max_batch_size))
+
+
+def search(model: Model, setup: Setup, slo: Slo) -> Candidate:
+    """Finds the highest rate at which a setup keeps the aim."""
+    candidate = Candidate(setup)
+
+    def tried(rate: float) -> bool:
+        found = simulate(model, setup, rate).percentile(slo.percent)
+        candidate.points.append((rate, found))
+        return found < slo.seconds
+
+    least = min(
+        model.costs.median(setup.threads, 1, size) / size for size in model.costs.sizes[: None if setup.batching else 1]
+    )
+    # More than this no setup can hold: every run costs its least, and the event loop has one core.
+    bad = 1.1 * min(setup.instances / (least * model.rows), 1 / model.overhead.loop)
+    good = 0.0
+    rate = bad / 2
+    while bad > good * (1 + _WITHIN) and rate > _LOWEST:
+        if tried(rate):
+            good = rate
+        else:
+            bad = rate
+        rate = math.sqrt(good * bad) if good else bad / 2
+    candidate.rate = good
+    candidate.points.sort()
+    return candidate
+
+
+def best(candidates: list[Candidate]) -> Candidate:
+    """Returns the candidate that holds the highest rate. Another must be clearly better than a simpler one."""
+    chosen = candidates[0]
+    for candidate in candidates[1:]:
+        if candidate.rate > chosen.rate * _BETTER:
+            chosen = candidate
+    return chosen
+
+
+def refined(model: Model, candidate: Candidate, slo: Slo) -> None:
+    """Simulates more rates of a candidate, for the curve of its latencies."""
+    for share in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1):
+        rate = candidate.rate * share
+        candidate.points.append((rate, simulate(model, candidate.setup, rate).percentile(slo.percent)))
+    candidate.points.sort()
+
+
+def replicas(rate: float, held: float, headroom: float) -> int:
+    """Returns how many gateways a rate needs, if one holds `held` and `headroom` of it is kept free."""
+    return max(1, math.ceil(rate / (held * (1 - headroom)) - 1e-9))
+
+
+def compare(model: Model, spec: ModelSpec, cores: int, slo: Slo, tell: Callable[[Candidate], None]) -> list[Candidate]:
+    """Searches every setup. `tell` hears each result."""
+    found = []
+    for setup in setups(spec, cores, slo):
+        found.append(search(model, setup, slo))
+        tell(found[-1])
+    return found

@@ -1,0 +1,106 @@
+"""Runs a gateway with one configuration of a model in a process of its own, and loads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+
+from opgate.load.http import HttpClient
+from opgate.load.model import Input, LoadError
+from opgate.load.run import Measured, Plan, Run
+
+_START_SECONDS = 120
+
+
+class Gateway:
+    """A gateway that serves one model on a free port of 127.0.0.1."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str, model: str) -> None:
+        self._process, self._model = process, model
+        self.url = url
+
+    def loop_seconds(self) -> float:
+        """Returns the CPU time that the event loop has used, which is the first thread of the process."""
+        pid = self._process.pid
+        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+    async def load(self, inputs: Sequence[Input], plan: Plan) -> Measured:
+        """Sends load to the model. Raises LoadError if the first request is refused."""
+        client = HttpClient(self.url)
+        try:
+            await client.model(self._model, "")
+            client.prepare(inputs)
+            await client.first()
+            return await Run(client, plan).run()
+        finally:
+            await client.close()
+
+
+@contextmanager
+def serving(repository: Path, config: Any) -> Iterator[Gateway]:
+    """Serves a model of a repository with another config. Raises LoadError if it doesn't start."""
+    with tempfile.TemporaryDirectory(prefix="opgate-tune-") as temporary:
+        folder = Path(temporary) / config.name
+        shutil.copytree(repository / config.name, folder, copy_function=_link_or_copy)
+        written = folder / "config.pbtxt"
+        written.unlink(missing_ok=True)
+        written.write_text(text_format.MessageToString(config))
+        command = [sys.executable, "-m", "opgate", "serve", "--model-repository", temporary, "--log-format", "json"]
+        command += ["--http-host", "127.0.0.1", "--http-port", "0", "--no-grpc", "--backend", "onnxruntime"]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        try:
+            yield Gateway(process, f"http://127.0.0.1:{_port(process)}", config.name)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(40)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    """A model file may be large. It is linked where that is possible."""
+    with suppress(OSError):
+        os.link(os.path.realpath(source), target)
+        return
+    shutil.copy2(source, target)
+
+
+def _port(process: subprocess.Popen[str]) -> int:
+    """Waits until the gateway listens, and returns its port. Raises LoadError."""
+    told: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    log: list[str] = []
+
+    def read() -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            log.append(line)
+            with suppress(ValueError):
+                record = json.loads(line)
+                if record.get("message") == "listening":
+                    told.put(record["http_port"])
+        told.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        port = told.get(timeout=_START_SECONDS)
+    except queue.Empty:
+        port = None
+    if port is None:
+        process.kill()
+        raise LoadError(f"the gateway did not start: {''.join(log[-5:]).strip()}")
+    return port

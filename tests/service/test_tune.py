@@ -1,0 +1,168 @@
+"""`opgate tune`: the simulation against what queueing theory says, the search, and the configs that it writes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from opgate.load.latencies import Slo
+from opgate.load.model import LoadError
+from opgate.service.execution.spec import Batching
+from opgate.tune.configs import changed, refuse_unfit
+from opgate.tune.cost import Cost, Costs, pairs, powers
+from opgate.tune.proposal import Candidate, best, replicas, search
+from opgate.tune.simulation import Model, Overhead, Setup, simulate
+
+MS = 1e-3
+
+
+def model(
+    seconds=lambda busy, rows: 10 * MS, sizes=(1,), spread=(1.0,), loop=1e-9, fixed=0.0, busy=(1, 2, 4), limit=0.0
+) -> Model:
+    """A model whose runs take `seconds`, times one of the values of `spread`."""
+    by_case = {
+        (1, count, rows): Cost(np.array(spread) * seconds(count, rows), seconds(count, rows))
+        for count in busy
+        for rows in sizes
+    }
+    return Model(Costs(tuple(sizes), by_case), Overhead(loop, fixed), 1, limit)
+
+
+def plain(instances=1, batching=None, max_rows=1) -> Setup:
+    return Setup(instances, 1, batching, max_rows)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+def test_runs_of_one_length_wait_as_theory_says(load):
+    """M/D/1: Pollaczek and Khinchine's mean waiting time."""
+    found = simulate(model(), plain(), load / (10 * MS), 60_000)
+    expected = 10 * MS * (1 + load / (2 * (1 - load)))
+    assert found.latencies.mean() == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("instances", [1, 2, 4])
+def test_percentiles_are_those_of_theory(instances):
+    """M/M/c: exponential runs, whose median is ln 2 of their mean. The waiting time is Erlang's."""
+    runs = np.random.default_rng(1).exponential(10 * MS, 100_000)
+    spread = runs / np.median(runs)
+    load = 0.7
+    rate = instances * load / (10 * MS)
+    found = simulate(model(lambda busy, rows: float(np.median(runs)), spread=spread), plain(instances), rate, 100_000)
+    offered = instances * load
+    terms = [offered**k / math.factorial(k) for k in range(instances)]
+    last = offered**instances / math.factorial(instances) / (1 - load)
+    waits = last / (sum(terms) + last)  # Erlang C: the share that waits
+    assert found.latencies.mean() == pytest.approx(10 * MS + waits * 10 * MS / (instances * (1 - load)), rel=0.08)
+    if instances == 1:
+        assert found.percentile(99) == pytest.approx(math.log(100) / (100 - rate), rel=0.1)
+
+
+def test_the_event_loop_has_one_core():
+    """Ten instances don't help if the loop is full: M/D/1 of the loop, and then a run."""
+    found = simulate(model(loop=10 * MS, fixed=3 * MS), plain(10), 80, 60_000)
+    assert found.latencies.mean() == pytest.approx(10 * MS * (1 + 0.8 / 0.4) + 10 * MS + 3 * MS, rel=0.05)
+
+
+def test_a_queue_without_end_is_infinite():
+    """With fewer requests than make it endless, the latencies say how long it is."""
+    assert simulate(model(), plain(), 200).percentile(50) == math.inf
+    assert simulate(model(loop=20 * MS), plain(4), 100).percentile(50) == math.inf
+    assert simulate(model(), plain(), 120, 10_000).percentile(50) > 5
+
+
+def test_batches_that_cost_nothing_more_hold_more():
+    """A run of eight rows takes as long as one of one row."""
+    eight = model(sizes=(1, 2, 4, 8))
+    assert simulate(eight, plain(max_rows=8), 400).percentile(50) == math.inf
+    batched = simulate(eight, plain(1, Batching(), 8), 400)
+    assert 10 * MS < batched.percentile(50) < 30 * MS
+
+
+def test_a_delay_is_waited_for():
+    """One request now and then waits for others in vain."""
+    delayed = Batching(adaptive=False, max_delay_ns=int(5 * MS * 1e9))
+    found = simulate(model(sizes=(1, 2, 4, 8)), plain(1, delayed, 8), 0.5, 2_000)
+    assert found.percentile(50) == pytest.approx(15 * MS, rel=0.01)
+
+
+def test_cheap_runs_happen_on_the_loop():
+    """They hold it, so a second instance changes nothing, and they don't pay for a thread."""
+    cheap = model(lambda busy, rows: 20e-6, loop=20e-6, limit=100e-6)
+    one, two = (simulate(cheap, plain(count), 20_000, 30_000).latencies.mean() for count in (1, 2))
+    assert one == two
+    # M/D/1 of both together. It reads all requests that are there before it runs one, which makes some wait longer.
+    assert one == pytest.approx(40e-6 * (1 + 0.8 / 0.4), rel=0.3)
+
+
+def test_runs_at_once_have_their_own_times():
+    """Two runs at once take twice as long each, so the second instance brings nothing."""
+    shared = model(lambda busy, rows: 10 * MS * busy, busy=(1, 2))
+    assert search(shared, plain(2), Slo(99, 0.2)).rate < 1.1 * search(shared, plain(1), Slo(99, 0.2)).rate
+
+
+def test_the_search_ends_below_the_aim():
+    slo = Slo(99, 50 * MS)
+    found = search(model(), plain(), slo)
+    assert simulate(model(), plain(), found.rate).percentile(99) < slo.seconds
+    assert simulate(model(), plain(), 1.08 * found.rate).percentile(99) > slo.seconds
+    assert search(model(), plain(), Slo(99, 5 * MS)).rate == 0
+
+
+def test_a_simpler_setup_is_kept_unless_another_is_clearly_better():
+    simple, same, better = Candidate(plain(), 100), Candidate(plain(2), 104), Candidate(plain(4), 120)
+    assert best([simple, same]) is simple
+    assert best([simple, same, better]) is better
+
+
+@pytest.mark.parametrize(
+    ("rate", "held", "headroom", "count"),
+    [(100, 100, 0, 1), (101, 100, 0, 2), (100, 100, 0.2, 2), (1e6, 1e4, 0.5, 200)],
+)
+def test_gateways(rate, held, headroom, count):
+    assert replicas(rate, held, headroom) == count
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 6, 16])
+def test_instances_never_have_more_threads_than_there_are_cores(cores):
+    assert powers(6) == [1, 2, 4, 6]
+    assert all(instances * threads <= cores for instances, threads in pairs(cores))
+    assert {(1, 1), (1, cores), (cores, 1)} <= set(pairs(cores))
+
+
+def config(text: str) -> ModelConfig:
+    return text_format.Parse(text, ModelConfig())
+
+
+def test_a_setup_changes_what_it_is_about():
+    before = config("""name: "m" max_batch_size: 8 instance_group { count: 3 } parameters { key: "a" value { string_value: "b" } }
+        dynamic_batching { preferred_batch_size: 4 default_queue_policy { max_queue_size: 7 } }""")
+    after = changed(before, plain(2, Batching(adaptive=False, max_delay_ns=1_500_000), 8))
+    assert [(group.count, group.kind) for group in after.instance_group] == [(2, 2)]  # KIND_CPU
+    assert after.parameters["intra_op_thread_count"].string_value == "1"
+    assert after.parameters["a"].string_value == "b"
+    assert after.dynamic_batching.max_queue_delay_microseconds == 1500
+    assert not after.dynamic_batching.preferred_batch_size
+    assert after.dynamic_batching.default_queue_policy.max_queue_size == 7
+    assert not changed(before, plain()).HasField("dynamic_batching")
+    assert changed(before, plain(1, Batching(), 8)).HasField("dynamic_batching")
+    assert before.instance_group[0].count == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            'platform: "ensemble" ensemble_scheduling { step { model_name: "a" } step { model_name: "b" } }',
+            "steps, a, b",
+        ),
+        ("instance_group { kind: KIND_GPU }", "only instances on the CPU"),
+        ("instance_group { gpus: 1 }", "only instances on the CPU"),
+    ],
+)
+def test_what_can_not_be_tuned_is_refused(text, said):
+    with pytest.raises(LoadError, match=said):
+        refuse_unfit(config(f'name: "m" {text}'))
