@@ -228,6 +228,7 @@ def main() -> None:
     # The modules of these commands declare their options.
     from opgate.infer import infer
     from opgate.load.command import load
+    from opgate.plan import plan
     from opgate.serve import serve
     from opgate.triton import triton
     from opgate.tune.command import tune
@@ -235,6 +236,7 @@ def main() -> None:
     app.command()(serve)
     app.command()(infer)
     app.command()(load)
+    app.command()(plan)
     app.command()(tune)
     app.command(context_settings={"allow_extra_args": True})(triton)
     app()

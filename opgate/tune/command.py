@@ -167,7 +167,7 @@ class _Tuner:
         held = kept.rate if kept else 0.0
         if kept:
             typer.echo(
-                f"\nOne gateway on this machine holds {rate_text(held)} requests/s under {self.slo}, measured, "
+                f"\nOne gateway on this machine holds {rate_text(held)} requests/s with {self.slo}, measured, "
                 f"with {chosen.setup}."
             )
         else:
@@ -213,9 +213,9 @@ class _Tuner:
             overhead = self._overhead(costs, limit)
         typer.echo(
             f"beside its run a request costs {overhead.loop * 1e6:.0f} us on the event loop and "
-            f"{overhead.fixed * 1e6:.0f} us on its way"
+            f"{overhead.fixed * 1e6:.0f} us on its way, and its client {overhead.client * 1e6:.0f} us of CPU here"
         )
-        return Model(costs, overhead, self.rows, limit)
+        return Model(costs, overhead, self.rows, self.cores, limit)
 
     def _overhead(self, costs: Costs, inline_limit: float) -> Overhead:
         from opgate.load.run import Plan
@@ -235,7 +235,8 @@ class _Tuner:
         if learnt(costs, 1, inline_limit).cheap(self.rows):
             loop -= run.cpu
         loop = max(_LEAST_LOOP, loop)
-        return Overhead(loop, max(0.0, alone - run.median - loop))
+        client = many.busy * many.seconds / max(1, many.latencies.count)
+        return Overhead(loop, max(0.0, alone - run.median - loop), client)
 
     def _check(self, model: Model, chosen: Candidate, seconds: float) -> list[Checked]:
         """Measures the promised rate, and lower ones until one keeps the aim."""

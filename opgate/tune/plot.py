@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from opgate.load.latencies import Slo
 from opgate.tune.proposal import Candidate, replicas
@@ -97,8 +98,8 @@ def _gateways(axes: Any, chosen: Candidate, slo: Slo, headroom: float) -> None:
         yscale="log",
     )
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter("{x:g}")
-        axis.set_tick_params(which="minor", labelsize=7)
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter("{x:,g}")
+        axis.set_minor_formatter(NullFormatter())
     axes.grid(alpha=0.3, which="both")
     axes.legend()

@@ -31,11 +31,12 @@ _ENDLESS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What a request costs beside its run, in seconds: `loop` on the event loop, which has one core, and `fixed` on its
-    way from the client and back."""
+    """What a request costs beside its run, in seconds: `loop` on the event loop, which has one core, `fixed` on its way
+    from the client and back, and `client` of the client's CPU, if that is on this machine."""
 
     loop: float
     fixed: float
+    client: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,14 @@ def learnt(costs: Costs, threads: int, inline_limit: float) -> CostCurve:
 class Model:
     """What the simulation knows about a model: measured costs, overhead, and the rows of a request.
 
-    `inline_limit` is the most seconds that a run may take on the event loop, see OPGATE_INLINE_LIMIT_US.
+    `inline_limit` is the most seconds that a run may take on the event loop, see OPGATE_INLINE_LIMIT_US. Runs, the
+    event loop and the client share `cores`: if together they want more, all of them take longer.
     """
 
     costs: Costs
     overhead: Overhead
     rows: int
+    cores: int
     inline_limit: float = 100e-6
     curves: dict[int, CostCurve] = field(default_factory=dict)
 
@@ -127,8 +130,12 @@ class _Simulation:
         self._spread: dict[tuple[int, int, int], tuple[list[float], int]] = {}
         self._times: dict[tuple[int, int], float] = {}
         self._measured_busy = model.costs.busy_counts(setup.threads)
+        self._client_cores = self._loop_cores = 0.0
 
     def run(self, rate: float, requests: int) -> Simulated:
+        overhead = self._model.overhead
+        self._client_cores = min(1.0, rate * overhead.client)
+        self._loop_cores = min(1.0, rate * overhead.loop)
         arrivals = np.cumsum(self._random.exponential(1 / rate, requests)).tolist()
         following = 0
         events = self._events
@@ -150,7 +157,7 @@ class _Simulation:
 
     def _arrive(self, now: float) -> None:
         """The event loop reads a request, after those that came before it."""
-        self._loop_free = max(now, self._loop_free) + self._model.overhead.loop
+        self._loop_free = max(now, self._loop_free) + self._model.overhead.loop * self._slower(1.0)
         waiting = _Waiting(self._model.rows, now)
         self._at(self._loop_free, lambda read: self._enqueue(waiting, read))
 
@@ -215,7 +222,12 @@ class _Simulation:
         if at == len(drawn):
             drawn, at = self._random.choice(self._model.spreads[case], 1000).tolist(), 0
         self._spread[case] = (drawn, at + 1)
-        return median * drawn[at]
+        return median * drawn[at] * self._slower(self._loop_cores)
+
+    def _slower(self, loop_cores: float) -> float:
+        """Returns by what factor work takes longer, because more wants to run than there are cores."""
+        wanted = self._busy * self._setup.threads + loop_cores + self._client_cores
+        return max(1.0, wanted / self._model.cores)
 
 
 class _Waiting(Request):

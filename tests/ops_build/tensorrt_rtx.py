@@ -29,6 +29,18 @@ def missing() -> str | None:
     return None
 
 
+def make_loader(folder: Path) -> Path:
+    """Makes a subfolder with TensorRT-RTX's libraries by all their names, for LD_LIBRARY_PATH, and returns it."""
+    libs = Path(importlib.util.find_spec("tensorrt_rtx_libs").origin).parent  # type: ignore[union-attr, arg-type]
+    loader = folder / "lib"
+    loader.mkdir(exist_ok=True)
+    for file in libs.glob("*.so.*"):
+        for name in (file.name, file.name.split(".so")[0] + ".so"):  # the parser opens it by the name without a version
+            if not (loader / name).exists():
+                (loader / name).symlink_to(file)
+    return loader
+
+
 def inspect(
     library: Path,
     models: Sequence[onnx.ModelProto],
@@ -46,13 +58,7 @@ def inspect(
     The argument `shapes` has the shapes of the inputs with unknown sizes, and the values of the inputs that are read on
     the host.
     """
-    libs = Path(importlib.util.find_spec("tensorrt_rtx_libs").origin).parent  # type: ignore[union-attr, arg-type]
-    loader = folder / "lib"
-    loader.mkdir(exist_ok=True)
-    for file in libs.glob("*.so.*"):
-        for name in (file.name, file.name.split(".so")[0] + ".so"):  # the parser opens it by the name without a version
-            if not (loader / name).exists():
-                (loader / name).symlink_to(file)
+    loader = make_loader(folder)
     for index, model in enumerate(models):
         onnx.save(model, folder / f"{index}.onnx")
     job = {"library": str(library.resolve()), "count": len(models), "shapes": shapes or [{}] * len(models)}

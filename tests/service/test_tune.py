@@ -21,7 +21,15 @@ MS = 1e-3
 
 
 def model(
-    seconds=lambda busy, rows: 10 * MS, sizes=(1,), spread=(1.0,), loop=1e-9, fixed=0.0, busy=(1, 2, 4), limit=0.0
+    seconds=lambda busy, rows: 10 * MS,
+    sizes=(1,),
+    spread=(1.0,),
+    loop=1e-9,
+    fixed=0.0,
+    client=0.0,
+    busy=(1, 2, 4),
+    cores=99,
+    limit=0.0,
 ) -> Model:
     """A model whose runs take `seconds`, times one of the values of `spread`."""
     by_case = {
@@ -29,7 +37,7 @@ def model(
         for count in busy
         for rows in sizes
     }
-    return Model(Costs(tuple(sizes), by_case), Overhead(loop, fixed), 1, limit)
+    return Model(Costs(tuple(sizes), by_case), Overhead(loop, fixed, client), 1, cores, limit)
 
 
 def plain(instances=1, batching=None, max_rows=1) -> Setup:
@@ -102,6 +110,17 @@ def test_runs_at_once_have_their_own_times():
     """Two runs at once take twice as long each, so the second instance brings nothing."""
     shared = model(lambda busy, rows: 10 * MS * busy, busy=(1, 2))
     assert search(shared, plain(2), Slo(99, 0.2)).rate < 1.1 * search(shared, plain(1), Slo(99, 0.2)).rate
+
+
+def test_cores_are_shared():
+    """Two instances on one core are no better than one, and a client on it takes its share."""
+    instances = [simulate(model(cores=1), plain(count), 50).latencies.mean() for count in (1, 2)]
+    assert instances[1] > 0.9 * instances[0]
+    assert simulate(model(cores=1), plain(2), 120, 10_000).percentile(50) > 1
+    alone, beside = (simulate(model(cores=1, client=cost), plain(), 50).latencies.mean() for cost in (0.0, 8 * MS))
+    # With the client a run takes 1.4 times as long: M/D/1.
+    assert alone == pytest.approx(10 * MS * (1 + 0.5 / (2 * 0.5)), rel=0.05)
+    assert beside == pytest.approx(14 * MS * (1 + 0.7 / (2 * 0.3)), rel=0.1)
 
 
 def test_the_search_ends_below_the_aim():

@@ -6,8 +6,10 @@ import time
 
 import pytest
 
+from tests.ops_build.tensorrt_rtx import missing
 from tests.service.onnx_models import batching, double, identity, pick, ragged_sum, write_config
 from tests.system.running import running
+from tests.system.trtexec import install
 
 TYPES = [
     "BOOL",
@@ -51,6 +53,16 @@ def repository(tmp_path_factory):
 def server(repository):
     with running(repository, "--max-body-bytes", str(8 << 20)) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def trtexec(built, tmp_path_factory):
+    """The program that stands in for TensorRT's compiler."""
+    if "tensorrt" not in built.libraries:
+        pytest.skip(built.left_out["tensorrt"])
+    if reason := missing():
+        pytest.skip(reason)
+    return install(tmp_path_factory.mktemp("trtexec"))
 
 
 def wait_until(condition, seconds=10.0):

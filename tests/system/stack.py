@@ -52,12 +52,14 @@ class Image:
     content: dict[str, Path] = field(default_factory=dict)
 
 
-def built(dockerfile: str, content: Mapping[str, Path]) -> Image:
-    """Returns the image that one of our Dockerfiles makes."""
+def built(dockerfile: str, content: Mapping[str, Path], target: str = "") -> Image:
+    """Returns the image that one of our Dockerfiles makes, from its last stage or another one."""
     instructions = DockerfileParser(fileobj=open(ROOT / dockerfile, "rb")).structure  # noqa: SIM115
-    last = max(i for i, step in enumerate(instructions) if step["instruction"] == "FROM")
+    stages = [i for i, step in enumerate(instructions) if step["instruction"] == "FROM"]
+    first = next((i for i in stages if instructions[i]["value"].endswith(f" AS {target}")), stages[-1])
+    end = next((i for i in stages if i > first), len(instructions))
     image = Image([], content=dict(content))
-    for step in instructions[last:]:
+    for step in instructions[first:end]:
         value = step["value"]
         match step["instruction"]:
             case "ENV":
@@ -93,6 +95,7 @@ def images() -> dict[str, Image]:
     venv = Path(sys.prefix)
     return {
         "opgate": built("deploy/gateway.Dockerfile", {"/opt/opgate/venv": venv}),
+        "opgate-plan": built("deploy/triton-gpu.Dockerfile", {"/opt/opgate/venv": venv}, "plan"),
         "opgate-locust": built("deploy/locust.Dockerfile", {"/opt/locust/venv": venv}),
         "prom/prometheus": Image(["/bin/prometheus"], environment={"PATH": "/usr/bin:/bin"}),
     }
@@ -168,7 +171,7 @@ class Stack:
     def __init__(self, known: Mapping[str, Image], variables: Mapping[str, str], folder: Path) -> None:
         self.services = compose(variables)["services"]
         self.running: dict[str, Service] = {}
-        self._images, self._folder = known, folder
+        self._images, self.folder = known, folder
         holder = ["unshare", "--net", "sh", "-c", "ip link set lo up && echo up && exec sleep infinity"]
         self._holder = subprocess.Popen(holder, stdout=subprocess.PIPE, text=True)
         assert self._holder.stdout is not None
@@ -203,7 +206,8 @@ class Stack:
         """
         stated = self.services[name]
         image = self._images[stated["image"].rpartition(":")[0]]
-        command = [*image.entrypoint, *stated.get("command", image.command)]
+        arguments = stated.get("command", image.command)
+        command = [*image.entrypoint, *(shlex.split(arguments) if isinstance(arguments, str) else arguments)]
         variables = {"HOME": "/tmp"} | image.environment | dict(environment or {}) | stated.get("environment", {})
         healthcheck = stated["healthcheck"]["test"][1:] if "healthcheck" in stated else image.healthcheck
         grace = float(stated.get("stop_grace_period", "10s").removesuffix("s"))
@@ -223,12 +227,12 @@ class Stack:
         for volume in stated.get("volumes", []):
             source, target, *mode = volume.split(":")
             if not source.startswith((".", "/")):  # a volume of its own
-                (self._folder / source).mkdir(exist_ok=True)
-                source = str(self._folder / source)
+                (self.folder / source).mkdir(exist_ok=True)
+                source = str(self.folder / source)
             mounts.append((str((ROOT / source).resolve()), target, mode == ["ro"]))
-        hosts = self._folder / "hosts"
+        hosts = self.folder / "hosts"
         hosts.write_text(f"127.0.0.1 localhost {' '.join(self.services)}\n")
-        limit = self._folder / "memory.max"
+        limit = self.folder / "memory.max"
         limit.write_text(
             f"{_bytes(stated.get('deploy', {}).get('resources', {}).get('limits', {}).get('memory', ''))}\n"
         )

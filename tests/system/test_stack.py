@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from tests.system.conftest import wait_until
 from tests.system.differential import http_body
 from tests.system.running import ROOT
 from tests.system.stack import compose, images, missing, stack, triton_image
+from tests.system.test_plan import check_repository
 
 DASHBOARD = json.loads((ROOT / "deploy/grafana/dashboards/opgate.json").read_text())
 BINARIES = Path(sys.prefix) / "bin"
@@ -101,7 +103,7 @@ class TestFiles:
         grace = float(compose({})["services"]["gateway"]["stop_grace_period"].removesuffix("s"))
         assert grace > Settings().shutdown_timeout + 1
 
-    @pytest.mark.parametrize("name", ["gateway", "locust", "triton"])
+    @pytest.mark.parametrize("name", ["gateway", "locust", "triton", "triton-gpu"])
     def test_the_dockerfiles(self, name):
         file = ROOT / f"deploy/{name}.Dockerfile"
         linted = subprocess.run([BINARIES / "hadolint", "-c", ROOT / "deploy/hadolint.yaml", file], capture_output=True)
@@ -110,7 +112,9 @@ class TestFiles:
         last = text[text.rindex("\nFROM ") :]
         assert re.search(r"^USER \d+:\d+$", last, re.MULTILINE)
         assert not re.search(r"g\+\+|cmake|pip|-dev\b|system-packages", last), "the last stage has no build tools"
-        assert all(re.match(r"\S+:\d+\.\d+\S*( AS \w+)?$", base) for base in re.findall(r"^FROM (.*)$", text, re.M))
+        stages = re.findall(r" AS (\w+)$", text, re.MULTILINE)
+        bases = {base.split(" AS ")[0] for base in re.findall(r"^FROM (.*)$", text, re.MULTILINE)}
+        assert all(re.match(r"\S+:\d+\.\d+\S*$", base) for base in bases.difference(stages))
 
     def test_the_builder_gets_what_the_dockerfiles_copy(self):
         sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
@@ -212,6 +216,16 @@ def test_the_stack_under_load(known):
         assert {title for title, text in queries if (title, text) not in moved} <= still | {"Memory", "Connections"}
         for service in reversed(services.running.values()):
             assert service.stop() == 0, "".join(service.output)
+
+
+def test_the_models_for_triton_on_a_gpu(known, trtexec):
+    """The profile gpu: its first service compiles a model, by TensorRT-RTX where there is no GPU, and ends."""
+    image = known["opgate-plan"]
+    here = replace(image, content={**image.content, "/usr/src/tensorrt/bin": trtexec.parent})
+    with stack({**known, "opgate-plan": here}, {}) as services:
+        compiler = services.start("plan")
+        assert compiler.process.wait(300) == 0, "".join(compiler.output)
+        check_repository(services.folder / "plans")
 
 
 def test_locust_with_two_workers(known):

@@ -21,6 +21,10 @@ GIVEN_INPUTS = "opgate_inputs"  # the attribute that lists the present inputs; f
 SHAPE_INPUTS = "tensorrt_plugin_shape_input_indices"  # an attribute of TensorRT's parser
 
 
+class NothingToRewrite(ValueError):
+    """A model has no node of the ops."""
+
+
 def for_tensorrt(model: onnx.ModelProto, ops: Iterable[Op]) -> onnx.ModelProto:
     """Returns a copy of the model for TensorRT's parser and a plugin library with these ops.
 
@@ -68,7 +72,7 @@ def rewrite_file(source: Path, target: Path, ops: Iterable[Op]) -> dict[str, int
             counts[op.name] = counts.get(op.name, 0) + 1
     if not counts:
         domains = ", ".join(sorted({op.domain for op in known.values()}))
-        raise ValueError(f"{source} has no node of the ops of {domains}: there is nothing to rewrite")
+        raise NothingToRewrite(f"{source} has no node of the ops of {domains}: there is nothing to rewrite")
     onnx.save(for_tensorrt(model, known.values()), target)
     return counts
 

@@ -1,0 +1,242 @@
+"""`opgate plan`: compiles models of a repository with TensorRT, for a Triton server on GPUs.
+
+The target is a whole repository: the compiled models as `tensorrt_plan`, and all others as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from opgate.infer import Repository
+
+if TYPE_CHECKING:
+    from opgate.ops_build.table import Op
+    from opgate.service.settings import Settings
+
+#: Where NVIDIA's containers have it, if it is not on PATH.
+_PLACES = ("/usr/src/tensorrt/bin", "/workspace/tensorrt/bin", "/opt/tensorrt/bin")
+#: The datatypes of Triton's config that TensorRT takes as inputs and outputs.
+_TYPES = frozenset({"BOOL", "BF16", "FP16", "FP32", "INT8", "INT32", "INT64", "UINT8"})
+
+Names = Annotated[list[str], typer.Argument(help="The models to compile.", metavar="MODEL...")]
+To = Annotated[Path, typer.Option("--to", help="The repository to write. Models of these names in it are replaced.")]
+Trtexec = Annotated[
+    str | None,
+    typer.Option(help="TensorRT's compiler.", show_default="trtexec on PATH, else where NVIDIA's containers have it"),
+]
+Folder = Annotated[Path | None, typer.Option(help="Folder with your ops. Default: the ops of opgate.")]
+Domain = Annotated[str | None, typer.Option(help="Domain of your ops. Default: the name of their folder.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", help="An option for trtexec, such as --fp16. Shapes given here replace those of the config."
+    ),
+]
+
+
+class PlanError(Exception):
+    """A model can't be compiled. The message says why."""
+
+
+def plan(
+    models: Names,
+    to: To,
+    model_repository: Repository = None,
+    trtexec: Trtexec = None,
+    option: Options = None,
+    folder: Folder = None,
+    domain: Domain = None,
+) -> None:
+    """Compile models with TensorRT for a Triton server, on the kind of GPU that will run them."""
+    from opgate.ops_build.building.manifest import built_table
+    from opgate.ops_build.building.options import BuildError, BuildOptions, out_of_tree
+    from opgate.service.errors import ServingError
+    from opgate.service.settings import Settings
+
+    settings = Settings() if model_repository is None else Settings(model_repository=model_repository)
+    try:
+        compiler = _compiler(trtexec)
+        built = out_of_tree(folder, domain=domain) if folder else BuildOptions()
+        plugins = built.library("tensorrt")
+        if not plugins.is_file():
+            raise PlanError(f"{plugins} is not there: run opgate build")
+        compile_one = _Compiler(settings, compiler, plugins, built_table(built), option or [])
+        source = settings.model_repository.resolve()
+        names = sorted(path.name for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
+        if unknown := sorted(set(models) - set(names)):
+            raise PlanError(f"there is no model '{unknown[0]}' in {source}")
+        to.mkdir(parents=True, exist_ok=True)
+        for name in models:
+            typer.echo(f"{name}: compiling")
+            with _replaced(to / name) as new:
+                compile_one.compile(name, new)
+            typer.echo(f"{name}: wrote {to / name}")
+        for name in sorted(set(names) - set(models)):
+            with _replaced(to / name) as new:
+                shutil.copytree(source / name, new, dirs_exist_ok=True)
+    except (PlanError, BuildError, ServingError, OSError, ValueError) as error:
+        typer.echo(f"opgate: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _compiler(named: str | None) -> str:
+    """Returns the program. Raises PlanError."""
+    if named is not None:
+        found = shutil.which(named)
+    else:
+        found = shutil.which("trtexec", path=os.pathsep.join([os.environ.get("PATH", ""), *_PLACES]))
+    if found is None:
+        raise PlanError(
+            f"there is no program {named or 'trtexec'}: it comes with TensorRT, in NVIDIA's container too; "
+            "name it with --trtexec"
+        )
+    return found
+
+
+class _replaced:
+    """A new folder that takes the place of an old one at the end of the block, unless that fails."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+
+    def __enter__(self) -> Path:
+        self._folder = Path(tempfile.mkdtemp(prefix=f".{self._target.name}-", dir=self._target.parent))
+        self._folder.chmod(0o755)
+        return self._folder
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            shutil.rmtree(self._target, ignore_errors=True)
+            self._folder.rename(self._target)
+        else:
+            shutil.rmtree(self._folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiler:
+    """What all models are compiled with: the program, the plugins, the ops in them, and options of the program."""
+
+    settings: Settings
+    program: str
+    plugins: Path
+    ops: Sequence[Op]
+    options: Sequence[str]
+
+    def compile(self, name: str, folder: Path) -> None:
+        """Writes a compiled model into a folder. Raises PlanError, ServingError, ValueError, OSError."""
+        from google.protobuf import text_format
+
+        from opgate.service.repository.loader import load_config
+
+        source = self.settings.model_repository.resolve()
+        config = load_config(source, name)
+        if config.platform == "ensemble" or config.HasField("ensemble_scheduling"):
+            steps = ", ".join(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
+            raise PlanError(f"'{name}' is an ensemble: compile the models of its steps, {steps}")
+        versions = sorted(int(path.name) for path in (source / name).iterdir() if path.name.isdigit())
+        if not versions:
+            raise PlanError(f"model '{name}' has no version in {source / name}")
+        completed = _completed(self.settings, config, versions[-1])
+        for tensor in (*completed.input, *completed.output):
+            datatype = _datatype(tensor)
+            if datatype not in _TYPES:
+                raise PlanError(f"tensor '{tensor.name}' of model '{name}' is {datatype}, which TensorRT doesn't have")
+        shapes = [] if any("Shapes=" in given for given in self.options) else _shapes(completed)
+        for version in versions:
+            (folder / str(version)).mkdir()
+            onnx = source / name / str(version) / (config.default_model_filename or "model.onnx")
+            self._run(onnx, folder / str(version) / "model.plan", shapes)
+        for file in (source / name).iterdir():
+            if file.is_file() and file.name != "config.pbtxt" and file.suffix != ".so":
+                shutil.copy2(file, folder / file.name)
+        (folder / "config.pbtxt").write_text(text_format.MessageToString(_for_tensorrt(completed)))
+
+    def _run(self, onnx: Path, target: Path, shapes: Sequence[str]) -> None:
+        """Compiles a file. Raises PlanError with the last lines of the compiler, ValueError."""
+        from opgate.ops_build.adapters.tensorrt.model import NothingToRewrite, rewrite_file
+
+        with tempfile.TemporaryDirectory() as temporary:
+            rewritten = Path(temporary) / "model.onnx"
+            try:
+                rewrite_file(onnx, rewritten, self.ops)
+            except NothingToRewrite:
+                rewritten = onnx
+            command = [self.program, f"--onnx={rewritten}", f"--saveEngine={target}", f"--staticPlugins={self.plugins}"]
+            command += ["--skipInference", *shapes, *self.options]
+            finished = subprocess.run(command, capture_output=True, text=True)
+        if finished.returncode or not target.is_file():
+            lines = (finished.stdout + finished.stderr).strip().splitlines()[-20:]
+            raise PlanError(f"{self.program} ended with {finished.returncode}:\n" + "\n".join(lines))
+
+
+def _completed(settings: Settings, config: Any, version: int) -> Any:
+    """Returns the config with what the model file says of its tensors."""
+    import asyncio
+
+    from opgate.service.execution.scheduler import Scheduler
+    from opgate.service.repository.loader import load_model
+
+    model = load_model(settings.model_repository.resolve(), config, version, settings)
+    assert isinstance(model.executor, Scheduler)
+    asyncio.run(model.executor.close())
+    return model.config
+
+
+def _datatype(tensor: Any) -> str:
+    from tritonclient.grpc.model_config_pb2 import DataType
+
+    return str(DataType.Name(tensor.data_type)).removeprefix("TYPE_").replace("STRING", "BYTES")
+
+
+def _shapes(config: Any) -> list[str]:
+    """Returns the options for the shapes of inputs: batches from one row to the largest. Raises PlanError if another
+    size is unknown."""
+    parts: dict[str, list[str]] = {"min": [], "opt": [], "max": []}
+    for tensor in config.input:
+        dims = list(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
+        if -1 in dims:
+            raise PlanError(
+                f"input '{tensor.name}' of model '{config.name}' has the variable shape {dims}: say what sizes it may "
+                f"have, with --option=--minShapes={tensor.name}:... and so for optShapes and maxShapes"
+            )
+        if config.max_batch_size:
+            for which, rows in (("min", 1), ("opt", config.max_batch_size), ("max", config.max_batch_size)):
+                parts[which].append(f"{tensor.name}:{'x'.join(map(str, [rows, *dims]))}")
+    return [f"--{which}Shapes={','.join(shapes)}" for which, shapes in parts.items() if shapes]
+
+
+def _for_tensorrt(config: Any) -> Any:
+    """Returns the config of the compiled model."""
+    from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
+
+    from opgate.service.repository.loader import copied
+
+    new = copied(config)
+    new.platform, new.backend = "tensorrt_plan", ""
+    for name in ("default_model_filename", "model_operations", "instance_group", "optimization"):
+        new.ClearField(name)
+    new.instance_group.add(
+        kind=ModelInstanceGroup.KIND_GPU, count=sum(g.count or 1 for g in config.instance_group) or 1
+    )
+    # Options of ONNX Runtime. The parameters of the gateway stay: Triton gives them no meaning.
+    for key in list(new.parameters):
+        if key.startswith("session.") or key in _ONNXRUNTIME:
+            del new.parameters[key]
+    return new
+
+
+_ONNXRUNTIME = frozenset(
+    {
+        "execution_mode", "enable_mem_arena", "enable_mem_pattern", "inter_op_thread_count", "intra_op_thread_count",
+        "memory.enable_memory_arena_shrinkage",
+    }
+)  # fmt: skip
