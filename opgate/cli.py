@@ -24,6 +24,23 @@ Output = Annotated[Path | None, typer.Option(help="Folder to write the libraries
 Domain = Annotated[str | None, typer.Option(help="Domain of your ops. Default: the name of their folder.")]
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(version("opgate"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options_of_all(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Write a custom operator once, serve the models that use it."""
+
+
 def _fail(error: Exception) -> typer.Exit:
     typer.echo(f"opgate: {error}", err=True)
     return typer.Exit(1)

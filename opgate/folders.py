@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
@@ -34,8 +34,12 @@ def user_cache() -> Path:
 def builds() -> Path:
     """Returns the folder of everything that is built or downloaded: build/ in a checkout, else one for this version in
     the user's cache."""
-    root = checkout()
-    return root / "build" if root else user_cache() / version("opgate")
+    if root := checkout():
+        return root / "build"
+    try:
+        return user_cache() / version("opgate")
+    except PackageNotFoundError:  # a wheel is made from the archive of the sources
+        return user_cache() / "sources"
 
 
 @cache

@@ -10,12 +10,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import urllib.request
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import ALL
 from tests.ops_build.conftest import op_of_ones_own
 from tests.system.running import ROOT, running
 
@@ -116,6 +118,34 @@ def test_each_library_in_it_has_its_license(wheel: Path) -> None:
         assert b"MIT" in archive.read("opgate/include/onnxruntime/LICENSE")
 
 
+def test_the_archive_of_the_sources_is_enough(tmp_path: Path) -> None:
+    """It has each file once, and makes a wheel where there is no checkout."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as members:
+        names = {name.partition("/")[2] for name in members.getnames()}
+        assert not any(member.issym() for member in members.getmembers())
+    tracked = subprocess.run(["git", "ls-files", "service", "ops_build"], cwd=ROOT, capture_output=True, text=True)
+    wanted = {f"opgate/{name}" for name in tracked.stdout.split()}
+    assert wanted and wanted <= names
+    assert not any(name.startswith(("service/", "ops_build/", "tests/")) or name.endswith(".so") for name in names)
+    if ALL:
+        wheel = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--wheel-dir",
+            str(tmp_path),
+            str(archive),
+        ]
+        subprocess.run(wheel, check=True)
+        assert len(list(tmp_path.glob("*manylinux*.whl"))) == 1
+
+
 def test_serving_needs_no_compiler_and_writes_nothing(installed: Installed) -> None:
     before = installed.files()
     how = {"python": installed.python, "folder": installed.folder, "env": installed.env}
@@ -137,6 +167,7 @@ def test_serving_needs_no_compiler_and_writes_nothing(installed: Installed) -> N
     assert str(installed.site.parent) in maps and "opgate.libs/libjpeg" in maps
     assert str(ROOT / "service") not in maps and str(ROOT / "build") not in maps
     assert "KNNQuery" in installed.opgate("ops")
+    assert installed.opgate("--version") == "0.1.0\n"
     assert re.search(r"[1-9]\d* passed, 0 failed", installed.opgate("verify", "KNNQuery"))
     assert installed.files() == before
 
