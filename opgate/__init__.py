@@ -13,8 +13,11 @@ def op_library(engine: str = "onnxruntime") -> Path:
         options = onnxruntime.SessionOptions()
         options.register_custom_ops_library(str(opgate.op_library()))
 
-    Raises FileNotFoundError that says what to do if it was not built.
+    Raises FileNotFoundError that says what to do if it was not built, ValueError for another engine.
     """
+    engines = ("onnxruntime", "onnxruntime_cuda", "torch", "tensorrt")
+    if engine not in engines:
+        raise ValueError(f"expected one of {', '.join(engines)}, got '{engine}'")
     from opgate.ops_build.building.options import BuildOptions
 
     path = BuildOptions().library(engine)

@@ -7,6 +7,7 @@ into the user's cache, and brings an op library of its own.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -32,19 +33,23 @@ def user_cache() -> Path:
 
 
 def builds() -> Path:
-    """Returns the folder of everything that is built or downloaded: build/ in a checkout, else one for this version in
+    """Returns the folder of everything that is built or downloaded: build/ in a checkout, else one for this wheel in
     the user's cache."""
     if root := checkout():
         return root / "build"
     try:
-        return user_cache() / version("opgate")
+        name = version("opgate")
     except PackageNotFoundError:  # a wheel is made from the archive of the sources
         return user_cache() / "sources"
+    # Two wheels of a version may differ. What was built from one must not go before the other's library.
+    manifest = SHIPPED_OPS / "manifest.json"
+    digest = hashlib.sha256(manifest.read_bytes()).hexdigest()[:8] if manifest.is_file() else "bare"
+    return user_cache() / f"{name}-{digest}"
 
 
 @cache
 def load_shipped_dependencies() -> None:
-    """Loads the libraries, such as libjpeg, that the wheel brings for its op library.
+    """Loads the libraries, such as libjpeg, that the wheel brings for its op library. A checkout has none.
 
     The op library finds them from its own place. A copy, or an image in memory, lies elsewhere, but a library that is
     loaded already is found by its name.

@@ -70,7 +70,9 @@ def plan(
         if not plugins.is_file():
             raise PlanError(f"{plugins} is not there: run opgate build")
         compile_one = _Compiler(settings, compiler, plugins, built_table(built), option or [])
-        source = settings.model_repository.resolve()
+        source, target = settings.model_repository.resolve(), to.resolve()
+        if target == source or source in target.parents or target in source.parents:
+            raise PlanError(f"--to {to} and the model repository {source} must not lie in one another")
         names = sorted(path.name for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
         if unknown := sorted(set(models) - set(names)):
             raise PlanError(f"there is no model '{unknown[0]}' in {source}")
@@ -114,11 +116,15 @@ class _replaced:
         return self._folder
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            shutil.rmtree(self._target, ignore_errors=True)
-            self._folder.rename(self._target)
-        else:
-            shutil.rmtree(self._folder)
+        try:
+            if kind is None:
+                old = Path(tempfile.mkdtemp(prefix=".old-", dir=self._target.parent))
+                if self._target.exists():
+                    self._target.rename(old / "model")
+                self._folder.rename(self._target)
+                shutil.rmtree(old)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +142,14 @@ class _Compiler:
         from google.protobuf import text_format
 
         from opgate.service.repository.loader import load_config
+        from opgate.service.repository.paths import version_numbers
 
         source = self.settings.model_repository.resolve()
         config = load_config(source, name)
         if config.platform == "ensemble" or config.HasField("ensemble_scheduling"):
             steps = ", ".join(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
             raise PlanError(f"'{name}' is an ensemble: compile the models of its steps, {steps}")
-        versions = sorted(int(path.name) for path in (source / name).iterdir() if path.name.isdigit())
+        versions = version_numbers(source / name)
         if not versions:
             raise PlanError(f"model '{name}' has no version in {source / name}")
         completed = _completed(self.settings, config, versions[-1])
@@ -150,26 +157,30 @@ class _Compiler:
             datatype = _datatype(tensor)
             if datatype not in _TYPES:
                 raise PlanError(f"tensor '{tensor.name}' of model '{name}' is {datatype}, which TensorRT doesn't have")
-        shapes = [] if any("Shapes=" in given for given in self.options) else _shapes(completed)
         for version in versions:
             (folder / str(version)).mkdir()
-            onnx = source / name / str(version) / (config.default_model_filename or "model.onnx")
-            self._run(onnx, folder / str(version) / "model.plan", shapes)
+            file = source / name / str(version) / (config.default_model_filename or "model.onnx")
+            shapes = [] if any("Shapes=" in given for given in self.options) else _shapes(completed, file)
+            self._run(file, folder / str(version) / "model.plan", shapes)
         for file in (source / name).iterdir():
             if file.is_file() and file.name != "config.pbtxt" and file.suffix != ".so":
                 shutil.copy2(file, folder / file.name)
-        (folder / "config.pbtxt").write_text(text_format.MessageToString(_for_tensorrt(completed)))
+        (folder / "config.pbtxt").write_text(text_format.MessageToString(_for_tensorrt(completed, config)))
 
-    def _run(self, onnx: Path, target: Path, shapes: Sequence[str]) -> None:
+    def _run(self, file: Path, target: Path, shapes: Sequence[str]) -> None:
         """Compiles a file. Raises PlanError with the last lines of the compiler, ValueError."""
         from opgate.ops_build.adapters.tensorrt.model import NothingToRewrite, rewrite_file
 
         with tempfile.TemporaryDirectory() as temporary:
-            rewritten = Path(temporary) / "model.onnx"
+            # Weights may lie in files beside the model, and must lie beside the rewritten one.
+            for beside in file.parent.iterdir():
+                (Path(temporary) / beside.name).symlink_to(beside)
+            shutil.copyfile(file, copy := Path(temporary) / "opgate_original.onnx")
+            rewritten = Path(temporary) / "opgate_tensorrt.onnx"
             try:
-                rewrite_file(onnx, rewritten, self.ops)
+                rewrite_file(copy, rewritten, self.ops)
             except NothingToRewrite:
-                rewritten = onnx
+                rewritten = file
             command = [self.program, f"--onnx={rewritten}", f"--saveEngine={target}", f"--staticPlugins={self.plugins}"]
             command += ["--skipInference", *shapes, *self.options]
             finished = subprocess.run(command, capture_output=True, text=True)
@@ -184,8 +195,9 @@ def _completed(settings: Settings, config: Any, version: int) -> Any:
 
     from opgate.service.execution.scheduler import Scheduler
     from opgate.service.repository.loader import load_model
+    from opgate.tune.cost import on_cpu
 
-    model = load_model(settings.model_repository.resolve(), config, version, settings)
+    model = load_model(settings.model_repository.resolve(), on_cpu(config), version, settings)
     assert isinstance(model.executor, Scheduler)
     asyncio.run(model.executor.close())
     return model.config
@@ -197,9 +209,16 @@ def _datatype(tensor: Any) -> str:
     return str(DataType.Name(tensor.data_type)).removeprefix("TYPE_").replace("STRING", "BYTES")
 
 
-def _shapes(config: Any) -> list[str]:
-    """Returns the options for the shapes of inputs: batches from one row to the largest. Raises PlanError if another
-    size is unknown."""
+def _shapes(config: Any, file: Path) -> list[str]:
+    """Returns the options for the shapes of inputs whose sizes the file leaves open: batches from one row to the
+    largest. Raises PlanError if another size is unknown."""
+    import onnx
+
+    graph = onnx.load(file, load_external_data=False).graph
+    is_open = {
+        tensor.name: any(not size.HasField("dim_value") for size in tensor.type.tensor_type.shape.dim)
+        for tensor in graph.input
+    }
     parts: dict[str, list[str]] = {"min": [], "opt": [], "max": []}
     for tensor in config.input:
         dims = list(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
@@ -208,25 +227,29 @@ def _shapes(config: Any) -> list[str]:
                 f"input '{tensor.name}' of model '{config.name}' has the variable shape {dims}: say what sizes it may "
                 f"have, with --option=--minShapes={tensor.name}:... and so for optShapes and maxShapes"
             )
-        if config.max_batch_size:
-            for which, rows in (("min", 1), ("opt", config.max_batch_size), ("max", config.max_batch_size)):
-                parts[which].append(f"{tensor.name}:{'x'.join(map(str, [rows, *dims]))}")
+        if is_open.get(tensor.name):
+            most = config.max_batch_size
+            for which, rows in (("min", 1), ("opt", most), ("max", most)):
+                shape = [rows, *dims] if most else dims
+                parts[which].append(f"{tensor.name}:{'x'.join(map(str, shape))}")
     return [f"--{which}Shapes={','.join(shapes)}" for which, shapes in parts.items() if shapes]
 
 
-def _for_tensorrt(config: Any) -> Any:
-    """Returns the config of the compiled model."""
+def _for_tensorrt(completed: Any, config: Any) -> Any:
+    """Returns the config of the compiled model. `config` is as it was written, `completed` as it was on the CPU."""
     from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
     from opgate.service.repository.loader import copied
 
-    new = copied(config)
+    new = copied(completed)
     new.platform, new.backend = "tensorrt_plan", ""
     for name in ("default_model_filename", "model_operations", "instance_group", "optimization"):
         new.ClearField(name)
-    new.instance_group.add(
-        kind=ModelInstanceGroup.KIND_GPU, count=sum(g.count or 1 for g in config.instance_group) or 1
+    new.instance_group.extend(
+        group for group in config.instance_group if group.kind == ModelInstanceGroup.KIND_GPU or group.gpus
     )
+    if not new.instance_group:
+        new.instance_group.add(kind=ModelInstanceGroup.KIND_GPU, count=1)
     # Options of ONNX Runtime. The parameters of the gateway stay: Triton gives them no meaning.
     for key in list(new.parameters):
         if key.startswith("session.") or key in _ONNXRUNTIME:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 from ray import get_runtime_context, serve
 
 from opgate.service.app import create_app
@@ -35,6 +35,14 @@ class Arguments(BaseModel):
     model_repository: str = "/models"
     version: str = ""
     settings: dict[str, Any] = {}
+
+    @field_validator("settings")
+    @classmethod
+    def _check_settings(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if unknown := sorted(values.keys() - Settings.model_fields.keys()):
+            raise ValueError(f"there is no setting {unknown[0]}")
+        Settings(**values)
+        return values
 
 
 # deploy/ray/serve.yaml overrides the numbers. Ray asks a replica that ends every half second whether it has answered

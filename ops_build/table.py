@@ -145,8 +145,7 @@ def _call(library: Path, name: str, *arguments: bytes) -> Any:
     This loads a copy of the library. The loader knows a library by its path: after a rebuild it would return the old
     one, which is still loaded.
     """
-    if library.resolve().parent == folders.SHIPPED_OPS:
-        folders.load_shipped_dependencies()
+    folders.load_shipped_dependencies()  # the library may be that of a wheel
     with tempfile.TemporaryDirectory() as folder:
         function = getattr(ctypes.CDLL(shutil.copy(library, folder)), name)
         function.restype = ctypes.c_char_p

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,8 @@ def tune(
     latency, and how many gateways a rate needs. Measures runs by batch size, instances and threads, simulates the queue
     of requests that arrive at random, proposes a config.pbtxt, and checks it on a real gateway. All requests are alike,
     and the load comes from this machine too. Takes a few minutes."""
+    from pydantic import ValidationError
+
     from opgate.load.latencies import read_slo
     from opgate.load.model import LoadError, read_shape
     from opgate.service.errors import ServingError
@@ -105,6 +108,9 @@ def tune(
         tuner = _Tuner(model, version, model_repository, aim, output or Path(f"tune-{model}"))
         tuner.prepare(given, shapes, batch)
         raise typer.Exit(tuner.run(sorted(rate or []), headroom, seconds))
+    except ValidationError as error:  # a variable of the gateway has a wrong value
+        typer.echo(f"opgate: {error}", err=True)
+        raise typer.Exit(2) from None
     except (LoadError, ServingError, OSError) as error:
         typer.echo(f"opgate: {error}", err=True)
         raise typer.Exit(1) from None
@@ -116,7 +122,9 @@ class _Tuner:
     def __init__(self, name: str, version: str, repository: Path | None, slo: Slo, output: Path) -> None:
         from opgate.load.model import LoadError
         from opgate.service.execution.session import usable_cores
+        from opgate.service.repository.catalog import chosen_versions
         from opgate.service.repository.loader import load_config
+        from opgate.service.repository.paths import version_numbers
         from opgate.service.settings import Settings
         from opgate.service.telemetry import logs
         from opgate.tune.configs import refuse_unfit
@@ -128,9 +136,9 @@ class _Tuner:
             raise LoadError(f"there is no model '{name}' in {self.repository}")
         self.config = load_config(self.repository, name)
         refuse_unfit(self.config)
-        found = sorted(int(path.name) for path in (self.repository / name).iterdir() if path.name.isdigit())
-        if not found:
-            raise LoadError(f"model '{name}' has no version in {self.repository / name}")
+        found = chosen_versions(self.config, version_numbers(self.repository / name))
+        if version and version not in map(str, found):
+            raise LoadError(f"model '{name}' has the versions {', '.join(map(str, found))}, got '{version}'")
         self.version = int(version) if version else found[-1]
         self.slo, self.output, self.cores = slo, output, usable_cores()
 
@@ -186,6 +194,7 @@ class _Tuner:
         """Measures runs and overhead."""
         from rich.console import Console
 
+        from opgate.service.repository.loader import inline_limit_us
         from opgate.tune.cost import measure, opened
         from opgate.tune.hand_over import hand_over
         from opgate.tune.simulation import Model
@@ -208,14 +217,14 @@ class _Tuner:
                 f"{busy:>4} at once, {threads:>2} thread{'s' if threads > 1 else ' '}, {rows:>4} rows: "
                 f"{cost.median * 1e3:8.3f} ms, {per_second:>10,.0f} rows/s"
             )
-        limit = min(self.settings.inline_limit_us * 1e-6, seconds)
+        limit = min(inline_limit_us(self.settings, on_gpu=False) * 1e-6, seconds)
         with console.status("measuring what a request costs beside its run"):
             overhead = self._overhead(costs, limit)
         typer.echo(
             f"beside its run a request costs {overhead.loop * 1e6:.0f} us on the event loop and "
             f"{overhead.fixed * 1e6:.0f} us on its way, and its client {overhead.client * 1e6:.0f} us of CPU here"
         )
-        return Model(costs, overhead, self.rows, self.cores, limit)
+        return Model(costs, overhead, self.rows, self.cores, limit, self.settings.max_queue_size)
 
     def _overhead(self, costs: Costs, inline_limit: float) -> Overhead:
         from opgate.load.run import Plan
@@ -225,7 +234,7 @@ class _Tuner:
 
         plain = Setup(1, 1, None, max(1, self.spec.max_batch_size))
         run = costs.by_case[1, 1, costs.sizes[0]]
-        with serving(self.repository, changed(self.config, plain)) as gateway:
+        with serving(self.repository, changed(self.config, plain), self.version) as gateway:
             plan = Plan(_OVERHEAD_SECONDS, concurrency=1)
             alone = asyncio.run(gateway.load(self.inputs, plan)).latencies.percentile(50)
             before = gateway.loop_seconds()
@@ -243,25 +252,26 @@ class _Tuner:
         from opgate.load.latencies import duration
         from opgate.load.report import rate_text
         from opgate.load.run import Plan
-        from opgate.load.search import generator_fault, why_missed
+        from opgate.load.search import generator_fault, step_seconds, why_missed
         from opgate.tune.configs import changed
-        from opgate.tune.simulation import simulate
+        from opgate.tune.proposal import simulated
         from opgate.tune.trial import serving
 
         typer.echo(f"\nchecked on a gateway with {chosen.setup}:")
         checks: list[Checked] = []
-        with serving(self.repository, changed(self.config, chosen.setup)) as gateway:
+        with serving(self.repository, changed(self.config, chosen.setup), self.version) as gateway:
             # The gateway learns the costs of batches in its first requests.
             asyncio.run(gateway.load(self.inputs, Plan(2.0, 1.0, concurrency=_MANY)))
             for share in _CHECKED:
                 rate = chosen.rate * share
-                measured = asyncio.run(gateway.load(self.inputs, Plan(seconds, 1.0, rate=rate)))
-                simulated = simulate(model, chosen.setup, rate)
+                plan = Plan(step_seconds(seconds, rate, self.slo), 1.0, rate=rate)
+                measured = asyncio.run(gateway.load(self.inputs, plan))
+                expected = simulated(model, chosen.setup, rate, self.slo)
                 percents = sorted({50.0, self.slo.percent})
                 check = Checked(
                     rate,
                     measured,
-                    {percent: simulated.percentile(percent) for percent in percents},
+                    {percent: expected.percentile(percent) for percent in percents},
                     why_missed(measured, self.slo),
                 )
                 checks.append(check)
@@ -294,7 +304,8 @@ class _Tuner:
         written = [self.output / "config.pbtxt", self.output / "tune.json"]
         written[0].write_text(text_format.MessageToString(changed(self.config, chosen.setup)))
         written[1].write_text(
-            json.dumps(self._facts(model, candidates, chosen, checks, counts, headroom), indent=1) + "\n"
+            json.dumps(self._facts(model, candidates, chosen, checks, counts, headroom), indent=1, allow_nan=False)
+            + "\n"
         )
         try:
             from opgate.tune.plot import draw
@@ -329,7 +340,11 @@ class _Tuner:
             ],
             "overhead_ms": {"loop": model.overhead.loop * 1e3, "fixed": model.overhead.fixed * 1e3},
             "candidates": [
-                {**_setup_json(each.setup), "rate": each.rate, "points": [[rate, ms * 1e3] for rate, ms in each.points]}
+                {
+                    **_setup_json(each.setup),
+                    "rate": each.rate,
+                    "points": [[rate, _milliseconds(found)] for rate, found in each.points],
+                }
                 for each in candidates
             ],
             "chosen": {**_setup_json(chosen.setup), "rate": chosen.rate},
@@ -338,8 +353,13 @@ class _Tuner:
                     "rate": check.rate,
                     "miss": check.miss,
                     "measured": measured_json(check.measured),
-                    "simulated_ms": {f"p{percent:g}": seconds * 1e3 for percent, seconds in check.simulated.items()},
-                    "simulation_error": {f"p{percent:g}": check.error(percent) for percent in check.simulated},
+                    "simulated_ms": {
+                        f"p{percent:g}": _milliseconds(found) for percent, found in check.simulated.items()
+                    },
+                    "simulation_error": {
+                        f"p{percent:g}": check.error(percent) if math.isfinite(check.error(percent)) else None
+                        for percent in check.simulated
+                    },
                 }
                 for check in checks
             ],
@@ -356,6 +376,11 @@ def _setup_json(setup: Setup) -> dict[str, Any]:
         "batching": "none" if batching is None else "adaptive" if batching.adaptive else "delay",
         "delay_ms": batching.max_delay_ns / 1e6 if batching is not None else 0.0,
     }
+
+
+def _milliseconds(seconds: float) -> float | None:
+    """Returns None for a queue without an end, because JSON has no infinity."""
+    return seconds * 1e3 if math.isfinite(seconds) else None
 
 
 def _tell_candidate(candidate: Candidate) -> None:

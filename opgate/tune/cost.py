@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from opgate.load.model import Input
 from opgate.service.execution.batch import Batch, execute
@@ -34,7 +35,7 @@ _LEAST_RUNS = 4
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The runs of one batch size. `walls` are the seconds of runs, `cpu` the CPU seconds of the process for one run."""
+    """The runs of one batch size. `walls` are the seconds of runs, `cpu` the CPU seconds of the thread that runs."""
 
     walls: Floats
     cpu: float
@@ -85,10 +86,19 @@ def request_of(spec: ModelSpec, inputs: Sequence[Input], settings: Settings) -> 
     return Request(arrays, fit.rows, fit.key, tuple(spec.outputs), weight=fit.weight)
 
 
+def on_cpu(config: Any) -> Any:
+    """Returns a copy of a config with one instance, on the CPU."""
+    new = copied(config)
+    del new.instance_group[:]
+    new.instance_group.add(count=1, kind=ModelInstanceGroup.KIND_CPU)
+    new.ClearField("optimization")
+    return new
+
+
 @contextmanager
 def opened(repository: Path, config: Any, version: int, settings: Settings, threads: int) -> Iterator[LoadedModel]:
     """Opens a model with so many threads for a run. Raises ServingError."""
-    config = copied(config)
+    config = on_cpu(config)
     config.parameters["intra_op_thread_count"].string_value = str(threads)
     model = load_model(repository, config, version, settings)
     try:
@@ -127,12 +137,15 @@ def _measure(model: LoadedModel, requests: Sequence[Request], rows: int, busy: i
     walls: list[list[float]] = [[] for _ in range(busy)]
     failed: list[Exception] = []
     _run_once(scheduler.session, model.spec, requests, rows)  # allocates
-    begin_cpu, end = time.process_time(), time.perf_counter() + SECONDS
+    end = time.perf_counter() + SECONDS
+    cpu: list[float] = []
 
     def work(own: list[float]) -> None:
         try:
+            begin = time.thread_time()
             while len(own) < _LEAST_RUNS or (time.perf_counter() < end and len(own) < _RUNS):
                 own.append(_run_once(scheduler.session, model.spec, requests, rows))
+            cpu.append((time.thread_time() - begin) / len(own))
         except Exception as error:
             failed.append(error)
 
@@ -143,9 +156,8 @@ def _measure(model: LoadedModel, requests: Sequence[Request], rows: int, busy: i
         thread.join()
     if failed:
         raise failed[0]
-    cpu = (time.process_time() - begin_cpu) / sum(len(own) for own in walls)
     # The first run of a thread is not like the others, and at the end fewer run at once.
-    return Cost(np.array([wall for own in walls for wall in own[1:-1]]), cpu)
+    return Cost(np.array([wall for own in walls for wall in own[1:-1]]), sum(cpu) / len(cpu))
 
 
 def _run_once(session: Session, spec: ModelSpec, requests: Sequence[Request], rows: int) -> float:

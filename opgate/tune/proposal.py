@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from opgate.load.latencies import Slo
 from opgate.service.execution.spec import Batching, ModelSpec
 from opgate.tune.cost import pairs
-from opgate.tune.simulation import Model, Setup, simulate
+from opgate.tune.simulation import REQUESTS, Model, Setup, Simulated, simulate
 
 #: A search ends when the highest rate that keeps the aim is known within this share.
 _WITHIN = 0.03
@@ -17,7 +17,18 @@ _WITHIN = 0.03
 _BETTER = 1.05
 #: Delays of batches that are tried, by the latency of the aim.
 _DELAYS = (0.05, 0.2)
+#: A simulation lasts at least so many times the latency of the aim, up to so many requests: otherwise a queue that
+#: grows slowly would not show.
+_LATENCIES = 20
+_MOST_REQUESTS = 200_000
+#: At this share of what a setup can do at most the search gives up.
 _LOWEST = 1e-3
+
+
+def simulated(model: Model, setup: Setup, rate: float, slo: Slo) -> Simulated:
+    """Simulates a rate for long enough to see whether it keeps an aim."""
+    wanted = int(rate * _LATENCIES * slo.seconds)
+    return simulate(model, setup, rate, min(_MOST_REQUESTS, max(REQUESTS, wanted)))
 
 
 @dataclass(slots=True)
@@ -34,8 +45,12 @@ class Candidate:
 
 
 def setups(spec: ModelSpec, cores: int, slo: Slo) -> Iterator[Setup]:
-    """Yields the setups to compare, simple ones first."""
-    batchings: list[Batching | None] = [None]
+    """Yields the setups to compare, simple ones first.
+
+    Without batching a config can't have a policy for the queue, so a model that has one keeps batching.
+    """
+    policy = spec.batching is not None and bool(spec.batching.max_queue_size or spec.batching.default_timeout_us)
+    batchings: list[Batching | None] = [] if policy else [None]
     if spec.batched and spec.max_batch_size > 1:
         batchings.append(Batching())
         batchings += [Batching(adaptive=False, max_delay_ns=int(slo.seconds * share * 1e9)) for share in _DELAYS]
@@ -49,18 +64,20 @@ def search(model: Model, setup: Setup, slo: Slo) -> Candidate:
     candidate = Candidate(setup)
 
     def tried(rate: float) -> bool:
-        found = simulate(model, setup, rate).percentile(slo.percent)
+        found = simulated(model, setup, rate, slo).percentile(slo.percent)
         candidate.points.append((rate, found))
         return found < slo.seconds
 
+    quickest = min(model.costs.by_case[setup.threads, 1, size].walls.min() for size in model.costs.sizes)
+    if quickest + model.overhead.fixed + model.overhead.loop >= slo.seconds:
+        return candidate
     least = min(
         model.costs.median(setup.threads, 1, size) / size for size in model.costs.sizes[: None if setup.batching else 1]
     )
     # More than this no setup can hold: every run costs its least, and the event loop has one core.
-    bad = 1.1 * min(setup.instances / (least * model.rows), 1 / model.overhead.loop)
-    good = 0.0
-    rate = bad / 2
-    while bad > good * (1 + _WITHIN) and rate > _LOWEST:
+    most = min(setup.instances / (least * model.rows), 1 / model.overhead.loop)
+    bad, good, rate = most, 0.0, most / 2
+    while bad > good * (1 + _WITHIN) and rate > most * _LOWEST:
         if tried(rate):
             good = rate
         else:
@@ -84,7 +101,7 @@ def refined(model: Model, candidate: Candidate, slo: Slo) -> None:
     """Simulates more rates of a candidate, for the curve of its latencies."""
     for share in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1):
         rate = candidate.rate * share
-        candidate.points.append((rate, simulate(model, candidate.setup, rate).percentile(slo.percent)))
+        candidate.points.append((rate, simulated(model, candidate.setup, rate, slo).percentile(slo.percent)))
     candidate.points.sort()
 
 

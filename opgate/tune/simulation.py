@@ -25,8 +25,6 @@ from opgate.tune.cost import Costs, Floats
 #: Requests of a simulation, and the share at its beginning that doesn't count, because the queue was empty.
 REQUESTS = 20_000
 _WARM_UP = 0.1
-#: As long as this a queue grows before it counts as one that never ends.
-_ENDLESS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +80,7 @@ class Model:
     rows: int
     cores: int
     inline_limit: float = 100e-6
+    max_queue: int = 1024
     curves: dict[int, CostCurve] = field(default_factory=dict)
 
     @cached_property
@@ -99,8 +98,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """The result of a simulation. `latencies` are seconds, without those of the warm-up. They are infinite if the queue
-    grew without an end."""
+    """The result of a simulation. `latencies` are seconds, without those of the warm-up. They are infinite if more
+    requests waited than the gateway's queue takes."""
 
     latencies: Floats
 
@@ -139,6 +138,7 @@ class _Simulation:
         arrivals = np.cumsum(self._random.exponential(1 / rate, requests)).tolist()
         following = 0
         events = self._events
+        most = self._model.max_queue + self._setup.instances * max(1, self._setup.max_rows // self._model.rows)
         while following < requests or events:
             if following < requests and (not events or arrivals[following] <= events[0][0]):
                 self._arrive(arrivals[following])
@@ -146,7 +146,7 @@ class _Simulation:
             else:
                 now, _, happens = heapq.heappop(events)
                 happens(now)
-            if len(self._line) + len(events) > _ENDLESS:
+            if following - len(self._latencies) > most:
                 return Simulated(np.full(1, math.inf))
         first = int(len(self._latencies) * _WARM_UP)
         return Simulated(np.array(self._latencies[first:]))
@@ -171,10 +171,11 @@ class _Simulation:
         while self._line:
             choice = self._choose(now)
             if not choice.requests:
-                wake = choice.wake_ns / 1e9
+                # A nanosecond later, because a float may lie before the time that it stands for.
+                wake = max((choice.wake_ns + 1) / 1e9, math.nextafter(now, math.inf))
                 if wake < self._wake:
                     self._wake = wake
-                    self._at(max(wake, now), self._woken)
+                    self._at(wake, self._woken)
                 return
             on_loop = self._curve.cheap(choice.rows)
             if not on_loop and self._busy == self._setup.instances:

@@ -21,6 +21,7 @@ from google.protobuf import text_format
 from opgate.load.http import HttpClient
 from opgate.load.model import Input, LoadError
 from opgate.load.run import Measured, Plan, Run
+from opgate.service.repository.loader import copied
 
 _START_SECONDS = 120
 
@@ -50,16 +51,23 @@ class Gateway:
 
 
 @contextmanager
-def serving(repository: Path, config: Any) -> Iterator[Gateway]:
-    """Serves a model of a repository with another config. Raises LoadError if it doesn't start."""
+def serving(repository: Path, config: Any, version: int) -> Iterator[Gateway]:
+    """Serves a version of a model with another config. Raises LoadError if it doesn't start."""
     with tempfile.TemporaryDirectory(prefix="opgate-tune-") as temporary:
         folder = Path(temporary) / config.name
-        shutil.copytree(repository / config.name, folder, copy_function=_link_or_copy)
-        written = folder / "config.pbtxt"
-        written.unlink(missing_ok=True)
-        written.write_text(text_format.MessageToString(config))
-        command = [sys.executable, "-m", "opgate", "serve", "--model-repository", temporary, "--log-format", "json"]
-        command += ["--http-host", "127.0.0.1", "--http-port", "0", "--no-grpc", "--backend", "onnxruntime"]
+        folder.mkdir()
+        for path in (repository / config.name).iterdir():
+            if path.is_file() and path.name != "config.pbtxt":
+                _link_or_copy(str(path), str(folder / path.name))
+            elif path.name == str(version):
+                shutil.copytree(path, folder / path.name, copy_function=_link_or_copy)
+        alone = copied(config)
+        alone.ClearField("version_policy")
+        (folder / "config.pbtxt").write_text(text_format.MessageToString(alone))
+        command = [sys.executable, "-m", "opgate", "serve", "--model-repository", temporary]
+        # The gateway must say where it listens, whatever its variables are.
+        command += ["--log-format", "json", "--log-level", "info", "--allow-http", "--no-grpc"]
+        command += ["--http-host", "127.0.0.1", "--http-port", "0", "--backend", "onnxruntime"]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
             yield Gateway(process, f"http://127.0.0.1:{_port(process)}", config.name)
@@ -87,13 +95,15 @@ def _port(process: subprocess.Popen[str]) -> int:
 
     def read() -> None:
         assert process.stderr is not None
-        for line in process.stderr:
-            log.append(line)
-            with suppress(ValueError):
-                record = json.loads(line)
-                if record.get("message") == "listening":
-                    told.put(record["http_port"])
-        told.put(None)
+        try:
+            for line in process.stderr:
+                log.append(line)
+                with suppress(ValueError):
+                    record = json.loads(line)
+                    if record.get("message") == "listening":
+                        told.put(record["http_port"])
+        finally:
+            told.put(None)
 
     threading.Thread(target=read, daemon=True).start()
     try:

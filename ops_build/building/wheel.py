@@ -52,7 +52,7 @@ def contents(work: Path, log: Log) -> dict[str, str]:
     headers = find_onnxruntime_headers(toolchain_folder(), log).include
     # Their license asks for its text beside them.
     debian = [folder / "share" / "doc" / "libonnxruntime-dev" / "copyright" for folder in headers.parents]
-    terms = [*debian, headers.parent / "LICENSE"]
+    terms = [*debian, headers / "LICENSE"]
     text = next((path for path in terms if path.is_file()), None)
     if text is None:
         log(f"the wheel has no header of ONNX Runtime, because its license is not beside {headers}")

@@ -141,18 +141,21 @@ class CostCurve:
                 return smaller.inline and smaller.cpu * rows / (1 << j) < self.hand_over.limit_ns
         return False
 
-    def choose(self, waiting: int, limit: int) -> int:
-        """Returns how many of the waiting rows to run at once: the largest size that costs about the least per row."""
+    def choose(self, waiting: int, limit: int, least: int = 1) -> int:
+        """Returns how many of the waiting rows to run at once: the largest size that costs about the least per row.
+
+        The first request has `least` rows, so a run has no fewer.
+        """
         top = min(waiting, limit)
-        if top <= 1:
-            return 1
+        if top <= least:
+            return least
         self.choices += 1
         k = (top - 1).bit_length()
         measured = self.sizes.get(k)
         if measured is None or measured.count < EXPLORE + WARM_UP:
             return top
         options = [(top, measured.per_row)]
-        for j in range(k - 1, -1, -1):
+        for j in range(k - 1, (least - 1).bit_length() - 1, -1):
             cost = self.sizes.get(j)
             if cost is None or cost.count < EXPLORE + WARM_UP:
                 return 1 << j

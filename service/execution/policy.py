@@ -43,7 +43,7 @@ def choose(line: Iterable[Request], batching: Batching, max_rows: int, curve: Co
         raise ValueError("an empty line has no next batch")
     full = full or rows == max_rows
     if batching.adaptive:
-        return _up_to(sums, curve.choose(rows, max_rows))
+        return _up_to(sums, curve.choose(rows, max_rows, first.rows))
     return _configured(sums, batching, full, first.received_ns, now_ns)
 
 

@@ -103,7 +103,7 @@ class Catalog:
     def _load(self, repository: Path, config: ModelConfig, ensemble: bool) -> None:
         entry = self._entries[config.name]
         try:
-            versions = _chosen(config, version_numbers(repository / config.name))
+            versions = chosen_versions(config, version_numbers(repository / config.name))
         except ServingError as error:
             self._failed(entry, 0, error.message)
             return
@@ -227,7 +227,7 @@ class Catalog:
             await model.executor.close()
 
 
-def _chosen(config: ModelConfig, present: list[int]) -> list[int]:
+def chosen_versions(config: ModelConfig, present: list[int]) -> list[int]:
     """Returns the versions that the version policy selects. Raises ConfigError if one is missing."""
     if not present:
         raise ConfigError("the model's folder has no version: expected a folder named by a number, such as 1")

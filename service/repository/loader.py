@@ -132,16 +132,16 @@ def load_model(repository: Path, config: ModelConfig, version: int, settings: Se
         sessions,
         statistics,
         max_queue_size=settings.max_queue_size,
-        inline_limit_us=_inline_limit(sessions, settings),
+        inline_limit_us=inline_limit_us(settings, on_gpu=any(session.gpu is not None for session in sessions)),
         run_timeout=settings.run_timeout,
     )
     statistics.load_seconds = time.perf_counter() - began
     return LoadedModel(config, spec, scheduler, statistics, presentation)
 
 
-def _inline_limit(sessions: list[Session], settings: Settings) -> float:
+def inline_limit_us(settings: Settings, *, on_gpu: bool) -> float:
     """Returns what a run on the event loop may cost in microseconds."""
-    if any(session.gpu is not None for session in sessions):
+    if on_gpu:
         return 0.0  # the event loop must not wait for a GPU
     # On a single core a thread gives the event loop no time, and takes some for the change of threads.
     return settings.inline_limit_us * (_ON_ONE_CORE if usable_cores() == 1 else 1)

@@ -1,7 +1,7 @@
 """Finds op libraries and decides which of them are trusted.
 
 A library is native code. The gateway loads it only if a manifest.json lists its SHA-256 and lies in a folder that the
-operator has named: one of OPGATE_OPS_PATH, or the output of the build.
+operator has named: one of OPGATE_OPS_PATH, the output of the build, or the wheel's own folder.
 """
 
 from __future__ import annotations
@@ -141,8 +141,7 @@ def _listed(path: Path, listed: Iterable[Mapping[str, Any]]) -> Library | None:
     if entry is None:
         return None
     _check_processor(path, str(entry.get("flags", "")))
-    if path.resolve().parent == folders.SHIPPED_OPS:
-        folders.load_shipped_dependencies()
+    folders.load_shipped_dependencies()  # the library may be a copy of the wheel's
     return Library(path.resolve(), digest, _image(path.name, data, digest))
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import yaml
 from onnx import TensorProto, helper
+from pydantic import ValidationError
 
 from tests.service.onnx_models import batching, save, value
 from tests.system.running import ROOT, free_port
@@ -140,13 +141,17 @@ class Load:
         while not self._stop.is_set():
             try:
                 self.answers.append(self._cluster.infer())
-            except (OSError, ValueError) as error:
+            except Exception as error:
                 self.errors.append(repr(error))
 
     def __enter__(self) -> Load:
         for thread in self._threads:
             thread.start()
-        self.wait(50)
+        try:
+            self.wait(50)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def wait(self, answers: int) -> None:
@@ -172,6 +177,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield started
     finally:
         started.close()
+
+
+def test_settings_are_checked_before_they_are_deployed() -> None:
+    from opgate.ray import Arguments
+
+    assert Arguments(settings={"max_queue_size": 5}).settings == {"max_queue_size": 5}
+    for settings, said in (
+        ({"max_queue_sise": 5}, "no setting max_queue_sise"),
+        ({"max_queue_size": 0}, "greater than 0"),
+    ):
+        with pytest.raises(ValidationError, match=said):
+            Arguments(settings=settings)
 
 
 def test_it_serves_the_gateway(cluster: Cluster) -> None:

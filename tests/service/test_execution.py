@@ -533,6 +533,17 @@ class TestMeasuredBatches:
         assert curve.choose(100, 8) == 8
         assert curve.choose(1, 8) == 1
 
+    @pytest.mark.parametrize("rows", [1, 2, 3, 5])
+    def test_requests_of_several_rows_share_batches_too(self, rows):
+        """A run costs the same whatever its size: soon all that wait run together."""
+        curve = CostCurve(cost.HandOver(100))
+        sizes = []
+        for _ in range(60):
+            choice = choose(line(*[rows] * 64), Batching(), 32, curve, 0)
+            sizes.append(choice.requests)
+            curve.record(choice.rows, 10**6, 10**6, False)
+        assert sizes[-1] == 32 // rows
+
     def test_other_sizes_are_measured_again(self):
         curve = self.curve({1: 1.0, 2: 2.0, 4: 4.0, 8: 2.0})
         assert {curve.choose(8, 8) for _ in range(cost.REVISIT * 3)} > {8}

@@ -11,10 +11,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.load.latencies import Slo
 from opgate.load.model import LoadError
-from opgate.service.execution.spec import Batching
+from opgate.service.execution.spec import Batching, ModelSpec
 from opgate.tune.configs import changed, refuse_unfit
 from opgate.tune.cost import Cost, Costs, pairs, powers
-from opgate.tune.proposal import Candidate, best, replicas, search
+from opgate.tune.proposal import Candidate, best, replicas, search, setups
 from opgate.tune.simulation import Model, Overhead, Setup, simulate
 
 MS = 1e-3
@@ -129,6 +129,30 @@ def test_the_search_ends_below_the_aim():
     assert simulate(model(), plain(), found.rate).percentile(99) < slo.seconds
     assert simulate(model(), plain(), 1.08 * found.rate).percentile(99) > slo.seconds
     assert search(model(), plain(), Slo(99, 5 * MS)).rate == 0
+
+
+@pytest.mark.parametrize("aim", [0.1, 0.3, 0.9, 1.1, 1.5, 3])
+@pytest.mark.parametrize("share", [0.05, 0.2])
+def test_the_search_ends_for_every_aim(aim, share):
+    """A delay of the batch must end, whatever floats do to its time."""
+    eight = model(sizes=(1, 2, 4, 8))
+    delayed = Batching(adaptive=False, max_delay_ns=int(aim * 10 * MS * share * 1e9))
+    found = search(eight, plain(1, delayed, 8), Slo(99, aim * 10 * MS))
+    assert found.rate == 0 if aim < 1 + share else found.rate >= 0
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2, 20])
+def test_no_rate_above_what_a_setup_can_do_is_promised(seconds):
+    """A latency that is never reached in a short time doesn't hide that the queue grows."""
+    assert search(model(), plain(), Slo(99, seconds)).rate <= 100
+
+
+def test_a_policy_for_the_queue_is_kept():
+    """It is a part of dynamic batching, so nothing without it is proposed."""
+    free = ModelSpec("m", "1", {}, {}, 8, Batching())
+    held = ModelSpec("m", "1", {}, {}, 8, Batching(max_queue_size=7))
+    assert any(setup.batching is None for setup in setups(free, 2, Slo(99, 1)))
+    assert all(setup.batching is not None for setup in setups(held, 2, Slo(99, 1)))
 
 
 def test_a_simpler_setup_is_kept_unless_another_is_clearly_better():

@@ -36,7 +36,8 @@ def test_it_proposes_a_config_and_checks_it(tmp_path: Path) -> None:
     rates = [candidate["rate"] for candidate in facts["candidates"]]
     assert facts["chosen"]["rate"] >= 0.9 * max(rates) > 0
     for check in facts["checks"]:
-        assert check["measured"]["answers"] > 0 and check["measured"]["failed"] == 0
+        assert check["measured"]["answers"] > 0
+        assert check["miss"] or not check["measured"]["failed"]
         error = check["simulated_ms"]["p90"] / check["measured"]["latency_ms"]["p90"] - 1
         assert check["simulation_error"]["p90"] == pytest.approx(error)
     if kept:
@@ -55,7 +56,7 @@ def test_it_proposes_a_config_and_checks_it(tmp_path: Path) -> None:
 
 
 def test_a_latency_that_nothing_keeps_is_said(tmp_path: Path) -> None:
-    double(tmp_path, "m", config='backend: "onnxruntime"', shape=(4,))
+    double(tmp_path, "m", config=batching(max_batch_size=4))
     finished = tune("m", "--slo", "p99=1us", repository=tmp_path, output=tmp_path / "tuned")
     assert finished.returncode == 1
     assert "no configuration keeps p99 under 1.00 us on this machine: a run and its way take" in finished.stderr
@@ -68,6 +69,7 @@ def test_a_latency_that_nothing_keeps_is_said(tmp_path: Path) -> None:
         (("none", "--slo", "p99=1ms"), 1, "there is no model 'none' in"),
         (("m", "--slo", "fast"), 2, "expected a percentile and a time in s, ms or us, such as p99=20ms, got 'fast'"),
         (("ensemble", "--slo", "p99=1ms"), 1, "'ensemble' is an ensemble: tune the models of its steps, m"),
+        (("m", "--slo", "p99=1ms", "--version", "7"), 1, "model 'm' has the versions 1, got '7'"),
         (("m", "--slo", "p99=1ms", "--shape", "y=3"), 1, "model 'm' has no input 'y', its inputs are 'x'"),
         (("free", "--slo", "p99=1ms"), 1, "input 'x' has the variable shape [-1, -1]: give --shape x=8,8"),
     ],

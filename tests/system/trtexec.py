@@ -29,7 +29,7 @@ def main() -> int:
     builder = trt.Builder(log)
     network = builder.create_network(0)
     parser = trt.OnnxParser(network, log)
-    if not parser.parse(Path(options.onnx).read_bytes()):
+    if not parser.parse_from_file(options.onnx):
         print(*(parser.get_error(i).desc() for i in range(parser.num_errors)), sep="\n", file=sys.stderr)
         return 1
     config = builder.create_builder_config()

@@ -173,7 +173,7 @@ def _fetch_archive(cache: Path) -> None:
         archive.seek(0)
         with tarfile.open(fileobj=archive) as members:
             for member in members:
-                if member.isfile() and member.name.endswith(".h"):
+                if member.isfile() and member.name.endswith((".h", "/LICENSE")):
                     content = members.extractfile(member)
                     assert content is not None
                     (target / Path(member.name).name).write_bytes(content.read())
