@@ -40,7 +40,8 @@ def draw(
     figure.suptitle(f"{name}: {chosen.setup}")
     _cost(cost, model)
     _latency(latency, candidates, chosen, checks, slo)
-    _gateways(gateways, chosen, slo, headroom)
+    held = next((check.rate for check in checks if not check.miss), chosen.rate)
+    _gateways(gateways, chosen, slo, headroom, held)
     figure.savefig(file, dpi=100)
     pyplot.close(figure)
 
@@ -81,13 +82,14 @@ def _latency(
     axes.legend(fontsize=8, loc="upper left")
 
 
-def _gateways(axes: Any, chosen: Candidate, slo: Slo, headroom: float) -> None:
+def _gateways(axes: Any, chosen: Candidate, slo: Slo, headroom: float, held: float) -> None:
+    """Draws the gateways for the rate that one holds and more. The simulated rates are scaled to that one."""
     known = [found for _, found in chosen.points if math.isfinite(found)]
     aims = np.geomspace(min(known), min(max(known), 8 * slo.seconds), 60)
     for factor in (1, 10, 100):
-        rate = chosen.rate * factor
-        held = [(aim * 1e3, chosen.rate_under(float(aim))) for aim in aims]
-        points = [(ms, replicas(rate, most, headroom)) for ms, most in held if most]
+        rate = held * factor
+        rates = [(aim * 1e3, chosen.rate_under(float(aim)) * held / chosen.rate) for aim in aims]
+        points = [(ms, replicas(rate, most, headroom)) for ms, most in rates if most]
         axes.plot(*zip(*points, strict=True), drawstyle="steps-post", label=f"{rate:,.0f} requests/s")
     axes.axvline(slo.seconds * 1e3, color="black", linestyle="--", linewidth=1, label=str(slo))
     axes.set(

@@ -57,7 +57,9 @@ def test_every_command_is_known() -> None:
     tested = {"promtool test rules deploy/prometheus/alerts_test.yml", *LOAD, *TRITON}
     assert set(runnable()) == tested
     elsewhere = [line for text, lines in blocks() if any(need in text for need in ELSEWHERE) for line in lines]
-    assert elsewhere and not [line for line in elsewhere if not re.match(r"(\w+=\S+ )*(docker|python3|mkdir|cp) ", line)]
+    assert elsewhere and not [
+        line for line in elsewhere if not re.match(r"(\w+=\S+ )*(docker|python3|mkdir|cp) ", line)
+    ]
 
 
 def test_the_tests_of_the_alerts() -> None:
