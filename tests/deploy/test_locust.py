@@ -297,7 +297,9 @@ class TestMake:
         command = ["make", "-o", ".venv/.load", "load-test", f"BIN={Path(sys.executable).parent}", *variables]
         # `make test` gives its own variables to every make below it.
         environment = {
-            name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "ARGS")
         }
         return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
 

@@ -8,7 +8,6 @@ import math
 import zlib
 
 import numpy as np
-import orjson
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
@@ -49,7 +48,8 @@ def message(array, datatype, binary, **top):
         tensor["parameters"] = {"binary_data_size": len(tail)}
     else:
         tensor["data"] = json.loads(b"".join(json_tensors.write(array, DATATYPES[datatype], nested=False)))
-    head = orjson.dumps({"inputs": [tensor], **top})
+    # orjson writes no integer beyond 64 bits, and a float may look like one.
+    head = json.dumps({"inputs": [tensor], **top}).encode()
     return head + tail, len(head) if binary else None
 
 

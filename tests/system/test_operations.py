@@ -41,7 +41,8 @@ def runnable() -> list[str]:
 
 def environment() -> dict[str, str]:
     """Returns the variables of this process, without those that `make test` gives to every make below it."""
-    return {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    makes = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "ARGS")
+    return {name: value for name, value in os.environ.items() if name not in makes}
 
 
 def here(line: str) -> str:
