@@ -61,7 +61,7 @@ def contents(work: Path, log: Log) -> dict[str, str]:
     return files | {str(header): f"{HEADERS}/{header.name}" for header in sorted(headers.glob("*.h"))}
 
 
-def repair(wheel: Path) -> None:
+def repair(wheel: Path, log: Log) -> None:
     """Brings the libraries that a wheel's code is linked with into it, with their licenses. Raises BuildError."""
     from auditwheel.wheeltools import InWheelCtx
 
@@ -73,7 +73,8 @@ def repair(wheel: Path) -> None:
         with InWheelCtx(next(Path(folder).glob("*.whl")), wheel) as context:  # writes RECORD anew at its end
             root = Path(context.path)
             _list_hashes(root / OPS)
-            _add_licenses(root)
+            if missing := _add_licenses(root):
+                log(f"don't pass the wheel on: it has no license of {', '.join(missing)}, which Debian's packages have")
 
 
 def _list_hashes(folder: Path) -> None:
@@ -85,17 +86,25 @@ def _list_hashes(folder: Path) -> None:
     path.write_text(json.dumps(manifest, indent=2) + "\n")
 
 
-def _add_licenses(root: Path) -> None:
-    """Copies the licenses of the libraries that auditwheel has brought, from Debian's packages."""
-    if not shutil.which("dpkg"):
-        raise BuildError("the licenses of the libraries in a wheel come from Debian's packages: there is no dpkg")
+def _add_licenses(root: Path) -> list[str]:
+    """Copies the licenses of the libraries that auditwheel has brought, from Debian's packages. Returns the libraries
+    whose license wasn't found."""
     target = next(root.glob("*.dist-info")) / "licenses"
+    target.mkdir(exist_ok=True)
+    missing = []
     for library in sorted((root / "opgate.libs").glob("*.so*")):
         name = re.sub(r"-[0-9a-f]{8}(?=\.so)", "", library.name)
-        found = subprocess.run(["dpkg", "-S", f"*/{name}"], capture_output=True, text=True)
-        package = found.stdout.split(":")[0]
+        package = _package_of(name)
         text = Path("/usr/share/doc") / package / "copyright"
-        if not package or not text.is_file():
-            raise BuildError(f"the wheel contains {name}, and Debian's package with its license was not found")
-        target.mkdir(exist_ok=True)
-        shutil.copyfile(text, target / f"{package}.txt")
+        if package and text.is_file():
+            shutil.copyfile(text, target / f"{package}.txt")
+        else:
+            missing.append(name)
+    return missing
+
+
+def _package_of(file: str) -> str:
+    """Returns Debian's package that has a file, "" if there is none."""
+    if not shutil.which("dpkg"):
+        return ""
+    return subprocess.run(["dpkg", "-S", f"*/{file}"], capture_output=True, text=True).stdout.partition(":")[0]

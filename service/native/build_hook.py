@@ -82,7 +82,7 @@ class NativeModules(BuildHookInterface[Any]):  # type: ignore[misc]
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Completes a wheel."""
         if version != "editable":
-            self._wheel().repair(Path(artifact_path))
+            self._wheel().repair(Path(artifact_path), self._log)
 
     def _wheel(self) -> ModuleType:
         """Returns the module that completes a wheel, from the sources that are built."""
