@@ -132,8 +132,11 @@ class _Tuner:
         logs.configure("critical", "text")
         self.settings: Settings = Settings() if repository is None else Settings(model_repository=repository)
         self.repository = self.settings.model_repository.resolve()
+        if not self.repository.is_dir():
+            raise LoadError(f"model repository {self.repository} is not a directory: name one with --model-repository")
         if not (self.repository / name).is_dir():
-            raise LoadError(f"there is no model '{name}' in {self.repository}")
+            names = sorted(path.name for path in self.repository.iterdir() if path.is_dir())
+            raise LoadError(f"there is no model '{name}' in {self.repository}, there are {', '.join(names) or 'none'}")
         self.config = load_config(self.repository, name)
         refuse_unfit(self.config)
         found = chosen_versions(self.config, version_numbers(self.repository / name))
@@ -184,8 +187,7 @@ class _Tuner:
         counts = {each: replicas(each, held, headroom) for each in wanted} if held else {}
         for each, count in counts.items():
             typer.echo(
-                f"{rate_text(each):>10} requests/s: {count:,} gateway{'s' if count > 1 else ''}, "
-                f"{headroom:.0%} kept free"
+                f"{rate_text(each):>10} requests/s: {count:,} gateway{'s' if count > 1 else ''}, {headroom:.0%} spare"
             )
         self._write(model, candidates, chosen, checks, counts, headroom)
         return 0 if kept else 1

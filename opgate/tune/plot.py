@@ -95,7 +95,7 @@ def _gateways(axes: Any, chosen: Candidate, slo: Slo, headroom: float, held: flo
     axes.set(
         xlabel=f"p{slo.percent:g} in ms",
         ylabel="gateways",
-        title=f"What a shorter latency costs, {headroom:.0%} kept free",
+        title=f"What a shorter latency costs, {headroom:.0%} spare",
         xscale="log",
         yscale="log",
     )
