@@ -108,8 +108,8 @@ def find_library(name: str, places: Sequence[Path]) -> Path:
             return path.resolve()
     searched = ", ".join(str(folder) for folder in places)
     raise ConfigError(
-        f"op library '{name}' was not found in {searched}. Run `opgate build` to build it, "
-        "or put its directory on OPGATE_OPS_PATH"
+        f"op library '{name}' was not found in {searched}. Run `opgate build` for opgate's own ops. For yours run "
+        "`opgate build FOLDER`, and put FOLDER/build on OPGATE_OPS_PATH"
     )
 
 
