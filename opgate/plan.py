@@ -194,8 +194,7 @@ def _completed(settings: Settings, config: Any, version: int) -> Any:
     import asyncio
 
     from opgate.service.execution.scheduler import Scheduler
-    from opgate.service.repository.loader import load_model
-    from opgate.tune.cost import on_cpu
+    from opgate.service.repository.loader import load_model, on_cpu
 
     model = load_model(settings.model_repository.resolve(), on_cpu(config), version, settings)
     assert isinstance(model.executor, Scheduler)
@@ -239,6 +238,7 @@ def _for_tensorrt(completed: Any, config: Any) -> Any:
     """Returns the config of the compiled model. `config` is as it was written, `completed` as it was on the CPU."""
     from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
+    from opgate.service.repository.config import ENGINE_PARAMETERS, SESSION_PREFIX
     from opgate.service.repository.loader import copied
 
     new = copied(completed)
@@ -252,14 +252,6 @@ def _for_tensorrt(completed: Any, config: Any) -> Any:
         new.instance_group.add(kind=ModelInstanceGroup.KIND_GPU, count=1)
     # Options of ONNX Runtime. The parameters of the gateway stay: Triton gives them no meaning.
     for key in list(new.parameters):
-        if key.startswith("session.") or key in _ONNXRUNTIME:
+        if key.startswith(SESSION_PREFIX) or key in ENGINE_PARAMETERS:
             del new.parameters[key]
     return new
-
-
-_ONNXRUNTIME = frozenset(
-    {
-        "execution_mode", "enable_mem_arena", "enable_mem_pattern", "inter_op_thread_count", "intra_op_thread_count",
-        "memory.enable_memory_arena_shrinkage",
-    }
-)  # fmt: skip

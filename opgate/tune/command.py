@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opgate.infer import Inputs, Repository, Version, read_input
+from opgate.load.command import Batch, Image, Shape
 
 if TYPE_CHECKING:
     from opgate.load.latencies import Slo
@@ -42,15 +43,6 @@ Rates = Annotated[
 Headroom = Annotated[
     float, typer.Option(min=0, max=0.9, help="The share of what a gateway holds that is kept free for bursts.")
 ]
-Batch = Annotated[int, typer.Option(min=1, help="Rows of a request.")]
-Image = Annotated[
-    Path | None,
-    typer.Option(exists=True, dir_okay=False, help="A JPEG or PNG file, for a model that takes an encoded picture."),
-]
-Shape = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=SIZE,...", help="The shape of an input that is made up, without the batch dimension."),
-]
 Seconds = Annotated[float, typer.Option("--duration", min=1, help="Seconds of each measured check.")]
 Output = Annotated[
     Path | None, typer.Option(help="Folder for config.pbtxt, tune.json and tune.png.", show_default="./tune-MODEL")
@@ -70,6 +62,22 @@ class Checked:
         """Returns how far off the simulation was, as a share of what was measured."""
         measured = self.measured.latencies.percentile(percent)
         return (self.simulated[percent] - measured) / measured
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a run of the command has found."""
+
+    model: Model
+    candidates: list[Candidate]
+    chosen: Candidate
+    checks: list[Checked]
+    headroom: float
+
+    @property
+    def held(self) -> float:
+        """The measured rate that kept the aim, 0 if none did."""
+        return next((check.rate for check in self.checks if not check.miss), 0.0)
 
 
 def tune(
@@ -173,24 +181,23 @@ class _Tuner:
             )
             return 1
         refined(model, chosen, self.slo)
-        checks = self._check(model, chosen, seconds)
-        kept = next((check for check in checks if not check.miss), None)
-        held = kept.rate if kept else 0.0
-        if kept:
+        found = Findings(model, candidates, chosen, self._check(model, chosen, seconds), headroom)
+        held = found.held
+        if held:
             typer.echo(
                 f"\nOne gateway on this machine holds {rate_text(held)} requests/s with {self.slo}, measured, "
                 f"with {chosen.setup}."
             )
         else:
-            typer.echo(f"\nNot even {rate_text(checks[-1].rate)} requests/s kept {self.slo} when measured.")
+            typer.echo(f"\nNot even {rate_text(found.checks[-1].rate)} requests/s kept {self.slo} when measured.")
         wanted = rates or [held * factor for factor in (1, 10, 100)]
         counts = {each: replicas(each, held, headroom) for each in wanted} if held else {}
         for each, count in counts.items():
             typer.echo(
                 f"{rate_text(each):>10} requests/s: {count:,} gateway{'s' if count > 1 else ''}, {headroom:.0%} spare"
             )
-        self._write(model, candidates, chosen, checks, counts, headroom)
-        return 0 if kept else 1
+        self._write(found, counts)
+        return 0 if held else 1
 
     def _measured(self) -> Model:
         """Measures runs and overhead."""
@@ -289,44 +296,25 @@ class _Tuner:
                     break
         return checks
 
-    def _write(
-        self,
-        model: Model,
-        candidates: list[Candidate],
-        chosen: Candidate,
-        checks: list[Checked],
-        counts: dict[float, int],
-        headroom: float,
-    ) -> None:
+    def _write(self, found: Findings, counts: dict[float, int]) -> None:
         from google.protobuf import text_format
 
         from opgate.tune.configs import changed
 
         self.output.mkdir(parents=True, exist_ok=True)
         written = [self.output / "config.pbtxt", self.output / "tune.json"]
-        written[0].write_text(text_format.MessageToString(changed(self.config, chosen.setup)))
-        written[1].write_text(
-            json.dumps(self._facts(model, candidates, chosen, checks, counts, headroom), indent=1, allow_nan=False)
-            + "\n"
-        )
+        written[0].write_text(text_format.MessageToString(changed(self.config, found.chosen.setup)))
+        written[1].write_text(json.dumps(self._facts(found, counts), indent=1, allow_nan=False) + "\n")
         try:
             from opgate.tune.plot import draw
         except ImportError:
             typer.echo("no plot: it needs matplotlib, pip install 'opgate[tune]'", err=True)
         else:
             written.append(self.output / "tune.png")
-            draw(written[-1], self.config.name, model, candidates, chosen, checks, self.slo, headroom)
+            draw(written[-1], self.config.name, found, self.slo)
         typer.echo(f"wrote {', '.join(map(str, written))}")
 
-    def _facts(
-        self,
-        model: Model,
-        candidates: list[Candidate],
-        chosen: Candidate,
-        checks: list[Checked],
-        counts: dict[float, int],
-        headroom: float,
-    ) -> dict[str, Any]:
+    def _facts(self, found: Findings, counts: dict[float, int]) -> dict[str, Any]:
         """Returns everything that was found, for JSON. Times are milliseconds."""
         from opgate.load.report import measured_json
 
@@ -338,34 +326,34 @@ class _Tuner:
             "slo": {"percentile": self.slo.percent, "ms": self.slo.seconds * 1e3},
             "runs": [
                 {"threads": threads, "at_once": busy, "rows": rows, "ms": cost.median * 1e3, "cpu_ms": cost.cpu * 1e3}
-                for (threads, busy, rows), cost in model.costs.by_case.items()
+                for (threads, busy, rows), cost in found.model.costs.by_case.items()
             ],
-            "overhead_ms": {"loop": model.overhead.loop * 1e3, "fixed": model.overhead.fixed * 1e3},
+            "overhead_ms": {"loop": found.model.overhead.loop * 1e3, "fixed": found.model.overhead.fixed * 1e3},
             "candidates": [
                 {
                     **_setup_json(each.setup),
                     "rate": each.rate,
-                    "points": [[rate, _milliseconds(found)] for rate, found in each.points],
+                    "points": [[rate, _milliseconds(seconds)] for rate, seconds in each.points],
                 }
-                for each in candidates
+                for each in found.candidates
             ],
-            "chosen": {**_setup_json(chosen.setup), "rate": chosen.rate},
+            "chosen": {**_setup_json(found.chosen.setup), "rate": found.chosen.rate},
             "checks": [
                 {
                     "rate": check.rate,
                     "miss": check.miss,
                     "measured": measured_json(check.measured),
                     "simulated_ms": {
-                        f"p{percent:g}": _milliseconds(found) for percent, found in check.simulated.items()
+                        f"p{percent:g}": _milliseconds(seconds) for percent, seconds in check.simulated.items()
                     },
                     "simulation_error": {
                         f"p{percent:g}": check.error(percent) if math.isfinite(check.error(percent)) else None
                         for percent in check.simulated
                     },
                 }
-                for check in checks
+                for check in found.checks
             ],
-            "headroom": headroom,
+            "headroom": found.headroom,
             "gateways": [{"rate": rate, "count": count} for rate, count in counts.items()],
         }
 

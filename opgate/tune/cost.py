@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from opgate.load.model import Input
 from opgate.service.execution.batch import Batch, execute
@@ -22,7 +21,7 @@ from opgate.service.execution.request import Request
 from opgate.service.execution.scheduler import Scheduler
 from opgate.service.execution.session import Session
 from opgate.service.execution.spec import ModelSpec
-from opgate.service.repository.loader import LoadedModel, copied, limits_of, load_model
+from opgate.service.repository.loader import LoadedModel, limits_of, load_model, on_cpu
 from opgate.service.settings import Settings
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -84,15 +83,6 @@ def request_of(spec: ModelSpec, inputs: Sequence[Input], settings: Settings) -> 
     fit = check_inputs(spec, heads, limits_of(settings))
     arrays = {given.name: given.array for given in inputs}
     return Request(arrays, fit.rows, fit.key, tuple(spec.outputs), weight=fit.weight)
-
-
-def on_cpu(config: Any) -> Any:
-    """Returns a copy of a config with one instance, on the CPU."""
-    new = copied(config)
-    del new.instance_group[:]
-    new.instance_group.add(count=1, kind=ModelInstanceGroup.KIND_CPU)
-    new.ClearField("optimization")
-    return new
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from opgate.tune.proposal import Candidate, replicas
 from opgate.tune.simulation import Model
 
 if TYPE_CHECKING:
-    from opgate.tune.command import Checked
+    from opgate.tune.command import Checked, Findings
 
 mpl.use("Agg")
 from matplotlib import pyplot
@@ -25,23 +25,13 @@ from matplotlib import pyplot
 _LINES = 5
 
 
-def draw(
-    file: Path,
-    name: str,
-    model: Model,
-    candidates: Sequence[Candidate],
-    chosen: Candidate,
-    checks: Sequence[Checked],
-    slo: Slo,
-    headroom: float,
-) -> None:
+def draw(file: Path, name: str, found: Findings, slo: Slo) -> None:
     """Writes a picture of three plots: the cost of runs, the latency by rate, and the gateways by latency."""
     figure, (cost, latency, gateways) = pyplot.subplots(1, 3, figsize=(17, 5.2), layout="constrained")
-    figure.suptitle(f"{name}: {chosen.setup}")
-    _cost(cost, model)
-    _latency(latency, candidates, chosen, checks, slo)
-    held = next((check.rate for check in checks if not check.miss), chosen.rate)
-    _gateways(gateways, chosen, slo, headroom, held)
+    figure.suptitle(f"{name}: {found.chosen.setup}")
+    _cost(cost, found.model)
+    _latency(latency, found.candidates, found.chosen, found.checks, slo)
+    _gateways(gateways, found.chosen, slo, found.headroom, found.held or found.chosen.rate)
     figure.savefig(file, dpi=100)
     pyplot.close(figure)
 

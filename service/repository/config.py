@@ -11,11 +11,15 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.errors import Kind, ServingError
 
-PARAMETERS = frozenset({
+# Those of ONNX Runtime, and all that a config may have.
+ENGINE_PARAMETERS = frozenset({
     "intra_op_thread_count", "inter_op_thread_count", "execution_mode", "enable_mem_arena", "enable_mem_pattern",
-    "memory.enable_memory_arena_shrinkage", "row_status_output", "row_status_messages", "predict_count_output",
-    "predict_fields", "predict_picture_model", "gateway_backend",
+    "memory.enable_memory_arena_shrinkage",
 })  # fmt: skip
+PARAMETERS = ENGINE_PARAMETERS | {
+    "row_status_output", "row_status_messages", "predict_count_output", "predict_fields", "predict_picture_model",
+    "gateway_backend",
+}  # fmt: skip
 SESSION_PREFIX = "session."  # passed to ONNX Runtime as session configuration entries
 
 

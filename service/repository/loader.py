@@ -192,6 +192,15 @@ def copied(config: ModelConfig) -> ModelConfig:
     return copy
 
 
+def on_cpu(config: ModelConfig) -> ModelConfig:
+    """Returns a copy of a config with one instance, on the CPU, and without accelerators of a GPU."""
+    new = copied(config)
+    del new.instance_group[:]
+    new.instance_group.add(count=1, kind=ModelInstanceGroup.KIND_CPU)
+    new.optimization.execution_accelerators.ClearField("gpu_execution_accelerator")
+    return new
+
+
 def _sessions(path: Path, config: ModelConfig, library: Library | None, settings: Settings) -> list[Session]:
     """Opens the session of each instance. The instances on the CPU share one, each instance on a GPU has its own."""
     asked = any(group.kind == ModelInstanceGroup.KIND_GPU or group.gpus for group in config.instance_group)
