@@ -49,7 +49,7 @@ class Pipeline:
             return
         run = _Run(self, request)
         request.leave = run.leave
-        request.expire_after(request.timeout_us)
+        request.expire_after(request.options.timeout_us)
         run.advance()
 
     async def close(self) -> None:

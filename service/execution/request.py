@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
+from collections.abc import Sequence as SequenceOf
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -12,6 +13,22 @@ import numpy as np
 from opgate.service.errors import Kind, ServingError
 
 Array = np.ndarray[Any, Any]
+
+
+class Sequence(NamedTuple):
+    """The place of a request in a sequence of requests that share state. `id` is not 0 and not empty."""
+
+    id: int | str
+    start: bool
+    end: bool
+
+
+class Options(NamedTuple):
+    """What a client asks of the way in which its request runs."""
+
+    timeout_us: int = 0  # 0 for none
+    priority: int = 0  # 1 is the highest; 0 is the model's default
+    sequence: Sequence | None = None
 
 
 class Times(NamedTuple):
@@ -27,6 +44,9 @@ class Times(NamedTuple):
     ended_ns: int
 
 
+_NO_OPTIONS = Options()
+
+
 class Request:
     """One inference. It is created and completed on the event loop's thread.
 
@@ -36,8 +56,8 @@ class Request:
     """
 
     __slots__ = (
-        "context", "done", "ended_ns", "error", "id", "inputs", "key", "leave", "outputs", "received_ns", "result",
-        "rows", "run_ns", "started_ns", "steps", "timeout_us", "timer", "weight",
+        "context", "done", "ended_ns", "error", "id", "inputs", "key", "leave", "options", "outputs", "received_ns",
+        "result", "rows", "run_ns", "started_ns", "steps", "timer", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -48,7 +68,7 @@ class Request:
         outputs: tuple[str, ...],
         *,
         id: str = "",
-        timeout_us: int = 0,
+        options: Options = _NO_OPTIONS,
         weight: int = 0,
     ) -> None:
         self.inputs = inputs
@@ -56,14 +76,14 @@ class Request:
         self.key = key
         self.outputs = outputs
         self.id = id
-        self.timeout_us = timeout_us
+        self.options = options
         self.weight = weight  # elements of ragged inputs: the cost of a run depends on them and on the key
         self.received_ns = perf_counter_ns()
         self.started_ns = 0
         self.context: Any = None  # for the code that made the request; execution never reads it
         self.run_ns = (0, 0)  # when the engine began and ended
         self.ended_ns = 0  # when the result or the error was there
-        self.steps: Sequence[tuple[str, Times, bool]] = ()  # of a pipeline: model, times, whether it failed
+        self.steps: SequenceOf[tuple[str, Times, bool]] = ()  # of a pipeline: model, times, whether it failed
         # Gives up the place in the queue and the run. The executor that has the request sets it.
         self.leave: Callable[[Request, ServingError], None] | None = None
         self.timer: asyncio.TimerHandle | None = None  # of the timeout

@@ -183,7 +183,7 @@ class Scheduler:
     def _timeout(self, request: Request) -> int:
         """Returns the timeout of a request in microseconds, 0 for none."""
         batching = self.spec.batching
-        timeout = request.timeout_us
+        timeout = request.options.timeout_us
         if batching is not None and batching.default_timeout_us and (not timeout or not batching.timeout_override):
             timeout = batching.default_timeout_us
         return timeout

@@ -16,14 +16,14 @@ from tritonclient.grpc import service_pb2
 from opgate.service.errors import Kind, ServingError, invalid, too_large
 from opgate.service.execution.checks import Head, Limits, check_inputs, check_outputs
 from opgate.service.execution.datatypes import DATATYPES, DataType
-from opgate.service.execution.request import Array, Request
+from opgate.service.execution.request import Array, Options, Request
 from opgate.service.execution.spec import ModelSpec
 from opgate.service.native.protobuf import Broken, TooLarge, numbers, split, strings
 from opgate.service.wire.kserve_rules import (
     check_datatype,
     check_output_parameters,
     refuse_shared_memory,
-    request_timeout,
+    request_options,
 )
 from opgate.service.wire.tensors import from_raw, to_raw, to_text, view
 
@@ -87,7 +87,7 @@ class Plan:
     weight: int
     inputs: tuple[tuple[str, DataType, tuple[int, ...]], ...]
     outputs: tuple[str, ...]
-    timeout_us: int
+    options: Options
     has_strings: bool
     heads: dict[tuple[tuple[int, ...], ...], bytes]  # of answers, by the shapes of the outputs
 
@@ -135,7 +135,7 @@ class Decoder:
     def keep(self, message: Message, request: Request) -> None:
         """Remembers the plan of a request that was decoded."""
         plan: Plan = request.context
-        if plan.id or message.contents or len(message.head) > _MAX_PLAN_BYTES:
+        if plan.id or plan.options.sequence or message.contents or len(message.head) > _MAX_PLAN_BYTES:
             return
         if len(self._plans) >= _MAX_PLANS:
             del self._plans[next(iter(self._plans))]
@@ -167,7 +167,7 @@ class Decoder:
             fit.weight,
             tuple((head.name, DATATYPES[head.datatype], head.shape) for head in heads),
             _outputs(asked, spec, limits),
-            request_timeout(_plain(asked.parameters, "the request")) if asked.parameters else 0,
+            request_options(_plain(asked.parameters, "the request")),
             any(head.datatype == "BYTES" for head in heads),
             {},
         )
@@ -239,9 +239,7 @@ def _typed_arrays(plan: Plan, message: Message, limits: Limits) -> dict[str, Arr
 
 
 def _request(plan: Plan, arrays: dict[str, Array]) -> Request:
-    request = Request(
-        arrays, plan.rows, plan.key, plan.outputs, id=plan.id, timeout_us=plan.timeout_us, weight=plan.weight
-    )
+    request = Request(arrays, plan.rows, plan.key, plan.outputs, id=plan.id, options=plan.options, weight=plan.weight)
     request.context = plan
     return request
 

@@ -16,14 +16,14 @@ import orjson
 from opgate.service.errors import Kind, ServingError, invalid
 from opgate.service.execution.checks import Head, Limits, check_inputs, check_outputs
 from opgate.service.execution.datatypes import DATATYPES, DataType
-from opgate.service.execution.request import Array, Request
+from opgate.service.execution.request import Array, Options, Request
 from opgate.service.execution.spec import ModelSpec
 from opgate.service.wire.json_tensors import JsonValue, read, split, write
 from opgate.service.wire.kserve_rules import (
     check_datatype,
     check_output_parameters,
     refuse_shared_memory,
-    request_timeout,
+    request_options,
 )
 from opgate.service.wire.tensors import Bytes, elements, from_raw, to_raw, view
 
@@ -80,7 +80,7 @@ class Plan:
     answer: Answer
     inputs: tuple[BinaryInput, ...]
     size: int  # bytes of input data after the JSON
-    timeout_us: int
+    options: Options
 
 
 class Decoder:
@@ -118,7 +118,13 @@ class Decoder:
         arrays: dict[str, Array] = {}
         if plan is None:
             plan, arrays = self._plan(body, header_length)
-            if not arrays and not plan.id and head is not None and total > header_length:
+            if (
+                not arrays
+                and not plan.id
+                and plan.options.sequence is None
+                and head is not None
+                and total > header_length
+            ):
                 with self._lock:  # long bodies are decoded on threads
                     if len(self._plans) >= MAX_PLANS:
                         del self._plans[next(iter(self._plans))]
@@ -140,7 +146,7 @@ class Decoder:
             plan.key,
             plan.outputs,
             id=plan.id,
-            timeout_us=plan.timeout_us,
+            options=plan.options,
             weight=plan.weight,
         )
         request.context = plan.answer
@@ -181,7 +187,7 @@ class Decoder:
         fit = check_inputs(spec, [Head(tensor.name, tensor.datatype.name, full)], self._limits)
         outputs = tuple(spec.outputs)
         answer = Answer(spec, outputs, (True,) * len(outputs))
-        plan = Plan("", fit.rows, fit.key, fit.weight, outputs, answer, (), 0, 0)
+        plan = Plan("", fit.rows, fit.key, fit.weight, outputs, answer, (), 0, Options())
         return self._request(plan, {tensor.name: data.reshape(full)})
 
     def _plan(self, body: Bytes, length: int) -> tuple[Plan, dict[str, Array]]:
@@ -223,7 +229,7 @@ class Decoder:
             Answer(self._spec, outputs, binary),
             tuple(inputs),
             offset,
-            request_timeout(parameters),
+            request_options(parameters),
         )
         return plan, arrays
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from opgate.service.errors import Kind, ServingError, invalid
 from opgate.service.execution.datatypes import DATATYPES
+from opgate.service.execution.request import Options, Sequence
 
 SHARED_MEMORY = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
-SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
+# Parameters whose names begin so are the protocol's. A client may send only the one below, which a stream reads.
+_RESERVED = "triton_"
+EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
+_NO_OPTIONS = Options()
 
 
 def check_datatype(datatype: Any, input_name: str) -> str:
@@ -33,17 +37,44 @@ def check_output_parameters(parameters: Mapping[str, Any], name: str) -> None:
     refuse_shared_memory(parameters, f"output '{name}'")
 
 
-def request_timeout(parameters: Mapping[str, Any]) -> int:
-    """Returns the `timeout` parameter of a request in microseconds, 0 if the client set none.
+def request_options(parameters: Mapping[str, Any]) -> Options:
+    """Returns what the parameters of a request ask for. Those that the protocol doesn't know are the client's own.
 
-    Raises ServingError: INVALID if the value is no number of microseconds, UNSUPPORTED for parameters of a sequence.
+    Raises ServingError (INVALID) if a value has another type than the protocol says, or the name is a reserved one.
     """
-    for key in SEQUENCE:
-        if parameters.get(key):
-            raise ServingError(Kind.UNSUPPORTED, f"parameter {key}: sequences are not supported")
-    timeout = parameters.get("timeout", 0)
-    if isinstance(timeout, str) and timeout.isascii() and timeout.isdecimal() and len(timeout) < 20:
-        timeout = int(timeout)
-    if type(timeout) is not int or not 0 <= timeout < 1 << 62:
-        raise invalid(f"parameter timeout: expected microseconds, got {str(timeout)[:40]!r}")
-    return timeout
+    if not parameters:
+        return _NO_OPTIONS
+    for key, value in parameters.items():
+        if not isinstance(value, (bool, int, float, str)):
+            _wrong(key, "a boolean, a number or a string", value)
+        if key.startswith(_RESERVED) and key != EMPTY_FINAL_RESPONSE:
+            raise invalid(f"parameter {key[:80]}: names that begin with {_RESERVED} are reserved")
+    return Options(
+        _number(parameters, "timeout", "microseconds"),
+        _number(parameters, "priority", "a level"),
+        _sequence(parameters),
+    )
+
+
+def _sequence(parameters: Mapping[str, Any]) -> Sequence | None:
+    id = parameters.get("sequence_id", 0)
+    if isinstance(id, bool) or not isinstance(id, (int, str)) or (isinstance(id, int) and not 0 <= id < 1 << 64):
+        _wrong("sequence_id", "a number of 64 bits without a sign, or a string", id)
+    flags = [parameters.get(key, False) for key in ("sequence_start", "sequence_end")]
+    for key, value in zip(("sequence_start", "sequence_end"), flags, strict=True):
+        if not isinstance(value, bool):
+            _wrong(key, "a boolean", value)
+    return Sequence(id, *flags) if id else None
+
+
+def _number(parameters: Mapping[str, Any], key: str, what: str) -> int:
+    value = parameters.get(key, 0)
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 62:
+        _wrong(key, what, value)
+    return value
+
+
+def _wrong(key: str, expected: str, value: Any) -> NoReturn:
+    raise invalid(f"parameter {key[:80]}: expected {expected}, got {str(value)[:40]!r}")

@@ -16,7 +16,7 @@ from opgate.service.execution.cost import CostCurve
 from opgate.service.execution.datatypes import DATATYPES
 from opgate.service.execution.pipeline import Pipeline, Step
 from opgate.service.execution.policy import choose
-from opgate.service.execution.request import Request, run
+from opgate.service.execution.request import Options, Request, run
 from opgate.service.execution.scheduler import Scheduler
 from opgate.service.execution.spec import Batching, ModelSpec, TensorSpec
 from opgate.service.repository import loader
@@ -338,7 +338,7 @@ class TestLimitsOfTheQueue:
 
         async def main():
             request = make_request(model, {"x": np.ones((1, 4), np.float32)}, gateway)
-            request.timeout_us = 1
+            request.options = Options(1)
             request.received_ns -= 1_000_000
             await gateway.infer(model, request)
 

@@ -14,7 +14,7 @@ from opgate.service.execution.alarm import Alarm
 from opgate.service.execution.checks import Limits
 from opgate.service.execution.datatypes import DATATYPES
 from opgate.service.execution.pipeline import Pipeline, Step
-from opgate.service.execution.request import Request, run
+from opgate.service.execution.request import Options, Request, run
 from opgate.service.execution.scheduler import Scheduler
 from opgate.service.execution.session import Session, SessionOptions
 from opgate.service.execution.spec import Batching, ModelSpec, TensorSpec
@@ -44,7 +44,7 @@ class Engine:
 
 
 def request(timeout_us=0, elements=4):
-    return Request({"x": np.ones((1, elements), np.float32)}, 1, "k", ("y",), timeout_us=timeout_us)
+    return Request({"x": np.ones((1, elements), np.float32)}, 1, "k", ("y",), options=Options(timeout_us))
 
 
 def scheduler(engine, spec=SPEC, **more):
@@ -179,7 +179,7 @@ def test_a_pipeline_gives_up_its_steps():
         await until(lambda: engine.runs)
 
         def through(timeout_us=0):
-            asked = Request({"x": np.ones(4, np.float32)}, 1, "k", ("o",), timeout_us=timeout_us)
+            asked = Request({"x": np.ones(4, np.float32)}, 1, "k", ("o",), options=Options(timeout_us))
             return asyncio.ensure_future(run(pipeline.submit, asked))
 
         leaving = through()

@@ -55,14 +55,14 @@ class RemoteModel:
         if len(self._calls) >= self._max_queue:
             self._fail(request, queue_full(self.spec.name, len(self._calls)))
             return
-        if request.timeout_us and perf_counter_ns() - request.received_ns >= request.timeout_us * 1000:
-            self._fail(request, too_late(self.spec.name, request.timeout_us))
+        if request.options.timeout_us and perf_counter_ns() - request.received_ns >= request.options.timeout_us * 1000:
+            self._fail(request, too_late(self.spec.name, request.options.timeout_us))
             return
         request.started_ns = perf_counter_ns()
         self._calls[request] = asyncio.get_running_loop().create_task(self._run(request))
         self.statistics.pending = len(self._calls)
         request.leave = self._let_go
-        request.expire_after(request.timeout_us)
+        request.expire_after(request.options.timeout_us)
 
     async def close(self) -> None:
         """Refuses new requests, and waits for the answers of the others."""
@@ -83,7 +83,7 @@ class RemoteModel:
         try:
             error = await self._call(request)
         except ServingError as failed:
-            if failed.kind is Kind.DEADLINE and not request.timeout_us:
+            if failed.kind is Kind.DEADLINE and not request.options.timeout_us:
                 self.statistics.overdue += 1
             error = ServingError(failed.kind, f"model '{self.spec.name}': {failed.message}")
         except asyncio.CancelledError:
@@ -119,7 +119,7 @@ class RemoteModel:
         message = await asyncio.to_thread(self._message, request) if large else self._message(request)
         waited = (perf_counter_ns() - request.received_ns) / 1e9
         # The request's own timer fires first, and says what ran out.
-        timeout = request.timeout_us / 1e6 - waited + 1 if request.timeout_us else self._call_timeout
+        timeout = request.options.timeout_us / 1e6 - waited + 1 if request.options.timeout_us else self._call_timeout
         begin = perf_counter_ns()
         answer = await self._pool.infer(message, timeout)
         request.run_ns = (begin, perf_counter_ns())
