@@ -70,7 +70,7 @@ def plan(
         if not plugins.is_file():
             raise PlanError(f"{plugins} is not there: run opgate build")
         compile_one = _Compiler(settings, compiler, plugins, built_table(built), option or [])
-        source, target = settings.model_repository.resolve(), to.resolve()
+        source, target = settings.repository().resolve(), to.resolve()
         if target == source or source in target.parents or target in source.parents:
             raise PlanError(f"--to {to} and the model repository {source} must not lie in one another")
         names = sorted(path.name for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -144,7 +144,7 @@ class _Compiler:
         from opgate.service.repository.loader import load_config
         from opgate.service.repository.paths import version_numbers
 
-        source = self.settings.model_repository.resolve()
+        source = self.settings.repository().resolve()
         config = load_config(source, name)
         if config.platform == "ensemble" or config.HasField("ensemble_scheduling"):
             steps = ", ".join(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
@@ -196,7 +196,7 @@ def _completed(settings: Settings, config: Any, version: int) -> Any:
     from opgate.service.execution.scheduler import Scheduler
     from opgate.service.repository.loader import load_model, on_cpu
 
-    model = load_model(settings.model_repository.resolve(), on_cpu(config), version, settings)
+    model = load_model(settings.repository().resolve(), on_cpu(config), version, settings)
     assert isinstance(model.executor, Scheduler)
     asyncio.run(model.executor.close())
     return model.config

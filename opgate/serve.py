@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 Repository = Annotated[
-    Path | None,
+    list[str] | None,
     typer.Option(
-        "--model-repository", "--model-store", help="The folder of the models.", show_default="./model_repository"
+        "--model-repository",
+        "--model-store",
+        help="A folder of models. May be given several times.",
+        show_default="./model_repository",
+    ),
+]
+Control = Annotated[
+    str | None,
+    typer.Option(
+        "--model-control-mode",
+        help="none, poll (changed files are noticed) or explicit (clients load and unload models).",
+        show_default="none",
+    ),
+]
+Poll = Annotated[
+    float | None,
+    typer.Option("--repository-poll-secs", help="Seconds between two looks at the files.", show_default="15"),
+]
+Load = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--load-model", help="A model to load at the start in the mode explicit, * for all. May be given several times."
     ),
 ]
 HttpHost = Annotated[
@@ -56,6 +76,9 @@ Access = Annotated[bool | None, typer.Option("--access-log/--no-access-log", hel
 
 def serve(
     model_repository: Repository = None,
+    model_control_mode: Control = None,
+    repository_poll_secs: Poll = None,
+    load_model: Load = None,
     http_host: HttpHost = None,
     http_port: HttpPort = None,
     grpc_host: GrpcHost = None,
@@ -73,7 +96,8 @@ def serve(
     access_log: Access = None,
 ) -> None:
     """Serve a model repository over HTTP and gRPC until SIGTERM. Every setting also has an OPGATE_... variable."""
-    options = {name: value for name, value in locals().items() if value is not None}
+    given = {name: value for name, value in locals().items() if value is not None}
+    options = {name: ",".join(value) if isinstance(value, list) else value for name, value in given.items()}
     raise typer.Exit(run(**options))
 
 

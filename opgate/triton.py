@@ -199,7 +199,7 @@ def triton(
     except ValidationError as error:
         typer.echo(f"opgate: {error}", err=True)
         raise typer.Exit(2) from None
-    repository = settings.model_repository.resolve()
+    repository = settings.repository().resolve()
     extra = [
         f"--http-address={http_address}",
         f"--grpc-address={grpc_address}",

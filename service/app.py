@@ -44,8 +44,7 @@ def create_app(gateway: Gateway) -> FastAPI:
     """Returns the ASGI application of a loaded gateway. It works under any ASGI server."""
     # FastAPIOffline brings the files of its pages along, so /docs works without a network.
     app = FastAPIOffline(title="opgate", version=package_version(), redoc_url=None)
-    document = schema(gateway)
-    app.openapi = lambda: document  # type: ignore[method-assign]
+    app.openapi = lambda: schema(gateway)  # type: ignore[method-assign]
     retry_after = gateway.settings.retry_after
 
     @app.exception_handler(ServingError)
@@ -175,6 +174,7 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
     # The objects made until now live as long as the process: the garbage collector need not visit them again.
     gc.collect()
     gc.freeze()
+    gateway.control.start()
     logger.info("listening", extra={"host": settings.http_host, **listening})
     await stop.wait()
     logger.info("stopping", extra={"running": gateway.running})
@@ -184,6 +184,7 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
         *([serving] if serving is not None else []),
         *([rpc.stop(settings.shutdown_timeout)] if rpc is not None else []),
     )
+    await gateway.control.close()
     try:
         drained = await gateway.drain(max(0.0, gateway.stop_at - loop.time()))
         if drained:

@@ -13,6 +13,7 @@ class Kind(enum.Enum):
     NOT_READY = "NOT_READY"  # the client asked whether a model is ready, and it isn't
     UNAVAILABLE = "UNAVAILABLE"  # the model exists but can't serve now
     TOO_LARGE = "TOO_LARGE"  # over a size limit
+    FORBIDDEN = "FORBIDDEN"  # this client may not ask for it
     UNSUPPORTED = "UNSUPPORTED"  # the gateway doesn't implement this part of the protocol
     MEDIA_TYPE = "MEDIA_TYPE"  # the route or the model doesn't read this kind of body
     NOT_ACCEPTABLE = "NOT_ACCEPTABLE"  # the model has no answer of the kind that the client accepts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +16,7 @@ from opgate.service.errors import Kind, ServingError, kind_of
 from opgate.service.execution.request import Array, Request, run
 from opgate.service.execution.session import usable_cores
 from opgate.service.repository.catalog import Catalog
+from opgate.service.repository.control import ModelControl
 from opgate.service.repository.loader import LoadedModel, limits_of
 from opgate.service.settings import Settings
 from opgate.service.telemetry.journal import Journal
@@ -33,7 +35,15 @@ T = TypeVar("T")
 LONG_COST = 1 << 19
 
 # The protocol extensions that /v2 announces.
-EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "schedule_policy", "statistics")
+EXTENSIONS = (
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "binary_tensor_data",
+    "model_configuration",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+)
 
 
 def package_version() -> str:
@@ -91,6 +101,7 @@ class Gateway:
         self.limits = limits_of(settings)
         self.triton = _triton_pool(settings)
         self.catalog = Catalog(settings, self.triton)
+        self.control = ModelControl(settings, self.catalog)
         self.tracer = Tracer() if settings.tracing else None
         self.journal = Journal(settings.access_log, self.tracer)
         self.connections: Collection[Connection] = ()  # the open connections of HTTP
@@ -100,6 +111,7 @@ class Gateway:
         self.stopped_at = self.stop_at = 0.0  # when the stop began, and when it must end, by the event loop's clock
         self._drained: asyncio.Event | None = None
         self._served: dict[tuple[str, str], Served] = {}
+        self.catalog.on_change(self._served.clear)
         self._inflated = 0  # bytes that are reserved for unpacked bodies
         self._threads = ThreadPoolExecutor(usable_cores(), "opgate-work")
 
@@ -127,6 +139,15 @@ class Gateway:
             reason = error.message
         if reason:
             raise ServingError(Kind.NOT_READY, reason)
+
+    def check_operator(self, peer: str) -> None:
+        """Raises ServingError (FORBIDDEN) if a client at this address may not change which models serve."""
+        try:
+            local = ipaddress.ip_address(peer.partition("%")[0]).is_loopback
+        except ValueError:
+            local = False
+        if not local:
+            raise ServingError(Kind.FORBIDDEN, "models are loaded and unloaded from this machine only (127.0.0.1, ::1)")
 
     def is_ready(self) -> bool:
         """Returns whether clients should send requests to this gateway.

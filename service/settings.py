@@ -21,7 +21,12 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="OPGATE_", extra="ignore", protected_namespaces=())
 
-    model_repository: Path = Path("model_repository")
+    model_repository: str | Path = Path("model_repository")  # folders of models, several joined by commas
+    # none: what the repositories have at the start is served. poll: changes are noticed. explicit: clients load and
+    # unload models, and at the start those of `load_model` are loaded, joined by commas; * stands for all.
+    model_control_mode: str = Field(default="none", pattern="^(none|poll|explicit)$")
+    repository_poll_secs: float = Field(default=15.0, gt=0)
+    load_model: str = ""
     http_host: str = "127.0.0.1"
     http_port: int = Field(default=8000, ge=0, le=65535)
     grpc_host: str | None = None  # None: the same as http_host
@@ -95,6 +100,21 @@ class Settings(BaseSettings):
     def variable(cls, name: str) -> str:
         """Returns the environment variable of a setting."""
         return f"OPGATE_{name.upper()}"
+
+    def repositories(self) -> list[Path]:
+        """Returns the folders of models."""
+        return [Path(part.strip()) for part in str(self.model_repository).split(",") if part.strip()]
+
+    def repository(self) -> Path:
+        """Returns the only folder of models. Raises ValueError if there are several."""
+        folders = self.repositories()
+        if len(folders) != 1:
+            raise ValueError(f"expected one model repository, got {self.model_repository}")
+        return folders[0]
+
+    def models_to_load(self) -> list[str]:
+        """Returns the names of the models to load at the start in the mode "explicit"."""
+        return [part.strip() for part in self.load_model.split(",") if part.strip()]
 
     def trusted_directories(self) -> list[Path]:
         """Returns the folders whose manifests are trusted, in the order in which op libraries are looked for."""

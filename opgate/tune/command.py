@@ -130,8 +130,8 @@ class _Tuner:
     def __init__(self, name: str, version: str, repository: Path | None, slo: Slo, output: Path) -> None:
         from opgate.load.model import LoadError
         from opgate.service.execution.session import usable_cores
-        from opgate.service.repository.catalog import chosen_versions
         from opgate.service.repository.loader import load_config
+        from opgate.service.repository.loading import chosen_versions
         from opgate.service.repository.paths import version_numbers
         from opgate.service.settings import Settings
         from opgate.service.telemetry import logs
@@ -139,7 +139,7 @@ class _Tuner:
 
         logs.configure("critical", "text")
         self.settings: Settings = Settings() if repository is None else Settings(model_repository=repository)
-        self.repository = self.settings.model_repository.resolve()
+        self.repository = self.settings.repository().resolve()
         if not self.repository.is_dir():
             raise LoadError(f"model repository {self.repository} is not a directory: name one with --model-repository")
         if not (self.repository / name).is_dir():

@@ -153,13 +153,20 @@ class InferCycle:
         if decoder.cost(len(body), header_length) < LONG_COST:
             self._submit(served, decode)
         else:
-            self._on_thread(decode, lambda decoded: self._submit(served, decoded.result))
+            served.model.hold()
+            self._on_thread(decode, lambda decoded: self._submit_held(served, decoded))
 
     def _on_thread(self, work: Callable[[], T], done: Callable[[Future[T]], None]) -> None:
         """Calls `work` on a thread, and then `done` with its future on the event loop."""
         loop = self.owner.loop
         future = self.owner.gateway.work_on_thread(work)
         future.add_done_callback(lambda finished: loop.call_soon_threadsafe(done, finished))
+
+    def _submit_held(self, served: Served, decoded: Future[Request]) -> None:
+        try:
+            self._submit(served, decoded.result)
+        finally:
+            served.model.release()
 
     def _submit(self, served: Served, decode: Callable[[], Request]) -> None:
         if self.response_complete:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
 from time import perf_counter_ns
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from opgate.service.errors import Kind, ServingError, internal
 from opgate.service.execution.request import Request
 from opgate.service.execution.spec import ModelSpec, TensorSpec
 from opgate.service.gateway import EXTENSIONS, LONG_COST, Gateway, Reading, Served, package_version
+from opgate.service.repository.overrides import read_override
 from opgate.service.rpc import health, reflection
 from opgate.service.rpc.server import (
     Call,
@@ -49,6 +50,8 @@ T = TypeVar("T")
 _LONG_HEAD = 1 << 17
 # Bytes of a message of another RPC.
 _MOST_BYTES = 1 << 16
+# RPCs that change the server. Not every client may call them.
+_OPERATORS = frozenset(("RepositoryModelLoad", "RepositoryModelUnload"))
 _ANSWERED = ("grpc", INFER, Code.OK.name)
 
 
@@ -157,7 +160,8 @@ class Infer(Journaled):
         if cost < LONG_COST:
             self._submit(read, keep)
         else:
-            self._on_thread(read, lambda decoded: self._submit(decoded.result, keep))
+            self._served.model.hold()
+            self._on_thread(read, lambda decoded: self._submit_held(decoded, keep))
 
     def _on_thread(self, work: Callable[[], T], done: Callable[[Future[T]], None]) -> None:
         loop, call = asyncio.get_running_loop(), self.call
@@ -173,6 +177,12 @@ class Infer(Journaled):
     def _failed(self, error: Exception) -> None:
         logger.error("a ModelInfer call failed", exc_info=error)
         self.refuse(internal(f"{type(error).__name__}: {error}"))
+
+    def _submit_held(self, decoded: Future[Request], keep: bool) -> None:
+        try:
+            self._submit(decoded.result, keep)
+        finally:
+            self._served.model.release()
 
     def _submit(self, read: Callable[[], Request], keep: bool) -> None:
         if self.call.ended:
@@ -229,6 +239,7 @@ class InferenceService:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._waiting: set[asyncio.Task[Any]] = set()  # calls whose answers take a while
 
     def methods(self) -> dict[str, Method]:
         """Returns the methods for a server."""
@@ -247,10 +258,12 @@ class InferenceService:
                 continue
             request = getattr(service_pb2, method.input_type.name)
             handler = self._unary(request, getattr(self, f"_{method.name}", None), method.name)
-            found[path] = Unary(handler, _MOST_BYTES)
+            # A client may send the files of a model.
+            most = gateway.settings.max_body_bytes if method.name == "RepositoryModelLoad" else _MOST_BYTES
+            found[path] = Unary(handler, most)
         return found
 
-    def _unary(self, kind: Any, function: Callable[[Any], Any] | None, name: str) -> Callable[[Call, bytes], None]:
+    def _unary(self, kind: Any, function: Callable[..., Any] | None, name: str) -> Callable[[Call, bytes], None]:
         def handle(call: Call, message: bytes) -> None:
             journaled = Journaled(self._gateway, call)
             if function is None:
@@ -258,17 +271,40 @@ class InferenceService:
                 return
             try:
                 asked = kind.FromString(message)
-                journaled.model, journaled.version = getattr(asked, "name", ""), getattr(asked, "version", "")
-                journaled.answer(function(asked).SerializeToString())
+                journaled.model = getattr(asked, "name", "") or getattr(asked, "model_name", "")
+                journaled.version = getattr(asked, "version", "")
+                answer = function(asked, call) if name in _OPERATORS else function(asked)
+                if asyncio.iscoroutine(answer):
+                    self._wait(journaled, answer, name)
+                else:
+                    journaled.answer(answer.SerializeToString())
             except DecodeError:
                 journaled.fail(Code.INVALID_ARGUMENT, f"the message is not a {kind.DESCRIPTOR.name}")
-            except ServingError as error:
-                journaled.refuse(error)
             except Exception as error:
-                logger.exception("%s failed", name)
-                journaled.refuse(internal(f"{type(error).__name__}: {error}"))
+                self._fail(journaled, error, name)
 
         return handle
+
+    def _wait(self, journaled: Journaled, answer: Coroutine[Any, Any, Any], name: str) -> None:
+        """Answers a call when its answer is there."""
+        task = asyncio.get_running_loop().create_task(answer)
+        self._waiting.add(task)
+
+        def done(task: asyncio.Task[Any]) -> None:
+            self._waiting.discard(task)
+            try:
+                journaled.answer(task.result().SerializeToString())
+            except Exception as error:
+                self._fail(journaled, error, name)
+
+        task.add_done_callback(done)
+
+    def _fail(self, journaled: Journaled, error: Exception, name: str) -> None:
+        if isinstance(error, ServingError):
+            journaled.refuse(error)
+            return
+        logger.error("%s failed", name, exc_info=error)
+        journaled.refuse(internal(f"{type(error).__name__}: {error}"))
 
     def _ServerLive(self, asked: Any) -> Any:
         return service_pb2.ServerLiveResponse(live=True)
@@ -280,7 +316,7 @@ class InferenceService:
         try:
             self._gateway.check_ready(asked.name, asked.version)
         except ServingError as error:
-            if error.kind is not Kind.NOT_READY:
+            if error.kind not in (Kind.NOT_READY, Kind.NOT_FOUND):
                 raise
             return service_pb2.ModelReadyResponse(ready=False)
         return service_pb2.ModelReadyResponse(ready=True)
@@ -312,12 +348,24 @@ class InferenceService:
             models = [self._gateway.find(asked.name, str(n)).model for n in catalog.versions(asked.name)]
         return service_pb2.ModelStatisticsResponse(model_stats=[model_statistics(model) for model in models])
 
-    def _RepositoryIndex(self, asked: Any) -> Any:
+    async def _RepositoryIndex(self, asked: Any) -> Any:
         response = service_pb2.RepositoryIndexResponse()
-        for name, version, state, reason in self._gateway.catalog.index():
-            if state == "READY" or not asked.ready:
-                response.models.add(name=name, version=version, state=state, reason=reason)
+        for name, version, state, reason in await self._gateway.control.index(asked.ready):
+            response.models.add(name=name, version=version, state=state, reason=reason)
         return response
+
+    async def _RepositoryModelLoad(self, asked: Any, call: Call) -> Any:
+        self._gateway.check_operator(call.peer)
+        parameters = {key: _choice(value) for key, value in asked.parameters.items()}
+        override = await asyncio.to_thread(read_override, asked.model_name, parameters)
+        await self._gateway.control.load(asked.model_name, override)
+        return service_pb2.RepositoryModelLoadResponse()
+
+    async def _RepositoryModelUnload(self, asked: Any, call: Call) -> Any:
+        self._gateway.check_operator(call.peer)
+        dependents = asked.parameters["unload_dependents"].bool_param if asked.parameters else False
+        await self._gateway.control.unload(asked.model_name, dependents)
+        return service_pb2.RepositoryModelUnloadResponse()
 
     def _find(self, asked: Any) -> Served:
         return self._gateway.find(asked.name, asked.version)
@@ -327,6 +375,12 @@ def _tensor(spec: ModelSpec, tensor: TensorSpec) -> Any:
     return service_pb2.ModelMetadataResponse.TensorMetadata(
         name=tensor.name, datatype=tensor.datatype.name, shape=spec.wire_shape(tensor)
     )
+
+
+def _choice(parameter: Any) -> Any:
+    """Returns the value of a parameter, None if it has none."""
+    choice = parameter.WhichOneof("parameter_choice")
+    return None if choice is None else getattr(parameter, choice)
 
 
 async def _refuse_stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
@@ -383,9 +437,13 @@ class GrpcServer:
 
     async def start(self) -> None:
         """Starts to listen. Sets the health status by whether the gateway is ready."""
+        self._tell_health()
+        self._gateway.catalog.on_change(self._tell_health)
+        await self._server.start(self._listener)
+
+    def _tell_health(self) -> None:
         for name in ("", SERVICE):
             self._health.set(name, self._gateway.is_ready())
-        await self._server.start(self._listener)
 
     async def stop(self, seconds: float) -> None:
         """Sets the health status to NOT_SERVING, refuses new calls, and gives the calls under way `seconds` to end."""

@@ -20,6 +20,7 @@ from opgate.service.execution.spec import TensorSpec
 from opgate.service.gateway import EXTENSIONS, Gateway, package_version
 from opgate.service.packing import deflate
 from opgate.service.repository.loader import LoadedModel
+from opgate.service.repository.overrides import read_override
 from opgate.service.settings import smallest
 from opgate.service.telemetry.statistics_message import model_statistics
 from opgate.service.wire.compression import decompress, wanted_encoding
@@ -199,26 +200,55 @@ class _Routes:
 
     async def index(self, request: Request) -> Response:
         """Answers with all models of the repository, their state and its reason."""
-        body = (await read_body(self._gateway, request, _MAX_INDEX_BYTES)).unpacked()
-        only_ready = False
-        if body:
+        options = await self._options(request, _MAX_INDEX_BYTES)
+        rows = await self._gateway.control.index(options.get("ready") is True)
+        fields = ("name", "version", "state", "reason")
+        return answer([{key: text for key, text in zip(fields, row, strict=True) if text} for row in rows])
+
+    async def load(self, request: Request) -> Response:
+        """Loads a model as its files are now, or with the config and the files of the request."""
+        self._gateway.check_operator(_peer(request))
+        name = request.path_params["model"]
+        parameters = await self._parameters(request, smallest(self._gateway.settings, "max_body_bytes"))
+        override = await asyncio.to_thread(read_override, name, parameters)
+        await self._gateway.control.load(name, override)
+        return Response(status_code=200)
+
+    async def unload(self, request: Request) -> Response:
+        """Unloads a model, and with `unload_dependents` the models of its steps."""
+        self._gateway.check_operator(_peer(request))
+        parameters = await self._parameters(request, (_MAX_INDEX_BYTES, ""))
+        dependents = parameters.get("unload_dependents", False)
+        if not isinstance(dependents, bool):
+            raise invalid(f"parameter unload_dependents: expected a boolean, got {str(dependents)[:40]!r}")
+        await self._gateway.control.unload(request.path_params["model"], dependents)
+        return Response(status_code=200)
+
+    async def _parameters(self, request: Request, limit: tuple[int, str]) -> dict[str, Any]:
+        parameters = (await self._options(request, *limit)).get("parameters", {})
+        if not isinstance(parameters, dict):
+            raise invalid(f"parameters: expected an object, got {type(parameters).__name__}")
+        return parameters
+
+    async def _options(self, request: Request, limit: int, setting: str = "") -> dict[str, Any]:
+        """Returns the JSON object in the body of a request, an empty one if there is no body."""
+        with contextlib.ExitStack() as stack:
+            body = await read_body(self._gateway, request, limit, setting)
+            stack.enter_context(self._gateway.inflated(body.most))
             try:
-                options = orjson.loads(body)
+                options = await self._gateway.work(body.size, lambda: orjson.loads(body.unpacked() or b"{}"))
             except orjson.JSONDecodeError as error:
                 raise invalid(f"the request is not valid JSON: {error}") from None
-            only_ready = isinstance(options, dict) and options.get("ready") is True
-        rows = [
-            {"name": name, "version": number, "state": state, "reason": reason}
-            for name, number, state, reason in self._gateway.catalog.index()
-            if state == "READY" or not only_ready
-        ]
-        return answer(rows)
+        if not isinstance(options, dict):
+            raise invalid(f"the request: expected a JSON object, got {type(options).__name__}")
+        return options
 
     async def infer(self, request: Request) -> Response:
         """Runs a model and answers with its outputs."""
         gateway = self._gateway
         with contextlib.ExitStack() as stack:
             with gateway.reading(*_model_and_version(request)) as served:
+                stack.enter_context(served.model.held())
                 header_length = _header_length(request)
                 limits = ("max_body_bytes", "max_json_bytes") if header_length is None else ("max_body_bytes",)
                 decoder = served.decoder
@@ -255,7 +285,10 @@ def router(gateway: Gateway) -> APIRouter:
     add("/v2/health/ready", endpoints.ready)
     add("/v2", endpoints.server_metadata)
     add("/v2/models/stats", endpoints.statistics)
-    add("/v2/repository/index", endpoints.index, "POST")
+    for prefix in ("/v2/repository", "/v2/repository/{repository}"):
+        add(prefix + "/index", endpoints.index, "POST")
+    add("/v2/repository/models/{model}/load", endpoints.load, "POST")
+    add("/v2/repository/models/{model}/unload", endpoints.unload, "POST")
     for prefix in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
         add(prefix, endpoints.model_metadata)
         add(prefix + "/ready", endpoints.model_ready)
@@ -267,6 +300,10 @@ def router(gateway: Gateway) -> APIRouter:
 
 def _model_and_version(request: Request) -> tuple[str, str]:
     return request.path_params.get("model", ""), request.path_params.get("version", "")
+
+
+def _peer(request: Request) -> str:
+    return request.client.host if request.client else ""
 
 
 def _header_length(request: Request) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from opgate.service.errors import Kind, ServingError, internal, invalid
-from opgate.service.execution.cost import CostCurve
+from opgate.service.execution.cost import CostCurve, HandOver
 from opgate.service.execution.request import Array, Request
 from opgate.service.execution.session import Session
 from opgate.service.execution.spec import BatchInputSpec, ModelSpec, TensorSpec
@@ -83,6 +83,14 @@ def execute(session: Session, spec: ModelSpec, batch: Batch) -> None:
     batch.ended_ns = end
     batch.wall_ns = end - batch.begun_ns
     batch.cpu_ns = thread_time_ns() - cpu
+
+
+def try_out(session: Session, spec: ModelSpec, request: Request) -> None:
+    """Runs a single request and sets its result. Raises ServingError."""
+    batch = Batch([request], request.rows, CostCurve(HandOver(0)))
+    execute(session, spec, batch)
+    if request.error is not None:
+        raise request.error
 
 
 def _as_serving_error(spec: ModelSpec, error: Exception) -> ServingError:

@@ -6,9 +6,10 @@ The tensors between the steps stay in memory.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
+from typing import Protocol
 
 from opgate.service.errors import Kind, ServingError, internal, invalid, unloading
 from opgate.service.execution.batch import row_error
@@ -20,15 +21,53 @@ from opgate.service.telemetry.statistics import ModelStatistics
 logger = logging.getLogger("opgate.pipeline")
 
 
+class Executor(Protocol):
+    """Runs the requests of a model."""
+
+    def submit(self, request: Request) -> None:
+        """Accepts a checked request. Calls `request.done` once, maybe before this returns."""
+
+    def try_out(self, request: Request) -> None:
+        """Runs a request on the calling thread, past the queue and the statistics. Raises ServingError."""
+
+    @property
+    def overdue(self) -> str:
+        """Why the model is not ready, if a run takes too long."""
+
+    async def close(self) -> None:
+        """Refuses new requests, waits for the accepted ones, and frees what the model holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One model of a pipeline. `inputs` and `outputs` map the tensor names of the model to those of the pipeline."""
 
     spec: ModelSpec
-    submit: Callable[[Request], None]
+    executor: Executor
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
-    overdue: Callable[[], str] = lambda: ""  # why the model is not ready, if a run takes too long
+
+
+class _OnThisThread:
+    """Runs the requests of a model at once, on the thread that submits them."""
+
+    overdue = ""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def submit(self, request: Request) -> None:
+        try:
+            self._executor.try_out(request)
+        except ServingError as error:
+            request.error = error
+        request.end()
+
+    def try_out(self, request: Request) -> None:
+        self._executor.try_out(request)
+
+    async def close(self) -> None:
+        return None
 
 
 class Pipeline:
@@ -52,6 +91,13 @@ class Pipeline:
         request.expire_after(request.options.timeout_us)
         run.advance()
 
+    def try_out(self, request: Request) -> None:
+        """Runs a request on the calling thread, past the queues and the statistics. Raises ServingError."""
+        steps = [replace(step, executor=_OnThisThread(step.executor)) for step in self._steps]
+        Pipeline(self.spec, steps, ModelStatistics(), self._limits).submit(request)
+        if request.error is not None:
+            raise request.error
+
     async def close(self) -> None:
         """Refuses new requests from now on. Requests that run end when their steps end."""
         self._closed = True
@@ -71,7 +117,7 @@ class Pipeline:
     @property
     def overdue(self) -> str:
         """Why the pipeline is not ready, if a run of one of its models takes too long."""
-        return next((reason for step in self._steps if (reason := step.overdue())), "")
+        return next((reason for step in self._steps if (reason := step.executor.overdue)), "")
 
     @property
     def limits(self) -> Limits:
@@ -127,7 +173,7 @@ class _Run:
         for step, part in parts:
             if self._ended:
                 return
-            step.submit(part)
+            step.executor.submit(part)
 
     def leave(self, request: Request, error: ServingError) -> None:
         """Ends the request and the steps that run for it."""

@@ -13,7 +13,7 @@ from time import perf_counter_ns
 
 from opgate.service.errors import Kind, ServingError, queue_full, too_late, unloading
 from opgate.service.execution.alarm import Alarm
-from opgate.service.execution.batch import Batch, execute, padding
+from opgate.service.execution.batch import Batch, execute, padding, try_out
 from opgate.service.execution.cost import CostCurve, Profile
 from opgate.service.execution.policy import Choice, choose
 from opgate.service.execution.request import Request
@@ -159,19 +159,25 @@ class Scheduler:
             return False
         return self._curve([request]).cheap(request.rows)
 
+    def try_out(self, request: Request) -> None:
+        """Runs a request on the calling thread, past the queue and the statistics. Raises ServingError."""
+        try_out(self.session, self.spec, request)
+
     @property
     def hand_over_ns(self) -> float:
         """What it costs to have a run on a thread, as it was measured."""
         return self._profile.hand_over.typical_ns
 
     async def close(self) -> None:
-        """Refuses new requests, waits until the accepted ones are answered, and ends the threads."""
+        """Refuses new requests, waits until the accepted ones are answered, ends the threads and frees the sessions."""
         self._closed = True
         if not self._at_rest():
             self._rest = asyncio.Event()
             await self._rest.wait()
         for worker in self._workers:
             worker.stop()
+        for session in {worker.session for worker in self._workers}:
+            await asyncio.to_thread(session.close)  # a large model takes a while
         if self._watch is not None:
             self._watch.cancel()
         if self._alarm is not None:

@@ -217,6 +217,10 @@ class Session:
             kind = Kind.INVALID if name == "InvalidArgument" else Kind.INTERNAL
             raise EngineError(kind, str(error).strip()) from error
 
+    def close(self) -> None:
+        """Frees the memory of the model. Nothing may run the session any more."""
+        self._session = None
+
     def nodes(self) -> dict[str, set[str]]:
         """Returns the op types of the nodes by provider, in a session on a GPU."""
         found: dict[str, set[str]] = {}

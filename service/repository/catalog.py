@@ -1,167 +1,199 @@
-"""All models of a repository: knows which versions serve, and why the others don't."""
+"""The models that serve: knows their versions, and why others don't serve."""
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import difflib
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.errors import Kind, ServingError
-from opgate.service.repository.config import ConfigError, parameter, refuse_unsupported, runs_on_triton
+from opgate.service.repository.config import ConfigError
 from opgate.service.repository.ensembles import step_models
-from opgate.service.repository.loader import LoadedModel, load_config, load_ensemble, load_model, unavailable
-from opgate.service.repository.paths import model_names, version_numbers
+from opgate.service.repository.loader import LoadedModel
+from opgate.service.repository.loading import Loading, Outcome, needed_by, read_configs, unavailable, versions_after
+from opgate.service.repository.repositories import Source, check_repository, find_models, only_source
 from opgate.service.settings import Settings
 
 if TYPE_CHECKING:
     from opgate.service.execution.triton.pool import TritonPool
 
-_VERSION = re.compile(r"[1-9][0-9]{0,17}")
-
 logger = logging.getLogger("opgate.repository")
+
+_VERSION = re.compile(r"[1-9][0-9]{0,17}")
+_LONG_NAME = 256
 
 
 @dataclass(slots=True)
 class Entry:
-    """One model folder. `reasons` says by version why it is unavailable; version 0 stands for the whole model."""
+    """One model, and what came of the last attempt to load it.
+
+    `reasons` says by version why it doesn't serve, or why its last reload failed if it still serves as it was. Version
+    0 stands for the whole model. `unloaded` says of versions that served before why they were taken away.
+    """
 
     name: str
+    source: Source | None = None
+    config: ModelConfig | None = None  # as it is written
     versions: dict[int, LoadedModel] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
+    unloaded: dict[int, str] = field(default_factory=dict)
+    wanted: bool = True  # whether it comes back when a model that it uses is loaded again
+    kept: bool = False  # whether what serves is from before the last attempt, which failed
+
+    def faults(self) -> dict[int, str]:
+        """Returns the reasons of what doesn't serve. If an older version still serves, that is nothing."""
+        return {} if self.versions and self.kept else self.reasons
 
 
-def _check_layout(repository: Path, names: Sequence[str]) -> None:
-    """Raises ConfigError if the repository is the folder of a model. Warns if it has no model."""
-    is_model = (repository / "config.pbtxt").is_file() or any(
-        name.isdecimal() and any((repository / name).glob("*.onnx")) for name in names
-    )
-    if is_model:
-        raise ConfigError(
-            f"model repository '{repository}' is the folder of a model: expected a folder with "
-            f"<model>/<version>/model.onnx; '{repository.parent}' may be the one"
-        )
-    if not names:
-        logger.warning("model repository '%s' is empty: expected <model>/<version>/model.onnx", repository)
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
-_LONG_NAME = 256
+async def _close(model: LoadedModel) -> None:
+    """Closes a model, and gives its memory back to the system."""
+    await model.close()
+    if _malloc_trim is not None:
+        await asyncio.to_thread(_malloc_trim, 0)
+    logger.info("model closed", extra={"model": model.spec.name, "version": int(model.spec.version)})
 
 
 class Catalog:
-    """The models of the repository, loaded at start-up."""
+    """The models of the repositories.
+
+    After `load_all`, only the event loop's thread uses it, except `find`, which loading calls on its thread.
+    """
 
     def __init__(self, settings: Settings, triton: TritonPool | None = None) -> None:
         """`triton` are the servers that run the models, if this process doesn't."""
         self._settings = settings
-        self._triton = triton
+        self.triton = triton
         self._entries: dict[str, Entry] = {}
-        self._configs: dict[str, ModelConfig] = {}
-        self.complete = False  # whether the catalog has tried to load every model
+        self._closing: set[asyncio.Task[None]] = set()
+        self._listeners: list[Callable[[], None]] = []
+        self.complete = False  # whether the catalog has tried to load every model that it shall
 
     def load_all(self, only: str = "") -> None:
-        """Loads every model, an ensemble after the models of its steps. Keeps the reason of each failure.
+        """Loads every model, or in the mode "explicit" those of the setting `load_model`. Keeps the reason of each
+        failure.
 
         `only` is the name of a model: then that model and the models that it needs are loaded, and no others.
         Raises ConfigError if there is no repository, or if it is the folder of a model, and ServingError (UNAVAILABLE)
         if no Triton server answers. Any other failure only makes its model unavailable.
         """
-        repository = self._settings.model_repository
-        if not repository.is_dir():
-            raise ConfigError(
-                f"model repository '{repository.absolute()}' is not a directory: name one with --model-repository"
-            )
-        repository = repository.resolve()
-        names = model_names(repository)
-        _check_layout(repository, names)
-        if self._triton is not None:
-            self._triton.wait(self._settings.triton_start_timeout)
-        configs: dict[str, ModelConfig] = {}
-        for name in names:
-            entry = self._entries[name] = Entry(name)
+        repositories = [repository.resolve() for repository in self._settings.repositories()]
+        for repository in repositories:
+            check_repository(repository)
+        if self.triton is not None:
+            self.triton.wait(self._settings.triton_start_timeout)
+        found = find_models(repositories)
+        configs: dict[str, ModelConfig | ServingError] = {}
+        sources: list[Source] = []
+        for name, several in found.items():
             try:
-                configs[name] = load_config(repository, name, self._triton is not None)
-            except ServingError as error:
-                self._failed(entry, 0, error.message)
-        if only:
-            configs = {name: configs[name] for name in _needed_by(only, configs)}
-            self._entries = {name: entry for name, entry in self._entries.items() if name in configs or name == only}
-        self._configs = configs
-        ensembles = {name for name, config in configs.items() if config.HasField("ensemble_scheduling")}
-        for name in configs:
-            if name not in ensembles:
-                self._load(repository, configs[name], False)
-        for name in _in_order(configs, ensembles, self._entries, self._failed):
-            self._load(repository, configs[name], True)
+                sources.append(only_source(name, several))
+            except ConfigError as error:
+                configs[name] = error
+                sources.append(several[0])
+        configs = {**read_configs(sources, self.triton is not None), **configs}
+        wanted = self._wanted(only, configs)
+        sources = [source for source in sources if source.name in wanted]
+        for name in sorted(wanted - set(found)):
+            self._entries[name] = Entry(name, reasons={0: "no repository has a folder of that name"})
+        self.take(self.loading().load(sources, configs))
         self.complete = True
 
-    def _load(self, repository: Path, config: ModelConfig, ensemble: bool) -> None:
-        entry = self._entries[config.name]
-        try:
-            versions = chosen_versions(config, version_numbers(repository / config.name))
-        except ServingError as error:
-            self._failed(entry, 0, error.message)
-            return
-        for version in versions:
-            try:
-                if self._triton is not None and self._is_remote(config):
-                    from opgate.service.repository.remote import load_remote
+    def _wanted(self, only: str, configs: Mapping[str, ModelConfig | ServingError]) -> set[str]:
+        if only:
+            return needed_by([only], configs) | ({only} & configs.keys())
+        if self._settings.model_control_mode != "explicit":
+            return set(configs)
+        named = self._settings.models_to_load()
+        return set(configs) if "*" in named else needed_by(named, configs) | set(named)
 
-                    loaded = load_remote(repository, config, version, self._settings, self._triton)
-                elif ensemble:
-                    refuse_unsupported(config)
-                    loaded = load_ensemble(repository, config, version, self._settings, self._step)
-                else:
-                    loaded = load_model(repository, config, version, self._settings)
-            except ServingError as error:
-                self._failed(entry, version, error.message)
-                continue
-            except Exception as error:  # a broken model file must not keep the other models from being served
-                logger.exception("loading model '%s' failed", config.name)
-                self._failed(entry, version, f"{type(error).__name__}: {error}")
-                continue
-            entry.versions[version] = loaded
-            logger.info(
-                "model loaded",
-                extra={"model": config.name, "version": version, "seconds": round(loaded.statistics.load_seconds, 3)},
-            )
-
-    def _is_remote(self, config: ModelConfig) -> bool:
-        """Returns whether Triton runs a model: if its config doesn't say no, and an ensemble only if that is so of each
-        step.
-
-        If a step has an output with the status of its rows that the ensemble doesn't show, only the gateway reads it,
-        so the ensemble runs here, step by step.
-        """
-        if not runs_on_triton(config):
-            return False
-        shown = parameter(config, "row_status_output")
-        for step in config.ensemble_scheduling.step:
-            model = self._configs.get(step.model_name)
-            if model is None or not self._is_remote(model):
-                return False
-            status = parameter(model, "row_status_output")
-            if status and (not shown or step.output_map.get(status) != shown):
-                return False
-        return True
-
-    def _failed(self, entry: Entry, version: int, reason: str) -> None:
-        entry.reasons[version] = reason
-        logger.error("model unavailable: %s", reason, extra={"model": entry.name, "version": version or None})
+    def loading(self) -> Loading:
+        """Returns what loads models beside those that serve."""
+        serving = {name: dict(entry.versions) for name, entry in self._entries.items()}
+        return Loading(self._settings, self.triton, serving, self._step)
 
     def _step(self, name: str, version: int) -> LoadedModel:
         return self.find(name, "" if version < 0 else str(version))
 
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Calls a function after each change of the models that serve."""
+        self._listeners.append(listener)
+
+    def take(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Lets what was loaded take the traffic. What it replaces answers its requests and is closed."""
+        replaced: list[LoadedModel] = []
+        for name, outcome in outcomes.items():
+            entry = self._entries.setdefault(name, Entry(name))
+            after = versions_after(outcome, entry.versions)
+            for model in set(after.values()) - set(entry.versions.values()):
+                for step in model.steps:
+                    step.hold()
+            replaced += [model for model in entry.versions.values() if model not in after.values()]
+            entry.kept = bool(outcome.reasons and entry.versions and not entry.faults())
+            entry.wanted = True
+            entry.source, entry.config = outcome.source, outcome.config or entry.config
+            entry.versions, entry.reasons, entry.unloaded = after, outcome.reasons, {}
+        self._changed(replaced)
+
+    def take_away(self, entry: Entry, reason: str, *, wanted: bool) -> None:
+        """Lets a model serve no more. `wanted` says whether it comes back with the models that it uses."""
+        replaced = list(entry.versions.values())
+        entry.unloaded = dict.fromkeys(entry.versions, reason) or entry.unloaded or {0: reason}
+        entry.versions, entry.reasons, entry.kept, entry.wanted = {}, {}, False, wanted
+        self._changed(replaced)
+
+    def forget(self, entry: Entry) -> None:
+        """Lets a model serve no more that no repository has."""
+        del self._entries[entry.name]
+        self._changed(entry.versions.values())
+
+    def _changed(self, replaced: Iterable[LoadedModel]) -> None:
+        for model in replaced:
+            task = asyncio.get_running_loop().create_task(_close(model))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        for listener in self._listeners:
+            listener()
+
+    def entries(self) -> Iterator[Entry]:
+        """Yields what is known of every model that was loaded or tried."""
+        yield from list(self._entries.values())
+
+    def entry(self, name: str) -> Entry | None:
+        """Returns what is known of a model that was loaded or tried."""
+        return self._entries.get(name)
+
+    def users_of(self, names: Iterable[str]) -> list[Entry]:
+        """Returns the ensembles that use one of these models, directly or through others, without the models
+        themselves. Those that a client has unloaded are left out."""
+        reached = set(names)
+        users: dict[str, Entry] = {}
+        grows = True
+        while grows:
+            grows = False
+            for entry in self._entries.values():
+                if entry.config is None or entry.name in reached or not entry.wanted:
+                    continue
+                if reached & set(step_models(entry.config)):
+                    reached.add(entry.name)
+                    users[entry.name] = entry
+                    grows = True
+        return [users[name] for name in sorted(users)]
+
     def find(self, name: str, version: str = "") -> LoadedModel:
         """Returns a version of a model, the highest one that serves if `version` is empty.
 
-        Raises ServingError: NOT_FOUND if the repository has no such model or version, UNAVAILABLE with the reason if it
-        didn't load, INVALID if `version` is no number.
+        Raises ServingError: NOT_FOUND if the repository has no such model or version or it was unloaded, UNAVAILABLE
+        with the reason if it didn't load, INVALID if `version` is no number.
         """
         entry = self._entries.get(name)
         if entry is None:
@@ -170,6 +202,10 @@ class Catalog:
             name = name if len(name) <= _LONG_NAME else f"{name[:_LONG_NAME]}..."
             hint = f", did you mean '{near[0]}'?" if near else ""
             raise ServingError(Kind.NOT_FOUND, f"Request for unknown model: '{name}' is not found{hint}")
+        if entry.unloaded and not entry.versions:
+            raise ServingError(
+                Kind.NOT_FOUND, f"Request for unknown model: '{name}' has no available versions, it was unloaded"
+            )
         if not version:
             if entry.versions:
                 return entry.versions[max(entry.versions)]
@@ -200,79 +236,36 @@ class Catalog:
                 yield self._entries[name].versions[version]
 
     def index(self) -> list[tuple[str, str, str, str]]:
-        """Returns name, version, state and reason of every model in the repository.
+        """Returns name, version, state and reason of every model that was loaded or tried.
 
-        The version is "" if the whole model is unavailable.
+        The version is "" if the whole model is unavailable. A version that is READY has a reason if its last reload
+        failed.
         """
         rows = []
-        for entry in self._entries.values():
-            for version in sorted({*entry.versions, *entry.reasons}):
+        for entry in sorted(self._entries.values(), key=lambda entry: entry.name):
+            for version in sorted({*entry.versions, *entry.reasons, *entry.unloaded}):
                 model = entry.versions.get(version)
-                reason = entry.reasons[version] if model is None else model.executor.overdue
-                state = "UNAVAILABLE" if model is None or reason else "READY"
+                if model is None:
+                    state, reason = "UNAVAILABLE", entry.reasons.get(version) or entry.unloaded[version]
+                else:
+                    reason = model.executor.overdue
+                    state = "UNAVAILABLE" if reason else "READY"
+                    reason = reason or entry.reasons.get(version, "")
                 rows.append((entry.name, str(version) if version else "", state, reason))
         return rows
 
     def unavailable(self) -> list[str]:
-        """Returns the names of the models of which a version failed to load or is not ready."""
+        """Returns the names of the models of which a version failed to load or is not ready.
+
+        A model whose reload failed and that serves as before is not among them.
+        """
         return [
             entry.name
             for entry in self._entries.values()
-            if entry.reasons or any(model.executor.overdue for model in entry.versions.values())
+            if entry.faults() or any(model.executor.overdue for model in entry.versions.values())
         ]
 
     async def close(self) -> None:
         """Closes every model, after it has answered the requests that it has accepted."""
-        for model in self.models():
-            await model.executor.close()
-
-
-def chosen_versions(config: ModelConfig, present: list[int]) -> list[int]:
-    """Returns the versions that the version policy selects. Raises ConfigError if one is missing."""
-    if not present:
-        raise ConfigError("the model's folder has no version: expected a folder named by a number, such as 1")
-    policy = config.version_policy
-    choice = policy.WhichOneof("policy_choice")
-    if choice == "all":
-        return present
-    if choice == "specific":
-        missing = sorted(set(policy.specific.versions) - set(present))
-        if missing:
-            raise ConfigError(f"version_policy wants version {missing[0]}, present are {present}")
-        return sorted(set(policy.specific.versions))
-    return present[-(policy.latest.num_versions or 1) :]
-
-
-def _in_order(
-    configs: dict[str, ModelConfig],
-    ensembles: set[str],
-    entries: dict[str, Entry],
-    failed: Callable[[Entry, int, str], None],
-) -> list[str]:
-    """Returns the ensembles in an order in which each comes after those that it uses.
-
-    Ensembles that wait for each other in a cycle are left out and marked as failed.
-    """
-    ordered: list[str] = []
-    todo = sorted(ensembles)
-    while todo:
-        ready = [n for n in todo if not set(step_models(configs[n])) & set(todo)]
-        if not ready:
-            for name in todo:
-                failed(entries[name], 0, "ensembles use each other in a cycle: " + ", ".join(todo))
-            break
-        ordered += ready
-        todo = [n for n in todo if n not in ready]
-    return ordered
-
-
-def _needed_by(name: str, configs: dict[str, ModelConfig]) -> set[str]:
-    """Returns the names of the model, of the models of its steps, and of the model that draws its picture."""
-    needed: set[str] = set()
-    todo = {name}
-    while todo:
-        current = todo.pop()
-        if current in configs and current not in needed:
-            needed.add(current)
-            todo |= {*step_models(configs[current]), parameter(configs[current], "predict_picture_model")}
-    return needed
+        # An ensemble holds its steps, so each waits for those that use it.
+        await asyncio.gather(*(model.close() for model in self.models()), *self._closing)

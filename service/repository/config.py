@@ -18,7 +18,7 @@ ENGINE_PARAMETERS = frozenset({
 })  # fmt: skip
 PARAMETERS = ENGINE_PARAMETERS | {
     "row_status_output", "row_status_messages", "predict_count_output", "predict_fields", "predict_picture_model",
-    "gateway_backend",
+    "gateway_backend", "golden_tolerance",
 }  # fmt: skip
 SESSION_PREFIX = "session."  # passed to ONNX Runtime as session configuration entries
 
@@ -87,8 +87,6 @@ def _features(config: ModelConfig) -> Iterator[str]:
         yield "response_cache"
     if config.model_transaction_policy.decoupled:
         yield "model_transaction_policy.decoupled"
-    if config.model_warmup:
-        yield "model_warmup"
     if config.batch_output:
         yield "batch_output"
     if config.HasField("model_repository_agents"):
@@ -188,7 +186,7 @@ def _ensemble(config: ModelConfig) -> Iterator[str]:
         if step.model_namespace:
             yield f"model_namespace '{step.model_namespace}'"
     for key in config.parameters:
-        if not key.startswith(("predict_", "row_status_", "gateway_")):
+        if not key.startswith(("predict_", "row_status_", "gateway_", "golden_")):
             yield f"parameter '{key}' of an ensemble"
 
 

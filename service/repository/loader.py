@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from opgate.service.errors import Kind, ServingError
+from opgate.service.errors import ServingError
+from opgate.service.execution.batch import try_out
 from opgate.service.execution.checks import Limits
 from opgate.service.execution.gpus import CUDA, TENSORRT
-from opgate.service.execution.pipeline import Pipeline, Step
+from opgate.service.execution.pipeline import Executor, Pipeline, Step
 from opgate.service.execution.request import Request
 from opgate.service.execution.scheduler import Scheduler
 from opgate.service.execution.session import Session, SessionOptions, usable_cores
@@ -35,6 +37,7 @@ from opgate.service.repository.ensembles import check_ensemble
 from opgate.service.repository.op_libraries import Library, counterpart, explain_missing_op, trusted_library
 from opgate.service.repository.paths import confined, file_name
 from opgate.service.repository.presentation import Presentation, read_presentation
+from opgate.service.repository.proving import prove
 from opgate.service.repository.specification import make_spec
 from opgate.service.repository.validation import check_against_engine
 from opgate.service.settings import Settings
@@ -46,31 +49,56 @@ logger = logging.getLogger("opgate.repository")
 _ON_ONE_CORE = 5.0
 
 
-class Executor(Protocol):
-    """Runs the requests of a model: a Scheduler, or a Pipeline for an ensemble."""
-
-    def submit(self, request: Request) -> None: ...
-
-    @property
-    def overdue(self) -> str: ...
-
-    async def close(self) -> None: ...
-
-
 @dataclass(slots=True, eq=False)
 class LoadedModel:
-    """A version of a model that can serve."""
+    """A version of a model that can serve.
+
+    `steps` are the models that an ensemble runs. `stamp` differs if another load would bring something else. Only the
+    event loop's thread calls the methods.
+    """
 
     config: ModelConfig
     spec: ModelSpec
     executor: Executor
     statistics: ModelStatistics
     presentation: Presentation
+    steps: tuple[LoadedModel, ...] = ()
+    stamp: tuple[Hashable, ...] = ()
+    _holders: int = 0  # what still submits requests: ensembles, and requests that are read
+    _let_go: asyncio.Event | None = None
 
     @property
     def submit(self) -> Callable[[Request], None]:
         """The function that accepts a checked request."""
         return self.executor.submit
+
+    def hold(self) -> None:
+        """Keeps the model able to accept requests until `release`, although another may take its place meanwhile."""
+        self._holders += 1
+
+    def release(self) -> None:
+        """Ends a `hold`."""
+        self._holders -= 1
+        if self._let_go is not None and not self._holders:
+            self._let_go.set()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Holds the model until the block ends."""
+        self.hold()
+        try:
+            yield
+        finally:
+            self.release()
+
+    async def close(self) -> None:
+        """Waits until nothing holds the model and its requests are answered, and gives its memory back."""
+        if self._holders:
+            self._let_go = asyncio.Event()
+            await self._let_go.wait()
+        await self.executor.close()
+        for step in self.steps:
+            step.release()
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -86,15 +114,19 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
-def load_config(repository: Path, name: str, triton: bool = False) -> ModelConfig:
+def load_config(repository: Path, name: str, triton: bool = False, override: ModelConfig | None = None) -> ModelConfig:
     """Returns the config of a model as it is written, an empty one if there is no file.
 
-    `triton` says that there are Triton servers, which run the model unless its config says no. Raises ConfigError if
-    the config can't be read, names another model or sets a field that the gateway doesn't support.
+    `triton` says that there are Triton servers, which run the model unless its config says no. `override` replaces what
+    is written. Raises ConfigError if the config can't be read, names another model or sets a field that the gateway
+    doesn't support.
     """
     folder = confined(repository, repository / name)
     path = folder / "config.pbtxt"
-    config = read_config(confined(repository, path)) if path.exists() else ModelConfig()
+    if override is not None:
+        config = copied(override)
+    else:
+        config = read_config(confined(repository, path)) if path.exists() else ModelConfig()
     if config.name and config.name != name:
         raise ConfigError(f"config.pbtxt names the model '{config.name}', its folder is '{name}'")
     refuse_unsupported(config, triton and runs_on_triton(config))
@@ -126,6 +158,8 @@ def load_model(repository: Path, config: ModelConfig, version: int, settings: Se
     spec = make_spec(config, version, repository, folder)
     check_against_engine(spec, session.inputs, session.outputs, session.defaulted)
     presentation = read_presentation(config, spec)
+    runs = [partial(try_out, session, spec) for session in dict.fromkeys(sessions)]
+    prove(config, spec, folder, version, runs, limits_of(settings))
     statistics = ModelStatistics()
     scheduler = Scheduler(
         spec,
@@ -170,19 +204,16 @@ def load_ensemble(
             raise ConfigError(f"step '{name}': {error.message}") from error
 
     models = check_ensemble(config, spec, lookup)
-    steps = []
-    for step, model in zip(config.ensemble_scheduling.step, models, strict=True):
-        executor = find(step.model_name, step.model_version).executor
-        overdue = partial(_overdue, executor)
-        steps.append(Step(model, executor.submit, dict(step.input_map), dict(step.output_map), overdue))
+    loaded = tuple(find(step.model_name, step.model_version) for step in config.ensemble_scheduling.step)
+    steps = [
+        Step(spec, model.executor, dict(step.input_map), dict(step.output_map))
+        for step, spec, model in zip(config.ensemble_scheduling.step, models, loaded, strict=True)
+    ]
     statistics = ModelStatistics()
     pipeline = Pipeline(spec, steps, statistics, limits_of(settings))
+    prove(config, spec, folder, version, [pipeline.try_out], limits_of(settings))
     statistics.load_seconds = time.perf_counter() - began
-    return LoadedModel(config, spec, pipeline, statistics, read_presentation(config, spec))
-
-
-def _overdue(executor: Executor) -> str:
-    return executor.overdue
+    return LoadedModel(config, spec, pipeline, statistics, read_presentation(config, spec), loaded)
 
 
 def copied(config: ModelConfig) -> ModelConfig:
@@ -280,8 +311,3 @@ def _number(config: ModelConfig, key: str, allowed: tuple[int, ...] = (), defaul
     if value < 0 or (allowed and value not in allowed):
         raise ConfigError(f"parameter '{key}': expected {list(allowed) or 'a positive integer'}, got {value}")
     return value
-
-
-def unavailable(name: str, reason: str) -> ServingError:
-    """Returns the error for a model that exists but didn't load."""
-    return ServingError(Kind.UNAVAILABLE, f"model '{name}' is not available: {reason}")

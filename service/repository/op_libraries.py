@@ -12,7 +12,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from opgate import folders
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.paths import file_name
+from opgate.service.repository.repositories import stamp_of
 from opgate.service.settings import Settings
 
 MANIFEST = "manifest.json"
@@ -97,6 +98,12 @@ def entries(directories: Iterable[Path]) -> Iterator[dict[str, Any]]:
     for directory in directories:
         _check_not_writable_by_all(directory)
         yield from (entry for entry in read_manifest(directory)["libraries"] if isinstance(entry, dict))
+
+
+def stamp_of_libraries(directories: Iterable[Path]) -> Hashable:
+    """Returns a value that differs when a library or a manifest in one of these folders has changed."""
+    paths = [path for folder in directories for path in (folder / MANIFEST, *sorted(folder.glob("*.so")))]
+    return tuple((str(path), stamp_of(path)) for path in paths)
 
 
 def find_library(name: str, places: Sequence[Path]) -> Path:

@@ -54,6 +54,9 @@ class EchoEngine:
     next_sleeps = 0.0  # seconds that the next run waits
     busy_ns = 0  # nanoseconds that each run computes
 
+    def close(self):
+        return None
+
     def run_options(self):
         return None
 
@@ -403,7 +406,7 @@ class TestLimitsOfTheQueue:
             engine, outputs = EchoEngine(), {"y": tensor("y"), "z": tensor("z")}
             spec = ModelSpec(name="m", version="1", inputs={"x": tensor("x")}, outputs=outputs)
             model = Scheduler(spec, [engine], ModelStatistics(), inline_limit_us=1000.0)
-            steps = [Step(spec, model.submit, {"x": "x"}, {"y": "h"}), Step(spec, model.submit, {"x": "h"}, {"z": "o"})]
+            steps = [Step(spec, model, {"x": "x"}, {"y": "h"}), Step(spec, model, {"x": "h"}, {"z": "o"})]
             ensemble = ModelSpec(
                 name="p", version="1", inputs={"x": tensor("x")}, outputs={"o": tensor("o")}, platform="ensemble"
             )

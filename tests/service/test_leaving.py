@@ -34,6 +34,9 @@ class Engine:
         self.go = threading.Event()
         self.runs = 0
 
+    def close(self):
+        return None
+
     def run_options(self):
         return None
 
@@ -149,7 +152,7 @@ def test_a_model_whose_run_takes_too_long_is_not_ready(caplog):
     async def main():
         engine = Engine()
         model = scheduler(engine, run_timeout=0.1)
-        step = Step(SPEC, model.submit, {"x": "x"}, {"y": "o"}, lambda: model.overdue)
+        step = Step(SPEC, model, {"x": "x"}, {"y": "o"})
         pipeline = Pipeline(SPEC, [step], ModelStatistics(), Limits())
         running, waits = (asyncio.ensure_future(run(model.submit, request())) for _ in range(2))
         assert await outcome(running) is Kind.INTERNAL
@@ -172,7 +175,7 @@ def test_a_pipeline_gives_up_its_steps():
     async def main():
         engine = Engine()
         model = scheduler(engine, max_queue_size=1)
-        steps = [Step(SPEC, model.submit, {"x": "x"}, {"y": "o"})]
+        steps = [Step(SPEC, model, {"x": "x"}, {"y": "o"})]
         spec = ModelSpec("p", "1", {"x": X}, {"o": TensorSpec("o", DATATYPES["FP32"], (-1,))})
         pipeline = Pipeline(spec, steps, ModelStatistics(), Limits())
         first = asyncio.ensure_future(run(model.submit, request()))
@@ -201,12 +204,15 @@ def test_parallel_steps_that_end_at_once(caplog):
     """Each step ends before its `submit` returns, as runs on the event loop do."""
 
     async def main():
-        def at_once(asked):
-            asked.result = {"y": asked.inputs["x"] * 2}
-            asked.end()
+        class AtOnce:
+            overdue = ""
+
+            def submit(self, asked):
+                asked.result = {"y": asked.inputs["x"] * 2}
+                asked.end()
 
         tensors = {name: TensorSpec(name, DATATYPES["FP32"], (-1,)) for name in "abc"}
-        steps = [Step(SPEC, at_once, {"x": source}, {"y": to}) for source, to in (("x", "a"), ("x", "b"), ("b", "c"))]
+        steps = [Step(SPEC, AtOnce(), {"x": source}, {"y": to}) for source, to in (("x", "a"), ("x", "b"), ("b", "c"))]
         pipeline = Pipeline(ModelSpec("p", "1", {"x": X}, tensors), steps, ModelStatistics(), Limits())
         for wanted in (("a", "b"), ("a", "c"), ("a", "b", "c")):
             asked = Request({"x": np.ones(4, np.float32)}, 1, "k", wanted)

@@ -42,6 +42,10 @@ class RemoteModel:
         self._calls: dict[Request, asyncio.Task[None]] = {}
         self._closed = False
 
+    def try_out(self, request: Request) -> None:
+        """Raises ServingError (UNSUPPORTED): only Triton can try its models out."""
+        raise ServingError(Kind.UNSUPPORTED, f"model '{self.spec.name}' runs on Triton, which warms up and tries it")
+
     @property
     def overdue(self) -> str:
         """Why the model is not ready, if no server is there."""

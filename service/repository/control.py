@@ -1,0 +1,217 @@
+"""Loads and unloads models while others serve: for clients, and when files of a repository change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.repository.catalog import Catalog
+from opgate.service.repository.config import ConfigError
+from opgate.service.repository.ensembles import step_models
+from opgate.service.repository.loading import Outcome, read_configs
+from opgate.service.repository.op_libraries import stamp_of_libraries
+from opgate.service.repository.overrides import Override
+from opgate.service.repository.repositories import Source, find_models, only_source, stamp_of
+from opgate.service.settings import Settings
+
+logger = logging.getLogger("opgate.repository")
+
+T = TypeVar("T")
+
+
+class ModelControl:
+    """Changes which models serve, one change after the other. Its methods run on the event loop's thread.
+
+    Models are loaded on a thread of its own, beside those that serve.
+    """
+
+    def __init__(self, settings: Settings, catalog: Catalog) -> None:
+        self._settings = settings
+        self._catalog = catalog
+        self._repositories = [repository.resolve() for repository in settings.repositories()]
+        self._lock = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, "opgate-load")
+        self._seen: dict[str, Hashable] = {}  # by model, its files when it was last loaded or tried
+        self._folders: dict[str, Path] = {}  # by model, the files that a client sent in place of its folder
+        self._polling: asyncio.Task[None] | None = None
+
+    async def load(self, name: str, override: Override) -> None:
+        """Loads a model as its files are now, and the models of its steps if it is an ensemble.
+
+        Raises ServingError: UNAVAILABLE if clients may not load models, NOT_FOUND if no repository has it, INVALID if
+        it can't be loaded or the override isn't allowed. What served before still does then.
+        """
+        self._check_explicit()
+        async with self._lock:
+            try:
+                outcomes = await self._off_loop(lambda: self._load([name], override))
+            except BaseException:
+                override.remove()
+                raise
+            self._catalog.take(outcomes)
+            outcome = outcomes[name]
+            if outcome.versions:
+                self._keep_folder(name, override)
+            else:
+                override.remove()
+        if outcome.reasons:
+            reasons = "; ".join(f"version {v}: {why}" if v else why for v, why in sorted(outcome.reasons.items()))
+            raise invalid(f"failed to load '{name}': {reasons}")
+
+    async def unload(self, name: str, dependents: bool = False) -> None:
+        """Unloads a model, and the ensembles that use it. With `dependents` the models of its steps go as well.
+
+        Returns when they take no more requests. They are closed when the accepted ones are answered. A model that isn't
+        loaded is left as it is. Raises ServingError (UNAVAILABLE) if clients may not unload models.
+        """
+        self._check_explicit()
+        async with self._lock:
+            names = self._with_steps(name) if dependents else [name]
+            users = self._catalog.users_of(names)
+            for each in names:
+                if entry := self._catalog.entry(each):
+                    self._catalog.take_away(entry, "unloaded", wanted=False)
+            for entry in users:
+                if entry.versions:
+                    self._catalog.take_away(
+                        entry, f"unloaded together with a model that it uses ('{name}')", wanted=True
+                    )
+            for each in names:
+                self._keep_folder(each, None)
+
+    async def index(self, only_ready: bool) -> list[tuple[str, str, str, str]]:
+        """Returns name, version, state and reason of every model of the repositories. A model that nobody has loaded
+        has only a name."""
+        rows = [row for row in self._catalog.index() if row[2] == "READY" or not only_ready]
+        if self._settings.model_control_mode == "explicit" and not only_ready:
+            known = {row[0] for row in rows}
+            found = await asyncio.to_thread(find_models, self._repositories)
+            rows += [(name, "", "", "") for name in found if name not in known]
+        return sorted(rows, key=lambda row: row[0])
+
+    def start(self) -> None:
+        """Begins to look for changes, if the settings say so."""
+        if self._settings.model_control_mode == "poll":
+            self._polling = asyncio.get_running_loop().create_task(self._poll())
+
+    async def close(self) -> None:
+        """Ends the polling and a load under way, and removes the files of clients."""
+        if self._polling is not None:
+            self._polling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._polling
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        for folder in self._folders.values():
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _check_explicit(self) -> None:
+        if self._catalog.triton is not None:
+            raise ServingError(Kind.UNSUPPORTED, "Triton runs the models: load and unload them there")
+        if self._settings.model_control_mode != "explicit":
+            raise ServingError(
+                Kind.UNAVAILABLE,
+                "explicit model load / unload is not allowed: the gateway runs with --model-control-mode "
+                f"{self._settings.model_control_mode}, expected explicit",
+            )
+
+    async def _off_loop(self, work: Callable[[], T]) -> T:
+        # A client that leaves doesn't end the load: its thread can't be stopped, and the lock must outlive it.
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work))
+
+    def _load(self, names: Iterable[str], override: Override | None = None) -> dict[str, Outcome]:
+        """Loads models, the models of their steps, and the ensembles that use one of them. Runs on the thread."""
+        found = find_models(self._repositories)
+        sources: dict[str, Source] = {}
+        configs: dict[str, ModelConfig | ServingError] = {}
+        todo = list(names)
+        while todo:
+            name = todo.pop()
+            if name in sources:
+                continue
+            try:
+                sources[name] = self._source(name, found, override if name in names else None)
+            except ConfigError as error:
+                sources[name], configs[name] = found[name][0], error
+                continue
+            configs.update(read_configs([sources[name]], False))
+            config = configs[name]
+            if isinstance(config, ModelConfig):
+                todo += [step for step in step_models(config) if step in found]
+        for entry in self._catalog.users_of(sources):
+            if entry.name not in sources and entry.source is not None:
+                sources[entry.name] = entry.source
+                configs.update(read_configs([entry.source], False))
+        return self._catalog.loading().load(list(sources.values()), configs)
+
+    def _source(self, name: str, found: dict[str, list[Source]], override: Override | None) -> Source:
+        if override is not None and override.folder is not None:
+            return Source(name, override.folder, override.config)
+        if name not in found:
+            raise ServingError(Kind.NOT_FOUND, f"failed to load '{name}': no repository has a folder of that name")
+        source = only_source(name, found[name])
+        if override is None or override.config is None:
+            return source
+        override.check_against(source)
+        return Source(name, source.repository, override.config)
+
+    def _keep_folder(self, name: str, override: Override | None) -> None:
+        """Removes the files that a client sent for a model, and keeps those of an override while it serves."""
+        old = self._folders.pop(name, None)
+        if override is not None and override.folder is not None:
+            self._folders[name] = override.folder
+        if old is not None:
+            self._thread.submit(shutil.rmtree, old, True)
+
+    def _with_steps(self, name: str) -> list[str]:
+        names: list[str] = []
+        todo = [name]
+        while todo:
+            name = todo.pop()
+            entry = self._catalog.entry(name)
+            if name not in names:
+                names.append(name)
+                todo += step_models(entry.config) if entry is not None and entry.config is not None else []
+        return names
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.repository_poll_secs)
+            try:
+                await self._look()
+            except Exception:
+                logger.exception("looking for changes in the model repository failed")
+
+    async def _look(self) -> None:
+        """Loads what is new or has changed, and lets go what is gone."""
+        async with self._lock:
+            stamps = await self._off_loop(self._stamps)
+            changed = [name for name, stamp in stamps.items() if self._seen.get(name) != stamp]
+            gone = [entry for entry in self._catalog.entries() if entry.name not in stamps]
+            self._seen = stamps
+            if changed:
+                self._catalog.take(await self._off_loop(lambda: self._load(changed)))
+            for entry in gone:
+                users = self._catalog.users_of([entry.name])
+                self._catalog.forget(entry)
+                logger.info("model unloaded: its folder is gone", extra={"model": entry.name})
+                for user in users:
+                    self._catalog.take_away(
+                        user, f"unloaded: model '{entry.name}', which it uses, is gone", wanted=True
+                    )
+
+    def _stamps(self) -> dict[str, Hashable]:
+        """Returns for each model a value that differs when something has changed from which it is made."""
+        libraries = stamp_of_libraries(self._settings.trusted_directories())
+        return {
+            name: (tuple(stamp_of(source.folder) for source in sources), libraries)
+            for name, sources in find_models(self._repositories).items()
+        }

@@ -1,0 +1,249 @@
+"""Loads models beside those that serve. What serves doesn't change until the catalog takes the outcome."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from opgate.service.errors import Kind, ServingError
+from opgate.service.repository.config import ConfigError, parameter, refuse_unsupported, runs_on_triton
+from opgate.service.repository.ensembles import step_models
+from opgate.service.repository.loader import LoadedModel, load_config, load_ensemble, load_model
+from opgate.service.repository.op_libraries import stamp_of_libraries
+from opgate.service.repository.paths import version_numbers
+from opgate.service.repository.repositories import Source, stamp_of
+from opgate.service.settings import Settings
+
+if TYPE_CHECKING:
+    from opgate.service.execution.triton.pool import TritonPool
+
+logger = logging.getLogger("opgate.repository")
+
+# Returns the version of a model that serves, the highest one for -1. Raises ServingError.
+Find = Callable[[str, int], LoadedModel]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of loading a model.
+
+    `versions` are those that can serve, `reasons` says by version why another can't; 0 stands for the whole model.
+    """
+
+    source: Source
+    config: ModelConfig | None = None
+    versions: dict[int, LoadedModel] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+
+
+class Loading:
+    """Loads some models, an ensemble after the models of its steps. It may run on any thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        triton: TritonPool | None,
+        serving: Mapping[str, Mapping[int, LoadedModel]],
+        find: Find,
+    ) -> None:
+        """`serving` has the versions that serve by model. One whose files are the same is taken from there.
+
+        `find` finds models that are not loaded now, for the steps of ensembles.
+        """
+        self._settings = settings
+        self._triton = triton
+        self._serving = serving
+        self._find = find
+        self._outcomes: dict[str, Outcome] = {}
+        self._libraries: Hashable = stamp_of_libraries(settings.trusted_directories())
+
+    def load(self, sources: Sequence[Source], configs: Mapping[str, ModelConfig | ServingError]) -> dict[str, Outcome]:
+        """Returns what came of each model. `configs` are those of `read_configs`. Raises nothing for a broken model."""
+        for source in sources:
+            config = configs[source.name]
+            outcome = self._outcomes[source.name] = Outcome(source)
+            if isinstance(config, ServingError):
+                self._failed(outcome, 0, config.message)
+            else:
+                outcome.config = config
+        ensembles = {
+            name: outcome.config
+            for name, outcome in self._outcomes.items()
+            if outcome.config is not None and outcome.config.HasField("ensemble_scheduling")
+        }
+        for name, outcome in self._outcomes.items():
+            if outcome.config is not None and name not in ensembles:
+                self._load(outcome, outcome.config)
+        for name in self._in_order(ensembles):
+            self._load(self._outcomes[name], ensembles[name])
+        return self._outcomes
+
+    def _load(self, outcome: Outcome, config: ModelConfig) -> None:
+        try:
+            versions = chosen_versions(config, version_numbers(outcome.source.folder))
+        except (ServingError, OSError) as error:
+            self._failed(outcome, 0, str(error))
+            return
+        for version in versions:
+            stamp = self._stamp(outcome.source, config, version)
+            kept = self._serving.get(config.name, {}).get(version)
+            if kept is not None and self._is_same(kept, stamp):
+                outcome.versions[version] = kept
+                continue
+            try:
+                loaded = self._load_version(outcome.source, config, version)
+            except ServingError as error:
+                self._failed(outcome, version, error.message)
+                continue
+            except Exception as error:  # a broken model file must not keep the other models from being served
+                logger.exception("loading model '%s' failed", config.name)
+                self._failed(outcome, version, f"{type(error).__name__}: {error}")
+                continue
+            loaded.stamp = stamp
+            outcome.versions[version] = loaded
+            logger.info(
+                "model loaded",
+                extra={"model": config.name, "version": version, "seconds": round(loaded.statistics.load_seconds, 3)},
+            )
+
+    def _load_version(self, source: Source, config: ModelConfig, version: int) -> LoadedModel:
+        if self._triton is not None and self._is_remote(config):
+            from opgate.service.repository.remote import load_remote
+
+            return load_remote(source.repository, config, version, self._settings, self._triton)
+        if config.HasField("ensemble_scheduling"):
+            refuse_unsupported(config)
+            return load_ensemble(source.repository, config, version, self._settings, self._step)
+        return load_model(source.repository, config, version, self._settings)
+
+    def _stamp(self, source: Source, config: ModelConfig, version: int) -> tuple[Hashable, ...]:
+        """Returns a value that differs when something has changed from which a version is made."""
+        folder = source.folder
+        beside = [path for path in folder.iterdir() if not path.name.isdecimal()]
+        files = (folder, stamp_of(folder / str(version)), tuple(sorted((path.name, stamp_of(path)) for path in beside)))
+        return (*files, config.SerializeToString(deterministic=True), self._libraries)
+
+    def _is_same(self, kept: LoadedModel, stamp: tuple[Hashable, ...]) -> bool:
+        """Returns whether a version that serves is what loading it again would bring."""
+        old = kept.stamp
+        uses_library = bool(kept.config.model_operations.op_library_filename)
+        if old[:-1] != stamp[:-1] or (uses_library and old[-1] != stamp[-1]):
+            return False
+        try:
+            steps = tuple(self._step(s.model_name, s.model_version) for s in kept.config.ensemble_scheduling.step)
+        except ServingError:
+            return False
+        return not kept.steps or kept.steps == steps
+
+    def _is_remote(self, config: ModelConfig) -> bool:
+        """Returns whether Triton runs a model: if its config doesn't say no, and an ensemble only if that is so of each
+        step.
+
+        If a step has an output with the status of its rows that the ensemble doesn't show, only the gateway reads it,
+        so the ensemble runs here, step by step.
+        """
+        if not runs_on_triton(config):
+            return False
+        shown = parameter(config, "row_status_output")
+        for step in config.ensemble_scheduling.step:
+            outcome = self._outcomes.get(step.model_name)
+            model = outcome.config if outcome is not None else None
+            if model is None or not self._is_remote(model):
+                return False
+            status = parameter(model, "row_status_output")
+            if status and (not shown or step.output_map.get(status) != shown):
+                return False
+        return True
+
+    def _failed(self, outcome: Outcome, version: int, reason: str) -> None:
+        outcome.reasons[version] = reason
+        name = outcome.source.name
+        keeps = "; what served before still does" if self._serving.get(name) else ""
+        logger.error("model unavailable: %s%s", reason, keeps, extra={"model": name, "version": version or None})
+
+    def _step(self, name: str, version: int) -> LoadedModel:
+        outcome = self._outcomes.get(name)
+        if outcome is None:
+            return self._find(name, version)
+        after = versions_after(outcome, self._serving.get(name, {}))
+        if version < 0 and after:
+            return after[max(after)]
+        if version in after:
+            return after[version]
+        reasons = outcome.reasons.get(version) or "; ".join(outcome.reasons.values())
+        raise unavailable(name, reasons or f"version {version} is not loaded")
+
+    def _in_order(self, ensembles: Mapping[str, ModelConfig]) -> list[str]:
+        """Returns the ensembles in an order in which each comes after those that it uses.
+
+        Ensembles that wait for each other in a cycle are left out and marked as failed.
+        """
+        ordered: list[str] = []
+        todo = sorted(ensembles)
+        while todo:
+            ready = [name for name in todo if not set(step_models(ensembles[name])) & set(todo)]
+            if not ready:
+                for name in todo:
+                    self._failed(self._outcomes[name], 0, "ensembles use each other in a cycle: " + ", ".join(todo))
+                break
+            ordered += ready
+            todo = [name for name in todo if name not in ready]
+        return ordered
+
+
+def versions_after(outcome: Outcome, serving: Mapping[int, LoadedModel]) -> dict[int, LoadedModel]:
+    """Returns the versions that serve once the outcome is taken. What served before stays if anything failed."""
+    return {**serving, **outcome.versions} if outcome.reasons else dict(outcome.versions)
+
+
+def read_configs(sources: Sequence[Source], triton: bool) -> dict[str, ModelConfig | ServingError]:
+    """Returns the config of each model as it is written, or why it can't be read. `triton` is that of `load_config`."""
+    configs: dict[str, ModelConfig | ServingError] = {}
+    for source in sources:
+        try:
+            configs[source.name] = load_config(source.repository, source.name, triton, source.config)
+        except ServingError as error:
+            configs[source.name] = error
+        except OSError as error:
+            configs[source.name] = ConfigError(f"the folder can't be read: {error}")
+    return configs
+
+
+def chosen_versions(config: ModelConfig, present: list[int]) -> list[int]:
+    """Returns the versions that the version policy selects. Raises ConfigError if one is missing."""
+    if not present:
+        raise ConfigError("the model's folder has no version: expected a folder named by a number, such as 1")
+    policy = config.version_policy
+    choice = policy.WhichOneof("policy_choice")
+    if choice == "all":
+        return present
+    if choice == "specific":
+        missing = sorted(set(policy.specific.versions) - set(present))
+        if missing:
+            raise ConfigError(f"version_policy wants version {missing[0]}, present are {present}")
+        return sorted(set(policy.specific.versions))
+    return present[-(policy.latest.num_versions or 1) :]
+
+
+def needed_by(names: Sequence[str], configs: Mapping[str, ModelConfig | ServingError]) -> set[str]:
+    """Returns the names of the models, of the models of their steps, and of those that draw their pictures."""
+    needed: set[str] = set()
+    todo = set(names)
+    while todo:
+        name = todo.pop()
+        config = configs.get(name)
+        if config is None or name in needed:
+            continue
+        needed.add(name)
+        if isinstance(config, ModelConfig):
+            todo |= {*step_models(config), parameter(config, "predict_picture_model")}
+    return needed
+
+
+def unavailable(name: str, reason: str) -> ServingError:
+    """Returns the error for a model that exists but didn't load."""
+    return ServingError(Kind.UNAVAILABLE, f"model '{name}' is not available: {reason}")

@@ -1,0 +1,150 @@
+"""What a client may send along when it loads a model: a config, and the files of the model in place of its folder.
+
+It can bring neither native code nor Python code: a config may name only the op libraries that the model's own config
+names, and a file can be nothing but the ONNX model and its data.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from opgate.service.errors import ServingError, invalid
+from opgate.service.repository.config import SESSION_PREFIX
+from opgate.service.repository.loader import load_config
+from opgate.service.repository.repositories import Source
+
+_NAME = re.compile(r"[^./\0][^/\0]{0,254}")
+_FILE = re.compile(r"file:([1-9][0-9]{0,17})/([\w.-]{1,200})")
+# What follows the name of a model in those of the files with its weights is up to its exporter.
+_CODE = (".so", ".dll", ".dylib", ".py", ".pyc", ".pyd", ".sh", ".pbtxt")
+_MOST_FILES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A config and a folder of files that replace those of the repository. Without them the repository's are used."""
+
+    config: ModelConfig | None = None
+    folder: Path | None = None
+
+    def check_against(self, source: Source) -> None:
+        """Raises ServingError (INVALID) if the config names native code or paths that the model's own config doesn't
+        name."""
+        if self.config is None:
+            return
+        try:
+            own = load_config(source.repository, source.name)
+        except ServingError:
+            own = ModelConfig()
+        _check_powers(self.config, own)
+
+    def remove(self) -> None:
+        """Removes the files."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def read_override(name: str, parameters: Mapping[str, Any]) -> Override:
+    """Returns what the parameters of a load request bring. A file is bytes, or text in base64.
+
+    Raises ServingError (INVALID) that names the parameter, or if the model's name is no name of a folder.
+    """
+    if not _NAME.fullmatch(name):
+        raise invalid(f"model '{name[:80]}': expected the name of a folder in a model repository")
+    config: ModelConfig | None = None
+    files: dict[tuple[str, str], bytes] = {}
+    for key, value in parameters.items():
+        if key == "config":
+            config = _config(value)
+        elif key.startswith("file:"):
+            files[_path(key)] = _content(key, value)
+        else:
+            raise invalid(f"parameter {key[:80]!r}: expected config or file:<version>/<name>")
+    if not files:
+        return Override(config)
+    if len(files) > _MOST_FILES:
+        raise invalid(f"expected at most {_MOST_FILES} files, got {len(files)}")
+    if config is None:
+        raise invalid("parameter config is missing: files need a config, because they replace the model's whole folder")
+    _check_powers(config, ModelConfig())
+    folder = Path(tempfile.mkdtemp(prefix="opgate-model-"))
+    try:
+        for (version, file), content in files.items():
+            path = folder / name / version / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise invalid(f"the files can't be kept: {error.strerror}") from None
+    return Override(config, folder.resolve())
+
+
+def _check_powers(config: ModelConfig, own: ModelConfig) -> None:
+    """Raises ServingError (INVALID) if a config reaches code or files that `own`, the operator's, doesn't reach."""
+    wanted, known = _powers(config), _powers(own)
+    for field, value in sorted(wanted.items()):
+        if known.get(field) != value:
+            raise invalid(
+                f"config: {field}: a load request can't set it, expected what the model's own config says "
+                f"({known.get(field, 'nothing')}), got {value[:200]}"
+            )
+
+
+def _powers(config: ModelConfig) -> dict[str, str]:
+    """Returns the values of the fields that name libraries, files or folders, or that reach into the engine."""
+    found: dict[str, str] = {}
+    if config.model_operations.op_library_filename:
+        found["model_operations"] = ", ".join(config.model_operations.op_library_filename)
+    accelerators = config.optimization.execution_accelerators
+    for accelerator in (*accelerators.gpu_execution_accelerator, *accelerators.cpu_execution_accelerator):
+        for key, value in accelerator.parameters.items():
+            found[f"execution_accelerators '{accelerator.name}' {key}"] = value
+    for key, parameter in config.parameters.items():
+        if key.startswith(SESSION_PREFIX):
+            found[f"parameter {key}"] = parameter.string_value
+    return found
+
+
+def _config(value: Any) -> ModelConfig:
+    if not isinstance(value, str):
+        raise invalid(f"parameter config: expected a string with JSON, got {type(value).__name__}")
+    try:
+        fields = json.loads(value)
+        config = json_format.ParseDict(fields, ModelConfig(), max_recursion_depth=32)
+    except (ValueError, RecursionError, json_format.ParseError) as error:
+        raise invalid(f"parameter config: expected a model configuration in JSON: {str(error)[:500]}") from None
+    return config
+
+
+def _path(key: str) -> tuple[str, str]:
+    match = _FILE.fullmatch(key)
+    if match is None or match[2].startswith("."):
+        raise invalid(f"parameter {key[:80]!r}: expected file:<version>/<name> with the bare name of a file")
+    if match[2].lower().endswith(_CODE) or ".so." in match[2].lower():
+        raise invalid(
+            f"parameter {key[:80]!r}: a load request can bring a model and its data, no code and no config file"
+        )
+    return match[1], match[2]
+
+
+def _content(key: str, value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        raise invalid(f"parameter {key[:80]!r}: expected the file's bytes in base64, got {type(value).__name__}")
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid(f"parameter {key[:80]!r}: expected the file's bytes in base64") from None
