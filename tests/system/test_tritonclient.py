@@ -214,7 +214,7 @@ def test_rpcs_that_are_not_served_say_so(grpc):
     with pytest.raises(InferenceServerException, match="SystemSharedMemoryStatus is not supported"):
         grpc.get_system_shared_memory_status()
     with pytest.raises(InferenceServerException, match="UNIMPLEMENTED"):
-        grpc.load_model("double")
+        grpc.get_trace_settings()
 
 
 def test_grpc_health_and_reflection(server):

@@ -1,0 +1,468 @@
+"""Loading and unloading models while the gateway serves, with the unmodified tritonclient over both protocols."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc
+import tritonclient.http as http
+from onnx import TensorProto, helper
+from tritonclient.utils import InferenceServerException
+
+from tests.service.onnx_models import batching, double, save, value, write_config
+from tests.system.conftest import PIPELINE, wait_until
+from tests.system.running import running
+
+EXPLICIT = ("--model-control-mode", "explicit")
+
+
+def times(repository, name, factor, version=1, config=None, shape=("batch", 4)):
+    """Saves a model that multiplies by a number."""
+    constant = helper.make_tensor("factor", TensorProto.FLOAT, [], [float(factor)])
+    node = helper.make_node("Mul", ["x", "factor"], ["y"])
+    x, y = value("x", "FP32", shape), value("y", "FP32", shape)
+    return save(repository, name, [node], [x], [y], initializers=[constant], config=config, version=version)
+
+
+class Client:
+    """One of tritonclient's clients. Both have the same methods, but HTTP's returns dicts."""
+
+    def __init__(self, protocol, server):
+        self.module = http if protocol == "http" else grpc
+        port = server.http if protocol == "http" else server.grpc
+        self.client = self.module.InferenceServerClient(f"127.0.0.1:{port}")
+        self.protocol = protocol
+
+    def index(self):
+        rows = self.client.get_model_repository_index()
+        if self.protocol == "grpc":
+            rows = [{"name": r.name, "version": r.version, "state": r.state, "reason": r.reason} for r in rows.models]
+        return {row["name"]: (row.get("version", ""), row.get("state", ""), row.get("reason", "")) for row in rows}
+
+    def run(self, model, version=""):
+        """Returns the first element and the version that computed it."""
+        given = self.module.InferInput("x", [1, 4], "FP32")
+        given.set_data_from_numpy(np.ones((1, 4), np.float32))
+        result = self.client.infer(model, [given], model_version=version)
+        response = result.get_response()
+        number = response["model_version"] if self.protocol == "http" else response.model_version
+        return float(result.as_numpy("y")[0, 0]), number
+
+
+@pytest.fixture
+def repository(tmp_path):
+    folder = tmp_path / "models"
+    double(folder, "double", config=batching(max_batch_size=16))
+    times(folder, "triple", 3)
+    write_config(folder, "pipeline", PIPELINE)
+    return folder
+
+
+@pytest.fixture(params=["http", "grpc"])
+def protocol(request):
+    return request.param
+
+
+def test_clients_load_and_unload(repository, protocol):
+    with running(repository, *EXPLICIT) as server:
+        client = Client(protocol, server)
+        assert client.index() == dict.fromkeys(("double", "pipeline", "triple"), ("", "", ""))
+        assert client.client.is_server_ready()
+        assert not client.client.is_model_ready("double")
+        with pytest.raises(InferenceServerException, match="'double' is not found"):
+            client.run("double")
+        client.client.load_model("double")
+        assert client.client.is_model_ready("double")
+        assert client.run("double") == (2.0, "1")
+        assert client.index()["double"] == ("1", "READY", "")
+        client.client.unload_model("double")
+        assert client.index()["double"] == ("1", "UNAVAILABLE", "unloaded")
+        assert not client.client.is_model_ready("double")
+        with pytest.raises(InferenceServerException, match="has no available versions"):
+            client.run("double")
+        assert client.client.is_server_ready()  # it is what the operator wanted
+        client.client.load_model("double")
+        assert client.run("double") == (2.0, "1")
+        with pytest.raises(InferenceServerException, match="failed to load 'none'"):
+            client.client.load_model("none")
+        client.client.unload_model("none")
+
+
+def test_the_models_that_start(repository, protocol):
+    with running(repository, *EXPLICIT, "--load-model", "double", "--load-model", "missing") as server:
+        client = Client(protocol, server)
+        assert client.index()["double"] == ("1", "READY", "")
+        assert client.index()["triple"] == ("", "", "")
+        assert client.index()["missing"][1:] == ("UNAVAILABLE", "no repository has a folder of that name")
+        assert not client.client.is_server_ready()
+        client.client.unload_model("missing")
+        assert client.client.is_server_ready()
+    with running(repository, *EXPLICIT, "--load-model", "*") as server:
+        assert Client(protocol, server).index()["triple"] == ("1", "READY", "")
+
+
+def test_an_ensemble_brings_its_steps_and_goes_with_them(repository, protocol):
+    with running(repository, *EXPLICIT) as server:
+        client = Client(protocol, server)
+        client.client.load_model("pipeline")
+        assert client.run("pipeline") == (4.0, "1")
+        assert client.index()["double"] == ("1", "READY", "")
+        client.client.unload_model("double")
+        assert client.index()["pipeline"][1] == "UNAVAILABLE"
+        assert "'double'" in client.index()["pipeline"][2]
+        client.client.load_model("double")  # the ensemble comes back with it
+        assert client.run("pipeline") == (4.0, "1")
+        client.client.unload_model("pipeline", unload_dependents=True)
+        assert client.index()["double"][1:] == ("UNAVAILABLE", "unloaded")
+        client.client.load_model("double")
+        assert client.index()["pipeline"][1:] == ("UNAVAILABLE", "unloaded")  # a client wanted it so
+
+
+def test_an_ensemble_uses_the_new_version_of_its_step(repository, protocol):
+    with running(repository, *EXPLICIT, "--load-model=*") as server:
+        client = Client(protocol, server)
+        times(repository, "double", 10, version=2)
+        client.client.load_model("double")
+        assert client.run("double") == (10.0, "2")
+        assert client.run("pipeline") == (100.0, "1")
+
+
+def test_a_failed_reload_keeps_what_serves(repository, protocol):
+    with running(repository, *EXPLICIT, "--load-model=double") as server:
+        client = Client(protocol, server)
+        (repository / "double" / "2").mkdir()
+        (repository / "double" / "2" / "model.onnx").write_bytes(b"no model")
+        with pytest.raises(InferenceServerException, match="failed to load 'double': version 2: "):
+            client.client.load_model("double")
+        assert client.run("double") == (2.0, "1")
+        assert client.client.is_server_ready()
+        assert "what served before still does" in "".join(server.log)
+        with pytest.raises(InferenceServerException, match="not available"):
+            client.run("double", "2")
+        (repository / "double" / "config.pbtxt").write_text("what: 1")
+        with pytest.raises(InferenceServerException, match="what"):
+            client.client.load_model("double")
+        assert client.run("double") == (2.0, "1")
+        # The same version with a broken file: the one in memory stays, and the index says why.
+        (repository / "double" / "config.pbtxt").write_text(batching())
+        shutil.rmtree(repository / "double" / "2")
+        (repository / "double" / "1" / "model.onnx").write_bytes(b"broken")
+        with pytest.raises(InferenceServerException, match="failed to load"):
+            client.client.load_model("double")
+        assert client.run("double") == (2.0, "1")
+        version, state, reason = client.index()["double"]
+        assert (version, state) == ("1", "READY") and reason
+
+
+def test_what_did_not_change_is_not_loaded_again(repository, protocol):
+    with running(repository, *EXPLICIT, "--load-model=double") as server:
+        client = Client(protocol, server)
+        client.run("double")
+        client.client.load_model("double")
+        assert server.metric("nv_inference_request_success", "double") == 1  # a new one would count from zero
+        times(repository, "double", 5, config=batching())
+        client.client.load_model("double")
+        assert client.run("double") == (5.0, "1")
+
+
+class TestOverrides:
+    @pytest.fixture
+    def client(self, repository, protocol):
+        with running(repository, *EXPLICIT, "--load-model=double") as server:
+            yield Client(protocol, server)
+
+    def max_batch_size(self, client):
+        config = client.client.get_model_config("double")
+        return config["max_batch_size"] if client.protocol == "http" else config.config.max_batch_size
+
+    def test_a_config(self, client):
+        client.client.load_model("double", config=json.dumps({"max_batch_size": 3, "backend": "onnxruntime"}))
+        assert self.max_batch_size(client) == 3
+        assert client.run("double") == (2.0, "1")
+        client.client.load_model("double")  # the folder's own config again
+        assert self.max_batch_size(client) == 16
+
+    def test_files_replace_the_folder(self, client, repository, tmp_path):
+        content = (times(tmp_path, "other", 7) / "1" / "model.onnx").read_bytes()
+        client.client.load_model("double", config='{"max_batch_size": 2}', files={"file:5/model.onnx": content})
+        assert client.run("double") == (7.0, "5")
+        client.client.load_model("new", config="{}", files={"file:1/model.onnx": content})
+        assert client.run("new") == (7.0, "1")
+        client.client.load_model("double")
+        assert client.run("double") == (2.0, "1")
+        client.client.unload_model("new")
+        with pytest.raises(InferenceServerException, match="failed to load"):
+            client.client.load_model("new")
+
+    @pytest.mark.parametrize(
+        ("config", "expected"),
+        [
+            ("{bad", "expected a model configuration in JSON"),
+            ("[1]", "expected a model configuration in JSON"),
+            ('{"no_such_field": 1}', "no_such_field"),
+            ('{"max_batch_size": -1}', "max_batch_size"),
+            ('{"backend": "python"}', "backend 'python'"),
+            ('{"platform": "tensorrt_plan"}', "tensorrt_plan"),
+            ('{"name": "other"}', "other"),
+            ('{"model_operations": {"op_library_filename": ["libevil.so"]}}', "can't set it"),
+            ('{"model_operations": {"op_library_filename": ["libopgate_onnxruntime.so"]}}', "can't set it"),
+            (
+                '{"parameters": {"session.model_external_initializers_file_folder_path": {"string_value": "/etc"}}}',
+                "set it",
+            ),
+            ('{"parameters": {"EXECUTION_ENV_PATH": {"string_value": "/tmp/x"}}}', "EXECUTION_ENV_PATH"),
+            ('{"default_model_filename": "../../etc/passwd"}', "default_model_filename"),
+        ],
+    )
+    def test_a_config_that_is_refused(self, client, config, expected):
+        with pytest.raises(InferenceServerException, match=expected):
+            client.client.load_model("double", config=config)
+        assert client.run("double") == (2.0, "1")
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "file:1/model.py",
+            "file:1/libx.so",
+            "file:1/libx.so.1",
+            "file:1/../model.onnx",
+            "file:../model.onnx",
+            "file:config.pbtxt",
+            "file:1/config.pbtxt",
+            "file:0/model.onnx",
+            "file:1/",
+            "file:1/.hidden",
+            "file:1/a/b",
+            "what",
+        ],
+    )
+    def test_a_file_that_is_refused(self, client, name):
+        with pytest.raises(InferenceServerException, match=r"file|config"):
+            client.client.load_model("double", config="{}", files={name: b"x"})
+        assert client.run("double") == (2.0, "1")
+
+    def test_files_without_a_config(self, client):
+        with pytest.raises(InferenceServerException, match="config"):
+            client.client.load_model("double", files={"file:1/model.onnx": b"x"})
+
+    @pytest.mark.parametrize("name", ["..", ".", "../evil", "a/b", ".hidden", "/etc", ""])
+    def test_a_name_that_is_no_folder(self, client, name, repository):
+        before = sorted(path.name for path in repository.parent.iterdir())
+        with pytest.raises(InferenceServerException):
+            client.client.load_model(name, config="{}", files={"file:1/model.onnx": b"x"})
+        assert sorted(path.name for path in repository.parent.iterdir()) == before
+        assert client.run("double") == (2.0, "1")
+
+    def test_a_model_reads_no_file_outside_its_own(self, client, tmp_path):
+        """The weights of a model may lie in a file beside it. A client can't name another one."""
+        (tmp_path / "secret").write_bytes(np.full(4, 9, np.float32).tobytes())
+        for location in (str(tmp_path / "secret"), "../../secret", "/etc/passwd"):
+            weights = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+            weights.external_data.add(key="location", value=location)
+            node = helper.make_node("Add", ["x", "w"], ["y"])
+            x, y = value("x", "FP32", ["batch", 4]), value("y", "FP32", ["batch", 4])
+            graph = helper.make_graph([node], "g", [x], [y], [weights])
+            model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+            with pytest.raises(InferenceServerException, match="failed to load 'thief'"):
+                files = {"file:1/model.onnx": model.SerializeToString()}
+                client.client.load_model("thief", config="{}", files=files)
+
+
+def post(url, body, headers=()):
+    request = urllib.request.Request(url, body, dict(headers), method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_bad_requests(repository):
+    with running(repository, *EXPLICIT) as server:
+        load = f"{server.url}/v2/repository/models/double/load"
+        for body, expected in (
+            (b"{bad", "not valid JSON"),
+            (b"[]", "expected a JSON object"),
+            (b'{"parameters": []}', "expected an object"),
+            (b'{"parameters": {"config": 5}}', "expected a string"),
+            (b'{"parameters": {"what": 5}}', "expected config or file"),
+            (b'{"parameters": {"config": "{}", "file:1/model.onnx": "%%%"}}', "base64"),
+            (b'{"parameters": {"config": "{}", "file:1/model.onnx": 7}}', "base64"),
+        ):
+            status, text = post(load, body)
+            assert (status, expected in text) == (400, True), text
+        unload = f"{server.url}/v2/repository/models/double/unload"
+        status, text = post(unload, b'{"parameters": {"unload_dependents": "yes"}}')
+        assert status == 400 and "boolean" in text
+        body = json.dumps({"parameters": {"config": "{}", "file:1/model.onnx": base64.b64encode(b"x").decode()}})
+        assert post(load, body.encode())[0] == 400
+        assert post(load, b"")[0] == 200
+
+
+def test_other_modes_refuse(repository, protocol):
+    with running(repository) as server:
+        client = Client(protocol, server)
+        for call in (client.client.load_model, client.client.unload_model):
+            with pytest.raises(InferenceServerException, match=r"not allowed.*expected explicit"):
+                call("double")
+        assert client.run("double") == (2.0, "1")
+
+
+def test_polling_notices_changes(repository, protocol):
+    with running(repository, "--model-control-mode", "poll", "--repository-poll-secs", "0.2") as server:
+        client = Client(protocol, server)
+        assert client.run("triple") == (3.0, "1")
+        times(repository, "triple", 30, version=2)
+        wait_until(lambda: client.run("triple") == (30.0, "2"))
+        with pytest.raises(InferenceServerException, match="version 1 is not found"):
+            client.run("triple", "1")
+        times(repository, "new", 4)
+        wait_until(lambda: "new" in client.index())
+        assert client.run("new") == (4.0, "1")
+        (repository / "new" / "config.pbtxt").write_text("max_batch_size: 8 version_policy { all { } }")
+        wait_until(lambda: json.loads(server.get("/v2/models/new/config"))["max_batch_size"] == 8)
+        shutil.rmtree(repository / "new")
+        wait_until(lambda: "new" not in client.index())
+        shutil.rmtree(repository / "double")
+        wait_until(lambda: client.index()["pipeline"][1] == "UNAVAILABLE")
+        double(repository, "double", config=batching())
+        wait_until(lambda: client.index()["pipeline"][1] == "READY")
+        assert client.run("pipeline") == (4.0, "1")
+
+
+def test_several_repositories(repository, tmp_path, protocol):
+    other = tmp_path / "other"
+    times(other, "five", 5)
+    double(other, "double")
+    with running(repository, "--model-repository", str(other)) as server:
+        client = Client(protocol, server)
+        assert client.run("five") == (5.0, "1")
+        assert client.run("triple") == (3.0, "1")
+        assert "several repositories have a model 'double'" in client.index()["double"][2]
+
+
+def test_the_golden_outputs_decide(repository, protocol):
+    with running(repository, *EXPLICIT, "--load-model=triple") as server:
+        client = Client(protocol, server)
+        x = np.arange(8, dtype=np.float32).reshape(2, 4)
+        np.savez(repository / "triple" / "golden.npz", x=x, y=3 * x)
+        times(repository, "triple", 4, version=2)
+        with pytest.raises(
+            InferenceServerException, match=r"golden.npz: output 'y' differs in 7 of 8 elements.*\[0, 1\]"
+        ):
+            client.client.load_model("triple")
+        assert client.run("triple") == (3.0, "1")
+        times(repository, "triple", 3.0001, version=3)
+        client.client.load_model("triple")
+        value, version = client.run("triple")
+        assert version == "3" and value == pytest.approx(3.0001)
+        # A file of the version comes before that of the model.
+        times(repository, "triple", 6, version=4)
+        np.savez(repository / "triple" / "4" / "golden.npz", x=x, y=6 * x)
+        client.client.load_model("triple")
+        assert client.run("triple") == (6.0, "4")
+
+
+def test_reload_under_load(repository, protocol):
+    """New versions come while requests come: none fails, none gets an answer of a version that it didn't ask for."""
+    times(
+        repository,
+        "busy",
+        1,
+        config="max_batch_size: 64 dynamic_batching { } version_policy { latest { num_versions: 2 } }",
+    )
+    failures, wrong, done = [], [], threading.Event()
+    counts = [0, 0]
+    with running(repository, *EXPLICIT, "--load-model=busy") as server:
+
+        def ask(number):
+            client = Client(protocol, server)
+            while not done.is_set():
+                try:
+                    got, version = client.run("busy")
+                except InferenceServerException as error:
+                    failures.append(str(error))
+                    return
+                counts[number] += 1
+                if got != float(version):
+                    wrong.append((got, version))
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(2)]
+        for thread in threads:
+            thread.start()
+        control = Client(protocol, server)
+        for version in range(2, 22):
+            times(repository, "busy", version, version=version, config=None)
+            control.client.load_model("busy")
+            before = sum(counts)
+            wait_until(lambda before=before: sum(counts) > before or failures)
+            assert control.run("busy") == (float(version), str(version))
+            assert control.run("busy", str(version - 1)) == (float(version - 1), str(version - 1))
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert not failures and not wrong
+    assert sum(counts) >= 40
+
+
+def memory(server):
+    """Returns the resident bytes of the process."""
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    fields = (line.split() for line in lines)
+    return next(int(field[1]) * 1024 for field in fields if field[0] == "VmRSS:")
+
+
+def test_memory_comes_back(repository):
+    size = 32 << 20
+    weights = helper.make_tensor(
+        "w", TensorProto.FLOAT, [size // 4], np.ones(size // 4, np.float32).tobytes(), raw=True
+    )
+    node = helper.make_node("Mul", ["x", "w"], ["y"])
+    x, y = value("x", "FP32", [size // 4]), value("y", "FP32", [size // 4])
+    save(repository, "large", [node], [x], [y], initializers=[weights])
+    with running(repository, *EXPLICIT) as server:
+        client = Client("http", server)
+
+        def cycle():
+            client.client.load_model("large")
+            client.client.unload_model("large")
+
+        for _ in range(3):
+            cycle()
+        wait_until(lambda: sum('"model closed"' in line for line in server.log) == 3)
+        before = memory(server)
+        for _ in range(5):
+            cycle()
+        wait_until(lambda: sum('"model closed"' in line for line in server.log) == 8)
+        assert memory(server) - before < size
+
+
+def test_a_request_that_is_read_outlives_its_model(repository):
+    """A model is unloaded while the body of a request for it is on its way: the request is still answered."""
+    double(repository, "wide", shape=("n",))
+    with running(repository, *EXPLICIT, "--load-model=wide") as server:
+        client = Client("http", server)
+        body = json.dumps({"inputs": [{"name": "x", "shape": [1000000], "datatype": "FP32", "data": [1.0] * 1000000}]})
+        answers = []
+
+        def ask():
+            answers.append(post(f"{server.url}/v2/models/wide/infer", body.encode()))
+
+        for _ in range(5):
+            client.client.load_model("wide")
+            thread = threading.Thread(target=ask)
+            thread.start()
+            time.sleep(0.05)
+            client.client.unload_model("wide")
+            thread.join()
+        # A request that came before the unload was answered; one that came after it got 404. None got 503 or 500.
+        assert {status for status, _ in answers} <= {200, 404}
