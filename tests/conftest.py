@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from opgate.ops_build.building.build import Build, build
-from opgate.ops_build.building.options import BuildOptions
+from opgate.ops_build.building.options import DEFAULT_OUTPUT, BuildOptions, out_of_tree
 
 
 def silent(line: str) -> None:
@@ -15,6 +15,8 @@ def silent(line: str) -> None:
 
 #: The build that all tests share. CI sets OPGATE_TEST_STRICT, so that it doesn't build everything twice.
 OPTIONS = BuildOptions(strict=bool(os.environ.get("OPGATE_TEST_STRICT")))
+
+FIXTURE_OPS = Path(__file__).parent / "ops_build" / "fixture_ops"
 
 #: Whether `make test-all` runs the tests. Other runs leave out what takes minutes and rarely finds more.
 ALL = bool(os.environ.get("OPGATE_TEST_ALL"))
@@ -32,3 +34,17 @@ def library(request: pytest.FixtureRequest) -> Path:
     if other := os.environ.get("OPGATE_OPS_LIBRARY"):
         return Path(other)
     return request.getfixturevalue("built").libraries["onnxruntime"]
+
+
+@pytest.fixture(scope="session")
+def fixture_built() -> Build:
+    """Builds the fixture ops out of tree, in the domain fixture_ops, for every engine whose toolchain is installed."""
+    return build(out_of_tree(FIXTURE_OPS, DEFAULT_OUTPUT.parent / "fixture_ops"), silent)
+
+
+@pytest.fixture(scope="session")
+def fixture_library(request: pytest.FixtureRequest) -> Path:
+    """The library of the fixture ops for ONNX Runtime. OPGATE_TEST_FIXTURE_LIBRARY can name another build of it."""
+    if other := os.environ.get("OPGATE_TEST_FIXTURE_LIBRARY"):
+        return Path(other)
+    return request.getfixturevalue("fixture_built").libraries["onnxruntime"]

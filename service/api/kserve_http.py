@@ -181,9 +181,7 @@ class _Routes:
 
     async def model_config(self, request: Request) -> Response:
         """Answers with the completed config of a model."""
-        config = to_plain(self._model(request).config)
-        config.setdefault("max_batch_size", 0)
-        return answer(config)
+        return answer(to_plain(self._model(request).config, with_defaults=True))
 
     async def statistics(self, request: Request) -> Response:
         """Answers with the counts and durations of one model, or of all models."""

@@ -34,7 +34,7 @@ class SessionOptions:
     """How to open a model file. A thread count of 0 leaves the number to ONNX Runtime.
 
     `gpu` is the number of a GPU, or None for the CPU. `cuda` and `tensorrt` are options of the providers for a GPU;
-    without `tensorrt` the session doesn't use TensorRT. `tensorrt_plugins` is a library of TensorRT plugins.
+    without `tensorrt` the session doesn't use TensorRT. `tensorrt_plugins` are libraries of TensorRT plugins.
 
     On a GPU the CPU runs the nodes that no other provider takes, unless the entry session.disable_cpu_ep_fallback is 1,
     which has no meaning on the CPU.
@@ -52,7 +52,7 @@ class SessionOptions:
     gpu: int | None = None
     cuda: Mapping[str, str] = field(default_factory=dict)
     tensorrt: Mapping[str, str] | None = None
-    tensorrt_plugins: Path | None = None
+    tensorrt_plugins: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,8 @@ def _providers(options: SessionOptions) -> list[tuple[str, dict[str, str]]]:
     cuda = (CUDA, {**options.cuda, **device})  # ONNX Runtime itself adds its provider for the CPU
     if options.tensorrt is None:
         return [cuda]
-    plugins = {"trt_extra_plugin_lib_paths": str(options.tensorrt_plugins)} if options.tensorrt_plugins else {}
+    paths = ";".join(map(str, options.tensorrt_plugins))
+    plugins = {"trt_extra_plugin_lib_paths": paths} if paths else {}
     return [(TENSORRT, {**options.tensorrt, **plugins, **device}), cuda]
 
 
@@ -157,8 +158,8 @@ class Session:
         """Opens the file. Raises ServingError (UNAVAILABLE) with the message of ONNX Runtime, or if it left out a
         provider that the options ask for."""
         providers = _providers(options)
-        if options.tensorrt_plugins is not None:
-            _register(options.tensorrt_plugins)
+        for plugins in options.tensorrt_plugins:
+            _register(plugins)
         try:
             # Otherwise ONNX Runtime would use the CPU if a provider fails, now or in a run.
             self._session = ort.InferenceSession(

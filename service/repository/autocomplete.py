@@ -10,7 +10,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOut
 
 from opgate.service.execution.datatypes import BY_ONNX
 from opgate.service.execution.session import EngineTensor
-from opgate.service.repository.config import ConfigError, state_version_policy
+from opgate.service.repository.config import ConfigError, state_defaults
 
 Tensor: TypeAlias = ModelInput | ModelOutput
 
@@ -21,8 +21,10 @@ def complete(
     inputs: Sequence[EngineTensor],
     outputs: Sequence[EngineTensor],
     default_max_batch_size: int,
-) -> None:
+) -> list[str]:
     """Fills in what the config lacks, from the tensors of the session. Fields that are set stay as they are.
+
+    Returns what it added that changes how clients use the model.
 
     A config that states neither tensors nor max_batch_size gets `default_max_batch_size` if every tensor starts with a
     dimension that is named like a batch ("N", or a name with "batch" in it). Any other unknown first dimension is no
@@ -33,25 +35,31 @@ def complete(
     config.name = config.name or name
     if not config.backend and not config.platform:
         config.backend = "onnxruntime"
+    added: list[str] = []
     bare = not config.input and not config.output
     computed = {name for batch_input in config.batch_input for name in batch_input.target_name}
     if bare and not config.max_batch_size and default_max_batch_size and _batches((*inputs, *outputs)):
         config.max_batch_size = default_max_batch_size
+        added.append(f"max_batch_size {default_max_batch_size}")
         if not config.HasField("dynamic_batching"):
             config.dynamic_batching.SetInParent()
+            added.append("dynamic_batching")
     skip = 1 if config.max_batch_size else 0
     if not config.input:
         for tensor in inputs:
             if tensor.name not in computed:
                 _fill(config.input.add(), tensor, skip, config.max_batch_size)
+                added.append(f"input {tensor.name}")
     else:
         _types(config.input, inputs)
     if not config.output:
         for tensor in outputs:
             _fill(config.output.add(), tensor, skip, config.max_batch_size)
+            added.append(f"output {tensor.name}")
     else:
         _types(config.output, outputs)
-    state_version_policy(config)
+    state_defaults(config)
+    return added
 
 
 def _batches(tensors: Sequence[EngineTensor]) -> bool:

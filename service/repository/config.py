@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ PARAMETERS = ENGINE_PARAMETERS | {
     "row_status_output", "row_status_messages", "predict_count_output", "predict_fields", "predict_picture_model",
     "gateway_backend", "golden_tolerance",
 }  # fmt: skip
+_STRING_OR_COMMENT = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|#.*""")
 SESSION_PREFIX = "session."  # passed to ONNX Runtime as session configuration entries
 
 
@@ -42,6 +44,15 @@ def read_config(path: Path) -> ModelConfig:
         raise ConfigError(f"{path.name} can't be parsed: {error}") from error
 
 
+def states_max_batch_size(path: Path) -> bool:
+    """Returns whether a config.pbtxt says what max_batch_size is. In the parsed message 0 and nothing are the same."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return "max_batch_size" in re.findall(r"(\w+)\s*:", _STRING_OR_COMMENT.sub("", text))
+
+
 def refuse_unsupported(config: ModelConfig, remote: bool = False) -> None:
     """Raises ConfigError if the config sets fields that the gateway doesn't support. The message names all of them.
 
@@ -62,7 +73,9 @@ def _unsupported_with_triton(config: ModelConfig) -> Iterator[str]:
 def _unsupported(config: ModelConfig) -> Iterator[str]:
     ensemble = config.HasField("ensemble_scheduling")
     engine = config.backend or config.platform
-    if not ensemble and engine not in ("", "onnxruntime", "onnxruntime_onnx"):
+    if not ensemble and "ensemble" in (config.platform, config.backend):
+        yield "platform 'ensemble' without ensemble_scheduling, which has its steps"
+    elif not ensemble and engine not in ("", "onnxruntime", "onnxruntime_onnx"):
         yield f"backend '{engine}' (only 'onnxruntime' and ensembles are served)"
     if config.backend not in ("", "onnxruntime") and ensemble:
         yield f"backend '{config.backend}' together with ensemble_scheduling"
@@ -203,7 +216,15 @@ def runs_on_triton(config: ModelConfig) -> bool:
     return backend != "onnxruntime"
 
 
-def state_version_policy(config: ModelConfig) -> None:
-    """Writes the version policy that a config without one has: the latest version."""
+def state_defaults(config: ModelConfig) -> None:
+    """Writes what a config means where it says nothing, as Triton does."""
     if config.version_policy.WhichOneof("policy_choice") is None:
         config.version_policy.latest.num_versions = 1
+    if config.HasField("ensemble_scheduling"):
+        config.platform = "ensemble"
+    elif not config.platform and config.backend == "onnxruntime":
+        config.platform = "onnxruntime_onnx"
+        config.default_model_filename = config.default_model_filename or "model.onnx"
+    for memory in (config.optimization.input_pinned_memory, config.optimization.output_pinned_memory):
+        if not memory.ListFields():
+            memory.enable = True

@@ -30,11 +30,12 @@ from opgate.service.repository.config import (
     read_config,
     refuse_unsupported,
     runs_on_triton,
-    state_version_policy,
+    state_defaults,
+    states_max_batch_size,
 )
 from opgate.service.repository.devices import accelerators, place
 from opgate.service.repository.ensembles import check_ensemble
-from opgate.service.repository.op_libraries import Library, counterpart, explain_missing_op, trusted_library
+from opgate.service.repository.op_libraries import Library, counterpart, explain, library_of_missing_op, trusted_library
 from opgate.service.repository.paths import confined, file_name
 from opgate.service.repository.presentation import Presentation, read_presentation
 from opgate.service.repository.proving import prove
@@ -47,6 +48,8 @@ logger = logging.getLogger("opgate.repository")
 
 # How much more a run on the event loop may cost where the process has a single core.
 _ON_ONE_CORE = 5.0
+# How a pointer of Git LFS begins: https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+_LFS = b"version https://git-lfs"
 
 
 @dataclass(slots=True, eq=False)
@@ -143,18 +146,13 @@ def load_model(repository: Path, config: ModelConfig, version: int, settings: Se
     if not path.is_file():
         raise ConfigError(f"there is no model file {config.name}/{version}/{path.name}")
     path = confined(repository, path)
-    names = config.model_operations.op_library_filename
-    if len(names) > 1:
-        # A session can register a domain only once, and the domain of a library is not known before it is loaded.
-        raise ConfigError("model_operations.op_library_filename: one library a model, got " + ", ".join(names))
-    trusted = settings.trusted_directories()
-    library = trusted_library(names[0], [folder / str(version), folder], trusted) if names else None
-    try:
-        sessions = _sessions(path, config, library, settings)
-    except ServingError as error:
-        raise ConfigError(explain_missing_op(error.message, names[0] if names else "", trusted)) from error
+    _refuse_pointer(path)
+    sessions, added = _open(path, config, [folder / str(version), folder], settings)
     session = sessions[0]
-    complete(config, config.name, session.inputs, session.outputs, settings.default_max_batch_size)
+    batch = 0 if states_max_batch_size(folder / "config.pbtxt") else settings.default_max_batch_size
+    added += complete(config, config.name, session.inputs, session.outputs, batch)
+    if added:
+        logger.info("config completed: %s", ", ".join(added), extra={"model": config.name, "version": version})
     spec = make_spec(config, version, repository, folder)
     check_against_engine(spec, session.inputs, session.outputs, session.defaulted)
     presentation = read_presentation(config, spec)
@@ -190,11 +188,10 @@ def load_ensemble(
     """
     began = time.perf_counter()
     config = copied(config)
-    config.platform = "ensemble"
     folder = confined(repository, repository / config.name)
     if not config.input or not config.output:
         raise ConfigError("an ensemble's config must state its inputs and outputs")
-    state_version_policy(config)
+    state_defaults(config)
     spec = make_spec(config, version, repository, folder)
 
     def lookup(name: str, wanted: int) -> ModelSpec:
@@ -232,14 +229,46 @@ def on_cpu(config: ModelConfig) -> ModelConfig:
     return new
 
 
-def _sessions(path: Path, config: ModelConfig, library: Library | None, settings: Settings) -> list[Session]:
+def _refuse_pointer(path: Path) -> None:
+    """Raises ConfigError if the file only stands for one that Git LFS keeps elsewhere."""
+    with path.open("rb") as file:
+        if file.read(len(_LFS)) == _LFS:
+            raise ConfigError(f"{path.name} is a pointer of Git LFS, not the model: run `git lfs pull`")
+
+
+def _open(
+    path: Path, config: ModelConfig, places: Sequence[Path], settings: Settings
+) -> tuple[list[Session], list[str]]:
+    """Opens the sessions of a model with the op libraries that its config names.
+
+    If the model has an op that these lack, it gets the trusted library that has it. Returns the sessions, and the names
+    of the libraries that came so. Raises ConfigError.
+    """
+    trusted = settings.trusted_directories()
+    named = config.model_operations.op_library_filename
+    libraries = [trusted_library(name, places, trusted) for name in named]
+    added: list[str] = []
+    while True:
+        try:
+            return _sessions(path, config, libraries, settings), added
+        except ServingError as error:
+            found = library_of_missing_op(error.message, libraries, trusted)
+            if found is None:
+                raise ConfigError(explain(error.message, libraries, trusted)) from error
+        libraries.append(found)
+        named.append(found.path.name)
+        added.append(f"op library {found.path.name}")
+
+
+def _sessions(path: Path, config: ModelConfig, libraries: Sequence[Library], settings: Settings) -> list[Session]:
     """Opens the session of each instance. The instances on the CPU share one, each instance on a GPU has its own."""
     asked = any(group.kind == ModelInstanceGroup.KIND_GPU or group.gpus for group in config.instance_group)
     devices = sorted(place(config), key=lambda device: device is None)  # an idle GPU is taken before an idle CPU
-    on_cpu = replace(_session_options(config, len(devices), settings), libraries=(library.image,) if library else ())
+    images = tuple(library.image for library in libraries)
+    on_cpu = replace(_session_options(config, len(devices), settings), libraries=images)
     on_gpu = on_cpu
-    if library is not None and any(device is not None for device in devices):
-        on_gpu = _with_libraries_for_gpus(on_cpu, library, settings.trusted_directories())
+    if libraries and any(device is not None for device in devices):
+        on_gpu = _with_libraries_for_gpus(on_cpu, libraries, settings.trusted_directories())
     shared: Session | None = None
     sessions: list[Session] = []
     for device in devices:
@@ -266,19 +295,23 @@ def _check_nodes(model: str, gpu: int, nodes: Mapping[str, set[str]], asked: boo
         logger.info("model '%s' on GPU %d: the CPU runs %s", model, gpu, on_cpu)
 
 
-def _with_libraries_for_gpus(options: SessionOptions, library: Library, trusted: Sequence[Path]) -> SessionOptions:
-    """Names the library for CUDA of the same ops, and their plugins if the config asks for TensorRT."""
-    of_cuda = counterpart(library, "onnxruntime", "cuda", trusted)
-    if of_cuda is None:
-        logger.warning(
-            "op library %s has no trusted library for CUDA beside it: its ops run on the CPU", library.path.name
-        )
-    plugins = None if options.tensorrt is None else counterpart(library, "tensorrt", "cuda", trusted)
-    return replace(
-        options,
-        libraries=((of_cuda or library).image,),
-        tensorrt_plugins=plugins.image if plugins is not None else None,
-    )
+def _with_libraries_for_gpus(
+    options: SessionOptions, libraries: Sequence[Library], trusted: Sequence[Path]
+) -> SessionOptions:
+    """Names the libraries for CUDA of the same ops, and their plugins if the config asks for TensorRT."""
+    images: list[Path] = []
+    plugins: list[Path] = []
+    for library in libraries:
+        of_cuda = counterpart(library, "onnxruntime", "cuda", trusted)
+        if of_cuda is None:
+            logger.warning(
+                "op library %s has no trusted library for CUDA beside it: its ops run on the CPU", library.path.name
+            )
+        images.append((of_cuda or library).image)
+        of_tensorrt = None if options.tensorrt is None else counterpart(library, "tensorrt", "cuda", trusted)
+        if of_tensorrt is not None:
+            plugins.append(of_tensorrt.image)
+    return replace(options, libraries=tuple(images), tensorrt_plugins=tuple(plugins))
 
 
 def _session_options(config: ModelConfig, instances: int, settings: Settings) -> SessionOptions:

@@ -182,17 +182,31 @@ class Loading:
 
         Ensembles that wait for each other in a cycle are left out and marked as failed.
         """
+        uses = {name: [step for step in step_models(config) if step in ensembles] for name, config in ensembles.items()}
+        for name in sorted(uses):
+            if cycle := _cycle(name, uses):
+                self._failed(self._outcomes[name], 0, "ensembles use each other in a cycle: " + " -> ".join(cycle))
+        todo = [name for name in sorted(uses) if not self._outcomes[name].reasons]
         ordered: list[str] = []
-        todo = sorted(ensembles)
         while todo:
-            ready = [name for name in todo if not set(step_models(ensembles[name])) & set(todo)]
-            if not ready:
-                for name in todo:
-                    self._failed(self._outcomes[name], 0, "ensembles use each other in a cycle: " + ", ".join(todo))
-                break
+            ready = [name for name in todo if not set(uses[name]) & set(todo)]
             ordered += ready
             todo = [name for name in todo if name not in ready]
         return ordered
+
+
+def _cycle(name: str, uses: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns the shortest way from an ensemble back to itself, an empty list if there is none."""
+    ways = [[name]]
+    seen: set[str] = set()
+    for way in ways:  # it grows
+        for step in uses[way[-1]]:
+            if step == name:
+                return [*way, name]
+            if step not in seen:
+                seen.add(step)
+                ways.append([*way, step])
+    return []
 
 
 def versions_after(outcome: Outcome, serving: Mapping[int, LoadedModel]) -> dict[int, LoadedModel]:

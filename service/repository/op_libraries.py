@@ -6,6 +6,7 @@ operator has named: one of OPGATE_OPS_PATH, the output of the build, or the whee
 
 from __future__ import annotations
 
+import difflib
 import fcntl
 import hashlib
 import json
@@ -186,27 +187,56 @@ def counterpart(library: Library, engine: str, device: str, trusted: Sequence[Pa
     return None
 
 
-def explain_missing_op(message: str, library: str, trusted: Sequence[Path]) -> str:
-    """Returns the engine's message "is not a registered function/op" with the name of the op and the remedy before it.
+def library_of_missing_op(message: str, libraries: Sequence[Library], trusted: Sequence[Path]) -> Library | None:
+    """Returns the trusted library that has the op of the engine's message "is not a registered function/op".
 
-    Returns any other message as it is.
+    Returns None for another message, and if no library has the op but those that the model already has. Raises
+    ConfigError if the library needs instructions that this processor lacks.
     """
+    match = _MISSING_OP.search(message)
+    if match is None:
+        return None
+    domain, op, _ = match.groups()
+    have = {library.digest for library in libraries}
+    for folder in trusted:
+        for entry in entries([folder]):
+            path = folder / str(entry.get("file"))
+            fits = entry.get("domain") == domain and "cpu" in entry.get("devices", ()) and op in _ops(entry)
+            if fits and entry.get("sha256") not in have and path.is_file():
+                found = _listed(path, [entry])
+                if found is not None:
+                    return found
+    return None
+
+
+def _ops(entry: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the ops of a library for ONNX Runtime."""
+    return [str(op.get("name")) for op in entry.get("ops", [])] if entry.get("engine") == "onnxruntime" else []
+
+
+def explain(message: str, libraries: Sequence[Library], trusted: Sequence[Path]) -> str:
+    """Returns what the engine says of a model with these libraries that it can't open, with the remedy if it is known:
+    for an op that it doesn't know, and for two libraries of one domain."""
+    names = [library.path.name for library in libraries]
+    if "Domain already set in registry" in message:
+        return f"two of the op libraries {', '.join(names)} have ops of one domain, which ONNX Runtime doesn't take"
     match = _MISSING_OP.search(message)
     if match is None:
         return message
     domain, op, version = match.groups()
     where = f"{domain}::{op}" if domain else op
-    known = [
-        str(entry.get("file"))
-        for entry in entries(trusted)
-        if entry.get("engine") == "onnxruntime" and any(o.get("name") == op for o in entry.get("ops", []))
-    ]
-    if known and library in known:
-        remedy = f"{library} has an op of that name: its domain or types differ; compare with `opgate ops`"
-    elif known:
-        remedy = f'add model_operations {{ op_library_filename: "{known[0]}" }} to config.pbtxt'
+    files: dict[str, list[str]] = {}
+    for entry in entries(trusted):
+        for name in _ops(entry):
+            files.setdefault(name, []).append(str(entry.get("file")))
+    near = difflib.get_close_matches(op, files, n=1)
+    if any(file in names for file in files.get(op, ())):
+        remedy = f"{', '.join(names)} has an op of that name: its domain or types differ; compare with `opgate ops`"
+    elif op in files:
+        remedy = f"{files[op][0]} has an op of that name in another domain; compare with `opgate ops`"
     else:
         remedy = "no trusted op library has it: run `opgate build` on its source, or `opgate trust` its library"
+        remedy += f". Did you mean '{near[0]}' of {files[near[0]][0]}?" if near else ""
     return f"op '{where}' (version {version}) is not known to ONNX Runtime: {remedy}. The engine said: {message}"
 
 

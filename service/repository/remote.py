@@ -10,7 +10,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.execution.triton.pool import TritonPool
 from opgate.service.execution.triton.remote import RemoteModel
-from opgate.service.repository.config import state_version_policy
+from opgate.service.repository.config import state_defaults
 from opgate.service.repository.loader import LoadedModel, copied, limits_of
 from opgate.service.repository.paths import confined
 from opgate.service.repository.presentation import read_presentation
@@ -32,7 +32,7 @@ def load_remote(
         config.input.extend(completed.input)
     if not config.output:
         config.output.extend(completed.output)
-    state_version_policy(config)
+    state_defaults(config)
     spec = make_spec(config, version, repository, confined(repository, repository / config.name))
     if completed.backend not in ("", "onnxruntime"):
         spec = replace(spec, platform=completed.platform or completed.backend)

@@ -79,8 +79,12 @@ def _check_shape(spec: ModelSpec, kind: str, tensor: TensorSpec, actual: EngineT
             )
         fits = fits and (size == real or (size == -1 and kind == "output"))
     if not fits:
+        # The dims of a batched model don't count the batch.
+        batch = not spec.batched and tuple(actual.shape[1:]) == dims and not isinstance(actual.shape[0], int)
+        hint = "; if its first dim is the batch, add max_batch_size to the config" if batch else ""
         raise ConfigError(
-            f"{kind} '{tensor.name}': the config's shape {list(want)} doesn't fit the model file's {_shape(actual)}"
+            f"{kind} '{tensor.name}': the config's shape {list(want)} doesn't fit the model file's "
+            f"{_shape(actual)}{hint}"
         )
 
 

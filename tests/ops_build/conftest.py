@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,13 +8,10 @@ from pathlib import Path
 import pytest
 
 from opgate.ops_build.adapters.tensorrt.toolchain import find_headers
-from opgate.ops_build.building.build import Build, build
-from opgate.ops_build.building.options import DEFAULT_OUTPUT, BuildOptions, out_of_tree
+from opgate.ops_build.building.options import BuildOptions, out_of_tree
 from opgate.ops_build.building.toolchain import LeftOut, toolchain_folder
 from opgate.ops_build.table import Op, read_table
-from tests.conftest import silent
 
-FIXTURE_OPS = Path(__file__).parent / "fixture_ops"
 #: Lines about the registers of CUDA kernels, from test_sass.py.
 REGISTERS: list[str] = []
 
@@ -34,20 +30,6 @@ def op_of_ones_own(folder: Path, name: str, source: str) -> BuildOptions:
     (folder / name).mkdir()
     (folder / name / f"{name}.cpp").write_text(f'#include "core/op.h"\n{source}')
     return replace(out_of_tree(folder, domain=name), engines=("onnxruntime",), cuda="")
-
-
-@pytest.fixture(scope="session")
-def fixture_built() -> Build:
-    """Builds the fixture ops out of tree, in the domain fixture_ops, for every engine whose toolchain is installed."""
-    return build(out_of_tree(FIXTURE_OPS, DEFAULT_OUTPUT.parent / "fixture_ops"), silent)
-
-
-@pytest.fixture(scope="session")
-def fixture_library(request: pytest.FixtureRequest) -> Path:
-    """The library of the fixture ops for ONNX Runtime. OPGATE_TEST_FIXTURE_LIBRARY can name another build of it."""
-    if other := os.environ.get("OPGATE_TEST_FIXTURE_LIBRARY"):
-        return Path(other)
-    return request.getfixturevalue("fixture_built").libraries["onnxruntime"]
 
 
 @pytest.fixture(scope="session")

@@ -23,8 +23,8 @@ from opgate.ops_build.building.toolchain import Cuda, LeftOut, find_cuda
 from opgate.ops_build.table import read_table, snake_case
 from opgate.service.repository.op_libraries import trust
 from tests import PROJECT
-from tests.conftest import ALL, OPTIONS, silent
-from tests.ops_build.conftest import FIXTURE_OPS, op_of_ones_own, symbols
+from tests.conftest import ALL, FIXTURE_OPS, OPTIONS, silent
+from tests.ops_build.conftest import op_of_ones_own, symbols
 
 
 def fake_header(folder: Path) -> Path:

@@ -17,7 +17,7 @@ from opgate.ops_build.gpu.runner import KernelsEngine
 from opgate.ops_build.table import snake_case
 from opgate.ops_build.verification.verify import verify
 from tests import PROJECT
-from tests.ops_build.conftest import FIXTURE_OPS
+from tests.conftest import FIXTURE_OPS
 from tests.ops_build.cuda_emulation.build import build, onnxruntime_include
 from tests.ops_build.test_cuda_emulation import FOLDER, NAMES
 

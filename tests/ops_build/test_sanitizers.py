@@ -12,8 +12,8 @@ import pytest
 from opgate.ops_build.building.build import build
 from opgate.ops_build.building.options import BuildOptions, out_of_tree
 from tests import PROJECT
-from tests.conftest import silent
-from tests.ops_build.conftest import FIXTURE_OPS, op_of_ones_own
+from tests.conftest import FIXTURE_OPS, silent
+from tests.ops_build.conftest import op_of_ones_own
 
 SANITIZERS = "address,undefined"
 

@@ -16,7 +16,7 @@ from opgate.ops_build.case import Case
 from opgate.ops_build.gpu.cases_file import CaseFailed
 from opgate.ops_build.verification.verify import verify
 from tests import PROJECT
-from tests.ops_build.conftest import FIXTURE_OPS
+from tests.conftest import FIXTURE_OPS
 from tests.ops_build.cuda_emulation.build import build
 
 

@@ -25,8 +25,7 @@ from opgate.ops_build.onnx.nodes import node_attributes
 from opgate.ops_build.op_folder import folder_of
 from opgate.ops_build.table import Op
 from tests import PROJECT
-from tests.conftest import ALL, silent
-from tests.ops_build.conftest import FIXTURE_OPS
+from tests.conftest import ALL, FIXTURE_OPS, silent
 from tests.ops_build.test_tensorrt_adapter import DTYPES, carried, fixture_trials, on_cuda, suitable
 from tests.ops_build.walking import walk_of
 

@@ -242,3 +242,56 @@ class TestEnsembles:
         )
         write_config(models, "p", inner)
         assert load().find("p")
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (None, 4),
+        ("", 4),
+        ("# max_batch_size: 0", 4),
+        ('metric_tags { key: "max_batch_size: 0" value: "" }', None),
+        ("max_batch_size: 0", 0),
+        ("dynamic_batching { } max_batch_size: 2", 2),
+    ],
+)
+def test_a_stated_batch_size_stays(repository, load, config, expected):
+    double(repository, "m", config=config)
+    gateway = load()
+    if expected is None:
+        assert gateway.catalog.index()[0][3].endswith("metric_tags")
+    else:
+        assert gateway.find("m").model.config.max_batch_size == expected
+
+
+def test_a_batch_dim_without_max_batch_size_is_hinted_at(repository, reason):
+    tensors = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]'
+    double(repository, "m", config=tensors)
+    assert "if its first dim is the batch, add max_batch_size" in reason("m")
+
+
+def test_a_pointer_of_git_lfs(repository, reason):
+    folder = double(repository, "m")
+    (folder / "1" / "model.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    assert "run `git lfs pull`" in reason("m")
+
+
+def test_an_ensemble_without_steps(repository, reason):
+    double(repository, "m", config='platform: "ensemble" max_batch_size: 1')
+    assert "without ensemble_scheduling" in reason("m")
+
+
+def test_each_cycle_of_ensembles_is_said_by_itself(repository, load):
+    def uses(name, step):
+        tensors = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ] output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]'
+        maps = 'input_map { key: "x" value: "x" } output_map { key: "y" value: "y" }'
+        text = f'max_batch_size: 4 {tensors} ensemble_scheduling {{ step [ {{ model_name: "{step}" {maps} }} ] }}'
+        write_config(repository, name, text)
+
+    for name, step in (("a", "b"), ("b", "a"), ("c", "d"), ("d", "e"), ("e", "c"), ("f", "a"), ("self", "self")):
+        uses(name, step)
+    reasons = {row[0]: row[3] for row in load().catalog.index()}
+    assert reasons["a"].endswith("in a cycle: a -> b -> a")
+    assert reasons["d"].endswith("in a cycle: d -> e -> c -> d")
+    assert reasons["self"].endswith("in a cycle: self -> self")
+    assert "step 'a'" in reasons["f"]

@@ -99,7 +99,7 @@ def test_accelerators_become_options_of_the_providers(tmp_path):
         "trt_fp16_enable": "True", "trt_max_workspace_size": "1024", "trt_timing_cache_enable": "True",
         "trt_int8_calibration_table_name": "t",
     }  # fmt: skip
-    options = SessionOptions(gpu=1, tensorrt=found, tensorrt_plugins=tmp_path / "libp.so", cuda={"use_tf32": "0"})
+    options = SessionOptions(gpu=1, tensorrt=found, tensorrt_plugins=(tmp_path / "libp.so",), cuda={"use_tf32": "0"})
     tensorrt, cuda = _providers(options)
     assert cuda == ("CUDAExecutionProvider", {"device_id": "1", "use_tf32": "0"})
     assert tensorrt[0] == "TensorrtExecutionProvider"
@@ -326,11 +326,11 @@ def test_plugins_are_loaded_only_where_the_config_asks_for_tensorrt(tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps({"format": 1, "libraries": entries}))
 
     def named(options):
-        return loader._with_libraries_for_gpus(options, trusted_library("cpu", [], [tmp_path]), [tmp_path])
+        return loader._with_libraries_for_gpus(options, [trusted_library("cpu", [], [tmp_path])], [tmp_path])
 
     assert [library.read_text() for library in named(SessionOptions()).libraries] == ["cuda"]
-    assert named(SessionOptions()).tensorrt_plugins is None
-    assert named(SessionOptions(tensorrt={})).tensorrt_plugins.read_text() == "plugins"
+    assert named(SessionOptions()).tensorrt_plugins == ()
+    assert [path.read_text() for path in named(SessionOptions(tensorrt={})).tensorrt_plugins] == ["plugins"]
 
 
 DRIVER = """

@@ -82,7 +82,10 @@ def test_a_missing_op_is_named_with_the_remedy(repository, reason, settings):
     settings.build_ops.mkdir()
     entry = {"file": "libmine.so", "engine": "onnxruntime", "sha256": "0", "ops": [{"name": "Sparkle"}]}
     (settings.build_ops / "manifest.json").write_text(json.dumps({"format": 1, "libraries": [entry]}))
-    assert 'op_library_filename: "libmine.so"' in reason("m")
+    assert "libmine.so has an op of that name in another domain" in reason("m")
+    entry["ops"] = [{"name": "Sparkles"}]
+    (settings.build_ops / "manifest.json").write_text(json.dumps({"format": 1, "libraries": [entry]}))
+    assert "Did you mean 'Sparkles' of libmine.so?" in reason("m")
 
 
 def test_an_untrusted_library_keeps_only_its_model_from_being_served(repository, load, library):
