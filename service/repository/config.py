@@ -222,7 +222,9 @@ def state_defaults(config: ModelConfig) -> None:
         config.version_policy.latest.num_versions = 1
     if config.HasField("ensemble_scheduling"):
         config.platform = "ensemble"
-    elif not config.platform and config.backend == "onnxruntime":
+        config.model_transaction_policy.SetInParent()
+        return
+    if not config.platform and config.backend == "onnxruntime":
         config.platform = "onnxruntime_onnx"
         config.default_model_filename = config.default_model_filename or "model.onnx"
     for memory in (config.optimization.input_pinned_memory, config.optimization.output_pinned_memory):
