@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
+from opgate.service.api.infer_stream import InferStream
 from opgate.service.api.status import GRPC
 from opgate.service.errors import Kind, ServingError, internal
 from opgate.service.execution.request import Request
@@ -28,7 +29,6 @@ from opgate.service.rpc.server import (
     Metadata,
     Method,
     Options,
-    RpcError,
     Server,
     Stream,
     Unary,
@@ -39,6 +39,7 @@ from opgate.service.telemetry.journal import NO_IDS, Answer, grpc_level, ids_of
 from opgate.service.telemetry.statistics_message import model_statistics
 from opgate.service.wire import kserve_grpc as wire
 from opgate.service.wire.kserve_grpc import Decoder, decoding_cost, encode, encoding_cost
+from opgate.service.wire.responses import refuse_decoupled
 
 logger = logging.getLogger("opgate.grpc")
 SERVICE = "inference.GRPCInferenceService"
@@ -151,6 +152,7 @@ class Infer(Journaled):
         self.model, self.version = model, version
         try:
             self._served = self.gateway.find(model, version)
+            refuse_decoupled(self._served.model.spec, "ModelInfer")
         except ServingError as error:
             self.refuse(error)
             return False
@@ -248,13 +250,16 @@ class InferenceService:
         def infer(call: Call, message: bytes) -> None:
             Infer(gateway, decoder, call, message)
 
+        def stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
+            return InferStream(gateway, decoder, call).answers(messages)
+
         found: dict[str, Method] = {INFER: Unary(infer)}
         for method in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
             path = f"/{SERVICE}/{method.name}"
             if path == INFER:
                 continue
             if method.name == "ModelStreamInfer":
-                found[path] = Stream(_refuse_stream)
+                found[path] = Stream(stream)
                 continue
             request = getattr(service_pb2, method.input_type.name)
             handler = self._unary(request, getattr(self, f"_{method.name}", None), method.name)
@@ -381,11 +386,6 @@ def _choice(parameter: Any) -> Any:
     """Returns the value of a parameter, None if it has none."""
     choice = parameter.WhichOneof("parameter_choice")
     return None if choice is None else getattr(parameter, choice)
-
-
-async def _refuse_stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    raise RpcError(Code.UNIMPLEMENTED, "ModelStreamInfer is not supported by this server")
-    yield b""  # makes this function an async generator, as the handler of a stream must be
 
 
 class GrpcServer:

@@ -29,6 +29,7 @@ class Options(NamedTuple):
     timeout_us: int = 0  # 0 for none
     priority: int = 0  # 1 is the highest; 0 is the model's default
     sequence: Sequence | None = None
+    empty_final_response: bool = False  # whether a stream without responses shall end with an empty one
 
 
 class Times(NamedTuple):

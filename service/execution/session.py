@@ -22,11 +22,17 @@ from opgate.service.native import process
 
 logger = logging.getLogger("opgate.session")
 
+# What ONNX Runtime says if a node failed.
+_IN_NODE = "while running"
 _NO_CPU = "session.disable_cpu_ep_fallback"
 
 
 class EngineError(ServingError):
-    """A run failed in ONNX Runtime. The kind is INVALID if it says that an argument was wrong, else INTERNAL."""
+    """A run failed in ONNX Runtime.
+
+    The kind is INVALID if it refused an input of the graph, else INTERNAL: what a node refuses may come from the client
+    or from the model.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +220,9 @@ class Session:
         except ServingError:
             raise
         except Exception as error:
-            name = type(error).__name__
-            kind = Kind.INVALID if name == "InvalidArgument" else Kind.INTERNAL
-            raise EngineError(kind, str(error).strip()) from error
+            text = str(error).strip()
+            of_input = type(error).__name__ == "InvalidArgument" and _IN_NODE not in text
+            raise EngineError(Kind.INVALID if of_input else Kind.INTERNAL, text) from error
 
     def close(self) -> None:
         """Frees the memory of the model. Nothing may run the session any more."""

@@ -64,6 +64,7 @@ class ModelSpec:
     batching: Batching | None = None
     batch_inputs: tuple[BatchInputSpec, ...] = ()
     row_status: RowStatus | None = None
+    decoupled: bool = False  # whether each entry of the outputs is a response of its own, see service.wire.responses
     platform: str = "onnxruntime_onnx"
 
     @property

@@ -98,8 +98,6 @@ def _features(config: ModelConfig) -> Iterator[str]:
         yield "sequence_batching"
     if config.HasField("response_cache") and config.response_cache.enable:
         yield "response_cache"
-    if config.model_transaction_policy.decoupled:
-        yield "model_transaction_policy.decoupled"
     if config.batch_output:
         yield "batch_output"
     if config.HasField("model_repository_agents"):
@@ -190,6 +188,8 @@ def _ensemble(config: ModelConfig) -> Iterator[str]:
         yield "ensemble_scheduling.max_inflight_requests"
     if config.batch_input:
         yield "batch_input of an ensemble"
+    if config.model_transaction_policy.decoupled:
+        yield "model_transaction_policy.decoupled of an ensemble"
     for tensor in config.input:
         if tensor.optional:
             yield f"input '{tensor.name}' optional of an ensemble"

@@ -196,9 +196,12 @@ def load_ensemble(
 
     def lookup(name: str, wanted: int) -> ModelSpec:
         try:
-            return find(name, wanted).spec
+            found = find(name, wanted).spec
         except ServingError as error:
             raise ConfigError(f"step '{name}': {error.message}") from error
+        if found.decoupled:
+            raise ConfigError(f"step '{name}': the model is decoupled, and a step has one response")
+        return found
 
     models = check_ensemble(config, spec, lookup)
     loaded = tuple(find(step.model_name, step.model_version) for step in config.ensemble_scheduling.step)

@@ -32,6 +32,7 @@ def make_spec(config: ModelConfig, version: int, repository: Path, folder: Path)
         batching=_batching(config),
         batch_inputs=_batch_inputs(config, inputs),
         row_status=_row_status(config, outputs),
+        decoupled=config.model_transaction_policy.decoupled,
         platform="ensemble" if config.HasField("ensemble_scheduling") else "onnxruntime_onnx",
     )
 

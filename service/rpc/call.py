@@ -94,6 +94,13 @@ class Call:
         """The time until the deadline of the call, None if it has none."""
         return None if self._deadline is None else max(0.0, self._deadline - self._protocol.time())
 
+    def hold(self, size: int) -> bool:
+        """Counts bytes that a handler keeps of the client's messages, or with a negative number gives them back.
+
+        Returns whether there is room for them. They are given back when the call ends.
+        """
+        return self._protocol.connection.hold(self.stream, size)
+
     def answer(self, message: Message, trailers: Metadata | None = None) -> None:
         """Answers a unary call. Does nothing if the call has ended.
 

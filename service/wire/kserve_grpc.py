@@ -25,6 +25,7 @@ from opgate.service.wire.kserve_rules import (
     refuse_shared_memory,
     request_options,
 )
+from opgate.service.wire.responses import responses
 from opgate.service.wire.tensors import from_raw, to_raw, to_text, view
 
 
@@ -301,13 +302,16 @@ def encode(request: Request) -> list[bytes | memoryview]:
 
     Raises ServingError (TOO_LARGE) for more bytes than a message can have.
     """
+    return _encode(request, request.result or {})
+
+
+def _encode(request: Request, result: Mapping[str, Array]) -> list[bytes | memoryview]:
     plan: Plan = request.context
-    result = request.result or {}
     arrays = [result[name] for name in request.outputs]
     shapes = tuple([array.shape for array in arrays])
     head = plan.heads.get(shapes)
     if head is None:
-        head = _answer_head(request, plan, arrays)
+        head = _answer_head(plan, request.outputs, arrays)
         if not plan.id and len(plan.heads) < _MAX_ANSWER_HEADS and len(head) <= _MAX_PLAN_BYTES:
             plan.heads[shapes] = head
     parts: list[bytes | memoryview] = []
@@ -329,13 +333,62 @@ def encode(request: Request) -> list[bytes | memoryview]:
     return parts
 
 
+def encode_stream(request: Request) -> list[list[bytes | memoryview]]:
+    """Returns the encoded ModelStreamInferResponses of a finished request, each in parts.
+
+    Each has the parameter triton_final_response. A decoupled model without responses sends an empty one if the client
+    asked for that. Raises ServingError as `encode` and `responses` do.
+    """
+    plan: Plan = request.context
+    found = responses(plan.spec, request.result or {})
+    if not found:
+        if not request.options.empty_final_response:
+            return []
+        return [_in_stream([_final(_answer_head(plan, (), ()), True)])]
+    messages = []
+    for i, outputs in enumerate(found):
+        parts = _encode(request, outputs)
+        # Fields may come in any order, and those of a message that is given in parts are merged.
+        messages.append(_in_stream([_final(b"", i == len(found) - 1), *parts]))
+    return messages
+
+
+def stream_error(text: str, id: str) -> list[bytes | memoryview]:
+    """Returns an encoded ModelStreamInferResponse with an error."""
+    response = service_pb2.ModelStreamInferResponse(error_message=text or "unknown error")
+    if id:
+        response.infer_response.id = id
+    return [response.SerializeToString()]
+
+
+def _in_stream(parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
+    """Returns the parts of a ModelInferResponse as those of a ModelStreamInferResponse."""
+    return [_STREAM_TAG + _varint(sum(map(len, parts))), *parts]
+
+
+def _final(head: bytes, final: bool) -> bytes:
+    """Returns the head of a response with the parameter triton_final_response."""
+    return head + (_FINAL if final else _NOT_FINAL)
+
+
 _RAW_TAG = bytes([_RAW_OUTPUTS << 3 | 2])
 
 
-def _answer_head(request: Request, plan: Plan, arrays: Sequence[Array]) -> bytes:
+def _parameter(final: bool) -> bytes:
+    response = service_pb2.ModelInferResponse()
+    response.parameters["triton_final_response"].bool_param = final
+    return bytes(response.SerializeToString())
+
+
+_FINAL, _NOT_FINAL = _parameter(True), _parameter(False)
+# The number of infer_response in ModelStreamInferResponse.
+_STREAM_TAG = bytes([2 << 3 | 2])
+
+
+def _answer_head(plan: Plan, names: Sequence[str], arrays: Sequence[Array]) -> bytes:
     spec = plan.spec
     response = service_pb2.ModelInferResponse(model_name=spec.name, model_version=spec.version, id=plan.id)
-    for name, array in zip(request.outputs, arrays, strict=True):
+    for name, array in zip(names, arrays, strict=True):
         response.outputs.add(name=name, datatype=spec.outputs[name].datatype.name, shape=array.shape)
     return bytes(response.SerializeToString())
 

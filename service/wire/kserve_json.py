@@ -25,6 +25,7 @@ from opgate.service.wire.kserve_rules import (
     refuse_shared_memory,
     request_options,
 )
+from opgate.service.wire.responses import refuse_decoupled
 from opgate.service.wire.tensors import Bytes, elements, from_raw, to_raw, view
 
 # The head of a body is its JSON. Clients that send all inputs as binary data and no id repeat it byte for byte, so the
@@ -106,6 +107,7 @@ class Decoder:
         The arrays of binary inputs are views on the body. `request.context` is the Answer that `encode` needs.
         Raises ServingError.
         """
+        refuse_decoupled(self._spec, "infer")
         total = len(body)
         if header_length is None:
             header_length = total

@@ -53,6 +53,7 @@ def request_options(parameters: Mapping[str, Any]) -> Options:
         _number(parameters, "timeout", "microseconds"),
         _number(parameters, "priority", "a level"),
         _sequence(parameters),
+        _flag(parameters, EMPTY_FINAL_RESPONSE),
     )
 
 
@@ -60,11 +61,15 @@ def _sequence(parameters: Mapping[str, Any]) -> Sequence | None:
     id = parameters.get("sequence_id", 0)
     if isinstance(id, bool) or not isinstance(id, (int, str)) or (isinstance(id, int) and not 0 <= id < 1 << 64):
         _wrong("sequence_id", "a number of 64 bits without a sign, or a string", id)
-    flags = [parameters.get(key, False) for key in ("sequence_start", "sequence_end")]
-    for key, value in zip(("sequence_start", "sequence_end"), flags, strict=True):
-        if not isinstance(value, bool):
-            _wrong(key, "a boolean", value)
-    return Sequence(id, *flags) if id else None
+    start, end = _flag(parameters, "sequence_start"), _flag(parameters, "sequence_end")
+    return Sequence(id, start, end) if id else None
+
+
+def _flag(parameters: Mapping[str, Any], key: str) -> bool:
+    value = parameters.get(key, False)
+    if not isinstance(value, bool):
+        _wrong(key, "a boolean", value)
+    return value
 
 
 def _number(parameters: Mapping[str, Any], key: str, what: str) -> int:

@@ -19,7 +19,6 @@ REFUSED = [
     ("sequence_batching { }", "sequence_batching"),
     ("response_cache { enable: true }", "response_cache"),
     ("model_warmup [ { name: 'w' batch_size: 1 } ]", "model_warmup"),
-    ("model_transaction_policy { decoupled: true }", "model_transaction_policy.decoupled"),
     ("metric_tags { key: 'a' value: 'b' }", "metric_tags"),
     ("instance_group [ { kind: KIND_GPU } ]", "instance_group[0].kind KIND_GPU"),
     ("instance_group [ { gpus: [ 0 ] } ]", "instance_group[0].kind"),

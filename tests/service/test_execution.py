@@ -152,7 +152,7 @@ def test_one_guilty_request_fails_alone(repository, load, make):
     assert {i for i, error in enumerate(failures) if error} == set(bad)
     # The engine's error tells who made the mistake: the client for an index out of range, the model for a failing node.
     kinds = {error.kind for error in failures if error}
-    assert kinds == ({Kind.INVALID} if make is pick else {Kind.INTERNAL})
+    assert kinds == {Kind.INTERNAL}
     assert gateway.find("m").model.statistics.success_count == 12 - len(bad)
 
 

@@ -1,0 +1,158 @@
+"""ModelStreamInfer: the requests of a stream run at the same time, and are answered in their order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from time import perf_counter_ns
+
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
+from opgate.service.api.status import GRPC
+from opgate.service.errors import ServingError, internal
+from opgate.service.execution.request import Request
+from opgate.service.gateway import Gateway, Reading
+from opgate.service.rpc.server import Call, Code, Message, RpcError
+from opgate.service.telemetry.journal import Answer, grpc_level, ids_of
+from opgate.service.wire import kserve_grpc as wire
+from opgate.service.wire.kserve_grpc import Decoder
+
+logger = logging.getLogger("opgate.grpc")
+
+# Requests of a stream that run or whose answers wait. The next one is read when the client has taken an answer.
+_MOST_AT_ONCE = 64
+# A client that sends this metadata gets the first error as the status of the call, which ends it.
+_STATUS = "triton_grpc_error"
+
+
+class _Asked:
+    """One request of a stream, until it is answered."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size  # of its message
+        self.began_ns = perf_counter_ns()
+        self.model = self.version = ""
+        self.request: Request | None = None
+        self.done = asyncio.Event()
+        self.error: ServingError | None = None
+
+    def finish(self, request: Request) -> None:
+        """Notes that the request has a result or an error."""
+        self.error = request.error
+        self.done.set()
+
+    def refuse(self, error: ServingError) -> None:
+        """Ends the request with an error."""
+        self.error = error
+        self.done.set()
+
+
+class InferStream:
+    """One call."""
+
+    def __init__(self, gateway: Gateway, decoder: Decoder, call: Call) -> None:
+        self._gateway = gateway
+        self._decoder = decoder
+        self._call = call
+        self._ids = ids_of(call.first("x-request-id"), call.first("traceparent"))
+        self._asked: asyncio.Queue[_Asked | None] = asyncio.Queue()
+        self._room = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._open: set[_Asked] = set()
+
+    async def answers(self, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
+        """Yields the answers. Raises RpcError if the client wants errors as statuses, and if it sends no request."""
+        reading = asyncio.create_task(self._read(messages))
+        try:
+            while (asked := await self._asked.get()) is not None:
+                await asked.done.wait()
+                for message in await self._answers(asked):
+                    yield message
+                self._open.discard(asked)
+                self._call.hold(-asked.size)
+                self._room.release()
+            await reading  # it raises what ended it
+        finally:
+            reading.cancel()
+            for asked in self._open:  # the client has left
+                if asked.request is not None:
+                    asked.request.cancel()
+
+    async def _read(self, messages: AsyncIterator[bytes]) -> None:
+        try:
+            async for data in messages:
+                await self._room.acquire()
+                if not self._call.hold(len(data)):
+                    raise RpcError(Code.RESOURCE_EXHAUSTED, "the requests of the stream hold too much memory")
+                asked = _Asked(len(data))
+                self._open.add(asked)
+                self._asked.put_nowait(asked)
+                try:
+                    await self._submit(asked, data)
+                except ServingError as error:
+                    asked.refuse(error)
+                except Exception as error:
+                    logger.exception("a request of ModelStreamInfer failed")
+                    asked.refuse(internal(f"{type(error).__name__}: {error}"))
+        finally:
+            self._asked.put_nowait(None)
+
+    async def _submit(self, asked: _Asked, data: bytes) -> None:
+        """Reads a request and hands it to its model. Raises ServingError."""
+        gateway, decoder = self._gateway, self._decoder
+        message = wire.Message(data)
+        plan = decoder.known(message)
+        if plan is not None:
+            asked.model, asked.version = plan.model, plan.version
+            served = gateway.find(plan.model, plan.version)
+            if served.model.spec is not plan.spec:
+                plan = None
+        if plan is None:
+            try:
+                parsed = await gateway.work(
+                    len(message.head), lambda: service_pb2.ModelInferRequest.FromString(message.head)
+                )
+            except DecodeError:
+                raise wire.not_a_message() from None
+            asked.model, asked.version = parsed.model_name, parsed.model_version
+            served = gateway.find(asked.model, asked.version)
+        spec = served.model.spec
+        strings = any(tensor.datatype.name == "BYTES" for tensor in spec.inputs.values())
+        cost = wire.decoding_cost(message, strings)
+        with served.model.held():
+            with Reading(served):
+                if plan is not None:
+                    known = plan
+                    asked.request = await gateway.work(cost, lambda: decoder.repeat(message, known))
+                else:
+                    asked.request = await gateway.work(cost, lambda: decoder.decode(message, parsed, spec))
+                    decoder.keep(message, asked.request)
+            gateway.submit(served.model, asked.request, asked.finish)
+
+    async def _answers(self, asked: _Asked) -> list[list[bytes | memoryview]]:
+        """Returns the messages that answer a request. Raises RpcError."""
+        error, request = asked.error, asked.request
+        if error is None and request is not None:
+            try:
+                found = await self._gateway.work(wire.encoding_cost(request), lambda: wire.encode_stream(request))
+                self._tell(asked, Code.OK, "")
+                return found
+            except ServingError as failed:
+                error = failed
+            except Exception as failed:
+                logger.exception("an answer of ModelStreamInfer could not be written")
+                error = internal(f"{type(failed).__name__}: {failed}")
+        assert error is not None
+        code = GRPC[error.kind]
+        self._tell(asked, code, error.message)
+        if self._call.first(_STATUS) == "true":
+            raise RpcError(code, error.message)
+        return [wire.stream_error(error.message, request.id if request is not None else "")]
+
+    def _tell(self, asked: _Asked, code: Code, error: str) -> None:
+        ns = perf_counter_ns() - asked.began_ns
+        answer = Answer(
+            "grpc", self._call.method, code.name, ns, asked.model[:256], asked.version[:32], self._ids, self._call.peer
+        )
+        self._gateway.journal.answered(answer, asked.request, error, grpc_level(code.name))

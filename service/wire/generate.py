@@ -1,0 +1,101 @@
+"""Reads and writes the bodies of `generate` and `generate_stream`: a JSON object whose members are inputs and outputs.
+
+The members that are no input of the model are `id`, `parameters` and the client's own parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.execution.checks import Limits
+from opgate.service.execution.request import Array, Request
+from opgate.service.execution.spec import ModelSpec
+from opgate.service.wire.friendly import values_request
+from opgate.service.wire.json_tensors import JsonValue, members, write
+from opgate.service.wire.kserve_rules import request_options
+from opgate.service.wire.responses import responses
+from opgate.service.wire.tensors import Bytes, view
+
+# Bytes of a member that is no input.
+_MOST_PARAMETER = 65536
+
+
+def read(spec: ModelSpec, body: Bytes, limits: Limits) -> Request:
+    """Returns the request of one row in a body. A single value stands for a tensor with one element.
+
+    Raises ServingError (INVALID, TOO_LARGE).
+    """
+    values: dict[str, JsonValue] = {}
+    parameters: dict[str, Any] = {}
+    id = ""
+    for name, value in members(body, limits).items():
+        if name in spec.inputs:
+            values[name] = value
+            continue
+        plain = _plain(name, value)
+        if name == "id":
+            if not isinstance(plain, str):
+                raise invalid(f"id: expected a string, got {type(plain).__name__}")
+            id = plain
+        elif name == "parameters":
+            if not isinstance(plain, dict):
+                raise invalid(f"parameters: expected an object, got {type(plain).__name__}")
+            parameters.update(plain)
+        else:
+            parameters[name] = plain
+    request = values_request(spec, values, limits)
+    request.id = id
+    request.options = request_options(parameters)
+    return request
+
+
+def _plain(name: str, value: JsonValue) -> Any:
+    if value.end - value.begin > _MOST_PARAMETER:
+        raise ServingError(Kind.TOO_LARGE, f"parameter {name[:80]}: more than the limit of {_MOST_PARAMETER} bytes")
+    try:
+        return orjson.loads(view(value.body)[value.begin : value.end])
+    except orjson.JSONDecodeError as error:
+        raise invalid(f"the request is not valid JSON: '{name[:80]}': {error}") from None
+
+
+def only_answer(spec: ModelSpec, request: Request) -> bytes:
+    """Returns the answer to a request. Raises ServingError (UNSUPPORTED) if it has not exactly one response."""
+    found = responses(spec, request.result or {})
+    if len(found) != 1:
+        text = f"generate sends one response, model '{spec.name}' made {len(found)}: use generate_stream"
+        raise ServingError(Kind.UNSUPPORTED, text)
+    return b"".join(_answer(spec, request.id, found[0]))
+
+
+def events(spec: ModelSpec, request: Request) -> Iterator[bytes]:
+    """Yields the responses of a finished request as server-sent events."""
+    for response in responses(spec, request.result or {}):
+        yield event(b"".join(_answer(spec, request.id, response)))
+
+
+def event(data: bytes) -> bytes:
+    """Returns a server-sent event (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
+    return b"data: " + data + b"\n\n"
+
+
+def _answer(spec: ModelSpec, id: str, outputs: Mapping[str, Array]) -> list[bytes]:
+    top: dict[str, str] = {"model_name": spec.name, "model_version": spec.version}
+    if id:
+        top["id"] = id
+    parts = [orjson.dumps(top)[:-1]]
+    for name, array in outputs.items():
+        flat = write(array.reshape(-1), spec.outputs[name].datatype, nested=False)
+        if array.size == 1:  # a single value stands for it, without the list around it
+            flat = [b"".join(flat)[1:-1]]
+        parts += (b",", orjson.dumps(name), b":", *flat)
+    parts.append(b"}")
+    return parts
+
+
+def answer_cost(request: Request, element_cost: int) -> int:
+    """Returns what writing the answer costs in bytes of JSON, if an element costs so many."""
+    return sum(array.size for array in (request.result or {}).values()) * element_cost

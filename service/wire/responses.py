@@ -1,0 +1,35 @@
+"""Splits the result of a decoupled model into its responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from opgate.service.errors import Kind, ServingError, internal
+from opgate.service.execution.request import Array
+from opgate.service.execution.spec import ModelSpec
+
+
+def responses(spec: ModelSpec, result: Mapping[str, Array]) -> list[Mapping[str, Array]]:
+    """Returns the outputs of each response of a request: all at once, or of a decoupled model entry by entry.
+
+    A decoupled model sends a response for each entry of the first dim of its outputs, which does not count the batch
+    dim. The shapes have 1 there. Raises ServingError (INTERNAL) if its outputs have different numbers of entries.
+    """
+    if not spec.decoupled:
+        return [result]
+    axis = 1 if spec.batched else 0
+    sizes = {name: array.shape[axis] for name, array in result.items()}
+    if len(set(sizes.values())) > 1:
+        raise internal(f"the outputs of the decoupled model '{spec.name}' have different numbers of entries: {sizes}")
+    count = next(iter(sizes.values()))
+    return [
+        {name: array[:, i : i + 1] if axis else array[i : i + 1] for name, array in result.items()}
+        for i in range(count)
+    ]
+
+
+def refuse_decoupled(spec: ModelSpec, endpoint: str) -> None:
+    """Raises ServingError (UNSUPPORTED) if a model may send several responses, which the endpoint can't."""
+    if spec.decoupled:
+        text = f"{endpoint} sends one response, and model '{spec.name}' is decoupled"
+        raise ServingError(Kind.UNSUPPORTED, f"{text}: use ModelStreamInfer or generate_stream")
