@@ -11,6 +11,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOut
 from opgate.service.execution.datatypes import BY_ONNX
 from opgate.service.execution.session import EngineTensor
 from opgate.service.repository.config import ConfigError, state_defaults
+from opgate.service.repository.sequence_config import tensor_names
 
 Tensor: TypeAlias = ModelInput | ModelOutput
 
@@ -37,11 +38,11 @@ def complete(
         config.backend = "onnxruntime"
     added: list[str] = []
     bare = not config.input and not config.output
-    computed = {name for batch_input in config.batch_input for name in batch_input.target_name}
+    computed = {name for batch_input in config.batch_input for name in batch_input.target_name} | tensor_names(config)
     if bare and not config.max_batch_size and default_max_batch_size and _batches((*inputs, *outputs)):
         config.max_batch_size = default_max_batch_size
         added.append(f"max_batch_size {default_max_batch_size}")
-        if not config.HasField("dynamic_batching"):
+        if not config.HasField("dynamic_batching") and not config.HasField("sequence_batching"):
             config.dynamic_batching.SetInParent()
             added.append("dynamic_batching")
     skip = 1 if config.max_batch_size else 0
@@ -54,8 +55,9 @@ def complete(
         _types(config.input, inputs)
     if not config.output:
         for tensor in outputs:
-            _fill(config.output.add(), tensor, skip, config.max_batch_size)
-            added.append(f"output {tensor.name}")
+            if tensor.name not in computed:
+                _fill(config.output.add(), tensor, skip, config.max_batch_size)
+                added.append(f"output {tensor.name}")
     else:
         _types(config.output, outputs)
     state_defaults(config)

@@ -94,8 +94,6 @@ def _unsupported(config: ModelConfig) -> Iterator[str]:
 
 
 def _features(config: ModelConfig) -> Iterator[str]:
-    if config.HasField("sequence_batching"):
-        yield "sequence_batching"
     if config.HasField("response_cache") and config.response_cache.enable:
         yield "response_cache"
     if config.batch_output:
@@ -190,6 +188,8 @@ def _ensemble(config: ModelConfig) -> Iterator[str]:
         yield "batch_input of an ensemble"
     if config.model_transaction_policy.decoupled:
         yield "model_transaction_policy.decoupled of an ensemble"
+    if config.HasField("sequence_batching"):
+        yield "sequence_batching of an ensemble"
     for tensor in config.input:
         if tensor.optional:
             yield f"input '{tensor.name}' optional of an ensemble"

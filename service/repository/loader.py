@@ -20,6 +20,13 @@ from opgate.service.execution.gpus import CUDA, TENSORRT
 from opgate.service.execution.pipeline import Executor, Pipeline, Step
 from opgate.service.execution.request import Request
 from opgate.service.execution.scheduler import Scheduler
+from opgate.service.execution.sequences import (
+    Executions,
+    SequenceBatching,
+    Sequencer,
+    SequenceScheduler,
+    engine_spec,
+)
 from opgate.service.execution.session import Session, SessionOptions, usable_cores
 from opgate.service.execution.spec import ModelSpec
 from opgate.service.repository.autocomplete import complete
@@ -39,6 +46,7 @@ from opgate.service.repository.op_libraries import Library, counterpart, explain
 from opgate.service.repository.paths import confined, file_name
 from opgate.service.repository.presentation import Presentation, read_presentation
 from opgate.service.repository.proving import prove
+from opgate.service.repository.sequence_config import read_sequences
 from opgate.service.repository.specification import make_spec
 from opgate.service.repository.validation import check_against_engine
 from opgate.service.settings import Settings
@@ -154,12 +162,28 @@ def load_model(repository: Path, config: ModelConfig, version: int, settings: Se
     if added:
         logger.info("config completed: %s", ", ".join(added), extra={"model": config.name, "version": version})
     spec = make_spec(config, version, repository, folder)
-    check_against_engine(spec, session.inputs, session.outputs, session.defaulted)
+    limits = limits_of(settings)
+    sequences = read_sequences(config, folder, limits)
+    engine = spec if sequences is None else engine_spec(spec, sequences)
+    check_against_engine(engine, session.inputs, session.outputs, session.defaulted)
     presentation = read_presentation(config, spec)
-    runs = [partial(try_out, session, spec) for session in dict.fromkeys(sessions)]
-    prove(config, spec, folder, version, runs, limits_of(settings))
+    runs = [partial(try_out, session, engine) for session in dict.fromkeys(sessions)]
+    if sequences is not None:
+        runs = [partial(Sequencer(spec, sequences).try_out, run=run) for run in runs]
+    prove(config, spec, folder, version, runs, limits)
     statistics = ModelStatistics()
-    scheduler = Scheduler(
+    if sequences is None:
+        executor: Executor = _scheduler(spec, sessions, statistics, settings)
+    else:
+        executor = _sequence_scheduler(spec, sequences, sessions, statistics, settings)
+    statistics.load_seconds = time.perf_counter() - began
+    return LoadedModel(config, spec, executor, statistics, presentation)
+
+
+def _scheduler(
+    spec: ModelSpec, sessions: Sequence[Session], statistics: ModelStatistics, settings: Settings
+) -> Scheduler:
+    return Scheduler(
         spec,
         sessions,
         statistics,
@@ -167,8 +191,21 @@ def load_model(repository: Path, config: ModelConfig, version: int, settings: Se
         inline_limit_us=inline_limit_us(settings, on_gpu=any(session.gpu is not None for session in sessions)),
         run_timeout=settings.run_timeout,
     )
-    statistics.load_seconds = time.perf_counter() - began
-    return LoadedModel(config, spec, scheduler, statistics, presentation)
+
+
+def _sequence_scheduler(
+    spec: ModelSpec,
+    sequences: SequenceBatching,
+    sessions: Sequence[Session],
+    statistics: ModelStatistics,
+    settings: Settings,
+) -> SequenceScheduler:
+    # A sequence that has a row for itself has it in one instance, so each of these has a queue of its own.
+    groups = [sessions] if sequences.oldest is not None else [[session] for session in sessions]
+    counted = [Executions(statistics, sequences.oldest is not None) for _ in groups]
+    engine = engine_spec(spec, sequences)
+    instances = [_scheduler(engine, group, own, settings) for group, own in zip(groups, counted, strict=True)]
+    return SequenceScheduler(spec, sequences, instances, statistics, max_queue_size=settings.max_queue_size)
 
 
 def inline_limit_us(settings: Settings, *, on_gpu: bool) -> float:

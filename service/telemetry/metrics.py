@@ -109,7 +109,7 @@ class ModelCollector(Collector):
         )
         seconds = GaugeMetricFamily("nv_model_load_duration_secs", "Time that loading the model took", labels=_LABELS)
         for labels, statistics in rows:
-            pending.add_metric(labels, statistics.pending)
+            pending.add_metric(labels, statistics.pending + statistics.held)
             seconds.add_metric(labels, statistics.load_seconds)
         yield pending
         yield seconds

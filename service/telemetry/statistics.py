@@ -50,7 +50,7 @@ class ModelStatistics:
     """
 
     __slots__ = (
-        "batch_rows", "batches", "executions", "fail_count", "fail_ns", "failures", "infer_ns", "infer_seconds",
+        "batch_rows", "batches", "executions", "fail_count", "fail_ns", "failures", "held", "infer_ns", "infer_seconds",
         "inferences", "input_ns", "last_ms", "load_seconds", "output_ns", "overdue", "padded_elements",
         "padding_elements", "pending", "queue_ns", "queue_seconds", "request_ns", "request_seconds", "success_count",
     )  # fmt: skip
@@ -58,6 +58,7 @@ class ModelStatistics:
     def __init__(self) -> None:
         self.load_seconds = 0.0
         self.pending = 0
+        self.held = 0  # requests that wait for an earlier one of their sequence, or for a place for it
         self.overdue = 0  # runs that outlived their limit
         self.padded_elements = 0  # of inputs that runs pad to the longest row, as the requests brought them
         self.padding_elements = 0  # that the padding added
