@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from opgate.load.latencies import Slo
 from opgate.service.execution.spec import Batching, ModelSpec
@@ -49,7 +49,9 @@ def setups(spec: ModelSpec, cores: int, slo: Slo) -> Iterator[Setup]:
 
     Without batching a config can't have a policy for the queue, so a model that has one keeps batching.
     """
-    policy = spec.batching is not None and bool(spec.batching.max_queue_size or spec.batching.default_timeout_us)
+    policy = (
+        spec.batching is not None and replace(spec.batching, adaptive=True, preferred=(), max_delay_ns=0) != Batching()
+    )
     batchings: list[Batching | None] = [] if policy else [None]
     if spec.batched and spec.max_batch_size > 1:
         batchings.append(Batching())

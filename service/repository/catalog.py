@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.errors import Kind, ServingError
+from opgate.service.execution.rate_limiter import RateLimiter, read_supplies
 from opgate.service.repository.config import ConfigError, parameter, refuse_unsupported, runs_on_triton
 from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.loader import LoadedModel, load_config, load_ensemble, load_model, unavailable
@@ -60,6 +61,9 @@ class Catalog:
         """`triton` are the servers that run the models, if this process doesn't."""
         self._settings = settings
         self._triton = triton
+        self._limiter: RateLimiter | None = None
+        if settings.rate_limit != "off":
+            self._limiter = RateLimiter(read_supplies(settings.rate_limit_resource))
         self._entries: dict[str, Entry] = {}
         self._configs: dict[str, ModelConfig] = {}
         self.complete = False  # whether the catalog has tried to load every model
@@ -117,7 +121,7 @@ class Catalog:
                     refuse_unsupported(config)
                     loaded = load_ensemble(repository, config, version, self._settings, self._step)
                 else:
-                    loaded = load_model(repository, config, version, self._settings)
+                    loaded = load_model(repository, config, version, self._settings, self._limiter)
             except ServingError as error:
                 self._failed(entry, version, error.message)
                 continue

@@ -16,6 +16,7 @@ from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.checks import Limits
 from opgate.service.execution.gpus import CUDA, TENSORRT
 from opgate.service.execution.pipeline import Pipeline, Step
+from opgate.service.execution.rate_limiter import RateLimiter
 from opgate.service.execution.request import Request
 from opgate.service.execution.scheduler import Scheduler
 from opgate.service.execution.session import Session, SessionOptions, usable_cores
@@ -30,7 +31,7 @@ from opgate.service.repository.config import (
     runs_on_triton,
     state_version_policy,
 )
-from opgate.service.repository.devices import accelerators, place
+from opgate.service.repository.devices import accelerators, demands, place
 from opgate.service.repository.ensembles import check_ensemble
 from opgate.service.repository.op_libraries import Library, counterpart, explain_missing_op, trusted_library
 from opgate.service.repository.paths import confined, file_name
@@ -102,8 +103,13 @@ def load_config(repository: Path, name: str, triton: bool = False) -> ModelConfi
     return config
 
 
-def load_model(repository: Path, config: ModelConfig, version: int, settings: Settings) -> LoadedModel:
-    """Opens one version of an ONNX model. Raises ServingError (UNAVAILABLE) with the reason."""
+def load_model(
+    repository: Path, config: ModelConfig, version: int, settings: Settings, limiter: RateLimiter | None = None
+) -> LoadedModel:
+    """Opens one version of an ONNX model. Raises ServingError (UNAVAILABLE) with the reason.
+
+    With `limiter` its instances run only when that lets them.
+    """
     began = time.perf_counter()
     config = copied(config)
     folder = confined(repository, repository / config.name)
@@ -134,6 +140,7 @@ def load_model(repository: Path, config: ModelConfig, version: int, settings: Se
         max_queue_size=settings.max_queue_size,
         inline_limit_us=inline_limit_us(settings, on_gpu=any(session.gpu is not None for session in sessions)),
         run_timeout=settings.run_timeout,
+        claims=() if limiter is None else limiter.add(demands(config)),
     )
     statistics.load_seconds = time.perf_counter() - began
     return LoadedModel(config, spec, scheduler, statistics, presentation)

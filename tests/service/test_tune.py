@@ -11,7 +11,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.load.latencies import Slo
 from opgate.load.model import LoadError
-from opgate.service.execution.spec import Batching, ModelSpec
+from opgate.service.execution.spec import Batching, ModelSpec, QueuePolicy
 from opgate.tune.configs import changed, refuse_unfit
 from opgate.tune.cost import Cost, Costs, pairs, powers
 from opgate.tune.proposal import Candidate, best, replicas, search, setups
@@ -150,7 +150,7 @@ def test_no_rate_above_what_a_setup_can_do_is_promised(seconds):
 def test_a_policy_for_the_queue_is_kept():
     """It is a part of dynamic batching, so nothing without it is proposed."""
     free = ModelSpec("m", "1", {}, {}, 8, Batching())
-    held = ModelSpec("m", "1", {}, {}, 8, Batching(max_queue_size=7))
+    held = ModelSpec("m", "1", {}, {}, 8, Batching(policy=QueuePolicy(max_queue_size=7)))
     assert any(setup.batching is None for setup in setups(free, 2, Slo(99, 1)))
     assert all(setup.batching is not None for setup in setups(held, 2, Slo(99, 1)))
 
