@@ -94,10 +94,12 @@ class Scheduler:
         if self._closed:
             self._fail(request, unloading(self.spec.name))
             return
-        if full := self._waiting.full_for(request):
-            self._fail(request, queue_full(self.spec.name, full))
-            return
-        policy = self._policy or self._policy_of(request)
+        waiting, policy = self._waiting, self._policy
+        if waiting.size >= waiting.max_size or policy is None:
+            if full := waiting.full_for(request):
+                self._fail(request, queue_full(self.spec.name, full))
+                return
+            policy = waiting.policy_of(request)
         timeout = policy.timeout_us(request.options.timeout_us)
         late = timeout and perf_counter_ns() - request.received_ns >= timeout * 1000
         if late and not policy.delay:
@@ -107,20 +109,20 @@ class Scheduler:
             self._fail(request, ServingError(Kind.UNAVAILABLE, self.overdue))
             return
         # An idle model accepts whatever it estimates, because only a run can show that the estimate is too high.
-        if self._latency_limit is not None and (self._waiting.size or not self._idle):
+        if self._latency_limit is not None and (waiting.size or not self._idle):
             error = self._latency_limit.refusal(request, self._workers)
             if error is not None:
                 self._fail(request, error)
                 return
         if self._ordered is not None:
             self._ordered.add(request)
-        if not self._waiting.size and self._runs_alone(request) and self._start(self._form([request], request.rows)):
+        if not waiting.size and self._runs_alone(request) and self._start(self._form([request], request.rows)):
             self._await(request, timeout, policy)
             return
-        self._waiting.add(request)
-        self.statistics.pending = self._waiting.size
+        waiting.add(request)
+        self.statistics.pending = waiting.size
         if late:
-            self._waiting.postpone(request)
+            waiting.postpone(request)
         self._await(request, 0 if late else timeout, policy)
         # An instance that is busy flushes when it is idle again. If none is busy, the request came from the answer of a
         # batch that _flush ran on this thread, and _flush may not look at the request's line any more.
@@ -162,10 +164,6 @@ class Scheduler:
 
     def _at_rest(self) -> bool:
         return not self._waiting.size and len(self._idle) == len(self._workers)
-
-    def _policy_of(self, request: Request) -> QueuePolicy:
-        batching = self.spec.batching or Batching()
-        return batching.policy_of(batching.level(request.options.priority))
 
     def _await(self, request: Request, timeout_us: int, policy: QueuePolicy) -> None:
         """Lets a request that has no answer yet leave early, or wait behind others when its time is over."""

@@ -9,7 +9,7 @@ from itertools import count
 from typing import TypeAlias
 
 from opgate.service.execution.request import Request
-from opgate.service.execution.spec import Batching
+from opgate.service.execution.spec import Batching, QueuePolicy
 
 # The level of a request, whether its timeout is over, and the number of its arrival.
 _Place: TypeAlias = tuple[int, bool, int]
@@ -45,7 +45,7 @@ class Line:
 
     def remove(self, request: Request) -> None:
         """Takes a request out."""
-        self._rows[self._places[request][0]] -= request.rows
+        _lower(self._rows, self._places[request][0], request.rows)
         self._delete(request)
 
     def popleft(self) -> Request:
@@ -108,9 +108,12 @@ class Waiting:
             return self.size
         if self._of_level is None:
             return 0
-        level = self._level(request)
-        limit = self._batching.policy_of(level).max_queue_size
+        level, limit = self._level(request), self.policy_of(request).max_queue_size
         return self._of_level[level] if limit and self._of_level[level] >= limit else 0
+
+    def policy_of(self, request: Request) -> QueuePolicy:
+        """Returns the policy of a request's level."""
+        return self._batching.policy_of(self._level(request))
 
     def add(self, request: Request) -> None:
         """Adds a request to its line."""
@@ -132,7 +135,7 @@ class Waiting:
         line.remove(request)
         self.size -= 1
         if self._of_level is not None:
-            self._of_level[self._level(request)] -= 1
+            _lower(self._of_level, self._level(request), 1)
         if not line:
             del self.lines[key]
         return True
@@ -143,7 +146,7 @@ class Waiting:
         for _ in range(requests):
             request = line.popleft()
             if self._of_level is not None:
-                self._of_level[self._level(request)] -= 1
+                _lower(self._of_level, self._level(request), 1)
         self.size -= requests
         if not line:
             del self.lines[key]
@@ -196,3 +199,10 @@ class Waiting:
 
     def _level(self, request: Request) -> int:
         return self._batching.level(request.options.priority)
+
+
+def _lower(counts: Counter[int], level: int, by: int) -> None:
+    """Lowers the count of a level. One of nothing is not kept, because there may be very many levels."""
+    counts[level] -= by
+    if not counts[level]:
+        del counts[level]
