@@ -5,7 +5,9 @@ The estimates come from what waits and runs before a request, and from what runs
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+import heapq
+import itertools
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from time import perf_counter_ns
 from typing import NamedTuple
 
@@ -15,6 +17,9 @@ from opgate.service.execution.request import Request
 from opgate.service.execution.spec import ModelSpec
 from opgate.service.execution.waiting import Waiting
 from opgate.service.execution.worker import Worker
+
+# So many batches of a shape are looked at one by one.
+_PORTIONS = 64
 
 
 class Work(NamedTuple):
@@ -28,14 +33,18 @@ def answered_in(own: Work, ahead: Iterable[Work], busy_ns: Sequence[float], max_
     """Returns in how many nanoseconds the last row of `own` has an answer, 0 if that is not known.
 
     `ahead` is what other lines run before. Runs have at most `max_rows` rows. `busy_ns` says for each instance how long
-    it is still busy.
+    it is still busy. Whichever is free first runs the next batch.
     """
     full = (own.rows - 1) // max_rows
     run = own.times.estimate(own.rows - full * max_rows)
     if not run:
         return 0.0
-    before = full * own.times.estimate(max_rows) + sum([_total_ns(work, max_rows) for work in ahead])
-    return _free_in(busy_ns, before) + run
+    free = list(busy_ns)
+    heapq.heapify(free)
+    for work in (*ahead, Work(full * max_rows, own.times)):
+        for batch in _batches(work, max_rows):
+            heapq.heapreplace(free, free[0] + batch)
+    return free[0] + run
 
 
 def still_busy(estimate_ns: float, passed_ns: float) -> float:
@@ -46,21 +55,14 @@ def still_busy(estimate_ns: float, passed_ns: float) -> float:
     return abs(estimate_ns - passed_ns)
 
 
-def _total_ns(work: Work, max_rows: int) -> float:
-    """Returns the nanoseconds of all runs of these rows, one after the other."""
+def _batches(work: Work, max_rows: int) -> Iterator[float]:
+    """Yields the nanoseconds of the batches of these rows. Very many batches are taken together in portions."""
     full, rest = divmod(work.rows, max_rows)
-    return full * work.times.estimate(max_rows) + (work.times.estimate(rest) if rest else 0.0)
-
-
-def _free_in(busy_ns: Sequence[float], work_ns: float) -> float:
-    """Returns when an instance is free again, if the instances share the work as they become free."""
-    level, total = 0.0, work_ns
-    for count, free in enumerate(sorted(busy_ns), 1):
-        if count > 1 and level <= free:
-            break
-        total += free
-        level = total / count
-    return level
+    if full:
+        portions = min(full, _PORTIONS)
+        yield from itertools.repeat(full * work.times.estimate(max_rows) / portions, portions)
+    if rest:
+        yield work.times.estimate(rest)
 
 
 class LatencyLimit:
