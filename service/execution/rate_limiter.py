@@ -43,7 +43,7 @@ def read_supplies(text: str) -> list[Supply]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, *numbers = part.split(":")
         if not name or not 1 <= len(numbers) <= 2 or not all(n.isascii() and n.isdecimal() for n in numbers):
-            raise ValueError(f"expected <resource>:<count> or <resource>:<count>:<device>, got '{part}'")
+            raise ValueError(f"'{part}' is not <resource>:<count> or <resource>:<count>:<device>")
         copies, *device = map(int, numbers)
         supplies.append(Supply(name.lower(), copies, device[0] if device else None))
     return supplies

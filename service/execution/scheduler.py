@@ -175,6 +175,8 @@ class Scheduler:
         """Ends a request whose client left or whose time ran out: takes it out of its line, or out of its run."""
         if self._waiting.remove(request):
             self.statistics.pending = self._waiting.size
+            if self._claims:
+                self._flush_soon()  # resources may be kept for a run that nobody needs any more
             self._fail(request, error)
             self._rested()
             return
