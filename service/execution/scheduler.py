@@ -81,7 +81,7 @@ class Scheduler:
             Worker(f"{spec.name}-{spec.version}-{i}", session, self._execute, self._finished)
             for i, session in enumerate(sessions)
         ]
-        self._claims = dict(zip(self._workers, claims, strict=False))  # empty without a rate limiter
+        self._claims = dict(zip(self._workers, claims, strict=bool(claims)))  # empty without a rate limiter
         self._waits_for_resources = False
         for claim in claims:
             claim.wake = self._flush_soon
@@ -169,7 +169,8 @@ class Scheduler:
         """Lets a request that has no answer yet leave early, or wait behind others when its time is over."""
         if not request.ended:
             request.leave = self._let_go
-            request.expire_after(timeout_us, self._waiting.postpone if policy.delay else None)
+            if timeout_us:
+                request.expire_after(timeout_us, self._waiting.postpone if policy.delay else None)
 
     def _let_go(self, request: Request, error: ServingError) -> None:
         """Ends a request whose client left or whose time ran out: takes it out of its line, or out of its run."""
@@ -219,6 +220,8 @@ class Scheduler:
             started = self._start(batch, lambda key=key, n=choice.requests: self._waiting.take(key, n))  # type: ignore[misc]
             if started and key in self._waiting.lines:
                 self._waiting.put_back(order, key)
+            elif self._waits_for_resources:
+                break  # no other batch gets them either
         self.statistics.pending = self._waiting.size
         if wake_ns:
             if self._alarm is None:

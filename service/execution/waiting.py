@@ -90,17 +90,17 @@ class Line:
 class Waiting:
     """The requests of a model that wait, in lines of those that may share a batch."""
 
-    def __init__(self, batching: Batching | None, max_size: int) -> None:
+    def __init__(self, batching: Batching, max_size: int) -> None:
         """No more than `max_size` requests may wait, and fewer if the policies of the config say so."""
         self.lines: dict[Hashable, deque[Request] | Line] = {}
         self.size = 0
         self.max_size = max_size
-        self._batching = batching or Batching()
-        if self._batching.policy.max_queue_size and not self._batching.priority_levels:
-            self.max_size = min(max_size, self._batching.policy.max_queue_size)
+        if batching.policy.max_queue_size and not batching.priority_levels:
+            self.max_size = min(max_size, batching.policy.max_queue_size)
+        self._batching = batching
         # A deque is enough if the order is that of arrival, and nobody asks for rows.
-        self._plain = self._batching.in_order and not self._batching.max_latency_ns
-        self._of_level: Counter[int] | None = Counter() if self._batching.priority_levels else None
+        self._plain = batching.in_order and not batching.max_latency_ns
+        self._of_level: Counter[int] | None = Counter() if batching.priority_levels else None
 
     def full_for(self, request: Request) -> int:
         """Returns how many requests wait if that leaves no place for another one, else 0."""
@@ -175,6 +175,8 @@ class Waiting:
         """Returns the keys of the lines in the order in which they get to run: by level, then the oldest first."""
         if len(self.lines) < 2:
             return deque(self.lines)
+        if self._plain:
+            return deque(sorted(self.lines, key=lambda key: self.lines[key][0].received_ns))
         return deque(sorted(self.lines, key=self._rank))
 
     def put_back(self, order: deque[Hashable], key: Hashable) -> None:

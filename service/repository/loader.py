@@ -16,7 +16,7 @@ from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.checks import Limits
 from opgate.service.execution.gpus import CUDA, TENSORRT
 from opgate.service.execution.pipeline import Pipeline, Step
-from opgate.service.execution.rate_limiter import RateLimiter
+from opgate.service.execution.rate_limiter import Claim, RateLimiter
 from opgate.service.execution.request import Request
 from opgate.service.execution.scheduler import Scheduler
 from opgate.service.execution.session import Session, SessionOptions, usable_cores
@@ -140,10 +140,19 @@ def load_model(
         max_queue_size=settings.max_queue_size,
         inline_limit_us=inline_limit_us(settings, on_gpu=any(session.gpu is not None for session in sessions)),
         run_timeout=settings.run_timeout,
-        claims=() if limiter is None else limiter.add(demands(config)),
+        claims=_claims(config, limiter),
     )
     statistics.load_seconds = time.perf_counter() - began
     return LoadedModel(config, spec, scheduler, statistics, presentation)
+
+
+def _claims(config: ModelConfig, limiter: RateLimiter | None) -> list[Claim]:
+    """Returns a claim for each instance, none if the limiter doesn't limit the model.
+
+    Raises ServingError (UNAVAILABLE) if an instance could never run.
+    """
+    needed = demands(config)
+    return limiter.add(needed) if limiter is not None and any(demand.resources for demand in needed) else []
 
 
 def inline_limit_us(settings: Settings, *, on_gpu: bool) -> float:
