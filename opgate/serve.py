@@ -69,6 +69,14 @@ Exit = Annotated[
 ]
 Queue = Annotated[int | None, typer.Option(help="Requests that may wait for one model.", show_default="1024")]
 Body = Annotated[int | None, typer.Option(help="Largest request body in bytes.", show_default="256 MiB")]
+RateLimit = Annotated[
+    str | None,
+    typer.Option(help="execution_count: instances run while their resources are free, or off.", show_default="off"),
+]
+RateLimitResource = Annotated[
+    list[str] | None,
+    typer.Option(help="Copies of a resource: name:count or name:count:device. May be given several times."),
+]
 Level = Annotated[str | None, typer.Option(help="debug, info, warning or error.", show_default="info")]
 Format = Annotated[str | None, typer.Option(help="json or text.", show_default="json")]
 Access = Annotated[bool | None, typer.Option("--access-log/--no-access-log", help="Log requests.", show_default="no")]
@@ -91,6 +99,8 @@ def serve(
     shutdown_timeout: Exit = None,
     max_queue_size: Queue = None,
     max_body_bytes: Body = None,
+    rate_limit: RateLimit = None,
+    rate_limit_resource: RateLimitResource = None,
     log_level: Level = None,
     log_format: Format = None,
     access_log: Access = None,

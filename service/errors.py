@@ -17,7 +17,7 @@ class Kind(enum.Enum):
     UNSUPPORTED = "UNSUPPORTED"  # the gateway doesn't implement this part of the protocol
     MEDIA_TYPE = "MEDIA_TYPE"  # the route or the model doesn't read this kind of body
     NOT_ACCEPTABLE = "NOT_ACCEPTABLE"  # the model has no answer of the kind that the client accepts
-    OVERLOADED = "OVERLOADED"  # the queue is full
+    OVERLOADED = "OVERLOADED"  # the queue is full, or the answer would come too late
     DEADLINE = "DEADLINE"  # the timeout of the request ran out
     CANCELED = "CANCELED"  # the client left before its turn came
     INTERNAL = "BACKEND"  # the model or the engine failed
@@ -55,6 +55,15 @@ def unloading(model: str) -> ServingError:
 def queue_full(model: str, waiting: int) -> ServingError:
     """Returns the error for a request that has no place in the queue of its model."""
     return ServingError(Kind.OVERLOADED, f"the queue of model '{model}' is full: {waiting} requests wait")
+
+
+def too_slow(model: str, expected_ns: float, limit_ns: int) -> ServingError:
+    """Returns the error for a request that a model with `max_latency_ms` is not likely to answer in time."""
+    text = (
+        f"the answer of model '{model}' would take about {expected_ns / 1e6:.1f} ms, "
+        f"the limit is {limit_ns / 1e6:g} ms (max_latency_ms)"
+    )
+    return ServingError(Kind.OVERLOADED, text)
 
 
 def too_late(model: str, timeout_us: int) -> ServingError:

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from opgate import folders
+from opgate.service.execution.rate_limiter import read_supplies
 
 # The address of a server: a name, or an IPv6 address in brackets, and a port.
 _ADDRESS = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
@@ -81,6 +82,11 @@ class Settings(BaseSettings):
     inline_limit_us: float = Field(default=100.0, ge=0)
     # Seconds. A model whose run takes longer is not ready. With Triton, a call may take so long, its queue included.
     run_timeout: float = Field(default=60.0, gt=0)
+    # Whether instances run only while the resources of their `rate_limiter` are free, and how many copies there are of
+    # a resource: name:count or name:count:device, joined by commas. Without that, as many as the instance wants that
+    # wants the most.
+    rate_limit: str = Field(default="off", pattern="^(off|execution_count)$")
+    rate_limit_resource: str = ""
     default_max_batch_size: int = Field(default=4, ge=0)  # for models without a config whose first dim is a batch
 
     log_level: str = Field(default="info", pattern="(?i)^(debug|info|warning|error|critical)$")
@@ -95,6 +101,12 @@ class Settings(BaseSettings):
         if not all(_ADDRESS.fullmatch(part) for part in parts):
             raise ValueError("expected HOST:PORT of gRPC, several joined by commas")
         return ",".join(dict.fromkeys(parts))
+
+    @field_validator("rate_limit_resource")
+    @classmethod
+    def _check_supplies(cls, value: str) -> str:
+        read_supplies(value)
+        return value
 
     @classmethod
     def variable(cls, name: str) -> str:

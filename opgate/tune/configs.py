@@ -20,15 +20,25 @@ def refuse_unfit(config: Any) -> None:
         raise LoadError(f"'{config.name}' runs on GPUs: only instances on the CPU are tuned")
 
 
-def changed(config: Any, setup: Setup) -> Any:
-    """Returns a copy of a config with the instances, threads and batching of a setup. Everything else stays."""
+def unbatched(config: Any) -> Any:
+    """Returns a copy of a config without dynamic batching and what needs it."""
     new = copied(config)
-    del new.instance_group[:]
-    new.instance_group.add(count=setup.instances, kind=ModelInstanceGroup.KIND_CPU)
-    new.parameters["intra_op_thread_count"].string_value = str(setup.threads)
+    new.ClearField("dynamic_batching")
+    new.parameters.pop("max_latency_ms", None)
+    return new
+
+
+def changed(config: Any, setup: Setup) -> Any:
+    """Returns a copy of a config with the instances, threads and batching of a setup. Everything else stays, such as
+    the rate limiter of the first instance group."""
     batching = setup.batching
+    new = unbatched(config) if batching is None else copied(config)
+    del new.instance_group[:]
+    group = new.instance_group.add(count=setup.instances, kind=ModelInstanceGroup.KIND_CPU)
+    if config.instance_group and config.instance_group[0].HasField("rate_limiter"):
+        group.rate_limiter.CopyFrom(config.instance_group[0].rate_limiter)
+    new.parameters["intra_op_thread_count"].string_value = str(setup.threads)
     if batching is None:
-        new.ClearField("dynamic_batching")
         return new
     new.dynamic_batching.SetInParent()
     del new.dynamic_batching.preferred_batch_size[:]

@@ -12,8 +12,8 @@ import uvloop
 from opgate.load.model import Input
 from opgate.service.execution.request import run
 from opgate.service.execution.scheduler import Scheduler
-from opgate.service.repository.loader import copied
 from opgate.service.settings import Settings
+from opgate.tune.configs import unbatched
 from opgate.tune.cost import opened, request_of
 
 _RUNS = 300
@@ -23,8 +23,7 @@ _SECONDS = 3.0
 def hand_over(repository: Path, config: Any, version: int, settings: Settings, inputs: Sequence[Input]) -> float:
     """Returns the seconds of the way to a thread and back, as the gateway learns them. Raises ServingError."""
     on_threads = settings.model_copy(update={"inline_limit_us": 0.0})
-    alone = copied(config)
-    alone.ClearField("dynamic_batching")  # its delay is no part of the way
+    alone = unbatched(config)  # a delay of batches is no part of the way
     with opened(repository, alone, version, on_threads, 1) as model:
         scheduler = model.executor
         assert isinstance(scheduler, Scheduler)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from opgate.load.latencies import Slo
 from opgate.service.execution.spec import Batching, ModelSpec
@@ -47,12 +47,15 @@ class Candidate:
 def setups(spec: ModelSpec, cores: int, slo: Slo) -> Iterator[Setup]:
     """Yields the setups to compare, simple ones first.
 
-    Without batching a config can't have a policy for the queue, so a model that has one keeps batching.
+    Policies for the queue, priorities and what else is a part of dynamic batching is kept, so a model that has such
+    keeps batching.
     """
-    policy = spec.batching is not None and bool(spec.batching.max_queue_size or spec.batching.default_timeout_us)
-    batchings: list[Batching | None] = [] if policy else [None]
-    if spec.batched and spec.max_batch_size > 1:
+    stated = spec.batching or Batching()
+    needs_batching = replace(stated, adaptive=True, preferred=(), max_delay_ns=0) != Batching()
+    batchings: list[Batching | None] = [] if needs_batching else [None]
+    if needs_batching or spec.max_batch_size > 1:
         batchings.append(Batching())
+    if spec.max_batch_size > 1:
         batchings += [Batching(adaptive=False, max_delay_ns=int(slo.seconds * share * 1e9)) for share in _DELAYS]
     for batching in batchings:
         for instances, threads in sorted(pairs(cores)):

@@ -2,6 +2,8 @@
 
 The rules that form batches are those of the gateway itself (`opgate.service.execution.policy`), and so is the rule
 which runs happen on the event loop (`opgate.service.execution.cost`). The times are measured ones.
+
+All requests are alike, and each is answered: it knows no priorities, queue policies, `max_latency_ms` or rate limiter.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ WARM_UP = 2
 LEAST_HAND_OVER = 20_000.0
 # A model keeps the costs of at most this many input shapes.
 MAX_SHAPES = 256
+# A typical time is the mean of about this many runs.
+MEMORY = 16
 
 
 class SizeCost:
@@ -106,15 +108,103 @@ class HandOver:
         self.limit_ns = min(self.most_ns, self.typical_ns)
 
 
+class _SizeTime:
+    """The mean rows and nanoseconds of the latest runs of one class of batch sizes."""
+
+    __slots__ = ("count", "rows", "wall")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.rows = 0.0
+        self.wall = 0.0
+
+    def record(self, rows: int, wall: int, anew: bool) -> None:
+        """Adds a run. `anew` forgets those before it."""
+        self.count += 1
+        weight = 1 / min(max(1, self.count - WARM_UP), MEMORY)
+        if anew or weight == 1:
+            self.rows, self.wall = float(rows), float(wall)
+            return
+        self.rows += (rows - self.rows) * weight
+        # A run that took far longer than usual says little about the next one.
+        self.wall += (min(float(wall), 8 * self.wall) - self.wall) * weight
+
+
+class RunTimes:
+    """What a run of one input shape takes, by batch size, for a model that has a limit on its latency.
+
+    The least cost per row, by which `CostCurve` chooses a size, would promise too much.
+    """
+
+    __slots__ = ("_denials", "_doubted", "_points", "_sizes")
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, _SizeTime] = {}
+        self._points: list[tuple[float, float, int]] = []  # rows, nanoseconds and the largest size of each known class
+        self._denials = 0
+        self._doubted: int | None = None  # the times of this class and of larger ones are not believed
+
+    def record(self, rows: int, wall: int) -> None:
+        """Adds a run of `rows` rows that took `wall` nanoseconds."""
+        k = (rows - 1).bit_length()
+        size = self._sizes.get(k)
+        if size is None:
+            size = self._sizes[k] = _SizeTime()
+            self._sizes = dict(sorted(self._sizes.items(), reverse=True))
+        answers_doubt = self._doubted is not None and k >= self._doubted
+        size.record(rows, wall, answers_doubt)
+        if answers_doubt and _is_known(size):
+            self._doubted = None
+        points, least = [], float("inf")
+        for k, size in self._sizes.items():
+            if _is_known(size):
+                least = min(least, size.wall)  # a batch doesn't take longer than a larger one
+                if self._doubted is None or k < self._doubted:
+                    points.append((size.rows, least, 1 << k))
+        self._points = points[::-1]
+
+    def estimate(self, rows: int) -> float:
+        """Returns the nanoseconds that a run of so many rows takes, 0 if that is not known. More rows never take less.
+
+        Between two measured sizes the times lie on a line. A larger size than all measured ones is taken to cost no
+        more than they do, so it is tried.
+        """
+        below_rows = below = 0.0
+        largest = 1
+        for size_rows, wall, top in self._points:
+            if size_rows > rows:
+                return below + (wall - below) * (rows - below_rows) / (size_rows - below_rows)
+            below_rows, below, largest = size_rows, wall, top
+        return below * min(rows, largest) / below_rows if below_rows else 0.0
+
+    def deny(self, rows: int) -> None:
+        """Counts a batch of so many rows that didn't run because it would take too long.
+
+        It is not measured then. So after many times its estimate is doubted, until it has run: it may have been slow
+        only for a while.
+        """
+        self._denials += 1
+        if self._denials % REVISIT == 0:
+            k = (rows - 1).bit_length()
+            self._doubted = k
+            self._points = [point for point in self._points if point[2] < 1 << k]
+
+
+def _is_known(size: _SizeTime) -> bool:
+    return size.count >= WARM_UP + EXPLORE
+
+
 class CostCurve:
     """The costs of one input shape by batch size. Class k holds the sizes 2**(k-1)+1 to 2**k."""
 
-    __slots__ = ("choices", "hand_over", "sizes")
+    __slots__ = ("choices", "hand_over", "sizes", "times")
 
-    def __init__(self, hand_over: HandOver) -> None:
+    def __init__(self, hand_over: HandOver, timed: bool = False) -> None:
+        """If `timed`, it also keeps what runs take, in `times`."""
         self.sizes: dict[int, SizeCost] = {}
         self.hand_over = hand_over
         self.choices = 0
+        self.times = RunTimes() if timed else None
 
     def record(self, rows: int, wall: int, cpu: int, on_loop: bool) -> None:
         """Adds a run of `rows` rows that took `wall` nanoseconds and `cpu` nanoseconds of CPU time of its thread."""
@@ -127,6 +217,8 @@ class CostCurve:
             # own costs move it off.
             cost.inline = on_loop and smaller is not None
         cost.record(rows, wall, cpu, on_loop, self.hand_over.limit_ns)
+        if self.times is not None:
+            self.times.record(rows, wall)
 
     def cheap(self, rows: int) -> bool:
         """Returns whether a run of this many rows may happen on the event loop."""
@@ -169,11 +261,13 @@ class CostCurve:
 class Profile:
     """The cost curves of one model, one for each input shape. The oldest one makes room for a new one."""
 
-    __slots__ = ("curves", "hand_over")
+    __slots__ = ("_timed", "curves", "hand_over")
 
-    def __init__(self, inline_limit_us: float) -> None:
+    def __init__(self, inline_limit_us: float, timed: bool = False) -> None:
+        """If `timed`, each curve keeps what runs take."""
         self.hand_over = HandOver(inline_limit_us)
         self.curves: dict[Hashable, CostCurve] = {}
+        self._timed = timed
 
     def curve(self, key: Hashable) -> CostCurve:
         """Returns the curve of a shape. Creates it if the shape is new."""
@@ -181,5 +275,5 @@ class Profile:
         if curve is None:
             if len(self.curves) >= MAX_SHAPES:
                 del self.curves[next(iter(self.curves))]
-            curve = self.curves[key] = CostCurve(self.hand_over)
+            curve = self.curves[key] = CostCurve(self.hand_over, self._timed)
         return curve

@@ -187,7 +187,13 @@ class _Run:
             arrays[name] = _fitted(self._tensors[tensor], step.spec, step.spec.inputs[name], f"input '{name}'")
         heads = [Head(name, step.spec.inputs[name].datatype.name, array.shape) for name, array in arrays.items()]
         fit = check_inputs(step.spec, heads, self._pipeline.limits)
-        return Request(arrays, fit.rows, fit.key, tuple(step.outputs), id=self._request.id, weight=fit.weight)
+        # A step has the priority of the whole. The time of the whole ends all its steps, so a step needs none.
+        options = self._request.options
+        if options.timeout_us:
+            options = options._replace(timeout_us=0)
+        return Request(
+            arrays, fit.rows, fit.key, tuple(step.outputs), id=self._request.id, options=options, weight=fit.weight
+        )
 
     def _step_done(self, step: Step, part: Request) -> None:
         self._in_flight.discard(part)

@@ -119,12 +119,13 @@ class Request:
         """Ends the request of a client that has left. It gives up its place in the queue and its run at once."""
         self._leave(ServingError(Kind.CANCELED, "the client left"))
 
-    def expire_after(self, timeout_us: int) -> None:
-        """Ends the request when this time since its arrival is over. Does nothing if that is 0."""
+    def expire_after(self, timeout_us: int, then: Callable[[Request], None] | None = None) -> None:
+        """Ends the request, or calls `then`, when this time since its arrival is over. Does nothing if it is 0."""
         if timeout_us:
             left = timeout_us / 1e6 - (perf_counter_ns() - self.received_ns) / 1e9
             # uvloop's timers count milliseconds, and may fire half of one too early.
-            self.timer = asyncio.get_running_loop().call_later(max(0.0, left) + 0.0005, self._expire)
+            expired = Request._expire if then is None else then
+            self.timer = asyncio.get_running_loop().call_later(max(0.0, left) + 0.0005, expired, self)
 
     def _expire(self) -> None:
         waited = (perf_counter_ns() - self.received_ns) // 1000

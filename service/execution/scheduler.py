@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
-import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from time import perf_counter_ns
 
@@ -15,11 +14,16 @@ from opgate.service.errors import Kind, ServingError, queue_full, too_late, unlo
 from opgate.service.execution.alarm import Alarm
 from opgate.service.execution.batch import Batch, execute, padding, try_out
 from opgate.service.execution.cost import CostCurve, Profile
+from opgate.service.execution.latency import LatencyLimit
+from opgate.service.execution.ordering import OrderedAnswers
 from opgate.service.execution.policy import Choice, choose
+from opgate.service.execution.rate_limiter import Claim
 from opgate.service.execution.request import Request
 from opgate.service.execution.running import ON_LOOP
 from opgate.service.execution.session import Session
-from opgate.service.execution.spec import ModelSpec
+from opgate.service.execution.spec import Batching, ModelSpec, QueuePolicy
+from opgate.service.execution.waiting import Line, Waiting
+from opgate.service.execution.worker import Worker
 from opgate.service.native.process import set_running
 from opgate.service.telemetry.statistics import ModelStatistics
 
@@ -29,47 +33,6 @@ logger = logging.getLogger("opgate.scheduler")
 _TURN_NS = 2_000_000
 # Bytes of inputs whose copy costs about as much as a cheap run costs beyond the work of the model itself.
 _LARGE = 1 << 18
-
-
-class Worker:
-    """One instance of a model: a thread that runs batches in a session. It wakes the event loop once for each batch."""
-
-    def __init__(
-        self,
-        name: str,
-        session: Session,
-        run: Callable[[Session, Batch], None],
-        finished: Callable[[Worker, Batch], None],
-    ) -> None:
-        self.session = session
-        self.batch: Batch | None = None  # the one that it runs
-        self.sent_ns = 0  # when it got that
-        self._batches: queue.SimpleQueue[tuple[Batch, asyncio.AbstractEventLoop] | None] = queue.SimpleQueue()
-        self._run = run
-        self._finished = finished
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
-
-    def start(self, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
-        """Hands over a batch. After its run, `finished` is called on `loop`."""
-        self.batch = batch
-        self.sent_ns = perf_counter_ns()
-        self._batches.put((batch, loop))
-
-    def stop(self) -> None:
-        """Ends the thread after the batches that it already has."""
-        self._batches.put(None)
-
-    def _work(self) -> None:
-        while (item := self._batches.get()) is not None:
-            batch, loop = item
-            self._run(self.session, batch)
-            try:
-                loop.call_soon_threadsafe(self._finished, self, batch)
-            except RuntimeError:
-                logger.warning("the event loop closed before a batch of %d requests ended", len(batch.requests))
-                return
-            del item, batch  # the thread may wait long for the next ones
 
 
 class Scheduler:
@@ -88,8 +51,10 @@ class Scheduler:
         max_queue_size: int = 1024,
         inline_limit_us: float = 100.0,
         run_timeout: float = 60.0,
+        claims: Sequence[Claim] = (),
     ) -> None:
-        """`sessions` has one entry for each instance. With `inline_limit_us` 0 no batch runs on the event loop.
+        """`sessions` has one entry for each instance, and so has `claims` if a rate limiter decides when they run. With
+        `inline_limit_us` 0 no batch runs on the event loop.
 
         While a run takes longer than `run_timeout` seconds, `overdue` says so.
         """
@@ -97,14 +62,13 @@ class Scheduler:
         self._name = f"model '{spec.name}' version {spec.version}"
         self.statistics = statistics
         self.session = sessions[0]  # instances on the CPU share it, and runs on the event loop use it
-        self._profile = Profile(inline_limit_us)
-        batching = spec.batching
-        self._max_queue = max_queue_size
-        if batching is not None and batching.max_queue_size:
-            self._max_queue = min(max_queue_size, batching.max_queue_size)
-        # Requests that may share a batch wait in one line, in order of arrival.
-        self._lines: dict[Hashable, deque[Request]] = {}
-        self._waiting = 0
+        batching = spec.batching or Batching()
+        self._policy = None if batching.priority_levels else batching.policy  # if all requests have the same
+        self._waiting = Waiting(batching, max_queue_size)
+        limit_ns = batching.max_latency_ns
+        self._profile = Profile(inline_limit_us, timed=bool(limit_ns))
+        self._latency_limit = LatencyLimit(spec, limit_ns, self._profile, self._waiting) if limit_ns else None
+        self._ordered = OrderedAnswers() if batching.preserve_ordering else None
         self._flush_due = False
         self._alarm: Alarm | None = None
         self._run_timeout = run_timeout
@@ -117,6 +81,10 @@ class Scheduler:
             Worker(f"{spec.name}-{spec.version}-{i}", session, self._execute, self._finished)
             for i, session in enumerate(sessions)
         ]
+        self._claims = dict(zip(self._workers, claims, strict=bool(claims)))  # empty without a rate limiter
+        self._waits_for_resources = False
+        for claim in claims:
+            claim.wake = self._flush_soon
         self._idle = deque(self._workers)
         # On the CPU the thread that ran last has warm caches. GPUs take turns.
         self._next_idle = self._idle.pop if sessions[0].gpu is None else self._idle.popleft
@@ -126,21 +94,36 @@ class Scheduler:
         if self._closed:
             self._fail(request, unloading(self.spec.name))
             return
-        if self._waiting >= self._max_queue:
-            self._fail(request, queue_full(self.spec.name, self._waiting))
-            return
-        timeout = self._timeout(request)
-        if timeout and perf_counter_ns() - request.received_ns >= timeout * 1000:
+        waiting, policy = self._waiting, self._policy
+        if waiting.size >= waiting.max_size or policy is None:
+            if full := waiting.full_for(request):
+                self._fail(request, queue_full(self.spec.name, full))
+                return
+            policy = waiting.policy_of(request)
+        timeout = policy.timeout_us(request.options.timeout_us)
+        late = timeout and perf_counter_ns() - request.received_ns >= timeout * 1000
+        if late and not policy.delay:
             self._fail(request, too_late(self.spec.name, timeout))
             return
         if self.overdue and not self._idle:
             self._fail(request, ServingError(Kind.UNAVAILABLE, self.overdue))
             return
-        if not self._waiting and self._runs_alone(request) and self._start(self._form([request], request.rows)):
-            self._await(request, timeout)
+        # An idle model accepts whatever it estimates, because only a run can show that the estimate is too high.
+        if self._latency_limit is not None and (waiting.size or not self._idle):
+            error = self._latency_limit.refusal(request, self._workers)
+            if error is not None:
+                self._fail(request, error)
+                return
+        if self._ordered is not None:
+            self._ordered.add(request)
+        if not waiting.size and self._runs_alone(request) and self._start(self._form([request], request.rows)):
+            self._await(request, timeout, policy)
             return
-        self._enqueue(request)
-        self._await(request, timeout)
+        waiting.add(request)
+        self.statistics.pending = waiting.size
+        if late:
+            waiting.postpone(request)
+        self._await(request, 0 if late else timeout, policy)
         # An instance that is busy flushes when it is idle again. If none is busy, the request came from the answer of a
         # batch that _flush ran on this thread, and _flush may not look at the request's line any more.
         if self.spec.batching is not None or self._idle:
@@ -178,38 +161,29 @@ class Scheduler:
             worker.stop()
         for session in {worker.session for worker in self._workers}:
             await asyncio.to_thread(session.close)  # a large model takes a while
+        for claim in self._claims.values():
+            claim.remove()
         if self._watch is not None:
             self._watch.cancel()
         if self._alarm is not None:
             self._alarm.close()
 
     def _at_rest(self) -> bool:
-        return not self._waiting and len(self._idle) == len(self._workers)
+        return not self._waiting.size and len(self._idle) == len(self._workers)
 
-    def _timeout(self, request: Request) -> int:
-        """Returns the timeout of a request in microseconds, 0 for none."""
-        batching = self.spec.batching
-        timeout = request.options.timeout_us
-        if batching is not None and batching.default_timeout_us and (not timeout or not batching.timeout_override):
-            timeout = batching.default_timeout_us
-        return timeout
-
-    def _await(self, request: Request, timeout_us: int) -> None:
-        """Lets a request that has no answer yet leave early."""
+    def _await(self, request: Request, timeout_us: int, policy: QueuePolicy) -> None:
+        """Lets a request that has no answer yet leave early, or wait behind others when its time is over."""
         if not request.ended:
             request.leave = self._let_go
-            request.expire_after(timeout_us)
+            if timeout_us:
+                request.expire_after(timeout_us, self._waiting.postpone if policy.delay else None)
 
     def _let_go(self, request: Request, error: ServingError) -> None:
         """Ends a request whose client left or whose time ran out: takes it out of its line, or out of its run."""
-        key = (request.key, request.outputs)
-        line = self._lines.get(key)
-        if line is not None and request in line:
-            line.remove(request)
-            self._waiting -= 1
-            self.statistics.pending = self._waiting
-            if not line:
-                del self._lines[key]
+        if self._waiting.remove(request):
+            self.statistics.pending = self._waiting.size
+            if self._claims:
+                self._flush_soon()  # resources may be kept for a run that nobody needs any more
             self._fail(request, error)
             self._rested()
             return
@@ -217,15 +191,6 @@ class Scheduler:
         for worker in self._workers:
             if worker.batch is not None and request in worker.batch.requests:
                 worker.batch.stop_if_unwanted()
-
-    def _enqueue(self, request: Request) -> None:
-        key = (request.key, request.outputs)
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = deque()
-        line.append(request)
-        self._waiting += 1
-        self.statistics.pending = self._waiting
 
     def _flush_soon(self) -> None:
         if not self._flush_due:
@@ -235,46 +200,53 @@ class Scheduler:
     def _flush(self) -> None:
         """Starts every batch that can start now. Sets a timer if a line waits for more requests."""
         self._flush_due = False
+        self._waits_for_resources = False
         if self._alarm is not None:
             self._alarm.cancel()
         wake_ns = 0
         # The line with the oldest request comes first. After a batch, the line goes behind the others.
-        order = deque(self._lines)
-        if len(order) > 1:
-            order = deque(sorted(order, key=lambda key: self._lines[key][0].received_ns))
+        order = self._waiting.order()
         end_ns = perf_counter_ns() + _TURN_NS
         while order and (self._idle or self._ran_on_loop):
             if perf_counter_ns() > end_ns:
                 self._flush_soon()
                 break
             key = order.popleft()
-            line = self._lines.get(key)
+            line = self._waiting.lines.get(key)
+            if line and self._latency_limit is not None:
+                self._drop_hopeless(line, self._latency_limit)
             if not line:
                 continue
             choice = self._choose(line)
             if not choice.requests:
                 wake_ns = min(wake_ns or choice.wake_ns, choice.wake_ns)
+                self._waiting.hold_back(order, key)
                 continue
             batch = self._form(list(islice(line, choice.requests)), choice.rows)
-            started = self._start(batch, lambda key=key, n=choice.requests: self._dequeue(key, n))  # type: ignore[misc]
-            if started and key in self._lines:
-                order.append(key)
-        self.statistics.pending = self._waiting
+            started = self._start(batch, lambda key=key, n=choice.requests: self._waiting.take(key, n))  # type: ignore[misc]
+            if started and key in self._waiting.lines:
+                self._waiting.put_back(order, key)
+            elif self._waits_for_resources:
+                break  # no other batch gets them either
+        self.statistics.pending = self._waiting.size
         if wake_ns:
             if self._alarm is None:
                 self._alarm = Alarm(self._flush)
             self._alarm.set(wake_ns - perf_counter_ns())
+        if self._claims and not self._waits_for_resources and not self._flush_due:
+            for worker in self._idle:
+                self._claims[worker].withdraw()
         self._rested()
 
-    def _dequeue(self, key: Hashable, count: int) -> None:
-        line = self._lines[key]
-        for _ in range(count):
-            line.popleft()
-        self._waiting -= count
-        if not line:
-            del self._lines[key]
+    def _drop_hopeless(self, line: deque[Request] | Line, limit: LatencyLimit) -> None:
+        """Fails the first requests of a line if they can't be answered in time any more.
 
-    def _choose(self, line: deque[Request]) -> Choice:
+        The last one that waits runs all the same: it shows what a run takes now.
+        """
+        while line and self._waiting.size > 1 and (error := limit.hopeless(line[0])) is not None:
+            self._let_go(line[0], error)
+
+    def _choose(self, line: deque[Request] | Line) -> Choice:
         if self.spec.batching is None or (self.spec.batching.adaptive and len(line) == 1):
             return Choice(1, line[0].rows, 0)
         curve = self._profile.curve(line[0].key)
@@ -295,10 +267,15 @@ class Scheduler:
     def _start(self, batch: Batch, before_run: Callable[[], None] | None = None) -> bool:
         """Runs a batch on the event loop if that is cheap, else hands it to an idle instance.
 
-        Returns False if no instance is idle. Calls `before_run` if the batch can run, before it runs.
+        Returns False if no instance can run it now. Calls `before_run` if the batch can run, before it runs.
         """
         batch.on_loop = batch.curve.cheap(batch.rows)
-        if not batch.on_loop and not self._idle:
+        worker: Worker | None = None
+        if self._claims:
+            worker = self._with_resources()
+            if worker is None:
+                return False
+        elif not batch.on_loop and not self._idle:
             return False
         if before_run is not None:
             before_run()
@@ -308,15 +285,32 @@ class Scheduler:
             ON_LOOP.since_ns = batch.formed_ns
             self._execute(self.session, batch)
             ON_LOOP.since_ns = 0
+            if worker is not None:
+                self._release(worker)
             self._complete(batch)
         else:
-            worker = self._next_idle()
+            worker = worker or self._next_idle()
             loop = asyncio.get_running_loop()
             batch.options = worker.session.run_options()
             worker.start(batch, loop)
             if self._watch is None:
                 self._watch = loop.call_later(self._run_timeout, self._look_for_overdue)
         return True
+
+    def _with_resources(self) -> Worker | None:
+        """Returns an instance that was idle and has taken its resources now, None if there is none."""
+        for worker in sorted(self._idle, key=lambda worker: self._claims[worker].turn):
+            if self._claims[worker].take():
+                self._idle.remove(worker)
+                return worker
+        self._waits_for_resources = True
+        return None
+
+    def _release(self, worker: Worker) -> None:
+        """Takes an instance as idle after its run."""
+        if self._claims:
+            self._claims[worker].give_back()
+        self._idle.append(worker)
 
     def _look_for_overdue(self) -> None:
         """Ends the requests of runs that take too long. The model is not ready until the engine returns."""
@@ -336,7 +330,7 @@ class Scheduler:
                     self._fail(request, ServingError(Kind.INTERNAL, self.overdue))
             batch.stop_if_unwanted()
         if self.overdue and not self._idle:
-            for line in list(self._lines.values()):
+            for line in list(self._waiting.lines.values()):
                 for request in list(line):
                     self._let_go(request, ServingError(Kind.UNAVAILABLE, self.overdue))
         begun = [w.sent_ns for w in self._workers if w.batch is not None and not w.batch.overdue]
@@ -360,8 +354,8 @@ class Scheduler:
                 "the run that took too long has ended: model '%s' is ready again after %.1f s", self.spec.name, seconds
             )
         # The instance starts the next batch before the answers of this one are written.
-        self._idle.append(worker)
-        if self._lines:
+        self._release(worker)
+        if self._waiting.size:
             self._flush()
         self._complete(batch)
         self._rested()
@@ -391,15 +385,27 @@ class Scheduler:
             ),
             batch.executions,
         )
+        run_ns = (batch.infer_start_ns, batch.infer_end_ns)
+        if self._ordered is None:
+            self._answer(requests, batch.formed_ns, run_ns)
+            return
+        for request in requests:
+            if not request.ended:
+                self._ordered.answer(request, partial(self._answer, [request], batch.formed_ns, run_ns))
+
+    def _answer(self, requests: Sequence[Request], started_ns: int, run_ns: tuple[int, int]) -> None:
+        """Ends requests that have run."""
+        now = perf_counter_ns()
+        statistics = self.statistics
         for request in requests:
             if request.ended:
                 continue
-            request.started_ns = batch.formed_ns
-            request.run_ns = (batch.infer_start_ns, batch.infer_end_ns)
+            request.started_ns = started_ns
+            request.run_ns = run_ns
             if request.error is not None:
                 statistics.failed(request.error.kind.value, now - request.received_ns)
             else:
-                statistics.succeeded(request.rows, now - request.received_ns, batch.formed_ns - request.received_ns)
+                statistics.succeeded(request.rows, now - request.received_ns, started_ns - request.received_ns)
             try:
                 request.end()
             except Exception:
@@ -412,3 +418,5 @@ class Scheduler:
             request.fail(error)
         except Exception:
             logger.exception("writing an error of model '%s' failed", self.spec.name)
+        if self._ordered is not None:
+            self._ordered.leave(request)

@@ -32,16 +32,64 @@ class BatchInputSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """How many requests may wait, and for how long. A number is 0 where nothing is limited.
+
+    If `delay` is True, a request whose timeout is over waits behind the others instead of failing.
+    """
+
+    max_queue_size: int = 0
+    default_timeout_us: int = 0
+    timeout_override: bool = False
+    delay: bool = False
+
+    def timeout_us(self, asked: int) -> int:
+        """Returns the timeout of a request that asks for `asked` microseconds. 0 stands for none in both.
+
+        A request may shorten the default, but not lengthen it.
+        """
+        default = self.default_timeout_us
+        if not default or (asked and self.timeout_override and asked < default):
+            return asked
+        return default
+
+
+@dataclass(frozen=True, slots=True)
 class Batching:
     """A `dynamic_batching` block. `adaptive` is True if it sets no preferred size and no delay: then the measured costs
-    decide on batches."""
+    decide on batches.
+
+    With `priority_levels`, level 1 is the highest, and `policies` has the queue policies of the levels that don't have
+    `policy`. With `max_latency_ns` no request is accepted that can't be answered in that time.
+    """
 
     adaptive: bool = True
     preferred: tuple[int, ...] = ()
     max_delay_ns: int = 0
-    max_queue_size: int = 0  # 0: only the limit of the gateway applies
-    default_timeout_us: int = 0
-    timeout_override: bool = True
+    policy: QueuePolicy = QueuePolicy()
+    priority_levels: int = 0
+    default_level: int = 0
+    policies: Mapping[int, QueuePolicy] = field(default_factory=dict)
+    preserve_ordering: bool = False
+    max_latency_ns: int = 0
+    #: Whether requests that may share a batch always run in the order in which they came.
+    in_order: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        policies = (self.policy, *self.policies.values())
+        in_order = not self.priority_levels and not any(policy.delay for policy in policies)
+        object.__setattr__(self, "in_order", in_order)
+
+    def level(self, priority: int) -> int:
+        """Returns the level of a request that asks for `priority`, 0 if there are no levels.
+
+        As in Triton, a priority that is no level means the default.
+        """
+        return priority if 0 < priority <= self.priority_levels else self.default_level
+
+    def policy_of(self, level: int) -> QueuePolicy:
+        """Returns the queue policy of a level."""
+        return self.policies.get(level, self.policy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.errors import Kind, ServingError
+from opgate.service.execution.rate_limiter import RateLimiter, read_supplies
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.loader import LoadedModel
@@ -73,6 +74,9 @@ class Catalog:
         """`triton` are the servers that run the models, if this process doesn't."""
         self._settings = settings
         self.triton = triton
+        self._limiter: RateLimiter | None = None
+        if settings.rate_limit != "off":
+            self._limiter = RateLimiter(read_supplies(settings.rate_limit_resource))
         self._entries: dict[str, Entry] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._listeners: list[Callable[[], None]] = []
@@ -119,7 +123,7 @@ class Catalog:
     def loading(self) -> Loading:
         """Returns what loads models beside those that serve."""
         serving = {name: dict(entry.versions) for name, entry in self._entries.items()}
-        return Loading(self._settings, self.triton, serving, self._step)
+        return Loading(self._settings, self.triton, serving, self._step, self._limiter)
 
     def _step(self, name: str, version: int) -> LoadedModel:
         return self.find(name, "" if version < 0 else str(version))

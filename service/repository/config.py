@@ -8,7 +8,7 @@ from pathlib import Path
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 
 from opgate.service.errors import Kind, ServingError
 
@@ -19,7 +19,7 @@ ENGINE_PARAMETERS = frozenset({
 })  # fmt: skip
 PARAMETERS = ENGINE_PARAMETERS | {
     "row_status_output", "row_status_messages", "predict_count_output", "predict_fields", "predict_picture_model",
-    "gateway_backend", "golden_tolerance",
+    "gateway_backend", "golden_tolerance", "max_latency_ms",
 }  # fmt: skip
 _STRING_OR_COMMENT = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|#.*""")
 SESSION_PREFIX = "session."  # passed to ONNX Runtime as session configuration entries
@@ -68,6 +68,8 @@ def _unsupported_with_triton(config: ModelConfig) -> Iterator[str]:
         yield "sequence_batching"
     if config.model_transaction_policy.decoupled:
         yield "model_transaction_policy.decoupled"
+    if "max_latency_ms" in config.parameters:
+        yield "parameter 'max_latency_ms' of a model that Triton runs"
 
 
 def _unsupported(config: ModelConfig) -> Iterator[str]:
@@ -116,15 +118,37 @@ def _batching(config: ModelConfig) -> Iterator[str]:
     block = config.dynamic_batching
     if config.max_batch_size < 1:
         yield "dynamic_batching with max_batch_size 0"
-    if block.priority_levels or block.default_priority_level or block.priority_queue_policy:
-        yield "dynamic_batching.priority_levels"
-    if block.preserve_ordering:
-        yield "dynamic_batching.preserve_ordering"
-    if block.default_queue_policy.timeout_action != model_config_pb2.ModelQueuePolicy.REJECT:
-        yield "dynamic_batching.default_queue_policy.timeout_action DELAY"
     for size in block.preferred_batch_size:
         if not 1 <= size <= config.max_batch_size:
             yield f"dynamic_batching.preferred_batch_size {size} outside 1 to max_batch_size {config.max_batch_size}"
+    yield from _priority_levels(block)
+    if block.preserve_ordering:
+        yield from _contradicting_order(block)
+
+
+def _priority_levels(block: ModelDynamicBatching) -> Iterator[str]:
+    levels, default = block.priority_levels, block.default_priority_level
+    if not levels:
+        for name in ("default_priority_level", "priority_queue_policy"):
+            if getattr(block, name):
+                yield f"dynamic_batching.{name} without priority_levels"
+        return
+    if not 1 <= default <= levels:
+        yield f"dynamic_batching.default_priority_level {default} outside 1 to priority_levels {levels}"
+    for level in sorted(block.priority_queue_policy):
+        if not 1 <= level <= levels:
+            yield f"dynamic_batching.priority_queue_policy key {level} outside 1 to priority_levels {levels}"
+
+
+def _contradicting_order(block: ModelDynamicBatching) -> Iterator[str]:
+    """Yields what contradicts preserve_ordering, as Triton sees it."""
+    if block.priority_levels > 1:
+        yield f"dynamic_batching.priority_levels {block.priority_levels} with preserve_ordering"
+    policies = {"default_queue_policy": block.default_queue_policy}
+    policies |= {f"priority_queue_policy {level}": policy for level, policy in block.priority_queue_policy.items()}
+    for name, policy in policies.items():
+        if policy.default_timeout_microseconds and policy.timeout_action == ModelQueuePolicy.DELAY:
+            yield f"dynamic_batching.{name}.timeout_action DELAY with preserve_ordering"
 
 
 def _instances(config: ModelConfig) -> Iterator[str]:
@@ -135,12 +159,14 @@ def _instances(config: ModelConfig) -> Iterator[str]:
             yield f"{where}.kind KIND_MODEL (KIND_AUTO, KIND_CPU or KIND_GPU)"
         if group.kind == kinds.Value("KIND_CPU") and group.gpus:
             yield f"{where}.gpus of KIND_CPU"
-        for name in ("rate_limiter", "secondary_devices", "profile", "passive", "host_policy"):
-            value = getattr(group, name)
-            if group.HasField(name) if name == "rate_limiter" else value:
+        for name in ("secondary_devices", "profile", "passive", "host_policy"):
+            if getattr(group, name):
                 yield f"{where}.{name}"
         if group.count < 0:
             yield f"{where}.count {group.count}"
+        names = [resource.name.lower() for resource in group.rate_limiter.resources]
+        for name in sorted({name for name in names if not name or names.count(name) > 1}):
+            yield f"{where}.rate_limiter.resources '{name}', a name that is empty or given twice"
 
 
 def _optimization(config: ModelConfig) -> Iterator[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from opgate.service.execution.gpus import NoGpu, usable_gpus
+from opgate.service.execution.rate_limiter import Demand, Resource
 from opgate.service.repository.config import ConfigError
 
 logger = logging.getLogger("opgate.repository")
@@ -60,6 +61,23 @@ def place(config: ModelConfig, gpus: Callable[[], int] = usable_gpus) -> list[in
         group.gpus.extend(chosen)
         devices += [*chosen, *([] if chosen else [None])] * group.count
     return devices
+
+
+def demands(config: ModelConfig) -> list[Demand]:
+    """Returns what each instance needs of the rate limiter, those on GPUs first. `place` has completed the config.
+
+    As in Triton, an instance on the CPU uses the resources of device 0.
+    """
+    found = []
+    for group in sorted(config.instance_group, key=lambda group: not group.gpus):
+        limiter = group.rate_limiter
+        for device in [*(group.gpus or [0])] * group.count:
+            resources: dict[Resource, int] = {}
+            for needed in limiter.resources:
+                resource = Resource(needed.name.lower(), None if getattr(needed, "global") else device)
+                resources[resource] = needed.count
+            found.append(Demand(resources, max(1, limiter.priority)))
+    return found
 
 
 def _gpus_of(group: ModelInstanceGroup, where: str, model: str, gpus: Callable[[], int]) -> list[int]:

@@ -18,6 +18,7 @@ from opgate.service.execution.batch import try_out
 from opgate.service.execution.checks import Limits
 from opgate.service.execution.gpus import CUDA, TENSORRT
 from opgate.service.execution.pipeline import Executor, Pipeline, Step
+from opgate.service.execution.rate_limiter import Claim, RateLimiter
 from opgate.service.execution.request import Request
 from opgate.service.execution.scheduler import Scheduler
 from opgate.service.execution.sequences import (
@@ -40,7 +41,7 @@ from opgate.service.repository.config import (
     state_defaults,
     states_max_batch_size,
 )
-from opgate.service.repository.devices import accelerators, place
+from opgate.service.repository.devices import accelerators, demands, place
 from opgate.service.repository.ensembles import check_ensemble
 from opgate.service.repository.op_libraries import Library, counterpart, explain, library_of_missing_op, trusted_library
 from opgate.service.repository.paths import confined, file_name
@@ -145,8 +146,13 @@ def load_config(repository: Path, name: str, triton: bool = False, override: Mod
     return config
 
 
-def load_model(repository: Path, config: ModelConfig, version: int, settings: Settings) -> LoadedModel:
-    """Opens one version of an ONNX model. Raises ServingError (UNAVAILABLE) with the reason."""
+def load_model(
+    repository: Path, config: ModelConfig, version: int, settings: Settings, limiter: RateLimiter | None = None
+) -> LoadedModel:
+    """Opens one version of an ONNX model. Raises ServingError (UNAVAILABLE) with the reason.
+
+    With `limiter` its instances run only when that lets them.
+    """
     began = time.perf_counter()
     config = copied(config)
     folder = confined(repository, repository / config.name)
@@ -173,15 +179,20 @@ def load_model(repository: Path, config: ModelConfig, version: int, settings: Se
     prove(config, spec, folder, version, runs, limits)
     statistics = ModelStatistics()
     if sequences is None:
-        executor: Executor = _scheduler(spec, sessions, statistics, settings)
+        executor: Executor = _scheduler(spec, sessions, statistics, settings, _claims(config, limiter))
     else:
-        executor = _sequence_scheduler(spec, sequences, sessions, statistics, settings)
+        claims = _claims(config, limiter)
+        executor = _sequence_scheduler(spec, sequences, sessions, statistics, settings, claims)
     statistics.load_seconds = time.perf_counter() - began
     return LoadedModel(config, spec, executor, statistics, presentation)
 
 
 def _scheduler(
-    spec: ModelSpec, sessions: Sequence[Session], statistics: ModelStatistics, settings: Settings
+    spec: ModelSpec,
+    sessions: Sequence[Session],
+    statistics: ModelStatistics,
+    settings: Settings,
+    claims: Sequence[Claim],
 ) -> Scheduler:
     return Scheduler(
         spec,
@@ -190,6 +201,7 @@ def _scheduler(
         max_queue_size=settings.max_queue_size,
         inline_limit_us=inline_limit_us(settings, on_gpu=any(session.gpu is not None for session in sessions)),
         run_timeout=settings.run_timeout,
+        claims=claims,
     )
 
 
@@ -199,13 +211,26 @@ def _sequence_scheduler(
     sessions: Sequence[Session],
     statistics: ModelStatistics,
     settings: Settings,
+    claims: Sequence[Claim],
 ) -> SequenceScheduler:
     # A sequence that has a row for itself has it in one instance, so each of these has a queue of its own.
-    groups = [sessions] if sequences.oldest is not None else [[session] for session in sessions]
-    counted = [Executions(statistics, sequences.oldest is not None) for _ in groups]
+    together = sequences.oldest is not None
+    groups = [slice(None)] if together else [slice(i, i + 1) for i in range(len(sessions))]
     engine = engine_spec(spec, sequences)
-    instances = [_scheduler(engine, group, own, settings) for group, own in zip(groups, counted, strict=True)]
+    instances = [
+        _scheduler(engine, sessions[group], Executions(statistics, together), settings, claims[group])
+        for group in groups
+    ]
     return SequenceScheduler(spec, sequences, instances, statistics, max_queue_size=settings.max_queue_size)
+
+
+def _claims(config: ModelConfig, limiter: RateLimiter | None) -> list[Claim]:
+    """Returns a claim for each instance, none if the limiter doesn't limit the model.
+
+    Raises ServingError (UNAVAILABLE) if an instance could never run.
+    """
+    needed = demands(config)
+    return limiter.add(needed) if limiter is not None and any(demand.resources for demand in needed) else []
 
 
 def inline_limit_us(settings: Settings, *, on_gpu: bool) -> float:

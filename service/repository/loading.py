@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.errors import Kind, ServingError
+from opgate.service.execution.rate_limiter import RateLimiter
 from opgate.service.repository.config import ConfigError, parameter, refuse_unsupported, runs_on_triton
 from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.loader import LoadedModel, load_config, load_ensemble, load_model
@@ -49,6 +50,7 @@ class Loading:
         triton: TritonPool | None,
         serving: Mapping[str, Mapping[int, LoadedModel]],
         find: Find,
+        limiter: RateLimiter | None = None,
     ) -> None:
         """`serving` has the versions that serve by model. One whose files are the same is taken from there.
 
@@ -58,6 +60,7 @@ class Loading:
         self._triton = triton
         self._serving = serving
         self._find = find
+        self._limiter = limiter
         self._outcomes: dict[str, Outcome] = {}
         self._libraries: Hashable = stamp_of_libraries(settings.trusted_directories())
 
@@ -118,7 +121,7 @@ class Loading:
         if config.HasField("ensemble_scheduling"):
             refuse_unsupported(config)
             return load_ensemble(source.repository, config, version, self._settings, self._step)
-        return load_model(source.repository, config, version, self._settings)
+        return load_model(source.repository, config, version, self._settings, self._limiter)
 
     def _stamp(self, source: Source, config: ModelConfig, version: int) -> tuple[Hashable, ...]:
         """Returns a value that differs when something has changed from which a version is made."""

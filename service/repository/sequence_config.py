@@ -39,13 +39,10 @@ def read_sequences(config: ModelConfig, folder: Path, limits: Limits) -> Sequenc
     if not config.HasField(_BLOCK):
         return None
     block = config.sequence_batching
-    if config.HasField("dynamic_batching"):
-        raise ConfigError(f"{_BLOCK} and dynamic_batching exclude each other")
     if any(tensor.allow_ragged_batch for tensor in config.input):
         raise ConfigError(f"{_BLOCK}: an input has allow_ragged_batch")
-    for field in ("iterative_sequence",):
-        if getattr(block, field):
-            raise ConfigError(f"{_BLOCK}.{field} is not supported")
+    if block.iterative_sequence:
+        raise ConfigError(f"{_BLOCK}.iterative_sequence is not supported")
     rows = max(1, config.max_batch_size)
     oldest = block.oldest if block.HasField("oldest") else None
     for size in oldest.preferred_batch_size if oldest is not None else ():

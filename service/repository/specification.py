@@ -7,14 +7,22 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tritonclient.grpc import model_config_pb2
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
+from tritonclient.grpc.model_config_pb2 import (
+    ModelConfig,
+    ModelInput,
+    ModelOutput,
+    ModelQueuePolicy,
+)
 
 from opgate.service.execution.datatypes import BY_CONFIG, DataType
-from opgate.service.execution.spec import Batching, BatchInputSpec, ModelSpec, RowStatus, TensorSpec
+from opgate.service.execution.spec import Batching, BatchInputSpec, ModelSpec, QueuePolicy, RowStatus, TensorSpec
 from opgate.service.repository.config import ConfigError, parameter
 from opgate.service.repository.paths import read_labels
 
 Tensor: TypeAlias = ModelInput | ModelOutput
+
+# Milliseconds of a day. No limit on a latency is longer.
+_LONGEST_MS = 86_400_000
 
 
 def make_spec(config: ModelConfig, version: int, repository: Path, folder: Path) -> ModelSpec:
@@ -87,18 +95,47 @@ def _check_reshape(where: str, dims: tuple[int, ...], reshape: tuple[int, ...]) 
 
 
 def _batching(config: ModelConfig) -> Batching | None:
+    max_latency_ns = _max_latency_ns(config)
     if not config.HasField("dynamic_batching"):
         return None
     block = config.dynamic_batching
-    policy = block.default_queue_policy
     return Batching(
         adaptive=not block.preferred_batch_size and not block.max_queue_delay_microseconds,
         preferred=tuple(sorted(block.preferred_batch_size)),
         max_delay_ns=block.max_queue_delay_microseconds * 1000,
+        policy=_queue_policy(block.default_queue_policy),
+        priority_levels=block.priority_levels,
+        default_level=block.default_priority_level,
+        policies={level: _queue_policy(policy) for level, policy in block.priority_queue_policy.items()},
+        preserve_ordering=block.preserve_ordering,
+        max_latency_ns=max_latency_ns,
+    )
+
+
+def _queue_policy(policy: ModelQueuePolicy) -> QueuePolicy:
+    return QueuePolicy(
         max_queue_size=policy.max_queue_size,
         default_timeout_us=policy.default_timeout_microseconds,
         timeout_override=policy.allow_timeout_override,
+        delay=policy.timeout_action == ModelQueuePolicy.DELAY,
     )
+
+
+def _max_latency_ns(config: ModelConfig) -> int:
+    text = parameter(config, "max_latency_ms")
+    if not text:
+        return 0
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = 0.0
+    if not 0 < limit < _LONGEST_MS:
+        raise ConfigError(
+            f"parameter 'max_latency_ms': expected milliseconds, above 0 and below {_LONGEST_MS:g}, got '{text}'"
+        )
+    if not config.HasField("dynamic_batching"):
+        raise ConfigError("parameter 'max_latency_ms' without dynamic_batching")
+    return max(1, int(limit * 1e6))
 
 
 def _batch_inputs(config: ModelConfig, inputs: Mapping[str, TensorSpec]) -> tuple[BatchInputSpec, ...]:

@@ -127,6 +127,36 @@ def endless(repository, name, config=None, times=1 << 40):
     return save(repository, name, [loop], inputs, outputs, initializers=constants, config=config)
 
 
+def slow(repository, name, config):
+    """Saves a model whose y is x, and whose run takes as many turns of a loop as the largest `turns` of its batch."""
+    int64, boolean = TensorProto.INT64, TensorProto.BOOL
+    scalar = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Sqrt", ["v"], ["w"]), helper.make_node("Identity", ["c"], ["d"])],
+        "body",
+        [scalar("i", int64, []), scalar("c", boolean, []), value("v", "FP32", [1])],
+        [scalar("d", boolean, []), value("w", "FP32", [1])],
+    )
+    constants = [
+        helper.make_tensor("go", boolean, [], [True]),
+        helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0]),
+    ]
+    nodes = [
+        helper.make_node("ReduceMax", ["turns"], ["most"], keepdims=0),
+        helper.make_node("Loop", ["most", "go", "one"], ["always_one"], body=body),
+        helper.make_node("Mul", ["x", "always_one"], ["y"]),
+    ]
+    return save(
+        repository,
+        name,
+        nodes,
+        [value("x", "FP32", ["batch", "n"]), value("turns", "INT64", ["batch", 1])],
+        [value("y", "FP32", ["batch", "n"])],
+        initializers=constants,
+        config=config,
+    )
+
+
 RAGGED_CONFIG = """
 backend: "onnxruntime"
 max_batch_size: 8

@@ -22,11 +22,8 @@ REFUSED = [
     ("metric_tags { key: 'a' value: 'b' }", "metric_tags"),
     ("instance_group [ { kind: KIND_GPU } ]", "instance_group[0].kind KIND_GPU"),
     ("instance_group [ { gpus: [ 0 ] } ]", "instance_group[0].kind"),
-    ("instance_group [ { rate_limiter { priority: 1 } } ]", "instance_group[0].rate_limiter"),
-    ("dynamic_batching { priority_levels: 2 default_priority_level: 1 }", "dynamic_batching.priority_levels"),
+    ("instance_group [ { host_policy: 'a' } ]", "instance_group[0].host_policy"),
     ("dynamic_batching { preferred_batch_size: [ 99 ] }", "preferred_batch_size 99"),
-    ("dynamic_batching { default_queue_policy { timeout_action: DELAY } }", "timeout_action DELAY"),
-    ("dynamic_batching { preserve_ordering: true }", "preserve_ordering"),
     (
         "optimization { execution_accelerators { gpu_execution_accelerator : [ { name : 'tensorrt' } ] } }",
         "accelerators",

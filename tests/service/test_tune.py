@@ -11,7 +11,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.load.latencies import Slo
 from opgate.load.model import LoadError
-from opgate.service.execution.spec import Batching, ModelSpec
+from opgate.service.execution.spec import Batching, ModelSpec, QueuePolicy
 from opgate.tune.configs import changed, refuse_unfit
 from opgate.tune.cost import Cost, Costs, pairs, powers
 from opgate.tune.proposal import Candidate, best, replicas, search, setups
@@ -147,12 +147,23 @@ def test_no_rate_above_what_a_setup_can_do_is_promised(seconds):
     assert search(model(), plain(), Slo(99, seconds)).rate <= 100
 
 
-def test_a_policy_for_the_queue_is_kept():
-    """It is a part of dynamic batching, so nothing without it is proposed."""
-    free = ModelSpec("m", "1", {}, {}, 8, Batching())
-    held = ModelSpec("m", "1", {}, {}, 8, Batching(max_queue_size=7))
-    assert any(setup.batching is None for setup in setups(free, 2, Slo(99, 1)))
-    assert all(setup.batching is not None for setup in setups(held, 2, Slo(99, 1)))
+@pytest.mark.parametrize(
+    ("batching", "kept"),
+    [
+        (Batching(), False),
+        (Batching(False, (4,), 1000), False),
+        (Batching(policy=QueuePolicy(max_queue_size=7)), True),
+        (Batching(priority_levels=2, default_level=1), True),
+        (Batching(preserve_ordering=True), True),
+        (Batching(False, (4,), 1000, max_latency_ns=1), True),
+    ],
+)
+def test_what_needs_batching_is_kept(batching, kept):
+    """It is a part of dynamic batching, so nothing without that is proposed."""
+    for rows in (1, 8):
+        found = list(setups(ModelSpec("m", "1", {}, {}, rows, batching), 2, Slo(99, 1)))
+        assert any(setup.batching is None for setup in found) != kept
+        assert any(setup.batching is not None for setup in found) == (kept or rows > 1)
 
 
 def test_a_simpler_setup_is_kept_unless_another_is_clearly_better():
@@ -193,6 +204,16 @@ def test_a_setup_changes_what_it_is_about():
     assert not changed(before, plain()).HasField("dynamic_batching")
     assert changed(before, plain(1, Batching(), 8)).HasField("dynamic_batching")
     assert before.instance_group[0].count == 3
+
+
+def test_a_config_that_limits_its_model_stays_one_that_loads():
+    before = config("""name: "m" max_batch_size: 8 dynamic_batching { }
+        instance_group { count: 3 rate_limiter { resources { name: "R" count: 2 } } }
+        parameters { key: "max_latency_ms" value { string_value: "50" } }""")
+    for after in (changed(before, plain(2)), changed(before, plain(2, Batching(), 8))):
+        assert after.instance_group[0].rate_limiter == before.instance_group[0].rate_limiter
+        assert ("max_latency_ms" in after.parameters) == after.HasField("dynamic_batching")
+    assert "max_latency_ms" in before.parameters
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,8 @@ class RemoteModel:
         """Returns the ModelInferRequest. A thread may call it."""
         spec = self.spec
         message = messages.ModelInferRequest(model_name=spec.name, model_version=spec.version, id=request.id)
+        if request.options.priority:
+            message.parameters["priority"].uint64_param = request.options.priority
         for name, array in request.inputs.items():
             datatype = spec.inputs[name].datatype
             message.inputs.add(name=name, datatype=datatype.name, shape=array.shape)
