@@ -77,6 +77,10 @@ RateLimitResource = Annotated[
     list[str] | None,
     typer.Option(help="Copies of a resource: name:count or name:count:device. May be given several times."),
 ]
+Cache = Annotated[
+    int | None,
+    typer.Option(help="Bytes of results that are kept for models with response_cache.", show_default="64 MiB"),
+]
 Level = Annotated[str | None, typer.Option(help="debug, info, warning or error.", show_default="info")]
 Format = Annotated[str | None, typer.Option(help="json or text.", show_default="json")]
 Access = Annotated[bool | None, typer.Option("--access-log/--no-access-log", help="Log requests.", show_default="no")]
@@ -98,6 +102,7 @@ def serve(
     strict_readiness: Strict = None,
     shutdown_timeout: Exit = None,
     max_queue_size: Queue = None,
+    response_cache_byte_size: Cache = None,
     max_body_bytes: Body = None,
     rate_limit: RateLimit = None,
     rate_limit_resource: RateLimitResource = None,

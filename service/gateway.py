@@ -36,6 +36,7 @@ LONG_COST = 1 << 19
 
 # The protocol extensions that /v2 announces.
 EXTENSIONS = (
+    "sequence",
     "model_repository",
     "model_repository(unload_dependents)",
     "binary_tensor_data",

@@ -71,6 +71,8 @@ class Settings(BaseSettings):
     max_header_bytes: int = Field(default=64 * 1024, gt=0)
     body_timeout: float = Field(default=60.0, gt=0)  # seconds without a byte of a promised body
     write_timeout: float = Field(default=60.0, gt=0)  # seconds in which a client takes nothing of an answer
+    # Bytes of results that are kept for models with `response_cache`.
+    response_cache_byte_size: int = Field(default=64 * 1024 * 1024, ge=0)
     retry_after: int = Field(default=1, ge=1)  # seconds, in the header Retry-After of status 503
 
     keep_alive_timeout: int = Field(default=75, ge=1)  # seconds until an idle connection is closed

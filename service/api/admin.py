@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import onnxruntime
 from fastapi import APIRouter, Response
 
+from opgate.service.execution.response_cache import ResponseCache
 from opgate.service.gateway import Gateway, package_version
 from opgate.service.telemetry.metrics import CONTENT_TYPE, Metrics
 
@@ -42,6 +43,10 @@ class Numbers:
     def running(self) -> int:
         """Returns the number of requests under way."""
         return self._gateway.running
+
+    def cache(self) -> ResponseCache:
+        """Returns the response cache."""
+        return self._gateway.catalog.cache
 
     def triton(self) -> TritonPool | None:
         """Returns the Triton servers that run the models, None if this process does."""

@@ -15,6 +15,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.rate_limiter import RateLimiter, read_supplies
+from opgate.service.execution.response_cache import ResponseCache
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.loader import LoadedModel
@@ -77,6 +78,7 @@ class Catalog:
         self._limiter: RateLimiter | None = None
         if settings.rate_limit != "off":
             self._limiter = RateLimiter(read_supplies(settings.rate_limit_resource))
+        self.cache = ResponseCache(settings.response_cache_byte_size)
         self._entries: dict[str, Entry] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._listeners: list[Callable[[], None]] = []
@@ -123,7 +125,7 @@ class Catalog:
     def loading(self) -> Loading:
         """Returns what loads models beside those that serve."""
         serving = {name: dict(entry.versions) for name, entry in self._entries.items()}
-        return Loading(self._settings, self.triton, serving, self._step, self._limiter)
+        return Loading(self._settings, self.triton, serving, self._step, self.cache, self._limiter)
 
     def _step(self, name: str, version: int) -> LoadedModel:
         return self.find(name, "" if version < 0 else str(version))

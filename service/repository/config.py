@@ -96,8 +96,10 @@ def _unsupported(config: ModelConfig) -> Iterator[str]:
 
 
 def _features(config: ModelConfig) -> Iterator[str]:
-    if config.HasField("response_cache") and config.response_cache.enable:
-        yield "response_cache"
+    if config.response_cache.enable and config.HasField("sequence_batching"):
+        yield "response_cache with sequence_batching"
+    if config.response_cache.enable and config.model_transaction_policy.decoupled:
+        yield "response_cache with model_transaction_policy.decoupled"
     if config.batch_output:
         yield "batch_output"
     if config.HasField("model_repository_agents"):

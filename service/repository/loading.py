@@ -11,6 +11,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.rate_limiter import RateLimiter
+from opgate.service.execution.response_cache import CachedExecutor, ResponseCache
 from opgate.service.repository.config import ConfigError, parameter, refuse_unsupported, runs_on_triton
 from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.loader import LoadedModel, load_config, load_ensemble, load_model
@@ -50,6 +51,7 @@ class Loading:
         triton: TritonPool | None,
         serving: Mapping[str, Mapping[int, LoadedModel]],
         find: Find,
+        cache: ResponseCache,
         limiter: RateLimiter | None = None,
     ) -> None:
         """`serving` has the versions that serve by model. One whose files are the same is taken from there.
@@ -60,6 +62,7 @@ class Loading:
         self._triton = triton
         self._serving = serving
         self._find = find
+        self._cache = cache
         self._limiter = limiter
         self._outcomes: dict[str, Outcome] = {}
         self._libraries: Hashable = stamp_of_libraries(settings.trusted_directories())
@@ -120,8 +123,12 @@ class Loading:
             return load_remote(source.repository, config, version, self._settings, self._triton)
         if config.HasField("ensemble_scheduling"):
             refuse_unsupported(config)
-            return load_ensemble(source.repository, config, version, self._settings, self._step)
-        return load_model(source.repository, config, version, self._settings, self._limiter)
+            loaded = load_ensemble(source.repository, config, version, self._settings, self._step)
+        else:
+            loaded = load_model(source.repository, config, version, self._settings, self._limiter)
+        if config.response_cache.enable:
+            loaded.executor = CachedExecutor(loaded.executor, self._cache, loaded.statistics)
+        return loaded
 
     def _stamp(self, source: Source, config: ModelConfig, version: int) -> tuple[Hashable, ...]:
         """Returns a value that differs when something has changed from which a version is made."""

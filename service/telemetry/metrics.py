@@ -17,6 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from opgate.service.execution.response_cache import ResponseCache
 from opgate.service.telemetry.gpus import GpuCollector
 from opgate.service.telemetry.memory import memory_limit
 from opgate.service.telemetry.statistics import Histogram, ModelStatistics
@@ -39,6 +40,21 @@ _COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...] = (
     ("nv_inference_compute_input_duration_us", "Cumulative compute input duration", lambda s: s.input_ns // 1000),
     ("nv_inference_compute_infer_duration_us", "Cumulative compute inference duration", lambda s: s.infer_ns // 1000),
     ("nv_inference_compute_output_duration_us", "Cumulative compute output duration", lambda s: s.output_ns // 1000),
+)
+
+_CACHE_COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...] = (
+    ("nv_cache_num_hits_per_model", "Number of cache hits per model", lambda s: s.cache_hits),
+    ("nv_cache_num_misses_per_model", "Number of cache misses per model", lambda s: s.cache_misses),
+    (
+        "nv_cache_hit_duration_per_model",
+        "Total cache hit duration per model, in microseconds",
+        lambda s: s.cache_hit_ns // 1000,
+    ),
+    (
+        "nv_cache_miss_duration_per_model",
+        "Total cache miss duration per model, in microseconds",
+        lambda s: s.cache_miss_ns // 1000,
+    ),
 )
 
 _OWN_COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...] = (
@@ -80,6 +96,8 @@ class Source(Protocol):
 
     def running(self) -> int: ...
 
+    def cache(self) -> ResponseCache: ...
+
     def triton(self) -> TritonPool | None: ...
 
     def versions(self) -> dict[str, str]: ...
@@ -94,7 +112,7 @@ class ModelCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yields every metric family, each with the values of all models."""
         rows = [([m.spec.name, m.spec.version], m.statistics) for m in self._models()]
-        for name, text, read in _COUNTERS:
+        for name, text, read in (*_COUNTERS, *_CACHE_COUNTERS):
             family = _plain_counter(name, text)
             for labels, statistics in rows:
                 family.add_metric(labels, float(read(statistics)))
@@ -185,6 +203,10 @@ class GatewayCollector(Collector):
         yield GaugeMetricFamily("opgate_grpc_connections", "Open connections of gRPC", connections)
         yield GaugeMetricFamily("opgate_grpc_held_bytes", "Bytes of messages that calls and connections hold", held)
         yield GaugeMetricFamily("opgate_running_requests", "Inference requests without an answer", source.running())
+        cache = source.cache()
+        yield GaugeMetricFamily("opgate_cache_bytes", "Bytes of results in the response cache", cache.bytes)
+        yield GaugeMetricFamily("opgate_cache_entries", "Results in the response cache", len(cache))
+        yield CounterMetricFamily("opgate_cache_evictions", "Results that made room for others", cache.evictions)
         yield from _triton(source.triton())
         yield GaugeMetricFamily("opgate_memory_limit_bytes", "Memory that the process may have", memory_limit())
         yield InfoMetricFamily("opgate_build", "Versions of the gateway and its engine", source.versions())

@@ -50,9 +50,10 @@ class ModelStatistics:
     """
 
     __slots__ = (
-        "batch_rows", "batches", "executions", "fail_count", "fail_ns", "failures", "held", "infer_ns", "infer_seconds",
-        "inferences", "input_ns", "last_ms", "load_seconds", "output_ns", "overdue", "padded_elements",
-        "padding_elements", "pending", "queue_ns", "queue_seconds", "request_ns", "request_seconds", "success_count",
+        "batch_rows", "batches", "cache_hit_ns", "cache_hits", "cache_miss_ns", "cache_misses", "executions",
+        "fail_count", "fail_ns", "failures", "held", "infer_ns", "infer_seconds", "inferences", "input_ns", "last_ms",
+        "load_seconds", "output_ns", "overdue", "padded_elements", "padding_elements", "pending", "queue_ns",
+        "queue_seconds", "request_ns", "request_seconds", "success_count",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -68,6 +69,10 @@ class ModelStatistics:
         self.input_ns = 0
         self.infer_ns = 0
         self.output_ns = 0
+        self.cache_hits = 0
+        self.cache_hit_ns = 0
+        self.cache_misses = 0
+        self.cache_miss_ns = 0
         self.fail_count = 0
         self.fail_ns = 0
         self.failures: Counter[str] = Counter()
@@ -88,6 +93,19 @@ class ModelStatistics:
         self.queue_ns += queue_ns
         self.request_seconds.add(request_ns)
         self.queue_seconds.add(queue_ns)
+
+    def hit(self, request_ns: int, look_up_ns: int) -> None:
+        """Counts a request that was answered from the cache. It is no inference."""
+        self.success_count += 1
+        self.request_ns += request_ns
+        self.request_seconds.add(request_ns)
+        self.cache_hits += 1
+        self.cache_hit_ns += look_up_ns
+
+    def missed(self, ns: int) -> None:
+        """Counts a request whose result the cache did not have. `ns` is the time for looking it up and keeping it."""
+        self.cache_misses += 1
+        self.cache_miss_ns += ns
 
     def failed(self, reason: str, request_ns: int) -> None:
         """Counts a request that got an error. `reason` is the value of its Kind."""

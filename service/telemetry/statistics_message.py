@@ -24,6 +24,7 @@ def _duration(count: int, ns: int) -> Any:
 def model_statistics(model: Counted) -> Any:
     """Returns the statistics of a model as Triton's ModelStatistics."""
     s = model.statistics
+    ran = s.success_count - s.cache_hits
     return service_pb2.ModelStatistics(
         name=model.spec.name,
         version=model.spec.version,
@@ -33,12 +34,12 @@ def model_statistics(model: Counted) -> Any:
         inference_stats=service_pb2.InferStatistics(
             success=_duration(s.success_count, s.request_ns),
             fail=_duration(s.fail_count, s.fail_ns),
-            queue=_duration(s.success_count, s.queue_ns),
-            compute_input=_duration(s.success_count, s.input_ns),
-            compute_infer=_duration(s.success_count, s.infer_ns),
-            compute_output=_duration(s.success_count, s.output_ns),
-            cache_hit=_duration(0, 0),
-            cache_miss=_duration(0, 0),
+            queue=_duration(ran, s.queue_ns),
+            compute_input=_duration(ran, s.input_ns),
+            compute_infer=_duration(ran, s.infer_ns),
+            compute_output=_duration(ran, s.output_ns),
+            cache_hit=_duration(s.cache_hits, s.cache_hit_ns),
+            cache_miss=_duration(s.cache_misses, s.cache_miss_ns),
         ),
         batch_stats=[
             service_pb2.InferBatchStatistics(

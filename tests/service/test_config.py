@@ -16,8 +16,7 @@ from tests.service.onnx_models import (
 )
 
 REFUSED = [
-    ("sequence_batching { }", "sequence_batching"),
-    ("response_cache { enable: true }", "response_cache"),
+    ("response_cache { enable: true } sequence_batching { }", "response_cache with sequence_batching"),
     ("model_warmup [ { name: 'w' batch_size: 1 } ]", "model_warmup"),
     ("metric_tags { key: 'a' value: 'b' }", "metric_tags"),
     ("instance_group [ { kind: KIND_GPU } ]", "instance_group[0].kind KIND_GPU"),

@@ -1,0 +1,152 @@
+"""The response cache: what is taken for the same request, what it holds, and what it counts."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from opgate.service.execution.request import Request, run
+from opgate.service.execution.response_cache import ResponseCache, digest
+from tests.service.onnx_models import batching, double, identity, write_config
+from tests.system.conftest import PIPELINE
+
+CACHE = "response_cache { enable: true }"
+
+
+def ask(model, array, outputs=("y",)):
+    return asyncio.ensure_future(run(model.submit, Request({"x": array}, len(array), "k", outputs)))
+
+
+def serve(load, main, **settings):
+    async def whole():
+        gateway = load(**settings)
+        await main(gateway)
+        await gateway.catalog.close()
+        assert gateway.catalog.cache.bytes == len(gateway.catalog.cache) == 0
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("elements", [4, 300_000])  # the inputs of the latter are read on a thread
+def test_the_same_request_runs_once(repository, load, elements):
+    double(repository, "m", config=f"max_batch_size: 4 {CACHE}", shape=("batch", "n"))
+
+    async def main(gateway):
+        model = gateway.find("m").model
+        x = np.arange(elements, dtype=np.float32)[None]
+        first, again = await ask(model, x), await ask(model, x.copy())
+        np.testing.assert_array_equal(first["y"], 2 * x)
+        np.testing.assert_array_equal(again["y"], 2 * x)
+        other = await ask(model, x + 1)
+        np.testing.assert_array_equal(other["y"], 2 * (x + 1))
+        statistics = model.statistics
+        assert (statistics.executions, statistics.cache_hits, statistics.cache_misses) == (2, 1, 2)
+        assert statistics.success_count == 3 and statistics.inferences == 2
+
+    serve(load, main)
+
+
+def test_strings(repository, load):
+    identity(repository, "m", "BYTES", config=batching() + CACHE)
+
+    async def main(gateway):
+        model = gateway.find("m").model
+        # The lengths of the strings count, not only the characters one after the other.
+        for texts in (["a", "bc", "", "d"], ["ab", "c", "", "d"], ["a", "bc", "", "d"]):
+            result = await ask(model, np.array([texts], np.object_))
+            assert result["y"].tolist() == [texts]
+        assert (model.statistics.cache_hits, model.statistics.cache_misses) == (1, 2)
+
+    serve(load, main)
+
+
+def test_ensembles(repository, load):
+    double(repository, "double", config=batching(max_batch_size=8))
+    write_config(repository, "pipeline", PIPELINE.replace("max_batch_size", f"{CACHE} max_batch_size", 1))
+
+    async def main(gateway):
+        model = gateway.find("pipeline").model
+        for _ in range(3):
+            assert (await ask(model, np.ones((1, 4), np.float32)))["y"].tolist() == [[4] * 4]
+        assert gateway.find("double").model.statistics.success_count == 2
+
+    serve(load, main)
+
+
+def test_errors_are_not_kept(repository, load):
+    from tests.service.onnx_models import pick
+
+    pick(repository, "m", batching() + CACHE)
+
+    async def main(gateway):
+        model = gateway.find("m").model
+        for _ in range(2):
+            with pytest.raises(Exception, match="out of data bounds"):
+                await asyncio.ensure_future(run(model.submit, Request({"i": np.array([[99]])}, 1, "k", ("y",))))
+        assert (model.statistics.cache_hits, len(gateway.catalog.cache)) == (0, 0)
+
+    serve(load, main)
+
+
+def test_a_cache_of_no_bytes(repository, load):
+    double(repository, "m", config=batching() + CACHE)
+
+    async def main(gateway):
+        model = gateway.find("m").model
+        for _ in range(2):
+            await ask(model, np.ones((1, 4), np.float32))
+        assert model.statistics.cache_hits == 0
+
+    serve(load, main, response_cache_byte_size=0)
+
+
+def test_the_least_used_makes_room():
+    cache = ResponseCache(4 * 1512)
+    owner, other = object(), object()
+    results = {bytes([i]): {"y": np.full(250, i, np.float32)} for i in range(6)}
+    for key in list(results)[:4]:
+        cache.put(owner, key, results[key])
+    assert cache.get(owner, b"\x00") is not None
+    cache.put(other, b"\x04", results[b"\x04"])
+    assert cache.evictions == 1
+    assert cache.get(owner, b"\x01") is None and cache.get(owner, b"\x00") is not None
+    assert cache.get(owner, b"\x04") is None and cache.get(other, b"\x04")["y"][0] == 4
+    cache.put(owner, b"\x05", {"y": np.zeros(10_000, np.float32)})
+    assert cache.get(owner, b"\x05") is None and cache.bytes <= cache.max_bytes
+    cache.forget(owner)
+    assert len(cache) == 1
+    cache.forget(other)
+    assert cache.bytes == 0
+
+
+def test_a_result_is_a_copy_that_nobody_changes():
+    cache, array = ResponseCache(10_000), np.zeros(4)
+    cache.put(None, b"k", {"y": array})
+    array[0] = 1
+    kept = cache.get(None, b"k")["y"]
+    assert kept[0] == 0
+    with pytest.raises(ValueError, match="read-only"):
+        kept[0] = 1
+
+
+def test_what_makes_two_requests_differ():
+    def of(array, name="x", outputs=("y",)):
+        return digest(Request({name: array}, 1, "k", outputs))
+
+    base = np.arange(4, dtype=np.float32).reshape(1, 4)
+    different = [
+        of(base),
+        of(base.reshape(2, 2)),
+        of(base.view(np.int32)),
+        of(base, name="z"),
+        of(base, outputs=("z",)),
+        of(base, outputs=("y", "z")),
+        of(base + 1),
+        of(np.empty((0, 4), np.float32)),
+        of(np.array([["a"]], np.object_)),
+        of(np.array([["a", ""]], np.object_)),
+    ]
+    assert len(set(different)) == len(different)
+    assert of(base) == of(np.asfortranarray(base.copy()))
