@@ -224,18 +224,19 @@ class Scheduler:
                 continue
             batch = self._form(list(islice(line, choice.requests)), choice.rows)
             started = self._start(batch, lambda key=key, n=choice.requests: self._waiting.take(key, n))  # type: ignore[misc]
-            if started and key in self._waiting.lines:
+            if not started:
+                if self._waits_for_resources:
+                    break  # no other batch gets them either
+                self._waiting.hold_back(order, key)
+            elif key in self._waiting.lines:
                 self._waiting.put_back(order, key)
-            elif self._waits_for_resources:
-                break  # no other batch gets them either
         self.statistics.pending = self._waiting.size
         if wake_ns:
             if self._alarm is None:
                 self._alarm = Alarm(self._flush)
             self._alarm.set(wake_ns - perf_counter_ns())
         if self._claims and not self._waits_for_resources and not self._flush_due:
-            for worker in self._idle:
-                self._claims[worker].withdraw()
+            self._withdraw()
         self._rested()
 
     def _drop_hopeless(self, line: deque[Request] | Line, limit: LatencyLimit) -> None:
@@ -305,6 +306,11 @@ class Scheduler:
                 return worker
         self._waits_for_resources = True
         return None
+
+    def _withdraw(self) -> None:
+        """Lets other models have the resources that nothing needs here now."""
+        for worker in self._idle:
+            self._claims[worker].withdraw()
 
     def _release(self, worker: Worker) -> None:
         """Takes an instance as idle after its run."""

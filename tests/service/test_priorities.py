@@ -99,6 +99,29 @@ def test_lower_levels_wait_while_a_higher_one_waits_for_its_batch(tmp_path):
     assert run_all(main) == [1, 4, 2, 3]
 
 
+@pytest.mark.parametrize("levels", [0, 2])
+def test_a_cheap_run_on_the_event_loop_does_not_go_past_a_higher_level(tmp_path, levels):
+    """It needs no instance. Without levels it would go first."""
+
+    async def main():
+        block = Batching(priority_levels=levels, default_level=min(1, levels))
+        async with started(tmp_path, block, inline_limit_us=100_000.0) as clients:
+            for _ in range(60):
+                await asyncio.gather(*clients.send(request(0)))
+            clients.ended.clear()
+            async with blocked(clients):
+                clients.send(request(1, priority=1, width=5))
+                await until(lambda: clients.scheduler.statistics.pending == 1)
+                clients.send(request(2, priority=2))
+                await until(lambda: clients.ended == [2] or clients.scheduler.statistics.pending == 2)
+                for _ in range(5):
+                    await asyncio.sleep(0.005)
+                assert clients.ended == ([] if levels else [2])
+            return sorted(await clients.all())
+
+    assert run_all(main) == [1, 2]
+
+
 def test_the_oldest_request_of_a_batch_ends_the_delay():
     """It may be of a lower level than the first."""
     first, second = Request({}, 1, (), ()), Request({}, 1, (), ())
