@@ -167,8 +167,13 @@ class InferCycle:
         gateway = self.owner.gateway
         try:
             with Reading(served):
-                self.request = decode()
-            gateway.submit(served.model, self.request, self.finish)
+                request = self.request = decode()
+                if (shared := request.shared) is not None and shared.unread:
+                    if shared.cost >= LONG_COST:
+                        self._on_thread(lambda: shared.read(request), lambda read: self._submit(served, read.result))
+                        return
+                    shared.read(request)
+            gateway.submit(served.model, request, self.finish)
         except ServingError as error:
             self.refuse(error)
         except Exception as error:
@@ -189,6 +194,9 @@ class InferCycle:
     def _answer(self, encode: Callable[[], tuple[int | None, list[bytes | memoryview]]]) -> None:
         try:
             header_length, parts = encode()
+        except ServingError as error:
+            self.refuse(error)
+            return
         except Exception as error:
             logger.exception("an answer could not be written")
             self.refuse(internal(f"{type(error).__name__}: {error}"))

@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
+from opgate.service.api.shared_memory import SharedMemoryCalls
 from opgate.service.api.status import GRPC
 from opgate.service.errors import Kind, ServingError, internal
 from opgate.service.execution.request import Request
 from opgate.service.execution.spec import ModelSpec, TensorSpec
-from opgate.service.gateway import EXTENSIONS, LONG_COST, Gateway, Reading, Served, package_version
+from opgate.service.gateway import LONG_COST, Gateway, Reading, Served, extensions, package_version
 from opgate.service.rpc import health, reflection
 from opgate.service.rpc.server import (
     Call,
@@ -180,11 +181,16 @@ class Infer(Journaled):
         served = self._served
         try:
             with Reading(served):
-                self.request = read()
-            if keep:
-                self._decoder.keep(self._message, self.request)
+                request = self.request = read()
+                if keep:
+                    self._decoder.keep(self._message, request)
+                if (shared := request.shared) is not None and shared.unread:
+                    if shared.cost >= LONG_COST:
+                        self._on_thread(lambda: shared.read(request), lambda done: self._submit(done.result, False))
+                        return
+                    shared.read(request)
             del self._message
-            self.gateway.submit(served.model, self.request, self._finish)
+            self.gateway.submit(served.model, request, self._finish)
         except ServingError as error:
             self.refuse(error)
         except Exception as error:
@@ -232,11 +238,12 @@ class InferenceService:
 
     def methods(self) -> dict[str, Method]:
         """Returns the methods for a server."""
-        gateway, decoder = self._gateway, Decoder(self._gateway.limits)
+        gateway, decoder = self._gateway, Decoder(self._gateway.limits, self._gateway.regions)
 
         def infer(call: Call, message: bytes) -> None:
             Infer(gateway, decoder, call, message)
 
+        shared = None if gateway.regions is None else SharedMemoryCalls(gateway.regions)
         found: dict[str, Method] = {INFER: Unary(infer)}
         for method in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
             path = f"/{SERVICE}/{method.name}"
@@ -246,8 +253,8 @@ class InferenceService:
                 found[path] = Stream(_refuse_stream)
                 continue
             request = getattr(service_pb2, method.input_type.name)
-            handler = self._unary(request, getattr(self, f"_{method.name}", None), method.name)
-            found[path] = Unary(handler, _MOST_BYTES)
+            function = getattr(self, f"_{method.name}", None) or getattr(shared, method.name, None)
+            found[path] = Unary(self._unary(request, function, method.name), _MOST_BYTES)
         return found
 
     def _unary(self, kind: Any, function: Callable[[Any], Any] | None, name: str) -> Callable[[Call, bytes], None]:
@@ -258,7 +265,8 @@ class InferenceService:
                 return
             try:
                 asked = kind.FromString(message)
-                journaled.model, journaled.version = getattr(asked, "name", ""), getattr(asked, "version", "")
+                if name.startswith("Model"):
+                    journaled.model, journaled.version = asked.name, asked.version
                 journaled.answer(function(asked).SerializeToString())
             except DecodeError:
                 journaled.fail(Code.INVALID_ARGUMENT, f"the message is not a {kind.DESCRIPTOR.name}")
@@ -286,7 +294,9 @@ class InferenceService:
         return service_pb2.ModelReadyResponse(ready=True)
 
     def _ServerMetadata(self, asked: Any) -> Any:
-        return service_pb2.ServerMetadataResponse(name="opgate", version=package_version(), extensions=EXTENSIONS)
+        return service_pb2.ServerMetadataResponse(
+            name="opgate", version=package_version(), extensions=extensions(self._gateway.settings)
+        )
 
     def _ModelMetadata(self, asked: Any) -> Any:
         spec = self._find(asked).model.spec

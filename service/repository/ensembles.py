@@ -7,7 +7,7 @@ must not wait for each other in a cycle.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -68,6 +68,18 @@ def check_ensemble(config: ModelConfig, spec: ModelSpec, lookup: Lookup) -> list
             raise ConfigError(f"no step uses the ensemble's input '{name}'")
     _check_cycles(config, set(spec.inputs))
     return models
+
+
+def with_labels(config: ModelConfig, spec: ModelSpec, models: Sequence[ModelSpec]) -> ModelSpec:
+    """Returns the specification of an ensemble with the labels of the models that make its outputs, for the outputs to
+    which its config gives none. `models` are those of its steps."""
+    labels = {
+        tensor: model.outputs[name].labels
+        for step, model in zip(config.ensemble_scheduling.step, models, strict=True)
+        for name, tensor in step.output_map.items()
+    }
+    outputs = {name: replace(tensor, labels=tensor.labels or labels[name]) for name, tensor in spec.outputs.items()}
+    return replace(spec, outputs=outputs)
 
 
 def _check_names(where: str, kind: str, mapping: Mapping[str, str], known: Mapping[str, TensorSpec]) -> None:

@@ -31,7 +31,7 @@ from opgate.service.repository.config import (
     state_version_policy,
 )
 from opgate.service.repository.devices import accelerators, place
-from opgate.service.repository.ensembles import check_ensemble
+from opgate.service.repository.ensembles import check_ensemble, with_labels
 from opgate.service.repository.op_libraries import Library, counterpart, explain_missing_op, trusted_library
 from opgate.service.repository.paths import confined, file_name
 from opgate.service.repository.presentation import Presentation, read_presentation
@@ -170,6 +170,7 @@ def load_ensemble(
             raise ConfigError(f"step '{name}': {error.message}") from error
 
     models = check_ensemble(config, spec, lookup)
+    spec = with_labels(config, spec, models)
     steps = []
     for step, model in zip(config.ensemble_scheduling.step, models, strict=True):
         executor = find(step.model_name, step.model_version).executor
