@@ -179,6 +179,8 @@ class InferCycle:
         except Exception as error:
             logger.exception("an infer request failed")
             self.refuse(internal(f"{type(error).__name__}: {error}"))
+        finally:
+            del decode  # it may know the exception, whose frames know it
 
     def finish(self, request: Request) -> None:
         """Writes the answer. The gateway calls this when the request has a result or an error."""
@@ -201,6 +203,8 @@ class InferCycle:
             logger.exception("an answer could not be written")
             self.refuse(internal(f"{type(error).__name__}: {error}"))
             return
+        finally:
+            del encode  # it may know the exception, whose frames know it
         if header_length is None:
             head = b"content-type: application/json\r\n"
         else:

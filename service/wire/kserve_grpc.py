@@ -262,9 +262,9 @@ def encoding_cost(request: Request) -> int:
 
 def _raw_arrays(plan: Plan, message: Message, limits: Limits) -> dict[str, Array]:
     if len(message.raws) != len(plan.inputs):
+        which = "inputs" if plan.sharing is None else "inputs that are not in shared memory"
         raise invalid(
-            f"raw_input_contents: expected one entry for each of the {len(plan.inputs)} inputs that are not in shared "
-            f"memory, got {len(message.raws)}"
+            f"raw_input_contents: expected one entry for each of the {len(plan.inputs)} {which}, got {len(message.raws)}"
         )
     arrays: dict[str, Array] = {}
     for (name, datatype, shape), (offset, size) in zip(plan.inputs, message.raws, strict=True):

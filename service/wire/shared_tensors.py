@@ -78,11 +78,20 @@ class SharedTensors:
         Raises ServingError: INVALID if a region has become smaller, or as `from_raw` does, OVERLOADED if the inputs of
         all requests are over the limit.
         """
+        try:
+            self._read(request)
+        except ServingError as error:
+            # The frames of an error may live until the garbage collector runs. They must not keep the copies.
+            request.inputs.clear()
+            error.__context__ = None
+            raise error.with_traceback(None) from None
+        self.unread = False
+        return request
+
+    def _read(self, request: Request) -> None:
         for (name, datatype, shape, place), region in self._inputs:
             data = self._regions.copy(region, place.offset, place.size)
             request.inputs[name] = from_raw(data, 0, place.size, datatype, shape, name, self._limits)
-        self.unread = False
-        return request
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Writes the data of an output. A thread may call it.

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gzip
 import json
+import os
 import threading
 import time
 
@@ -19,9 +20,11 @@ from tritonclient.grpc import service_pb2
 
 from tests.service.onnx_models import double, identity
 from tests.system.running import running
+from tests.system.shared_files import shared_file
 from tests.system.test_http import Connection
 
 MB = 1 << 20
+SPARSE = 1 << 40  # bytes of a file in /dev/shm that has none until they are written
 # Milliseconds of CPU time for one turn of the event loop.
 TURN = 60
 
@@ -34,7 +37,10 @@ def watched(folder):
     identity(folder, "bytes", "UINT8", shape=("a",), config='backend: "onnxruntime"')
     identity(folder, "numbers", "INT32", shape=("a",), config='backend: "onnxruntime"')
     identity(folder, "truth", "BOOL", shape=("a",), config='backend: "onnxruntime"')
-    with running(folder, program="tests.system.watched_server") as started:
+    with shared_file(b"") as file, running(folder, program="tests.system.watched_server") as started:
+        os.truncate(file.path, SPARSE)
+        register = json.dumps({"key": file.key, "byte_size": SPARSE}).encode()
+        ask(started, "/v2/systemsharedmemory/region/sparse/register", register)
         # The first runs of everything import modules and allocate what stays.
         for name, datatype, data in (("double", "FP32", [[1.0]]), ("texts", "BYTES", ["a"]), ("bytes", "UINT8", [1])):
             ask(started, *infer(name, datatype, np.shape(data), json.dumps(data).encode()))
@@ -86,6 +92,17 @@ def packed(data):
     return gzip.compress(data, 6), "Content-Type: application/json\r\nContent-Encoding: gzip\r\n"
 
 
+def shared(model, datatype, shape, size, output=None, **classes):
+    """Returns the path and the body of a request for a tensor of so many bytes in shared memory, whose output goes
+    there too if it has this offset."""
+    place = {"shared_memory_region": "sparse", "shared_memory_byte_size": size}
+    wanted = {"name": "y", "parameters": classes}
+    if output is not None:
+        wanted["parameters"] |= {**place, "shared_memory_offset": output}
+    tensor = {"name": "x", "datatype": datatype, "shape": shape, "parameters": place}
+    return f"/v2/models/{model}/infer", json.dumps({"inputs": [tensor], "outputs": [wanted]}).encode()
+
+
 def raw_texts(count):
     return np.zeros(4 * count, np.uint8).tobytes()
 
@@ -124,6 +141,13 @@ REQUESTS = {
                                   + b"[1]," * (4 * MB) + b"[1]]\r\n--b--\r\n", FORM), 200, 300),
     "a long head of a part": (("/predict/double", b"--b\r\nX: " + b"y" * (8 * MB), FORM), 400, 100),
     "values for /predict": (("/predict/double", b'{"x":[' + NUMBERS + b"]}"), 200, 700),
+    "60 MB in shared memory": (shared("bytes", "UINT8", [60 * MB], 60 * MB, 64 * MB), 200, 250),
+    "as many strings in shared memory as may be": (shared("texts", "BYTES", [MB // 8], MB // 2, 64 * MB), 200, 60),
+    "a terabyte of strings in shared memory": (shared("texts", "BYTES", [1], SPARSE), 503, 20),
+    "a gigabyte of strings in shared memory": (shared("texts", "BYTES", [1], 1024 * MB), 400, 1100),
+    "as many classes as may be": (shared("numbers", "INT32", [15 * MB], 60 * MB, classification=MB // 8), 200, 800),
+    "a million classes": (shared("numbers", "INT32", [15 * MB], 60 * MB, classification=MB), 413, 200),
+    "as many classes of strings as may be": (shared("texts", "BYTES", [MB // 8], MB // 2, classification=MB // 8), 200, 60),
 }  # fmt: skip
 
 

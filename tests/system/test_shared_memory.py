@@ -23,7 +23,7 @@ from onnx import helper
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor, triton_to_np_dtype
 
-from tests.service.onnx_models import batching, double, endless, save, value
+from tests.service.onnx_models import batching, double, endless, identity, pick, save, value
 from tests.system.conftest import TYPES, wait_until
 from tests.system.running import running
 from tests.system.shared_files import shared_file
@@ -380,6 +380,56 @@ class TestErrors:
                 thread.join()
             assert all(not answer or "has become smaller" in answer for answer in answers)
         assert server.process.poll() is None
+
+
+class TestBudget:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def tight(cls, tmp_path_factory):
+        """A server in which requests under way may have one input of eight booleans or indices in shared memory."""
+        folder = tmp_path_factory.mktemp("tight")
+        identity(folder, "truth", "BOOL", shape=("a",), config='backend: "onnxruntime"')
+        pick(folder, "pick", 'backend: "onnxruntime"\nmax_batch_size: 8')
+        endless(folder, "endless", config='backend: "onnxruntime"')
+        with running(folder, env={"OPGATE_MAX_SHARED_MEMORY_BYTES": "64"}) as started:
+            yield started
+
+    @pytest.mark.parametrize(
+        ("protocol", "packed"), [("http", False), ("http", True), ("grpc", False)], indirect=["protocol"]
+    )
+    @pytest.mark.parametrize("problem", ["", "a bad value", "a failing run", "a small place", "the client leaves"])
+    def test_requests_that_end_free_their_copies(self, tight, protocol, region, problem, packed):
+        with connect(tight, protocol) as client:
+            client.unregister_system_shared_memory()
+            register(client, region)
+            index = np.full((8, 1), 99 if problem == "a failing run" else 3, np.int64)
+            model, name, datatype, array = "pick", "i", "INT64", index
+            if problem == "a bad value":
+                model, name, datatype, array = "truth", "x", "BOOL", np.full(64, 2, np.uint8)
+            elif problem == "the client leaves":
+                model, name, datatype, array = "endless", "x", "FP32", np.zeros((4, 4), np.float32)
+            tensor, size = shared_input(protocol, array, datatype, region, 0, name)
+            assert size == 64
+            output = shared_output(protocol, 31 if problem == "a small place" else 64, 64)
+            how = {"request_compression_algorithm": "gzip"} if packed else {}
+            if problem == "the client leaves":
+                how |= {"timeout": 200_000} if protocol == "http" else {"client_timeout": 0.2}
+            for _ in range(3 if problem == "the client leaves" else 30):
+                with pytest.raises(InferenceServerException) if problem else contextlib.nullcontext() as caught:
+                    client.infer(model, [tensor], outputs=[output], **how)
+                assert not problem or "OPGATE_MAX_SHARED_MEMORY_BYTES" not in str(caught.value), caught.value
+                wait_until(lambda: "opgate_running_requests 0.0" in tight.get("/metrics"))
+
+    def test_more_than_may_be_copied_at_once(self, tight, protocol, region):
+        with connect(tight, protocol) as client:
+            client.unregister_system_shared_memory()
+            register(client, region)
+            tensor, _ = shared_input(protocol, np.ones(65, np.bool_), "BOOL", region, 0)
+            with pytest.raises(
+                InferenceServerException, match=r"have 0 bytes .* another has 65, the limit is 64"
+            ) as caught:
+                client.infer("truth", [tensor])
+            assert caught.value.status() == {"http": "503", "grpc": "StatusCode.UNAVAILABLE"}[protocol]
 
 
 class TestUnregister:
