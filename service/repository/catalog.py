@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.errors import Kind, ServingError
+from opgate.service.execution.spec import ModelSpec
 from opgate.service.repository.config import ConfigError, parameter, refuse_unsupported, runs_on_triton
 from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.loader import LoadedModel, load_config, load_ensemble, load_model, unavailable
@@ -112,7 +113,8 @@ class Catalog:
                 if self._triton is not None and self._is_remote(config):
                     from opgate.service.repository.remote import load_remote
 
-                    loaded = load_remote(repository, config, version, self._settings, self._triton)
+                    settings, triton = self._settings, self._triton
+                    loaded = load_remote(repository, config, version, settings, triton, self._spec_of_step)
                 elif ensemble:
                     refuse_unsupported(config)
                     loaded = load_ensemble(repository, config, version, self._settings, self._step)
@@ -156,6 +158,9 @@ class Catalog:
 
     def _step(self, name: str, version: int) -> LoadedModel:
         return self.find(name, "" if version < 0 else str(version))
+
+    def _spec_of_step(self, name: str, version: int) -> ModelSpec:
+        return self._step(name, version).spec
 
     def find(self, name: str, version: str = "") -> LoadedModel:
         """Returns a version of a model, the highest one that serves if `version` is empty.

@@ -6,11 +6,13 @@ must not wait for each other in a cycle.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from opgate.service.errors import ServingError
 from opgate.service.execution.spec import ModelSpec, TensorSpec
 from opgate.service.repository.config import ConfigError
 
@@ -70,16 +72,16 @@ def check_ensemble(config: ModelConfig, spec: ModelSpec, lookup: Lookup) -> list
     return models
 
 
-def with_labels(config: ModelConfig, spec: ModelSpec, models: Sequence[ModelSpec]) -> ModelSpec:
+def with_labels(config: ModelConfig, spec: ModelSpec, lookup: Lookup) -> ModelSpec:
     """Returns the specification of an ensemble with the labels of the models that make its outputs, for the outputs to
-    which its config gives none. `models` are those of its steps."""
-    labels = {
-        tensor: model.outputs[name].labels
-        for step, model in zip(config.ensemble_scheduling.step, models, strict=True)
-        for name, tensor in step.output_map.items()
-    }
-    outputs = {name: replace(tensor, labels=tensor.labels or labels[name]) for name, tensor in spec.outputs.items()}
-    return replace(spec, outputs=outputs)
+    which its config gives none. A model that `lookup` doesn't find gives none."""
+    labels: dict[str, tuple[str, ...]] = {}
+    for step in config.ensemble_scheduling.step:
+        with contextlib.suppress(ServingError):
+            outputs = lookup(step.model_name, step.model_version).outputs
+            labels |= {tensor: outputs[name].labels for name, tensor in step.output_map.items() if name in outputs}
+    own = spec.outputs.items()
+    return replace(spec, outputs={name: replace(o, labels=o.labels or labels.get(name, ())) for name, o in own})
 
 
 def _check_names(where: str, kind: str, mapping: Mapping[str, str], known: Mapping[str, TensorSpec]) -> None:

@@ -170,7 +170,7 @@ def load_ensemble(
             raise ConfigError(f"step '{name}': {error.message}") from error
 
     models = check_ensemble(config, spec, lookup)
-    spec = with_labels(config, spec, models)
+    spec = with_labels(config, spec, lookup)
     steps = []
     for step, model in zip(config.ensemble_scheduling.step, models, strict=True):
         executor = find(step.model_name, step.model_version).executor

@@ -262,10 +262,9 @@ def encoding_cost(request: Request) -> int:
 
 def _raw_arrays(plan: Plan, message: Message, limits: Limits) -> dict[str, Array]:
     if len(message.raws) != len(plan.inputs):
-        which = "inputs" if plan.sharing is None else "inputs that are not in shared memory"
-        raise invalid(
-            f"raw_input_contents: expected one entry for each of the {len(plan.inputs)} {which}, got {len(message.raws)}"
-        )
+        others = "" if plan.sharing is None else " that are not in shared memory"
+        expected = f"one entry for each of the {len(plan.inputs)} inputs{others}"
+        raise invalid(f"raw_input_contents: expected {expected}, got {len(message.raws)}")
     arrays: dict[str, Array] = {}
     for (name, datatype, shape), (offset, size) in zip(plan.inputs, message.raws, strict=True):
         arrays[name] = from_raw(message.data, offset, size, datatype, shape, name, limits)

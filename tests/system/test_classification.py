@@ -14,19 +14,12 @@ import tritonclient.http as http_client
 import tritonclient.http.aio as http_aio
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
-from tests.service.onnx_models import batching, double, identity, pick, ragged_sum, write_config
+from tests.service.onnx_models import batching, double, identity, labelled, ragged_sum
 from tests.system.conftest import TYPES
 from tests.system.running import running
 from tests.system.shared_files import shared_file
 
 CLIENTS = {"http": http_client, "grpc": grpc_client}
-LABELLED = """input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
-output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] label_filename: "labels.txt" } ]"""
-ENSEMBLE = """platform: "ensemble" max_batch_size: 8
-input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
-output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]
-ensemble_scheduling { step [
-  { model_name: "labelled" model_version: -1 input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } ] }"""
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +28,8 @@ def server(tmp_path_factory):
     for name in TYPES:
         identity(folder, f"identity_{name}", name, config=batching())
     double(folder, "plain", config='backend: "onnxruntime"', shape=("a", "b"))
-    pick(folder, "pick", batching())
     ragged_sum(folder, "ragged")
-    identity(folder, "labelled", "FP32", config=batching(extra=LABELLED))
-    (folder / "labelled/labels.txt").write_text("cat\n\ndog:x\n")
-    write_config(folder, "ensemble", ENSEMBLE)
+    labelled(folder)
     with running(folder, env={"OPGATE_MAX_STRINGS": "100"}) as started:
         yield started
 
@@ -115,7 +105,7 @@ def test_numbers_that_are_none(client, protocol):
     assert classes(client, protocol, "identity_FP32", array, 4) == [["inf:2", "-inf:1", "nan:0", "nan:3"]]
 
 
-@pytest.mark.parametrize("model", ["labelled", "ensemble"])
+@pytest.mark.parametrize("model", ["labelled", "labelled_pipeline"])
 def test_labels(client, protocol, model):
     """An ensemble without labels of its own has those of the model that makes the output."""
     array = np.array([[1, 5, 10, 4]], np.float32)

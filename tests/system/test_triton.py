@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from opgate import triton
-from tests.service.onnx_models import batching, double, identity, pick, ragged_sum, write_config
+from tests.service.onnx_models import batching, double, identity, labelled, pick, ragged_sum, write_config
 from tests.system.conftest import PIPELINE
 from tests.system.differential import (
     OUTPUT_AT,
@@ -47,6 +47,7 @@ def models(tmp_path_factory, library):
     for name in ("BOOL", "INT8", "UINT64", "FP16", "FP64", "BYTES"):
         identity(folder, f"identity_{name}", name, config=batching())
     write_config(folder, "pipeline", PIPELINE)
+    labelled(folder)
     return folder
 
 
