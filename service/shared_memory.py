@@ -21,6 +21,7 @@ from opgate.service.execution.request import Array
 _FOLDER = "/dev/shm"
 # What a name may begin with that isn't a client's: semaphores, and the regions of Triton's backend in Python.
 _NOT_OF_CLIENTS = ("sem.", "triton_python_backend_shm_region_", "opgate_triton_")
+# Without O_NONBLOCK a pipe, or a lease that a client has on its file, would hold the event loop.
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 # Characters of a region's name.
 _MOST_CHARACTERS = 256
@@ -41,21 +42,25 @@ class Region:
         weakref.finalize(self, os.close, descriptor)
 
     def read(self, offset: int, into: memoryview) -> None:
-        """Fills memory with the bytes from `offset` on. Raises ServingError (INVALID) if the file has become smaller.
+        """Fills memory with the bytes from `offset` on. Other threads run meanwhile.
 
-        Other threads run meanwhile.
+        Raises ServingError: INVALID if the file has become smaller, UNAVAILABLE if it can't be read.
         """
         filled = 0
         while filled < len(into):
-            count = os.preadv(self._descriptor, [into[filled:]], self.offset + offset + filled)
+            try:
+                count = os.preadv(self._descriptor, [into[filled:]], self.offset + offset + filled)
+            except OSError as error:
+                raise self._failed("read", error) from None
             if not count:
                 raise self._shrunk()
             filled += count
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
-        """Writes bytes from `offset` on. Raises ServingError (INVALID) if the file has become smaller.
+        """Writes bytes from `offset` on. Other threads run meanwhile.
 
-        Other threads run meanwhile.
+        Raises ServingError: INVALID if the file has become smaller, UNAVAILABLE if it can't be written, as when there
+        is no memory left for it.
         """
         written = 0
         while written < len(data):
@@ -63,7 +68,14 @@ class Region:
             # A write behind the end would make the client's file larger.
             if os.fstat(self._descriptor).st_size < at + len(data) - written:
                 raise self._shrunk()
-            written += os.pwritev(self._descriptor, [memoryview(data)[written:]], at)
+            try:
+                written += os.pwritev(self._descriptor, [memoryview(data)[written:]], at)
+            except OSError as error:
+                raise self._failed("written", error) from None
+
+    def _failed(self, what: str, error: OSError) -> ServingError:
+        text = f"shared memory region '{self.name}' can't be {what}: {error.strerror}"
+        return ServingError(Kind.UNAVAILABLE, text)
 
     def _shrunk(self) -> ServingError:
         return invalid(f"shared memory region '{self.name}' has become smaller since it was registered")
@@ -86,7 +98,7 @@ class Regions:
         """Opens a region for requests: `byte_size` bytes at `offset` of the file that `key` names, as shm_open does.
 
         Raises ServingError: INVALID for a bad name or size, or a file that can't be opened, ALREADY_EXISTS, and
-        OVERLOADED over a limit. No error has the key, so a client can't learn from errors which files there are.
+        OVERLOADED over a limit. No error has the key, and all files that can't be opened get the same one.
         """
         if not name or len(name) > _MOST_CHARACTERS:
             got = f"{len(name)} characters" if name else "none"

@@ -326,11 +326,11 @@ def _source(item: Mapping[str, Any], name: str) -> tuple[int | None, Place | Non
     if size is not None and (type(size) is not int or not 0 <= size < 1 << 62):
         raise invalid(f"{where}: binary_data_size: expected a size in bytes, got {str(size)[:40]}")
     given = [("data", "data" in item), ("binary_data_size", size is not None), (SHARED_MEMORY[0], place is not None)]
-    names = [name for name, is_given in given if is_given]
-    if not names:
+    keys = [key for key, is_given in given if is_given]
+    if not keys:
         raise invalid(f"{where} has neither data nor binary_data_size nor shared_memory_region")
-    if len(names) > 1:
-        raise invalid(f"{where} has both {' and '.join(names)}")
+    if len(keys) > 1:
+        raise invalid(f"{where} has both {' and '.join(keys)}")
     return size, place
 
 

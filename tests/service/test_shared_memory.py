@@ -191,6 +191,18 @@ class TestCopies:
         (FOLDER / key[1:]).unlink()
         assert regions.copy(region, 96, 4).tobytes() == b"1234"  # as a mapping would
 
+    def test_a_file_that_can_not_be_written(self, regions, shared):
+        """A limit of the process on the size of files stands in for a /dev/shm that is full."""
+        regions.register("r", shared(), 0, 4096)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+        try:
+            with pytest.raises(ServingError, match="region 'r' can't be written: File too large") as caught:
+                regions.find("r").write(2000, b"12345678")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert caught.value.kind is Kind.UNAVAILABLE
+
     def test_the_copies_that_are_not_freed_are_bounded(self, shared):
         regions = Regions(4, 10_000)
         regions.register("r", shared(), 0, 4096)
