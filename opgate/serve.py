@@ -55,6 +55,14 @@ TritonUrl = Annotated[
     str | None,
     typer.Option(help="Triton servers: HOST:PORT of gRPC, joined by commas.", show_default="127.0.0.1:8011"),
 ]
+Shared = Annotated[
+    bool | None,
+    typer.Option(
+        "--shared-memory/--no-shared-memory",
+        help="Let clients of this machine pass tensors in system shared memory.",
+        show_default="yes",
+    ),
+]
 Strict = Annotated[
     bool | None,
     typer.Option(
@@ -99,6 +107,7 @@ def serve(
     grpc: AllowGrpc = None,
     backend: Backend = None,
     triton_url: TritonUrl = None,
+    shared_memory: Shared = None,
     strict_readiness: Strict = None,
     shutdown_timeout: Exit = None,
     max_queue_size: Queue = None,

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
 from opgate.service import signals
-from opgate.service.api import admin, generate, kserve_http, predict
+from opgate.service.api import admin, generate, kserve_http, predict, shared_memory
 from opgate.service.api.connection import connection_class
 from opgate.service.api.journal_middleware import JournalMiddleware
 from opgate.service.api.kserve_grpc import GrpcServer
@@ -70,6 +70,7 @@ def create_app(gateway: Gateway) -> FastAPI:
 
     app.include_router(kserve_http.router(gateway))
     app.include_router(generate.router(gateway))
+    app.include_router(shared_memory.router(gateway))
     app.include_router(predict.router(gateway))
     app.include_router(admin.router(gateway))
     app.add_middleware(JournalMiddleware, gateway=gateway)

@@ -10,6 +10,7 @@ class Kind(enum.Enum):
 
     INVALID = "INVALID"  # the client's mistake: bad name, shape, type, syntax or value
     NOT_FOUND = "NOT_FOUND"  # no such model, version or route
+    ALREADY_EXISTS = "ALREADY_EXISTS"  # something else has the name
     NOT_READY = "NOT_READY"  # the client asked whether a model is ready, and it isn't
     UNAVAILABLE = "UNAVAILABLE"  # the model exists but can't serve now
     TOO_LARGE = "TOO_LARGE"  # over a size limit

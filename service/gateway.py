@@ -19,6 +19,7 @@ from opgate.service.repository.catalog import Catalog
 from opgate.service.repository.control import ModelControl
 from opgate.service.repository.loader import LoadedModel, limits_of
 from opgate.service.settings import Settings
+from opgate.service.shared_memory import Regions
 from opgate.service.telemetry.journal import Journal
 from opgate.service.telemetry.traces import Tracer
 from opgate.service.wire.kserve_json import Decoder
@@ -34,17 +35,19 @@ T = TypeVar("T")
 # millisecond, in which the event loop would serve nobody else.
 LONG_COST = 1 << 19
 
-# The protocol extensions that /v2 announces.
-EXTENSIONS = (
-    "sequence",
-    "model_repository",
-    "model_repository(unload_dependents)",
-    "binary_tensor_data",
-    "model_configuration",
-    "parameters",
-    "schedule_policy",
-    "statistics",
-)
+# The protocol extensions, each with the setting that it needs, "" for none.
+_EXTENSIONS = {
+    "binary_tensor_data": "",
+    "classification": "",
+    "model_configuration": "",
+    "model_repository": "",
+    "model_repository(unload_dependents)": "",
+    "parameters": "",
+    "schedule_policy": "",
+    "sequence": "",
+    "statistics": "",
+    "system_shared_memory": "shared_memory",
+}
 
 
 def package_version() -> str:
@@ -53,6 +56,18 @@ def package_version() -> str:
         return version("opgate")
     except PackageNotFoundError:
         return "0.0.0"
+
+
+def extensions(settings: Settings) -> list[str]:
+    """Returns the protocol extensions that a gateway with these settings announces."""
+    return [name for name, setting in _EXTENSIONS.items() if not setting or getattr(settings, setting)]
+
+
+def _regions(settings: Settings) -> Regions | None:
+    """Returns the registry of shared memory, None if clients may not use it."""
+    if not settings.shared_memory:
+        return None
+    return Regions(settings.max_shared_memory_regions, settings.max_shared_memory_bytes)
 
 
 def _triton_pool(settings: Settings) -> TritonPool | None:
@@ -100,6 +115,7 @@ class Gateway:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.limits = limits_of(settings)
+        self.regions = _regions(settings)
         self.triton = _triton_pool(settings)
         self.catalog = Catalog(settings, self.triton)
         self.control = ModelControl(settings, self.catalog)
@@ -125,7 +141,7 @@ class Gateway:
             exact = (name, model.spec.version)
             served = self._served.get(exact)
             if served is None:
-                served = self._served[exact] = Served(model, Decoder(model.spec, self.limits))
+                served = self._served[exact] = Served(model, Decoder(model.spec, self.limits, self.regions))
             self._served[key] = served
         return served
 

@@ -49,6 +49,7 @@ class Settings(BaseSettings):
     # Folders, joined by the path separator of the system. Their manifest.json lists op libraries to trust.
     ops_path: str = ""
     build_ops: Path = Field(default_factory=lambda: folders.builds() / "ops")
+    shared_memory: bool = True  # clients may register system shared memory, see docs/gateway.md
     strict_readiness: bool = True  # /v2/health/ready is 400 while a model of the repository is unavailable
 
     max_body_bytes: int = Field(default=256 * 1024 * 1024, gt=0)
@@ -68,6 +69,9 @@ class Settings(BaseSettings):
     max_grpc_calls: int = Field(default=10_000, gt=0)  # of one connection at once
     # Bytes of the messages of all gRPC calls under way, and of the answers that wait to be sent.
     max_grpc_bytes: int = Field(default=1024 * 1024 * 1024, gt=0)
+    max_shared_memory_regions: int = Field(default=1024, gt=0)  # registered, or unregistered but still in use
+    # Bytes of inputs that requests under way have copied from shared memory: a small request can name large ones.
+    max_shared_memory_bytes: int = Field(default=1024 * 1024 * 1024, gt=0)
     max_header_bytes: int = Field(default=64 * 1024, gt=0)
     body_timeout: float = Field(default=60.0, gt=0)  # seconds without a byte of a promised body
     write_timeout: float = Field(default=60.0, gt=0)  # seconds in which a client takes nothing of an answer

@@ -153,8 +153,7 @@ class InferCycle:
         if decoder.cost(len(body), header_length) < LONG_COST:
             self._submit(served, decode)
         else:
-            served.model.hold()
-            self._on_thread(decode, lambda decoded: self._submit_held(served, decoded))
+            self._read_on_thread(served, decode)
 
     def _on_thread(self, work: Callable[[], T], done: Callable[[Future[T]], None]) -> None:
         """Calls `work` on a thread, and then `done` with its future on the event loop."""
@@ -162,11 +161,15 @@ class InferCycle:
         future = self.owner.gateway.work_on_thread(work)
         future.add_done_callback(lambda finished: loop.call_soon_threadsafe(done, finished))
 
-    def _submit_held(self, served: Served, decoded: Future[Request]) -> None:
-        try:
-            self._submit(served, decoded.result)
-        finally:
-            served.model.release()
+    def _read_on_thread(self, served: Served, read: Callable[[], Request]) -> None:
+        def submit(done: Future[Request]) -> None:
+            try:
+                self._submit(served, done.result)
+            finally:
+                served.model.release()
+
+        served.model.hold()
+        self._on_thread(read, submit)
 
     def _submit(self, served: Served, decode: Callable[[], Request]) -> None:
         if self.response_complete:
@@ -174,13 +177,20 @@ class InferCycle:
         gateway = self.owner.gateway
         try:
             with Reading(served):
-                self.request = decode()
-            gateway.submit(served.model, self.request, self.finish)
+                request = self.request = decode()
+                if (shared := request.shared) is not None and shared.unread:
+                    if shared.cost >= LONG_COST:
+                        self._read_on_thread(served, lambda: shared.read(request))
+                        return
+                    shared.read(request)
+            gateway.submit(served.model, request, self.finish)
         except ServingError as error:
             self.refuse(error)
         except Exception as error:
             logger.exception("an infer request failed")
             self.refuse(internal(f"{type(error).__name__}: {error}"))
+        finally:
+            del decode  # it may know the exception, whose frames know it
 
     def finish(self, request: Request) -> None:
         """Writes the answer. The gateway calls this when the request has a result or an error."""
@@ -196,10 +206,15 @@ class InferCycle:
     def _answer(self, encode: Callable[[], tuple[int | None, list[bytes | memoryview]]]) -> None:
         try:
             header_length, parts = encode()
+        except ServingError as error:
+            self.refuse(error)
+            return
         except Exception as error:
             logger.exception("an answer could not be written")
             self.refuse(internal(f"{type(error).__name__}: {error}"))
             return
+        finally:
+            del encode  # it may know the exception, whose frames know it
         if header_length is None:
             head = b"content-type: application/json\r\n"
         else:

@@ -128,6 +128,9 @@ class InferStream:
                 else:
                     asked.request = await gateway.work(cost, lambda: decoder.decode(message, parsed, spec))
                     decoder.keep(message, asked.request)
+                request = asked.request
+                if (shared := request.shared) is not None and shared.unread:
+                    await gateway.work(shared.cost, lambda: shared.read(request))
             gateway.submit(served.model, asked.request, asked.finish)
 
     async def _answers(self, asked: _Asked) -> list[list[bytes | memoryview]]:

@@ -68,4 +68,5 @@ class JournalMiddleware:
                 client[0] if client else "",
             )
             failure = scope.get("opgate.error", "") if status >= 400 else ""
-            self._gateway.journal.answered(answer, scope.get("opgate.request"), failure, http_level(status))
+            # A connection keeps the scope of its last request, which must not keep the tensors with it.
+            self._gateway.journal.answered(answer, scope.pop("opgate.request", None), failure, http_level(status))

@@ -15,11 +15,12 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from opgate.service.api.infer_stream import InferStream
+from opgate.service.api.shared_memory import SharedMemoryCalls
 from opgate.service.api.status import GRPC
 from opgate.service.errors import Kind, ServingError, internal
 from opgate.service.execution.request import Request
 from opgate.service.execution.spec import ModelSpec, TensorSpec
-from opgate.service.gateway import EXTENSIONS, LONG_COST, Gateway, Reading, Served, package_version
+from opgate.service.gateway import LONG_COST, Gateway, Reading, Served, extensions, package_version
 from opgate.service.repository.overrides import read_override
 from opgate.service.rpc import health, reflection
 from opgate.service.rpc.server import (
@@ -162,8 +163,7 @@ class Infer(Journaled):
         if cost < LONG_COST:
             self._submit(read, keep)
         else:
-            self._served.model.hold()
-            self._on_thread(read, lambda decoded: self._submit_held(decoded, keep))
+            self._read_on_thread(read, keep)
 
     def _on_thread(self, work: Callable[[], T], done: Callable[[Future[T]], None]) -> None:
         loop, call = asyncio.get_running_loop(), self.call
@@ -180,11 +180,17 @@ class Infer(Journaled):
         logger.error("a ModelInfer call failed", exc_info=error)
         self.refuse(internal(f"{type(error).__name__}: {error}"))
 
-    def _submit_held(self, decoded: Future[Request], keep: bool) -> None:
-        try:
-            self._submit(decoded.result, keep)
-        finally:
-            self._served.model.release()
+    def _read_on_thread(self, read: Callable[[], Request], keep: bool) -> None:
+        model = self._served.model
+
+        def submit(done: Future[Request]) -> None:
+            try:
+                self._submit(done.result, keep)
+            finally:
+                model.release()
+
+        model.hold()
+        self._on_thread(read, submit)
 
     def _submit(self, read: Callable[[], Request], keep: bool) -> None:
         if self.call.ended:
@@ -192,11 +198,16 @@ class Infer(Journaled):
         served = self._served
         try:
             with Reading(served):
-                self.request = read()
-            if keep:
-                self._decoder.keep(self._message, self.request)
+                request = self.request = read()
+                if keep:
+                    self._decoder.keep(self._message, request)
+                if (shared := request.shared) is not None and shared.unread:
+                    if shared.cost >= LONG_COST:
+                        self._read_on_thread(lambda: shared.read(request), False)
+                        return
+                    shared.read(request)
             del self._message
-            self.gateway.submit(served.model, self.request, self._finish)
+            self.gateway.submit(served.model, request, self._finish)
         except ServingError as error:
             self.refuse(error)
         except Exception as error:
@@ -245,7 +256,7 @@ class InferenceService:
 
     def methods(self) -> dict[str, Method]:
         """Returns the methods for a server."""
-        gateway, decoder = self._gateway, Decoder(self._gateway.limits)
+        gateway, decoder = self._gateway, Decoder(self._gateway.limits, self._gateway.regions)
 
         def infer(call: Call, message: bytes) -> None:
             Infer(gateway, decoder, call, message)
@@ -253,6 +264,7 @@ class InferenceService:
         def stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
             return InferStream(gateway, decoder, call).answers(messages)
 
+        shared = None if gateway.regions is None else SharedMemoryCalls(gateway.regions)
         found: dict[str, Method] = {INFER: Unary(infer)}
         for method in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
             path = f"/{SERVICE}/{method.name}"
@@ -262,7 +274,8 @@ class InferenceService:
                 found[path] = Stream(stream)
                 continue
             request = getattr(service_pb2, method.input_type.name)
-            handler = self._unary(request, getattr(self, f"_{method.name}", None), method.name)
+            function = getattr(self, f"_{method.name}", None) or getattr(shared, method.name, None)
+            handler = self._unary(request, function, method.name)
             # A client may send the files of a model.
             most = gateway.settings.max_body_bytes if method.name == "RepositoryModelLoad" else _MOST_BYTES
             found[path] = Unary(handler, most)
@@ -276,8 +289,8 @@ class InferenceService:
                 return
             try:
                 asked = kind.FromString(message)
-                journaled.model = getattr(asked, "name", "") or getattr(asked, "model_name", "")
-                journaled.version = getattr(asked, "version", "")
+                if name.startswith("Model"):
+                    journaled.model, journaled.version = asked.name, asked.version
                 answer = function(asked, call) if name in _OPERATORS else function(asked)
                 if asyncio.iscoroutine(answer):
                     self._wait(journaled, answer, name)
@@ -327,7 +340,9 @@ class InferenceService:
         return service_pb2.ModelReadyResponse(ready=True)
 
     def _ServerMetadata(self, asked: Any) -> Any:
-        return service_pb2.ServerMetadataResponse(name="opgate", version=package_version(), extensions=EXTENSIONS)
+        return service_pb2.ServerMetadataResponse(
+            name="opgate", version=package_version(), extensions=extensions(self._gateway.settings)
+        )
 
     def _ModelMetadata(self, asked: Any) -> Any:
         spec = self._find(asked).model.spec

@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2
 from opgate.service.api.status import HTTP, error_body, error_headers
 from opgate.service.errors import Kind, ServingError, invalid, too_large
 from opgate.service.execution.spec import TensorSpec
-from opgate.service.gateway import EXTENSIONS, Gateway, package_version
+from opgate.service.gateway import Gateway, extensions, package_version
 from opgate.service.packing import deflate
 from opgate.service.repository.loader import LoadedModel
 from opgate.service.repository.overrides import read_override
@@ -159,7 +159,8 @@ class _Routes:
 
     async def server_metadata(self) -> Response:
         """Answers with the name and version of the server and the protocol extensions."""
-        return answer({"name": "opgate", "version": package_version(), "extensions": EXTENSIONS})
+        announced = extensions(self._gateway.settings)
+        return answer({"name": "opgate", "version": package_version(), "extensions": announced})
 
     async def model_metadata(self, request: Request) -> Response:
         """Answers with the names, types and shapes of a model's inputs and outputs."""
@@ -255,6 +256,8 @@ class _Routes:
                 infer_request = await gateway.work(
                     decoder.cost(body.size, header_length), lambda: decoder.decode(body.unpacked(), header_length)
                 )
+                if (shared := infer_request.shared) is not None:
+                    await gateway.work(shared.cost, lambda: shared.read(infer_request))
             request.scope["opgate.request"] = infer_request
             await unless_left(request, gateway.infer(served.model, infer_request))
             header_length, parts = await gateway.work(encoding_cost(infer_request), lambda: encode(infer_request))

@@ -10,6 +10,7 @@ from opgate.service.rpc.server import Code
 HTTP: dict[Kind, int] = {
     Kind.INVALID: 400,
     Kind.NOT_FOUND: 404,
+    Kind.ALREADY_EXISTS: 400,
     Kind.NOT_READY: 400,
     Kind.UNAVAILABLE: 503,
     Kind.TOO_LARGE: 413,
@@ -26,6 +27,7 @@ HTTP: dict[Kind, int] = {
 GRPC: dict[Kind, Code] = {
     Kind.INVALID: Code.INVALID_ARGUMENT,
     Kind.NOT_FOUND: Code.NOT_FOUND,
+    Kind.ALREADY_EXISTS: Code.ALREADY_EXISTS,
     Kind.NOT_READY: Code.UNAVAILABLE,
     Kind.UNAVAILABLE: Code.UNAVAILABLE,
     Kind.TOO_LARGE: Code.RESOURCE_EXHAUSTED,

@@ -58,7 +58,7 @@ class Request:
 
     __slots__ = (
         "context", "done", "ended_ns", "error", "id", "inputs", "key", "leave", "options", "outputs", "received_ns",
-        "result", "rows", "run_ns", "started_ns", "steps", "timer", "weight",
+        "result", "rows", "run_ns", "shared", "started_ns", "steps", "timer", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -81,7 +81,9 @@ class Request:
         self.weight = weight  # elements of ragged inputs: the cost of a run depends on them and on the key
         self.received_ns = perf_counter_ns()
         self.started_ns = 0
-        self.context: Any = None  # for the code that made the request; execution never reads it
+        # For the code that made the request; execution never reads them. `shared` has its tensors in shared memory.
+        self.context: Any = None
+        self.shared: Any = None
         self.run_ns = (0, 0)  # when the engine began and ended
         self.ended_ns = 0  # when the result or the error was there
         self.steps: SequenceOf[tuple[str, Times, bool]] = ()  # of a pipeline: model, times, whether it failed

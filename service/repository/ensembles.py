@@ -6,11 +6,13 @@ must not wait for each other in a cycle.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from opgate.service.errors import ServingError
 from opgate.service.execution.spec import ModelSpec, TensorSpec
 from opgate.service.repository.config import ConfigError
 
@@ -68,6 +70,18 @@ def check_ensemble(config: ModelConfig, spec: ModelSpec, lookup: Lookup) -> list
             raise ConfigError(f"no step uses the ensemble's input '{name}'")
     _check_cycles(config, set(spec.inputs))
     return models
+
+
+def with_labels(config: ModelConfig, spec: ModelSpec, lookup: Lookup) -> ModelSpec:
+    """Returns the specification of an ensemble with the labels of the models that make its outputs, for the outputs to
+    which its config gives none. A model that `lookup` doesn't find gives none."""
+    labels: dict[str, tuple[str, ...]] = {}
+    for step in config.ensemble_scheduling.step:
+        with contextlib.suppress(ServingError):
+            outputs = lookup(step.model_name, step.model_version).outputs
+            labels |= {tensor: outputs[name].labels for name, tensor in step.output_map.items() if name in outputs}
+    own = spec.outputs.items()
+    return replace(spec, outputs={name: replace(o, labels=o.labels or labels.get(name, ())) for name, o in own})
 
 
 def _check_names(where: str, kind: str, mapping: Mapping[str, str], known: Mapping[str, TensorSpec]) -> None:

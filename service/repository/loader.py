@@ -42,7 +42,7 @@ from opgate.service.repository.config import (
     states_max_batch_size,
 )
 from opgate.service.repository.devices import accelerators, demands, place
-from opgate.service.repository.ensembles import check_ensemble
+from opgate.service.repository.ensembles import check_ensemble, with_labels
 from opgate.service.repository.op_libraries import Library, counterpart, explain, library_of_missing_op, trusted_library
 from opgate.service.repository.paths import confined, file_name
 from opgate.service.repository.presentation import Presentation, read_presentation
@@ -266,6 +266,7 @@ def load_ensemble(
         return found
 
     models = check_ensemble(config, spec, lookup)
+    spec = with_labels(config, spec, lookup)
     loaded = tuple(find(step.model_name, step.model_version) for step in config.ensemble_scheduling.step)
     steps = [
         Step(spec, model.executor, dict(step.input_map), dict(step.output_map))

@@ -12,6 +12,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.rate_limiter import RateLimiter
 from opgate.service.execution.response_cache import CachedExecutor, ResponseCache
+from opgate.service.execution.spec import ModelSpec
 from opgate.service.repository.config import ConfigError, parameter, refuse_unsupported, runs_on_triton
 from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.loader import LoadedModel, load_config, load_ensemble, load_model
@@ -120,7 +121,7 @@ class Loading:
         if self._triton is not None and self._is_remote(config):
             from opgate.service.repository.remote import load_remote
 
-            return load_remote(source.repository, config, version, self._settings, self._triton)
+            return load_remote(source.repository, config, version, self._settings, self._triton, self._spec_of_step)
         if config.HasField("ensemble_scheduling"):
             refuse_unsupported(config)
             loaded = load_ensemble(source.repository, config, version, self._settings, self._step)
@@ -186,6 +187,9 @@ class Loading:
             return after[version]
         reasons = outcome.reasons.get(version) or "; ".join(outcome.reasons.values())
         raise unavailable(name, reasons or f"version {version} is not loaded")
+
+    def _spec_of_step(self, name: str, version: int) -> ModelSpec:
+        return self._step(name, version).spec
 
     def _in_order(self, ensembles: Mapping[str, ModelConfig]) -> list[str]:
         """Returns the ensembles in an order in which each comes after those that it uses.

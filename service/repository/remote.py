@@ -11,6 +11,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from opgate.service.execution.triton.pool import TritonPool
 from opgate.service.execution.triton.remote import RemoteModel
 from opgate.service.repository.config import state_defaults
+from opgate.service.repository.ensembles import Lookup, with_labels
 from opgate.service.repository.loader import LoadedModel, copied, limits_of
 from opgate.service.repository.paths import confined
 from opgate.service.repository.presentation import read_presentation
@@ -20,9 +21,12 @@ from opgate.service.telemetry.statistics import ModelStatistics
 
 
 def load_remote(
-    repository: Path, config: ModelConfig, version: int, settings: Settings, pool: TritonPool
+    repository: Path, config: ModelConfig, version: int, settings: Settings, pool: TritonPool, lookup: Lookup
 ) -> LoadedModel:
-    """Connects a version of a model with the servers that run it. Raises ServingError (UNAVAILABLE) with the reason."""
+    """Connects a version of a model with the servers that run it. Raises ServingError (UNAVAILABLE) with the reason.
+
+    `lookup` finds the models of an ensemble's steps.
+    """
     began = time.perf_counter()
     completed = pool.config(config.name, str(version))
     config = copied(config)
@@ -34,6 +38,8 @@ def load_remote(
         config.output.extend(completed.output)
     state_defaults(config)
     spec = make_spec(config, version, repository, confined(repository, repository / config.name))
+    if config.HasField("ensemble_scheduling"):
+        spec = with_labels(config, spec, lookup)
     if completed.backend not in ("", "onnxruntime"):
         spec = replace(spec, platform=completed.platform or completed.backend)
     statistics = ModelStatistics()

@@ -19,13 +19,17 @@ from opgate.service.execution.datatypes import DATATYPES, DataType
 from opgate.service.execution.request import Array, Options, Request
 from opgate.service.execution.spec import ModelSpec
 from opgate.service.native.protobuf import Broken, TooLarge, numbers, split, strings
+from opgate.service.shared_memory import Regions
 from opgate.service.wire.kserve_rules import (
+    Output,
     check_datatype,
-    check_output_parameters,
-    refuse_shared_memory,
+    find_sharing,
     request_options,
+    shared_place,
+    wanted_output,
 )
 from opgate.service.wire.responses import responses
+from opgate.service.wire.shared_tensors import Place, SharedInput, SharedTensors, Sharing, writing_cost
 from opgate.service.wire.tensors import from_raw, to_raw, to_text, view
 
 
@@ -86,10 +90,13 @@ class Plan:
     rows: int
     key: Hashable
     weight: int
-    inputs: tuple[tuple[str, DataType, tuple[int, ...]], ...]
+    inputs: tuple[tuple[str, DataType, tuple[int, ...]], ...]  # those whose data is in the message
     outputs: tuple[str, ...]
+    answered: tuple[Output, ...]  # the outputs as the client wants them
     options: Options
     has_strings: bool
+    sharing: Sharing | None  # None if no tensor lies in shared memory
+    is_plain: bool  # whether all outputs are numbers that the client wants as they are, in the answer
     heads: dict[tuple[tuple[int, ...], ...], bytes]  # of answers, by the shapes of the outputs
 
 
@@ -125,8 +132,10 @@ def not_a_message() -> ServingError:
 class Decoder:
     """Reads ModelInferRequests. Only the event loop's thread uses `known` and `keep`."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, regions: Regions | None = None) -> None:
+        """`regions` are those of shared memory, None if tensors may not lie there."""
         self._limits = limits
+        self._regions = regions
         self._plans: dict[bytes, Plan] = {}
 
     def known(self, message: Message) -> Plan | None:
@@ -138,19 +147,21 @@ class Decoder:
         plan: Plan = request.context
         if plan.id or plan.options.sequence or message.contents or len(message.head) > _MAX_PLAN_BYTES:
             return
+        if len(message.raws) != len(plan.inputs):  # empty tensors need no data
+            return
         if len(self._plans) >= _MAX_PLANS:
             del self._plans[next(iter(self._plans))]
         self._plans[message.head] = plan
 
     def repeat(self, message: Message, plan: Plan) -> Request:
         """Returns the request of a message whose head has a plan. Raises ServingError."""
-        return _request(plan, _raw_arrays(plan, message, self._limits))
+        return self._request(plan, _raw_arrays(plan, message, self._limits))
 
     def decode(self, message: Message, asked: Any, spec: ModelSpec) -> Request:
         """Checks a message, of which `asked` is the parsed head, and returns it as a Request. Raises ServingError.
 
         The arrays of inputs that come as raw contents are views on the message, or copies if their place in it is not
-        aligned for their type.
+        aligned for their type. Inputs in shared memory are missing until `request.shared.read`.
         """
         limits = self._limits
         if len(asked.inputs) > limits.max_tensors:  # before anything else looks at each
@@ -158,6 +169,11 @@ class Decoder:
             raise ServingError(Kind.TOO_LARGE, text)
         heads = [_head(item) for item in asked.inputs]
         fit = check_inputs(spec, heads, limits)
+        shared = {i: place for i, item in enumerate(asked.inputs) if (place := _place(item)) is not None}
+        inputs = {i: (h.name, DATATYPES[h.datatype], h.shape) for i, h in enumerate(heads)}
+        carried = {i: tensor for i, tensor in inputs.items() if i not in shared}
+        outputs = _outputs(asked, spec, limits)
+        sharing = find_sharing([SharedInput(*inputs[i], place) for i, place in shared.items()], outputs)
         plan = Plan(
             asked.model_name,
             asked.model_version,
@@ -166,35 +182,56 @@ class Decoder:
             fit.rows,
             fit.key,
             fit.weight,
-            tuple((head.name, DATATYPES[head.datatype], head.shape) for head in heads),
-            _outputs(asked, spec, limits),
+            tuple(carried.values()),
+            tuple(output.name for output in outputs),
+            outputs,
             request_options(_plain(asked.parameters, "the request")),
             any(head.datatype == "BYTES" for head in heads),
+            sharing,
+            all(output.is_plain for output in outputs),
             {},
         )
-        if not message.raws:
-            return _request(plan, _typed_arrays(plan, message, limits))
         for index, _, _ in message.contents:
-            raise invalid(f"input '{heads[index].name}' has both contents and raw_input_contents")
-        return _request(plan, _raw_arrays(plan, message, limits))
+            if index in shared or message.raws:
+                other = "shared_memory_region" if index in shared else "raw_input_contents"
+                raise invalid(f"input '{heads[index].name}' has both contents and {other}")
+        if message.raws:
+            return self._request(plan, _raw_arrays(plan, message, limits))
+        return self._request(plan, _typed_arrays(carried, message, limits))
+
+    def _request(self, plan: Plan, arrays: dict[str, Array]) -> Request:
+        request = Request(
+            arrays, plan.rows, plan.key, plan.outputs, id=plan.id, options=plan.options, weight=plan.weight
+        )
+        request.context = plan
+        if plan.sharing is not None:
+            request.shared = SharedTensors(plan.sharing, self._regions, self._limits)
+        return request
 
 
 def _head(item: Any) -> Head:
     if len(item.shape) > _MOST_DIMS:
         raise invalid(f"input '{item.name}': shape: expected at most {_MOST_DIMS} sizes, got {len(item.shape)}")
-    if item.parameters:
-        refuse_shared_memory(item.parameters, f"input '{item.name}'")
     return Head(item.name, check_datatype(item.datatype, item.name), tuple(item.shape))
 
 
-def _outputs(asked: Any, spec: ModelSpec, limits: Limits) -> tuple[str, ...]:
+def _place(item: Any) -> Place | None:
+    """Returns where an input lies in shared memory, None if it doesn't."""
+    where = f"input '{item.name}'"
+    return shared_place(_plain(item.parameters, where), where) if item.parameters else None
+
+
+def _outputs(asked: Any, spec: ModelSpec, limits: Limits) -> tuple[Output, ...]:
     if len(asked.outputs) > limits.max_tensors:
         text = f"the request asks for {len(asked.outputs)} outputs, the limit is {limits.max_tensors}"
         raise ServingError(Kind.TOO_LARGE, text)
-    for item in asked.outputs:
-        if item.parameters:
-            check_output_parameters(_plain(item.parameters, f"output '{item.name}'"), item.name)
-    return check_outputs(spec, [item.name for item in asked.outputs], limits)
+    parameters = {item.name: item.parameters for item in asked.outputs}
+    outputs = []
+    for name in check_outputs(spec, [item.name for item in asked.outputs], limits):
+        where = f"output '{name}'"
+        plain = _plain(parameters.get(name, {}), where)
+        outputs.append(wanted_output(spec, name, plain, shared_place(plain, where), limits))
+    return tuple(outputs)
 
 
 def decoding_cost(message: Message, strings: bool) -> int:
@@ -208,41 +245,45 @@ def decoding_cost(message: Message, strings: bool) -> int:
 
 def encoding_cost(request: Request) -> int:
     """Returns what `encode` costs, in bytes of JSON that cost the same."""
+    plan: Plan = request.context
+    if plan.is_plain:
+        return 0
     result = request.result or {}
     cost = 0
-    for name in request.outputs:
-        array = result[name]
-        if array.dtype == object:
+    for output in plan.answered:
+        array = result[output.name]
+        if output.classification is not None:
+            cost += output.classification.cost(array)
+        elif array.dtype == object:
             cost += array.size * _ELEMENT_COST
+        elif output.place is not None:
+            cost += writing_cost(array.nbytes)
     return cost
 
 
 def _raw_arrays(plan: Plan, message: Message, limits: Limits) -> dict[str, Array]:
     if len(message.raws) != len(plan.inputs):
-        raise invalid(
-            f"raw_input_contents: expected one entry for each of the {len(plan.inputs)} inputs, got {len(message.raws)}"
-        )
+        others = "" if plan.sharing is None else " that are not in shared memory"
+        expected = f"one entry for each of the {len(plan.inputs)} inputs{others}"
+        raise invalid(f"raw_input_contents: expected {expected}, got {len(message.raws)}")
     arrays: dict[str, Array] = {}
     for (name, datatype, shape), (offset, size) in zip(plan.inputs, message.raws, strict=True):
         arrays[name] = from_raw(message.data, offset, size, datatype, shape, name, limits)
     return arrays
 
 
-def _typed_arrays(plan: Plan, message: Message, limits: Limits) -> dict[str, Array]:
+def _typed_arrays(
+    inputs: Mapping[int, tuple[str, DataType, tuple[int, ...]]], message: Message, limits: Limits
+) -> dict[str, Array]:
+    """Returns the arrays of the inputs at these indices."""
     arrays: dict[str, Array] = {}
-    for i, (name, datatype, shape) in enumerate(plan.inputs):
+    for i, (name, datatype, shape) in inputs.items():
         spans = [(offset, size) for index, offset, size in message.contents if index == i]
         try:
             arrays[name] = _from_contents(message.data, spans, datatype, shape, name, limits)
         except Broken:
             raise not_a_message() from None
     return arrays
-
-
-def _request(plan: Plan, arrays: dict[str, Array]) -> Request:
-    request = Request(arrays, plan.rows, plan.key, plan.outputs, id=plan.id, options=plan.options, weight=plan.weight)
-    request.context = plan
-    return request
 
 
 def _plain(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -298,9 +339,11 @@ def _check_count(got: int, count: int, field: _Contents, shape: tuple[int, ...],
 
 
 def encode(request: Request) -> list[bytes | memoryview]:
-    """Returns the encoded ModelInferResponse of a finished request, in parts.
+    """Returns the encoded ModelInferResponse of a finished request, in parts. Writes the outputs that the client wants
+    in shared memory; their data in the message is empty, because clients count on an entry for each output.
 
-    Raises ServingError (TOO_LARGE) for more bytes than a message can have.
+    Raises ServingError: TOO_LARGE for more bytes than a message can have, or too many classes, INVALID for an output
+    that its place in shared memory can't take.
     """
     return _encode(request, request.result or {})
 
@@ -308,17 +351,25 @@ def encode(request: Request) -> list[bytes | memoryview]:
 def _encode(request: Request, result: Mapping[str, Array]) -> list[bytes | memoryview]:
     plan: Plan = request.context
     arrays = [result[name] for name in request.outputs]
+    if not plan.is_plain:
+        arrays = [
+            array if output.classification is None else output.classification.classes(array)
+            for output, array in zip(plan.answered, arrays, strict=True)
+        ]
     shapes = tuple([array.shape for array in arrays])
     head = plan.heads.get(shapes)
     if head is None:
-        head = _answer_head(plan, request.outputs, arrays)
+        head = _answer_head(plan, plan.answered, arrays)
         if not plan.id and len(plan.heads) < _MAX_ANSWER_HEADS and len(head) <= _MAX_PLAN_BYTES:
             plan.heads[shapes] = head
     parts: list[bytes | memoryview] = []
     small = head  # what goes before the next large output
     total = 0
-    for name, array in zip(request.outputs, arrays, strict=True):
-        data = to_raw(array, plan.spec.outputs[name].datatype)
+    for output, array in zip(plan.answered, arrays, strict=True):
+        data = to_raw(array, output.datatype)
+        if output.place is not None:
+            request.shared.write(output.name, data)
+            data = b""
         small += _RAW_TAG + _varint(len(data))
         total += len(data)
         if isinstance(data, bytes):
@@ -385,11 +436,11 @@ _FINAL, _NOT_FINAL = _parameter(True), _parameter(False)
 _STREAM_TAG = bytes([2 << 3 | 2])
 
 
-def _answer_head(plan: Plan, names: Sequence[str], arrays: Sequence[Array]) -> bytes:
+def _answer_head(plan: Plan, outputs: Sequence[Output], arrays: Sequence[Array]) -> bytes:
     spec = plan.spec
     response = service_pb2.ModelInferResponse(model_name=spec.name, model_version=spec.version, id=plan.id)
-    for name, array in zip(names, arrays, strict=True):
-        response.outputs.add(name=name, datatype=spec.outputs[name].datatype.name, shape=array.shape)
+    for output, array in zip(outputs, arrays, strict=True):
+        response.outputs.add(name=output.name, datatype=output.datatype.name, shape=array.shape)
     return bytes(response.SerializeToString())
 
 

@@ -18,14 +18,19 @@ from opgate.service.execution.checks import Head, Limits, check_inputs, check_ou
 from opgate.service.execution.datatypes import DATATYPES, DataType
 from opgate.service.execution.request import Array, Options, Request
 from opgate.service.execution.spec import ModelSpec
+from opgate.service.shared_memory import Regions
 from opgate.service.wire.json_tensors import JsonValue, read, split, write
 from opgate.service.wire.kserve_rules import (
+    SHARED_MEMORY,
+    Output,
     check_datatype,
-    check_output_parameters,
-    refuse_shared_memory,
+    find_sharing,
     request_options,
+    shared_place,
+    wanted_output,
 )
 from opgate.service.wire.responses import refuse_decoupled
+from opgate.service.wire.shared_tensors import Place, SharedInput, SharedTensors, Sharing, writing_cost
 from opgate.service.wire.tensors import Bytes, elements, from_raw, to_raw, view
 
 # The head of a body is its JSON. Clients that send all inputs as binary data and no id repeat it byte for byte, so the
@@ -56,16 +61,20 @@ class BinaryInput:
 
 
 class Answer:
-    """How to write the answers to requests with one head: the model, and for each output whether its data follows the
-    JSON of the answer."""
+    """How to write the answers to requests with one head: the model, its outputs as the client wants them, and for each
+    whether its data follows the JSON of the answer."""
 
-    __slots__ = ("binary", "heads", "model", "only_binary")
+    __slots__ = ("binary", "fixed", "heads", "model", "only_binary", "outputs", "shares")
 
-    def __init__(self, model: ModelSpec, outputs: tuple[str, ...], binary: tuple[bool, ...]) -> None:
+    def __init__(self, model: ModelSpec, outputs: tuple[Output, ...], binary: tuple[bool, ...]) -> None:
         self.model = model
+        self.outputs = outputs
         self.binary = binary
+        self.shares = any(output.place is not None for output in outputs)
         # If no output is in the JSON and none has strings, the JSON depends only on the shapes, and is kept for them.
-        self.only_binary = bool(outputs) and all(binary) and all(model.outputs[n].datatype.itemsize for n in outputs)
+        outside = [flag or output.place is not None for output, flag in zip(outputs, binary, strict=True)]
+        self.fixed = bool(outputs) and all(outside) and all(output.datatype.itemsize for output in outputs)
+        self.only_binary = self.fixed and not self.shares
         self.heads: dict[tuple[tuple[int, ...], ...], bytes] = {}
 
 
@@ -82,14 +91,17 @@ class Plan:
     inputs: tuple[BinaryInput, ...]
     size: int  # bytes of input data after the JSON
     options: Options
+    sharing: Sharing | None  # None if no tensor lies in shared memory
 
 
 class Decoder:
     """Reads infer requests for one model version."""
 
-    def __init__(self, spec: ModelSpec, limits: Limits) -> None:
+    def __init__(self, spec: ModelSpec, limits: Limits, regions: Regions | None = None) -> None:
+        """`regions` are those of shared memory, None if tensors may not lie there."""
         self._spec = spec
         self._limits = limits
+        self._regions = regions
         self._plans: dict[bytes, Plan] = {}
         self._lock = threading.Lock()
         self._has_strings = any(tensor.datatype.name == "BYTES" for tensor in spec.inputs.values())
@@ -104,8 +116,8 @@ class Decoder:
     def decode(self, body: Bytes, header_length: int | None) -> Request:
         """Parses and checks a body. `header_length` is Inference-Header-Content-Length, None if the client sent none.
 
-        The arrays of binary inputs are views on the body. `request.context` is the Answer that `encode` needs.
-        Raises ServingError.
+        The arrays of binary inputs are views on the body. `request.context` is the Answer that `encode` needs. Inputs
+        in shared memory are missing until `request.shared.read`. Raises ServingError.
         """
         refuse_decoupled(self._spec, "infer")
         total = len(body)
@@ -113,7 +125,7 @@ class Decoder:
             header_length = total
         if not 0 <= header_length <= total:
             raise invalid(f"Inference-Header-Content-Length is {header_length}, but the body has {total} bytes")
-        if header_length == 0 and total:
+        if header_length == 0:
             return self._decode_raw(body, total)
         head = bytes(view(body)[:header_length]) if header_length <= MAX_PLAN_BYTES else None
         plan = self._plans.get(head) if head is not None else None
@@ -125,7 +137,7 @@ class Decoder:
                 and not plan.id
                 and plan.options.sequence is None
                 and head is not None
-                and total > header_length
+                and (total > header_length or plan.sharing is not None)
             ):
                 with self._lock:  # long bodies are decoded on threads
                     if len(self._plans) >= MAX_PLANS:
@@ -152,14 +164,17 @@ class Decoder:
             weight=plan.weight,
         )
         request.context = plan.answer
+        if plan.sharing is not None:
+            request.shared = SharedTensors(plan.sharing, self._regions, self._limits)
         return request
 
     def _decode_raw(self, body: Bytes, total: int) -> Request:
         """Reads Triton's raw request. The body is the data of the model's only input, one row of it if the model
-        batches. A variable size follows from the number of bytes."""
+        batches. A variable size follows from the number of bytes, which may be none."""
         spec = self._spec
         if len(spec.inputs) != 1:
-            raise invalid(f"a raw binary request needs a model with one input, '{spec.name}' has {len(spec.inputs)}")
+            given = "the body is empty" if not total else "the body is raw binary data"
+            raise invalid(f"{given}, which needs a model with one input, and '{spec.name}' has {len(spec.inputs)}")
         tensor = next(iter(spec.inputs.values()))
         shape = list(tensor.dims)
         if tensor.datatype.name == "BYTES":
@@ -187,9 +202,9 @@ class Decoder:
             data = from_raw(body, 0, total, tensor.datatype, tuple(shape), tensor.name, self._limits)
         full = (1, *shape) if spec.batched else tuple(shape)
         fit = check_inputs(spec, [Head(tensor.name, tensor.datatype.name, full)], self._limits)
-        outputs = tuple(spec.outputs)
+        outputs = tuple(wanted_output(spec, name, {}, None, self._limits) for name in spec.outputs)
         answer = Answer(spec, outputs, (True,) * len(outputs))
-        plan = Plan("", fit.rows, fit.key, fit.weight, outputs, answer, (), 0, Options())
+        plan = Plan("", fit.rows, fit.key, fit.weight, tuple(spec.outputs), answer, (), 0, Options(), None)
         return self._request(plan, {tensor.name: data.reshape(full)})
 
     def _plan(self, body: Bytes, length: int) -> tuple[Plan, dict[str, Array]]:
@@ -203,20 +218,19 @@ class Decoder:
             pending.append((tensor, item))
         fit = check_inputs(self._spec, heads, self._limits)
         inputs: list[BinaryInput] = []
+        shared: list[SharedInput] = []
         offset = 0
         for tensor, item in pending:
             datatype = DATATYPES[tensor.datatype]
-            size = _binary_size(item, tensor.name)
-            if size is None:
-                if "data" not in item:
-                    raise invalid(f"input '{tensor.name}' has neither data nor binary_data_size")
-                value = _value(values, item["data"], tensor.name)
-                arrays[tensor.name] = read(value, datatype, tensor.shape, tensor.name, self._limits)
-            else:
-                if "data" in item:
-                    raise invalid(f"input '{tensor.name}' has both data and binary_data_size")
+            size, place = _source(item, tensor.name)
+            if place is not None:
+                shared.append(SharedInput(tensor.name, datatype, tensor.shape, place))
+            elif size is not None:
                 inputs.append(BinaryInput(tensor.name, datatype, tensor.shape, offset, size))
                 offset += size
+            else:
+                value = _value(values, item["data"], tensor.name)
+                arrays[tensor.name] = read(value, datatype, tensor.shape, tensor.name, self._limits)
         parameters = _parameters(message, "the request")
         outputs, binary = self._outputs(message, parameters)
         id = message.get("id", "")
@@ -227,31 +241,40 @@ class Decoder:
             fit.rows,
             fit.key,
             fit.weight,
-            outputs,
+            tuple(output.name for output in outputs),
             Answer(self._spec, outputs, binary),
             tuple(inputs),
             offset,
             request_options(parameters),
+            find_sharing(shared, outputs),
         )
         return plan, arrays
 
     def _outputs(
         self, message: Mapping[str, Any], parameters: Mapping[str, Any]
-    ) -> tuple[tuple[str, ...], tuple[bool, ...]]:
+    ) -> tuple[tuple[Output, ...], tuple[bool, ...]]:
         default = _flag(parameters, "binary_data_output", False, "the request")
         wanted = _items(message, "outputs", self._limits) if message.get("outputs") is not None else []
+        asked: dict[str, Mapping[str, Any]] = {}
         names: list[str] = []
-        binary: list[bool] = []
         for item in wanted:
             name = item.get("name")
             if not isinstance(name, str):
                 raise invalid("an entry of outputs lacks its name")
-            output_parameters = _parameters(item, f"output '{name}'")
-            check_output_parameters(output_parameters, name)
             names.append(name)
-            binary.append(_flag(output_parameters, "binary_data", default, f"output '{name}'"))
-        outputs = check_outputs(self._spec, names, self._limits)
-        return outputs, tuple(binary) if binary else (default,) * len(outputs)
+            asked[name] = _parameters(item, f"output '{name}'")
+        outputs: list[Output] = []
+        binary: list[bool] = []
+        for name in check_outputs(self._spec, names, self._limits):
+            where = f"output '{name}'"
+            of_output = asked.get(name, {})
+            place = shared_place(of_output, where)
+            flag = _flag(of_output, "binary_data", default and place is None, where)
+            if flag and place is not None:
+                raise invalid(f"{where}: expected either binary_data or shared_memory_region, got both")
+            outputs.append(wanted_output(self._spec, name, of_output, place, self._limits))
+            binary.append(flag)
+        return tuple(outputs), tuple(binary)
 
 
 def _items(message: Mapping[str, Any], key: str, limits: Limits) -> list[dict[str, Any]]:
@@ -295,15 +318,22 @@ def _parameters(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     return parameters
 
 
-def _binary_size(item: Mapping[str, Any], name: str) -> int | None:
-    parameters = _parameters(item, f"input '{name}'")
-    refuse_shared_memory(parameters, f"input '{name}'")
+def _source(item: Mapping[str, Any], name: str) -> tuple[int | None, Place | None]:
+    """Returns the size of an input whose data follows the JSON, or where it lies in shared memory, or neither if it has
+    its data in the JSON. Raises ServingError (INVALID) unless it is one of the three."""
+    where = f"input '{name}'"
+    parameters = _parameters(item, where)
+    place = shared_place(parameters, where)
     size = parameters.get("binary_data_size")
-    if size is None:
-        return None
-    if type(size) is not int or not 0 <= size < 1 << 62:
-        raise invalid(f"input '{name}': binary_data_size: expected a size in bytes, got {str(size)[:40]}")
-    return size
+    if size is not None and (type(size) is not int or not 0 <= size < 1 << 62):
+        raise invalid(f"{where}: binary_data_size: expected a size in bytes, got {str(size)[:40]}")
+    given = [("data", "data" in item), ("binary_data_size", size is not None), (SHARED_MEMORY[0], place is not None)]
+    keys = [key for key, is_given in given if is_given]
+    if not keys:
+        raise invalid(f"{where} has neither data nor binary_data_size nor shared_memory_region")
+    if len(keys) > 1:
+        raise invalid(f"{where} has both {' and '.join(keys)}")
+    return size, place
 
 
 def _flag(parameters: Mapping[str, Any], key: str, default: bool, where: str) -> bool:
@@ -315,10 +345,14 @@ def _flag(parameters: Mapping[str, Any], key: str, default: bool, where: str) ->
 
 def encode(request: Request) -> tuple[int | None, list[bytes | memoryview]]:
     """Returns the body of a finished request: the length of its JSON if an output is binary, else None, and the parts
-    of the body."""
+    of the body. Writes the outputs that the client wants in shared memory.
+
+    Raises ServingError: INVALID for an output that its place in shared memory can't take, TOO_LARGE for too many
+    classes.
+    """
     answer: Answer = request.context
     result = request.result or {}
-    if not answer.only_binary or request.id:
+    if not answer.fixed or request.id:
         return _encode(request, answer, result)
     arrays = [result[name] for name in request.outputs]
     shapes = tuple([array.shape for array in arrays])
@@ -328,6 +362,13 @@ def encode(request: Request) -> tuple[int | None, list[bytes | memoryview]]:
         if len(answer.heads) < _MAX_ANSWER_HEADS and len(parts[0]) <= MAX_PLAN_BYTES:
             answer.heads[shapes] = bytes(parts[0])
         return length, parts
+    if answer.shares:
+        for output, array in zip(answer.outputs, arrays, strict=True):
+            if output.place is not None:
+                request.shared.write(output.name, elements(array))
+        arrays = [array for array, binary in zip(arrays, answer.binary, strict=True) if binary]
+        if not arrays:
+            return None, [head]
     return len(head), [head, *[elements(array) for array in arrays if array.size]]
 
 
@@ -340,12 +381,15 @@ def _encode(
         top["id"] = request.id
     head: list[bytes | memoryview] = [orjson.dumps(top)[:-1] + b',"outputs":[']
     tail: list[bytes | memoryview] = []
-    for i, (name, binary) in enumerate(zip(request.outputs, answer.binary, strict=True)):
-        array = result[name]
-        datatype = spec.outputs[name].datatype
+    for i, (output, binary) in enumerate(zip(answer.outputs, answer.binary, strict=True)):
+        name, datatype, classification, place = output
+        array = result[name] if classification is None else classification.classes(result[name])
         item: dict[str, Any] = {"name": name, "datatype": datatype.name, "shape": array.shape}
         comma = b"," if i else b""
-        if binary:
+        if place is not None:
+            request.shared.write(name, to_raw(array, datatype))
+            head.append(comma + orjson.dumps(item))
+        elif binary:
             data = to_raw(array, datatype)
             item["parameters"] = {"binary_data_size": len(data)}
             if len(data):
@@ -355,7 +399,7 @@ def _encode(
             head += (comma + orjson.dumps(item)[:-1] + b',"data":', *write(array, datatype, nested=False), b"}")
     head.append(b"]}")
     if not any(answer.binary):
-        return None, head
+        return None, [b"".join(head)] if answer.fixed else head
     joined = b"".join(head)
     return len(joined), [joined, *tail]
 
@@ -366,9 +410,14 @@ def encoding_cost(request: Request) -> int:
     if answer.only_binary:
         return 0
     cost = 0
-    for name, binary in zip(request.outputs, answer.binary, strict=True):
-        array = (request.result or {})[name]
-        if not binary or array.dtype == object:
+    for output, binary in zip(answer.outputs, answer.binary, strict=True):
+        array = (request.result or {})[output.name]
+        if output.classification is not None:
+            cost += output.classification.cost(array)
+            continue
+        if output.place is not None:
+            cost += writing_cost(array.nbytes)
+        if array.dtype == object or not (binary or output.place is not None):
             cost += array.size * _ELEMENT_COST
         if array.dtype == object and array.size < _FEW:
             cost += sum(map(len, array.reshape(-1)))

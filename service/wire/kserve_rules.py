@@ -1,19 +1,39 @@
-"""Rules that hold for KServe requests in JSON and in protobuf: known datatypes, known and refused parameters."""
+"""Rules that hold for KServe requests in JSON and in protobuf: known datatypes, and the parameters of requests and
+tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Sequence as SequenceOf
+from typing import Any, NamedTuple, NoReturn
 
-from opgate.service.errors import Kind, ServingError, invalid
-from opgate.service.execution.datatypes import DATATYPES
+from opgate.service.errors import invalid
+from opgate.service.execution.checks import Limits
+from opgate.service.execution.datatypes import DATATYPES, DataType
 from opgate.service.execution.request import Options, Sequence
+from opgate.service.execution.spec import ModelSpec
+from opgate.service.wire.classification import Classification
+from opgate.service.wire.shared_tensors import Place, SharedInput, Sharing
 
-SHARED_MEMORY = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
+SHARED_MEMORY = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
 # Parameters whose names begin so are the protocol's. A client may send only the one below, which a stream reads.
 _RESERVED = "triton_"
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 _NO_OPTIONS = Options()
+
+
+class Output(NamedTuple):
+    """An output as a client wants it. `datatype` is that of the answer."""
+
+    name: str
+    datatype: DataType
+    classification: Classification | None  # what it wants instead of the tensor
+    place: Place | None  # where it wants the data, if not in the answer
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the answer has numbers, as the model computed them."""
+        return self.classification is None and self.place is None and self.datatype.itemsize > 0
 
 
 def check_datatype(datatype: Any, input_name: str) -> str:
@@ -24,17 +44,48 @@ def check_datatype(datatype: Any, input_name: str) -> str:
     return datatype
 
 
-def refuse_shared_memory(parameters: Mapping[str, Any], where: str) -> None:
-    """Raises ServingError (UNSUPPORTED) if the parameters of a tensor say that its data lies in shared memory."""
-    if any(key in parameters for key in SHARED_MEMORY):
-        raise ServingError(Kind.UNSUPPORTED, f"{where}: shared memory is not supported, send the data itself")
+def shared_place(parameters: Mapping[str, Any], where: str) -> Place | None:
+    """Returns where a tensor lies in shared memory, None if its parameters don't say that it does.
+
+    Raises ServingError (INVALID) if a value has another type than the protocol says, or if one of the first two lacks
+    the other.
+    """
+    given = [key for key in SHARED_MEMORY if key in parameters]
+    if not given:
+        return None
+    for key in SHARED_MEMORY[:2]:
+        if key not in parameters:
+            raise invalid(f"{where}: parameter {given[0]} needs {key}")
+    region, size, offset = (parameters.get(key, 0) for key in SHARED_MEMORY)
+    if not isinstance(region, str):
+        _wrong(SHARED_MEMORY[0], "a name", region, where)
+    for key, value in zip(SHARED_MEMORY[1:], (size, offset), strict=True):
+        if type(value) is not int or not 0 <= value < 1 << 62:
+            _wrong(key, "a number of bytes from 0 on", value, where)
+    return Place(region, offset, size)
 
 
-def check_output_parameters(parameters: Mapping[str, Any], name: str) -> None:
-    """Raises ServingError (UNSUPPORTED) if the client wants an output as classes or in shared memory."""
-    if parameters.get("classification"):
-        raise ServingError(Kind.UNSUPPORTED, f"output '{name}': classification is not supported")
-    refuse_shared_memory(parameters, f"output '{name}'")
+def wanted_output(
+    spec: ModelSpec, name: str, parameters: Mapping[str, Any], place: Place | None, limits: Limits
+) -> Output:
+    """Returns an output of a model as the parameters of a request ask for it. Those that the protocol doesn't know mean
+    nothing.
+
+    Raises ServingError (INVALID) if the number of classes isn't one.
+    """
+    tensor = spec.outputs[name]
+    if "classification" not in parameters:
+        return Output(name, tensor.datatype, None, place)
+    count = parameters["classification"]
+    if type(count) is not int or count < 1:
+        _wrong("classification", "a positive integer", count, f"output '{name}'")
+    return Output(name, DATATYPES["BYTES"], Classification(tensor, count, spec.batched, limits.max_strings), place)
+
+
+def find_sharing(inputs: SequenceOf[SharedInput], outputs: SequenceOf[Output]) -> Sharing | None:
+    """Returns the tensors of a request that lie in shared memory, None if none does. Raises ServingError (INVALID)."""
+    places = {output.name: output.place for output in outputs if output.place is not None}
+    return Sharing(inputs, places) if inputs or places else None
 
 
 def request_options(parameters: Mapping[str, Any]) -> Options:
@@ -81,5 +132,5 @@ def _number(parameters: Mapping[str, Any], key: str, what: str) -> int:
     return value
 
 
-def _wrong(key: str, expected: str, value: Any) -> NoReturn:
-    raise invalid(f"parameter {key[:80]}: expected {expected}, got {str(value)[:40]!r}")
+def _wrong(key: str, expected: str, value: Any, where: str = "") -> NoReturn:
+    raise invalid(f"{f'{where}: ' if where else ''}parameter {key[:80]}: expected {expected}, got {str(value)[:40]!r}")

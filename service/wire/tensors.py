@@ -38,16 +38,19 @@ def from_raw(
     if datatype.name == "BYTES":
         return _strings(view(data)[offset : offset + size], count, name, limits).reshape(shape)
     if size != count * datatype.itemsize:
-        raise invalid(
-            f"input '{name}': expected {count * datatype.itemsize} bytes for shape {list(shape)} of {datatype.name}, "
-            f"got {size}"
-        )
+        raise wrong_size(size, datatype, shape, name)
     array: Array = np.frombuffer(data, datatype.dtype, count, offset) if count else np.empty(0, datatype.dtype)
     if not array.flags.aligned:
         array = array.copy()
     if datatype.name == "BOOL":
         check_bool(array, name)
     return array.reshape(shape)
+
+
+def wrong_size(size: int, datatype: DataType, shape: tuple[int, ...], name: str) -> ServingError:
+    """Returns the error for an input of this shape that has another number of bytes."""
+    expected = math.prod(shape) * datatype.itemsize
+    return invalid(f"input '{name}': expected {expected} bytes for shape {list(shape)} of {datatype.name}, got {size}")
 
 
 def check_bool(array: Array, name: str) -> None:

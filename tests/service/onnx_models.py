@@ -208,6 +208,30 @@ def batching(block="dynamic_batching { }", max_batch_size=8, extra=""):
     return f'backend: "onnxruntime"\nmax_batch_size: {max_batch_size}\n{block}\n{extra}\n'
 
 
+LABELLED_CONFIG = """
+backend: "onnxruntime"
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] label_filename: "labels.txt" } ]
+"""
+PIPELINE_OF_LABELLED = """
+platform: "ensemble"
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]
+ensemble_scheduling { step [
+  { model_name: "labelled" model_version: -1 input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } ] }
+"""
+
+
+def labelled(repository):
+    """Saves the model "labelled", which returns its input and has labels for the elements 0 and 2, and the ensemble
+    "labelled_pipeline" of it, which states no labels."""
+    folder = identity(repository, "labelled", "FP32", config=LABELLED_CONFIG)
+    (folder / "labels.txt").write_text("cat\n\ndog:x\n", encoding="utf-8")
+    write_config(repository, "labelled_pipeline", PIPELINE_OF_LABELLED)
+
+
 PIPELINE_CONFIG = """
 platform: "ensemble"
 max_batch_size: 8

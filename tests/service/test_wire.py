@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from opgate.service.execution.checks import Limits
 from opgate.service.execution.datatypes import DATATYPES
 from opgate.service.execution.spec import ModelSpec, TensorSpec
 from opgate.service.native.protobuf import Broken, split
+from opgate.service.shared_memory import Regions
 from opgate.service.wire import compression, json_tensors, kserve_grpc, tensors
 from opgate.service.wire.kserve_json import Decoder, encode
 
@@ -293,7 +295,7 @@ def test_arrays_are_views_of_the_body():
 
 
 BAD = [
-    (b"", None, "not valid JSON"),
+    (b" ", None, "not valid JSON"),
     (b"[]", None, "expected a JSON object"),
     (b"{}", None, "'inputs': expected a list of objects, got nothing"),
     (b'{"inputs":{}}', None, "'inputs': expected a list"),
@@ -460,17 +462,113 @@ def test_limits():
         tensors.from_raw(b"\4\0\0\0abcd", 0, 8, DATATYPES["BYTES"], (1,), "x", limits)
 
 
-def test_shared_memory_and_classification_are_refused_by_name():
-    body = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"parameters":{"shared_memory_region":"r"}}]}'
-    with pytest.raises(ServingError, match="shared memory is not supported") as caught:
-        Decoder(spec(), LIMITS).decode(body, None)
-    assert caught.value.kind is Kind.UNSUPPORTED
-    body = (
-        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}],'
-        b'"outputs":[{"name":"y","parameters":{"classification":2}}]}'
+REGION, SIZE, OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
+BAD_INPUTS = [
+    ({REGION: "r"}, "input 'x': parameter shared_memory_region needs shared_memory_byte_size"),
+    ({SIZE: 4}, "input 'x': parameter shared_memory_byte_size needs shared_memory_region"),
+    ({OFFSET: 0}, "input 'x': parameter shared_memory_offset needs shared_memory_region"),
+    ({REGION: 3, SIZE: 4}, "parameter shared_memory_region: expected a name, got '3'"),
+    ({REGION: "r", SIZE: "4"}, "parameter shared_memory_byte_size: expected a number of bytes from 0 on, got '4'"),
+    ({REGION: "r", SIZE: True}, "parameter shared_memory_byte_size: expected a number of bytes from 0 on, got 'True'"),
+    ({REGION: "r", SIZE: -4}, "parameter shared_memory_byte_size: expected a number of bytes from 0 on, got '-4'"),
+    ({REGION: "r", SIZE: 4, OFFSET: -1}, "parameter shared_memory_offset: expected a number of bytes from 0 on"),
+    ({REGION: "r", SIZE: 4, OFFSET: 1.5}, "parameter shared_memory_offset: expected a number of bytes from 0 on"),
+    ({REGION: "r", SIZE: 5}, "input 'x': expected 4 bytes for shape [1] of FP32, got 5"),
+]
+BAD_OUTPUTS = [
+    ({REGION: "r"}, "output 'y': parameter shared_memory_region needs shared_memory_byte_size"),
+    ({SIZE: 4}, "output 'y': parameter shared_memory_byte_size needs shared_memory_region"),
+    ({"classification": 0}, "output 'y': parameter classification: expected a positive integer, got '0'"),
+    ({"classification": -1}, "parameter classification: expected a positive integer, got '-1'"),
+    ({"classification": True}, "parameter classification: expected a positive integer, got 'True'"),
+    ({"classification": 2.0}, "parameter classification: expected a positive integer, got '2.0'"),
+    ({"classification": "2"}, "parameter classification: expected a positive integer, got '2'"),
+]
+ONLY_JSON = [
+    ({}, {"binary_data": 1}, "output 'y': parameter binary_data: expected a boolean, got '1'"),
+    ({}, {"classification": None}, "parameter classification: expected a positive integer, got 'None'"),
+    ({}, {"binary_data": True, REGION: "r", SIZE: 4}, "expected either binary_data or shared_memory_region, got both"),
+    ({"binary_data_size": 4, REGION: "r", SIZE: 4}, {}, "has both binary_data_size and shared_memory_region"),
+]
+
+
+def parametrized(of_input, of_output):
+    """Returns a JSON request with these parameters of its tensors."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1], "parameters": of_input}
+    if not of_input:
+        tensor["data"] = [1]
+    return json.dumps({"inputs": [tensor], "outputs": [{"name": "y", "parameters": of_output}]}).encode()
+
+
+def parametrized_message(of_input, of_output):
+    """Returns a message with these parameters of its tensors."""
+    asked = service_pb2.ModelInferRequest(model_name="m")
+    tensors = asked.inputs.add(name="x", datatype="FP32", shape=[1]), asked.outputs.add(name="y")
+    for tensor, parameters in zip(tensors, (of_input, of_output), strict=True):
+        for key, value in parameters.items():
+            field = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}[type(value)]
+            setattr(tensor.parameters[key], field, value)
+    if not of_input:
+        asked.raw_input_contents.append(b"abcd")
+    return asked
+
+
+class TestParametersOfTensors:
+    @pytest.mark.parametrize(
+        ("of_input", "of_output", "text"),
+        [*((bad, {}, text) for bad, text in BAD_INPUTS), *(({}, bad, text) for bad, text in BAD_OUTPUTS), *ONLY_JSON],
     )
-    with pytest.raises(ServingError, match="classification is not supported"):
-        Decoder(spec(), LIMITS).decode(body, None)
+    def test_bad_ones_in_json(self, of_input, of_output, text):
+        with pytest.raises(ServingError) as caught:
+            Decoder(spec(), LIMITS, Regions(1, 1)).decode(parametrized(of_input, of_output), None)
+        assert caught.value.kind is Kind.INVALID
+        assert text in caught.value.message
+
+    @pytest.mark.parametrize(
+        ("of_input", "of_output", "text"),
+        [*((bad, {}, text) for bad, text in BAD_INPUTS), *(({}, bad, text) for bad, text in BAD_OUTPUTS)],
+    )
+    def test_bad_ones_over_grpc(self, of_input, of_output, text):
+        with pytest.raises(ServingError) as caught:
+            over_grpc(parametrized_message(of_input, of_output), spec())
+        assert caught.value.kind is Kind.INVALID
+        assert text in caught.value.message
+
+    def test_data_beside_a_place_in_shared_memory(self):
+        place = {REGION: "r", SIZE: 4}
+        body = parametrized(place, {}).replace(b'"shape": [1]', b'"shape": [1], "data": [1]')
+        with pytest.raises(ServingError, match="input 'x' has both data and shared_memory_region"):
+            Decoder(spec(), LIMITS).decode(body, None)
+        asked = parametrized_message(place, {})
+        asked.inputs[0].contents.fp32_contents.append(1)
+        with pytest.raises(ServingError, match="input 'x' has both contents and shared_memory_region"):
+            over_grpc(asked, spec())
+        asked = parametrized_message(place, {})
+        asked.raw_input_contents.append(b"abcd")
+        with pytest.raises(ServingError, match="each of the 0 inputs that are not in shared memory, got 1"):
+            over_grpc(asked, spec())
+
+    def test_unknown_ones_mean_nothing(self):
+        unknown = {"mine": "x", "triton_x": 3}
+        body = parametrized({**unknown, "binary_data_size": 4}, {**unknown, "mine": {"a": [None]}})
+        request = Decoder(spec(), LIMITS).decode(body + np.ones(1, np.float32).tobytes(), len(body))
+        assert request.inputs["x"].tolist() == [1] and request.shared is None
+        asked = parametrized_message({**unknown, "binary_data_size": "?"}, {**unknown, "binary_data": 7})
+        asked.raw_input_contents.append(np.ones(1, np.float32).tobytes())
+        assert over_grpc(asked, spec()).inputs["x"].tolist() == [1]
+
+
+@pytest.mark.parametrize("header_length", [None, 0])
+def test_an_empty_body_is_the_data_of_the_only_input(header_length):
+    request = Decoder(spec(dims=(3, -1), max_batch_size=8), LIMITS).decode(b"", header_length)
+    assert request.inputs["x"].shape == (1, 3, 0)
+    assert Decoder(spec("BYTES", (1,)), LIMITS).decode(b"", header_length).inputs["x"].tolist() == [""]
+    with pytest.raises(ServingError, match="expected 8 bytes for shape"):
+        Decoder(spec(dims=(2,)), LIMITS).decode(b"", header_length)
+    two = spec()
+    two = replace(two, inputs={**two.inputs, "z": two.inputs["x"]})
+    with pytest.raises(ServingError, match="the body is empty, which needs a model with one input, and 'm' has 2"):
+        Decoder(two, LIMITS).decode(b"", header_length)
 
 
 def test_a_raw_request_is_the_only_input():

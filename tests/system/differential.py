@@ -104,6 +104,8 @@ def _read_http(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
         datatype, shape = output["datatype"], tuple(output["shape"])
         if "data" in output:
             content = _bytes_of(datatype, output["data"])
+        elif "parameters" not in output:  # it is in shared memory
+            content = b""
         else:
             size = output["parameters"]["binary_data_size"]
             content, binary = binary[:size], binary[size:]
@@ -232,6 +234,59 @@ def good_cases(models: Configs) -> Iterator[Case]:
             message = grpc_message(model, inputs)
             message.outputs.add(name=names[-1])
             yield Case(f"{model}-{rows}-grpc-one-output", "one output", True, "grpc", message=message)
+            for count in (1, 3, 1000) if _classified(config) else ():
+                yield from _classifying(model, inputs, _classified(config), count, "classes", True)
+        if _takes_an_empty_body(config):
+            path = f"/v2/models/{model}/infer"
+            yield Case(f"{model}-http-empty body", "empty body", True, "http", path, {}, b"")
+            headers = {"Inference-Header-Content-Length": "0"}
+            yield Case(f"{model}-http-empty raw body", "empty body", True, "http", path, headers, b"")
+
+
+def _takes_pictures(config: Any) -> bool:
+    return any(
+        tensor.name == "data" and tensor.data_type == pb.model__config__pb2.TYPE_UINT8 for tensor in config.input
+    )
+
+
+def _takes_an_empty_body(config: Any) -> bool:
+    """Returns whether an empty body is the data of the model's only input: an empty tensor, or an empty text."""
+    if len(config.input) != 1 or _takes_pictures(config):
+        return False
+    dims = list(config.input[0].dims)
+    return dims == [1] if config.input[0].data_type == pb.model__config__pb2.TYPE_STRING else dims.count(-1) == 1
+
+
+def _classified(config: Any) -> list[str]:
+    """Returns the outputs that Triton classifies in a defined order. It refuses BOOL and FP16, ends at strings, and
+    orders equal elements only if they are few."""
+    types = pb.model__config__pb2
+    refused = (types.TYPE_BOOL, types.TYPE_FP16, types.TYPE_STRING)
+    few = [tensor for tensor in config.output if np.prod([abs(3 if n < 0 else n) for n in tensor.dims]) <= 16]
+    return [] if _takes_pictures(config) else [tensor.name for tensor in few if tensor.data_type not in refused]
+
+
+def with_parameters(tensor: Any, parameters: Mapping[str, Any]) -> Any:
+    """Returns a tensor of a message with parameters."""
+    fields = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
+    for key, value in parameters.items():
+        setattr(tensor.parameters[key], fields[type(value)], value)
+    return tensor
+
+
+def _classifying(
+    model: str, inputs: dict[str, Any], outputs: list[str], count: Any, kind: str, good: bool
+) -> Iterator[Case]:
+    """Yields requests for classes of outputs over both protocols, with binary data and without."""
+    for binary in (False, True):
+        asked = [{"name": name, "parameters": {"classification": count, "binary_data": binary}} for name in outputs]
+        body, headers = http_body(inputs, binary, outputs=asked)
+        id = f"{model}-http-{kind}-{count}-{binary}"
+        yield Case(id, kind, good, "http", f"/v2/models/{model}/infer", headers, body)
+    message = grpc_message(model, inputs)
+    for name in outputs:
+        with_parameters(message.outputs.add(name=name), {"classification": count})
+    yield Case(f"{model}-grpc-{kind}-{count}", kind, good, "grpc", message=message)
 
 
 def _wrong_inputs(model: str, inputs: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -278,8 +333,14 @@ def bad_cases(models: Configs) -> Iterator[Case]:
         yield Case(f"{model}-http-unknown version", "unknown version", False, "http", unknown, headers, body)
         message = grpc_message(model, inputs, model_version="9")
         yield Case(f"{model}-grpc-unknown version", "unknown version", False, "grpc", message=message)
-        for kind, text in (("no JSON", b"{"), ("no object", b"[]"), ("empty body", b""), ("no inputs", b"{}")):
+        for kind, text in (("no JSON", b"{"), ("no object", b"[]"), ("no inputs", b"{}")):
             yield Case(f"{model}-http-{kind}", kind, False, "http", path, {}, text)
+        if not _takes_an_empty_body(config) and not _takes_pictures(config):
+            yield Case(f"{model}-http-empty body", "empty body", False, "http", path, {}, b"")
+        if not _takes_pictures(config):
+            counts = {"no classes": 0, "negative classes": -1, "classes as text": "2", "classes as a boolean": True}
+            for kind, count in counts.items():
+                yield from _classifying(model, inputs, [config.output[0].name], count, kind, False)
 
 
 def other_cases(models: Configs) -> Iterator[Case]:
@@ -316,3 +377,138 @@ def elements(tensor: tuple[str, tuple[int, ...], bytes]) -> list[Any]:
     if datatype == "BYTES":
         return deserialize_bytes_tensor(content).tolist()
     return np.frombuffer(content, triton_to_np_dtype(datatype)).tolist()
+
+
+REGION_BYTES, OUTPUT_AT = 4096, 1024
+
+
+def _register(name: str, key: str, size: int, kind: str, good: bool) -> Iterator[Case]:
+    path = f"/v2/systemsharedmemory/region/{name}/register"
+    body = json.dumps({"key": key, "offset": 0, "byte_size": size}).encode()
+    yield Case(f"http-{kind}", kind, good, "http", path, body=body)
+    # Triton 2.51 registers each key once, so the other protocol has another key for the same file.
+    message = pb.SystemSharedMemoryRegisterRequest(name=f"{name}_grpc", key=key.removeprefix("/"), byte_size=size)
+    yield Case(f"grpc-{kind}", kind, good, "grpc", message=message, call="SystemSharedMemoryRegister")
+
+
+def shared_memory_cases(key: str) -> Iterator[Case]:
+    """Yields requests that use shared memory, in this order. `key` names REGION_BYTES bytes of it, and outputs go to
+    OUTPUT_AT."""
+    yield from _unregister("")
+    yield from _register("region", key, REGION_BYTES, "register shared memory", True)
+    yield from _register("region", key, REGION_BYTES, "register shared memory again", False)
+    yield from _register("none", "/no_such_key", 8, "unknown shared memory", False)
+    yield from _register("long", key, REGION_BYTES + 1, "too much shared memory", False)
+    for name, good in (("region", True), ("unknown", False)):
+        path = f"/v2/systemsharedmemory/region/{name}/status"
+        yield Case(f"http-status-{name}", "status of shared memory", good, "http", path, method="GET")
+        message = pb.SystemSharedMemoryStatusRequest(name=f"{name}_grpc")
+        call = "SystemSharedMemoryStatus"
+        yield Case(f"grpc-status-{name}", "status of shared memory", good, "grpc", message=message, call=call)
+    yield from _shared_tensors()
+    yield from _cuda()
+    for name in ("unknown", "region", ""):
+        yield from _unregister(name)
+
+
+def _unregister(name: str) -> Iterator[Case]:
+    kind = "unregister shared memory"
+    path = f"/v2/systemsharedmemory{f'/region/{name}' if name else ''}/unregister"
+    yield Case(f"http-unregister-{name}", kind, True, "http", path, body=b"")
+    message = pb.SystemSharedMemoryUnregisterRequest(name=name)
+    yield Case(f"grpc-unregister-{name}", kind, True, "grpc", message=message, call="SystemSharedMemoryUnregister")
+
+
+def _cuda() -> Iterator[Case]:
+    kind = "CUDA shared memory"
+    yield Case("http-cuda-status", kind, True, "http", "/v2/cudasharedmemory/status", method="GET")
+    yield Case("http-cuda-unregister", kind, True, "http", "/v2/cudasharedmemory/unregister", body=b"")
+    path = "/v2/cudasharedmemory/region/unknown/status"
+    yield Case("http-cuda-unknown", kind, False, "http", path, method="GET")
+    body = json.dumps({"raw_handle": {"b64": "AAAA"}, "device_id": 0, "byte_size": 8}).encode()
+    path = "/v2/cudasharedmemory/region/r/register"
+    yield Case("http-cuda-register", f"register {kind}", False, "http", path, body=body)
+    for call, message, good in (
+        ("CudaSharedMemoryStatus", pb.CudaSharedMemoryStatusRequest(), True),
+        ("CudaSharedMemoryStatus", pb.CudaSharedMemoryStatusRequest(name="unknown"), False),
+        ("CudaSharedMemoryUnregister", pb.CudaSharedMemoryUnregisterRequest(), True),
+    ):
+        yield Case(f"grpc-{call}-{good}", kind, good, "grpc", message=message, call=call)
+    message = pb.CudaSharedMemoryRegisterRequest(name="r", raw_handle=b"handle", byte_size=8)
+    yield Case(
+        "grpc-cuda-register", f"register {kind}", False, "grpc", message=message, call="CudaSharedMemoryRegister"
+    )
+
+
+def _shared_tensors() -> Iterator[Case]:
+    """Yields infer requests whose tensors are in shared memory."""
+    place = {"shared_memory_region": "region", "shared_memory_byte_size": 16, "shared_memory_offset": 0}
+    output = {**place, "shared_memory_offset": OUTPUT_AT}
+    larger = {**output, "shared_memory_byte_size": 500}
+    text = {**place, "shared_memory_byte_size": 23, "shared_memory_offset": 64}
+    only_size = {"shared_memory_byte_size": 16}
+    wrong_type = {**place, "shared_memory_byte_size": "16"}
+    for kind, model, of_input, of_output, good in (
+        ("an input in shared memory", "double", place, {}, True),
+        ("tensors in shared memory", "double", place, output, True),
+        ("tensors in shared memory", "double", place, larger, True),
+        ("tensors in shared memory", "identity_BYTES", text, {**output, "shared_memory_byte_size": 23}, True),
+        (
+            "a region of shared memory that is unknown",
+            "double",
+            {**place, "shared_memory_region": "unknown"},
+            {},
+            False,
+        ),
+        ("too many bytes of shared memory", "double", {**place, "shared_memory_byte_size": 20}, {}, False),
+        ("too few bytes of shared memory", "double", {**place, "shared_memory_byte_size": 12}, {}, False),
+        ("a place outside of shared memory", "double", {**place, "shared_memory_offset": 4088}, {}, False),
+        ("a place far outside of shared memory", "double", {**place, "shared_memory_offset": 1 << 40}, {}, False),
+        ("no size in shared memory", "double", {"shared_memory_region": "region"}, {}, False),
+        ("a size in shared memory that is text", "double", wrong_type, {}, False),
+        ("too little shared memory for an output", "double", place, {**output, "shared_memory_byte_size": 15}, False),
+        ("no size in shared memory for an output", "double", place, {"shared_memory_region": "region"}, False),
+        ("no region of shared memory for an output", "double", place, only_size, False),
+    ):
+        yield from _shared_request(kind, model, of_input, of_output, good)
+    path = "/v2/models/double/infer"
+    both = {"outputs": [{"name": "y", "parameters": {**output, "binary_data": True}}]}
+    kind = "binary_data and shared memory"
+    yield Case(f"http-{kind}", kind, False, "http", path, body=_shared_body(place, **both))
+    kind = "data and shared memory"
+    yield Case(f"http-{kind}", kind, False, "http", path, body=_shared_body(place, data=[1, 2, 3, 4]))
+    kind = "no region of shared memory"
+    yield Case(f"http-{kind}", kind, False, "http", path, body=_shared_body(only_size, data=[1, 2, 3, 4]))
+    message = _shared_message("double", only_size, {})
+    message.raw_input_contents.append(bytes(16))
+    yield Case(f"grpc-{kind}", kind, False, "grpc", message=message)
+    message = _shared_message("double", place, {})
+    message.inputs[0].contents.fp32_contents.extend([1, 2, 3, 4])
+    yield Case("grpc-data and shared memory", "data and shared memory", False, "grpc", message=message)
+    message = _shared_message("double", place, {})
+    message.raw_input_contents.append(bytes(16))
+    kind = "raw data and shared memory"
+    yield Case(f"grpc-{kind}", kind, False, "grpc", message=message)
+
+
+def _shared_body(of_input: dict[str, Any], model: str = "double", data: Any = None, **fields: Any) -> bytes:
+    datatype = "BYTES" if model == "identity_BYTES" else "FP32"
+    tensor = {"name": "x", "datatype": datatype, "shape": [1, 4], "parameters": of_input}
+    return json.dumps({"inputs": [tensor if data is None else {**tensor, "data": data}], **fields}).encode()
+
+
+def _shared_message(model: str, of_input: dict[str, Any], of_output: dict[str, Any]) -> Any:
+    message = pb.ModelInferRequest(model_name=model)
+    datatype = "BYTES" if model == "identity_BYTES" else "FP32"
+    with_parameters(message.inputs.add(name="x", datatype=datatype, shape=[1, 4]), of_input)
+    with_parameters(message.outputs.add(name="y"), of_output)
+    return message
+
+
+def _shared_request(
+    kind: str, model: str, of_input: dict[str, Any], of_output: dict[str, Any], good: bool
+) -> Iterator[Case]:
+    body = _shared_body(of_input, model, outputs=[{"name": "y", "parameters": of_output}])
+    yield Case(f"http-{kind}", kind, good, "http", f"/v2/models/{model}/infer", body=body)
+    message = _shared_message(model, of_input, of_output)
+    yield Case(f"grpc-{kind}", kind, good, "grpc", message=message)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gzip
 import json
+import os
 import threading
 import time
 
@@ -19,9 +20,11 @@ from tritonclient.grpc import service_pb2
 
 from tests.service.onnx_models import double, identity
 from tests.system.running import running
+from tests.system.shared_files import shared_file
 from tests.system.test_http import Connection
 
 MB = 1 << 20
+SPARSE = 1 << 40  # bytes of a file in /dev/shm that has none until they are written
 # Milliseconds of CPU time for one turn of the event loop.
 TURN = 60
 
@@ -34,7 +37,10 @@ def watched(folder):
     identity(folder, "bytes", "UINT8", shape=("a",), config='backend: "onnxruntime"')
     identity(folder, "numbers", "INT32", shape=("a",), config='backend: "onnxruntime"')
     identity(folder, "truth", "BOOL", shape=("a",), config='backend: "onnxruntime"')
-    with running(folder, program="tests.system.watched_server") as started:
+    with shared_file(b"") as file, running(folder, program="tests.system.watched_server") as started:
+        os.truncate(file.path, SPARSE)
+        register = json.dumps({"key": file.key, "byte_size": SPARSE}).encode()
+        ask(started, "/v2/systemsharedmemory/region/sparse/register", register)
         # The first runs of everything import modules and allocate what stays.
         for name, datatype, data in (("double", "FP32", [[1.0]]), ("texts", "BYTES", ["a"]), ("bytes", "UINT8", [1])):
             ask(started, *infer(name, datatype, np.shape(data), json.dumps(data).encode()))
@@ -86,6 +92,17 @@ def packed(data):
     return gzip.compress(data, 6), "Content-Type: application/json\r\nContent-Encoding: gzip\r\n"
 
 
+def shared(model, datatype, shape, size, output=None, **classes):
+    """Returns the path and the body of a request for a tensor of so many bytes in shared memory, whose output goes
+    there too if it has this offset."""
+    place = {"shared_memory_region": "sparse", "shared_memory_byte_size": size}
+    wanted = {"name": "y", "parameters": classes}
+    if output is not None:
+        wanted["parameters"] |= {**place, "shared_memory_offset": output}
+    tensor = {"name": "x", "datatype": datatype, "shape": shape, "parameters": place}
+    return f"/v2/models/{model}/infer", json.dumps({"inputs": [tensor], "outputs": [wanted]}).encode()
+
+
 def raw_texts(count):
     return np.zeros(4 * count, np.uint8).tobytes()
 
@@ -124,6 +141,12 @@ REQUESTS = {
                                   + b"[1]," * (4 * MB) + b"[1]]\r\n--b--\r\n", FORM), 200, 300),
     "a long head of a part": (("/predict/double", b"--b\r\nX: " + b"y" * (8 * MB), FORM), 400, 100),
     "values for /predict": (("/predict/double", b'{"x":[' + NUMBERS + b"]}"), 200, 700),
+    "60 MB in shared memory": (shared("bytes", "UINT8", [60 * MB], 60 * MB, 64 * MB), 200, 250),
+    "as many strings in shared memory as may be": (shared("texts", "BYTES", [MB // 8], MB // 2, 64 * MB), 200, 60),
+    "a terabyte of strings in shared memory": (shared("texts", "BYTES", [1], SPARSE), 503, 20),
+    "as many classes as may be": (shared("numbers", "INT32", [15 * MB], 60 * MB, classification=MB // 8), 200, 800),
+    "a million classes": (shared("numbers", "INT32", [15 * MB], 60 * MB, classification=MB), 413, 200),
+    "as many classes of strings as may be": (shared("texts", "BYTES", [MB // 8], MB // 2, classification=MB // 8), 200, 60),
 }  # fmt: skip
 
 
@@ -167,6 +190,23 @@ def packed_list(field, data):
     return bytes([field << 3 | 2]) + varint(len(data)) + data
 
 
+def shared_call(model, datatype, shape, size, output=None, **classes):
+    """Returns the bytes of a ModelInferRequest as `shared` returns a JSON request."""
+    message = service_pb2.ModelInferRequest(model_name=model)
+    tensors = [
+        (message.inputs.add(name="x", datatype=datatype, shape=shape), 0),
+        (message.outputs.add(name="y"), output),
+    ]
+    for tensor, offset in tensors:
+        if offset is not None:
+            tensor.parameters["shared_memory_region"].string_param = "sparse"
+            tensor.parameters["shared_memory_byte_size"].int64_param = size
+            tensor.parameters["shared_memory_offset"].int64_param = offset
+    for key, value in classes.items():
+        message.outputs[0].parameters[key].int64_param = value
+    return message.SerializeToString()
+
+
 def numbers_and_parameters(count):
     message = service_pb2.ModelInferRequest()
     for i in range(count):
@@ -195,6 +235,11 @@ CALLS = {
     "unknown fields": (b"\xa0\x06\1" * (10 * MB), False, "RESOURCE_EXHAUSTED", 60),
     "a long shape": (call("double", "FP32", [1] * 500_000, packed_list(6, bytes(4))), False, "INVALID_ARGUMENT", 40),
     "a long name": (call("m" * (MB - 100), "FP32", [1, 1]), False, "NOT_FOUND", 40),
+    "60 MB in shared memory": (shared_call("bytes", "UINT8", [60 * MB], 60 * MB, 64 * MB), False, "OK", 250),
+    "as many strings in shared memory as may be": (shared_call("texts", "BYTES", [MB // 8], MB // 2, 64 * MB), False, "OK", 60),
+    "a terabyte of strings in shared memory": (shared_call("texts", "BYTES", [1], SPARSE), False, "UNAVAILABLE", 20),
+    "as many classes as may be": (shared_call("numbers", "INT32", [15 * MB], 60 * MB, classification=MB // 8), False, "OK", 800),
+    "a million classes": (shared_call("numbers", "INT32", [15 * MB], 60 * MB, classification=MB), False, "RESOURCE_EXHAUSTED", 200),
 }  # fmt: skip
 
 

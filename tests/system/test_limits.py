@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
 from hyperframe.frame import RstStreamFrame
 
 from opgate.service.settings import Settings
@@ -20,6 +21,7 @@ from tests.rpc.raw import Raw, headers, message
 from tests.service.onnx_models import double, endless, identity
 from tests.system.conftest import wait_until
 from tests.system.running import ROOT, Server, running
+from tests.system.shared_files import shared_file
 from tests.system.test_http import Connection
 from tests.system.test_leaving import WAYS
 
@@ -38,7 +40,7 @@ SMALL = {
     "OPGATE_MAX_JSON_DEPTH": "8", "OPGATE_MAX_HEADER_BYTES": "2000", "OPGATE_MAX_RANK": "3", "OPGATE_MAX_ELEMENTS": "100",
     "OPGATE_MAX_STRINGS": "5", "OPGATE_MAX_STRING_BYTES": "50", "OPGATE_MAX_TENSORS": "3", "OPGATE_MAX_QUEUE_SIZE": "1",
     "OPGATE_MAX_CONCURRENT_REQUESTS": "3", "OPGATE_MAX_INFLATED_BYTES": "9000", "OPGATE_MAX_GRPC_CALLS": "2",
-    "OPGATE_MAX_GRPC_BYTES": "25000",
+    "OPGATE_MAX_GRPC_BYTES": "25000", "OPGATE_MAX_SHARED_MEMORY_REGIONS": "2", "OPGATE_MAX_SHARED_MEMORY_BYTES": "100",
 }  # fmt: skip
 
 
@@ -71,6 +73,15 @@ OVER = {
 }
 
 
+SHARED = {"shared_memory_region": "region", "shared_memory_byte_size": 104}
+OVER["OPGATE_MAX_SHARED_MEMORY_BYTES"] = infer(
+    "double", {"name": "x", "datatype": "FP32", "shape": [1, 26], "parameters": SHARED}
+)
+OVER["OPGATE_MAX_SHARED_MEMORY_REGIONS"] = post("double", b'{"key": "/key", "byte_size": 8}').replace(
+    b"/v2/models/double/infer", b"/v2/systemsharedmemory/region/third/register"
+)
+
+
 PACKED_WAIT = gzip.compress(WAYS["infer"].partition(b"\r\n\r\n")[2])
 WAITS = post("endless", PACKED_WAIT, "Content-Encoding: gzip\r\n")
 # What is refused while what the setting limits is full.
@@ -100,7 +111,17 @@ def call(setting):
         "OPGATE_MAX_TENSORS": ("double", [(f"x{i}", "FP32", np.ones((1, 2), np.float32)) for i in range(4)]),
         "OPGATE_MAX_QUEUE_SIZE": ("endless", [("x", "FP32", np.ones((1, 2), np.float32))]),
         "OPGATE_MAX_CONCURRENT_REQUESTS": ("double", [("x", "FP32", np.ones((1, 2), np.float32))]),
+        "OPGATE_MAX_SHARED_MEMORY_BYTES": ("double", [("x", "FP32", np.ones((1, 26), np.float32))]),
     }[setting]
+
+
+@pytest.fixture(scope="module")
+def regions(server):
+    """As many regions as there may be."""
+    with shared_file(bytes(1024)) as file, triton_http.InferenceServerClient(f"127.0.0.1:{server.http}") as client:
+        for name in ("region", "second"):
+            client.register_system_shared_memory(name, file.key, 1024)
+        yield file
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +164,7 @@ def occupied(server, setting):
 
 
 @pytest.mark.parametrize("row", [row for row in STATUS if row[3]], ids=[row[0] for row in STATUS if row[3]])
-def test_over_http(server, row):
+def test_over_http(server, regions, row):
     setting, _, _, status, _ = row
     held = [] if setting in OVER else occupied(server, setting)
     request = OVER.get(setting) or AGAIN[setting]
@@ -167,13 +188,22 @@ CODES = [row for row in STATUS if row[4] and row[4] != "REFUSED_STREAM"]
 
 
 @pytest.mark.parametrize("row", CODES, ids=[row[0] for row in CODES])
-def test_over_grpc(server, row):
-    held = occupied(server, row[0]) if row[4] == "UNAVAILABLE" else []
+def test_over_grpc(server, regions, row):
+    if row[0] == "OPGATE_MAX_SHARED_MEMORY_REGIONS":
+        with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
+            with pytest.raises(triton_grpc.InferenceServerException) as caught:
+                client.register_system_shared_memory("third", regions.key, 8)
+            assert caught.value.status() == f"StatusCode.{row[4]}"
+        return
+    held = occupied(server, row[0]) if row[0] in AGAIN else []
     model, inputs, *arguments = call(row[0])
     tensors = []
     for name, datatype, array in inputs:
         tensors.append(triton_grpc.InferInput(name, list(array.shape), datatype))
-        tensors[-1].set_data_from_numpy(array)
+        if row[0] == "OPGATE_MAX_SHARED_MEMORY_BYTES":
+            tensors[-1].set_shared_memory("region", array.nbytes)
+        else:
+            tensors[-1].set_data_from_numpy(array)
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
         if row[0] == "OPGATE_MAX_GRPC_BYTES":
             running = client.async_infer("endless", tensors, lambda result, error: None, request_id="i" * 13_000)

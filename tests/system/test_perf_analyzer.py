@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from benchmarks import peers
+from opgate.service.api.kserve_grpc import SERVICE
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +25,21 @@ def perf_analyzer():
     return program, environment
 
 
+SHARED = ["--shared-memory", "system"]
+
+
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-@pytest.mark.parametrize(("model", "options"), [("double", ["-b", "4"]), ("plain", ["--shape", "x:3,5"])])
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("double", ["-b", "4"]),
+        ("plain", ["--shape", "x:3,5"]),
+        ("double", ["-b", "4", *SHARED]),
+        ("plain", ["--shape", "x:3,5", *SHARED, "--output-shared-memory-size", "60"]),
+        ("large", [*SHARED, "--output-shared-memory-size", "700000"]),
+        ("identity_BYTES", ["--string-length", "5", *SHARED]),
+    ],
+)
 def test_it_completes(perf_analyzer, server, protocol, model, options):
     program, environment = perf_analyzer
     address = f"127.0.0.1:{server.http if protocol == 'http' else server.grpc}"
@@ -45,3 +59,12 @@ def test_it_completes(perf_analyzer, server, protocol, model, options):
     assert float(re.findall(r"throughput: ([0-9.]+) infer/sec", ended.stdout)[-1]) > 0
     # It reads the counters of the server before and after each measurement.
     assert re.search(r"Inference count: [1-9]", ended.stdout), ended.stdout
+    if "--shared-memory" in options:
+        route = {
+            "http": "/v2/systemsharedmemory/region/{region}/register",
+            "grpc": f"/{SERVICE}/SystemSharedMemoryRegister",
+        }
+        registered = re.search(
+            rf'opgate_responses_total{{.*"{re.escape(route[protocol])}"}} [1-9]', server.get("/metrics")
+        )
+        assert registered

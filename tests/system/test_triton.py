@@ -14,10 +14,22 @@ import numpy as np
 import pytest
 
 from opgate import triton
-from tests.service.onnx_models import batching, double, identity, pick, ragged_sum, write_config
+from tests.service.onnx_models import batching, double, identity, labelled, pick, ragged_sum, write_config
 from tests.system.conftest import PIPELINE
-from tests.system.differential import Case, Target, bad_cases, configs, good_cases, http_body, other_cases
+from tests.system.differential import (
+    OUTPUT_AT,
+    REGION_BYTES,
+    Case,
+    Target,
+    bad_cases,
+    configs,
+    good_cases,
+    http_body,
+    other_cases,
+    shared_memory_cases,
+)
 from tests.system.running import ROOT, free_port, running
+from tests.system.shared_files import shared_file
 
 FOLDER = ROOT / "build/triton"
 GOOD = ("200", "OK")
@@ -35,6 +47,7 @@ def models(tmp_path_factory, library):
     for name in ("BOOL", "INT8", "UINT64", "FP16", "FP64", "BYTES"):
         identity(folder, f"identity_{name}", name, config=batching())
     write_config(folder, "pipeline", PIPELINE)
+    labelled(folder)
     return folder
 
 
@@ -142,7 +155,33 @@ def test_bad_requests(targets):
         assert theirs.status not in GOOD or row in listed(), (case.id, theirs)
         if theirs.status != ours.status:
             found.add(row)
-    assert found == {row for row in listed() if "unknown model" not in row[1]}
+    assert found == {row for row in listed() if "unknown model" not in row[1] and "shared memory" not in row[1]}
+
+
+def test_shared_memory(targets):
+    """Regions and tensors in them. What Triton writes there the gateway writes too."""
+    theirs_at, ours_at = targets
+    texts = b"".join(len(text).to_bytes(4, "little") + text for text in (b"a", b"bcd", b"", b"xyz"))
+    found = set()
+    with shared_file(np.arange(16, dtype=np.float32).tobytes() + texts + bytes(REGION_BYTES - 64 - len(texts))) as file:
+        cases = list(shared_memory_cases(file.key))
+        assert len(cases) > 50
+        for case in cases:
+            answers, written = [], []
+            for target in (theirs_at, ours_at):
+                file.put(OUTPUT_AT, bytes(1024))
+                answers.append(case.ask(target))
+                written.append(file.get(OUTPUT_AT, 1024))
+            theirs, ours = answers
+            if theirs.status != ours.status:
+                found.add(difference(case, ours, theirs))
+            assert case.good == (ours.status in GOOD), (case.id, theirs, ours)
+            if case.good:
+                assert theirs.status in GOOD, (case.id, theirs)
+                assert ours.tensors == theirs.tensors and ours.keys == theirs.keys, case.id
+                assert written[0] == written[1], case.id
+                assert any(written[0]) == (case.kind == "tensors in shared memory"), case.id
+    assert found == {row for row in listed() if "shared memory" in row[1]}
 
 
 def test_a_picture_that_is_none(targets):
@@ -150,9 +189,9 @@ def test_a_picture_that_is_none(targets):
     _, ours_at = targets
     for model in ("digit_detector", "digit_detector_pipeline", "digit_detector_picture", "digit_preprocess"):
         bad = {"data": ("UINT8", np.zeros((1, 100), np.uint8))}
-        body, headers = http_body(bad, True)
-        ours = Case(model, "bad picture", False, "http", f"/v2/models/{model}/infer", headers, body).ask(ours_at)
-        assert ours.status == "400" and "not a JPEG or PNG" in ours.text, (model, ours)
+        for body, headers in (http_body(bad, True), (b"", {})):
+            ours = Case(model, "bad picture", False, "http", f"/v2/models/{model}/infer", headers, body).ask(ours_at)
+            assert ours.status == "400" and "not a JPEG or PNG" in ours.text, (model, ours)
 
 
 def test_requests_about_models(targets):

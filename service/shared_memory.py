@@ -1,0 +1,193 @@
+"""System shared memory: the regions that clients have registered, and copies from and to them.
+
+A region is part of a file in /dev/shm, which its client created and may change at any time. The gateway never maps the
+file, because a mapping of a file that shrinks ends the process with SIGBUS. It copies with reads and writes, which
+then come to less.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+import weakref
+
+import numpy as np
+
+from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.execution.request import Array
+
+_FOLDER = "/dev/shm"
+# What a name may begin with that isn't a client's: semaphores, and the regions of Triton's backend in Python.
+_NOT_OF_CLIENTS = ("sem.", "triton_python_backend_shm_region_", "opgate_triton_")
+# Without O_NONBLOCK a pipe, or a lease that a client has on its file, would hold the event loop.
+_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+# Characters of a region's name.
+_MOST_CHARACTERS = 256
+
+
+class Region:
+    """A part of a file in /dev/shm, under the name that a client gave it. `offset` and `byte_size` are in bytes.
+
+    The file stays open as long as the region or a request that uses it is there.
+    """
+
+    def __init__(self, name: str, key: str, offset: int, byte_size: int, descriptor: int) -> None:
+        self.name = name
+        self.key = key
+        self.offset = offset
+        self.byte_size = byte_size
+        self._descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor)
+
+    def read(self, offset: int, into: memoryview) -> None:
+        """Fills memory with the bytes from `offset` on. Other threads run meanwhile.
+
+        Raises ServingError: INVALID if the file has become smaller, UNAVAILABLE if it can't be read.
+        """
+        filled = 0
+        while filled < len(into):
+            try:
+                count = os.preadv(self._descriptor, [into[filled:]], self.offset + offset + filled)
+            except OSError as error:
+                raise self._failed("read", error) from None
+            if not count:
+                raise self._shrunk()
+            filled += count
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """Writes bytes from `offset` on. Other threads run meanwhile.
+
+        Raises ServingError: INVALID if the file has become smaller, UNAVAILABLE if it can't be written, as when there
+        is no memory left for it.
+        """
+        written = 0
+        while written < len(data):
+            at = self.offset + offset + written
+            # A write behind the end would make the client's file larger.
+            if os.fstat(self._descriptor).st_size < at + len(data) - written:
+                raise self._shrunk()
+            try:
+                written += os.pwritev(self._descriptor, [memoryview(data)[written:]], at)
+            except OSError as error:
+                raise self._failed("written", error) from None
+
+    def _failed(self, what: str, error: OSError) -> ServingError:
+        text = f"shared memory region '{self.name}' can't be {what}: {error.strerror}"
+        return ServingError(Kind.UNAVAILABLE, text)
+
+    def _shrunk(self) -> ServingError:
+        return invalid(f"shared memory region '{self.name}' has become smaller since it was registered")
+
+
+class Regions:
+    """The regions by name. The event loop's thread registers and unregisters, any thread may find and copy."""
+
+    def __init__(self, most: int, most_copied: int) -> None:
+        """`most` bounds the regions, with those that are unregistered but in use. `most_copied` bounds the bytes that
+        are copied out of regions and not freed yet."""
+        self._most = most
+        self._most_copied = most_copied
+        self._regions: dict[str, Region] = {}
+        self._open: weakref.WeakSet[Region] = weakref.WeakSet()
+        self._copied = 0
+        self._lock = threading.RLock()  # freeing memory calls `_freed`, maybe while this thread has the lock
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Opens a region for requests: `byte_size` bytes at `offset` of the file that `key` names, as shm_open does.
+
+        Raises ServingError: INVALID for a bad name or size, or a file that can't be opened, ALREADY_EXISTS, and
+        OVERLOADED over a limit. No error has the key, and all files that can't be opened get the same one.
+        """
+        if not name or len(name) > _MOST_CHARACTERS:
+            got = f"{len(name)} characters" if name else "none"
+            raise invalid(
+                f"expected the name of a shared memory region of 1 to {_MOST_CHARACTERS} characters, got {got}"
+            )
+        if name in self._regions:
+            raise ServingError(Kind.ALREADY_EXISTS, f"shared memory region '{name}' is registered already")
+        if byte_size < 1 or offset < 0:
+            raise invalid(
+                f"shared memory region '{name}': expected an offset of 0 or more and a byte_size of 1 or more, got "
+                f"offset {offset} and byte_size {byte_size}"
+            )
+        if len(self._open) >= self._most:
+            raise ServingError(
+                Kind.OVERLOADED,
+                f"{len(self._open)} shared memory regions are registered or in use, which is the limit "
+                "(OPGATE_MAX_SHARED_MEMORY_REGIONS)",
+            )
+        descriptor = _open(name, key)
+        size = os.fstat(descriptor).st_size
+        if offset + byte_size > size:
+            os.close(descriptor)
+            raise invalid(
+                f"shared memory region '{name}': expected offset and byte_size within the {size} bytes of the shared "
+                f"memory, got offset {offset} and byte_size {byte_size}"
+            )
+        region = Region(name, key, offset, byte_size, descriptor)
+        self._regions[name] = region
+        self._open.add(region)
+
+    def unregister(self, name: str) -> None:
+        """Forgets a region, or all of them if the name is empty. Requests that use it go on. Does nothing if there is
+        no such region."""
+        if name:
+            self._regions.pop(name, None)
+        else:
+            self._regions.clear()
+
+    def status(self, name: str) -> list[Region]:
+        """Returns a region, or all of them if the name is empty. Raises ServingError (NOT_FOUND)."""
+        return [self.find(name)] if name else list(self._regions.values())
+
+    def find(self, name: str) -> Region:
+        """Returns a region. Raises ServingError (NOT_FOUND)."""
+        region = self._regions.get(name)
+        if region is None:
+            raise ServingError(Kind.NOT_FOUND, f"there is no shared memory region '{name[:_MOST_CHARACTERS]}'")
+        return region
+
+    def copy(self, region: Region, offset: int, size: int) -> Array:
+        """Returns a copy of `size` bytes of a region as UINT8. Raises ServingError: OVERLOADED if the copies that are
+        not freed yet would be over the limit, and as `Region.read` does."""
+        with self._lock:
+            if self._copied + size > self._most_copied:
+                raise ServingError(
+                    Kind.OVERLOADED,
+                    f"requests under way have {self._copied} bytes of inputs in shared memory, another has {size}, the "
+                    f"limit is {self._most_copied} (OPGATE_MAX_SHARED_MEMORY_BYTES)",
+                )
+            memory: Array = np.empty(size, np.uint8)
+            self._copied += size
+        weakref.finalize(memory, self._freed, size)
+        region.read(offset, memoryview(memory))  # type: ignore[arg-type]  # NumPy's stubs hide that arrays are buffers
+        return memory
+
+    def _freed(self, size: int) -> None:
+        with self._lock:
+            self._copied -= size
+
+
+def _open(name: str, key: str) -> int:
+    """Returns the descriptor of the file that a key names. Raises ServingError (INVALID, UNAVAILABLE)."""
+    refusal = invalid(
+        f"shared memory region '{name}' can't be opened: its key must name shared memory of this machine which the "
+        "server may read and write"
+    )
+    file = key.removeprefix("/")
+    if file in ("", ".", "..") or "/" in file or file.startswith(_NOT_OF_CLIENTS):
+        raise refusal
+    try:
+        descriptor = os.open(f"{_FOLDER}/{file}", _FLAGS)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise ServingError(Kind.UNAVAILABLE, "the server can't open more files") from None
+        raise refusal from None
+    except ValueError:  # no file has such a name
+        raise refusal from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise refusal
+    return descriptor
