@@ -265,7 +265,7 @@ def test_a_step_of_a_pipeline_has_the_priority_of_its_request(tmp_path):
     async def main():
         async with started(tmp_path, Batching(priority_levels=2, default_level=2)) as clients:
             model = clients.scheduler
-            steps = [Step(model.spec, model.submit, {"x": "x", "turns": "turns"}, {"y": "o"})]
+            steps = [Step(model.spec, model, {"x": "x", "turns": "turns"}, {"y": "o"})]
             outputs = {"o": TensorSpec("o", DATATYPES["FP32"], (-1,))}
             spec = ModelSpec("p", "1", model.spec.inputs, outputs, 1)
             pipeline = Pipeline(spec, steps, ModelStatistics(), Limits())
@@ -393,6 +393,9 @@ class Echo:
     """Answers with x, and takes a while for it."""
 
     gpu = None
+
+    def close(self):
+        return None
 
     def run_options(self):
         return None
