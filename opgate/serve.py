@@ -84,8 +84,6 @@ def serve(
 ) -> None:
     """Serve a model repository over HTTP and gRPC until SIGTERM. Every setting also has an OPGATE_... variable."""
     options = {name: value for name, value in locals().items() if value is not None}
-    if rate_limit_resource:
-        options["rate_limit_resource"] = ",".join(rate_limit_resource)
     raise typer.Exit(run(**options))
 
 
