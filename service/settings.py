@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pydantic import Field, field_validator
@@ -108,11 +108,13 @@ class Settings(BaseSettings):
             raise ValueError("expected HOST:PORT of gRPC, several joined by commas")
         return ",".join(dict.fromkeys(parts))
 
-    @field_validator("rate_limit_resource")
+    @field_validator("rate_limit_resource", mode="before")
     @classmethod
-    def _check_supplies(cls, value: str) -> str:
-        read_supplies(value)
-        return value
+    def _check_supplies(cls, value: str | Sequence[str]) -> str:
+        """The option of the command line may be given several times."""
+        joined = value if isinstance(value, str) else ",".join(value)
+        read_supplies(joined)
+        return joined
 
     @classmethod
     def variable(cls, name: str) -> str:

@@ -15,13 +15,14 @@ from opgate.service.execution.checks import Limits
 from opgate.service.execution.cost import CostCurve, HandOver
 from opgate.service.execution.datatypes import DATATYPES
 from opgate.service.execution.pipeline import Pipeline, Step
+from opgate.service.execution.rate_limiter import Demand, RateLimiter, Resource
 from opgate.service.execution.request import Options, Request, run
 from opgate.service.execution.scheduler import Scheduler
 from opgate.service.execution.spec import Batching, ModelSpec, QueuePolicy, TensorSpec
 from opgate.service.execution.waiting import Waiting
 from opgate.service.telemetry.statistics import ModelStatistics
 from tests.service.onnx_models import batching, double
-from tests.service.scheduling import ENDLESS, blocked, request, started, until
+from tests.service.scheduling import ENDLESS, blocked, request, spec_of, started, until
 
 THREE = Batching(priority_levels=3, default_level=2)
 
@@ -406,25 +407,38 @@ class Echo:
         return [feeds["x"] for _ in names]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(0, 2), st.sampled_from([0, 0, 1, 900]), st.booleans()),
-        min_size=1, max_size=40,
+        st.tuples(
+            st.integers(0, 3), st.integers(1, 3), st.integers(0, 2), st.sampled_from([0, 0, 1, 900]), st.booleans()
+        ),
+        min_size=1,
+        max_size=40,
     ),
-    st.sampled_from([0, 1, 2]), st.booleans(), st.booleans(), st.integers(1, 3),
-)  # fmt: skip
-def test_every_request_is_answered_once(asked, levels, delay, ordered, instances):
+    st.sampled_from([0, 1, 2]),
+    st.sampled_from([0, 100, 10**9]),
+    *[st.booleans()] * 4,
+    st.integers(1, 3),
+)
+def test_every_request_is_answered_once(asked, levels, latency_ns, delay, ordered, waits, limited, instances):
     """Whatever its level, its rows, its shape and its timeout, and whether its client leaves or the engine fails."""
 
     async def main():
         x, y = (TensorSpec(name, DATATYPES["FP32"], (-1,)) for name in "xy")
         block = Batching(
-            policy=QueuePolicy(max_queue_size=9, delay=delay), priority_levels=levels, default_level=min(1, levels),
+            adaptive=not waits,
+            max_delay_ns=300_000 if waits else 0,
+            policy=QueuePolicy(max_queue_size=9, delay=delay),
+            priority_levels=levels,
+            default_level=min(1, levels),
             preserve_ordering=ordered,
-        )  # fmt: skip
+            max_latency_ns=latency_ns,
+        )
         spec = ModelSpec("m", "1", {"x": x}, {"y": y}, 4, block)
-        model = Scheduler(spec, [Echo()] * instances, ModelStatistics(), inline_limit_us=50)
+        limiter = RateLimiter()
+        claims = limiter.add([Demand({Resource("r", 0): 1})] * instances) if limited else ()
+        model = Scheduler(spec, [Echo()] * instances, ModelStatistics(), inline_limit_us=50, claims=claims)
         ended, requests = [], []
         for number, (priority, rows, width, timeout_us, leaves) in enumerate(asked):
             values = np.full((rows, 1 + width), number, np.float32)
@@ -442,6 +456,7 @@ def test_every_request_is_answered_once(asked, levels, delay, ordered, instances
             assert sent.error is not None or (sent.result["y"] == number).all()
         statistics = model.statistics
         assert statistics.success_count + statistics.fail_count == len(asked) and statistics.pending == 0
+        assert not limiter._claims and not limiter._waiting and not any(limiter._used.values())
         if ordered:
             answered = [requests.index(sent) for sent in ended if sent.error is None]
             assert answered == sorted(answered)
@@ -472,3 +487,14 @@ def test_a_request_without_a_place_is_an_error_of_the_model(tmp_path):
             return clients.scheduler.statistics.failures
 
     assert run_all(main) == {"OVERLOADED": 1, "CANCELED": 1}
+
+
+def test_triton_hears_the_priority():
+    from tritonclient.grpc.service_pb2 import ModelInferRequest
+
+    from opgate.service.execution.triton.remote import RemoteModel
+
+    model = RemoteModel(spec_of(None, 4), None, ModelStatistics(), Limits(), max_queue_size=1, call_timeout=1)
+    sent = [ModelInferRequest.FromString(model._message(request(priority=level))) for level in (0, 2)]
+    assert not sent[0].parameters
+    assert sent[1].parameters["priority"].uint64_param == 2

@@ -500,15 +500,18 @@ class TestConfig:
         from typer.testing import CliRunner
 
         from opgate import serve
+        from opgate.service import app
 
-        seen = {}
-        monkeypatch.setattr(serve, "run", lambda **options: seen.update(options) or 0)
-        app = typer.Typer()
-        app.command()(serve.serve)
+        seen = []
+        monkeypatch.setattr(app, "run", lambda settings: seen.append(settings) or 0)
+        command = typer.Typer()
+        command.command()(serve.serve)
         options = ["--rate-limit", "execution_count"]
         for text in ("R1:10", "R2:5:0"):
             options += ["--rate-limit-resource", text]
-        assert CliRunner().invoke(app, options).exit_code == 0
-        assert seen == {"rate_limit": "execution_count", "rate_limit_resource": "R1:10,R2:5:0"}
-        seen.clear()
-        assert CliRunner().invoke(app, []).exit_code == 0 and seen == {}
+        for arguments in (options, []):
+            assert CliRunner().invoke(command, arguments).exit_code == 0
+        assert [found.rate_limit for found in seen] == ["execution_count", "off"]
+        assert [found.rate_limit_resource for found in seen] == ["R1:10,R2:5:0", ""]
+        failed = CliRunner().invoke(command, ["--rate-limit-resource", "R1"])
+        assert failed.exit_code == 2 and "'R1' is not <resource>:<count>" in failed.output
