@@ -250,4 +250,4 @@ def test_the_config_is_shown_as_it_is(server):
     assert config["dynamic_batching"]["priority_levels"] == 3
     assert config["dynamic_batching"]["priority_queue_policy"]["3"]["max_queue_size"] == 2
     group = json.loads(server.get("/v2/models/first/config"))["instance_group"][0]
-    assert group["rate_limiter"]["resources"] == [{"name": "memory", "count": 2}]
+    assert group["rate_limiter"]["resources"] == [{"name": "memory", "global": False, "count": 2}]
