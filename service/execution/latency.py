@@ -77,14 +77,17 @@ class LatencyLimit:
 
     def refusal(self, request: Request, workers: Sequence[Worker]) -> ServingError | None:
         """Returns the error of a request that has come now if it is likely to be answered too late."""
-        times = self._times(request.key)
-        if times is None:
+        curve = self._profile.curves.get(request.key)
+        if curve is None or curve.times is None:
             return None
         now = perf_counter_ns()
         rows, others = self._waiting.ahead_of(request)
-        ahead = [Work(rows, known) for key, rows in others if (known := self._times(key)) is not None]
+        own = Work(rows + request.rows, curve.times)
+        if curve.cheap(request.rows):  # runs on the event loop wait for no instance
+            return self._refuse(request, now, answered_in(own, [], [0.0], self._max_rows))
+        ahead = [Work(rows, times) for key, rows in others if (times := self._times(key)) is not None]
         busy = [self._busy_ns(worker, now) for worker in workers]
-        return self._refuse(request, now, answered_in(Work(rows + request.rows, times), ahead, busy, self._max_rows))
+        return self._refuse(request, now, answered_in(own, ahead, busy, self._max_rows))
 
     def hopeless(self, request: Request) -> ServingError | None:
         """Returns the error of a waiting request that is likely to be answered too late even if it runs now, alone."""

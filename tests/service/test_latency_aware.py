@@ -391,6 +391,24 @@ def test_a_run_that_hangs_does_not_fill_the_queue(tmp_path):
     assert run_all(main) == ["OVERLOADED", "CANCELED", 2]
 
 
+def test_a_run_on_the_event_loop_does_not_wait_for_an_instance(tmp_path):
+    """The only one hangs, in a run that was expected to take a minute."""
+
+    async def main():
+        async with started(tmp_path, limited(10), inline_limit_us=100_000.0) as clients:
+            for _ in range(60):
+                await asyncio.gather(*clients.send(request(0)))
+            learn(clients.scheduler, {1: 60.0}, width=1000)
+            learn(clients.scheduler, {1: 1.0}, width=2)
+            clients.ended.clear()
+            async with blocked(clients):
+                clients.send(request(1), request(2, width=2))
+                await until(lambda: len(clients.ended) == 2)
+            return sorted(map(str, await clients.all()))
+
+    assert run_all(main) == ["1.0", "OVERLOADED"]
+
+
 def test_order_and_limit_together(tmp_path):
     async def main():
         async with started(
