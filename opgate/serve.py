@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -46,6 +47,26 @@ GrpcHost = Annotated[
 GrpcPort = Annotated[
     int | None, typer.Option("--grpc-port", help="Port of gRPC. 0 picks a free port.", show_default="8001")
 ]
+UseSsl = Annotated[bool, typer.Option("--grpc-use-ssl", help="Serve gRPC with TLS, which the two files below do too.")]
+UseSslMutual = Annotated[bool, typer.Option("--grpc-use-ssl-mutual", help="Take only clients with a certificate.")]
+GrpcCertificate = Annotated[Path | None, typer.Option("--grpc-server-cert", help="Certificate of gRPC, in PEM.")]
+GrpcKey = Annotated[Path | None, typer.Option("--grpc-server-key", help="Its key, in PEM.")]
+GrpcRoot = Annotated[
+    Path | None, typer.Option("--grpc-root-cert", help="Authority of the clients of gRPC: they need a certificate.")
+]
+SslCertificate = Annotated[Path | None, typer.Option(help="Certificate of HTTP, in PEM.")]
+SslKey = Annotated[Path | None, typer.Option(help="Its key, in PEM.")]
+SslPassword = Annotated[str | None, typer.Option(help="The password of the key.", show_default=False)]
+SslRoots = Annotated[Path | None, typer.Option(help="Authority of the clients of HTTP: they need a certificate.")]
+SslCiphers = Annotated[str | None, typer.Option(help="Ciphers of HTTP, as OpenSSL names them.")]
+HttpRestricted = Annotated[
+    list[str] | None,
+    typer.Option(help="GROUP,GROUP:HEADER=VALUE: these endpoints need the header. May be given several times."),
+]
+GrpcRestricted = Annotated[
+    list[str] | None,
+    typer.Option(help="The same for gRPC, where the header is triton-grpc-protocol-HEADER."),
+]
 AllowHttp = Annotated[bool | None, typer.Option("--allow-http/--no-http", help="Serve HTTP.", show_default="yes")]
 AllowGrpc = Annotated[bool | None, typer.Option("--allow-grpc/--no-grpc", help="Serve gRPC.", show_default="yes")]
 Backend = Annotated[
@@ -89,6 +110,12 @@ Cache = Annotated[
     int | None,
     typer.Option(help="Bytes of results that are kept for models with response_cache.", show_default="64 MiB"),
 ]
+Trace = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="level=TIMESTAMPS, rate=100, count=50, file=/tmp/t.json, mode=triton. May be given several times."
+    ),
+]
 Level = Annotated[str | None, typer.Option(help="debug, info, warning or error.", show_default="info")]
 Format = Annotated[str | None, typer.Option(help="json or text.", show_default="json")]
 Access = Annotated[bool | None, typer.Option("--access-log/--no-access-log", help="Log requests.", show_default="no")]
@@ -113,15 +140,34 @@ def serve(
     max_queue_size: Queue = None,
     response_cache_byte_size: Cache = None,
     max_body_bytes: Body = None,
+    grpc_use_ssl: UseSsl = False,
+    grpc_use_ssl_mutual: UseSslMutual = False,
+    grpc_tls_certificate: GrpcCertificate = None,
+    grpc_tls_key: GrpcKey = None,
+    grpc_tls_client_ca: GrpcRoot = None,
+    ssl_certfile: SslCertificate = None,
+    ssl_keyfile: SslKey = None,
+    ssl_keyfile_password: SslPassword = None,
+    ssl_ca_certs: SslRoots = None,
+    ssl_ciphers: SslCiphers = None,
+    http_restricted_api: HttpRestricted = None,
+    grpc_restricted_protocol: GrpcRestricted = None,
     rate_limit: RateLimit = None,
     rate_limit_resource: RateLimitResource = None,
     log_level: Level = None,
     log_format: Format = None,
     access_log: Access = None,
+    trace_config: Trace = None,
 ) -> None:
     """Serve a model repository over HTTP and gRPC until SIGTERM. Every setting also has an OPGATE_... variable."""
-    given = {name: value for name, value in locals().items() if value is not None}
-    options = {name: ",".join(value) if isinstance(value, list) else value for name, value in given.items()}
+    options = {name: value for name, value in locals().items() if value is not None}
+    wants_tls, wants_mutual = options.pop("grpc_use_ssl", False), options.pop("grpc_use_ssl_mutual", False)
+    if (wants_tls and not {"grpc_tls_certificate", "grpc_tls_key"} <= options.keys()) or (
+        wants_mutual and "grpc_tls_client_ca" not in options
+    ):
+        needed = "--grpc-root-cert" if wants_mutual and "grpc_tls_key" in options else "--grpc-server-cert and -key"
+        typer.echo(f"opgate: --grpc-use-ssl{'-mutual' if wants_mutual else ''} needs {needed}", err=True)
+        raise typer.Exit(2)
     raise typer.Exit(run(**options))
 
 
@@ -138,6 +184,7 @@ def run(**options: Any) -> int:
         for problem in error.errors():
             name = ".".join(map(str, problem["loc"]))
             where = name if name in options else Settings.variable(name)
-            typer.echo(f"opgate: {where}: {problem['msg']}, got {problem['input']!r}", err=True)
+            got = "" if "restricted" in name else f", got {problem['input']!r}"  # it may have a secret in it
+            typer.echo(f"opgate: {where}: {problem['msg']}{got}", err=True)
         return 2
     return run_server(settings)

@@ -9,8 +9,10 @@ import logging
 import os
 import resource
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
@@ -20,11 +22,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
 from opgate.service import signals
-from opgate.service.api import admin, generate, kserve_http, predict, shared_memory
+from opgate.service.api import admin, generate, kserve_http, operations, predict, shared_memory
 from opgate.service.api.connection import connection_class
 from opgate.service.api.journal_middleware import JournalMiddleware
 from opgate.service.api.kserve_grpc import GrpcServer
 from opgate.service.api.openapi import schema
+from opgate.service.api.restrictions import RestrictedRoutes
 from opgate.service.api.status import error_body
 from opgate.service.errors import ServingError
 from opgate.service.execution.running import ON_LOOP
@@ -33,7 +36,6 @@ from opgate.service.native import process
 from opgate.service.settings import Settings, misspelt
 from opgate.service.signals import SignalThread
 from opgate.service.telemetry import logs
-from opgate.service.telemetry.traces import Tracer
 
 logger = logging.getLogger("opgate")
 # Open files, most of them connections.
@@ -43,7 +45,8 @@ _FILES = 1 << 18
 def create_app(gateway: Gateway) -> FastAPI:
     """Returns the ASGI application of a loaded gateway. It works under any ASGI server."""
     # FastAPIOffline brings the files of its pages along, so /docs works without a network.
-    app = FastAPIOffline(title="opgate", version=package_version(), redoc_url=None)
+    # A path with a slash at its end is another one: a redirect would go to whatever host the client names.
+    app = FastAPIOffline(title="opgate", version=package_version(), redoc_url=None, redirect_slashes=False)
     app.openapi = lambda: schema(gateway)  # type: ignore[method-assign]
     retry_after = gateway.settings.retry_after
 
@@ -70,9 +73,12 @@ def create_app(gateway: Gateway) -> FastAPI:
 
     app.include_router(kserve_http.router(gateway))
     app.include_router(generate.router(gateway))
+    app.include_router(operations.router(gateway))
     app.include_router(shared_memory.router(gateway))
     app.include_router(predict.router(gateway))
     app.include_router(admin.router(gateway))
+    if gateway.http_tokens:
+        app.add_middleware(RestrictedRoutes, tokens=gateway.http_tokens)
     app.add_middleware(JournalMiddleware, gateway=gateway)
     return app
 
@@ -126,9 +132,38 @@ def _http_server(gateway: Gateway) -> _HttpServer:
             access_log=False,  # the journal writes it
             server_header=False,
             timeout_keep_alive=settings.keep_alive_timeout,
+            **_tls(settings),
         ),
         gateway,
     )
+
+
+def _tls(settings: Settings) -> dict[str, Any]:
+    """Returns uvicorn's options for TLS. Raises OSError if the files can't be used."""
+    certificate, key, roots = settings.ssl_certfile, settings.ssl_keyfile, settings.ssl_ca_certs
+    if certificate is None and key is None and roots is None:
+        return {}
+    if certificate is None or key is None:
+        raise OSError("HTTP with TLS needs both --ssl-certfile and --ssl-keyfile")
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # uvicorn makes its own, too late to say what is wrong
+        context.load_cert_chain(certificate, key, settings.ssl_keyfile_password)
+        if roots is not None:
+            context.load_verify_locations(roots)
+        if settings.ssl_ciphers is not None:
+            context.set_ciphers(settings.ssl_ciphers)
+    except OSError as error:
+        files = ", ".join(str(path) for path in (certificate, key, roots) if path is not None)
+        raise OSError(f"the TLS files of HTTP can't be used ({files}): {error}") from None
+    ciphers = {} if settings.ssl_ciphers is None else {"ssl_ciphers": settings.ssl_ciphers}
+    return {
+        "ssl_certfile": certificate,
+        "ssl_keyfile": key,
+        "ssl_keyfile_password": settings.ssl_keyfile_password,
+        "ssl_cert_reqs": ssl.CERT_NONE if roots is None else ssl.CERT_REQUIRED,
+        "ssl_ca_certs": roots,
+        **ciphers,
+    }
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -195,8 +230,7 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
         drained = False
     if gateway.triton is not None:
         await gateway.triton.close()
-    if gateway.tracer is not None:
-        await _close(gateway.tracer, max(0.5, min(2.0, gateway.stop_at - loop.time())))
+    await _close_traces(gateway, max(0.5, min(2.0, gateway.stop_at - loop.time())))
     unfinished = (0 if http is None else http.lost) + (0 if rpc is None else rpc.lost)
     if drained and not unfinished:
         logger.info("stopped")
@@ -205,8 +239,12 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
     return False
 
 
-async def _close(tracer: Tracer, seconds: float) -> None:
-    """Sends the last traces. Their collector may not answer, and a stop doesn't wait for that."""
+async def _close_traces(gateway: Gateway, seconds: float) -> None:
+    """Writes and sends the last traces. Their collector may not answer, and a stop doesn't wait for that."""
+    await asyncio.to_thread(gateway.tracing.close)
+    tracer = gateway.tracer
+    if tracer is None:
+        return
     loop = asyncio.get_running_loop()
     closed = asyncio.Event()
 
@@ -235,7 +273,7 @@ def run(settings: Settings) -> int:
 
     The status is 0 after a clean stop, 1 if the gateway can't start or if requests were lost.
     """
-    logs.configure(settings.log_level, settings.log_format)
+    log_settings = logs.configure(settings.log_level, settings.log_format)
     process.watch_crashes(settings.log_format == "json")
     for name, meant in misspelt(os.environ):
         logger.warning("%s is no setting, %s is", name, meant)
@@ -243,7 +281,7 @@ def run(settings: Settings) -> int:
     # A second more than the stop may take, because that is the better way to end.
     thread = signals.SignalThread(settings.shutdown_timeout + 1, ON_LOOP, settings.run_timeout)
     try:
-        gateway = Gateway(settings)
+        gateway = Gateway(settings, log_settings)
         gateway.catalog.load_all()
     except (ServingError, RuntimeError) as error:
         logger.error("%s", error)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -20,8 +20,12 @@ from opgate.service.repository.control import ModelControl
 from opgate.service.repository.loader import LoadedModel, limits_of
 from opgate.service.settings import Settings
 from opgate.service.shared_memory import Regions
+from opgate.service.telemetry import logs
 from opgate.service.telemetry.journal import Journal
+from opgate.service.telemetry.logs import LogSettings
 from opgate.service.telemetry.traces import Tracer
+from opgate.service.telemetry.tracing import TIMESTAMPS, TO_OPENTELEMETRY, TraceSettings, Tracing, read_trace_config
+from opgate.service.tokens import GRPC_PREFIX, Token, read_tokens
 from opgate.service.wire.kserve_json import Decoder
 
 if TYPE_CHECKING:
@@ -37,6 +41,8 @@ LONG_COST = 1 << 19
 
 # The protocol extensions, each with the setting that it needs, "" for none.
 _EXTENSIONS = {
+    "logging": "",
+    "trace": "",
     "binary_tensor_data": "",
     "classification": "",
     "model_configuration": "",
@@ -79,6 +85,13 @@ def _triton_pool(settings: Settings) -> TritonPool | None:
     return TritonPool(settings.triton_url.split(","))
 
 
+def _trace_settings(settings: Settings) -> TraceSettings:
+    """Returns the trace settings at the start. With OpenTelemetry its variables say what is sampled."""
+    if settings.tracing and not settings.trace_config:
+        return TraceSettings(TIMESTAMPS, 1, mode=TO_OPENTELEMETRY)
+    return read_trace_config(settings.trace_config)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
     """A model with the decoder that reads its requests."""
@@ -112,15 +125,21 @@ class Reading:
 class Gateway:
     """The gateway of a process. After the models are loaded, only the event loop's thread uses it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, log_settings: LogSettings | None = None) -> None:
+        """`log_settings` are those of the process' log, if it has been configured."""
         self.settings = settings
         self.limits = limits_of(settings)
         self.regions = _regions(settings)
         self.triton = _triton_pool(settings)
         self.catalog = Catalog(settings, self.triton)
         self.control = ModelControl(settings, self.catalog)
+        self.http_tokens = read_tokens(settings.http_restricted_api)
+        self.grpc_tokens = read_tokens(settings.grpc_restricted_protocol, GRPC_PREFIX)
         self.tracer = Tracer() if settings.tracing else None
-        self.journal = Journal(settings.access_log, self.tracer)
+        self.journal = Journal(settings.access_log)
+        self.tracing = Tracing(_trace_settings(settings), self.tracer, self._trace)
+        self.tracing.tell()
+        self._log_settings = log_settings
         self.connections: Collection[Connection] = ()  # the open connections of HTTP
         self.grpc_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # those of gRPC, and bytes that they hold
         self.running = 0  # accepted requests that are not answered yet
@@ -131,6 +150,15 @@ class Gateway:
         self.catalog.on_change(self._served.clear)
         self._inflated = 0  # bytes that are reserved for unpacked bodies
         self._threads = ThreadPoolExecutor(usable_cores(), "opgate-work")
+
+    def _trace(self, on: bool) -> None:
+        self.journal.set_recorder(self.tracing if on else None)
+
+    def log_settings(self) -> LogSettings:
+        """Returns the settings of the process' log."""
+        if self._log_settings is None:
+            self._log_settings = logs.configure(self.settings.log_level, self.settings.log_format)
+        return self._log_settings
 
     def find(self, name: str, version: str = "") -> Served:
         """Returns a model and its decoder. Raises ServingError as Catalog.find does."""
@@ -157,14 +185,23 @@ class Gateway:
         if reason:
             raise ServingError(Kind.NOT_READY, reason)
 
-    def check_operator(self, peer: str) -> None:
-        """Raises ServingError (FORBIDDEN) if a client at this address may not change which models serve."""
+    def check_operator(self, peer: str, tokens: Mapping[str, Token], group: str) -> None:
+        """Raises ServingError (FORBIDDEN) if a client at this address may not change how the gateway works.
+
+        `tokens` are those of its protocol, `group` the group of the endpoint. Where that needs a token, the client has
+        sent it.
+        """
+        if group in tokens:
+            return
         try:
             local = ipaddress.ip_address(peer.partition("%")[0]).is_loopback
         except ValueError:
             local = False
         if not local:
-            raise ServingError(Kind.FORBIDDEN, "models are loaded and unloaded from this machine only (127.0.0.1, ::1)")
+            raise ServingError(
+                Kind.FORBIDDEN,
+                f"only clients on this machine (127.0.0.1, ::1) may do that, unless the group '{group}' needs a token",
+            )
 
     def is_ready(self) -> bool:
         """Returns whether clients should send requests to this gateway.

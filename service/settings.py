@@ -12,6 +12,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from opgate import folders
 from opgate.service.execution.rate_limiter import read_supplies
+from opgate.service.telemetry.tracing import read_trace_config
+from opgate.service.tokens import read_tokens
 
 # The address of a server: a name, or an IPv6 address in brackets, and a port.
 _ADDRESS = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
@@ -34,11 +36,19 @@ class Settings(BaseSettings):
     grpc_port: int = Field(default=8001, ge=0, le=65535)
     http: bool = True
     grpc: bool = True
-    # Files in PEM. With the first two gRPC is served with TLS, with the third only to clients with a certificate of
-    # that authority.
+    # Files in PEM. With the first two HTTP and gRPC are served with TLS, with the third only to clients with a
+    # certificate of that authority.
     grpc_tls_certificate: Path | None = None
     grpc_tls_key: Path | None = None
     grpc_tls_client_ca: Path | None = None
+    ssl_certfile: Path | None = None
+    ssl_keyfile: Path | None = None
+    ssl_ca_certs: Path | None = None
+    ssl_keyfile_password: str | None = None
+    ssl_ciphers: str | None = None
+    # Groups of endpoints that need a token: "<group>,<group>:<key>=<value>", joined by semicolons.
+    http_restricted_api: str = ""
+    grpc_restricted_protocol: str = ""
 
     # What runs the models: ONNX Runtime in this process, or Triton servers. `triton_url` has their addresses of gRPC,
     # joined by commas.
@@ -98,6 +108,7 @@ class Settings(BaseSettings):
     log_level: str = Field(default="info", pattern="(?i)^(debug|info|warning|error|critical)$")
     log_format: str = Field(default="json", pattern="^(json|text)$")
     access_log: bool = False
+    trace_config: str = ""  # which requests are traced, as Triton's option says it: "rate=100", joined by semicolons
     tracing: bool = False  # traces for OpenTelemetry, which the variables OTEL_* describe; needs opgate[otel]
 
     @field_validator("triton_url")
@@ -115,6 +126,28 @@ class Settings(BaseSettings):
         joined = value if isinstance(value, str) else ",".join(value)
         read_supplies(joined)
         return joined
+
+    @field_validator("http_restricted_api", "grpc_restricted_protocol", mode="before")
+    @classmethod
+    def _check_tokens(cls, value: str | Sequence[str]) -> str:
+        """The option of the command line may be given several times."""
+        joined = value if isinstance(value, str) else ";".join(value)
+        read_tokens(joined)
+        return joined
+
+    @field_validator("trace_config", mode="before")
+    @classmethod
+    def _check_trace_config(cls, value: str | Sequence[str]) -> str:
+        """The option of the command line may be given several times."""
+        joined = value if isinstance(value, str) else ";".join(value)
+        read_trace_config(joined)
+        return joined
+
+    @field_validator("model_repository", "load_model", mode="before")
+    @classmethod
+    def _join(cls, value: str | Path | Sequence[str]) -> str | Path:
+        """The option of the command line may be given several times."""
+        return value if isinstance(value, (str, Path)) else ",".join(value)
 
     @classmethod
     def variable(cls, name: str) -> str:

@@ -677,6 +677,9 @@ class InferConnection(HttpToolsProtocol):
         route = self._routes.get(self.url) or self._route(self.url)
         if route is None or not self._is_free():
             return False
+        token = self.gateway.http_tokens.get("inference")
+        if token is not None and not token.is_in(self._header):
+            return False  # the route answers that the token is missing
         framing = self._framing()
         if framing is None or not self._within_limits(framing):
             return False
@@ -686,6 +689,11 @@ class InferConnection(HttpToolsProtocol):
         if framing.expect and not self._is_http_1_0:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return True
+
+    def _header(self, name: str) -> str | None:
+        """Returns the value of a header of the request that has begun."""
+        wanted = name.encode()
+        return next((value.decode("latin-1") for key, value in self.headers if key == wanted), None)
 
     def _is_free(self) -> bool:
         """Returns whether the previous request is answered and its answer sent."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
+from opgate.service.api import operations
 from opgate.service.api.infer_stream import InferStream
 from opgate.service.api.shared_memory import SharedMemoryCalls
 from opgate.service.api.status import GRPC
@@ -30,6 +31,7 @@ from opgate.service.rpc.server import (
     Metadata,
     Method,
     Options,
+    RpcError,
     Server,
     Stream,
     Unary,
@@ -38,6 +40,7 @@ from opgate.service.rpc.server import (
 from opgate.service.settings import Settings
 from opgate.service.telemetry.journal import NO_IDS, Answer, grpc_level, ids_of
 from opgate.service.telemetry.statistics_message import model_statistics
+from opgate.service.tokens import group_of_rpc
 from opgate.service.wire import kserve_grpc as wire
 from opgate.service.wire.kserve_grpc import Decoder, decoding_cost, encode, encoding_cost
 from opgate.service.wire.responses import refuse_decoupled
@@ -53,7 +56,7 @@ _LONG_HEAD = 1 << 17
 # Bytes of a message of another RPC.
 _MOST_BYTES = 1 << 16
 # RPCs that change the server. Not every client may call them.
-_OPERATORS = frozenset(("RepositoryModelLoad", "RepositoryModelUnload"))
+_OPERATORS = frozenset(("RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings"))
 _ANSWERED = ("grpc", INFER, Code.OK.name)
 
 
@@ -258,11 +261,18 @@ class InferenceService:
         """Returns the methods for a server."""
         gateway, decoder = self._gateway, Decoder(self._gateway.limits, self._gateway.regions)
 
+        token = gateway.grpc_tokens.get("inference")
+
         def infer(call: Call, message: bytes) -> None:
-            Infer(gateway, decoder, call, message)
+            if token is None or token.is_in(call.first):
+                Infer(gateway, decoder, call, message)
+            else:
+                Journaled(gateway, call).fail(Code.UNAVAILABLE, token.refusal("protocol"))
 
         def stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
-            return InferStream(gateway, decoder, call).answers(messages)
+            if token is None or token.is_in(call.first):
+                return InferStream(gateway, decoder, call).answers(messages)
+            raise RpcError(Code.UNAVAILABLE, token.refusal("protocol"))
 
         shared = None if gateway.regions is None else SharedMemoryCalls(gateway.regions)
         found: dict[str, Method] = {INFER: Unary(infer)}
@@ -282,8 +292,13 @@ class InferenceService:
         return found
 
     def _unary(self, kind: Any, function: Callable[..., Any] | None, name: str) -> Callable[[Call, bytes], None]:
+        token = self._gateway.grpc_tokens.get(group_of_rpc(name))
+
         def handle(call: Call, message: bytes) -> None:
             journaled = Journaled(self._gateway, call)
+            if token is not None and not token.is_in(call.first):
+                journaled.fail(Code.UNAVAILABLE, token.refusal("protocol"))
+                return
             if function is None:
                 journaled.fail(Code.UNIMPLEMENTED, f"{name} is not supported by this server")
                 return
@@ -375,17 +390,23 @@ class InferenceService:
         return response
 
     async def _RepositoryModelLoad(self, asked: Any, call: Call) -> Any:
-        self._gateway.check_operator(call.peer)
+        self._gateway.check_operator(call.peer, self._gateway.grpc_tokens, "model-repository")
         parameters = {key: _choice(value) for key, value in asked.parameters.items()}
         override = await asyncio.to_thread(read_override, asked.model_name, parameters)
         await self._gateway.control.load(asked.model_name, override)
         return service_pb2.RepositoryModelLoadResponse()
 
     async def _RepositoryModelUnload(self, asked: Any, call: Call) -> Any:
-        self._gateway.check_operator(call.peer)
+        self._gateway.check_operator(call.peer, self._gateway.grpc_tokens, "model-repository")
         dependents = asked.parameters["unload_dependents"].bool_param if asked.parameters else False
         await self._gateway.control.unload(asked.model_name, dependents)
         return service_pb2.RepositoryModelUnloadResponse()
+
+    def _TraceSetting(self, asked: Any, call: Call) -> Any:
+        return operations.trace_setting(self._gateway, asked, call.peer)
+
+    def _LogSettings(self, asked: Any, call: Call) -> Any:
+        return operations.log_settings(self._gateway, asked, call.peer)
 
     def _find(self, asked: Any) -> Served:
         return self._gateway.find(asked.name, asked.version)

@@ -132,6 +132,20 @@ async def read_body(gateway: Gateway, request: Request, limit: int, setting: str
     return Body(b"".join(parts), encoding, *min((limit, setting), unpacked))
 
 
+async def read_object(gateway: Gateway, request: Request, limit: int, setting: str = "") -> dict[str, Any]:
+    """Returns the JSON object in the body of a request, an empty one if there is no body. Raises ServingError."""
+    with contextlib.ExitStack() as stack:
+        body = await read_body(gateway, request, limit, setting)
+        stack.enter_context(gateway.inflated(body.most))
+        try:
+            found = await gateway.work(body.size, lambda: orjson.loads(body.unpacked() or b"{}"))
+        except orjson.JSONDecodeError as error:
+            raise invalid(f"the request is not valid JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise invalid(f"the request: expected a JSON object, got {type(found).__name__}")
+    return found
+
+
 def _metadata(tensor: TensorSpec, shape: list[int]) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": tensor.datatype.name, "shape": shape}
 
@@ -199,14 +213,14 @@ class _Routes:
 
     async def index(self, request: Request) -> Response:
         """Answers with all models of the repository, their state and its reason."""
-        options = await self._options(request, _MAX_INDEX_BYTES)
+        options = await read_object(self._gateway, request, _MAX_INDEX_BYTES)
         rows = await self._gateway.control.index(options.get("ready") is True)
         fields = ("name", "version", "state", "reason")
         return answer([{key: text for key, text in zip(fields, row, strict=True) if text} for row in rows])
 
     async def load(self, request: Request) -> Response:
         """Loads a model as its files are now, or with the config and the files of the request."""
-        self._gateway.check_operator(_peer(request))
+        self._gateway.check_operator(peer_of(request), self._gateway.http_tokens, "model-repository")
         name = request.path_params["model"]
         parameters = await self._parameters(request, smallest(self._gateway.settings, "max_body_bytes"))
         override = await asyncio.to_thread(read_override, name, parameters)
@@ -215,7 +229,7 @@ class _Routes:
 
     async def unload(self, request: Request) -> Response:
         """Unloads a model, and with `unload_dependents` the models of its steps."""
-        self._gateway.check_operator(_peer(request))
+        self._gateway.check_operator(peer_of(request), self._gateway.http_tokens, "model-repository")
         parameters = await self._parameters(request, (_MAX_INDEX_BYTES, ""))
         dependents = parameters.get("unload_dependents", False)
         if not isinstance(dependents, bool):
@@ -224,23 +238,10 @@ class _Routes:
         return Response(status_code=200)
 
     async def _parameters(self, request: Request, limit: tuple[int, str]) -> dict[str, Any]:
-        parameters = (await self._options(request, *limit)).get("parameters", {})
+        parameters = (await read_object(self._gateway, request, *limit)).get("parameters", {})
         if not isinstance(parameters, dict):
             raise invalid(f"parameters: expected an object, got {type(parameters).__name__}")
         return parameters
-
-    async def _options(self, request: Request, limit: int, setting: str = "") -> dict[str, Any]:
-        """Returns the JSON object in the body of a request, an empty one if there is no body."""
-        with contextlib.ExitStack() as stack:
-            body = await read_body(self._gateway, request, limit, setting)
-            stack.enter_context(self._gateway.inflated(body.most))
-            try:
-                options = await self._gateway.work(body.size, lambda: orjson.loads(body.unpacked() or b"{}"))
-            except orjson.JSONDecodeError as error:
-                raise invalid(f"the request is not valid JSON: {error}") from None
-        if not isinstance(options, dict):
-            raise invalid(f"the request: expected a JSON object, got {type(options).__name__}")
-        return options
 
     async def infer(self, request: Request) -> Response:
         """Runs a model and answers with its outputs."""
@@ -303,7 +304,8 @@ def _model_and_version(request: Request) -> tuple[str, str]:
     return request.path_params.get("model", ""), request.path_params.get("version", "")
 
 
-def _peer(request: Request) -> str:
+def peer_of(request: Request) -> str:
+    """Returns the address of the client."""
     return request.client.host if request.client else ""
 
 

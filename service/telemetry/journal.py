@@ -87,16 +87,18 @@ class _Limit:
 class Journal:
     """The answers of one gateway. Only the event loop's thread uses it."""
 
-    def __init__(self, access_log: bool, recorder: Recorder | None = None) -> None:
-        """With `access_log` every answer is logged, otherwise only errors: at most LINES_A_SECOND of each level.
-
-        `recorder` gets every answered inference request.
-        """
+    def __init__(self, access_log: bool) -> None:
+        """With `access_log` every answer is logged, otherwise only errors: at most LINES_A_SECOND of each level."""
         self.counts: Counter[tuple[str, str, str]] = Counter()  # by protocol, route and code
-        self.recorder = recorder
-        self.keeps_all = access_log or recorder is not None  # else an answer without an error is only counted
+        self.recorder: Recorder | None = None
+        self.keeps_all = access_log  # else an answer without an error is only counted
         self._access_log = access_log
         self._limits: dict[int, _Limit] = {}
+
+    def set_recorder(self, recorder: Recorder | None) -> None:
+        """Hands every answered inference request to a recorder from now on."""
+        self.recorder = recorder
+        self.keeps_all = self._access_log or recorder is not None
 
     def answered(
         self, answer: Answer, request: Request | None = None, error: str = "", level: int = logging.INFO

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
+from opgate.service.errors import Kind, ServingError, invalid
+
+# What log_format may be: as at the start, or text with the time in ISO 8601.
+_ISO = "ISO8601"
+_FORMATS = ("default", _ISO)
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "color_message", "taskName"}
 
 
@@ -22,6 +28,10 @@ class TextFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """Returns the time in ISO 8601."""
+        return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Returns the line without the traceback of an exception."""
@@ -45,10 +55,85 @@ class JsonFormatter(logging.Formatter):
         return orjson.dumps(line, default=str).decode()
 
 
-def configure(level: str, form: str) -> None:
-    """Sends all logs of the process to stderr. `form` is "json" or "text"."""
+class LogSettings(logging.Filter):
+    """The log settings of Triton. It is the filter of the handler that writes the log."""
+
+    def __init__(self, handler: logging.Handler, level: str, form: str) -> None:
+        """`level` is that of the start, `form` "json" or "text"."""
+        super().__init__()
+        number = int(logging.getLevelName(level.upper()))
+        self._handler = handler
+        self._form = form
+        self.format = "default"
+        self.shown = {
+            "log_info": number <= logging.INFO,
+            "log_warning": number <= logging.WARNING,
+            "log_error": number <= logging.ERROR,
+        }
+        self.verbose = int(number <= logging.DEBUG)
+        self._start = self.as_map()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Returns whether a line is written."""
+        if record.levelno >= logging.CRITICAL:
+            return True
+        if record.levelno < logging.INFO:
+            return self.verbose > 0
+        if record.levelno < logging.WARNING:
+            return self.shown["log_info"]
+        return self.shown["log_warning" if record.levelno < logging.ERROR else "log_error"]
+
+    def apply(self) -> None:
+        """Sets the level of the root logger, below which no line is made."""
+        least = [
+            (logging.DEBUG, self.verbose > 0),
+            (logging.INFO, self.shown["log_info"]),
+            (logging.WARNING, self.shown["log_warning"]),
+            (logging.ERROR, self.shown["log_error"]),
+        ]
+        logging.getLogger().setLevel(next((level for level, shown in least if shown), logging.CRITICAL))
+
+    def as_map(self) -> dict[str, Any]:
+        """Returns the settings by Triton's names."""
+        return {"log_file": "", **self.shown, "log_verbose_level": self.verbose, "log_format": self.format}
+
+    def _misfit(self, name: str, value: Any) -> str:
+        """Returns what a setting expects if the value is something else."""
+        if name in self.shown:
+            return "" if isinstance(value, bool) else "a boolean"
+        if name == "log_verbose_level":
+            return "" if type(value) is int and 0 <= value < 1 << 31 else "a number"
+        return "" if value in _FORMATS else " or ".join(_FORMATS)
+
+    def update(self, changes: Mapping[str, Any]) -> None:
+        """Changes settings by Triton's names. None takes back what was changed before.
+
+        Raises ServingError: INVALID if a value or name is wrong, UNSUPPORTED for the place of the log.
+        """
+        changes = {name: self._start.get(name) if value is None else value for name, value in changes.items()}
+        for name, value in changes.items():
+            if name == "log_file":
+                text = "log file location can not be updated through network protocol"
+                raise ServingError(Kind.UNSUPPORTED, text)
+            if name not in self.as_map():
+                raise invalid(f"'{name[:80]}' is no log setting: expected one of {', '.join(self.as_map())}")
+            if expected := self._misfit(name, value):
+                raise invalid(f"{name}: expected {expected}, got {str(value)[:40]!r}")
+        self.shown |= {name: value for name, value in changes.items() if name in self.shown}
+        self.verbose = changes.get("log_verbose_level", self.verbose)
+        self.format = changes.get("log_format", self.format)
+        self.apply()
+        plain = self.format == _ISO or self._form == "text"
+        self._handler.setFormatter(TextFormatter() if plain else JsonFormatter())
+
+
+def configure(level: str, form: str) -> LogSettings:
+    """Sends all logs of the process to stderr. `form` is "json" or "text". Returns the settings that can change."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    settings = LogSettings(handler, level, form)
+    handler.addFilter(settings)
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level.upper())
+    settings.apply()
+    return settings

@@ -1,0 +1,81 @@
+"""Trace and log settings over HTTP and gRPC, as Triton's extensions of these names have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from tritonclient.grpc import service_pb2
+
+from opgate.service.api.kserve_http import answer, peer_of, read_object
+from opgate.service.gateway import Gateway
+
+_MOST_BYTES = 65536
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """Returns the routes of one gateway."""
+    routes = APIRouter()
+
+    async def trace_setting(request: Request) -> Response:
+        model = _model(gateway, request.path_params.get("model", ""), request.path_params.get("version", ""))
+        if request.method == "POST":
+            gateway.check_operator(peer_of(request), gateway.http_tokens, "trace")
+            changes = await read_object(gateway, request, _MOST_BYTES)
+            return answer(gateway.tracing.update(model, changes).as_map())
+        return answer(gateway.tracing.settings(model).as_map())
+
+    async def logging(request: Request) -> Response:
+        if request.method == "POST":
+            gateway.check_operator(peer_of(request), gateway.http_tokens, "logging")
+            gateway.log_settings().update(await read_object(gateway, request, _MOST_BYTES))
+        return answer(gateway.log_settings().as_map())
+
+    for prefix in ("/v2", "/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+        path = prefix + "/trace/setting"
+        routes.add_api_route(path, trace_setting, methods=["GET", "POST"], include_in_schema=False)
+    routes.add_api_route("/v2/logging", logging, methods=["GET", "POST"], include_in_schema=False)
+    return routes
+
+
+def trace_setting(gateway: Gateway, asked: Any, peer: str) -> Any:
+    """Returns the answer to the RPC TraceSetting. A setting without values is taken back. Raises ServingError."""
+    model = _model(gateway, asked.model_name)
+    changes = {name: list(setting.value) or None for name, setting in asked.settings.items()}
+    if changes:
+        gateway.check_operator(peer, gateway.grpc_tokens, "trace")
+        gateway.tracing.update(model, changes)
+    response = service_pb2.TraceSettingResponse()
+    for name, value in gateway.tracing.settings(model).as_map().items():
+        response.settings[name].value.extend(value if isinstance(value, list) else [value])
+    return response
+
+
+def log_settings(gateway: Gateway, asked: Any, peer: str) -> Any:
+    """Returns the answer to the RPC LogSettings. A setting without a value is taken back. Raises ServingError."""
+    changes: dict[str, Any] = {}
+    for name, setting in asked.settings.items():
+        choice = setting.WhichOneof("parameter_choice")
+        changes[name] = None if choice is None else getattr(setting, choice)
+    if changes:
+        gateway.check_operator(peer, gateway.grpc_tokens, "logging")
+        gateway.log_settings().update(changes)
+    response = service_pb2.LogSettingsResponse()
+    for name, value in gateway.log_settings().as_map().items():
+        _set(response.settings[name], value)
+    return response
+
+
+def _set(setting: Any, value: Mapping[str, Any] | bool | int | str) -> None:
+    if isinstance(value, bool):
+        setting.bool_param = value
+    elif isinstance(value, int):
+        setting.uint32_param = value
+    else:
+        setting.string_param = value
+
+
+def _model(gateway: Gateway, name: str, version: str = "") -> str:
+    """Returns the name of a model that serves, "" for all. Raises ServingError as `Gateway.find` does."""
+    return gateway.find(name, version).model.spec.name if name else ""

@@ -1,0 +1,239 @@
+"""The trace settings of Triton: which requests are traced, for all models or for one, and where their times go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.execution.request import Request, Times
+from opgate.service.telemetry.journal import Answer, Recorder
+
+logger = logging.getLogger("opgate.trace")
+
+OFF, TIMESTAMPS = "OFF", "TIMESTAMPS"
+TO_FILE, TO_OPENTELEMETRY = "triton", "opentelemetry"
+_MOST = 1 << 62
+# Traces are written in so many at once, and at the end.
+_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSettings:
+    """Every `rate`-th request is traced, `count` of them, or all if that is -1. With `frequency` a file has so many
+    traces, and the next ones go to another one."""
+
+    level: str = OFF
+    rate: int = 1000
+    count: int = -1
+    frequency: int = 0
+    file: str = ""
+    mode: str = TO_FILE
+
+    def check(self) -> None:
+        """Raises ServingError (INVALID) if the traces have no place to go to."""
+        if self.level != OFF and self.mode == TO_FILE and not self.file:
+            raise invalid(
+                "trace_level: expected OFF, because no trace file is given: start with --trace-config file=..."
+            )
+
+    def as_map(self) -> dict[str, Any]:
+        """Returns the settings by Triton's names, as its JSON has them."""
+        return {
+            "trace_level": [self.level],
+            "trace_rate": str(self.rate),
+            "trace_count": str(self.count),
+            "log_frequency": str(self.frequency),
+            "trace_file": self.file,
+            "trace_mode": self.mode,
+        }
+
+
+_FIELDS = {"trace_level": "level", "trace_rate": "rate", "trace_count": "count", "log_frequency": "frequency"}
+_LEAST = {"rate": 1, "count": -1, "frequency": 0}
+
+
+def read_trace_config(text: str) -> TraceSettings:
+    """Reads Triton's --trace-config: "level=TIMESTAMPS", "rate=100", "triton,file=/tmp/t.json", joined by semicolons.
+
+    Raises ValueError that says what is wrong.
+    """
+    settings = TraceSettings()
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        mode, _, rest = part.rpartition(",")
+        key, _, value = rest.partition("=")
+        known = {field.name for field in fields(TraceSettings)} | {"log-frequency"}
+        if mode not in ("", TO_FILE, TO_OPENTELEMETRY) or key not in known or not value:
+            raise ValueError(f"'{part[:80]}': expected level, rate, count, log-frequency, file or mode, as in rate=100")
+        name = "frequency" if key == "log-frequency" else key
+        try:
+            change: dict[str, Any] = {name: value if name in ("file", "mode") else _read(name, value)}
+            settings = replace(settings, **change)
+        except ServingError as error:
+            raise ValueError(error.message) from None
+    if settings.mode not in (TO_FILE, TO_OPENTELEMETRY):
+        raise ValueError(f"mode '{settings.mode[:40]}': expected {TO_FILE} or {TO_OPENTELEMETRY}")
+    if settings.level != OFF and settings.mode == TO_FILE and not settings.file:
+        raise ValueError("a trace file is missing: add file=...")
+    return settings
+
+
+def _read(field: str, value: Any) -> Any:
+    """Returns the value of a setting. Raises ServingError (INVALID)."""
+    if field == "level":
+        levels = [value] if isinstance(value, str) else value
+        if not isinstance(levels, list) or len(levels) != 1 or levels[0] not in (OFF, TIMESTAMPS):
+            raise invalid(f"trace_level: expected {OFF} or {TIMESTAMPS}, got {str(value)[:80]}")
+        return levels[0]
+    try:
+        number = int(value[0] if isinstance(value, list) and len(value) == 1 else value)
+    except (TypeError, ValueError):
+        number = -2
+    if isinstance(value, (bool, float)) or not _LEAST[field] <= number < _MOST:
+        raise invalid(f"trace setting {field}: expected a number from {_LEAST[field]} on, got {str(value)[:80]!r}")
+    return number
+
+
+class Tracing:
+    """The trace settings of a gateway and its models. It is a Recorder. Only the event loop's thread uses it."""
+
+    def __init__(self, start: TraceSettings, opentelemetry: Recorder | None, changed: Callable[[bool], None]) -> None:
+        """`start` are the settings at the start. `changed` is told whether any request may be traced."""
+        self._start = self._common = start
+        self._of_model: dict[str, dict[str, Any]] = {}  # what differs from the common settings
+        self._opentelemetry = opentelemetry
+        self._changed = changed
+        self._seen: dict[str, int] = {}
+        self._left: dict[str, int] = {}
+        self._file = TraceFile()
+
+    def settings(self, model: str = "") -> TraceSettings:
+        """Returns the settings of a model, "" for those of all models."""
+        return replace(self._common, **self._of_model.get(model, {}))
+
+    def update(self, model: str, changes: Mapping[str, Any]) -> TraceSettings:
+        """Changes settings by Triton's names and returns them all. None takes back what was changed before.
+
+        Raises ServingError: INVALID if a value or name is wrong, UNSUPPORTED for those that no client may change.
+        """
+        for name in changes:
+            if name in ("trace_file", "trace_mode"):
+                raise ServingError(Kind.UNSUPPORTED, f"{name} can not be updated through network protocol")
+            if name not in _FIELDS:
+                raise invalid(f"'{name[:80]}' is no trace setting: expected one of {', '.join(_FIELDS)}")
+        own = dict(self._of_model.get(model, {}))
+        common = self._common
+        for name, value in changes.items():
+            field = _FIELDS[name]
+            if model and value is None:
+                own.pop(field, None)
+            elif model:
+                own[field] = _read(field, value)
+            else:
+                common = replace(
+                    common, **{field: getattr(self._start, field) if value is None else _read(field, value)}
+                )
+        replace(common, **own).check()
+        self._common = common
+        if model:
+            self._of_model[model] = own
+        for counted in [model] if model else list(self._left):
+            self._left.pop(counted, None)
+        self.tell()
+        return self.settings(model)
+
+    def tell(self) -> None:
+        """Tells whether any request may be traced."""
+        levels = {self._common.level, *(own.get("level", OFF) for own in self._of_model.values())}
+        self._changed(levels != {OFF})
+
+    def record(self, answer: Answer, request: Request) -> None:
+        """Traces an answered request if it is its turn."""
+        settings = self.settings(answer.model)
+        if settings.level == OFF:
+            return
+        seen = self._seen[answer.model] = self._seen.get(answer.model, -1) + 1
+        left = self._left.setdefault(answer.model, settings.count)
+        if seen % settings.rate or not left:
+            return
+        if left > 0:
+            self._left[answer.model] = left - 1
+        if settings.mode == TO_FILE:
+            self._file.add(settings, answer, request)
+        elif self._opentelemetry is not None:
+            self._opentelemetry.record(answer, request)
+
+    def close(self) -> None:
+        """Writes what is left."""
+        self._file.close()
+
+
+class TraceFile:
+    """Writes traces as Triton does: a list of objects in JSON, two for each request. A thread does the writing."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "opgate-trace")
+        self._number = 0
+        self._waiting: list[tuple[TraceSettings, list[dict[str, Any]]]] = []
+        self._written: dict[str, int] = {}  # traces by file
+
+    def add(self, settings: TraceSettings, answer: Answer, request: Request) -> None:
+        """Adds the trace of an answered request."""
+        self._number += 1
+        head = {"id": self._number, "model_name": answer.model, "model_version": answer.version or ""}
+        if request.id:
+            head["request_id"] = request.id
+        stamps = {"id": self._number, "timestamps": [{"name": n, "ns": ns} for n, ns in _stamps(request.times())]}
+        self._waiting.append((settings, [head, stamps]))
+        if len(self._waiting) >= _BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._thread.submit(self._write, waiting)
+
+    def _write(self, traces: Sequence[tuple[TraceSettings, list[dict[str, Any]]]]) -> None:
+        for settings, objects in traces:
+            count = self._written.get(settings.file, 0)
+            self._written[settings.file] = count + 1
+            path = settings.file + (f".{count // settings.frequency}" if settings.frequency else "")
+            begins = not count or (settings.frequency and not count % settings.frequency)
+            try:
+                _append(Path(path), objects, bool(begins))
+            except OSError as error:
+                logger.warning("a trace can't be written to %s: %s", path, error.strerror)
+
+    def close(self) -> None:
+        """Writes what is left."""
+        self._flush()
+        self._thread.shutdown()
+
+
+def _append(path: Path, objects: Sequence[dict[str, Any]], begins: bool) -> None:
+    """Adds objects to the list in a file, which is valid JSON before and after."""
+    data = b",".join(orjson.dumps(one) for one in objects)
+    with path.open("wb" if begins else "rb+") as file:
+        if begins:
+            file.write(b"[" + data + b"]")
+        else:
+            file.seek(-1, 2)
+            file.write(b"," + data + b"]")
+
+
+def _stamps(times: Times) -> list[tuple[str, int]]:
+    names = (
+        ("REQUEST_START", times.received_ns),
+        ("QUEUE_START", times.received_ns),
+        ("COMPUTE_START", times.started_ns),
+        ("COMPUTE_INPUT_END", times.run_begin_ns),
+        ("COMPUTE_OUTPUT_START", times.run_end_ns),
+        ("COMPUTE_END", times.ended_ns),
+        ("REQUEST_END", times.ended_ns),
+    )
+    return [(name, ns) for name, ns in names if ns]

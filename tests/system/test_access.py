@@ -1,0 +1,264 @@
+"""Who gets through: TLS on both protocols, certificates of clients, and tokens for groups of endpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import ssl
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc
+import tritonclient.http as http_client
+import trustme
+from tritonclient.utils import InferenceServerException
+
+from opgate.service.tokens import group_of_route, read_tokens
+from tests.service.onnx_models import batching, double
+from tests.system.conftest import wait_until
+from tests.system.running import ROOT, running
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("repository")
+    double(folder, "double", config=batching(max_batch_size=16))
+    double(folder, "plain", shape=("n",))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """The folder of an authority and of the certificates of a server and a client."""
+    folder = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    for name in ("localhost", "client"):
+        issued = authority.issue_cert(name)
+        issued.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
+        issued.private_key_pem.write_to_path(folder / f"{name}.key")
+    return folder
+
+
+def request(server, files, path, body=None, headers=None, certificate=None):
+    """Returns status and body of an answer over TLS."""
+    context = ssl.create_default_context(cafile=files / "ca.pem")
+    if certificate is not None:
+        context.load_cert_chain(files / f"{certificate}.pem", files / f"{certificate}.key")
+    client = http.client.HTTPSConnection("localhost", server.http, context=context, timeout=20)
+    try:
+        client.request("GET" if body is None else "POST", path, body, headers or {})
+        answer = client.getresponse()
+        return answer.status, answer.read()
+    finally:
+        client.close()
+
+
+class TestTls:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def server(cls, repository, files):
+        # uvicorn's options for HTTP, Triton's for gRPC.
+        options = ["--ssl-certfile", files / "localhost.pem", "--ssl-keyfile", files / "localhost.key"]
+        options += ["--grpc-use-ssl", "--grpc-server-cert", files / "localhost.pem"]
+        options += ["--grpc-server-key", files / "localhost.key"]
+        with running(repository, *map(str, options)) as started:
+            yield started
+
+    def test_tritonclient_over_http(self, server, files):
+        client = http_client.InferenceServerClient(
+            f"localhost:{server.http}", ssl=True, ssl_options={"ca_certs": str(files / "ca.pem")}
+        )
+        for rows in (1, 16):
+            given = http_client.InferInput("x", [rows, 4], "FP32")
+            given.set_data_from_numpy(np.ones((rows, 4), np.float32))
+            assert client.infer("double", [given]).as_numpy("y").sum() == 8 * rows
+
+    def test_large_bodies_and_errors(self, server, files):
+        array = np.arange(1 << 20, dtype=np.float32)
+        head = json.dumps(
+            {
+                "inputs": [
+                    {
+                        "name": "x",
+                        "datatype": "FP32",
+                        "shape": [array.size],
+                        "parameters": {"binary_data_size": array.nbytes},
+                    }
+                ]
+            }
+        ).encode()
+        headers = {"Inference-Header-Content-Length": str(len(head))}
+        status, body = request(server, files, "/v2/models/plain/infer", head + array.tobytes(), headers)
+        assert status == 200 and len(body) > 4 << 20
+        assert request(server, files, "/v2/models/none/infer", b"{}")[0] == 404
+        assert request(server, files, "/v2/health/ready")[0] == 200
+
+    def test_a_client_without_tls(self, server):
+        client = http.client.HTTPConnection("localhost", server.http, timeout=10)
+        with pytest.raises((http.client.HTTPException, ConnectionError)):
+            client.request("GET", "/v2")
+            client.getresponse()
+
+    def test_grpc(self, server, files):
+        url = f"localhost:{server.grpc}"
+        with grpc.InferenceServerClient(url, ssl=True, root_certificates=str(files / "ca.pem")) as client:
+            assert client.is_server_ready()
+
+
+def test_clients_need_a_certificate(repository, files):
+    options = ["--ssl-certfile", files / "localhost.pem", "--ssl-keyfile", files / "localhost.key"]
+    options += ["--ssl-ca-certs", files / "ca.pem", "--grpc-use-ssl-mutual", "--grpc-root-cert", files / "ca.pem"]
+    options += ["--grpc-server-cert", files / "localhost.pem", "--grpc-server-key", files / "localhost.key"]
+    with running(repository, *map(str, options)) as server:
+        assert request(server, files, "/v2", certificate="client")[0] == 200
+        with pytest.raises((ssl.SSLError, ConnectionError, http.client.HTTPException)):
+            request(server, files, "/v2")
+        url, root = f"localhost:{server.grpc}", str(files / "ca.pem")
+        own = {"private_key": str(files / "client.key"), "certificate_chain": str(files / "client.pem")}
+        with grpc.InferenceServerClient(url, ssl=True, root_certificates=root, **own) as client:
+            assert client.is_server_live()
+        without = grpc.InferenceServerClient(url, ssl=True, root_certificates=root)
+        with without as client, pytest.raises(InferenceServerException):
+            client.is_server_live(client_timeout=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "text"),
+    [
+        (["--ssl-certfile", "FILE"], 1, "HTTP with TLS needs both --ssl-certfile and --ssl-keyfile"),
+        (["--ssl-ca-certs", "FILE"], 1, "HTTP with TLS needs both --ssl-certfile and --ssl-keyfile"),
+        (["--ssl-certfile", "FILE", "--ssl-keyfile", "FILE"], 1, "the TLS files of HTTP can't be used"),
+        (["--grpc-use-ssl"], 2, "--grpc-use-ssl needs --grpc-server-cert and -key"),
+        (["--grpc-use-ssl-mutual", "--grpc-server-cert", "a", "--grpc-server-key", "b"], 2, "needs --grpc-root-cert"),
+        (["--http-restricted-api", "everything:a=b"], 2, "'everything' is no group of endpoints"),
+        (["--http-restricted-api", "health"], 2, "expected <group>[,<group>...]:<key>=<value>"),
+        (
+            ["--grpc-restricted-protocol", "health:a=b", "--grpc-restricted-protocol", "health:c=d"],
+            2,
+            "restricted twice",
+        ),
+    ],
+)
+def test_options_that_cannot_work(repository, tmp_path, options, status, text):
+    (tmp_path / "file").write_text("no certificate")
+    options = [str(tmp_path / "file") if option == "FILE" else option for option in options]
+    command = [sys.executable, "-m", "opgate", "serve", "--model-repository", str(repository), "--http-port", "0"]
+    ended = subprocess.run(
+        [*command, "--grpc-port", "0", *options], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == status and text in ended.stderr
+
+
+def test_no_secret_is_printed(repository):
+    command = [sys.executable, "-m", "opgate", "serve", "--http-restricted-api", "nothing:key=verysecret"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2 and "verysecret" not in ended.stderr + ended.stdout
+
+
+class TestTokens:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def server(cls, repository):
+        options = [
+            "--http-restricted-api",
+            "inference:x-infer=one",
+            "--http-restricted-api",
+            "model-repository,model-config:x-admin=two",
+        ]
+        options += ["--grpc-restricted-protocol", "inference:infer=one"]
+        options += ["--grpc-restricted-protocol", "model-repository,model-config:admin=two"]
+        with running(repository, *options, "--model-control-mode=explicit", "--load-model=*") as started:
+            yield started
+
+    @pytest.fixture(params=["http", "grpc"])
+    def client(self, request, server):
+        module, port = (http_client, server.http) if request.param == "http" else (grpc, server.grpc)
+        made = module.InferenceServerClient(f"127.0.0.1:{port}")
+        made.module = module
+        made.name = lambda kind: f"x-{kind}" if module is http_client else f"triton-grpc-protocol-{kind}"
+        return made
+
+    def infer(self, client, headers=None):
+        given = client.module.InferInput("x", [1, 4], "FP32")
+        given.set_data_from_numpy(np.ones((1, 4), np.float32))
+        return client.infer("double", [given], headers=headers).as_numpy("y")[0, 0]
+
+    def test_inference(self, client):
+        for headers in (None, {client.name("infer"): "two"}, {client.name("infer"): ""}, {client.name("admin"): "one"}):
+            with pytest.raises(InferenceServerException, match="restricted, expecting header"):
+                self.infer(client, headers)
+        for _ in range(3):
+            assert self.infer(client, {client.name("infer"): "one"}) == 2
+
+    def test_other_groups(self, client):
+        assert client.is_server_ready() and client.is_model_ready("double")
+        token = {client.name("admin"): "two"}
+        for call in (client.get_model_config, client.load_model, client.unload_model):
+            with pytest.raises(InferenceServerException, match="restricted"):
+                call("plain")
+        with pytest.raises(InferenceServerException, match="restricted"):
+            client.get_model_repository_index()
+        client.get_model_config("plain", headers=token)
+        client.load_model("plain", headers=token)
+        assert client.get_model_repository_index(headers=token)
+
+    def test_a_stream(self, server):
+        client = grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}")
+        got = []
+        client.start_stream(lambda result, error: got.append(error))
+        given = grpc.InferInput("x", [1, 4], "FP32")
+        given.set_data_from_numpy(np.ones((1, 4), np.float32))
+        with contextlib.suppress(InferenceServerException):  # the stream may have ended before
+            client.async_stream_infer("double", [given])
+        wait_until(lambda: got)
+        client.stop_stream()
+        assert "restricted" in str(got[0])
+
+    def test_every_way_to_a_restricted_route(self, server):
+        """Paths that are written otherwise, other methods, packed and chunked bodies."""
+        body = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}'
+        for method, path, headers in (
+            ("POST", "/v2/models/double/infer", {}),
+            ("POST", "/v2/models/double/infer?x=1", {}),
+            ("POST", "/v2/models/dou%62le/infer", {}),
+            ("POST", "/v2/models/double/%69nfer", {}),
+            ("POST", "/v2/models/double/versions/1/infer", {}),
+            ("POST", "/v2/models/double/generate", {}),
+            ("POST", "/predict/double", {"content-type": "application/json"}),
+            ("POST", "/v2/models/double/infer", {"accept-encoding": "gzip"}),
+            ("POST", "/v2/models/double/infer", {"x-infer": "wrong"}),
+            ("GET", "/v2/models/double/config", {}),
+            ("POST", "/v2/repository/index", {"x-infer": "one"}),
+        ):
+            client = http.client.HTTPConnection("127.0.0.1", server.http, timeout=10)
+            client.request(method, path, body if method == "POST" else None, headers)
+            answer = client.getresponse()
+            assert (answer.status, b"restricted" in answer.read()) == (403, True), (method, path)
+            client.close()
+
+
+def test_every_route_has_its_group():
+    """A route that is added must be put into a group."""
+    from opgate.service.app import create_app
+    from opgate.service.gateway import Gateway
+    from opgate.service.settings import Settings
+
+    free = {"/metrics", "/static-offline-docs", "/docs/oauth2-redirect"}
+    app = create_app(Gateway(Settings()))
+    routes = [
+        part for route in app.routes for part in getattr(getattr(route, "original_router", None), "routes", [route])
+    ]
+    paths = {route.path for route in routes}
+    assert len(paths) > 25
+    missing = {path for path in paths if not group_of_route(path.replace("{", "").replace("}", ""))}
+    assert missing - free == set()
+
+
+@pytest.mark.parametrize("text", ["health", "health:", "health:a", ":a=b", "health:=b", "health:a=", "a b:c=d"])
+def test_tokens_that_cannot_be_read(text):
+    with pytest.raises(ValueError, match=r"expected|no group"):
+        read_tokens(text)
