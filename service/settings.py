@@ -154,16 +154,16 @@ class Settings(BaseSettings):
         """Returns the environment variable of a setting."""
         return f"OPGATE_{name.upper()}"
 
-    def repositories(self) -> list[Path]:
-        """Returns the folders of models."""
-        return [Path(part.strip()) for part in str(self.model_repository).split(",") if part.strip()]
+    def repositories(self) -> list[str]:
+        """Returns the folders and addresses of the model repositories."""
+        return [part.strip() for part in str(self.model_repository).split(",") if part.strip()]
 
     def repository(self) -> Path:
-        """Returns the only folder of models. Raises ValueError if there are several."""
-        folders = self.repositories()
-        if len(folders) != 1:
-            raise ValueError(f"expected one model repository, got {self.model_repository}")
-        return folders[0]
+        """Returns the only folder of models. Raises ValueError if there are several, or if it is in an object store."""
+        locations = self.repositories()
+        if len(locations) != 1 or "://" in locations[0]:
+            raise ValueError(f"expected one folder as model repository, got {self.model_repository}")
+        return Path(locations[0])
 
     def models_to_load(self) -> list[str]:
         """Returns the names of the models to load at the start in the mode "explicit"."""

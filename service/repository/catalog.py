@@ -20,7 +20,7 @@ from opgate.service.repository.config import ConfigError
 from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.loader import LoadedModel
 from opgate.service.repository.loading import Loading, Outcome, needed_by, read_configs, unavailable, versions_after
-from opgate.service.repository.repositories import Source, check_repository, find_models, only_source
+from opgate.service.repository.repositories import Repositories, Source, only_source
 from opgate.service.settings import Settings
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class Catalog:
         if settings.rate_limit != "off":
             self._limiter = RateLimiter(read_supplies(settings.rate_limit_resource))
         self.cache = ResponseCache(settings.response_cache_byte_size)
+        self.repositories = Repositories(settings.repositories())
         self._entries: dict[str, Entry] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._listeners: list[Callable[[], None]] = []
@@ -92,12 +93,10 @@ class Catalog:
         Raises ConfigError if there is no repository, or if it is the folder of a model, and ServingError (UNAVAILABLE)
         if no Triton server answers. Any other failure only makes its model unavailable.
         """
-        repositories = [repository.resolve() for repository in self._settings.repositories()]
-        for repository in repositories:
-            check_repository(repository)
+        self.repositories.check()
         if self.triton is not None:
             self.triton.wait(self._settings.triton_start_timeout)
-        found = find_models(repositories)
+        found = self.repositories.find()
         configs: dict[str, ModelConfig | ServingError] = {}
         sources: list[Source] = []
         for name, several in found.items():

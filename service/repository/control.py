@@ -20,7 +20,7 @@ from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.loading import Outcome, read_configs
 from opgate.service.repository.op_libraries import stamp_of_libraries
 from opgate.service.repository.overrides import Override
-from opgate.service.repository.repositories import Source, find_models, only_source, stamp_of
+from opgate.service.repository.repositories import Source, only_source, stamp_of
 from opgate.service.settings import Settings
 
 logger = logging.getLogger("opgate.repository")
@@ -37,7 +37,7 @@ class ModelControl:
     def __init__(self, settings: Settings, catalog: Catalog) -> None:
         self._settings = settings
         self._catalog = catalog
-        self._repositories = [repository.resolve() for repository in settings.repositories()]
+        self._repositories = catalog.repositories
         self._lock = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, "opgate-load")
         self._seen: dict[str, Hashable] = {}  # by model, its files when it was last loaded or tried
@@ -94,7 +94,7 @@ class ModelControl:
         rows = [row for row in self._catalog.index() if row[2] == "READY" or not only_ready]
         if self._settings.model_control_mode == "explicit" and not only_ready:
             known = {row[0] for row in rows}
-            found = await asyncio.to_thread(find_models, self._repositories)
+            found = await asyncio.to_thread(self._repositories.find)
             rows += [(name, "", "", "") for name in found if name not in known]
         return sorted(rows, key=lambda row: row[0])
 
@@ -112,6 +112,7 @@ class ModelControl:
         self._thread.shutdown(wait=False, cancel_futures=True)
         for folder in self._folders.values():
             shutil.rmtree(folder, ignore_errors=True)
+        self._repositories.close()
 
     def _check_explicit(self) -> None:
         if self._catalog.triton is not None:
@@ -129,7 +130,8 @@ class ModelControl:
 
     def _load(self, names: Iterable[str], override: Override | None = None) -> dict[str, Outcome]:
         """Loads models, the models of their steps, and the ensembles that use one of them. Runs on the thread."""
-        found = find_models(self._repositories)
+        self._repositories.refresh()
+        found = self._repositories.find()
         sources: dict[str, Source] = {}
         configs: dict[str, ModelConfig | ServingError] = {}
         todo = list(names)
@@ -210,8 +212,9 @@ class ModelControl:
 
     def _stamps(self) -> dict[str, Hashable]:
         """Returns for each model a value that differs when something has changed from which it is made."""
+        self._repositories.refresh()
         libraries = stamp_of_libraries(self._settings.trusted_directories())
         return {
             name: (tuple(stamp_of(source.folder) for source in sources), libraries)
-            for name, sources in find_models(self._repositories).items()
+            for name, sources in self._repositories.find().items()
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.repository.config import ConfigError
+from opgate.service.repository.object_stores import StoredRepository, is_address
 from opgate.service.repository.paths import model_names
 
 logger = logging.getLogger("opgate.repository")
@@ -31,6 +33,37 @@ class Source:
     def folder(self) -> Path:
         """The folder of the model."""
         return self.repository / self.name
+
+
+class Repositories:
+    """The repositories of a gateway: folders, and copies of those in object stores."""
+
+    def __init__(self, locations: Sequence[str]) -> None:
+        self._stored = {location: StoredRepository(location) for location in locations if is_address(location)}
+        self.folders = [
+            self._stored[location].folder.resolve() if location in self._stored else Path(location).resolve()
+            for location in locations
+        ]
+
+    def check(self) -> None:
+        """Copies those in object stores. Raises ConfigError if one doesn't exist or is the folder of a model."""
+        self.refresh()
+        for folder in self.folders:
+            check_repository(folder)
+
+    def refresh(self) -> None:
+        """Copies what has changed in object stores. Raises ConfigError if one can't be read."""
+        for stored in self._stored.values():
+            stored.refresh()
+
+    def find(self) -> dict[str, list[Source]]:
+        """Returns the models of all repositories, as `find_models` does."""
+        return find_models(self.folders)
+
+    def close(self) -> None:
+        """Removes the copies."""
+        for stored in self._stored.values():
+            shutil.rmtree(stored.folder, ignore_errors=True)
 
 
 def check_repository(repository: Path) -> None:

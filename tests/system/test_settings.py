@@ -177,6 +177,7 @@ def test_logs(client, server):
     wait_until(lambda: any("unknown model" in line for line in server.log[before:]))
     lines = [line for line in server.log[before:] if "unknown model" in line]
     assert len(lines) == 1 and not lines[0].startswith("{")
+    client.update_log_settings({"log_format": None})
 
 
 @pytest.mark.parametrize(
