@@ -30,7 +30,7 @@ from opgate.service.wire.kserve_rules import (
 )
 from opgate.service.wire.responses import responses
 from opgate.service.wire.shared_tensors import Place, SharedInput, SharedTensors, Sharing, writing_cost
-from opgate.service.wire.tensors import from_raw, to_raw, to_text, view
+from opgate.service.wire.tensors import element, from_raw, to_raw, view
 
 
 class _Contents(NamedTuple):
@@ -312,7 +312,7 @@ def _from_contents(
             if len(text) > limits.max_string_bytes:
                 problem = f"input '{name}': element {i} has {len(text)} bytes, the limit is {limits.max_string_bytes}"
                 raise ServingError(Kind.TOO_LARGE, problem)
-            texts[i] = to_text(text, name, i)
+            texts[i] = element(text)
         return texts.reshape(shape)
     # An element takes a byte or more of the message, so a shape of many elements needs a message as long.
     room = min(count, sum(size for _, size in spans))
