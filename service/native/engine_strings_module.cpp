@@ -12,6 +12,8 @@
 #include <string>
 #include <string_view>
 
+#include "text_or_bytes.h"
+
 namespace {
 
 // Other threads of Python may run after so many elements, or so many bytes.
@@ -139,12 +141,7 @@ PyObject* read(PyObject*, PyObject* arguments) {
   Turns turns;
   for (Py_ssize_t i = 0; list != nullptr && i < count; ++i) {
     const std::string_view bytes = strings[i];
-    const auto size = static_cast<Py_ssize_t>(bytes.size());
-    PyObject* item = PyUnicode_DecodeUTF8(bytes.data(), size, "strict");
-    if (item == nullptr && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
-      PyErr_Clear();
-      item = PyBytes_FromStringAndSize(bytes.data(), size);
-    }
+    PyObject* const item = text_or_bytes(bytes);
     if (item == nullptr) {
       Py_CLEAR(list);
       break;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "json_tensors.h"
+#include "text_or_bytes.h"
 
 namespace {
 
@@ -295,12 +296,7 @@ PyObject* unpack_strings(PyObject*, PyObject* arguments) {
       } else if (length > longest) {
         problem = "length";
       } else {
-        const char* const data = view.data() + at + kLength;
-        item = PyUnicode_DecodeUTF8(data, length, "strict");
-        if (item == nullptr && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
-          PyErr_Clear();
-          item = PyBytes_FromStringAndSize(data, length);
-        }
+        item = text_or_bytes({view.data() + at + kLength, static_cast<size_t>(length)});
         at += kLength + length;
       }
     }

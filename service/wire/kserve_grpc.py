@@ -63,6 +63,8 @@ _CONTENTS = {
 # as one, if they are no strings.
 _ELEMENT_COST = 64
 _RAW_COST = 16
+# What a byte of strings in `contents` costs: each string is decoded alone.
+_CONTENTS_STRING_COST = 16
 # What a message may have beside the data of its tensors: bytes, entries of each list, dims of a tensor.
 _MAX_HEAD_BYTES = 1 << 20
 _MAX_PARTS = 4096
@@ -239,8 +241,10 @@ def decoding_cost(message: Message, strings: bool) -> int:
 
     `strings` says whether the message has strings, each of which becomes an object.
     """
-    # Numbers in `contents` are read one by one.
-    return message.data_bytes() if message.contents or strings else message.data_bytes() // _RAW_COST
+    # Numbers in `contents` are read one by one, and strings there by Python.
+    if message.contents:
+        return message.data_bytes() * (_CONTENTS_STRING_COST if strings else 1)
+    return message.data_bytes() if strings else message.data_bytes() // _RAW_COST
 
 
 def encoding_cost(request: Request) -> int:
