@@ -149,6 +149,26 @@ def test_outputs_that_the_request_did_not_bring(tmp_path):
         assert exact(array) == [[b"text", JPEG, "é\0".encode()][i] for i in indices]
 
 
+def test_numbers_beside_strings(tmp_path):
+    constant = TensorProto(name="table", data_type=TensorProto.STRING, dims=[1], string_data=[JPEG])
+    nodes = [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Add", ["n", "n"], ["m"])]
+    nodes.append(helper.make_node("Identity", ["table"], ["t"]))
+    inputs, outputs = ([value(a, "BYTES", None), value(b, "FP32", None)] for a, b in (("x", "n"), ("y", "m")))
+    outputs.append(value("t", "BYTES", [1]))
+    folder = save(tmp_path, "m", nodes, inputs, outputs, initializers=[constant])
+    session = Session(folder / "1" / "model.onnx", SessionOptions())
+    numbers = np.frombuffer(np.arange(6, dtype=np.float32).tobytes(), np.float32).reshape(2, 3)
+    for names in (["y", "m"], ["t"], ["m", "t", "y"]):  # from the second on, outputs are read in the engine's memory
+        for elements in ([b"a\0", "é".encode()], [b"a", JPEG]):
+            found = dict(zip(names, session.run(names, {"x": objects(elements), "n": numbers}), strict=True))
+            assert exact(found.get("y", objects(elements))) == elements
+            assert exact(found.get("t", objects([JPEG]))) == [JPEG]
+            np.testing.assert_array_equal(found.get("m", 2 * numbers), 2 * numbers)
+    with pytest.raises(ServingError) as error:
+        session.run(["y"], {"x": objects([JPEG]), "n": numbers.astype(np.float64)})
+    assert error.value.kind is Kind.INVALID
+
+
 def test_an_engine_whose_strings_are_out_of_reach(tmp_path, monkeypatch):
     """Text works, and anything else is refused by name."""
     monkeypatch.setattr(session_module, "engine_strings", lambda: None)

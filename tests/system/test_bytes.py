@@ -24,6 +24,7 @@ from tritonclient.utils import InferenceServerException, deserialize_bytes_tenso
 
 from tests.service.onnx_models import batching, identity, write_config
 from tests.system.running import running
+from tests.system.test_triton import Triton, installed
 
 CLIENTS = {"http": http_client, "grpc": grpc_client}
 # What a picture looks like: a JPEG's head, every byte, and zeros at the end.
@@ -207,3 +208,39 @@ def test_an_element_over_the_limit_is_refused(client, protocol):
     with pytest.raises(InferenceServerException) as error:
         client.infer("list", [tensor(CLIENTS[protocol], [b"\xff" * ((16 << 20) + 1)])])
     assert "element 0 has 16777217 bytes, the limit is 16777216" in error.value.message()
+
+
+STATED = """input [ { name: "x" data_type: TYPE_STRING dims: [ -1 ] } ]
+output [ { name: "y" data_type: TYPE_STRING dims: [ -1 ] } ]"""
+# Triton runs it in an isolated Python, which ignores the variable.
+COPY = """import os
+import sys
+
+sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
+import triton_python_backend_utils as utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        found = [utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
+        return [utils.InferenceResponse([utils.Tensor("y", array)]) for array in found]
+"""
+
+
+def test_triton_behind_the_gateway(tmp_path):
+    """Triton runs a model in Python, because ONNX Runtime's Python API there takes only text."""
+    installed()
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    identity(ours, "list", "BYTES", ("n",), f'backend: "onnxruntime" {STATED}')
+    write_config(theirs, "list", f'backend: "python" {STATED}')
+    (theirs / "list" / "1" / "model.py").write_text(COPY)
+    triton = Triton(theirs)
+    try:
+        assert triton.listens.wait(120) and triton.process.poll() is None, "".join(triton.log)
+        sent = [JPEG, b"\xff" * 3000, b"", "é\0".encode(), b"a\0b"]
+        with running(ours, "--backend", "triton", "--triton-url", f"127.0.0.1:{triton.grpc}") as server:
+            for library, port in ((grpc_client, server.grpc), (http_client, server.http)):
+                with library.InferenceServerClient(f"127.0.0.1:{port}") as client:
+                    assert client.infer("list", [tensor(library, sent)]).as_numpy("y").tolist() == sent
+    finally:
+        triton.stop()
