@@ -10,7 +10,10 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class DataType:
-    """One element type. `dtype` is that of its arrays: object, which holds str, for BYTES, and uint16 bits for BF16."""
+    """One element type. `dtype` is that of its arrays: uint16 bits for BF16, and objects for BYTES.
+
+    An element of a BYTES array is a str if it is UTF-8, otherwise bytes.
+    """
 
     name: str
     onnx: str

@@ -131,7 +131,7 @@ def digest(request: Request) -> bytes:
         found.update(repr((name, array.dtype.str, array.shape)).encode())
         if array.dtype == object:
             for text in array.reshape(-1).tolist():
-                data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
+                data = text.encode() if isinstance(text, str) else text
                 found.update(len(data).to_bytes(8, "little"))
                 found.update(data)
         elif array.size:

@@ -16,14 +16,18 @@ import onnxruntime as ort
 
 from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.datatypes import BY_ONNX, DATATYPES
+from opgate.service.execution.engine_strings import engine_strings
 from opgate.service.execution.gpus import CUDA, TENSORRT, why_not_loaded
 from opgate.service.execution.request import Array
 from opgate.service.native import process
+from opgate.service.native.engine_strings import first_bytes
 
 logger = logging.getLogger("opgate.session")
 
 # What ONNX Runtime says if a node failed.
 _IN_NODE = "while running"
+# Why strings that aren't text are refused, if the gateway can't reach the engine's strings.
+_TEXT_ONLY = f"and BYTES tensors can hold nothing else with ONNX Runtime {ort.__version__}"
 _NO_CPU = "session.disable_cpu_ep_fallback"
 
 
@@ -185,12 +189,16 @@ class Session:
         # NumPy has no bfloat16. Such tensors travel as uint16 bits in OrtValues.
         inputs, bf16 = (*self.inputs, *self.defaulted), DATATYPES["BF16"].onnx
         self._bf16_inputs = frozenset(tensor.name for tensor in inputs if tensor.type == bf16)
-        strings = any(tensor.type == DATATYPES["BYTES"].onnx for tensor in inputs)
+        string = DATATYPES["BYTES"].onnx
+        self._string_inputs = tuple(tensor.name for tensor in inputs if tensor.type == string)
+        has_strings = any(tensor.type == string for tensor in (*inputs, *self.outputs))
+        self._strings = engine_strings() if has_strings else None
         has_bf16 = any(tensor.type == bf16 for tensor in (*inputs, *self.outputs))
-        if strings and has_bf16:
-            raise ServingError(Kind.UNAVAILABLE, "ONNX Runtime takes no strings as input of a model with BF16 tensors")
-        # Strings can't be OrtValues.
-        self._uses_values = has_bf16 or (options.gpu is not None and not strings)
+        if self._string_inputs and has_bf16 and self._strings is None:
+            text = f"ONNX Runtime {ort.__version__} takes no strings as input of a model with BF16 tensors"
+            raise ServingError(Kind.UNAVAILABLE, text)
+        # A run on arrays is quicker for strings that are text. It can't take or give others.
+        self._uses_values = has_bf16 or (options.gpu is not None and not self._string_inputs)
         # The inputs that a node on the GPU reads first.
         self._on_gpu: frozenset[str] = frozenset()
         if options.gpu is not None:
@@ -213,16 +221,35 @@ class Session:
         if options is None and self._arena_shrinkage:
             options = self.run_options()
         try:
-            if self._uses_values:
+            if self._uses_values or (self._string_inputs and self._has_bytes(feeds)):
                 return self._run_values(outputs, feeds, options)
-            arrays: list[Array] = self._session.run(outputs, feeds, options)
+            try:
+                arrays: list[Array] = self._session.run(outputs, feeds, options)
+            except UnicodeDecodeError:
+                # Nothing but the output's conversion failed. A model that makes such strings does it again.
+                if self._strings is None:
+                    raise
+                self._uses_values = True
+                return self._run_values(outputs, feeds, options)
             return arrays
         except ServingError:
             raise
+        except UnicodeDecodeError:
+            raise EngineError(Kind.INTERNAL, f"an output has an element that is not UTF-8, {_TEXT_ONLY}") from None
         except Exception as error:
             text = str(error).strip()
             of_input = type(error).__name__ == "InvalidArgument" and _IN_NODE not in text
             raise EngineError(Kind.INVALID if of_input else Kind.INTERNAL, text) from error
+
+    def _has_bytes(self, feeds: dict[str, Array]) -> bool:
+        """Returns whether an input has an element that is not UTF-8. Raises EngineError if the engine can't take it."""
+        for name in self._string_inputs:
+            index = first_bytes(np.asarray(feeds[name], order="C")) if name in feeds else -1
+            if index >= 0:
+                if self._strings is None:
+                    raise EngineError(Kind.INVALID, f"input '{name}': element {index} is not UTF-8, {_TEXT_ONLY}")
+                return True
+        return False
 
     def close(self) -> None:
         """Frees the memory of the model. Nothing may run the session any more."""
@@ -244,28 +271,31 @@ class Session:
         values = {name: self._value(name, np.asarray(array, order="C")) for name, array in feeds.items()}
         results = self._session.run_with_ort_values(outputs, values, options)
         # An output that is an input of the graph is the value of that input.
-        return [_array(value, values) for value in results]
+        return [self._array(value, values) for value in results]
 
     def _value(self, name: str, array: Array) -> Any:
+        if self._strings is not None and name in self._string_inputs:
+            return self._strings.make(array)
         if name in self._bf16_inputs:  # ONNX Runtime makes it only in host memory
             return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, DATATYPES["BF16"].onnx_code)
         if name in self._on_gpu:
             return ort.OrtValue.ortvalue_from_numpy(array, "cuda", self.gpu)
         return ort.OrtValue.ortvalue_from_numpy(array)
 
+    def _array(self, value: Any, inputs: Any) -> Array:
+        """Returns the elements of an OrtValue in host memory; bfloat16 comes as uint16 bits.
 
-def _array(value: Any, inputs: Any) -> Array:
-    """Returns the elements of an OrtValue in host memory without a copy; bfloat16 comes as uint16 bits.
-
-    The array keeps `value` and `inputs` alive.
-    """
-    datatype, shape = BY_ONNX[value.data_type()], tuple(value.shape())
-    if not datatype.itemsize or value.device_name() != "cpu":
-        copied: Array = value.numpy()
-        return copied
-    count = math.prod(shape)
-    if not count:
-        return np.empty(shape, datatype.dtype)
-    memory = (ctypes.c_byte * (count * datatype.itemsize)).from_address(value.data_ptr())
-    memory.owners = (value, inputs)
-    return np.frombuffer(memory, datatype.dtype).reshape(shape)
+        They are copied if they are strings or on the GPU. Otherwise the array keeps `value` and `inputs` alive.
+        """
+        datatype, shape = BY_ONNX[value.data_type()], tuple(value.shape())
+        if self._strings is not None and not datatype.itemsize:
+            return self._strings.read(value)
+        if not datatype.itemsize or value.device_name() != "cpu":
+            copied: Array = value.numpy()
+            return copied
+        count = math.prod(shape)
+        if not count:
+            return np.empty(shape, datatype.dtype)
+        memory = (ctypes.c_byte * (count * datatype.itemsize)).from_address(value.data_ptr())
+        memory.owners = (value, inputs)
+        return np.frombuffer(memory, datatype.dtype).reshape(shape)

@@ -31,6 +31,7 @@ class Module(NamedTuple):
 
 
 MODULES = (
+    Module("native/engine_strings", ("engine_strings_module.cpp",)),
     Module("native/json_tensors", ("json_tensors.cpp", "json_tensors_module.cpp")),
     Module("native/process", ("process_module.cpp",)),
     Module("native/protobuf", ("protobuf_module.cpp",)),

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "json_tensors.h"
+#include "text_or_bytes.h"
 
 namespace {
 
@@ -268,10 +269,10 @@ PyObject* format(PyObject*, PyObject* arguments) {
   return PyBytes_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
 }
 
-PyObject* utf8_strings(PyObject*, PyObject* arguments) {
+PyObject* unpack_strings(PyObject*, PyObject* arguments) {
   PyObject* body;
   Py_ssize_t begin, end, count, longest;
-  if (!PyArg_ParseTuple(arguments, "Onnnn:utf8_strings", &body, &begin, &end, &count, &longest)) return nullptr;
+  if (!PyArg_ParseTuple(arguments, "Onnnn:unpack_strings", &body, &begin, &end, &count, &longest)) return nullptr;
   View view;
   if (!view.open(body, PyBUF_SIMPLE)) return nullptr;
   constexpr Py_ssize_t kLength = 4;
@@ -295,13 +296,8 @@ PyObject* utf8_strings(PyObject*, PyObject* arguments) {
       } else if (length > longest) {
         problem = "length";
       } else {
-        item = PyUnicode_DecodeUTF8(view.data() + at + kLength, length, "strict");
-        if (item == nullptr && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
-          PyErr_Clear();
-          problem = "kind";
-        } else {
-          at += kLength + length;
-        }
+        item = text_or_bytes({view.data() + at + kLength, static_cast<size_t>(length)});
+        at += kLength + length;
       }
     }
     if (item == nullptr) {
@@ -318,10 +314,14 @@ PyObject* utf8_strings(PyObject*, PyObject* arguments) {
   return list;
 }
 
-// Returns the UTF-8 of a str, and keeps it alive in `owner` if the str doesn't.
-bool utf8_of(PyObject* text, PyObject*& owner, std::string_view& bytes) {
+// Returns the UTF-8 of a str, or the bytes of a bytes object. `owner` keeps them alive if the object doesn't.
+bool bytes_of(PyObject* text, PyObject*& owner, std::string_view& bytes) {
   Py_ssize_t size = 0;
   owner = nullptr;
+  if (PyBytes_Check(text)) {
+    bytes = {PyBytes_AS_STRING(text), static_cast<size_t>(PyBytes_GET_SIZE(text))};
+    return true;
+  }
   if (PyUnicode_IS_COMPACT_ASCII(text)) {
     bytes = {static_cast<const char*>(PyUnicode_DATA(text)), static_cast<size_t>(PyUnicode_GET_LENGTH(text))};
     return true;
@@ -335,19 +335,19 @@ bool utf8_of(PyObject* text, PyObject*& owner, std::string_view& bytes) {
 
 PyObject* pack_strings(PyObject*, PyObject* list) {
   if (!PyList_Check(list)) {
-    PyErr_SetString(PyExc_TypeError, "expected a list of str");
+    PyErr_SetString(PyExc_TypeError, "expected a list of str and bytes");
     return nullptr;
   }
   std::string out;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
     PyObject* const item = PyList_GET_ITEM(list, i);
-    if (!PyUnicode_Check(item)) {
-      PyErr_SetString(PyExc_TypeError, "expected a list of str");
+    if (!PyUnicode_Check(item) && !PyBytes_Check(item)) {
+      PyErr_SetString(PyExc_TypeError, "expected a list of str and bytes");
       return nullptr;
     }
     PyObject* owner = nullptr;
     std::string_view bytes;
-    if (!utf8_of(item, owner, bytes)) {
+    if (!bytes_of(item, owner, bytes)) {
       Py_XDECREF(owner);
       return nullptr;
     }
@@ -374,14 +374,14 @@ std::array<PyMethodDef, 7> methods = {{
      "fill(body, begin, end, datatype, array, count)\n\nReads a value into the first `count` elements of an array."},
     {"strings", strings, METH_VARARGS,
      "strings(body, begin, end, longest) -> list of str\n\nReads a value of strings of at most `longest` bytes."},
-    {"utf8_strings", utf8_strings, METH_VARARGS,
-     "utf8_strings(body, begin, end, count, longest) -> list of str\n\n"
-     "Reads strings, each with its length before it in 4 little-endian bytes. Refused's arguments are the problem, "
-     "the\n"
-     "index of the string and its place."},
+    {"unpack_strings", unpack_strings, METH_VARARGS,
+     "unpack_strings(body, begin, end, count, longest) -> list of str and bytes\n\n"
+     "Reads strings, each with its length before it in 4 little-endian bytes. One that is UTF-8 becomes a str, "
+     "another\n"
+     "one bytes. Refused's arguments are the problem, the index of the string and its place."},
     {"pack_strings", pack_strings, METH_O,
-     "pack_strings(list of str) -> bytes\n\nReturns the UTF-8 of each, with its length before it as `utf8_strings` "
-     "reads."},
+     "pack_strings(list of str and bytes) -> bytes\n\nReturns the UTF-8 of each str and the bytes of the others, each\n"
+     "with its length before it as `unpack_strings` reads."},
     {"format", format, METH_VARARGS,
      "format(array, datatype, begin, count, shape) -> bytes\n\n"
      "Returns `count` elements from `begin` on, each but element 0 with a comma before it, in lists nested as "

@@ -23,7 +23,7 @@ from opgate.service.execution.request import Array, Request
 from opgate.service.execution.spec import ModelSpec
 from opgate.service.repository.config import ConfigError, parameter
 from opgate.service.repository.paths import confined, file_name
-from opgate.service.wire.tensors import from_raw
+from opgate.service.wire.tensors import element, from_raw
 
 GOLDEN = "golden.npz"
 TOLERANCE = "golden_tolerance"  # the parameter of the config
@@ -145,9 +145,12 @@ def _golden(path: Path, spec: ModelSpec) -> tuple[dict[str, Array], dict[str, Ar
 
 
 def _as_tensor(array: Array, datatype: DataType, name: str) -> Array:
-    if datatype.name == "BYTES" and array.dtype.kind in "US":
-        texts = array if array.dtype.kind == "U" else np.char.decode(array, "utf-8")
-        return texts.astype(np.object_)
+    # NumPy takes zeros at the end of an element of type S for padding, and keeps those of type V.
+    if datatype.name == "BYTES" and array.dtype.kind in "USV" and not array.dtype.names:
+        strings = [text if isinstance(text, str) else element(bytes(text)) for text in array.reshape(-1).tolist()]
+        found: Array = np.empty(len(strings), np.object_)
+        found[:] = strings
+        return found.reshape(array.shape)
     if array.dtype != datatype.dtype:
         expected = "strings" if datatype.name == "BYTES" else f"{datatype.dtype} ({datatype.name})"
         raise ConfigError(f"{GOLDEN}: '{name}': expected {expected}, got {array.dtype}")

@@ -11,6 +11,7 @@ import numpy as np
 from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.request import Array
 from opgate.service.execution.spec import TensorSpec
+from opgate.service.wire.tensors import element
 
 # What looking at a number or a text and writing a class cost, in bytes of JSON that cost the same.
 _NUMBER_COST, _TEXT_COST, _CLASS_COST = 4, 96, 256
@@ -31,7 +32,8 @@ class Classification:
         [classes] if the model doesn't batch.
 
         The largest element comes first. Equal ones come in the order of their indices, and NaN after every number.
-        Texts compare by their code points. There are no more classes than elements. Raises ServingError (TOO_LARGE).
+        Strings compare by their bytes, which for texts is the order of their code points. A class whose string is not
+        UTF-8 is bytes. There are no more classes than elements. Raises ServingError (TOO_LARGE).
         """
         rows, elements = self._rows(array), self._elements(array)
         count = min(self.count, elements)
@@ -55,19 +57,18 @@ class Classification:
     def _elements(self, array: Array) -> int:
         return math.prod(array.shape[1:] if self.batched else array.shape)
 
-    def _row(self, row: Array, count: int) -> list[str]:
+    def _row(self, row: Array, count: int) -> list[Any]:
         if not count:
             return []
         if row.dtype == object:
-            texts = [text if isinstance(text, str) else bytes(text).decode("utf-8", "replace") for text in row]
-            order = sorted(range(len(texts)), key=texts.__getitem__, reverse=True)[:count]
-            values = [texts[i] for i in order]
-        else:
-            numbers = self._numbers(row)
-            order = _largest(numbers, count).tolist()
-            # As C++ writes them: six digits after the point, and integers as they are.
-            form: Any = "{:f}" if numbers.dtype.kind == "f" else "{}"
-            values = [form.format(value) for value in numbers[order].tolist()]
+            strings = [text.encode() if isinstance(text, str) else text for text in row]
+            order = sorted(range(len(strings)), key=strings.__getitem__, reverse=True)[:count]
+            return [element(b"%b:%d%b" % (strings[i], i, self._label(i).encode())) for i in order]
+        numbers = self._numbers(row)
+        order = _largest(numbers, count).tolist()
+        # As C++ writes them: six digits after the point, and integers as they are.
+        form: Any = "{:f}" if numbers.dtype.kind == "f" else "{}"
+        values = [form.format(value) for value in numbers[order].tolist()]
         return [f"{value}:{i}{self._label(i)}" for value, i in zip(values, order, strict=True)]
 
     def _numbers(self, row: Array) -> Array:

@@ -14,7 +14,7 @@ from opgate.service.execution.request import Array, Request
 from opgate.service.execution.spec import ModelSpec, TensorSpec
 from opgate.service.repository.presentation import Presentation
 from opgate.service.wire.json_tensors import JsonValue, from_text, read, write
-from opgate.service.wire.tensors import from_raw, to_text
+from opgate.service.wire.tensors import element, from_raw
 
 # What /predict takes for an input: the bytes of a file, the text of a form's field, or a member of a JSON object.
 Value = bytes | str | JsonValue
@@ -73,7 +73,7 @@ def _from_bytes(tensor: TensorSpec, data: bytes, limits: Limits) -> Array:
         return from_raw(data, 0, len(data), tensor.datatype, shape, tensor.name, limits)
     if tensor.datatype.name == "BYTES" and all(size in (1, -1) for size in tensor.dims):
         array = np.empty((1,) * len(tensor.dims), np.object_)
-        array.reshape(-1)[0] = to_text(data, tensor.name, 0)
+        array.reshape(-1)[0] = element(data)
         return array
     raise invalid(
         f"input '{tensor.name}': expected JSON of {tensor.datatype.name} and shape {list(tensor.dims)}, "
@@ -110,19 +110,24 @@ def _from_value(tensor: TensorSpec, value: JsonValue, limits: Limits) -> Array:
 def labelled(spec: ModelSpec, presentation: Presentation, result: Mapping[str, Array]) -> bytes:
     """Returns a result of one row as JSON.
 
-    The answer holds a list of records if the config has `predict_fields`, otherwise all outputs by name.
+    The answer holds a list of records if the config has `predict_fields`, otherwise all outputs by name. Raises
+    ServingError (INVALID) for an output that is not text.
     """
     rows = {name: array[0] if spec.batched else array for name, array in result.items()}
     answer: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
     if presentation.fields:
         count = int(rows[presentation.count].reshape(-1)[0])
         answer["predictions"] = [
-            {field: _json(spec.outputs[output], np.asarray(rows[output][i])) for field, output in presentation.fields}
+            {field: _json(spec.outputs[output], _element(rows[output], i)) for field, output in presentation.fields}
             for i in range(min(count, *(len(rows[output]) for _, output in presentation.fields)))
         ]
     else:
         answer["outputs"] = {name: _json(spec.outputs[name], row) for name, row in rows.items()}
     return orjson.dumps(answer)
+
+
+def _element(array: Array, index: int) -> Array:
+    return np.asarray(array[index], array.dtype)  # a string alone would get a type of NumPy's own
 
 
 def _json(tensor: TensorSpec, array: Array) -> Any:
@@ -132,9 +137,7 @@ def _json(tensor: TensorSpec, array: Array) -> Any:
         outside = (array < 0) | (array >= len(tensor.labels))
         texts = known[np.where(outside, len(tensor.labels), array)]
         return np.where(outside, array.astype(np.object_), texts).tolist()
-    if tensor.datatype.name == "BYTES":
-        return array.tolist()
-    return orjson.Fragment(b"".join(write(array, tensor.datatype, nested=True)))
+    return orjson.Fragment(b"".join(write(array, tensor.datatype, True, tensor.name)))
 
 
 def picture_bytes(spec: ModelSpec, result: Mapping[str, Array]) -> tuple[bytes, str]:

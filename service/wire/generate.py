@@ -63,7 +63,8 @@ def _plain(name: str, value: JsonValue) -> Any:
 
 
 def only_answer(spec: ModelSpec, request: Request) -> bytes:
-    """Returns the answer to a request. Raises ServingError (UNSUPPORTED) if it has not exactly one response."""
+    """Returns the answer to a request. Raises ServingError: UNSUPPORTED if it has not exactly one response, INVALID for
+    an output that is not text."""
     found = responses(spec, request.result or {})
     if len(found) != 1:
         text = f"generate sends one response, model '{spec.name}' made {len(found)}: use generate_stream"
@@ -72,7 +73,8 @@ def only_answer(spec: ModelSpec, request: Request) -> bytes:
 
 
 def events(spec: ModelSpec, request: Request) -> Iterator[bytes]:
-    """Yields the responses of a finished request as server-sent events."""
+    """Yields the responses of a finished request as server-sent events. Raises ServingError (INVALID) for an output
+    that is not text."""
     for response in responses(spec, request.result or {}):
         yield event(b"".join(_answer(spec, request.id, response)))
 
@@ -88,7 +90,7 @@ def _answer(spec: ModelSpec, id: str, outputs: Mapping[str, Array]) -> list[byte
         top["id"] = id
     parts = [orjson.dumps(top)[:-1]]
     for name, array in outputs.items():
-        flat = write(array.reshape(-1), spec.outputs[name].datatype, nested=False)
+        flat = write(array.reshape(-1), spec.outputs[name].datatype, False, name)
         if array.size == 1:  # a single value stands for it, without the list around it
             flat = [b"".join(flat)[1:-1]]
         parts += (b",", orjson.dumps(name), b":", *flat)

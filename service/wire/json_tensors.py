@@ -18,6 +18,7 @@ from opgate.service.execution.checks import Limits
 from opgate.service.execution.datatypes import DataType
 from opgate.service.execution.request import Array
 from opgate.service.native import json_tensors as native
+from opgate.service.native.engine_strings import first_bytes
 from opgate.service.wire.tensors import Bytes, view
 
 # Everything in a JSON body but its tensors: names, shapes, parameters.
@@ -171,14 +172,16 @@ def _kind_of(body: Bytes, begin: int, end: int) -> str:
     return "null" if text == "null" else ""
 
 
-def write(array: Array, datatype: DataType, nested: bool) -> list[bytes]:
-    """Returns an array as a JSON list, in parts: with the shape of the array if `nested`, otherwise flat.
+def write(array: Array, datatype: DataType, nested: bool, name: str) -> list[bytes]:
+    """Returns the array of output `name` as a JSON list, in parts: with the shape of the array if `nested`, otherwise
+    flat.
 
-    An array without dims is a single value.
+    An array without dims is a single value. Raises ServingError (INVALID) for an element of BYTES that is not UTF-8.
     """
     if not nested:
         array = array.reshape(-1)
     if datatype.name == "BYTES":
+        check_texts(array, name)
         return _write_strings(array)
     if not array.ndim:
         return [native.format(array, datatype.name, 0, 1, ())]
@@ -190,15 +193,16 @@ def write(array: Array, datatype: DataType, nested: bool) -> list[bytes]:
     return [native.format(array, datatype.name, i, min(_CHUNK, array.size - i), shape) for i in starts]
 
 
+def check_texts(array: Array, name: str) -> None:
+    """Raises ServingError (INVALID) if an element of a BYTES output is not UTF-8, because JSON can't hold it."""
+    index = first_bytes(np.asarray(array, order="C"))
+    if index >= 0:
+        problem = f"output '{name}': element {index} is not UTF-8, and JSON holds only text"
+        raise invalid(f"{problem}; ask the route infer for binary data (binary_data, binary_data_output)")
+
+
 def _write_strings(array: Array) -> list[bytes]:
     if array.ndim == 1 and array.size > _CHUNK:
-        parts = [orjson.dumps(_texts(array[i : i + _CHUNK]))[1:-1] for i in range(0, array.size, _CHUNK)]
+        parts = [orjson.dumps(array[i : i + _CHUNK].tolist())[1:-1] for i in range(0, array.size, _CHUNK)]
         return [b"[" + parts[0], *(b"," + part for part in parts[1:]), b"]"]
-    return [orjson.dumps(_texts(array))]
-
-
-def _texts(array: Array) -> Any:
-    values = [e if isinstance(e, str) else bytes(e).decode("utf-8", "replace") for e in array.reshape(-1)]
-    flat = np.empty(len(values), np.object_)
-    flat[:] = values
-    return flat.reshape(array.shape).tolist()
+    return [orjson.dumps(array.tolist())]

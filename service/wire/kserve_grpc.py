@@ -30,7 +30,7 @@ from opgate.service.wire.kserve_rules import (
 )
 from opgate.service.wire.responses import responses
 from opgate.service.wire.shared_tensors import Place, SharedInput, SharedTensors, Sharing, writing_cost
-from opgate.service.wire.tensors import from_raw, to_raw, to_text, view
+from opgate.service.wire.tensors import element, from_raw, to_raw, view
 
 
 class _Contents(NamedTuple):
@@ -63,6 +63,8 @@ _CONTENTS = {
 # as one, if they are no strings.
 _ELEMENT_COST = 64
 _RAW_COST = 16
+# What a byte of strings in `contents` costs: each string is decoded alone.
+_CONTENTS_STRING_COST = 16
 # What a message may have beside the data of its tensors: bytes, entries of each list, dims of a tensor.
 _MAX_HEAD_BYTES = 1 << 20
 _MAX_PARTS = 4096
@@ -239,8 +241,10 @@ def decoding_cost(message: Message, strings: bool) -> int:
 
     `strings` says whether the message has strings, each of which becomes an object.
     """
-    # Numbers in `contents` are read one by one.
-    return message.data_bytes() if message.contents or strings else message.data_bytes() // _RAW_COST
+    # Numbers in `contents` are read one by one, and strings there by Python.
+    if message.contents:
+        return message.data_bytes() * (_CONTENTS_STRING_COST if strings else 1)
+    return message.data_bytes() if strings else message.data_bytes() // _RAW_COST
 
 
 def encoding_cost(request: Request) -> int:
@@ -312,7 +316,7 @@ def _from_contents(
             if len(text) > limits.max_string_bytes:
                 problem = f"input '{name}': element {i} has {len(text)} bytes, the limit is {limits.max_string_bytes}"
                 raise ServingError(Kind.TOO_LARGE, problem)
-            texts[i] = to_text(text, name, i)
+            texts[i] = element(text)
         return texts.reshape(shape)
     # An element takes a byte or more of the message, so a shape of many elements needs a message as long.
     room = min(count, sum(size for _, size in spans))

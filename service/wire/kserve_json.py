@@ -347,8 +347,8 @@ def encode(request: Request) -> tuple[int | None, list[bytes | memoryview]]:
     """Returns the body of a finished request: the length of its JSON if an output is binary, else None, and the parts
     of the body. Writes the outputs that the client wants in shared memory.
 
-    Raises ServingError: INVALID for an output that its place in shared memory can't take, TOO_LARGE for too many
-    classes.
+    Raises ServingError: INVALID for an output that its place in shared memory can't take, or for one in JSON that is
+    not text, TOO_LARGE for too many classes.
     """
     answer: Answer = request.context
     result = request.result or {}
@@ -396,7 +396,7 @@ def _encode(
                 tail.append(data)
             head.append(comma + orjson.dumps(item))
         else:
-            head += (comma + orjson.dumps(item)[:-1] + b',"data":', *write(array, datatype, nested=False), b"}")
+            head += (comma + orjson.dumps(item)[:-1] + b',"data":', *write(array, datatype, False, name), b"}")
     head.append(b"]}")
     if not any(answer.binary):
         return None, [b"".join(head)] if answer.fixed else head

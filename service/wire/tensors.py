@@ -61,14 +61,14 @@ def check_bool(array: Array, name: str) -> None:
 
 
 def _strings(data: memoryview, count: int, name: str, limits: Limits) -> Array:
-    """Returns BYTES elements as str, because ONNX Runtime's strings are UTF-8 text. On the wire, each element is its
-    length in 4 little-endian bytes and then its bytes."""
+    """Returns BYTES elements, each as `element` does. On the wire, each is its length in 4 little-endian bytes and then
+    its bytes."""
     end = len(data)
     if count * _LENGTH.size > end:
         raise invalid(f"input '{name}': expected {count} BYTES elements, {end} bytes can't hold their lengths")
     array = np.empty(count, np.object_)
     try:
-        array[:] = native.utf8_strings(data, 0, end, count, limits.max_string_bytes)
+        array[:] = native.unpack_strings(data, 0, end, count, limits.max_string_bytes)
     except native.Refused as refused:
         raise _refusal(data, count, name, limits, *refused.args) from None
     return array
@@ -85,33 +85,22 @@ def _refusal(
     if problem == "end":
         left = len(data) - at - _LENGTH.size
         return invalid(f"input '{name}': element {index} says {length} bytes, {left} are left")
-    if problem == "length":
-        text = f"input '{name}': element {index} has {length} bytes, the limit is {limits.max_string_bytes}"
-        return ServingError(Kind.TOO_LARGE, text)
-    return not_utf8(name, index)
+    text = f"input '{name}': element {index} has {length} bytes, the limit is {limits.max_string_bytes}"
+    return ServingError(Kind.TOO_LARGE, text)
 
 
-def to_text(data: bytes, name: str, index: int) -> str:
-    """Returns UTF-8 bytes as text. Raises ServingError (INVALID) that names the input and the element's index."""
+def element(data: bytes) -> str | bytes:
+    """Returns an element of a BYTES tensor: text if it is UTF-8, otherwise the bytes as they are."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise not_utf8(name, index) from None
-
-
-def not_utf8(name: str, index: int) -> ServingError:
-    """Returns the error for an element of a BYTES tensor that is no text."""
-    return invalid(
-        f"input '{name}': element {index} is not UTF-8; the model's tensor is text, send binary data to an input of "
-        "type UINT8"
-    )
+        return data
 
 
 def to_raw(array: Array, datatype: DataType) -> bytes | memoryview:
     """Returns the bytes of an output. For a large contiguous array they are a view of its memory, otherwise a copy."""
     if datatype.name == "BYTES":
-        texts = array.reshape(-1).tolist()
-        return native.pack_strings([e if isinstance(e, str) else bytes(e).decode("utf-8", "replace") for e in texts])
+        return native.pack_strings(array.reshape(-1).tolist())
     return elements(array)
 
 

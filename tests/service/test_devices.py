@@ -273,13 +273,14 @@ def test_a_clients_mistake_stays_one(tmp_path):
     assert error.value.kind is Kind.INVALID
 
 
-def test_strings_beside_bf16_are_refused(tmp_path):
+def test_strings_beside_bf16(tmp_path):
     x, y = helper.make_tensor_value_info("x", TensorProto.STRING, ["n"]), helper.make_tensor_value_info("y", 8, ["n"])
     v, w = (helper.make_tensor_value_info(name, TensorProto.BFLOAT16, ["n"]) for name in "vw")
     nodes = [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["v"], ["w"])]
-    path = saved(tmp_path, nodes, [x, v], [y, w])
-    with pytest.raises(ServingError, match="takes no strings as input of a model with BF16 tensors"):
-        Session(path, SessionOptions())
+    session = Session(saved(tmp_path, nodes, [x, v], [y, w]), SessionOptions())
+    strings, bits = np.array(["a", b"\xff\0"], np.object_), np.array([1, 2], np.uint16)
+    texts, numbers = session.run(["y", "w"], {"x": strings, "v": bits})
+    assert texts.tolist() == strings.tolist() and numbers.tolist() == [1, 2]
 
 
 def test_the_library_of_another_device_is_found_if_it_is_trusted(tmp_path):

@@ -98,7 +98,7 @@ def test_numbers_are_rounded_to_the_nearest(datatype, texts):
 def test_every_value_of_16_bits_comes_back(datatype):
     bits = np.arange(1 << 16, dtype=np.uint16)
     array = bits.view(DATATYPES[datatype].dtype)
-    back = from_json(b"".join(write(array, DATATYPES[datatype], nested=False)).decode(), datatype)
+    back = from_json(b"".join(write(array, DATATYPES[datatype], nested=False, name="y")).decode(), datatype)
     values = floats(back, datatype)
     nan = np.isnan(bits.view(FLOATS[datatype]).astype(np.float32))
     assert (np.isnan(values) == nan).all()
@@ -109,7 +109,7 @@ def test_every_value_of_16_bits_comes_back(datatype):
 def test_random_bits_come_back(datatype):
     size = DATATYPES[datatype].itemsize
     array = np.frombuffer(np.random.default_rng(0).bytes(size * 20000), DATATYPES[datatype].dtype)
-    text = b"".join(write(array, DATATYPES[datatype], nested=False)).decode()
+    text = b"".join(write(array, DATATYPES[datatype], nested=False, name="y")).decode()
     back = from_json(text, datatype)
     assert np.array_equal(back, array, equal_nan=True)
     assert np.array_equal(np.array(json.loads(text), array.dtype), array, equal_nan=True)
@@ -121,7 +121,7 @@ def test_integers_at_the_ends_of_their_range(datatype):
     ends = [bounds.min, bounds.min + 1, 0, bounds.max - 1, bounds.max]
     array = from_json(json.dumps(ends), datatype)
     assert array.tolist() == ends and array.dtype == DATATYPES[datatype].dtype
-    assert json.loads(b"".join(write(array, DATATYPES[datatype], nested=False))) == ends
+    assert json.loads(b"".join(write(array, DATATYPES[datatype], nested=False, name="y"))) == ends
     for beyond in (bounds.min - 1, bounds.max + 1, bounds.max * 100):
         text = f"expected {datatype} values of {bounds.min} to {bounds.max}, got {beyond}"
         assert text in refusal(f"[0, {beyond}]", datatype).message
@@ -131,7 +131,7 @@ def test_integers_at_the_ends_of_their_range(datatype):
 def test_booleans():
     array = from_json("[true,\n false , true]", "BOOL")
     assert array.tolist() == [True, False, True] and array.dtype == np.bool_
-    assert write(array, DATATYPES["BOOL"], nested=False) == [b"[true,false,true]"]
+    assert write(array, DATATYPES["BOOL"], nested=False, name="y") == [b"[true,false,true]"]
 
 
 def nested(element):
@@ -154,7 +154,7 @@ def test_the_shape_of_nested_lists(data, indent, spaced):
     # NumPy and JSON can't tell how many lists an empty list would have held.
     got = from_json(text, "INT64")
     assert got.shape == want.shape and (got == want).all()
-    assert json.loads(b"".join(write(got, DATATYPES["INT64"], nested=True))) == data
+    assert json.loads(b"".join(write(got, DATATYPES["INT64"], nested=True, name="y"))) == data
 
 
 @given(
@@ -180,7 +180,7 @@ TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=6), 
 def test_strings(texts, ascii_only):
     got = from_json(json.dumps(texts, ensure_ascii=ascii_only), "BYTES")
     assert got.tolist() == texts
-    assert json.loads(b"".join(write(got, DATATYPES["BYTES"], nested=False))) == texts
+    assert json.loads(b"".join(write(got, DATATYPES["BYTES"], nested=False, name="y"))) == texts
 
 
 @given(TEXTS, st.sampled_from(["", "\ud800", "ä", "日本"]))
@@ -190,7 +190,7 @@ def test_packed_strings(texts, more):
     want = b"".join(len(d).to_bytes(4, "little") + d for d in (t.encode("utf-8", "surrogatepass") for t in texts))
     assert native.pack_strings(texts) == want
     if "\ud800" not in texts:
-        assert native.utf8_strings(want, 0, len(want), len(texts), 99) == texts
+        assert native.unpack_strings(want, 0, len(want), len(texts), 99) == texts
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_native_functions_check_where_they_read_and_write():
         lambda: native.format(array, "FP32", -1, 1, ()),
         lambda: native.format(array, "FP32", 0, 2, (3,)),
         lambda: native.format(array, "FP32", 0, 2, (2, 2)),
-        lambda: native.utf8_strings(b"\0\0\0\0", 0, 4, 2, 9),
+        lambda: native.unpack_strings(b"\0\0\0\0", 0, 4, 2, 9),
         lambda: native.strings(b"[]", 0, 3, 9),
     ):
         with pytest.raises(ValueError, match=r"outside|fit|datatype"):

@@ -90,10 +90,10 @@ def test_errors_are_short_and_clear(server):
             "the message is not a ModelReadyRequest",
         )
         assert error_of(client.unary_unary("/inference.Other/Call"), b"")[0] == "UNIMPLEMENTED"
-        texts = service_pb2.ModelInferRequest(model_name="texts", raw_input_contents=[b"\1\0\0\0\xff"])
+        texts = service_pb2.ModelInferRequest(model_name="texts", raw_input_contents=[b"\2\0\0\0\xff"])
         texts.inputs.add(name="x", datatype="BYTES", shape=[1])
         code, text = error_of(call, texts.SerializeToString())
-        assert code == "INVALID_ARGUMENT" and "element 0 is not UTF-8" in text
+        assert code == "INVALID_ARGUMENT" and "element 0 says 2 bytes, 1 are left" in text
     with socket.create_connection(("127.0.0.1", server.grpc)) as other:
         other.sendall(b"GET / HTTP/1.1\r\nHost: t\r\n\r\n")
         assert other.recv(1000).endswith(b"this port speaks gRPC over HTTP/2\n")

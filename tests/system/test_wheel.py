@@ -95,8 +95,9 @@ def test_it_owns_one_name_and_says_where_it_runs(wheel: Path) -> None:
     assert sorted(native) == sorted(
         [
             "opgate/lib/libopgate_onnxruntime.so",
-            *(f"opgate/service/{name}{suffix}" for name in ("native/json_tensors", "native/process")),
-            *(f"opgate/service/{name}{suffix}" for name in ("native/protobuf", "rpc/connection")),
+            *(f"opgate/service/native/{name}{suffix}" for name in ("engine_strings", "json_tensors")),
+            *(f"opgate/service/native/{name}{suffix}" for name in ("process", "protobuf")),
+            f"opgate/service/rpc/connection{suffix}",
         ]
     )
     shown = subprocess.run(
