@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 
 import boto3
 import numpy as np
@@ -44,6 +45,7 @@ def bucket(monkeypatch):
     server.start()
     host, port = server.get_host_and_port()
     url = f"http://{host}:{port}"
+    urllib.request.urlopen(f"{url}/moto-api/reset", b"")  # the process keeps what an earlier server had
     client = boto3.client("s3", endpoint_url=url)
     client.create_bucket(Bucket="models")
     yield Bucket(url, client)
