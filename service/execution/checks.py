@@ -79,27 +79,30 @@ def check_inputs(spec: ModelSpec, heads: Sequence[Head], limits: Limits) -> Fit:
                     f"inputs of model '{spec.name}' must have one batch size: '{first}' has {rows}, "
                     f"'{tensor.name}' has {head.shape[0]}"
                 )
-        if tensor.ragged:
+        shape = _shape_in_batch(spec, tensor, head)
+        if shape is None:
             weight += elements
             parts.append(tensor.name)
-        elif spec.padding is not None and tensor.name in spec.padding.inputs:
-            shape = rounded(spec.padding, tensor.name, head.shape[1:])
-            _check_rounded(spec, tensor, head, shape)
-            if spec.padding.buckets:
-                parts.append((tensor.name, shape))
-            else:
-                weight += elements
-                parts.append(tensor.name)
         else:
-            parts.append((tensor.name, head.shape[1:] if spec.batched else head.shape))
+            parts.append((tensor.name, shape))
     if spec.padding is not None:
         _check_ties(spec, seen)
     return Fit(rows or 1, tuple(parts), weight)
 
 
-def _check_rounded(spec: ModelSpec, tensor: TensorSpec, head: Head, shape: tuple[int, ...]) -> None:
-    """Raises ServingError (TOO_LARGE) if the input is too large when it is padded to the sizes of its buckets."""
-    assert spec.padding is not None
+def _shape_in_batch(spec: ModelSpec, tensor: TensorSpec, head: Head) -> tuple[int, ...] | None:
+    """Returns the shape, without the batch dim, that an input must have in common with the others of its batch.
+
+    None stands for any shape. Raises ServingError (TOO_LARGE) if the input is too large in the sizes of its buckets.
+    """
+    if tensor.ragged:
+        return None
+    inner = head.shape[1:] if spec.batched else head.shape
+    if spec.padding is None or tensor.name not in spec.padding.inputs:
+        return inner
+    if not spec.padding.buckets:
+        return None
+    shape = rounded(spec.padding, tensor.name, inner)
     elements = head.shape[0] * math.prod(shape)
     limit = spec.padding.inputs[tensor.name].max_elements
     if elements > limit:
@@ -108,6 +111,7 @@ def _check_rounded(spec: ModelSpec, tensor: TensorSpec, head: Head, shape: tuple
             f"input '{tensor.name}' of model '{spec.name}': {elements} elements are over the limit of {limit} in shape "
             f"{[head.shape[0], *shape]}, to which shape {list(head.shape)} is padded",
         )
+    return shape
 
 
 def _check_ties(spec: ModelSpec, seen: Mapping[str, Head]) -> None:
