@@ -203,7 +203,7 @@ class TestPadding:
         st.sampled_from(["", "2,4", "3"]),
     )
     @SLOWLY
-    def test_every_answer_is_that_of_the_request_alone(self, tmp_path_factory, load_from, data, lengths, buckets):
+    def test_every_answer_is_that_of_the_request_alone(self, load_from, data, lengths, buckets):
         more = {"pad_buckets": buckets} if buckets else {}
         gateway = load_from(("tokens", buckets), lambda folder: tokens(
             folder, text=config("dynamic_batching { }", 32, pad_inputs="tokens=3", pad_masks="mask=tokens", **more)
