@@ -252,8 +252,7 @@ def _for_tensorrt(completed: Any, config: Any) -> Any:
     )
     if not new.instance_group:
         new.instance_group.add(kind=ModelInstanceGroup.KIND_GPU, count=1)
-    # Options of ONNX Runtime, and of batches, which Triton forms. The other parameters of the gateway stay: Triton gives
-    # them no meaning.
+    # Options of ONNX Runtime, and of batches, which Triton forms. The others stay: Triton gives them no meaning.
     for key in list(new.parameters):
         if key.startswith(SESSION_PREFIX) or key in ENGINE_PARAMETERS | BATCH_PARAMETERS:
             del new.parameters[key]

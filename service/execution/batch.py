@@ -15,7 +15,7 @@ from opgate.service.execution.cost import CostCurve, HandOver
 from opgate.service.execution.padding import cut, element_counts, mask, pad, padded_sizes
 from opgate.service.execution.request import Array, Request
 from opgate.service.execution.session import Session
-from opgate.service.execution.spec import BatchInputSpec, ModelSpec, Padding, TensorSpec
+from opgate.service.execution.spec import BatchInputSpec, ModelSpec, TensorSpec
 
 # The kind of a batch input that has as many elements as the longest row of a ragged input.
 _LONGEST_ROW = "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"
@@ -210,25 +210,43 @@ def split(spec: ModelSpec, requests: Sequence[Request], names: Sequence[str], ar
                 )
     outputs = dict(zip(names, arrays, strict=True))
     states = None if spec.row_status is None else outputs[spec.row_status.output].reshape(rows, -1)
-    scattered: dict[str, list[Array]] = {}
-    if spec.scattered:
-        scattered = {name: _scatter(spec, name, requests, outputs[name]) for name in names if name in spec.scattered}
+    results = _results(spec, requests, outputs) if spec.scattered or spec.padding is not None else None
     begin = 0
     for i, request in enumerate(requests):
         end = begin + request.rows
         error = None if states is None else row_error(spec, states[begin:end])
         if error is not None:
             request.error = error
+        elif results is not None:
+            request.result = results[i]
         else:
             request.result = {
-                name: scattered[name][i]
-                if name in scattered
-                else _outer(spec, spec.outputs[name], outputs[name], begin, end)
-                for name in request.outputs
+                name: _outer(spec, spec.outputs[name], outputs[name], begin, end) for name in request.outputs
             }
         begin = end
-    if spec.padding is not None and spec.padding.cuts:
-        _cut(spec, spec.padding, requests)
+
+
+def _results(spec: ModelSpec, requests: Sequence[Request], outputs: dict[str, Array]) -> list[dict[str, Array]]:
+    """Returns the result of each request of a model with outputs that are scattered or cut."""
+    scattered = {name: _scatter(spec, name, requests, outputs[name]) for name in outputs if name in spec.scattered}
+    padding = spec.padding
+    cuts = padding.cuts if padding is not None else {}
+    sizes = {name: padded_sizes(padding, name, requests) for name in padding.inputs} if padding is not None else {}
+    results: list[dict[str, Array]] = []
+    begin = 0
+    for i, request in enumerate(requests):
+        end = begin + request.rows
+        result: dict[str, Array] = {}
+        for name in request.outputs:
+            if name in scattered:
+                result[name] = scattered[name][i]
+                continue
+            result[name] = _outer(spec, spec.outputs[name], outputs[name], begin, end)
+            if name in cuts:
+                result[name] = cut(cuts[name], spec.outputs[name], result[name], request, sizes)
+        results.append(result)
+        begin = end
+    return results
 
 
 def _scatter(spec: ModelSpec, name: str, requests: Sequence[Request], array: Array) -> list[Array]:
@@ -244,16 +262,6 @@ def _scatter(spec: ModelSpec, name: str, requests: Sequence[Request], array: Arr
     flat = array.reshape(-1)
     ends = [0, *accumulate(map(math.prod, shapes))]
     return [flat[begin:end].reshape(shape) for begin, end, shape in zip(ends, ends[1:], shapes, strict=False)]
-
-
-def _cut(spec: ModelSpec, padding: Padding, requests: Sequence[Request]) -> None:
-    """Cuts the outputs of each request to the sizes of its own inputs."""
-    sizes = {name: padded_sizes(padding, name, requests) for name in padding.inputs}
-    for request in requests:
-        if request.result is not None:
-            for name in padding.cuts:
-                if name in request.result:
-                    request.result[name] = cut(padding, spec.outputs[name], request.result[name], request, sizes)
 
 
 def _outer(spec: ModelSpec, tensor: TensorSpec, array: Array, begin: int, end: int) -> Array:

@@ -27,8 +27,7 @@ def _value(spec: ModelSpec, name: str, array: Array) -> Hashable:
             raise _too_large(spec, name, array.nbytes)
         rows: list[Hashable] = [row.tobytes() for row in array]
     else:
-        texts = array.reshape(-1).tolist() if array.size <= MAX_GROUP_BYTES else []
-        size = max(array.size, sum(map(len, texts)))
+        size = _string_bytes(array)
         if size > MAX_GROUP_BYTES:
             raise _too_large(spec, name, size)
         rows = [tuple(row.reshape(-1).tolist()) for row in array]
@@ -36,9 +35,24 @@ def _value(spec: ModelSpec, name: str, array: Array) -> Hashable:
     return array.shape[1:], rows[0] if alike else tuple(rows)
 
 
+def _string_bytes(array: Array) -> int:
+    """Returns the bytes of strings as requests carry them, each behind four bytes with its length.
+
+    If they are too many by their number or their characters alone, it returns that lower bound.
+    """
+    size = 4 * array.size
+    if size <= MAX_GROUP_BYTES:
+        texts = array.reshape(-1).tolist()
+        characters = size + sum(map(len, texts))
+        if characters > MAX_GROUP_BYTES:
+            return characters
+        size += sum([len(text.encode("utf-8", "surrogatepass")) for text in texts])
+    return size
+
+
 def _too_large(spec: ModelSpec, name: str, size: int) -> ServingError:
     return ServingError(
         Kind.TOO_LARGE,
-        f"input '{name}' of model '{spec.name}' has {size} bytes, the limit is {MAX_GROUP_BYTES}: batches are made by "
-        "its values (batch_by)",
+        f"input '{name}' of model '{spec.name}' has {size} bytes or more, the limit is {MAX_GROUP_BYTES} "
+        "for an input of batch_by",
     )

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from opgate.service.errors import Kind, ServingError, internal
 from opgate.service.execution.datatypes import DataType
 from opgate.service.execution.request import Array, Request
-from opgate.service.execution.spec import Mask, Padding, TensorSpec
+from opgate.service.execution.spec import Cut, Mask, Padding, TensorSpec
 
 # The bits of 1.0, because NumPy has no bfloat16.
 _ONE_BF16 = 0x3F80
@@ -86,7 +86,7 @@ def _one(datatype: DataType) -> int:
 
 
 def cut(
-    padding: Padding, tensor: TensorSpec, array: Array, request: Request, sizes: dict[str, tuple[int, ...]]
+    cuts: Sequence[Cut], tensor: TensorSpec, array: Array, request: Request, sizes: Mapping[str, tuple[int, ...]]
 ) -> Array:
     """Returns the part of a request's rows of an output that follows from its own data, as a copy if it is smaller.
 
@@ -98,7 +98,7 @@ def cut(
             f"output '{tensor.name}' has shape {list(array.shape)}, expected {len(tensor.dims) + 1} dims to cut padding"
         )
     index = [slice(None)] * array.ndim
-    for step in padding.cuts[tensor.name]:
+    for step in cuts:
         expected = sizes[step.source][step.source_dim]
         if array.shape[step.dim + 1] != expected:
             raise internal(

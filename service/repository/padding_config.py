@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -95,12 +96,12 @@ def _value(where: str, datatype: DataType, text: str) -> int | float | str:
         return text
     try:
         if datatype.name == "BF16":
-            bits = int(np.array(float(text or "0"), np.float32).view(np.uint32))
+            bits = int(_float(text, np.dtype(np.float32)).view(np.uint32))
             if bits & 0xFFFF:
                 raise ValueError
             return bits >> 16
         if datatype.dtype.kind == "f":
-            return float(text or "0")
+            return float(_float(text, datatype.dtype))
         number = int(text or "0")
         least, most = (0, 1) if datatype.name == "BOOL" else _range(datatype)
         if not least <= number <= most:
@@ -108,6 +109,16 @@ def _value(where: str, datatype: DataType, text: str) -> int | float | str:
     except (ValueError, OverflowError):
         raise ConfigError(f"{where}: expected a value of {datatype.config_name}, got '{text}'") from None
     return number
+
+
+def _float(text: str, dtype: np.dtype[Any]) -> Any:
+    """Returns a float of a type. Raises ValueError if it is too large for it."""
+    number = float(text or "0")
+    with np.errstate(over="ignore"):
+        fitted = dtype.type(number)
+    if np.isinf(fitted) and not np.isinf(number):
+        raise ValueError
+    return fitted
 
 
 def _range(datatype: DataType) -> tuple[int, int]:

@@ -84,14 +84,14 @@ def test_with_priorities_and_a_latency_limit(repository, load):
     assert 9 <= model.statistics.executions < 36
 
 
-@pytest.mark.parametrize("word", ["x" * 4097, "x" * 100_000])
-def test_a_large_value_is_refused(repository, load, word):
+@pytest.mark.parametrize(("word", "size"), [("x" * 4093, 4097), ("é" * 2047, 4098), ("é" * 100_000, 100_004)])
+def test_a_large_value_is_refused(repository, load, word, size):
     sized(repository, text=config(batch_by="word"))
     gateway = load()
     good, bad = together(gateway, "sized", [asked(1), asked(1, word)])
     assert rows_of([good]) == [1]
     assert bad.kind is Kind.TOO_LARGE
-    assert f"input 'word' of model 'sized' has {len(word)} bytes, the limit is 4096" in bad.message
+    assert f"input 'word' of model 'sized' has {size} bytes or more, the limit is 4096" in bad.message
     statistics = gateway.find("sized").model.statistics
     assert (statistics.success_count, sum(statistics.failures.values()), gateway.running) == (1, 1, 0)
 
@@ -102,6 +102,18 @@ def test_a_large_array_is_refused(repository, load):
     good, bad = together(gateway, "m", [{"x": np.zeros((1, n), np.float32)} for n in (1024, 1025)])
     assert good["y"].shape == (1, 1024)
     assert bad.kind is Kind.TOO_LARGE
+
+
+def test_many_strings_are_refused(repository, load):
+    identity(repository, "m", "BYTES", ("batch", "n"), config(batch_by="x"))
+    good, bad = together(load(), "m", [{"x": np.full((1, n), "", object)} for n in (1024, 1025)])
+    assert good["y"].shape == (1, 1024)
+    assert "has 4100 bytes or more" in bad.message
+
+
+def test_without_dynamic_batching_requests_run_alone(repository, load):
+    sized(repository, text=config("", batch_by="t"))
+    assert rows_of(together(load(), "sized", [asked(1), asked(1), asked(2, rows=2)])) == [1, 1, 2]
 
 
 def test_configs_that_are_refused(repository, reason):

@@ -7,12 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.batch import assemble, padding, try_out
+from opgate.service.repository.config import refuse_unsupported
 from opgate.service.telemetry.metrics import Metrics
 from tests.service.onnx_models import PIPELINE_CONFIG, identity, pick, save, value, write_config
 from tests.service.padded_models import config, pictures, scattered, scores, tokens
@@ -296,6 +299,31 @@ class TestBuckets:
 def test_configs_that_are_refused(repository, reason, values, expected):
     tokens(repository, "m", config(**values))
     assert expected in reason("m")
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value_text"),
+    [
+        ("FP16", "1e6"),
+        ("FP32", "1e39"),
+        ("BF16", "1.001"),
+        ("BF16", "1e39"),
+        ("BOOL", "2"),
+        ("UINT8", "-1"),
+        ("INT8", "1.5"),
+    ],
+)
+def test_values_that_a_type_does_not_have(repository, reason, datatype, value_text):
+    identity(repository, "m", datatype, ("batch", "n"), config(pad_inputs=f"x={value_text}"))
+    assert f"'x': expected a value of TYPE_{datatype}, got '{value_text}'" in reason("m")
+
+
+def test_a_model_that_triton_runs_takes_none_of_the_parameters():
+    text = config(pad_inputs="x", pad_masks="m=x", pad_outputs="y=x", pad_buckets="4", batch_by="x")
+    with pytest.raises(ServingError) as caught:
+        refuse_unsupported(text_format.Parse(text, ModelConfig()), remote=True)
+    for key in ("pad_inputs", "pad_masks", "pad_outputs", "pad_buckets", "batch_by"):
+        assert f"parameter '{key}' of a model that Triton runs" in caught.value.message
 
 
 def test_padding_needs_a_batch_and_a_variable_dim(repository, reason):

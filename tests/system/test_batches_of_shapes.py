@@ -106,7 +106,7 @@ def test_a_value_that_is_too_large_to_group_by(together):
     word = np.array([["x" * 5000]], object)
     arrays = {"x": np.ones((1, 2), np.float32), "t": np.ones((1, 1), np.float32), "word": word}
     (error,), runs = together("sized", [arrays])
-    assert "has 5000 bytes, the limit is 4096" in error.message()
+    assert "has 5004 bytes or more, the limit is 4096" in error.message()
     assert error.status() in ("413", "StatusCode.RESOURCE_EXHAUSTED")
     assert runs == 0
 
