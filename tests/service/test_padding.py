@@ -6,19 +6,30 @@ import asyncio
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 from google.protobuf import text_format
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from onnx import helper
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.batch import assemble, padding, try_out
 from opgate.service.repository.config import refuse_unsupported
 from opgate.service.telemetry.metrics import Metrics
-from tests.service.onnx_models import PIPELINE_CONFIG, identity, pick, save, value, write_config
-from tests.service.padded_models import config, pictures, scattered, scores, tokens
+from tests.service.onnx_models import (
+    PIPELINE_CONFIG,
+    RAGGED_CONFIG,
+    identity,
+    pick,
+    ragged_sum,
+    save,
+    value,
+    write_config,
+)
+from tests.service.padded_models import SCATTERED, config, parameters, pictures, scattered, scores, tokens
 from tests.service.test_execution import errors_of, infer, make_request
 
 SLOWLY = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -125,8 +136,6 @@ class TestPadding:
 
     def test_an_output_that_does_not_follow_is_an_error(self, repository, load):
         """The requests run alone, where nothing is padded, so they get their answers."""
-        from onnx import helper
-
         nodes = [helper.make_node("Concat", ["x", "x"], ["y"], axis=1)]
         text = config(pad_inputs="x", pad_outputs="y=x", pad_buckets="4")
         save(
@@ -146,8 +155,6 @@ class TestPadding:
         text = config(pad_inputs="i=1")
         pick(repository, "m", text)
         table = repository / "m" / "1" / "model.onnx"
-        import onnx
-
         model = onnx.load(table)
         for tensor in (*model.graph.input, *model.graph.output):
             tensor.type.tensor_type.shape.dim[1].dim_param = "n"
@@ -159,6 +166,27 @@ class TestPadding:
             return await errors_of([infer(gateway, "m", i=i) for i in sent])
 
         assert [error and error.kind for error in asyncio.run(main())] == [None, None, Kind.INTERNAL, None]
+
+    def test_a_bad_row_fails_only_its_request(self, repository, load):
+        text = config(pad_inputs="tokens=5", pad_masks="mask=tokens", row_status_output="total")
+        tokens(repository, text=text)
+        gateway = load()
+        asked = [row(1, -1), row(4), {"tokens": np.array([[2, -1, -1], [3, -2, -1]])}, row(0, 0, 0, 0)]
+        good, bad, rows, zeros = together(gateway, "tokens", asked)
+        assert "status 4" in bad.message
+        assert [answer["double"].shape for answer in (good, rows, zeros)] == [(1, 2), (2, 3), (1, 4)]
+        assert executions(gateway, "tokens") == 1
+
+    def test_costs_are_known_by_the_padded_size(self, repository, load):
+        """A batch of short requests may run on the event loop, and one with a long request among them may not."""
+        tokens(repository)
+        gateway = load()
+        model = gateway.find("tokens").model
+
+        def curve(*lengths):
+            return model.executor._curve([make_request(model, row(*range(n)), gateway) for n in lengths])
+
+        assert curve(22, 22, 22) is curve(23, 22, 21) is not curve(1, 1, 64)
 
     def test_a_batch_that_padding_makes_too_large_runs_one_by_one(self, repository, load):
         pictures(repository)
@@ -172,8 +200,6 @@ class TestPadding:
         assert executions(gateway, "pictures") == 1
 
     def test_a_row_of_a_wrong_request_is_refused_before_padding_could_hide_it(self, repository, load):
-        from onnx import helper
-
         nodes = [helper.make_node("Add", ["a", "b"], ["y"])]
         inputs = [value(name, "FP32", ["batch", "n"]) for name in ("a", "b")]
         save(repository, "m", nodes, inputs, [value("y", "FP32", ["batch", "n"])], config=config(pad_inputs="a,b"))
@@ -318,6 +344,26 @@ def test_values_that_a_type_does_not_have(repository, reason, datatype, value_te
     assert f"'x': expected a value of TYPE_{datatype}, got '{value_text}'" in reason("m")
 
 
+@pytest.mark.parametrize(
+    ("datatype", "shape", "expected"),
+    [
+        ("FP32", ["batch"], "expected 2 dims, the batch and the variable dims of 'x', the model file has 1"),
+        ("BYTES", ["batch", "n"], "the model file has tensor(string), and a mask has numbers"),
+    ],
+)
+def test_masks_that_do_not_fit(repository, reason, datatype, shape, expected):
+    nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    inputs = [value("x", "FP32", ["batch", "n"]), value("m", datatype, shape)]
+    outputs = [value("y", "FP32", ["batch", "n"])]
+    save(repository, "m", nodes, inputs, outputs, config=config(pad_inputs="x", pad_masks="m=x"))
+    assert expected in reason("m")
+
+
+def test_a_ragged_input_is_not_padded_too(repository, reason):
+    ragged_sum(repository, "m", RAGGED_CONFIG + parameters(pad_inputs="data"))
+    assert "'data' is allow_ragged_batch, which can't be padded" in reason("m")
+
+
 def test_a_model_that_triton_runs_takes_none_of_the_parameters():
     text = config(pad_inputs="x", pad_masks="m=x", pad_outputs="y=x", pad_buckets="4", batch_by="x")
     with pytest.raises(ServingError) as caught:
@@ -348,8 +394,6 @@ class TestScatter:
         assert executions(gateway, "scattered") == 1
 
     def test_an_output_of_another_size_is_an_error(self, repository, load):
-        from onnx import helper
-
         nodes = [
             helper.make_node("Concat", ["x", "x"], ["y"], axis=0),
             helper.make_node("Identity", ["shape"], ["sizes"]),
@@ -372,8 +416,6 @@ class TestScatter:
         ],
     )  # fmt: skip
     def test_configs_that_are_refused(self, repository, reason, old, new, expected):
-        from tests.service.padded_models import SCATTERED
-
         assert SCATTERED.count(old) == 1
         scattered(repository, "m", SCATTERED.replace(old, new))
         assert expected in reason("m")
