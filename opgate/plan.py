@@ -149,6 +149,8 @@ class _Compiler:
         if config.platform == "ensemble" or config.HasField("ensemble_scheduling"):
             steps = ", ".join(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
             raise PlanError(f"'{name}' is an ensemble: compile the models of its steps, {steps}")
+        if "pad_masks" in config.parameters:
+            raise PlanError(f"'{name}' has pad_masks: Triton computes no masks, so it could not run the compiled model")
         versions = version_numbers(source / name)
         if not versions:
             raise PlanError(f"model '{name}' has no version in {source / name}")
@@ -238,7 +240,7 @@ def _for_tensorrt(completed: Any, config: Any) -> Any:
     """Returns the config of the compiled model. `config` is as it was written, `completed` as it was on the CPU."""
     from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
-    from opgate.service.repository.config import ENGINE_PARAMETERS, SESSION_PREFIX
+    from opgate.service.repository.config import BATCH_PARAMETERS, ENGINE_PARAMETERS, SESSION_PREFIX
     from opgate.service.repository.loader import copied
 
     new = copied(completed)
@@ -250,8 +252,8 @@ def _for_tensorrt(completed: Any, config: Any) -> Any:
     )
     if not new.instance_group:
         new.instance_group.add(kind=ModelInstanceGroup.KIND_GPU, count=1)
-    # Options of ONNX Runtime. The parameters of the gateway stay: Triton gives them no meaning.
+    # Options of ONNX Runtime, and of batches, which Triton forms. The others stay: Triton gives them no meaning.
     for key in list(new.parameters):
-        if key.startswith(SESSION_PREFIX) or key in ENGINE_PARAMETERS:
+        if key.startswith(SESSION_PREFIX) or key in ENGINE_PARAMETERS | BATCH_PARAMETERS:
             del new.parameters[key]
     return new

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from opgate.service.errors import Kind, ServingError, internal, invalid
 from opgate.service.execution.cost import CostCurve, HandOver
+from opgate.service.execution.padding import cut, element_counts, mask, pad, padded_sizes
 from opgate.service.execution.request import Array, Request
 from opgate.service.execution.session import Session
 from opgate.service.execution.spec import BatchInputSpec, ModelSpec, TensorSpec
@@ -115,17 +117,25 @@ def assemble(spec: ModelSpec, requests: Sequence[Request]) -> dict[str, Array]:
     """Returns the model's inputs: the rows of all requests in order. The arrays of a single request are not copied."""
     feeds: dict[str, Array] = {}
     first = requests[0]
+    padding = spec.padding
     for name in first.inputs:
         tensor = spec.inputs[name]
         if tensor.ragged:
             flat = [request.inputs[name].reshape(-1) for request in requests]
             feeds[name] = flat[0] if len(flat) == 1 else np.concatenate(flat)
         else:
-            alone = len(requests) == 1
-            array = first.inputs[name] if alone else np.concatenate([request.inputs[name] for request in requests])
+            if padding is not None and name in padding.inputs:
+                array = pad(padding, name, requests)
+            elif len(requests) == 1:
+                array = first.inputs[name]
+            else:
+                array = np.concatenate([request.inputs[name] for request in requests])
             feeds[name] = array if tensor.reshape is None else array.reshape(_inner_shape(spec, tensor, array.shape))
     for batch_input in spec.batch_inputs:
         feeds[batch_input.name] = _batch_input(batch_input, requests)
+    if padding is not None:
+        for target in padding.masks:
+            feeds[target.name] = mask(padding, target, requests)
     return feeds
 
 
@@ -150,11 +160,15 @@ def _row_sizes(requests: Sequence[Request], source: str) -> list[int]:
 
 
 def padding(spec: ModelSpec, requests: Sequence[Request]) -> tuple[int, int]:
-    """Returns how many elements the requests brought of inputs that the model pads, and how many the padding adds.
+    """Returns how many elements the requests brought of inputs that are padded, and how many the padding adds.
 
-    A model pads a ragged input to the longest row if a batch input tells it that length.
+    The gateway pads the inputs of `spec.padding`. A model pads a ragged input to the longest row if a batch input tells
+    it that length.
     """
     brought = added = 0
+    if spec.padding is not None:
+        brought, padded = element_counts(spec.padding, requests)
+        added = padded - brought
     for target in spec.batch_inputs:
         if target.kind == _LONGEST_ROW:
             sizes = _row_sizes(requests, target.source)
@@ -172,11 +186,11 @@ def _batch_input(target: BatchInputSpec, requests: Sequence[Request]) -> Array:
     sizes = _row_sizes(requests, target.source)
     if target.kind == _LONGEST_ROW:
         return np.zeros(max(sizes), dtype=dtype)
-    if target.kind == "BATCH_ELEMENT_COUNT":
-        return np.array(sizes, dtype=dtype)
     total = sum(sizes)
     if dtype.kind == "i" and total > np.iinfo(dtype).max:
         raise invalid(f"input '{target.source}': a batch of {total} elements doesn't fit '{target.name}' ({dtype})")
+    if target.kind == "BATCH_ELEMENT_COUNT":
+        return np.array(sizes, dtype=dtype)
     ends = np.cumsum([0, *sizes] if target.kind.endswith("WITH_ZERO") else sizes)
     return ends.astype(dtype)
 
@@ -184,28 +198,70 @@ def _batch_input(target: BatchInputSpec, requests: Sequence[Request]) -> Array:
 def split(spec: ModelSpec, requests: Sequence[Request], names: Sequence[str], arrays: Sequence[Array]) -> None:
     """Gives each request its rows of the outputs, as views. A row with a nonzero status fails only its own request.
 
-    Raises ServingError (INTERNAL) if an output doesn't have a row for each row of the batch.
+    Raises ServingError (INTERNAL) if an output doesn't have a row for each row of the batch, or if one that is
+    scattered or cut doesn't have the size that the inputs say.
     """
     rows = sum([request.rows for request in requests])
     if spec.batched:
         for name, array in zip(names, arrays, strict=True):
-            if not array.ndim or array.shape[0] != rows:
+            if (not array.ndim or array.shape[0] != rows) and name not in spec.scattered:
                 raise internal(
                     f"output '{name}' has shape {list(array.shape)}, expected {rows} rows for a batch of {rows}"
                 )
     outputs = dict(zip(names, arrays, strict=True))
     states = None if spec.row_status is None else outputs[spec.row_status.output].reshape(rows, -1)
+    results = _results(spec, requests, outputs) if spec.scattered or spec.padding is not None else None
     begin = 0
-    for request in requests:
+    for i, request in enumerate(requests):
         end = begin + request.rows
         error = None if states is None else row_error(spec, states[begin:end])
         if error is not None:
             request.error = error
+        elif results is not None:
+            request.result = results[i]
         else:
             request.result = {
                 name: _outer(spec, spec.outputs[name], outputs[name], begin, end) for name in request.outputs
             }
         begin = end
+
+
+def _results(spec: ModelSpec, requests: Sequence[Request], outputs: dict[str, Array]) -> list[dict[str, Array]]:
+    """Returns the result of each request of a model with outputs that are scattered or cut."""
+    scattered = {name: _scatter(spec, name, requests, outputs[name]) for name in outputs if name in spec.scattered}
+    padding = spec.padding
+    cuts = padding.cuts if padding is not None else {}
+    sizes = {name: padded_sizes(padding, name, requests) for name in padding.inputs} if padding is not None else {}
+    results: list[dict[str, Array]] = []
+    begin = 0
+    for i, request in enumerate(requests):
+        end = begin + request.rows
+        result: dict[str, Array] = {}
+        for name in request.outputs:
+            if name in scattered:
+                result[name] = scattered[name][i]
+                continue
+            result[name] = _outer(spec, spec.outputs[name], outputs[name], begin, end)
+            if name in cuts:
+                result[name] = cut(cuts[name], spec.outputs[name], result[name], request, sizes)
+        results.append(result)
+        begin = end
+    return results
+
+
+def _scatter(spec: ModelSpec, name: str, requests: Sequence[Request], array: Array) -> list[Array]:
+    """Returns the part of each request of a flat output. The request's input that shapes it says how large it is."""
+    dims, source = spec.outputs[name].dims, spec.scattered[name]
+    shapes: list[tuple[int, ...]] = []
+    for request in requests:
+        own = request.inputs[source].shape[1:]
+        shapes.append((request.rows, *(own[i] if size == -1 else size for i, size in enumerate(dims))))
+    total = sum(map(math.prod, shapes))
+    if array.size != total:
+        raise internal(f"output '{name}' has shape {list(array.shape)}, expected {total} elements for input '{source}'")
+    flat = array.reshape(-1)
+    ends = [0, *accumulate(map(math.prod, shapes))]
+    return [flat[begin:end].reshape(shape) for begin, end, shape in zip(ends, ends[1:], shapes, strict=False)]
 
 
 def _outer(spec: ModelSpec, tensor: TensorSpec, array: Array, begin: int, end: int) -> Array:

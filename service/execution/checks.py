@@ -6,10 +6,11 @@ The checks look at no data. Their result holds for every request that announces 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.execution.padding import rounded
 from opgate.service.execution.spec import ModelSpec, TensorSpec
 
 
@@ -40,7 +41,7 @@ class Fit:
     """The facts about a request that fits its model.
 
     `rows` is the batch size. Requests may share a batch only if their `key` is equal. `weight` is the number of
-    elements in ragged inputs.
+    elements in inputs whose sizes are not part of the key: ragged ones, and padded ones without buckets.
     """
 
     rows: int
@@ -78,12 +79,55 @@ def check_inputs(spec: ModelSpec, heads: Sequence[Head], limits: Limits) -> Fit:
                     f"inputs of model '{spec.name}' must have one batch size: '{first}' has {rows}, "
                     f"'{tensor.name}' has {head.shape[0]}"
                 )
-        if tensor.ragged:
+        shape = _shape_in_batch(spec, tensor, head)
+        if shape is None:
             weight += elements
             parts.append(tensor.name)
         else:
-            parts.append((tensor.name, head.shape[1:] if spec.batched else head.shape))
+            parts.append((tensor.name, shape))
+    if spec.padding is not None:
+        _check_ties(spec, seen)
     return Fit(rows or 1, tuple(parts), weight)
+
+
+def _shape_in_batch(spec: ModelSpec, tensor: TensorSpec, head: Head) -> tuple[int, ...] | None:
+    """Returns the shape, without the batch dim, that an input must have in common with the others of its batch.
+
+    None stands for any shape. Raises ServingError (TOO_LARGE) if the input is too large in the sizes of its buckets.
+    """
+    if tensor.ragged:
+        return None
+    inner = head.shape[1:] if spec.batched else head.shape
+    if spec.padding is None or tensor.name not in spec.padding.inputs:
+        return inner
+    if not spec.padding.buckets:
+        return None
+    shape = rounded(spec.padding, tensor.name, inner)
+    elements = head.shape[0] * math.prod(shape)
+    limit = spec.padding.inputs[tensor.name].max_elements
+    if elements > limit:
+        raise ServingError(
+            Kind.TOO_LARGE,
+            f"input '{tensor.name}' of model '{spec.name}': {elements} elements are over the limit of {limit} in shape "
+            f"{[head.shape[0], *shape]}, to which shape {list(head.shape)} is padded",
+        )
+    return shape
+
+
+def _check_ties(spec: ModelSpec, seen: Mapping[str, Head]) -> None:
+    """Raises ServingError (INVALID) if dims that have one name in the model file differ.
+
+    Padding could make them equal, so that a wrong request would be answered if it shares a batch.
+    """
+    assert spec.padding is not None
+    for (first, i), *others in spec.padding.ties:
+        size = seen[first].shape[i + 1]
+        for name, j in others:
+            if seen[name].shape[j + 1] != size:
+                raise invalid(
+                    f"inputs of model '{spec.name}' must agree: dim {i + 1} of '{first}' has {size}, "
+                    f"dim {j + 1} of '{name}' has {seen[name].shape[j + 1]}"
+                )
 
 
 def _by_name(spec: ModelSpec, heads: Sequence[Head]) -> dict[str, Head]:

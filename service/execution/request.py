@@ -57,8 +57,8 @@ class Request:
     """
 
     __slots__ = (
-        "context", "done", "ended_ns", "error", "id", "inputs", "key", "leave", "options", "outputs", "received_ns",
-        "result", "rows", "run_ns", "shared", "started_ns", "steps", "timer", "weight",
+        "context", "done", "ended_ns", "error", "group", "id", "inputs", "key", "leave", "options", "outputs",
+        "received_ns", "result", "rows", "run_ns", "shared", "started_ns", "steps", "timer", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -78,7 +78,8 @@ class Request:
         self.outputs = outputs
         self.id = id
         self.options = options
-        self.weight = weight  # elements of ragged inputs: the cost of a run depends on them and on the key
+        self.weight = weight  # elements of ragged and padded inputs: the cost of a run depends on them and on the key
+        self.group: Hashable = None  # the values that the requests of a batch must have in common, if the model asks
         self.received_ns = perf_counter_ns()
         self.started_ns = 0
         # For the code that made the request; execution never reads them. `shared` has its tensors in shared memory.

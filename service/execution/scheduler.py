@@ -14,8 +14,10 @@ from opgate.service.errors import Kind, ServingError, queue_full, too_late, unlo
 from opgate.service.execution.alarm import Alarm
 from opgate.service.execution.batch import Batch, execute, padding, try_out
 from opgate.service.execution.cost import CostCurve, Profile
+from opgate.service.execution.grouping import group_of
 from opgate.service.execution.latency import LatencyLimit
 from opgate.service.execution.ordering import OrderedAnswers
+from opgate.service.execution.padding import element_counts
 from opgate.service.execution.policy import Choice, choose
 from opgate.service.execution.rate_limiter import Claim
 from opgate.service.execution.request import Request
@@ -94,6 +96,8 @@ class Scheduler:
         if self._closed:
             self._fail(request, unloading(self.spec.name))
             return
+        if self.spec.batch_by and not self._group(request):
+            return
         waiting, policy = self._waiting, self._policy
         if waiting.size >= waiting.max_size or policy is None:
             if full := waiting.full_for(request):
@@ -129,6 +133,15 @@ class Scheduler:
         if self.spec.batching is not None or self._idle:
             # Batches are formed once per turn of the loop, so that all requests that arrive in one turn can share one.
             self._flush_soon()
+
+    def _group(self, request: Request) -> bool:
+        """Reads the values that the requests of a batch have in common. Returns False if that failed the request."""
+        try:
+            request.group = group_of(self.spec, request)
+        except ServingError as error:
+            self._fail(request, error)
+            return False
+        return True
 
     def _runs_alone(self, request: Request) -> bool:
         """Returns whether a request runs at once, although others that arrive in this turn of the loop could join it.
@@ -259,10 +272,13 @@ class Scheduler:
     def _curve(self, requests: list[Request]) -> CostCurve:
         """Returns the costs of runs like that of these requests, which decide whether it may happen on the loop.
 
-        The time of a run grows with the elements of ragged inputs, so there is a curve for each power of two of them.
+        The time of a run grows with the elements of ragged and padded inputs, so there is a curve for each power of two
+        of them.
         """
         key = requests[0].key
         weight = sum([request.weight for request in requests])
+        if weight and self.spec.padding is not None:
+            weight = max(weight, element_counts(self.spec.padding, requests)[1])
         return self._profile.curve((key, weight.bit_length()) if weight else key)
 
     def _start(self, batch: Batch, before_run: Callable[[], None] | None = None) -> bool:

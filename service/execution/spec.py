@@ -23,12 +23,61 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class BatchInputSpec:
-    """An input of the model that the batcher computes from the sizes of the ragged input `source`."""
+    """An input of the model that the batcher computes from the sizes of the input `source`."""
 
     kind: str
     name: str
     datatype: DataType
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedInput:
+    """An input whose variable dims are padded with `value` to the longest of the batch.
+
+    `variable` are the indices of these dims, which don't count the batch dim. A batch that would have more than
+    `max_elements` elements of it is not made.
+    """
+
+    value: int | float | str
+    variable: tuple[int, ...]
+    max_elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """An input of the model that the batcher computes: 1 where the padded input `source` has data, 0 in its padding.
+
+    Its shape is the batch dim and the variable dims of `source`.
+    """
+
+    name: str
+    datatype: DataType
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A dim of an output that is as long as a padded dim of an input. Each request gets the size that its input has."""
+
+    dim: int
+    source: str
+    source_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """How requests with different shapes share a batch. Indices of dims don't count the batch dim.
+
+    With `buckets`, in ascending order, a padded dim is rounded up to one of these sizes, and requests share a batch
+    only if all their sizes are the same then. The dims of an entry of `ties` must have one size in each request.
+    """
+
+    inputs: Mapping[str, PaddedInput]
+    masks: tuple[Mask, ...] = ()
+    cuts: Mapping[str, tuple[Cut, ...]] = field(default_factory=dict)
+    buckets: tuple[int, ...] = ()
+    ties: tuple[tuple[tuple[str, int], ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +160,9 @@ class ModelSpec:
     max_batch_size: int = 0
     batching: Batching | None = None
     batch_inputs: tuple[BatchInputSpec, ...] = ()
+    scattered: Mapping[str, str] = field(default_factory=dict)  # flat outputs by name, with the input that shapes them
+    padding: Padding | None = None
+    batch_by: tuple[str, ...] = ()  # inputs whose values the requests of a batch have in common
     row_status: RowStatus | None = None
     decoupled: bool = False  # whether each entry of the outputs is a response of its own, see service.wire.responses
     platform: str = "onnxruntime_onnx"

@@ -117,7 +117,7 @@ class Waiting:
 
     def add(self, request: Request) -> None:
         """Adds a request to its line."""
-        key = (request.key, request.outputs)
+        key = _line_of(request)
         line = self.lines.get(key)
         if line is None:
             line = self.lines[key] = deque() if self._plain else Line(self._batching)
@@ -128,7 +128,7 @@ class Waiting:
 
     def remove(self, request: Request) -> bool:
         """Takes a request out. Returns whether it waited."""
-        key = (request.key, request.outputs)
+        key = _line_of(request)
         line = self.lines.get(key)
         if line is None or request not in line:
             return False
@@ -153,7 +153,7 @@ class Waiting:
 
     def postpone(self, request: Request) -> None:
         """Moves a request whose timeout is over behind those of its level that are not late, if it waits."""
-        line = self.lines.get((request.key, request.outputs))
+        line = self.lines.get(_line_of(request))
         if isinstance(line, Line) and request in line:
             line.postpone(request)
 
@@ -161,11 +161,12 @@ class Waiting:
         """Returns how many rows a new request has before it in its line, and for each other line the key of its
         requests and the rows that run before."""
         level = self._level(request)
+        own_key = _line_of(request)
         own = 0
         others = []
         for key, line in self.lines.items():
             rows = line.rows_before(level) if isinstance(line, Line) else sum([waiting.rows for waiting in line])
-            if key == (request.key, request.outputs):
+            if key == own_key:
                 own = rows
             else:
                 others.append((line[0].key, rows))
@@ -201,6 +202,13 @@ class Waiting:
 
     def _level(self, request: Request) -> int:
         return self._batching.level(request.options.priority)
+
+
+def _line_of(request: Request) -> Hashable:
+    """Returns what the requests of a line have in common."""
+    if request.group is None:
+        return request.key, request.outputs
+    return request.key, request.outputs, request.group
 
 
 def _lower(counts: Counter[int], level: int, by: int) -> None:

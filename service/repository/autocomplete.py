@@ -11,6 +11,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOut
 from opgate.service.execution.datatypes import BY_ONNX
 from opgate.service.execution.session import EngineTensor
 from opgate.service.repository.config import ConfigError, state_defaults
+from opgate.service.repository.padding_config import mask_names
 from opgate.service.repository.sequence_config import tensor_names
 
 Tensor: TypeAlias = ModelInput | ModelOutput
@@ -38,7 +39,8 @@ def complete(
         config.backend = "onnxruntime"
     added: list[str] = []
     bare = not config.input and not config.output
-    computed = {name for batch_input in config.batch_input for name in batch_input.target_name} | tensor_names(config)
+    computed = {name for batch_input in config.batch_input for name in batch_input.target_name}
+    computed |= tensor_names(config) | mask_names(config)
     if bare and not config.max_batch_size and default_max_batch_size and _batches((*inputs, *outputs)):
         config.max_batch_size = default_max_batch_size
         added.append(f"max_batch_size {default_max_batch_size}")

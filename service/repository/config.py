@@ -17,10 +17,12 @@ ENGINE_PARAMETERS = frozenset({
     "intra_op_thread_count", "inter_op_thread_count", "execution_mode", "enable_mem_arena", "enable_mem_pattern",
     "memory.enable_memory_arena_shrinkage",
 })  # fmt: skip
+# Those that say how requests share a batch.
+BATCH_PARAMETERS = frozenset({"pad_inputs", "pad_masks", "pad_outputs", "pad_buckets", "batch_by"})
 PARAMETERS = ENGINE_PARAMETERS | {
     "row_status_output", "row_status_messages", "predict_count_output", "predict_fields", "predict_picture_model",
     "gateway_backend", "golden_tolerance", "max_latency_ms",
-}  # fmt: skip
+} | BATCH_PARAMETERS  # fmt: skip
 _STRING_OR_COMMENT = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|#.*""")
 SESSION_PREFIX = "session."  # passed to ONNX Runtime as session configuration entries
 
@@ -68,8 +70,9 @@ def _unsupported_with_triton(config: ModelConfig) -> Iterator[str]:
         yield "sequence_batching"
     if config.model_transaction_policy.decoupled:
         yield "model_transaction_policy.decoupled"
-    if "max_latency_ms" in config.parameters:
-        yield "parameter 'max_latency_ms' of a model that Triton runs"
+    for key in sorted({"max_latency_ms", *BATCH_PARAMETERS}):
+        if key in config.parameters:
+            yield f"parameter '{key}' of a model that Triton runs"
 
 
 def _unsupported(config: ModelConfig) -> Iterator[str]:
@@ -100,8 +103,6 @@ def _features(config: ModelConfig) -> Iterator[str]:
         yield "response_cache with sequence_batching"
     if config.response_cache.enable and config.model_transaction_policy.decoupled:
         yield "response_cache with model_transaction_policy.decoupled"
-    if config.batch_output:
-        yield "batch_output"
     if config.HasField("model_repository_agents"):
         yield "model_repository_agents"
     if config.HasField("model_metrics"):
@@ -208,12 +209,11 @@ def _tensors(config: ModelConfig) -> Iterator[str]:
 
 
 def _ensemble(config: ModelConfig) -> Iterator[str]:
-    if config.instance_group:
-        yield "instance_group of an ensemble"
     if config.ensemble_scheduling.max_inflight_requests:
         yield "ensemble_scheduling.max_inflight_requests"
-    if config.batch_input:
-        yield "batch_input of an ensemble"
+    for name in ("instance_group", "batch_input", "batch_output"):
+        if getattr(config, name):
+            yield f"{name} of an ensemble"
     if config.model_transaction_policy.decoupled:
         yield "model_transaction_policy.decoupled of an ensemble"
     if config.HasField("sequence_batching"):

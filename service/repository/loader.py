@@ -44,6 +44,7 @@ from opgate.service.repository.config import (
 from opgate.service.repository.devices import accelerators, demands, place
 from opgate.service.repository.ensembles import check_ensemble, with_labels
 from opgate.service.repository.op_libraries import Library, counterpart, explain, library_of_missing_op, trusted_library
+from opgate.service.repository.padding_config import with_padding
 from opgate.service.repository.paths import confined, file_name
 from opgate.service.repository.presentation import Presentation, read_presentation
 from opgate.service.repository.proving import prove
@@ -169,6 +170,7 @@ def load_model(
         logger.info("config completed: %s", ", ".join(added), extra={"model": config.name, "version": version})
     spec = make_spec(config, version, repository, folder)
     limits = limits_of(settings)
+    spec = with_padding(config, spec, session.inputs, session.outputs, limits)
     sequences = read_sequences(config, folder, limits)
     engine = spec if sequences is None else engine_spec(spec, sequences)
     check_against_engine(engine, session.inputs, session.outputs, session.defaulted)

@@ -16,7 +16,7 @@ from opgate.service.execution.datatypes import BY_CONFIG, DATATYPES, DataType
 from opgate.service.execution.request import Array
 from opgate.service.execution.sequences import CORRELATION_ID, Control, SequenceBatching, State
 from opgate.service.execution.spec import Batching
-from opgate.service.repository.config import ConfigError
+from opgate.service.repository.config import BATCH_PARAMETERS, ConfigError
 from opgate.service.repository.paths import confined, file_name
 from opgate.service.wire.tensors import from_raw
 
@@ -41,6 +41,11 @@ def read_sequences(config: ModelConfig, folder: Path, limits: Limits) -> Sequenc
     block = config.sequence_batching
     if any(tensor.allow_ragged_batch for tensor in config.input):
         raise ConfigError(f"{_BLOCK}: an input has allow_ragged_batch")
+    if config.batch_output:
+        raise ConfigError(f"{_BLOCK} with batch_output")
+    for key in sorted(BATCH_PARAMETERS):
+        if key in config.parameters:
+            raise ConfigError(f"{_BLOCK} with parameter '{key}'")
     if block.iterative_sequence:
         raise ConfigError(f"{_BLOCK}.iterative_sequence is not supported")
     rows = max(1, config.max_batch_size)

@@ -39,6 +39,8 @@ def make_spec(config: ModelConfig, version: int, repository: Path, folder: Path)
         max_batch_size=config.max_batch_size,
         batching=_batching(config),
         batch_inputs=_batch_inputs(config, inputs),
+        scattered=_scattered(config, inputs, outputs),
+        batch_by=_batch_by(config, inputs),
         row_status=_row_status(config, outputs),
         decoupled=config.model_transaction_policy.decoupled,
         platform="ensemble" if config.HasField("ensemble_scheduling") else "onnxruntime_onnx",
@@ -139,28 +141,71 @@ def _max_latency_ns(config: ModelConfig) -> int:
 
 
 def _batch_inputs(config: ModelConfig, inputs: Mapping[str, TensorSpec]) -> tuple[BatchInputSpec, ...]:
-    specs = []
+    specs: list[BatchInputSpec] = []
     for block in config.batch_input:
         kind = model_config_pb2.BatchInput.Kind.Name(block.kind)
         where = f"batch_input {kind}"
-        if len(block.target_name) != 1 or len(block.source_input) != 1:
-            raise ConfigError(f"{where}: expected one target_name and one source_input")
-        target, source = block.target_name[0], block.source_input[0]
-        if source not in inputs:
-            raise ConfigError(f"{where} '{target}': its source_input '{source}' is not an input")
-        if inputs[source].optional:
-            raise ConfigError(f"{where} '{target}': its source_input '{source}' may not be optional")
-        if target in inputs:
-            raise ConfigError(f"{where}: '{target}' is an input as well")
-        datatype = _datatype(block.data_type, f"{where} '{target}'")
-        if datatype.name not in ("INT32", "INT64", "FP32"):
-            raise ConfigError(
-                f"{where} '{target}': expected TYPE_INT32, TYPE_INT64 or TYPE_FP32, got {datatype.config_name}"
-            )
-        if config.max_batch_size < 1:
-            raise ConfigError(f"{where} '{target}': max_batch_size is 0, there is no batch")
-        specs.append(BatchInputSpec(kind, target, datatype, source))
+        if not block.target_name or len(block.source_input) != 1:
+            raise ConfigError(f"{where}: expected a target_name and one source_input")
+        source = block.source_input[0]
+        for target in block.target_name:
+            if source not in inputs:
+                raise ConfigError(f"{where} '{target}': its source_input '{source}' is not an input")
+            if inputs[source].optional:
+                raise ConfigError(f"{where} '{target}': its source_input '{source}' may not be optional")
+            if target in inputs or any(target == spec.name for spec in specs):
+                raise ConfigError(f"{where}: '{target}' is an input as well")
+            datatype = _datatype(block.data_type, f"{where} '{target}'")
+            if datatype.name not in ("INT32", "INT64", "FP32"):
+                raise ConfigError(
+                    f"{where} '{target}': expected TYPE_INT32, TYPE_INT64 or TYPE_FP32, got {datatype.config_name}"
+                )
+            if config.max_batch_size < 1:
+                raise ConfigError(f"{where} '{target}': max_batch_size is 0, there is no batch")
+            specs.append(BatchInputSpec(kind, target, datatype, source))
     return tuple(specs)
+
+
+def _scattered(
+    config: ModelConfig, inputs: Mapping[str, TensorSpec], outputs: Mapping[str, TensorSpec]
+) -> dict[str, str]:
+    """Returns the outputs of batch_output, with the input that shapes each."""
+    scattered: dict[str, str] = {}
+    for block in config.batch_output:
+        if len(block.target_name) != 1 or len(block.source_input) != 1:
+            raise ConfigError("batch_output: expected one target_name and one source_input")
+        target, source = block.target_name[0], block.source_input[0]
+        where = f"batch_output '{target}'"
+        if target not in outputs or target in scattered:
+            raise ConfigError(f"{where} is not an output, or given twice")
+        if outputs[target].reshape is not None:
+            raise ConfigError(f"{where}: state the output with the dims of a row, without reshape")
+        if parameter(config, "row_status_output") == target:
+            raise ConfigError(f"{where}: row_status_output has one entry for each row")
+        if source not in inputs or inputs[source].optional:
+            raise ConfigError(f"{where}: its source_input '{source}' is not an input, or an optional one")
+        if config.max_batch_size < 1:
+            raise ConfigError(f"{where}: max_batch_size is 0, there is no batch")
+        dims, given = outputs[target].dims, inputs[source].dims
+        if any(size == -1 and i >= len(given) for i, size in enumerate(dims)):
+            raise ConfigError(
+                f"{where}: each variable dim of {list(dims)} gets the size of the same dim of '{source}', which has "
+                f"only {list(given)}"
+            )
+        scattered[target] = source
+    return scattered
+
+
+def _batch_by(config: ModelConfig, inputs: Mapping[str, TensorSpec]) -> tuple[str, ...]:
+    if "batch_by" not in config.parameters:
+        return ()
+    names = tuple(name.strip() for name in parameter(config, "batch_by").split(","))
+    for name in names:
+        if name not in inputs:
+            raise ConfigError(f"parameter 'batch_by': '{name}' is not an input, the inputs are {', '.join(inputs)}")
+    if config.max_batch_size < 1:
+        raise ConfigError("parameter 'batch_by': max_batch_size is 0, there is no batch")
+    return names
 
 
 def _row_status(config: ModelConfig, outputs: Mapping[str, TensorSpec]) -> RowStatus | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from opgate.service.execution.datatypes import DataType
 from opgate.service.execution.session import EngineTensor
-from opgate.service.execution.spec import ModelSpec, TensorSpec
+from opgate.service.execution.spec import BatchInputSpec, ModelSpec, TensorSpec
 from opgate.service.repository.config import ConfigError
 
 
@@ -24,11 +24,7 @@ def check_against_engine(
     real = {tensor.name: tensor for tensor in (*inputs, *defaulted)}
     needed = {tensor.name for tensor in inputs}
     for batch_input in spec.batch_inputs:
-        name = batch_input.name
-        actual = _find(real, name, "batch_input")
-        _check_type("batch_input", name, batch_input.datatype, actual)
-        if len(actual.shape) != (2 if batch_input.kind == "BATCH_ITEM_SHAPE" else 1):
-            raise ConfigError(f"batch_input '{name}': the model file's shape {_shape(actual)} has another rank")
+        _check_batch_input(spec, batch_input, real)
     for tensor in spec.inputs.values():
         actual = _find(real, tensor.name, "input")
         _check_type("input", tensor.name, tensor.datatype, actual)
@@ -42,14 +38,37 @@ def check_against_engine(
                 )
         else:
             _check_shape(spec, "input", tensor, actual)
-    missing = needed - set(spec.inputs) - {batch_input.name for batch_input in spec.batch_inputs}
+    computed = {batch_input.name for batch_input in spec.batch_inputs}
+    if spec.padding is not None:
+        computed |= {mask.name for mask in spec.padding.masks}
+    missing = needed - set(spec.inputs) - computed
     if missing:
         raise ConfigError(f"the model file needs inputs that the config lacks: {', '.join(sorted(missing))}")
     real = {tensor.name: tensor for tensor in outputs}
     for tensor in spec.outputs.values():
         actual = _find(real, tensor.name, "output")
         _check_type("output", tensor.name, tensor.datatype, actual)
-        _check_shape(spec, "output", tensor, actual)
+        if tensor.name not in spec.scattered:
+            _check_shape(spec, "output", tensor, actual)
+        elif len(actual.shape) > 1:
+            raise ConfigError(
+                f"batch_output '{tensor.name}': expected a flat tensor of rank 1, the model file has shape "
+                f"{_shape(actual)}"
+            )
+
+
+def _check_batch_input(spec: ModelSpec, batch_input: BatchInputSpec, real: Mapping[str, EngineTensor]) -> None:
+    name = batch_input.name
+    actual = _find(real, name, "batch_input")
+    _check_type("batch_input", name, batch_input.datatype, actual)
+    if len(actual.shape) != (2 if batch_input.kind == "BATCH_ITEM_SHAPE" else 1):
+        raise ConfigError(f"batch_input '{name}': the model file's shape {_shape(actual)} has another rank")
+    rank = len(spec.inputs[batch_input.source].dims)
+    if batch_input.kind == "BATCH_ITEM_SHAPE" and isinstance(actual.shape[1], int) and actual.shape[1] != rank:
+        raise ConfigError(
+            f"batch_input '{name}': expected {rank} columns, one for each dim of '{batch_input.source}', the model "
+            f"file has shape {_shape(actual)}"
+        )
 
 
 def _find(real: Mapping[str, EngineTensor], name: str, kind: str) -> EngineTensor:

@@ -29,7 +29,6 @@ REFUSED = [
     ),
     ("optimization { cuda { graphs: true } }", "optimization.cuda"),
     ("optimization { priority: PRIORITY_MAX }", "optimization.priority"),
-    ("batch_output [ { target_name: 'y' kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: 'x' } ]", "batch_output"),
     ("parameters { key: 'no_such' value { string_value: '1' } }", "parameter 'no_such'"),
     ("model_repository_agents { agents [ { name: 'a' } ] }", "model_repository_agents"),
 ]

@@ -272,6 +272,16 @@ def test_clients_see_neither_controls_nor_states(repository, load):
         ('name: "start"', 'name: "begin"', "'begin' is not in the model file"),
         ('name: "x" data_type: TYPE_FP32', 'name: "x" allow_ragged_batch: true data_type: TYPE_FP32', "allow_ragged"),
         ("direct { }", "direct { minimum_slot_utilization: 2 }", "expected 0 to 1"),
+        (
+            "sequence_batching {",
+            'parameters { key: "batch_by" value { string_value: "x" } } sequence_batching {',
+            "batch_by",
+        ),
+        (
+            "sequence_batching {",
+            'batch_output { target_name: "sum" source_input: "x" } sequence_batching {',
+            "batch_output",
+        ),
         ("direct { }", "oldest { preferred_batch_size: 9 }", "expected 1 to max_batch_size 4"),
     ],
 )

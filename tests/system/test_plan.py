@@ -14,6 +14,8 @@ from onnx import TensorProto, helper
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
 
 from tests.service.onnx_models import batching, double, identity, save, value, write_config
+from tests.service.padded_models import config as config_with
+from tests.service.padded_models import tokens
 from tests.system.running import ROOT
 
 MODELS = ROOT / "model_repository"
@@ -83,6 +85,15 @@ def test_a_model_of_standard_operators_is_compiled(trtexec: Path, tmp_path: Path
     assert (tmp_path / "plans" / "double" / "1" / "model.plan").stat().st_size > 1000
 
 
+def test_what_only_the_gateway_does_with_batches_is_dropped(trtexec: Path, tmp_path: Path) -> None:
+    """Triton forms the batches of the compiled model, and a gateway before it refuses a config that asks for more."""
+    double(tmp_path / "models", "m", config=config_with(pad_inputs="x", batch_by="x"), shape=("batch", "n"))
+    shapes = tuple(f"--{which}Shapes=x:{rows}x4" for which, rows in (("min", 1), ("opt", 8), ("max", 8)))
+    finished = plan("m", repository=tmp_path / "models", to=tmp_path / "plans", trtexec=trtexec, options=shapes)
+    assert finished.returncode == 0, finished.stderr
+    assert not config_of(tmp_path / "plans" / "m").parameters
+
+
 def test_a_model_for_gpus_keeps_its_groups(trtexec: Path, tmp_path: Path) -> None:
     """Such a model can't be opened where there is no GPU."""
     groups = "instance_group { kind: KIND_GPU count: 2 gpus: 1 } instance_group { kind: KIND_CPU }"
@@ -144,6 +155,7 @@ def test_a_failure_is_said_and_leaves_the_old_model(
         ("pipeline", "'pipeline' is an ensemble: compile the models of its steps, plain"),
         ("texts", "tensor 'x' of model 'texts' is BYTES, which TensorRT doesn't have"),
         ("plain", "input 'x' of model 'plain' has the variable shape [-1, -1]: say what sizes it may have"),
+        ("masked", "'masked' has pad_masks: Triton computes no masks"),
         ("nothing", "there is no model 'nothing' in"),
     ],
 )
@@ -151,6 +163,7 @@ def test_what_can_not_be_compiled_is_refused(trtexec: Path, tmp_path: Path, name
     models = tmp_path / "models"
     double(models, "plain", config='backend: "onnxruntime"', shape=("a", "b"))
     identity(models, "texts", "BYTES", config=batching())
+    tokens(models, "masked")
     step = 'step { model_name: "plain" model_version: -1 input_map { key: "x" value: "x" } }'
     write_config(models, "pipeline", f'platform: "ensemble" ensemble_scheduling {{ {step} }}')
     finished = plan(name, repository=models, to=tmp_path / "plans", trtexec=trtexec)

@@ -1,0 +1,58 @@
+"""The values that the requests of a batch have in common, for models whose config has `batch_by`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from opgate.service.errors import Kind, ServingError
+from opgate.service.execution.request import Array, Request
+from opgate.service.execution.spec import ModelSpec
+
+#: Bytes that such an input may have. They are compared on the event loop.
+MAX_GROUP_BYTES = 4096
+
+
+def group_of(spec: ModelSpec, request: Request) -> Hashable:
+    """Returns a value that two requests share only if their inputs of `batch_by` are equal.
+
+    If all rows of an input are equal, their number doesn't matter. Floats are compared by their bits.
+    Raises ServingError (TOO_LARGE).
+    """
+    return tuple([_value(spec, name, request.inputs[name]) for name in spec.batch_by if name in request.inputs])
+
+
+def _value(spec: ModelSpec, name: str, array: Array) -> Hashable:
+    if array.dtype != object:
+        if array.nbytes > MAX_GROUP_BYTES:
+            raise _too_large(spec, name, array.nbytes)
+        rows: list[Hashable] = [row.tobytes() for row in array]
+    else:
+        size = _string_bytes(array)
+        if size > MAX_GROUP_BYTES:
+            raise _too_large(spec, name, size)
+        rows = [tuple(row.reshape(-1).tolist()) for row in array]
+    alike = len(set(rows)) == 1
+    return array.shape[1:], rows[0] if alike else tuple(rows)
+
+
+def _string_bytes(array: Array) -> int:
+    """Returns the bytes of strings as requests carry them, each behind four bytes with its length.
+
+    If they are too many by their number or their characters alone, it returns that lower bound.
+    """
+    size = 4 * array.size
+    if size <= MAX_GROUP_BYTES:
+        texts = array.reshape(-1).tolist()
+        characters = size + sum(map(len, texts))
+        if characters > MAX_GROUP_BYTES:
+            return characters
+        size += sum([len(text.encode("utf-8", "surrogatepass")) for text in texts])
+    return size
+
+
+def _too_large(spec: ModelSpec, name: str, size: int) -> ServingError:
+    return ServingError(
+        Kind.TOO_LARGE,
+        f"input '{name}' of model '{spec.name}' has {size} bytes or more, the limit is {MAX_GROUP_BYTES} "
+        "for an input of batch_by",
+    )
