@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 from time import perf_counter_ns
 
 import numpy as np
 
+from opgate.service.errors import internal
 from opgate.service.execution.pipeline import Executor
 from opgate.service.execution.request import Array, Request
 from opgate.service.telemetry.statistics import ModelStatistics
+
+logger = logging.getLogger("opgate.cache")
 
 # Inputs of so many bytes are read on a thread: that takes about a millisecond.
 _LARGE = 1 << 20
@@ -82,7 +86,12 @@ class CachedExecutor:
         task.add_done_callback(self._loading.discard)
 
     async def _submit_large(self, request: Request) -> None:
-        self._look_up(request, await asyncio.to_thread(digest, request))
+        try:
+            self._look_up(request, await asyncio.to_thread(digest, request))
+        except Exception as error:
+            logger.exception("a request of a model with a response cache failed")
+            if not request.ended:
+                request.fail(internal(f"{type(error).__name__}: {error}"))
 
     def _look_up(self, request: Request, key: bytes) -> None:
         began = perf_counter_ns()
@@ -104,7 +113,12 @@ class CachedExecutor:
             answer(finished)
 
         request.done = keep
-        self._executor.submit(request)
+        try:
+            self._executor.submit(request)
+        except Exception:
+            if request.done is keep:  # nobody has answered it
+                request.done = answer
+            raise
 
     def try_out(self, request: Request) -> None:
         """Runs a request on the calling thread, past the cache. Raises ServingError."""

@@ -68,3 +68,20 @@ def test_it_completes(perf_analyzer, server, protocol, model, options):
             rf'opgate_responses_total{{.*"{re.escape(route[protocol])}"}} [1-9]', server.get("/metrics")
         )
         assert registered
+
+
+@pytest.mark.parametrize("options", [["-b", "4"], ["--shared-memory", "system"]])
+def test_it_streams(perf_analyzer, server, options):
+    program, environment = perf_analyzer
+    fixed = ["--streaming", "--concurrency-range", "4", "--measurement-interval", "500", "--max-trials", "3"]
+    command = [program, "-m", "double", "-i", "grpc", "-u", f"127.0.0.1:{server.grpc}", *fixed, *options]
+    ended = subprocess.run(
+        [*command, "--stability-percentage", "999"], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert float(re.findall(r"throughput: ([0-9.]+) infer/sec", ended.stdout)[-1]) > 0
+    counted = re.search(
+        rf'opgate_responses_total{{code="OK",protocol="grpc",route="/{SERVICE}/ModelStreamInfer"}} (.*)',
+        server.get("/metrics"),
+    )
+    assert counted and float(counted[1]) > 10
