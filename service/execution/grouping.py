@@ -46,7 +46,7 @@ def _string_bytes(array: Array) -> int:
         characters = size + sum(map(len, texts))
         if characters > MAX_GROUP_BYTES:
             return characters
-        size += sum([len(text.encode("utf-8", "surrogatepass")) for text in texts])
+        size += sum([len(text.encode() if isinstance(text, str) else text) for text in texts])
     return size
 
 

@@ -226,7 +226,8 @@ class Session:
             try:
                 arrays: list[Array] = self._session.run(outputs, feeds, options)
             except UnicodeDecodeError:
-                # Nothing but the output's conversion failed. A model that makes such strings does it again.
+                # Only the conversion of an output failed. The graph runs once more, and a model that makes such strings
+                # gives them as values from now on.
                 if self._strings is None:
                     raise
                 self._uses_values = True

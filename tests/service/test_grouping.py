@@ -49,6 +49,14 @@ def test_several_inputs_and_texts(repository, load):
     assert rows_of(answers) == [2, 2, 2, 1, 2]
 
 
+def test_strings_that_are_no_text(repository, load):
+    sized(repository, text=config(batch_by="word"))
+    words = [b"\xff\0a", b"\xff\0b", "en", b"\xff\0a"]
+    answers = together(load(), "sized", [asked(1, word) for word in words])
+    assert rows_of(answers) == [2, 1, 1, 2]
+    assert [answer["same"][0, 0] for answer in answers] == words
+
+
 def test_requests_whose_rows_differ_share_only_with_the_same(repository, load):
     sized(repository, text=config(batch_by="t"))
     both = asked([1, 2], rows=2)
@@ -84,7 +92,9 @@ def test_with_priorities_and_a_latency_limit(repository, load):
     assert 9 <= model.statistics.executions < 36
 
 
-@pytest.mark.parametrize(("word", "size"), [("x" * 4093, 4097), ("é" * 2047, 4098), ("é" * 100_000, 100_004)])
+@pytest.mark.parametrize(
+    ("word", "size"), [("x" * 4093, 4097), ("é" * 2047, 4098), ("é" * 100_000, 100_004), (b"\xff" * 4093, 4097)]
+)
 def test_a_large_value_is_refused(repository, load, word, size):
     sized(repository, text=config(batch_by="word"))
     gateway = load()
