@@ -116,7 +116,8 @@ class Sequencer:
             else:
                 value = str(id) if control.datatype.name == "BYTES" else id
             try:
-                found[control.name] = np.full(self._leading, value, control.datatype.dtype)
+                found[control.name] = np.empty(self._leading, control.datatype.dtype)
+                found[control.name].fill(value)  # np.full drops zeros at the end of a text
             except (OverflowError, ValueError):
                 text = f"sequence_id {str(id)[:40]!r}: model '{self._spec.name}' takes {control.datatype.name} for it"
                 raise invalid(text) from None
