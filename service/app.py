@@ -131,6 +131,7 @@ def _http_server(gateway: Gateway) -> _HttpServer:
             log_config=None,
             access_log=False,  # the journal writes it
             server_header=False,
+            proxy_headers=False,  # a header must not make a client one of this machine
             timeout_keep_alive=settings.keep_alive_timeout,
             **_tls(settings),
         ),
@@ -294,6 +295,8 @@ def run(settings: Settings) -> int:
     except (OSError, RuntimeError) as error:
         logger.error("the server can't start: %s", error)
         return 1
+    if clean and gateway.control.is_loading:
+        signals.end_process(0)  # the thread that loads a model can't be stopped, and the interpreter would wait for it
     if not clean:
         # A thread that still runs a model can't be stopped, and would abort the interpreter when it ends.
         signals.end_process(1)

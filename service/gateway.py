@@ -185,11 +185,11 @@ class Gateway:
         if reason:
             raise ServingError(Kind.NOT_READY, reason)
 
-    def check_operator(self, peer: str, tokens: Mapping[str, Token], group: str) -> None:
+    def check_operator(self, peer: str, tokens: Mapping[str, Token], group: str, from_page: bool = False) -> None:
         """Raises ServingError (FORBIDDEN) if a client at this address may not change how the gateway works.
 
         `tokens` are those of its protocol, `group` the group of the endpoint. Where that needs a token, the client has
-        sent it.
+        sent it. `from_page` says that a browser asks for a page, which may be anybody's.
         """
         if group in tokens:
             return
@@ -197,7 +197,7 @@ class Gateway:
             local = ipaddress.ip_address(peer.partition("%")[0]).is_loopback
         except ValueError:
             local = False
-        if not local:
+        if not local or from_page:
             raise ServingError(
                 Kind.FORBIDDEN,
                 f"only clients on this machine (127.0.0.1, ::1) may do that, unless the group '{group}' needs a token",

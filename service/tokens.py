@@ -65,6 +65,8 @@ def read_tokens(text: str, prefix: str = "") -> dict[str, Token]:
         match = _FORM.fullmatch(part)
         if match is None:
             raise ValueError("expected <group>[,<group>...]:<key>=<value>")  # the part may have a secret in it
+        if not match[3].isascii():
+            raise ValueError("the value of a header must be ASCII")
         for group in (name.strip() for name in match[1].split(",")):
             if group not in GROUPS:
                 raise ValueError(f"'{group}' is no group of endpoints: expected one of {', '.join(GROUPS)}")

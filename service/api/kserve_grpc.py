@@ -18,11 +18,11 @@ from opgate.service.api import operations
 from opgate.service.api.infer_stream import InferStream
 from opgate.service.api.shared_memory import SharedMemoryCalls
 from opgate.service.api.status import GRPC
-from opgate.service.errors import Kind, ServingError, internal
+from opgate.service.errors import Kind, ServingError, internal, invalid
 from opgate.service.execution.request import Request
 from opgate.service.execution.spec import ModelSpec, TensorSpec
 from opgate.service.gateway import LONG_COST, Gateway, Reading, Served, extensions, package_version
-from opgate.service.repository.overrides import read_override
+from opgate.service.repository.overrides import Override, read_override
 from opgate.service.rpc import health, reflection
 from opgate.service.rpc.server import (
     Call,
@@ -56,7 +56,7 @@ _LONG_HEAD = 1 << 17
 # Bytes of a message of another RPC.
 _MOST_BYTES = 1 << 16
 # RPCs that change the server. Not every client may call them.
-_OPERATORS = frozenset(("RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings"))
+_OPERATORS = frozenset(("RepositoryModelUnload", "TraceSetting", "LogSettings"))
 _ANSWERED = ("grpc", INFER, Code.OK.name)
 
 
@@ -285,10 +285,11 @@ class InferenceService:
                 continue
             request = getattr(service_pb2, method.input_type.name)
             function = getattr(self, f"_{method.name}", None) or getattr(shared, method.name, None)
-            handler = self._unary(request, function, method.name)
-            # A client may send the files of a model.
-            most = gateway.settings.max_body_bytes if method.name == "RepositoryModelLoad" else _MOST_BYTES
-            found[path] = Unary(handler, most)
+            found[path] = Unary(self._unary(request, function, method.name), _MOST_BYTES)
+        if gateway.settings.model_control_mode == "explicit":  # a client may send the files of a model
+            found[f"/{SERVICE}/RepositoryModelLoad"] = Unary(self._load, gateway.settings.max_body_bytes)
+        else:
+            found[f"/{SERVICE}/RepositoryModelLoad"] = Unary(self._load, _MOST_BYTES)
         return found
 
     def _unary(self, kind: Any, function: Callable[..., Any] | None, name: str) -> Callable[[Call, bytes], None]:
@@ -389,11 +390,32 @@ class InferenceService:
             response.models.add(name=name, version=version, state=state, reason=reason)
         return response
 
-    async def _RepositoryModelLoad(self, asked: Any, call: Call) -> Any:
-        self._gateway.check_operator(call.peer, self._gateway.grpc_tokens, "model-repository")
-        parameters = {key: _choice(value) for key, value in asked.parameters.items()}
-        override = await asyncio.to_thread(read_override, asked.model_name, parameters)
-        await self._gateway.control.load(asked.model_name, override)
+    def _load(self, call: Call, message: bytes) -> None:
+        """Handles RepositoryModelLoad. Its message may be large, so it is read on a thread if the client may load."""
+        journaled, gateway = Journaled(self._gateway, call), self._gateway
+        token = gateway.grpc_tokens.get("model-repository")
+        if token is not None and not token.is_in(call.first):
+            journaled.fail(Code.UNAVAILABLE, token.refusal("protocol"))
+            return
+        try:
+            gateway.check_operator(call.peer, gateway.grpc_tokens, "model-repository")
+            gateway.control.check_explicit()
+        except ServingError as error:
+            journaled.refuse(error)
+            return
+        self._wait(journaled, self._loaded(message), "RepositoryModelLoad")
+
+    async def _loaded(self, message: bytes) -> Any:
+        def read() -> tuple[str, Override]:
+            try:
+                asked = service_pb2.RepositoryModelLoadRequest.FromString(message)
+            except DecodeError:
+                raise invalid("the message is not a RepositoryModelLoadRequest") from None
+            parameters = {key: _choice(value) for key, value in asked.parameters.items()}
+            return asked.model_name, read_override(asked.model_name, parameters)
+
+        name, override = await asyncio.to_thread(read)
+        await self._gateway.control.load(name, override)
         return service_pb2.RepositoryModelLoadResponse()
 
     async def _RepositoryModelUnload(self, asked: Any, call: Call) -> Any:

@@ -220,7 +220,10 @@ class _Routes:
 
     async def load(self, request: Request) -> Response:
         """Loads a model as its files are now, or with the config and the files of the request."""
-        self._gateway.check_operator(peer_of(request), self._gateway.http_tokens, "model-repository")
+        self._gateway.check_operator(
+            peer_of(request), self._gateway.http_tokens, "model-repository", is_from_page(request)
+        )
+        self._gateway.control.check_explicit()
         name = request.path_params["model"]
         parameters = await self._parameters(request, smallest(self._gateway.settings, "max_body_bytes"))
         override = await asyncio.to_thread(read_override, name, parameters)
@@ -229,7 +232,9 @@ class _Routes:
 
     async def unload(self, request: Request) -> Response:
         """Unloads a model, and with `unload_dependents` the models of its steps."""
-        self._gateway.check_operator(peer_of(request), self._gateway.http_tokens, "model-repository")
+        self._gateway.check_operator(
+            peer_of(request), self._gateway.http_tokens, "model-repository", is_from_page(request)
+        )
         parameters = await self._parameters(request, (_MAX_INDEX_BYTES, ""))
         dependents = parameters.get("unload_dependents", False)
         if not isinstance(dependents, bool):
@@ -302,6 +307,11 @@ def router(gateway: Gateway) -> APIRouter:
 
 def _model_and_version(request: Request) -> tuple[str, str]:
     return request.path_params.get("model", ""), request.path_params.get("version", "")
+
+
+def is_from_page(request: Request) -> bool:
+    """Returns whether a page in a browser sends the request, or makes the browser send it."""
+    return "origin" in request.headers or "sec-fetch-site" in request.headers
 
 
 def peer_of(request: Request) -> str:

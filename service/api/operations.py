@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from tritonclient.grpc import service_pb2
 
-from opgate.service.api.kserve_http import answer, peer_of, read_object
+from opgate.service.api.kserve_http import answer, is_from_page, peer_of, read_object
 from opgate.service.gateway import Gateway
 
 _MOST_BYTES = 65536
@@ -21,14 +21,14 @@ def router(gateway: Gateway) -> APIRouter:
     async def trace_setting(request: Request) -> Response:
         model = _model(gateway, request.path_params.get("model", ""), request.path_params.get("version", ""))
         if request.method == "POST":
-            gateway.check_operator(peer_of(request), gateway.http_tokens, "trace")
+            gateway.check_operator(peer_of(request), gateway.http_tokens, "trace", is_from_page(request))
             changes = await read_object(gateway, request, _MOST_BYTES)
             return answer(gateway.tracing.update(model, changes).as_map())
         return answer(gateway.tracing.settings(model).as_map())
 
     async def logging(request: Request) -> Response:
         if request.method == "POST":
-            gateway.check_operator(peer_of(request), gateway.http_tokens, "logging")
+            gateway.check_operator(peer_of(request), gateway.http_tokens, "logging", is_from_page(request))
             gateway.log_settings().update(await read_object(gateway, request, _MOST_BYTES))
         return answer(gateway.log_settings().as_map())
 

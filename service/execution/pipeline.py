@@ -5,6 +5,7 @@ The tensors between the steps stay in memory.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -79,6 +80,8 @@ class Pipeline:
         self._steps = tuple(steps)
         self._limits = limits
         self._closed = False
+        self._running = 0  # requests that are not answered yet
+        self._rest: asyncio.Event | None = None
 
     def submit(self, request: Request) -> None:
         """Accepts a checked request. Calls `request.done` when all its outputs are there, or at the first error."""
@@ -86,6 +89,7 @@ class Pipeline:
             self.statistics.failed(Kind.UNAVAILABLE.value, perf_counter_ns() - request.received_ns)
             request.fail(unloading(self.spec.name))
             return
+        self._running += 1
         run = _Run(self, request)
         request.leave = run.leave
         request.expire_after(request.options.timeout_us)
@@ -99,8 +103,11 @@ class Pipeline:
             raise request.error
 
     async def close(self) -> None:
-        """Refuses new requests from now on. Requests that run end when their steps end."""
+        """Refuses new requests, and waits until the accepted ones are answered: their steps must last as long."""
         self._closed = True
+        if self._running:
+            self._rest = asyncio.Event()
+            await self._rest.wait()
 
     def steps_for(self, outputs: Sequence[str]) -> list[Step]:
         """Returns the steps that the outputs depend on."""
@@ -126,6 +133,9 @@ class Pipeline:
 
     def ended(self, request: Request) -> None:
         """Counts a finished request and calls `request.done`."""
+        self._running -= 1
+        if self._rest is not None and not self._running:
+            self._rest.set()
         now = perf_counter_ns()
         elapsed = now - request.received_ns
         if request.error is not None:

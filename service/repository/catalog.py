@@ -93,6 +93,10 @@ class Catalog:
         Raises ConfigError if there is no repository, or if it is the folder of a model, and ServingError (UNAVAILABLE)
         if no Triton server answers. Any other failure only makes its model unavailable.
         """
+        if self.triton is not None and self._settings.model_control_mode != "none":
+            raise ConfigError(
+                "--model-control-mode: expected none with --backend triton, which loads the models itself"
+            )
         self.repositories.check()
         if self.triton is not None:
             self.triton.wait(self._settings.triton_start_timeout)
@@ -145,7 +149,8 @@ class Catalog:
             replaced += [model for model in entry.versions.values() if model not in after.values()]
             entry.kept = bool(outcome.reasons and entry.versions and not entry.faults())
             entry.wanted = True
-            entry.source, entry.config = outcome.source, outcome.config or entry.config
+            if outcome.versions or not entry.versions:  # else what serves is not of this attempt
+                entry.source, entry.config = outcome.source, outcome.config or entry.config
             entry.versions, entry.reasons, entry.unloaded = after, outcome.reasons, {}
         self._changed(replaced)
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -14,13 +14,13 @@ from typing import TypeVar
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.errors import Kind, ServingError, invalid
-from opgate.service.repository.catalog import Catalog
+from opgate.service.repository.catalog import Catalog, Entry
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.loading import Outcome, read_configs
 from opgate.service.repository.op_libraries import stamp_of_libraries
 from opgate.service.repository.overrides import Override
-from opgate.service.repository.repositories import Source, only_source, stamp_of
+from opgate.service.repository.repositories import Source, only_source, stamp_of_parts
 from opgate.service.settings import Settings
 
 logger = logging.getLogger("opgate.repository")
@@ -42,6 +42,7 @@ class ModelControl:
         self._thread = ThreadPoolExecutor(1, "opgate-load")
         self._seen: dict[str, Hashable] = {}  # by model, its files when it was last loaded or tried
         self._folders: dict[str, Path] = {}  # by model, the files that a client sent in place of its folder
+        self._loading = 0
         self._polling: asyncio.Task[None] | None = None
 
     async def load(self, name: str, override: Override) -> None:
@@ -50,18 +51,18 @@ class ModelControl:
         Raises ServingError: UNAVAILABLE if clients may not load models, NOT_FOUND if no repository has it, INVALID if
         it can't be loaded or the override isn't allowed. What served before still does then.
         """
-        self._check_explicit()
-        async with self._lock:
-            try:
+        kept = False
+        try:
+            self.check_explicit()
+            async with self._lock:
                 outcomes = await self._off_loop(lambda: self._load([name], override))
-            except BaseException:
-                override.remove()
-                raise
-            self._catalog.take(outcomes)
-            outcome = outcomes[name]
-            if outcome.versions:
-                self._keep_folder(name, override)
-            else:
+                self._catalog.take(outcomes)
+                outcome = outcomes[name]
+                if outcome.versions:
+                    self._keep_folder(name, override)
+                    kept = True
+        finally:
+            if not kept:
                 override.remove()
         if outcome.reasons:
             reasons = "; ".join(f"version {v}: {why}" if v else why for v, why in sorted(outcome.reasons.items()))
@@ -73,7 +74,7 @@ class ModelControl:
         Returns when they take no more requests. They are closed when the accepted ones are answered. A model that isn't
         loaded is left as it is. Raises ServingError (UNAVAILABLE) if clients may not unload models.
         """
-        self._check_explicit()
+        self.check_explicit()
         async with self._lock:
             names = self._with_steps(name) if dependents else [name]
             users = self._catalog.users_of(names)
@@ -114,7 +115,8 @@ class ModelControl:
             shutil.rmtree(folder, ignore_errors=True)
         self._repositories.close()
 
-    def _check_explicit(self) -> None:
+    def check_explicit(self) -> None:
+        """Raises ServingError (UNSUPPORTED, UNAVAILABLE) if clients may not load and unload models."""
         if self._catalog.triton is not None:
             raise ServingError(Kind.UNSUPPORTED, "Triton runs the models: load and unload them there")
         if self._settings.model_control_mode != "explicit":
@@ -126,7 +128,16 @@ class ModelControl:
 
     async def _off_loop(self, work: Callable[[], T]) -> T:
         # A client that leaves doesn't end the load: its thread can't be stopped, and the lock must outlive it.
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work))
+        self._loading += 1
+        try:
+            return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work))
+        finally:
+            self._loading -= 1
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the thread is at work, which nothing can stop."""
+        return self._loading > 0
 
     def _load(self, names: Iterable[str], override: Override | None = None) -> dict[str, Outcome]:
         """Loads models, the models of their steps, and the ensembles that use one of them. Runs on the thread."""
@@ -139,8 +150,12 @@ class ModelControl:
             name = todo.pop()
             if name in sources:
                 continue
+            entry = self._catalog.entry(name)
             try:
-                sources[name] = self._source(name, found, override if name in names else None)
+                if name not in names and entry is not None and entry.versions and entry.source is not None:
+                    sources[name] = entry.source  # a step that serves what a client has sent keeps that
+                else:
+                    sources[name] = self._source(name, found, override if name in names else None)
             except ConfigError as error:
                 sources[name], configs[name] = found[name][0], error
                 continue
@@ -148,11 +163,17 @@ class ModelControl:
             config = configs[name]
             if isinstance(config, ModelConfig):
                 todo += [step for step in step_models(config) if step in found]
-        for entry in self._catalog.users_of(sources):
-            if entry.name not in sources and entry.source is not None:
-                sources[entry.name] = entry.source
-                configs.update(read_configs([entry.source], False))
+        for user in self._catalog.users_of(sources):
+            if user.name not in sources and user.source is not None and self._may_come_back(user, sources):
+                sources[user.name] = user.source
+                configs.update(read_configs([user.source], False))
         return self._catalog.loading().load(list(sources.values()), configs)
+
+    def _may_come_back(self, user: Entry, sources: Collection[str]) -> bool:
+        """Returns whether an ensemble serves, or is not served only because of models that are loaded now."""
+        steps = step_models(user.config) if user.config is not None else []
+        entries = (self._catalog.entry(step) for step in steps if step not in sources)
+        return bool(user.versions) or all(entry is not None and entry.versions for entry in entries)
 
     def _source(self, name: str, found: dict[str, list[Source]], override: Override | None) -> Source:
         if override is not None and override.folder is not None:
@@ -198,9 +219,9 @@ class ModelControl:
             stamps = await self._off_loop(self._stamps)
             changed = [name for name, stamp in stamps.items() if self._seen.get(name) != stamp]
             gone = [entry for entry in self._catalog.entries() if entry.name not in stamps]
-            self._seen = stamps
             if changed:
                 self._catalog.take(await self._off_loop(lambda: self._load(changed)))
+            self._seen = stamps
             for entry in gone:
                 users = self._catalog.users_of([entry.name])
                 self._catalog.forget(entry)
@@ -215,6 +236,6 @@ class ModelControl:
         self._repositories.refresh()
         libraries = stamp_of_libraries(self._settings.trusted_directories())
         return {
-            name: (tuple(stamp_of(source.folder) for source in sources), libraries)
+            name: (tuple(stamp_of_parts(source.folder) for source in sources), libraries)
             for name, sources in self._repositories.find().items()
         }

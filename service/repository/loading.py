@@ -96,12 +96,12 @@ class Loading:
             self._failed(outcome, 0, str(error))
             return
         for version in versions:
-            stamp = self._stamp(outcome.source, config, version)
-            kept = self._serving.get(config.name, {}).get(version)
-            if kept is not None and self._is_same(kept, stamp):
-                outcome.versions[version] = kept
-                continue
             try:
+                stamp = self._stamp(outcome.source, config, version)
+                kept = self._serving.get(config.name, {}).get(version)
+                if kept is not None and self._is_same(kept, stamp):
+                    outcome.versions[version] = kept
+                    continue
                 loaded = self._load_version(outcome.source, config, version)
             except ServingError as error:
                 self._failed(outcome, version, error.message)

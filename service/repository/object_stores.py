@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -32,13 +34,16 @@ def is_address(location: str) -> bool:
     return _SCHEME.match(location) is not None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class StoredRepository:
     """A repository in a store, and the folder that has the copy."""
 
     address: str
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="opgate-repository-")))
     _have: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # by object, what tells it from a changed one
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, shutil.rmtree, self.folder, True)
 
     def refresh(self) -> None:
         """Copies what is new or has changed, and removes what is gone. A file is replaced as a whole.

@@ -122,6 +122,8 @@ def _config(value: Any) -> ModelConfig:
         raise invalid(f"parameter config: expected a string with JSON, got {type(value).__name__}")
     try:
         fields = json.loads(value)
+        if not isinstance(fields, dict):
+            raise ValueError(f"expected an object, got {type(fields).__name__}")
         config = json_format.ParseDict(fields, ModelConfig(), max_recursion_depth=32)
     except (ValueError, RecursionError, json_format.ParseError) as error:
         raise invalid(f"parameter config: expected a model configuration in JSON: {str(error)[:500]}") from None

@@ -28,6 +28,7 @@ from opgate.service.wire.tensors import element, from_raw
 GOLDEN = "golden.npz"
 TOLERANCE = "golden_tolerance"  # the parameter of the config
 _WARM_UP_FOLDER = "warmup"
+_MOST_WARM_UPS = 10_000  # other models can't be loaded meanwhile
 # Floats differ between machines and numbers of threads in their last digits. Half precision has three digits.
 _RELATIVE, _RELATIVE_HALF = 1e-3, 1e-2
 
@@ -44,6 +45,8 @@ def prove(
     """
     for warm_up in config.model_warmup:
         where = f"model_warmup '{warm_up.name}'"
+        if warm_up.count > _MOST_WARM_UPS:
+            raise ConfigError(f"{where}: count {warm_up.count}: expected at most {_MOST_WARM_UPS}")
         inputs = _warm_up_inputs(spec, warm_up, folder, limits, where)
         for run in runs:
             for _ in range(warm_up.count or 1):

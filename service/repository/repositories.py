@@ -40,10 +40,12 @@ class Repositories:
 
     def __init__(self, locations: Sequence[str]) -> None:
         self._stored = {location: StoredRepository(location) for location in locations if is_address(location)}
-        self.folders = [
-            self._stored[location].folder.resolve() if location in self._stored else Path(location).resolve()
-            for location in locations
-        ]
+        self._folders = [self._stored[one].folder if one in self._stored else Path(one) for one in locations]
+
+    @property
+    def folders(self) -> list[Path]:
+        """The real paths of the repositories. A link may lead elsewhere from time to time."""
+        return [folder.resolve() for folder in self._folders]
 
     def check(self) -> None:
         """Copies those in object stores. Raises ConfigError if one doesn't exist or is the folder of a model."""
@@ -101,6 +103,11 @@ def only_source(name: str, sources: Sequence[Source]) -> Source:
         folders = ", ".join(str(source.repository) for source in sources)
         raise ConfigError(f"several repositories have a model '{name}': {folders}")
     return sources[0]
+
+
+def stamp_of_parts(folder: Path) -> Hashable:
+    """Returns a value that differs when something below a folder has changed. Its parts may be links to folders."""
+    return tuple((path.name, stamp_of(path.resolve())) for path in sorted(folder.iterdir()))
 
 
 def stamp_of(path: Path) -> Hashable:

@@ -84,9 +84,9 @@ class LogSettings(logging.Filter):
         return self.shown["log_warning" if record.levelno < logging.ERROR else "log_error"]
 
     def apply(self) -> None:
-        """Sets the level of the root logger, below which no line is made."""
+        """Sets the level of the root logger, below which no line is made, and that of the gateway's own loggers."""
+        logging.getLogger("opgate").setLevel(logging.DEBUG if self.verbose else logging.NOTSET)
         least = [
-            (logging.DEBUG, self.verbose > 0),
             (logging.INFO, self.shown["log_info"]),
             (logging.WARNING, self.shown["log_warning"]),
             (logging.ERROR, self.shown["log_error"]),

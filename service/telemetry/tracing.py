@@ -181,7 +181,9 @@ class TraceFile:
         self._thread = ThreadPoolExecutor(1, "opgate-trace")
         self._number = 0
         self._waiting: list[tuple[TraceSettings, list[dict[str, Any]]]] = []
-        self._written: dict[str, int] = {}  # traces by file
+        self._counts: dict[str, int] = {}  # traces by file
+        self._begun: set[str] = set()  # the paths that have traces of this process
+        self._failed: set[str] = set()
 
     def add(self, settings: TraceSettings, answer: Answer, request: Request) -> None:
         """Adds the trace of an answered request."""
@@ -200,14 +202,17 @@ class TraceFile:
 
     def _write(self, traces: Sequence[tuple[TraceSettings, list[dict[str, Any]]]]) -> None:
         for settings, objects in traces:
-            count = self._written.get(settings.file, 0)
-            self._written[settings.file] = count + 1
+            count = self._counts.get(settings.file, 0)
+            self._counts[settings.file] = count + 1
             path = settings.file + (f".{count // settings.frequency}" if settings.frequency else "")
-            begins = not count or (settings.frequency and not count % settings.frequency)
             try:
-                _append(Path(path), objects, bool(begins))
+                _append(Path(path), objects, path not in self._begun)
+                self._begun.add(path)
             except OSError as error:
-                logger.warning("a trace can't be written to %s: %s", path, error.strerror)
+                self._begun.discard(path)  # the next one begins it anew
+                if path not in self._failed:
+                    self._failed.add(path)
+                    logger.warning("traces can't be written to %s: %s", path, error.strerror)
 
     def close(self) -> None:
         """Writes what is left."""
