@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from opgate.service.api.status import GRPC
-from opgate.service.errors import ServingError, internal
+from opgate.service.errors import Kind, ServingError, internal
 from opgate.service.execution.request import Request
 from opgate.service.gateway import Gateway, Reading
 from opgate.service.rpc.server import Call, Code, Message, RpcError
@@ -37,11 +37,6 @@ class _Asked:
         self.request: Request | None = None
         self.done = asyncio.Event()
         self.error: ServingError | None = None
-
-    def finish(self, request: Request) -> None:
-        """Notes that the request has a result or an error."""
-        self.error = request.error
-        self.done.set()
 
     def refuse(self, error: ServingError) -> None:
         """Ends the request with an error."""
@@ -131,7 +126,20 @@ class InferStream:
                 request = asked.request
                 if (shared := request.shared) is not None and shared.unread:
                     await gateway.work(shared.cost, lambda: shared.read(request))
-            gateway.submit(served.model, asked.request, asked.finish)
+            gateway.submit(served.model, asked.request, lambda request: self._finish(asked, request))
+
+    def _finish(self, asked: _Asked, request: Request) -> None:
+        """Notes that a request has a result or an error. A result counts as held until the client has taken it."""
+        asked.error = request.error
+        size = sum(array.nbytes for array in (request.result or {}).values())
+        if size and self._call.hold(size):
+            asked.size += size
+        elif size and not self._call.ended:
+            request.result = None
+            asked.error = ServingError(
+                Kind.OVERLOADED, "the answers that the client has not taken hold too much memory"
+            )
+        asked.done.set()
 
     async def _answers(self, asked: _Asked) -> list[list[bytes | memoryview]]:
         """Returns the messages that answer a request. Raises RpcError."""

@@ -183,7 +183,11 @@ class _Run:
         for step, part in parts:
             if self._ended:
                 return
-            step.executor.submit(part)
+            try:
+                step.executor.submit(part)
+            except Exception as error:
+                logger.exception("submitting a step of pipeline '%s' failed", self._pipeline.spec.name)
+                self._end(internal(f"step '{step.spec.name}': {type(error).__name__}: {error}"))
 
     def leave(self, request: Request, error: ServingError) -> None:
         """Ends the request and the steps that run for it."""

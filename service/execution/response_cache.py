@@ -7,11 +7,12 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping
+from sys import getsizeof
 from time import perf_counter_ns
 
 import numpy as np
 
-from opgate.service.errors import internal
+from opgate.service.errors import ServingError, internal
 from opgate.service.execution.pipeline import Executor
 from opgate.service.execution.request import Array, Request
 from opgate.service.telemetry.statistics import ModelStatistics
@@ -22,6 +23,7 @@ logger = logging.getLogger("opgate.cache")
 _LARGE = 1 << 20
 # What an entry costs beside its arrays, and a string beside its characters.
 _ENTRY_BYTES, _STRING_BYTES = 512, 64
+_MANY = 4096  # strings
 
 
 class ResponseCache:
@@ -47,15 +49,12 @@ class ResponseCache:
         self._entries.move_to_end((owner, key))
         return found[0]
 
-    def put(self, owner: object, key: bytes, result: Mapping[str, Array]) -> None:
-        """Keeps a copy of a result, unless it is larger than the whole cache."""
+    def put(self, owner: object, key: bytes, result: dict[str, Array]) -> None:
+        """Keeps a result that nobody changes any more, unless it is larger than the whole cache."""
         size = _ENTRY_BYTES + sum(map(_bytes_of, result.values()))
         if size > self.max_bytes or (owner, key) in self._entries:
             return
-        kept = {name: array.copy() for name, array in result.items()}
-        for array in kept.values():
-            array.flags.writeable = False
-        self._entries[owner, key] = (kept, size)
+        self._entries[owner, key] = (result, size)
         self.bytes += size
         while self.bytes > self.max_bytes:
             self.bytes -= self._entries.popitem(last=False)[1][1]
@@ -78,20 +77,28 @@ class CachedExecutor:
 
     def submit(self, request: Request) -> None:
         """Accepts a checked request. `request.done` is called on this thread, maybe before this method returns."""
-        if sum([array.nbytes for array in request.inputs.values()]) < _LARGE:
+        if sum([_bytes_of(array) for array in request.inputs.values()]) < _LARGE:
             self._look_up(request, digest(request))
             return
+        request.leave = self._let_go
         task = asyncio.get_running_loop().create_task(self._submit_large(request))
         self._loading.add(task)
         task.add_done_callback(self._loading.discard)
 
     async def _submit_large(self, request: Request) -> None:
         try:
-            self._look_up(request, await asyncio.to_thread(digest, request))
+            key = await asyncio.to_thread(digest, request)
+            if not request.ended:  # its client may have left
+                request.leave = None
+                self._look_up(request, key)
         except Exception as error:
             logger.exception("a request of a model with a response cache failed")
             if not request.ended:
-                request.fail(internal(f"{type(error).__name__}: {error}"))
+                self._let_go(request, internal(f"{type(error).__name__}: {error}"))
+
+    def _let_go(self, request: Request, error: ServingError) -> None:
+        self._statistics.failed(error.kind.value, perf_counter_ns() - request.received_ns)
+        request.fail(error)
 
     def _look_up(self, request: Request, key: bytes) -> None:
         began = perf_counter_ns()
@@ -107,9 +114,11 @@ class CachedExecutor:
         def keep(finished: Request) -> None:
             finished.done = answer
             if finished.error is None and finished.result is not None:
-                begun = perf_counter_ns()
-                self._cache.put(self, key, finished.result)
-                self._statistics.missed(now - began + perf_counter_ns() - begun)
+                self._statistics.missed(now - began)
+                if sum(map(_bytes_of, finished.result.values())) < _LARGE:
+                    self._cache.put(self, key, _copied(finished.result))
+                else:
+                    self._keep_large(key, finished.result)
             answer(finished)
 
         request.done = keep
@@ -119,6 +128,14 @@ class CachedExecutor:
             if request.done is keep:  # nobody has answered it
                 request.done = answer
             raise
+
+    def _keep_large(self, key: bytes, result: Mapping[str, Array]) -> None:
+        async def keep() -> None:
+            self._cache.put(self, key, await asyncio.to_thread(_copied, result))
+
+        task = asyncio.get_running_loop().create_task(keep())
+        self._loading.add(task)
+        task.add_done_callback(self._loading.discard)
 
     def try_out(self, request: Request) -> None:
         """Runs a request on the calling thread, past the cache. Raises ServingError."""
@@ -131,9 +148,11 @@ class CachedExecutor:
 
     async def close(self) -> None:
         """Closes the executor and drops the model's results."""
-        if self._loading:
+        while self._loading:
             await asyncio.wait(self._loading)
         await self._executor.close()
+        while self._loading:
+            await asyncio.wait(self._loading)
         self._cache.forget(self)
 
 
@@ -153,7 +172,18 @@ def digest(request: Request) -> bytes:
     return found.digest()
 
 
+def _copied(result: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns copies that nobody can change: results are views on those of a batch, and on buffers of the engine."""
+    kept = {name: array.copy() for name, array in result.items()}
+    for array in kept.values():
+        array.flags.writeable = False
+    return kept
+
+
 def _bytes_of(array: Array) -> int:
+    """Returns the bytes of an array. Many strings are taken to be large without a look at each."""
     if array.dtype != object:
         return array.nbytes
-    return sum(_STRING_BYTES + len(text) for text in array.reshape(-1).tolist())
+    if array.size > _MANY:
+        return max(_LARGE, array.size * _STRING_BYTES)
+    return array.size * 8 + sum(map(getsizeof, array.reshape(-1).tolist()))

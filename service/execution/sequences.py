@@ -13,7 +13,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from opgate.service.errors import Kind, ServingError, invalid, queue_full, too_late, unloading
+from opgate.service.errors import Kind, ServingError, internal, invalid, queue_full, too_late, unloading
 from opgate.service.execution.datatypes import DataType
 from opgate.service.execution.request import Array, Options, Request
 from opgate.service.execution.request import Sequence as Place
@@ -78,7 +78,7 @@ def engine_spec(spec: ModelSpec, sequences: SequenceBatching) -> ModelSpec:
     for state in sequences.states:
         inputs[state.input] = TensorSpec(state.input, state.datatype, state.dims)
         outputs.setdefault(state.output, TensorSpec(state.output, state.datatype, state.dims))
-    return replace(spec, inputs=inputs, outputs=outputs, batching=sequences.oldest)
+    return replace(spec, inputs=inputs, outputs=outputs, batching=sequences.oldest if spec.batched else None)
 
 
 class Sequencer:
@@ -148,6 +148,24 @@ class Executions(ModelStatistics):
         self._runs = runs
         super().__init__()
 
+    @property
+    def overdue(self) -> int:
+        """Runs that outlived their limit, which count for the model."""
+        return self._model.overdue
+
+    @overdue.setter
+    def overdue(self, count: int) -> None:
+        self._model.overdue = count
+
+    @property
+    def pending(self) -> int:
+        """Parts that wait in the queue of the scheduler, which count for the model."""
+        return self._model.pending
+
+    @pending.setter
+    def pending(self, count: int) -> None:
+        self._model.pending = count
+
     def executed(self, rows: int, requests: int, durations: tuple[int, int, int], times: int = 1) -> None:
         """Counts a run."""
         if self._runs:
@@ -198,7 +216,8 @@ class SequenceScheduler:
         self._max_queue = max_queue_size
         self._idle_ns = sequences.idle_ns
         self._sequences: dict[int | str, _Sequence] = {}
-        self._backlog: deque[_Sequence] = deque()  # sequences that wait for a place
+        self._backlog: dict[int | str, _Sequence] = {}  # sequences that wait for a place, in order of arrival
+        self._due: deque[Callable[[], None]] = deque()
         self._rows = max(1, spec.max_batch_size)
         self._direct = None if sequences.oldest is not None else [_Rows(self, i, sequences) for i in instances]
         places = sequences.candidates if self._direct is None else self._rows * len(instances)
@@ -218,7 +237,7 @@ class SequenceScheduler:
         sequence = self._sequences.get(place.id)
         if sequence is None:
             sequence = self._sequences[place.id] = _Sequence(place.id)
-            self._backlog.append(sequence)
+            self._backlog[place.id] = sequence
         sequence.open = not place.end
         sequence.waiting.append(request)
         self.statistics.held += 1
@@ -248,30 +267,30 @@ class SequenceScheduler:
         sequence = self._sequences.get(place.id)
         if not place.start and (sequence is None or not sequence.open):
             return _not_begun(place.id, name)
+        try:
+            self._sequencer.controls(place.id, place.start, place.end, True)
+        except ServingError as error:
+            return error
         return None
 
     def _give_places(self) -> None:
         """Lets sequences begin that wait for others to end."""
         while self._backlog and self._free:
-            sequence = self._backlog.popleft()
-            if self._sequences.get(sequence.id) is sequence:
-                sequence.place = self._free.pop()
-                self._advance(sequence)
+            sequence = self._backlog.pop(next(iter(self._backlog)))
+            sequence.place = self._free.pop()
+            if self._direct is not None:
+                self._rows_for(sequence).sequences[self.row_of(sequence)] = sequence
+            self._advance(sequence)
 
     def _advance(self, sequence: _Sequence) -> None:
         """Has the next request of a sequence run if nothing stands in its way."""
         if self._direct is not None:
-            assert sequence.place is not None
-            self._direct[sequence.place % len(self._direct)].advance()
+            self._rows_for(sequence).advance()
             return
         if (request := self.next_of(sequence)) is None:
-            self._leave_if_over(sequence)
+            self.leave_if_over(sequence)
             return
-        try:
-            part = self.part_of(sequence, request)
-        except ServingError as error:
-            self.ended(sequence, request, None, error)
-            return
+        part = self.part_of(sequence, request)
         part.done = lambda finished: self.ended(sequence, request, finished.result, finished.error, finished)
         self._instances[0].submit(part)
 
@@ -280,11 +299,22 @@ class SequenceScheduler:
         assert sequence.place is not None
         return sequence.place // len(self._instances)
 
-    def rows_of(self, rows: _Rows) -> list[_Sequence]:
-        """Returns the sequences that have rows of an instance."""
-        assert self._direct is not None
-        number = self._direct.index(rows)
-        return [s for s in self._sequences.values() if s.place is not None and s.place % len(self._direct) == number]
+    def _rows_for(self, sequence: _Sequence) -> _Rows:
+        assert self._direct is not None and sequence.place is not None
+        return self._direct[sequence.place % len(self._direct)]
+
+    def soon(self, step: Callable[[], None]) -> None:
+        """Goes on in a later turn of the event loop, because parts may end before their `submit` returns."""
+        self._due.append(step)
+        if len(self._due) == 1:
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        for _ in range(len(self._due)):
+            self._due[0]()
+            self._due.popleft()
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._go_on)
 
     def next_of(self, sequence: _Sequence) -> Request | None:
         """Takes the next request of a sequence out of its queue, None if none can run now."""
@@ -300,7 +330,7 @@ class SequenceScheduler:
         return None
 
     def part_of(self, sequence: _Sequence, request: Request) -> Request:
-        """Returns the request to the model file for one of a sequence. Raises ServingError."""
+        """Returns the request to the model file for one of a sequence."""
         place = request.options.sequence
         assert place is not None
         if place.start or sequence.state is None:
@@ -309,12 +339,11 @@ class SequenceScheduler:
 
     def empty_row(self, part: Request) -> dict[str, Array]:
         """Returns inputs of the shapes of another part for a row without a request."""
-        found: dict[str, Array] = {}
-        for name in self.spec.inputs:
-            if name in part.inputs:
-                array = part.inputs[name]
-                found[name] = np.full(array.shape, "", np.object_) if array.dtype == object else np.zeros_like(array)
-        return {**found, **self._sequencer.controls(0, False, False, False), **self._sequencer.initial()}
+        found = {
+            name: np.full(array.shape, "", np.object_) if array.dtype == object else np.zeros_like(array)
+            for name, array in part.inputs.items()
+        }
+        return {**found, **self._sequencer.controls(0, False, False, False)}
 
     def ended(
         self,
@@ -337,16 +366,16 @@ class SequenceScheduler:
             request.started_ns, request.run_ns = part.started_ns, part.run_ns
         if place.end:
             sequence.state = None
-        self._leave_if_over(sequence)
+        self.leave_if_over(sequence)
         if not request.ended:  # its client may have left meanwhile
             request.error = error
             try:
                 request.end()
             except Exception:
                 logger.exception("writing the answer of a request for model '%s' failed", self.spec.name)
-        if sequence.place is not None:
-            self._advance(sequence)
-        self._rested()
+        if sequence.waiting and self._direct is None:
+            self.soon(lambda: self._advance(sequence))
+        self.rested()
 
     def _count(self, request: Request, error: ServingError | None, part: Request | None) -> None:
         elapsed = perf_counter_ns() - request.received_ns
@@ -355,11 +384,11 @@ class SequenceScheduler:
         elif part is not None:
             self.statistics.succeeded(request.rows, elapsed, part.started_ns - request.received_ns)
 
-    def _leave_if_over(self, sequence: _Sequence) -> None:
+    def leave_if_over(self, sequence: _Sequence) -> None:
         """Gives the place of a sequence to another one if it has ended, and watches it if it is idle."""
         if not sequence.idle or self._sequences.get(sequence.id) is not sequence:
             return
-        if not sequence.open:
+        if not sequence.open or sequence.place is None:
             self._drop(sequence)
             return
         sequence.idle_since_ns = perf_counter_ns()
@@ -368,11 +397,14 @@ class SequenceScheduler:
 
     def _drop(self, sequence: _Sequence) -> None:
         del self._sequences[sequence.id]
+        self._backlog.pop(sequence.id, None)
         if sequence.place is not None:
+            if self._direct is not None:
+                del self._rows_for(sequence).sequences[self.row_of(sequence)]
             self._free.append(sequence.place)
             self._free.sort(reverse=True)  # the first rows are taken first, so that batches are short
             sequence.place = None
-            asyncio.get_running_loop().call_soon(self._give_places)
+            self.soon(self._give_places)
 
     def _watch(self, ns: int) -> None:
         self._timer = asyncio.get_running_loop().call_later(ns / 1e9 + 0.001, self._look_for_idle)
@@ -386,7 +418,8 @@ class SequenceScheduler:
             if sequence.idle:
                 age = now - sequence.idle_since_ns
                 if age >= self._idle_ns:
-                    logger.info("sequence %s of model '%s' was idle and has ended", sequence.id, self.spec.name)
+                    id = str(sequence.id)[:80]
+                    logger.info("sequence %s of model '%s' was idle and has ended", id, self.spec.name)
                     self._drop(sequence)
                 else:
                     left.append(self._idle_ns - age)
@@ -400,13 +433,31 @@ class SequenceScheduler:
         assert place is not None
         sequence = self._sequences.get(place.id)
         if sequence is not None and request in sequence.waiting:
-            sequence.waiting.remove(request)
-            self.statistics.held -= 1
-            self._fail(request, error)
-            self._leave_if_over(sequence)
-            self._rested()
+            self._leave_queue(sequence, request, error)
+            self.leave_if_over(sequence)
+            self.rested()
             return
         self._fail(request, error)
+
+    def _leave_queue(self, sequence: _Sequence, request: Request, error: ServingError) -> None:
+        """Takes a request out of the queue. Without the first request of a sequence the ones behind it can't run."""
+        place = request.options.sequence
+        assert place is not None
+        behind = list(sequence.waiting)[sequence.waiting.index(request) + 1 :]
+        lost: list[Request] = []
+        if place.start:
+            for other in behind:
+                if other.options.sequence is None or other.options.sequence.start:
+                    break
+                lost.append(other)
+        for gone in (request, *lost):
+            sequence.waiting.remove(gone)
+            self.statistics.held -= 1
+        if len(lost) == len(behind) and (place.start or place.end):
+            sequence.open = False
+        self._fail(request, error)
+        for other in lost:
+            self._fail(other, _not_begun(sequence.id, self.spec.name))
 
     def _fail(self, request: Request, error: ServingError) -> None:
         self.statistics.failed(error.kind.value, perf_counter_ns() - request.received_ns)
@@ -424,13 +475,17 @@ class SequenceScheduler:
         """Runs a request on the calling thread, past the queue and the statistics. Raises ServingError."""
         self._sequencer.try_out(request, self._instances[0].try_out)
 
-    def _rested(self) -> None:
+    def rested(self) -> None:
+        """Tells `close` when no request waits or runs any more."""
         if self._rest is not None and all(sequence.idle for sequence in self._sequences.values()):
             self._rest.set()
 
     async def close(self) -> None:
         """Refuses new requests, waits until the accepted ones are answered, and ends the threads."""
         self._closed = True
+        for sequence in list(self._sequences.values()):
+            if sequence.idle:  # it gets no more requests, and another one may wait for its place
+                self._drop(sequence)
         if not all(sequence.idle for sequence in self._sequences.values()):
             self._rest = asyncio.Event()
             await self._rest.wait()
@@ -455,6 +510,7 @@ class _Rows:
         self._instance = instance
         self._max_delay_ns = sequences.max_delay_ns
         self._least_used = sequences.least_used
+        self.sequences: dict[int, _Sequence] = {}  # by row
         self._running = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -462,13 +518,12 @@ class _Rows:
         """Runs a batch if the instance is idle and enough requests wait."""
         if self._running:
             return
-        sequences = self._owner.rows_of(self)
-        ready = [sequence for sequence in sequences if not sequence.running and sequence.waiting]
+        ready = [sequence for sequence in self.sequences.values() if not sequence.running and sequence.waiting]
         if not ready:
             return
         oldest = min((sequence.waiting[0] for sequence in ready), key=lambda request: request.received_ns)
         wait = oldest.received_ns + self._max_delay_ns - perf_counter_ns()
-        if wait > 0 and len(ready) < self._least_used * len(sequences):
+        if wait > 0 and len(ready) < self._least_used * len(self.sequences):
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(wait / 1e9 + 0.0005, self._waited)
             return
@@ -478,50 +533,56 @@ class _Rows:
                 continue
             request = self._owner.next_of(sequence)
             if request is None:
-                continue
-            try:
+                self._owner.leave_if_over(sequence)
+            else:
                 members.append((sequence, request, self._owner.part_of(sequence, request)))
-            except ServingError as error:
-                self._owner.ended(sequence, request, None, error)
         if members:
             self._running = True
             self._run(members)
+        self._owner.rested()
 
     def _waited(self) -> None:
         self._timer = None
         self.advance()
 
     def _run(self, members: Sequence[tuple[_Sequence, Request, Request]]) -> None:
-        """Runs parts whose shapes agree. Those whose states differ in shape run one after the other."""
-        same = [member for member in members if member[2].key == members[0][2].key]
-        others = [member for member in members if member[2].key != members[0][2].key]
-        batch = self._joined(same)
+        """Runs parts whose shapes and outputs agree, and then the others. If a batch fails, each of its parts runs
+        alone, so that only the one at fault fails."""
+        first = members[0][2]
+        same = [m for m in members if (m[2].key, m[2].outputs) == (first.key, first.outputs)]
+        others = [m for m in members if m not in same]
 
         def done(finished: Request) -> None:
             if finished.error is not None and len(same) > 1:
-                self._run_alone([*same, *others])
+                self._owner.soon(lambda: self._run_alone([*same, *others]))
                 return
             self._answer(same, finished)
             if others:
-                self._run(others)
+                self._owner.soon(lambda: self._run(others))
             else:
-                self._rest()
+                self._owner.soon(self._rest)
 
-        batch.done = done
-        self._instance.submit(batch)
+        self._submit(same, done)
 
     def _run_alone(self, members: Sequence[tuple[_Sequence, Request, Request]]) -> None:
-        """Runs parts one by one, so that only the one at fault fails."""
+        """Runs parts one by one."""
         (first, *rest) = members
-        batch = self._joined([first])
 
         def done(finished: Request) -> None:
             self._answer([first], finished)
-            if rest:
-                self._run_alone(rest)
-            else:
-                self._rest()
+            self._owner.soon((lambda: self._run_alone(rest)) if rest else self._rest)
 
+        self._submit([first], done)
+
+    def _submit(self, members: Sequence[tuple[_Sequence, Request, Request]], done: Callable[[Request], None]) -> None:
+        try:
+            batch = self._joined(members)
+        except Exception as error:  # nobody else would answer the requests
+            logger.exception("a batch of sequences of model '%s' can't be formed", self._owner.spec.name)
+            batch = Request({}, 1, None, ())
+            batch.error = internal(f"{type(error).__name__}: {error}")
+            done(batch)
+            return
         batch.done = done
         self._instance.submit(batch)
 

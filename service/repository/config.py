@@ -101,6 +101,8 @@ def _unsupported(config: ModelConfig) -> Iterator[str]:
 def _features(config: ModelConfig) -> Iterator[str]:
     if config.response_cache.enable and config.HasField("sequence_batching"):
         yield "response_cache with sequence_batching"
+    if config.response_cache.enable and config.dynamic_batching.preserve_ordering:
+        yield "response_cache with dynamic_batching.preserve_ordering"
     if config.response_cache.enable and config.model_transaction_policy.decoupled:
         yield "response_cache with model_transaction_policy.decoupled"
     if config.HasField("model_repository_agents"):

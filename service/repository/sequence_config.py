@@ -16,7 +16,7 @@ from opgate.service.execution.datatypes import BY_CONFIG, DATATYPES, DataType
 from opgate.service.execution.request import Array
 from opgate.service.execution.sequences import CORRELATION_ID, Control, SequenceBatching, State
 from opgate.service.execution.spec import Batching
-from opgate.service.repository.config import BATCH_PARAMETERS, ConfigError
+from opgate.service.repository.config import BATCH_PARAMETERS, ConfigError, parameter
 from opgate.service.repository.paths import confined, file_name
 from opgate.service.wire.tensors import from_raw
 
@@ -48,6 +48,8 @@ def read_sequences(config: ModelConfig, folder: Path, limits: Limits) -> Sequenc
             raise ConfigError(f"{_BLOCK} with parameter '{key}'")
     if block.iterative_sequence:
         raise ConfigError(f"{_BLOCK}.iterative_sequence is not supported")
+    if not block.HasField("oldest") and parameter(config, "row_status_output"):
+        raise ConfigError(f"{_BLOCK}.direct has rows without a request, whose status row_status_output would take")
     rows = max(1, config.max_batch_size)
     oldest = block.oldest if block.HasField("oldest") else None
     for size in oldest.preferred_batch_size if oldest is not None else ():

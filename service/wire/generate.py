@@ -22,6 +22,8 @@ from opgate.service.wire.tensors import Bytes, view
 
 # Bytes of a member that is no input.
 _MOST_PARAMETER = 65536
+# So many strings are few enough to look at the length of each.
+_FEW = 8192
 
 
 def read(spec: ModelSpec, body: Bytes, limits: Limits) -> Request:
@@ -100,4 +102,6 @@ def _answer(spec: ModelSpec, id: str, outputs: Mapping[str, Array]) -> list[byte
 
 def answer_cost(request: Request, element_cost: int) -> int:
     """Returns what writing the answer costs in bytes of JSON, if an element costs so many."""
-    return sum(array.size for array in (request.result or {}).values()) * element_cost
+    arrays = (request.result or {}).values()
+    texts = sum(sum(map(len, array.reshape(-1))) for array in arrays if array.dtype == object and array.size < _FEW)
+    return sum(array.size for array in arrays) * element_cost + texts

@@ -63,6 +63,10 @@ _CONTENTS = {
 # as one, if they are no strings.
 _ELEMENT_COST = 64
 _RAW_COST = 16
+# So many strings are few enough to look at the length of each.
+_FEW = 8192
+# What writing one of several responses costs.
+_RESPONSE_COST = 256
 # What a byte of strings in `contents` costs: each string is decoded alone.
 _CONTENTS_STRING_COST = 16
 # What a message may have beside the data of its tensors: bytes, entries of each list, dims of a tensor.
@@ -250,16 +254,20 @@ def decoding_cost(message: Message, strings: bool) -> int:
 def encoding_cost(request: Request) -> int:
     """Returns what `encode` costs, in bytes of JSON that cost the same."""
     plan: Plan = request.context
-    if plan.is_plain:
+    if plan.is_plain and not plan.spec.decoupled:
         return 0
     result = request.result or {}
     cost = 0
+    if plan.spec.decoupled:
+        cost = _RESPONSE_COST * max((array.shape[int(plan.spec.batched)] for array in result.values()), default=0)
     for output in plan.answered:
         array = result[output.name]
         if output.classification is not None:
             cost += output.classification.cost(array)
         elif array.dtype == object:
             cost += array.size * _ELEMENT_COST
+            if array.size < _FEW:
+                cost += sum(map(len, array.reshape(-1)))
         elif output.place is not None:
             cost += writing_cost(array.nbytes)
     return cost

@@ -46,7 +46,7 @@ _MAX_ANSWER_HEADS = 16
 # No engine knows tensors of so many dims.
 _MOST_DIMS = 64
 # So many strings are few enough to look at each.
-_FEW = 1024
+_FEW = 8192
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ SHARED_MEMORY = ("shared_memory_region", "shared_memory_byte_size", "shared_memo
 _RESERVED = "triton_"
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 _NO_OPTIONS = Options()
+# Characters of a text that names a sequence, as in Triton.
+_MOST_ID = 128
 
 
 class Output(NamedTuple):
@@ -112,6 +114,8 @@ def _sequence(parameters: Mapping[str, Any]) -> Sequence | None:
     id = parameters.get("sequence_id", 0)
     if isinstance(id, bool) or not isinstance(id, (int, str)) or (isinstance(id, int) and not 0 <= id < 1 << 64):
         _wrong("sequence_id", "a number of 64 bits without a sign, or a string", id)
+    if isinstance(id, str) and len(id) > _MOST_ID:
+        _wrong("sequence_id", f"at most {_MOST_ID} characters", id)
     start, end = _flag(parameters, "sequence_start"), _flag(parameters, "sequence_end")
     return Sequence(id, start, end) if id else None
 

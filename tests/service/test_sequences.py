@@ -307,3 +307,131 @@ def test_a_model_without_sequences_ignores_them(repository, load):
         await gateway.catalog.close()
 
     asyncio.run(main())
+
+
+def grower(repository, name, strategy):
+    """Saves a model whose state is all x of its sequence: it grows."""
+    from onnx import helper
+
+    from tests.service.onnx_models import save, value
+
+    nodes = [
+        helper.make_node("Concat", ["seen", "x"], ["now"], axis=1),
+        helper.make_node("ReduceSum", ["now", "axes"], ["y"], keepdims=1),
+    ]
+    axes = helper.make_tensor("axes", 7, [1], [1])
+    inputs = [value("x", "FP32", ["batch", 1]), value("seen", "FP32", ["batch", "n"])]
+    outputs = [value("y", "FP32", ["batch", 1]), value("now", "FP32", ["batch", "m"])]
+    state = 'state [ { input_name: "seen" output_name: "now" data_type: TYPE_FP32 dims: [ -1 ] } ]'
+    tensors = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ] output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]'
+    config = f"max_batch_size: 4 {tensors} sequence_batching {{ {strategy} {state} }}"
+    save(repository, name, nodes, inputs, outputs, initializers=[axes], config=config)
+
+
+def test_a_state_may_grow(repository, load, strategy):
+    """Sequences whose states have other shapes don't share a batch, and rows without a request fit."""
+    grower(repository, "m", strategy)
+
+    async def main(model):
+        async def y(x, id, flags=0):
+            return float((await model.ask(x, id, flags, outputs=("y",)))["y"][0, 0])
+
+        assert await y(1, 1, START) == 1
+        assert await y(2, 2, START) == 2
+        assert await y(3, 2) == 5  # row 1 alone: row 0 has no request
+        asked = [model.ask(10, id, outputs=("y",)) for id in (1, 2)]
+        assert [float((await waiting)["y"][0, 0]) for waiting in asked] == [11, 15]
+
+    serve(load, main)
+
+
+def test_many_sequences_without_a_batch_dim(repository, load, strategy):
+    accumulator(repository, "m", strategy, max_batch_size=0)
+
+    async def main(model):
+        asked = [model.ask(i, i, START | END) for i in range(1, 30)]
+        assert [float((await waiting)["sum"][0]) for waiting in asked] == list(range(1, 30))
+
+    serve(load, main)
+
+
+def test_hundreds_of_requests_of_cheap_runs(repository, load, strategy):
+    """Parts that end before their `submit` returns must not pile up on the stack."""
+    accumulator(repository, "m", strategy, max_batch_size=4)
+
+    async def main(model):
+        for i in range(60):  # the runs become cheap enough for the event loop
+            await model.sum(1, 7, START if i == 0 else 0)
+        asked = [model.ask(1, 7) for _ in range(600)]
+        assert [float((await waiting)["sum"][0, 0]) for waiting in asked] == list(range(61, 661))
+
+    serve(load, main)
+
+
+def test_a_bad_id_among_good_ones(repository, load, strategy):
+    accumulator(repository, "m", strategy)
+
+    async def main(model):
+        first = model.ask(1, 1, START)
+        waiting = [model.ask(1, 2, START), model.ask(1, "bad", START), model.ask(1, 3, START)]
+        assert float((await first)["sum"][0, 0]) == 1
+        assert (await kind_of(waiting[1]))[0] is Kind.INVALID
+        for good in (waiting[0], waiting[2]):
+            assert float((await asyncio.wait_for(good, 10))["sum"][0, 0]) == 1
+
+    serve(load, main)
+
+
+def test_a_start_that_leaves_takes_its_followers_along(repository, load, strategy):
+    accumulator(repository, "m", strategy)
+
+    async def main(model):
+        assert await model.sum(1, 1, START) == 1
+        # All of these are submitted before the first of them runs.
+        asked = [model.ask(2, 1), model.ask(5, 1, START), model.ask(6, 1)]
+        await asyncio.sleep(0)
+        asked[1].cancel()
+        assert float((await asked[0])["sum"][0, 0]) == 3
+        kind, text = await kind_of(asked[2])
+        # If the second START ran before its client left, the third request belongs to its sequence.
+        if kind is None:
+            assert float(asked[2].result()["sum"][0, 0]) == 11
+        else:
+            assert kind is Kind.INVALID and "START flag" in text
+        assert await asyncio.wait_for(model.ask(1, 2, START | END), 10)
+
+    serve(load, main)
+
+
+def test_closing_does_not_wait_for_open_sequences(repository, load, strategy):
+    accumulator(repository, "m", strategy, idle_us=60_000_000)
+
+    async def main():
+        gateway = load()
+        model = Model(gateway)
+        for id in (1, 2):
+            assert await model.sum(1, id, START) == 1
+        waiting = [model.ask(1, id, START | END) for id in (3, 4, 5)]  # some wait for a place
+        await asyncio.sleep(0.01)
+        await asyncio.wait_for(gateway.catalog.close(), 10)
+        for asked in waiting:
+            assert float((await asked)["sum"][0, 0]) == 1
+
+    asyncio.run(main())
+
+
+def test_sequences_that_left_before_their_turn_are_forgotten(repository, load):
+    accumulator(repository, "m", OLDEST)
+
+    async def main(model):
+        for id in (1, 2):
+            await model.sum(1, id, START)
+        for id in range(10, 60):
+            asked = model.ask(1, id, START)
+            await asyncio.sleep(0)
+            asked.cancel()
+        await asyncio.sleep(0.01)
+        assert len(model.model.executor._backlog) == 0
+        assert model.model.statistics.held == 0
+
+    serve(load, main)

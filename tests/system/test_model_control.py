@@ -466,3 +466,96 @@ def test_a_request_that_is_read_outlives_its_model(repository):
             thread.join()
         # A request that came before the unload was answered; one that came after it got 404. None got 503 or 500.
         assert {status for status, _ in answers} <= {200, 404}
+
+
+def test_only_clients_of_this_machine(repository):
+    """A header can't make another client one, and a page in a browser is anybody's."""
+    with running(repository, *EXPLICIT, env={"FORWARDED_ALLOW_IPS": "*"}) as server:
+        load = f"{server.url}/v2/repository/models/double/load"
+        assert post(load, b"", {"X-Forwarded-For": "192.0.2.1"})[0] == 200  # the header says nothing
+        for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+            assert post(load, b"", headers)[0] == 403
+
+
+def test_a_refused_load_leaves_no_files(repository, tmp_path, protocol):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    for options, expected in (((), "not allowed"), (EXPLICIT, "failed to load")):
+        with running(repository, *options, env={"TMPDIR": str(folder)}) as server:
+            client = Client(protocol, server).client
+            with pytest.raises(InferenceServerException, match=expected):
+                client.load_model("double", config="{}", files={"file:1/model.onnx": b"x"})
+            assert [path.name for path in folder.iterdir() if path.name.startswith("opgate-model")] == []
+
+
+def test_a_failed_override_of_an_ensemble_changes_nothing(repository, protocol):
+    with running(repository, *EXPLICIT, "--load-model=*") as server:
+        client = Client(protocol, server)
+        config = client.client.get_model_config("pipeline")
+        if protocol == "grpc":
+            from google.protobuf.json_format import MessageToDict
+
+            config = MessageToDict(config.config, preserving_proto_field_name=True)
+        config["ensemble_scheduling"]["step"][0]["model_name"] = "nope"
+        with pytest.raises(InferenceServerException, match="nope"):
+            client.client.load_model("pipeline", config=json.dumps(config))
+        assert client.run("pipeline") == (4.0, "1")
+        times(repository, "double", 3, version=2)
+        client.client.load_model("double")
+        assert client.run("pipeline") == (9.0, "1")
+
+
+def test_loading_one_of_two_steps_leaves_the_server_ready(repository, protocol):
+    write_config(repository, "mixed", PIPELINE.replace('model_name: "double"', 'model_name: "triple"', 1))
+    with running(repository, *EXPLICIT, "--load-model=*") as server:
+        client = Client(protocol, server)
+        for name in ("double", "triple"):
+            client.client.unload_model(name)
+        assert client.client.is_server_ready()
+        client.client.load_model("triple")
+        assert client.client.is_server_ready()
+        assert client.index()["mixed"][1] == "UNAVAILABLE"
+        client.client.load_model("double")
+        assert client.index()["mixed"][1] == "READY"
+
+
+def test_an_ensemble_under_way_keeps_its_steps(repository, protocol):
+    """Its second step is unloaded while the first one runs."""
+    from tests.service.onnx_models import endless
+
+    tensors = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, -1 ] }, { name: "times" data_type: TYPE_INT64 dims: [ 1 ] } ]'
+    endless(
+        repository,
+        "slow",
+        config=f'{tensors} output [ {{ name: "y" data_type: TYPE_FP32 dims: [ -1, -1 ] }} ]',
+        times=None,
+    )
+    double(repository, "last", shape=("m", "n"))
+    steps = (
+        '{ model_name: "slow" model_version: -1 input_map { key: "x" value: "x" } input_map { key: "times" value: "times" } '
+        'output_map { key: "y" value: "mid" } }, '
+        '{ model_name: "last" model_version: -1 input_map { key: "x" value: "mid" } output_map { key: "y" value: "y" } }'
+    )
+    output = 'output [ { name: "y" data_type: TYPE_FP32 dims: [ -1, -1 ] } ]'
+    write_config(
+        repository, "both", f'platform: "ensemble" {tensors} {output} ensemble_scheduling {{ step [ {steps} ] }}'
+    )
+    with running(repository, *EXPLICIT, "--load-model=both") as server:
+        client = Client(protocol, server)
+        x = client.module.InferInput("x", [1, 1], "FP32")
+        x.set_data_from_numpy(np.zeros((1, 1), np.float32))
+        turns = client.module.InferInput("times", [1], "INT64")
+        turns.set_data_from_numpy(np.array([300_000]))
+        got = []
+
+        def ask():
+            own = Client(protocol, server)
+            got.append(float(own.client.infer("both", [x, turns]).as_numpy("y")[0, 0]))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        wait_until(lambda: "opgate_running_requests 1" in server.get("/metrics") or got)
+        client.client.unload_model("last")
+        thread.join()
+        assert got == [600_000.0]
+        wait_until(lambda: sum('"model closed"' in line for line in server.log) == 2)
