@@ -60,7 +60,10 @@ class Client:
 
 @pytest.fixture
 def repository(tmp_path):
-    folder = tmp_path / "models"
+    return models(tmp_path / "models")
+
+
+def models(folder):
     double(folder, "double", config=batching(max_batch_size=16))
     times(folder, "triple", 3)
     write_config(folder, "pipeline", PIPELINE)
@@ -175,10 +178,16 @@ def test_what_did_not_change_is_not_loaded_again(repository, protocol):
 
 
 class TestOverrides:
-    @pytest.fixture
-    def client(self, repository, protocol):
-        with running(repository, *EXPLICIT, "--load-model=double") as server:
-            yield Client(protocol, server)
+    """One server for all: each test leaves it as it was."""
+
+    @pytest.fixture(scope="class", params=["http", "grpc"])
+    @classmethod
+    def client(cls, request, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("overrides") / "models"
+        with running(models(folder), *EXPLICIT, "--load-model=double") as server:
+            client = Client(request.param, server)
+            client.folder = folder
+            yield client
 
     def max_batch_size(self, client):
         config = client.client.get_model_config("double")
@@ -191,7 +200,7 @@ class TestOverrides:
         client.client.load_model("double")  # the folder's own config again
         assert self.max_batch_size(client) == 16
 
-    def test_files_replace_the_folder(self, client, repository, tmp_path):
+    def test_files_replace_the_folder(self, client, tmp_path):
         content = (times(tmp_path, "other", 7) / "1" / "model.onnx").read_bytes()
         client.client.load_model("double", config='{"max_batch_size": 2}', files={"file:5/model.onnx": content})
         assert client.run("double") == (7.0, "5")
@@ -255,11 +264,11 @@ class TestOverrides:
             client.client.load_model("double", files={"file:1/model.onnx": b"x"})
 
     @pytest.mark.parametrize("name", ["..", ".", "../evil", "a/b", ".hidden", "/etc", ""])
-    def test_a_name_that_is_no_folder(self, client, name, repository):
-        before = sorted(path.name for path in repository.parent.iterdir())
+    def test_a_name_that_is_no_folder(self, client, name):
+        before = sorted(path.name for path in client.folder.parent.iterdir())
         with pytest.raises(InferenceServerException):
             client.client.load_model(name, config="{}", files={"file:1/model.onnx": b"x"})
-        assert sorted(path.name for path in repository.parent.iterdir()) == before
+        assert sorted(path.name for path in client.folder.parent.iterdir()) == before
         assert client.run("double") == (2.0, "1")
 
     def test_a_model_reads_no_file_outside_its_own(self, client, tmp_path):
