@@ -7,9 +7,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
+from typing import NamedTuple
 
 import numpy as np
 
@@ -109,19 +110,28 @@ class Sequencer:
     def controls(self, id: int | str, start: bool, end: bool, ready: bool) -> dict[str, Array]:
         """Returns the control tensors of a row."""
         flags = {START: start, END: end, READY: ready}
-        found: dict[str, Array] = {}
+        found = self.correlation_id(id)
         for control in self._sequences.controls:
             if control.kind != CORRELATION_ID:
-                value: object = control.true if flags[control.kind] else control.false
-            else:
-                value = str(id) if control.datatype.name == "BYTES" else id
-            try:
-                found[control.name] = np.empty(self._leading, control.datatype.dtype)
-                found[control.name].fill(value)  # np.full drops zeros at the end of a text
-            except (OverflowError, ValueError):
-                text = f"sequence_id {str(id)[:40]!r}: model '{self._spec.name}' takes {control.datatype.name} for it"
-                raise invalid(text) from None
+                value = control.true if flags[control.kind] else control.false
+                found[control.name] = np.full(self._leading, value, control.datatype.dtype)
         return found
+
+    def correlation_id(self, id: int | str) -> dict[str, Array]:
+        """Returns the control tensor with the id of a sequence, if the model file has one.
+
+        Raises ServingError (INVALID) if its type doesn't have that id.
+        """
+        for control in self._sequences.controls:
+            if control.kind == CORRELATION_ID:
+                tensor = np.empty(self._leading, control.datatype.dtype)
+                try:
+                    tensor.fill(str(id) if control.datatype.name == "BYTES" else id)  # np.full drops zeros of a text
+                except (OverflowError, ValueError):
+                    name, expected = self._spec.name, control.datatype.name
+                    raise invalid(f"sequence_id {str(id)[:40]!r}: model '{name}' takes {expected} for it") from None
+                return {control.name: tensor}
+        return {}
 
     def next_state(self, result: dict[str, Array]) -> dict[str, Array]:
         """Returns the state that a run left. It is copied, because a result can be a view on that of a whole batch."""
@@ -217,7 +227,6 @@ class SequenceScheduler:
         self._idle_ns = sequences.idle_ns
         self._sequences: dict[int | str, _Sequence] = {}
         self._backlog: dict[int | str, _Sequence] = {}  # sequences that wait for a place, in order of arrival
-        self._due: deque[Callable[[], None]] = deque()
         self._rows = max(1, spec.max_batch_size)
         self._direct = None if sequences.oldest is not None else [_Rows(self, i, sequences) for i in instances]
         places = sequences.candidates if self._direct is None else self._rows * len(instances)
@@ -268,7 +277,7 @@ class SequenceScheduler:
         if not place.start and (sequence is None or not sequence.open):
             return _not_begun(place.id, name)
         try:
-            self._sequencer.controls(place.id, place.start, place.end, True)
+            self._sequencer.correlation_id(place.id)
         except ServingError as error:
             return error
         return None
@@ -302,19 +311,6 @@ class SequenceScheduler:
     def _rows_for(self, sequence: _Sequence) -> _Rows:
         assert self._direct is not None and sequence.place is not None
         return self._direct[sequence.place % len(self._direct)]
-
-    def soon(self, step: Callable[[], None]) -> None:
-        """Goes on in a later turn of the event loop, because parts may end before their `submit` returns."""
-        self._due.append(step)
-        if len(self._due) == 1:
-            asyncio.get_running_loop().call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        for _ in range(len(self._due)):
-            self._due[0]()
-            self._due.popleft()
-        if self._due:
-            asyncio.get_running_loop().call_soon(self._go_on)
 
     def next_of(self, sequence: _Sequence) -> Request | None:
         """Takes the next request of a sequence out of its queue, None if none can run now."""
@@ -374,7 +370,7 @@ class SequenceScheduler:
             except Exception:
                 logger.exception("writing the answer of a request for model '%s' failed", self.spec.name)
         if sequence.waiting and self._direct is None:
-            self.soon(lambda: self._advance(sequence))
+            _soon(lambda: self._advance(sequence))
         self.rested()
 
     def _count(self, request: Request, error: ServingError | None, part: Request | None) -> None:
@@ -404,7 +400,7 @@ class SequenceScheduler:
             self._free.append(sequence.place)
             self._free.sort(reverse=True)  # the first rows are taken first, so that batches are short
             sequence.place = None
-            self.soon(self._give_places)
+            _soon(self._give_places)
 
     def _watch(self, ns: int) -> None:
         self._timer = asyncio.get_running_loop().call_later(ns / 1e9 + 0.001, self._look_for_idle)
@@ -495,11 +491,24 @@ class SequenceScheduler:
             await instance.close()
 
 
+def _soon(step: Callable[[], None]) -> None:
+    """Goes on in the next turn of the event loop, because parts may end before their `submit` returns."""
+    asyncio.get_running_loop().call_soon(step)
+
+
 def _not_begun(id: int | str, model: str) -> ServingError:
     return invalid(
         f"inference request for sequence {str(id)[:80]} to model '{model}' must specify the START flag on the first "
         "request of the sequence"
     )
+
+
+class _Member(NamedTuple):
+    """A request in a batch: the client's, and the part of the batch that it becomes."""
+
+    sequence: _Sequence
+    request: Request
+    part: Request
 
 
 class _Rows:
@@ -527,7 +536,7 @@ class _Rows:
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(wait / 1e9 + 0.0005, self._waited)
             return
-        members: list[tuple[_Sequence, Request, Request]] = []
+        batches: dict[Hashable, list[_Member]] = {}  # by what the parts of a batch must share
         for sequence in ready:
             if sequence.waiting[0].key != oldest.key or sequence.waiting[0].outputs != oldest.outputs:
                 continue
@@ -535,46 +544,30 @@ class _Rows:
             if request is None:
                 self._owner.leave_if_over(sequence)
             else:
-                members.append((sequence, request, self._owner.part_of(sequence, request)))
-        if members:
+                part = self._owner.part_of(sequence, request)
+                batches.setdefault((part.key, part.outputs), []).append(_Member(sequence, request, part))
+        if batches:
             self._running = True
-            self._run(members)
+            self._run(list(batches.values()))
         self._owner.rested()
 
     def _waited(self) -> None:
         self._timer = None
         self.advance()
 
-    def _run(self, members: Sequence[tuple[_Sequence, Request, Request]]) -> None:
-        """Runs parts whose shapes and outputs agree, and then the others. If a batch fails, each of its parts runs
-        alone, so that only the one at fault fails."""
-        first = members[0][2]
-        same = [m for m in members if (m[2].key, m[2].outputs) == (first.key, first.outputs)]
-        others = [m for m in members if m not in same]
+    def _run(self, batches: Sequence[Sequence[_Member]]) -> None:
+        """Runs one batch after the other. If one fails, each of its parts runs alone, so that only the one at fault
+        fails."""
+        members, *rest = batches
 
         def done(finished: Request) -> None:
-            if finished.error is not None and len(same) > 1:
-                self._owner.soon(lambda: self._run_alone([*same, *others]))
-                return
-            self._answer(same, finished)
-            if others:
-                self._owner.soon(lambda: self._run(others))
+            left = rest
+            if finished.error is not None and len(members) > 1:
+                left = [*([member] for member in members), *rest]
             else:
-                self._owner.soon(self._rest)
+                self._answer(members, finished)
+            _soon((lambda: self._run(left)) if left else self._rest)
 
-        self._submit(same, done)
-
-    def _run_alone(self, members: Sequence[tuple[_Sequence, Request, Request]]) -> None:
-        """Runs parts one by one."""
-        (first, *rest) = members
-
-        def done(finished: Request) -> None:
-            self._answer([first], finished)
-            self._owner.soon((lambda: self._run_alone(rest)) if rest else self._rest)
-
-        self._submit([first], done)
-
-    def _submit(self, members: Sequence[tuple[_Sequence, Request, Request]], done: Callable[[Request], None]) -> None:
         try:
             batch = self._joined(members)
         except Exception as error:  # nobody else would answer the requests
@@ -590,8 +583,8 @@ class _Rows:
         self._running = False
         self.advance()
 
-    def _joined(self, members: Sequence[tuple[_Sequence, Request, Request]]) -> Request:
-        part = members[0][2]
+    def _joined(self, members: Sequence[_Member]) -> Request:
+        part = members[0].part
         if not self._owner.spec.batched:
             return _copy(part, part.inputs, 1)
         by_row = {self._owner.row_of(sequence): one for sequence, _, one in members}
@@ -600,7 +593,7 @@ class _Rows:
         joined = {name: np.concatenate([row[name] for row in rows]) for name in part.inputs}
         return _copy(part, joined, len(rows))
 
-    def _answer(self, members: Sequence[tuple[_Sequence, Request, Request]], batch: Request) -> None:
+    def _answer(self, members: Sequence[_Member], batch: Request) -> None:
         begin, end = batch.run_ns
         self._owner.statistics.executed(len(members), len(members), (0, end - begin, 0))
         for sequence, request, _ in members:

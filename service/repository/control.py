@@ -7,9 +7,9 @@ import contextlib
 import logging
 import shutil
 from collections.abc import Callable, Collection, Hashable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -42,7 +42,7 @@ class ModelControl:
         self._thread = ThreadPoolExecutor(1, "opgate-load")
         self._seen: dict[str, Hashable] = {}  # by model, its files when it was last loaded or tried
         self._folders: dict[str, Path] = {}  # by model, the files that a client sent in place of its folder
-        self._loading = 0
+        self._job: Future[Any] | None = None  # the last one that the thread got
         self._polling: asyncio.Task[None] | None = None
 
     async def load(self, name: str, override: Override) -> None:
@@ -105,7 +105,7 @@ class ModelControl:
             self._polling = asyncio.get_running_loop().create_task(self._poll())
 
     async def close(self) -> None:
-        """Ends the polling and a load under way, and removes the files of clients."""
+        """Ends the polling and removes the files of clients. A load under way goes on."""
         if self._polling is not None:
             self._polling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -127,17 +127,14 @@ class ModelControl:
             )
 
     async def _off_loop(self, work: Callable[[], T]) -> T:
-        # A client that leaves doesn't end the load: its thread can't be stopped, and the lock must outlive it.
-        self._loading += 1
-        try:
-            return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work))
-        finally:
-            self._loading -= 1
+        job = self._thread.submit(work)
+        self._job = job
+        return await asyncio.wrap_future(job)
 
     @property
     def is_loading(self) -> bool:
-        """Whether the thread is at work, which nothing can stop."""
-        return self._loading > 0
+        """Whether the thread is at work. Nothing can stop it, also if nobody waits for it any more."""
+        return self._job is not None and self._job.running()
 
     def _load(self, names: Iterable[str], override: Override | None = None) -> dict[str, Outcome]:
         """Loads models, the models of their steps, and the ensembles that use one of them. Runs on the thread."""

@@ -180,10 +180,10 @@ def load_model(
         runs = [partial(Sequencer(spec, sequences).try_out, run=run) for run in runs]
     prove(config, spec, folder, version, runs, limits)
     statistics = ModelStatistics()
+    claims = _claims(config, limiter)
     if sequences is None:
-        executor: Executor = _scheduler(spec, sessions, statistics, settings, _claims(config, limiter))
+        executor: Executor = _scheduler(spec, sessions, statistics, settings, claims)
     else:
-        claims = _claims(config, limiter)
         executor = _sequence_scheduler(spec, sequences, sessions, statistics, settings, claims)
     statistics.load_seconds = time.perf_counter() - began
     return LoadedModel(config, spec, executor, statistics, presentation)
