@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.service.onnx_models import batching, double, save, value, write_config
 from tests.system.conftest import PIPELINE, wait_until
-from tests.system.running import running
+from tests.system.running import Server, running
 
 EXPLICIT = ("--model-control-mode", "explicit")
 
@@ -568,3 +568,14 @@ def test_an_ensemble_under_way_keeps_its_steps(repository, protocol):
         thread.join()
         assert got == [600_000.0]
         wait_until(lambda: sum('"model closed"' in line for line in server.log) == 2)
+
+
+def test_a_stop_does_not_wait_for_a_load(repository):
+    """Nothing can stop the thread that loads. The status is 0, because no request is lost."""
+    from tests.service.onnx_models import endless
+
+    started = Server(repository, "--model-control-mode=poll", "--repository-poll-secs=0.1", "--exit-timeout-secs=5")
+    tensor = 'inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 1, 1 ] zero_data: true } }'
+    endless(repository, "long", config=f'model_warmup [ {{ name: "w" {tensor} }} ]')
+    time.sleep(1)  # a warm-up that never ends is under way
+    assert started.stop() == 0
