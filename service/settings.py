@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from opgate import folders
@@ -17,6 +17,21 @@ from opgate.service.tokens import read_tokens
 
 # The address of a server: a name, or an IPv6 address in brackets, and a port.
 _ADDRESS = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
+
+# What joins the values of options that may be given several times, and what reads some of them.
+_JOINED = {
+    "load_model": ",",
+    "rate_limit_resource": ",",
+    "http_restricted_api": ";",
+    "grpc_restricted_protocol": ";",
+    "trace_config": ";",
+}
+_READERS: dict[str, Callable[[str], object]] = {
+    "rate_limit_resource": read_supplies,
+    "http_restricted_api": read_tokens,
+    "grpc_restricted_protocol": read_tokens,
+    "trace_config": read_trace_config,
+}
 
 
 class Settings(BaseSettings):
@@ -36,8 +51,8 @@ class Settings(BaseSettings):
     grpc_port: int = Field(default=8001, ge=0, le=65535)
     http: bool = True
     grpc: bool = True
-    # Files in PEM. With the first two HTTP and gRPC are served with TLS, with the third only to clients with a
-    # certificate of that authority.
+    # Files in PEM. With the first two of a protocol it is served with TLS, with the third only to clients with a
+    # certificate of that authority. First those of gRPC, then those of HTTP.
     grpc_tls_certificate: Path | None = None
     grpc_tls_key: Path | None = None
     grpc_tls_client_ca: Path | None = None
@@ -119,35 +134,17 @@ class Settings(BaseSettings):
             raise ValueError("expected HOST:PORT of gRPC, several joined by commas")
         return ",".join(dict.fromkeys(parts))
 
-    @field_validator("rate_limit_resource", mode="before")
+    @field_validator("model_repository", *_JOINED, mode="before")
     @classmethod
-    def _check_supplies(cls, value: str | Sequence[str]) -> str:
+    def _join(cls, value: str | Path | Sequence[str], info: ValidationInfo) -> str | Path:
         """The option of the command line may be given several times."""
-        joined = value if isinstance(value, str) else ",".join(value)
-        read_supplies(joined)
-        return joined
+        return value if isinstance(value, (str, Path)) else _JOINED.get(info.field_name or "", ",").join(value)
 
-    @field_validator("http_restricted_api", "grpc_restricted_protocol", mode="before")
+    @field_validator(*_READERS)
     @classmethod
-    def _check_tokens(cls, value: str | Sequence[str]) -> str:
-        """The option of the command line may be given several times."""
-        joined = value if isinstance(value, str) else ";".join(value)
-        read_tokens(joined)
-        return joined
-
-    @field_validator("trace_config", mode="before")
-    @classmethod
-    def _check_trace_config(cls, value: str | Sequence[str]) -> str:
-        """The option of the command line may be given several times."""
-        joined = value if isinstance(value, str) else ";".join(value)
-        read_trace_config(joined)
-        return joined
-
-    @field_validator("model_repository", "load_model", mode="before")
-    @classmethod
-    def _join(cls, value: str | Path | Sequence[str]) -> str | Path:
-        """The option of the command line may be given several times."""
-        return value if isinstance(value, (str, Path)) else ",".join(value)
+    def _check(cls, value: str, info: ValidationInfo) -> str:
+        _READERS[info.field_name or ""](value)
+        return value
 
     @classmethod
     def variable(cls, name: str) -> str:

@@ -18,8 +18,6 @@ from opgate.service.settings import smallest
 from opgate.service.wire import generate as wire
 
 _EVENTS = "text/event-stream; charset=utf-8"
-# Writing an element as text costs as much as reading this many bytes of JSON.
-_ELEMENT_COST = 16
 
 
 def router(gateway: Gateway) -> APIRouter:
@@ -44,7 +42,7 @@ def router(gateway: Gateway) -> APIRouter:
     async def generate(request: Request) -> Response:
         with contextlib.ExitStack() as stack:
             spec, asked = await run(request, stack)
-            cost = wire.answer_cost(asked, _ELEMENT_COST)
+            cost = wire.answer_cost(asked)
             content = await gateway.work(cost, lambda: wire.only_answer(spec, asked))
         return Response(content, media_type=JSON)
 
@@ -54,7 +52,7 @@ def router(gateway: Gateway) -> APIRouter:
         return StreamingResponse(stream(wire.events(spec, asked), asked), media_type=_EVENTS)
 
     async def stream(events: Iterator[bytes], asked: InferRequest) -> AsyncIterator[bytes]:
-        cost = wire.answer_cost(asked, _ELEMENT_COST)
+        cost = wire.answer_cost(asked)
         try:
             while (event := await gateway.work(cost, lambda: next(events, None))) is not None:
                 yield event

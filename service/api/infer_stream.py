@@ -113,14 +113,15 @@ class InferStream:
             asked.model, asked.version = parsed.model_name, parsed.model_version
             served = gateway.find(asked.model, asked.version)
         spec = served.model.spec
-        strings = any(tensor.datatype.name == "BYTES" for tensor in spec.inputs.values())
-        cost = wire.decoding_cost(message, strings)
         with served.model.held():
             with Reading(served):
                 if plan is not None:
                     known = plan
+                    cost = wire.decoding_cost(message, known.has_strings)
                     asked.request = await gateway.work(cost, lambda: decoder.repeat(message, known))
                 else:
+                    strings = any(tensor.datatype.name == "BYTES" for tensor in spec.inputs.values())
+                    cost = wire.decoding_cost(message, strings)
                     asked.request = await gateway.work(cost, lambda: decoder.decode(message, parsed, spec))
                     decoder.keep(message, asked.request)
                 request = asked.request

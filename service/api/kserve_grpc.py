@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any, TypeVar
 
@@ -42,7 +43,8 @@ from opgate.service.telemetry.journal import NO_IDS, Answer, grpc_level, ids_of
 from opgate.service.telemetry.statistics_message import model_statistics
 from opgate.service.tokens import group_of_rpc
 from opgate.service.wire import kserve_grpc as wire
-from opgate.service.wire.kserve_grpc import Decoder, decoding_cost, encode, encoding_cost
+from opgate.service.wire.kserve_grpc import Decoder, decoding_cost, encode, encoding_cost, parameter_value
+from opgate.service.wire.kserve_rules import flag
 from opgate.service.wire.responses import refuse_decoupled
 
 logger = logging.getLogger("opgate.grpc")
@@ -261,45 +263,56 @@ class InferenceService:
         """Returns the methods for a server."""
         gateway, decoder = self._gateway, Decoder(self._gateway.limits, self._gateway.regions)
 
-        token = gateway.grpc_tokens.get("inference")
-
         def infer(call: Call, message: bytes) -> None:
-            if token is None or token.is_in(call.first):
-                Infer(gateway, decoder, call, message)
-            else:
-                Journaled(gateway, call).fail(Code.UNAVAILABLE, token.refusal("protocol"))
+            Infer(gateway, decoder, call, message)
 
         def stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
-            if token is None or token.is_in(call.first):
-                return InferStream(gateway, decoder, call).answers(messages)
-            raise RpcError(Code.UNAVAILABLE, token.refusal("protocol"))
+            return InferStream(gateway, decoder, call).answers(messages)
 
         shared = None if gateway.regions is None else SharedMemoryCalls(gateway.regions)
-        found: dict[str, Method] = {INFER: Unary(infer)}
+        # A client that may load models may send their files.
+        largest_load = gateway.settings.max_body_bytes if gateway.control.is_explicit else _MOST_BYTES
+        special: dict[str, Method] = {
+            "ModelInfer": Unary(infer),
+            "ModelStreamInfer": Stream(stream),
+            "RepositoryModelLoad": Unary(self._load, largest_load),
+        }
+        found: dict[str, Method] = {}
         for method in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
-            path = f"/{SERVICE}/{method.name}"
-            if path == INFER:
-                continue
-            if method.name == "ModelStreamInfer":
-                found[path] = Stream(stream)
-                continue
-            request = getattr(service_pb2, method.input_type.name)
-            function = getattr(self, f"_{method.name}", None) or getattr(shared, method.name, None)
-            found[path] = Unary(self._unary(request, function, method.name), _MOST_BYTES)
-        if gateway.settings.model_control_mode == "explicit":  # a client may send the files of a model
-            found[f"/{SERVICE}/RepositoryModelLoad"] = Unary(self._load, gateway.settings.max_body_bytes)
-        else:
-            found[f"/{SERVICE}/RepositoryModelLoad"] = Unary(self._load, _MOST_BYTES)
+            name = method.name
+            if name not in special:
+                request = getattr(service_pb2, method.input_type.name)
+                function = getattr(self, f"_{name}", None) or getattr(shared, name, None)
+                special[name] = Unary(self._unary(request, function, name), _MOST_BYTES)
+            found[f"/{SERVICE}/{name}"] = self._with_token(name, special[name])
         return found
 
-    def _unary(self, kind: Any, function: Callable[..., Any] | None, name: str) -> Callable[[Call, bytes], None]:
+    def _with_token(self, name: str, method: Method) -> Method:
+        """Returns a method that asks for the token of its group, or the method itself if the group has none."""
         token = self._gateway.grpc_tokens.get(group_of_rpc(name))
+        if token is None:
+            return method
+        refusal = token.refusal("protocol")
+        if isinstance(method, Stream):
 
+            def stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
+                if token.is_in(call.first):
+                    return method.handler(call, messages)
+                raise RpcError(Code.UNAVAILABLE, refusal)
+
+            return replace(method, handler=stream)
+
+        def unary(call: Call, message: bytes) -> None:
+            if token.is_in(call.first):
+                method.handler(call, message)
+            else:
+                Journaled(self._gateway, call).fail(Code.UNAVAILABLE, refusal)
+
+        return replace(method, handler=unary)
+
+    def _unary(self, kind: Any, function: Callable[..., Any] | None, name: str) -> Callable[[Call, bytes], None]:
         def handle(call: Call, message: bytes) -> None:
             journaled = Journaled(self._gateway, call)
-            if token is not None and not token.is_in(call.first):
-                journaled.fail(Code.UNAVAILABLE, token.refusal("protocol"))
-                return
             if function is None:
                 journaled.fail(Code.UNIMPLEMENTED, f"{name} is not supported by this server")
                 return
@@ -393,10 +406,6 @@ class InferenceService:
     def _load(self, call: Call, message: bytes) -> None:
         """Handles RepositoryModelLoad. Its message may be large, so it is read on a thread if the client may load."""
         journaled, gateway = Journaled(self._gateway, call), self._gateway
-        token = gateway.grpc_tokens.get("model-repository")
-        if token is not None and not token.is_in(call.first):
-            journaled.fail(Code.UNAVAILABLE, token.refusal("protocol"))
-            return
         try:
             gateway.check_operator(call.peer, gateway.grpc_tokens, "model-repository")
             gateway.control.check_explicit()
@@ -411,7 +420,7 @@ class InferenceService:
                 asked = service_pb2.RepositoryModelLoadRequest.FromString(message)
             except DecodeError:
                 raise invalid("the message is not a RepositoryModelLoadRequest") from None
-            parameters = {key: _choice(value) for key, value in asked.parameters.items()}
+            parameters = {key: parameter_value(value) for key, value in asked.parameters.items()}
             return asked.model_name, read_override(asked.model_name, parameters)
 
         name, override = await asyncio.to_thread(read)
@@ -420,8 +429,8 @@ class InferenceService:
 
     async def _RepositoryModelUnload(self, asked: Any, call: Call) -> Any:
         self._gateway.check_operator(call.peer, self._gateway.grpc_tokens, "model-repository")
-        dependents = asked.parameters["unload_dependents"].bool_param if asked.parameters else False
-        await self._gateway.control.unload(asked.model_name, dependents)
+        parameters = {key: parameter_value(value) for key, value in asked.parameters.items()}
+        await self._gateway.control.unload(asked.model_name, flag(parameters, "unload_dependents"))
         return service_pb2.RepositoryModelUnloadResponse()
 
     def _TraceSetting(self, asked: Any, call: Call) -> Any:
@@ -438,12 +447,6 @@ def _tensor(spec: ModelSpec, tensor: TensorSpec) -> Any:
     return service_pb2.ModelMetadataResponse.TensorMetadata(
         name=tensor.name, datatype=tensor.datatype.name, shape=spec.wire_shape(tensor)
     )
-
-
-def _choice(parameter: Any) -> Any:
-    """Returns the value of a parameter, None if it has none."""
-    choice = parameter.WhichOneof("parameter_choice")
-    return None if choice is None else getattr(parameter, choice)
 
 
 class GrpcServer:

@@ -25,6 +25,7 @@ from opgate.service.settings import smallest
 from opgate.service.telemetry.statistics_message import model_statistics
 from opgate.service.wire.compression import decompress, wanted_encoding
 from opgate.service.wire.kserve_json import encode, encoding_cost, size_of
+from opgate.service.wire.kserve_rules import flag
 from opgate.service.wire.proto_json import to_plain
 
 T = TypeVar("T")
@@ -220,9 +221,7 @@ class _Routes:
 
     async def load(self, request: Request) -> Response:
         """Loads a model as its files are now, or with the config and the files of the request."""
-        self._gateway.check_operator(
-            peer_of(request), self._gateway.http_tokens, "model-repository", is_from_page(request)
-        )
+        check_operator(self._gateway, request, "model-repository")
         self._gateway.control.check_explicit()
         name = request.path_params["model"]
         parameters = await self._parameters(request, smallest(self._gateway.settings, "max_body_bytes"))
@@ -232,14 +231,9 @@ class _Routes:
 
     async def unload(self, request: Request) -> Response:
         """Unloads a model, and with `unload_dependents` the models of its steps."""
-        self._gateway.check_operator(
-            peer_of(request), self._gateway.http_tokens, "model-repository", is_from_page(request)
-        )
+        check_operator(self._gateway, request, "model-repository")
         parameters = await self._parameters(request, (_MAX_INDEX_BYTES, ""))
-        dependents = parameters.get("unload_dependents", False)
-        if not isinstance(dependents, bool):
-            raise invalid(f"parameter unload_dependents: expected a boolean, got {str(dependents)[:40]!r}")
-        await self._gateway.control.unload(request.path_params["model"], dependents)
+        await self._gateway.control.unload(request.path_params["model"], flag(parameters, "unload_dependents"))
         return Response(status_code=200)
 
     async def _parameters(self, request: Request, limit: tuple[int, str]) -> dict[str, Any]:
@@ -309,14 +303,11 @@ def _model_and_version(request: Request) -> tuple[str, str]:
     return request.path_params.get("model", ""), request.path_params.get("version", "")
 
 
-def is_from_page(request: Request) -> bool:
-    """Returns whether a page in a browser sends the request, or makes the browser send it."""
-    return "origin" in request.headers or "sec-fetch-site" in request.headers
-
-
-def peer_of(request: Request) -> str:
-    """Returns the address of the client."""
-    return request.client.host if request.client else ""
+def check_operator(gateway: Gateway, request: Request, group: str) -> None:
+    """Raises ServingError as `Gateway.check_operator` does, also for what a page in a browser sends."""
+    from_page = "origin" in request.headers or "sec-fetch-site" in request.headers
+    peer = request.client.host if request.client else ""
+    gateway.check_operator(peer, gateway.http_tokens, group, from_page)
 
 
 def _header_length(request: Request) -> int | None:

@@ -8,8 +8,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from tritonclient.grpc import service_pb2
 
-from opgate.service.api.kserve_http import answer, is_from_page, peer_of, read_object
+from opgate.service.api.kserve_http import answer, check_operator, read_object
 from opgate.service.gateway import Gateway
+from opgate.service.wire.kserve_grpc import parameter_value
 
 _MOST_BYTES = 65536
 
@@ -21,14 +22,14 @@ def router(gateway: Gateway) -> APIRouter:
     async def trace_setting(request: Request) -> Response:
         model = _model(gateway, request.path_params.get("model", ""), request.path_params.get("version", ""))
         if request.method == "POST":
-            gateway.check_operator(peer_of(request), gateway.http_tokens, "trace", is_from_page(request))
+            check_operator(gateway, request, "trace")
             changes = await read_object(gateway, request, _MOST_BYTES)
             return answer(gateway.tracing.update(model, changes).as_map())
         return answer(gateway.tracing.settings(model).as_map())
 
     async def logging(request: Request) -> Response:
         if request.method == "POST":
-            gateway.check_operator(peer_of(request), gateway.http_tokens, "logging", is_from_page(request))
+            check_operator(gateway, request, "logging")
             gateway.log_settings().update(await read_object(gateway, request, _MOST_BYTES))
         return answer(gateway.log_settings().as_map())
 
@@ -54,10 +55,7 @@ def trace_setting(gateway: Gateway, asked: Any, peer: str) -> Any:
 
 def log_settings(gateway: Gateway, asked: Any, peer: str) -> Any:
     """Returns the answer to the RPC LogSettings. A setting without a value is taken back. Raises ServingError."""
-    changes: dict[str, Any] = {}
-    for name, setting in asked.settings.items():
-        choice = setting.WhichOneof("parameter_choice")
-        changes[name] = None if choice is None else getattr(setting, choice)
+    changes = {name: parameter_value(setting) for name, setting in asked.settings.items()}
     if changes:
         gateway.check_operator(peer, gateway.grpc_tokens, "logging")
         gateway.log_settings().update(changes)

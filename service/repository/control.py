@@ -93,7 +93,7 @@ class ModelControl:
         """Returns name, version, state and reason of every model of the repositories. A model that nobody has loaded
         has only a name."""
         rows = [row for row in self._catalog.index() if row[2] == "READY" or not only_ready]
-        if self._settings.model_control_mode == "explicit" and not only_ready:
+        if self.is_explicit and not only_ready:
             known = {row[0] for row in rows}
             found = await asyncio.to_thread(self._repositories.find)
             rows += [(name, "", "", "") for name in found if name not in known]
@@ -115,11 +115,16 @@ class ModelControl:
             shutil.rmtree(folder, ignore_errors=True)
         self._repositories.close()
 
+    @property
+    def is_explicit(self) -> bool:
+        """Whether clients load and unload models."""
+        return self._settings.model_control_mode == "explicit"
+
     def check_explicit(self) -> None:
         """Raises ServingError (UNSUPPORTED, UNAVAILABLE) if clients may not load and unload models."""
         if self._catalog.triton is not None:
             raise ServingError(Kind.UNSUPPORTED, "Triton runs the models: load and unload them there")
-        if self._settings.model_control_mode != "explicit":
+        if not self.is_explicit:
             raise ServingError(
                 Kind.UNAVAILABLE,
                 "explicit model load / unload is not allowed: the gateway runs with --model-control-mode "

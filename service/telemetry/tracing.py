@@ -74,13 +74,15 @@ def read_trace_config(text: str) -> TraceSettings:
         name = "frequency" if key == "log-frequency" else key
         try:
             change: dict[str, Any] = {name: value if name in ("file", "mode") else _read(name, value)}
-            settings = replace(settings, **change)
         except ServingError as error:
             raise ValueError(error.message) from None
+        settings = replace(settings, **change)
     if settings.mode not in (TO_FILE, TO_OPENTELEMETRY):
         raise ValueError(f"mode '{settings.mode[:40]}': expected {TO_FILE} or {TO_OPENTELEMETRY}")
-    if settings.level != OFF and settings.mode == TO_FILE and not settings.file:
-        raise ValueError("a trace file is missing: add file=...")
+    try:
+        settings.check()
+    except ServingError as error:
+        raise ValueError(error.message) from None
     return settings
 
 

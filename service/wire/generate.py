@@ -16,14 +16,13 @@ from opgate.service.execution.request import Array, Request
 from opgate.service.execution.spec import ModelSpec
 from opgate.service.wire.friendly import values_request
 from opgate.service.wire.json_tensors import JsonValue, members, write
+from opgate.service.wire.kserve_json import ELEMENT_COST
 from opgate.service.wire.kserve_rules import request_options
 from opgate.service.wire.responses import responses
-from opgate.service.wire.tensors import Bytes, view
+from opgate.service.wire.tensors import Bytes, text_length, view
 
 # Bytes of a member that is no input.
 _MOST_PARAMETER = 65536
-# So many strings are few enough to look at the length of each.
-_FEW = 8192
 
 
 def read(spec: ModelSpec, body: Bytes, limits: Limits) -> Request:
@@ -100,8 +99,6 @@ def _answer(spec: ModelSpec, id: str, outputs: Mapping[str, Array]) -> list[byte
     return parts
 
 
-def answer_cost(request: Request, element_cost: int) -> int:
-    """Returns what writing the answer costs in bytes of JSON, if an element costs so many."""
-    arrays = (request.result or {}).values()
-    texts = sum(sum(map(len, array.reshape(-1))) for array in arrays if array.dtype == object and array.size < _FEW)
-    return sum(array.size for array in arrays) * element_cost + texts
+def answer_cost(request: Request) -> int:
+    """Returns what writing the answer costs, in bytes of JSON that cost as much to read."""
+    return sum(array.size * ELEMENT_COST + text_length(array) for array in (request.result or {}).values())

@@ -30,7 +30,7 @@ from opgate.service.wire.kserve_rules import (
 )
 from opgate.service.wire.responses import responses
 from opgate.service.wire.shared_tensors import Place, SharedInput, SharedTensors, Sharing, writing_cost
-from opgate.service.wire.tensors import element, from_raw, to_raw, view
+from opgate.service.wire.tensors import element, from_raw, text_length, to_raw, view
 
 
 class _Contents(NamedTuple):
@@ -63,8 +63,6 @@ _CONTENTS = {
 # as one, if they are no strings.
 _ELEMENT_COST = 64
 _RAW_COST = 16
-# So many strings are few enough to look at the length of each.
-_FEW = 8192
 # What writing one of several responses costs.
 _RESPONSE_COST = 256
 # What a byte of strings in `contents` costs: each string is decoded alone.
@@ -265,9 +263,7 @@ def encoding_cost(request: Request) -> int:
         if output.classification is not None:
             cost += output.classification.cost(array)
         elif array.dtype == object:
-            cost += array.size * _ELEMENT_COST
-            if array.size < _FEW:
-                cost += sum(map(len, array.reshape(-1)))
+            cost += array.size * _ELEMENT_COST + text_length(array)
         elif output.place is not None:
             cost += writing_cost(array.nbytes)
     return cost
@@ -301,11 +297,13 @@ def _typed_arrays(
 def _plain(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
     if len(parameters) > _MAX_PARTS:
         raise invalid(f"{where}: expected at most {_MAX_PARTS} parameters, got {len(parameters)}")
-    plain = {}
-    for key, value in parameters.items():
-        choice = value.WhichOneof("parameter_choice")
-        plain[key] = None if choice is None else getattr(value, choice)
-    return plain
+    return {key: parameter_value(value) for key, value in parameters.items()}
+
+
+def parameter_value(parameter: Any) -> Any:
+    """Returns the value of a parameter or setting in a message, None if it has none."""
+    choice = parameter.WhichOneof("parameter_choice")
+    return None if choice is None else getattr(parameter, choice)
 
 
 def _from_contents(

@@ -31,7 +31,7 @@ from opgate.service.wire.kserve_rules import (
 )
 from opgate.service.wire.responses import refuse_decoupled
 from opgate.service.wire.shared_tensors import Place, SharedInput, SharedTensors, Sharing, writing_cost
-from opgate.service.wire.tensors import Bytes, elements, from_raw, to_raw, view
+from opgate.service.wire.tensors import Bytes, elements, from_raw, text_length, to_raw, view
 
 # The head of a body is its JSON. Clients that send all inputs as binary data and no id repeat it byte for byte, so the
 # decoder keeps the plans of such heads: at most MAX_PLANS, of heads of at most MAX_PLAN_BYTES.
@@ -40,13 +40,11 @@ MAX_PLAN_BYTES = 4096
 # Checking or copying this many bytes of binary data costs as much as reading a byte of JSON.
 _BINARY_COST = 16
 # Writing an element as text, or a string, costs as much as reading this many bytes of JSON.
-_ELEMENT_COST = 16
+ELEMENT_COST = 16
 # An Answer keeps the heads for at most so many combinations of shapes.
 _MAX_ANSWER_HEADS = 16
 # No engine knows tensors of so many dims.
 _MOST_DIMS = 64
-# So many strings are few enough to look at each.
-_FEW = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,7 @@ class Decoder:
         """Returns what decoding a body of `size` bytes costs, in bytes of JSON that cost the same."""
         json = size if header_length is None else min(size, header_length)
         if self._has_strings:  # each is an object
-            return size * _ELEMENT_COST
+            return size * ELEMENT_COST
         return json + (size - json) // _BINARY_COST
 
     def decode(self, body: Bytes, header_length: int | None) -> Request:
@@ -418,9 +416,8 @@ def encoding_cost(request: Request) -> int:
         if output.place is not None:
             cost += writing_cost(array.nbytes)
         if array.dtype == object or not (binary or output.place is not None):
-            cost += array.size * _ELEMENT_COST
-        if array.dtype == object and array.size < _FEW:
-            cost += sum(map(len, array.reshape(-1)))
+            cost += array.size * ELEMENT_COST
+        cost += text_length(array)
     return cost
 
 

@@ -106,7 +106,7 @@ def request_options(parameters: Mapping[str, Any]) -> Options:
         _number(parameters, "timeout", "microseconds"),
         _number(parameters, "priority", "a level"),
         _sequence(parameters),
-        _flag(parameters, EMPTY_FINAL_RESPONSE),
+        flag(parameters, EMPTY_FINAL_RESPONSE),
     )
 
 
@@ -116,11 +116,12 @@ def _sequence(parameters: Mapping[str, Any]) -> Sequence | None:
         _wrong("sequence_id", "a number of 64 bits without a sign, or a string", id)
     if isinstance(id, str) and len(id) > _MOST_ID:
         _wrong("sequence_id", f"at most {_MOST_ID} characters", id)
-    start, end = _flag(parameters, "sequence_start"), _flag(parameters, "sequence_end")
+    start, end = flag(parameters, "sequence_start"), flag(parameters, "sequence_end")
     return Sequence(id, start, end) if id else None
 
 
-def _flag(parameters: Mapping[str, Any], key: str) -> bool:
+def flag(parameters: Mapping[str, Any], key: str) -> bool:
+    """Returns a boolean parameter, False if it is missing. Raises ServingError (INVALID) for another type."""
     value = parameters.get(key, False)
     if not isinstance(value, bool):
         _wrong(key, "a boolean", value)

@@ -24,6 +24,7 @@ def view(body: Bytes) -> memoryview:
 
 
 _LENGTH = struct.Struct("<I")
+_FEW_STRINGS = 8192
 
 
 def from_raw(
@@ -102,6 +103,14 @@ def to_raw(array: Array, datatype: DataType) -> bytes | memoryview:
     if datatype.name == "BYTES":
         return native.pack_strings(array.reshape(-1).tolist())
     return elements(array)
+
+
+def text_length(array: Array) -> int:
+    """Returns the characters or bytes of all strings in an array, 0 for numbers.
+
+    It is 0 for many strings too: to look at each takes long, and their number alone makes them costly.
+    """
+    return sum(map(len, array.reshape(-1))) if array.dtype == object and array.size < _FEW_STRINGS else 0
 
 
 def elements(array: Array) -> bytes | memoryview:
