@@ -17,10 +17,10 @@ constexpr size_t kFraming = 5;
 constexpr size_t kFirstPart = 16 << 10, kLastPart = 1 << 20, kGrowth = 8;
 // Of the text of a status when it is encoded.
 constexpr size_t kTextBytes = 4096;
-// Frames without data (pings, settings, window updates, new calls, ...) that a client may send at once. Bytes both ways
-// and ended calls earn others.
+// Frames without data (pings, settings, window updates, new calls, ...) that a client may send at once. Bytes both ways,
+// messages that are sent and ended calls earn others.
 constexpr size_t kFrames = 20'000;
-constexpr size_t kFramesForCall = 8;
+constexpr size_t kFramesForAnswer = 8;  // for a message, and for the end of a call
 constexpr size_t kFramesForGone = 3;  // for a call that the client cancels
 constexpr size_t kBytesForFrame = 512;
 constexpr size_t kFramesForSweep = 200;
@@ -541,6 +541,7 @@ void Connection::send(int32_t stream, const std::vector<std::pair<Memory, size_t
     for (auto [memory, bytes] : pieces) drop(memory);
     return;
   }
+  earn(kFramesForAnswer);
   Part first{{}, 0};
   first.head_size = kFraming;
   first.head[0] = compressed ? 1 : 0;
@@ -557,7 +558,7 @@ void Connection::end(int32_t stream, int status, std::string_view text, const Me
                      const Metadata& initial) {
   Call* call = find(stream);
   if (call == nullptr || call->finished) return;
-  earn(kFramesForCall);
+  earn(kFramesForAnswer);
   call->finished = call->ignored = true;
   drop(call->memory);
   let_go(*call, call->held);

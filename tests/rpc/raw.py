@@ -89,13 +89,20 @@ class Raw:
 
     async def answer(self, stream, seconds=5.0):
         """The headers and trailers of a stream's answer, and its data."""
+        await self._read(lambda: self._answers.get(stream, [0, 0, False])[2], seconds)
+        return tuple(self._answers[stream][:2])
+
+    async def part(self, stream, size, seconds=5.0):
+        """Waits for so many bytes of a stream's answer."""
+        await self._read(lambda: len(self._answers.get(stream, [0, b""])[1]) >= size, seconds)
+
+    async def _read(self, enough, seconds):
         async with asyncio.timeout(seconds):
-            while not self._answers.get(stream, [0, 0, False])[2]:
+            while not enough():
                 got = await self.reader.read(1 << 16)
                 assert got, "the server closed the connection"
                 self._left += got
                 self._parsed()
-        return tuple(self._answers[stream][:2])
 
     def _parsed(self):
         found = []

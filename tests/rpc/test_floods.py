@@ -139,6 +139,25 @@ def test_a_client_that_pings_now_and_then_is_not_in_the_way():
     run(main())
 
 
+def test_a_client_that_streams_small_messages_may_ping():
+    """Each answer allows more frames. Clients send pings and window updates beside what they read."""
+
+    async def main():
+        told = []
+        async with serving(refused=told) as server:
+            raw = await Raw.open(server)
+            raw.send(headers(1, "Each"))
+            for sent in range(1, 8001):
+                raw.send(message(1, b"x", end=False), *[PingFrame(opaque_data=b"12345678")] * 3)
+                raw.send(*[WindowUpdateFrame(stream, window_increment=14) for stream in (0, 1)])
+                if sent % 64 == 0:
+                    await raw.part(1, sent * len(b"\0....x!\0....x?"))
+            raw.close()
+            assert not told
+
+    run(main())
+
+
 @alone
 def test_rapid_resets_get_no_work_done():
     """Calls that are cancelled in the same bytes reach no handler, and too many of them end the connection."""
