@@ -117,11 +117,11 @@ class InferStream:
             with Reading(served):
                 if plan is not None:
                     known = plan
-                    cost = wire.decoding_cost(message, known.has_strings)
+                    cost = wire.decoding_cost(message, known.has_strings, known.has_content)
                     asked.request = await gateway.work(cost, lambda: decoder.repeat(message, known))
                 else:
                     strings = any(tensor.datatype.name == "BYTES" for tensor in spec.inputs.values())
-                    cost = wire.decoding_cost(message, strings)
+                    cost = wire.decoding_cost(message, strings, wire.has_content(parsed))
                     asked.request = await gateway.work(cost, lambda: decoder.decode(message, parsed, spec))
                     decoder.keep(message, asked.request)
                 request = asked.request

@@ -124,7 +124,8 @@ class Infer(Journaled):
             return
         plan = decoder.known(message)
         if plan is not None and self._find(plan.model, plan.version) and self._served.model.spec is plan.spec:
-            self._read(decoding_cost(message, plan.has_strings), lambda: decoder.repeat(message, plan))
+            cost = decoding_cost(message, plan.has_strings, plan.has_content)
+            self._read(cost, lambda: decoder.repeat(message, plan))
         elif call.ended:
             return
         elif len(message.head) < _LONG_HEAD:
@@ -152,7 +153,8 @@ class Infer(Journaled):
         if self._find(asked.model_name, asked.model_version):
             spec = self._served.model.spec
             strings = any(tensor.datatype.name == "BYTES" for tensor in spec.inputs.values())
-            self._read(decoding_cost(message, strings), lambda: decoder.decode(message, asked, spec), keep=True)
+            cost = decoding_cost(message, strings, wire.has_content(asked))
+            self._read(cost, lambda: decoder.decode(message, asked, spec), keep=True)
 
     def _find(self, model: str, version: str) -> bool:
         self.model, self.version = model, version

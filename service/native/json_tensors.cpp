@@ -511,11 +511,11 @@ Storage<Kind> stored(Wide<Kind> value) {
 }
 
 template <Floating Kind>
-Problem read_one(const char*& p, const char* end, Storage<Kind>& out) {
+Problem read_one(const char*& p, const char* end, Storage<Kind>& out, bool nulls) {
   using T = Wide<Kind>;
   const Number number = scan_number(p, end);
   if (number.end == nullptr) {
-    if (read_word(p, end, "NaN")) {
+    if (read_word(p, end, "NaN") || (nulls && read_word(p, end, "null"))) {
       out = stored<Kind>(std::numeric_limits<T>::quiet_NaN());
     } else if (read_word(p, end, "Infinity")) {
       out = stored<Kind>(std::numeric_limits<T>::infinity());
@@ -612,10 +612,12 @@ Failure fill_with(std::string_view text, size_t begin, size_t value_end, T* out,
 
 }  // namespace
 
-Failure fill(std::string_view text, size_t begin, size_t end, Type type, void* out, size_t count) {
+Failure fill(std::string_view text, size_t begin, size_t end, Type type, void* out, size_t count, bool nulls) {
   const auto with = [&]<typename T>(T* typed, auto read) { return fill_with(text, begin, end, typed, count, read); };
   const auto floating = [&]<Floating Kind>(std::integral_constant<Floating, Kind>) {
-    return with(static_cast<Storage<Kind>*>(out), read_one<Kind>);
+    return with(static_cast<Storage<Kind>*>(out), [nulls](const char*& p, const char* last, Storage<Kind>& value) {
+      return read_one<Kind>(p, last, value, nulls);
+    });
   };
   const auto integer = [&]<typename T>(T) {
     return with(static_cast<T*>(out),
@@ -734,11 +736,14 @@ float float_of_bfloat(uint16_t bits) { return std::bit_cast<float>(static_cast<u
 char* write_text(std::string_view text, char* out) { return std::copy(text.begin(), text.end(), out); }
 
 template <typename T>
-char* write_one(T value, char* out) {
-  if constexpr (std::is_floating_point_v<T>) {
-    if (std::isnan(value)) return write_text("NaN", out);
-    if (std::isinf(value)) return write_text(value < 0 ? "-Infinity" : "Infinity", out);
-  }
+char* write_integer(T value, char* out) {
+  return std::to_chars(out, out + kMostBytes, value).ptr;
+}
+
+template <typename T>
+char* write_floating(T value, char* out, bool nulls) {
+  if (std::isnan(value)) return write_text(nulls ? "null" : "NaN", out);
+  if (std::isinf(value)) return write_text(value < 0 ? "-Infinity" : "Infinity", out);
   return std::to_chars(out, out + kMostBytes, value).ptr;
 }
 
@@ -758,25 +763,29 @@ char* write_all(const void* elements, size_t begin, size_t count, const std::vec
 
 }  // namespace
 
-char* format(const void* elements, size_t begin, size_t count, Type type, const std::vector<size_t>& rows, char* out) {
+char* format(const void* elements, size_t begin, size_t count, Type type, const std::vector<size_t>& rows, char* out,
+             bool nulls) {
   const auto with = [&]<typename T>(T, auto write) { return write_all<T>(elements, begin, count, rows, out, write); };
   switch (type) {
     case Type::kBool:
       return with(uint8_t{}, [](uint8_t value, char* to) { return write_text(value != 0 ? "true" : "false", to); });
-    case Type::kU8: return with(uint8_t{}, write_one<uint8_t>);
-    case Type::kU16: return with(uint16_t{}, write_one<uint16_t>);
-    case Type::kU32: return with(uint32_t{}, write_one<uint32_t>);
-    case Type::kU64: return with(uint64_t{}, write_one<uint64_t>);
-    case Type::kI8: return with(int8_t{}, write_one<int8_t>);
-    case Type::kI16: return with(int16_t{}, write_one<int16_t>);
-    case Type::kI32: return with(int32_t{}, write_one<int32_t>);
-    case Type::kI64: return with(int64_t{}, write_one<int64_t>);
+    case Type::kU8: return with(uint8_t{}, write_integer<uint8_t>);
+    case Type::kU16: return with(uint16_t{}, write_integer<uint16_t>);
+    case Type::kU32: return with(uint32_t{}, write_integer<uint32_t>);
+    case Type::kU64: return with(uint64_t{}, write_integer<uint64_t>);
+    case Type::kI8: return with(int8_t{}, write_integer<int8_t>);
+    case Type::kI16: return with(int16_t{}, write_integer<int16_t>);
+    case Type::kI32: return with(int32_t{}, write_integer<int32_t>);
+    case Type::kI64: return with(int64_t{}, write_integer<int64_t>);
     case Type::kF16:
-      return with(uint16_t{}, [](uint16_t value, char* to) { return write_one(float_of_half(value), to); });
+      return with(uint16_t{},
+                  [nulls](uint16_t value, char* to) { return write_floating(float_of_half(value), to, nulls); });
     case Type::kBF16:
-      return with(uint16_t{}, [](uint16_t value, char* to) { return write_one(float_of_bfloat(value), to); });
-    case Type::kF32: return with(float{}, write_one<float>);
-    case Type::kF64: return with(double{}, write_one<double>);
+      return with(uint16_t{},
+                  [nulls](uint16_t value, char* to) { return write_floating(float_of_bfloat(value), to, nulls); });
+    case Type::kF32: return with(float{}, [nulls](float value, char* to) { return write_floating(value, to, nulls); });
+    case Type::kF64:
+      return with(double{}, [nulls](double value, char* to) { return write_floating(value, to, nulls); });
   }
   return out;
 }

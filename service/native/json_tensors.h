@@ -65,8 +65,9 @@ Split split(std::string_view text, Place place, const Limits& limits);
 enum class Type { kBool, kU8, kU16, kU32, kU64, kI8, kI16, kI32, kI64, kF16, kF32, kF64, kBF16 };
 
 // Reads a value, evenly nested lists of numbers or booleans, into `count` elements at `out`, in order. Numbers are
-// rounded to nearest, and NaN, Infinity and -Infinity are numbers of the floating-point types.
-Failure fill(std::string_view text, size_t begin, size_t end, Type type, void* out, size_t count);
+// rounded to nearest, and NaN, Infinity and -Infinity are numbers of the floating-point types. With `nulls` null is NaN
+// too.
+Failure fill(std::string_view text, size_t begin, size_t end, Type type, void* out, size_t count, bool nulls = false);
 
 // Walks over the elements of a value: evenly nested lists, or a single element. Checks the commas.
 class Elements {
@@ -114,7 +115,8 @@ inline constexpr size_t kMostBytes = 26;
 // Writes the elements `begin` to `begin + count` of an array, each but element 0 with a comma before it. `rows` are the
 // numbers of elements after which a list of nested lists ends and the next begins, the longest first; for a flat list
 // it is empty. Returns the end of what it wrote: at most kMostBytes + 2 * rows.size() bytes an element. Floating-point
-// numbers are the shortest that read back the same.
-char* format(const void* elements, size_t begin, size_t count, Type type, const std::vector<size_t>& rows, char* out);
+// numbers are the shortest that read back the same. With `nulls` NaN is written as null.
+char* format(const void* elements, size_t begin, size_t count, Type type, const std::vector<size_t>& rows, char* out,
+             bool nulls = false);
 
 }  // namespace opgate::json

@@ -150,7 +150,10 @@ PyObject* fill(PyObject*, PyObject* arguments) {
   PyObject *body, *array;
   Py_ssize_t begin, end, count;
   const char* datatype;
-  if (!PyArg_ParseTuple(arguments, "OnnsOn:fill", &body, &begin, &end, &datatype, &array, &count)) return nullptr;
+  int nulls = 0;
+  if (!PyArg_ParseTuple(arguments, "OnnsOn|p:fill", &body, &begin, &end, &datatype, &array, &count, &nulls)) {
+    return nullptr;
+  }
   Type type;
   View view, out;
   if (!type_of(datatype, type) || !view.open(body, PyBUF_SIMPLE) ||
@@ -166,7 +169,7 @@ PyObject* fill(PyObject*, PyObject* arguments) {
   {
     const Unlocked unlocked(end - begin > kLongBytes);
     failure = opgate::json::fill(view.text(end), static_cast<size_t>(begin), static_cast<size_t>(end), type, out.data(),
-                                 static_cast<size_t>(count));
+                                 static_cast<size_t>(count), nulls != 0);
   }
   if (failure) return refuse(failure);
   Py_RETURN_NONE;
@@ -236,7 +239,9 @@ PyObject* format(PyObject*, PyObject* arguments) {
   PyObject *array, *shape;
   const char* datatype;
   Py_ssize_t begin, count;
-  if (!PyArg_ParseTuple(arguments, "OsnnO!:format", &array, &datatype, &begin, &count, &PyTuple_Type, &shape)) {
+  int nulls = 0;
+  if (!PyArg_ParseTuple(arguments, "OsnnO!|p:format", &array, &datatype, &begin, &count, &PyTuple_Type, &shape,
+                        &nulls)) {
     return nullptr;
   }
   Type type;
@@ -263,7 +268,7 @@ PyObject* format(PyObject*, PyObject* arguments) {
     const Unlocked unlocked(count > kLongBytes / 16);
     text.resize(static_cast<size_t>(count) * (opgate::json::kMostBytes + 2 * rows.size()));
     const char* const end = opgate::json::format(view.data(), static_cast<size_t>(begin), static_cast<size_t>(count),
-                                                 type, rows, text.data());
+                                                 type, rows, text.data(), nulls != 0);
     text.resize(static_cast<size_t>(end - text.data()));
   }
   return PyBytes_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
@@ -371,7 +376,8 @@ std::array<PyMethodDef, 7> methods = {{
      "Cuts tensors out of the first `length` bytes: the members of the object if `members`, else the member data of\n"
      "each of its inputs. In `rest` the number i stands for value i. The shape is None if lists are nested unevenly."},
     {"fill", fill, METH_VARARGS,
-     "fill(body, begin, end, datatype, array, count)\n\nReads a value into the first `count` elements of an array."},
+     "fill(body, begin, end, datatype, array, count, nulls=False)\n\n"
+     "Reads a value into the first `count` elements of an array. With `nulls` null is NaN."},
     {"strings", strings, METH_VARARGS,
      "strings(body, begin, end, longest) -> list of str\n\nReads a value of strings of at most `longest` bytes."},
     {"unpack_strings", unpack_strings, METH_VARARGS,
@@ -383,7 +389,7 @@ std::array<PyMethodDef, 7> methods = {{
      "pack_strings(list of str and bytes) -> bytes\n\nReturns the UTF-8 of each str and the bytes of the others, each\n"
      "with its length before it as `unpack_strings` reads."},
     {"format", format, METH_VARARGS,
-     "format(array, datatype, begin, count, shape) -> bytes\n\n"
+     "format(array, datatype, begin, count, shape, nulls=False) -> bytes\n\n"
      "Returns `count` elements from `begin` on, each but element 0 with a comma before it, in lists nested as "
      "`shape`,\n"
      "or without lists if that is ()."},

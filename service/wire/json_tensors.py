@@ -101,11 +101,13 @@ def too_much_json(length: int, limits: Limits) -> ServingError:
     return ServingError(Kind.TOO_LARGE, text)
 
 
-def read(value: JsonValue, datatype: DataType, shape: tuple[int, ...] | None, name: str, limits: Limits) -> Array:
+def read(
+    value: JsonValue, datatype: DataType, shape: tuple[int, ...] | None, name: str, limits: Limits, nulls: bool = False
+) -> Array:
     """Returns the array of a tensor in JSON, whose lists are nested or flat.
 
-    `shape` is the shape of the array; None takes the shape of the nested lists. Raises ServingError: INVALID, which
-    says what value or structure doesn't fit, or TOO_LARGE for a long string.
+    `shape` is the shape of the array; None takes the shape of the nested lists. With `nulls` null is NaN.
+    Raises ServingError: INVALID, which says what value or structure doesn't fit, or TOO_LARGE for a long string.
     """
     if value.shape is None:
         raise invalid(f"input '{name}': expected evenly nested lists of {datatype.name} values, got uneven ones")
@@ -125,7 +127,7 @@ def read(value: JsonValue, datatype: DataType, shape: tuple[int, ...] | None, na
         if datatype.name == "BYTES":
             array[:] = native.strings(value.body, value.begin, value.end, limits.max_string_bytes)
         else:
-            native.fill(value.body, value.begin, value.end, datatype.name, array, count)
+            native.fill(value.body, value.begin, value.end, datatype.name, array, count, nulls)
     except native.Refused as refused:
         raise _refusal(value, datatype, name, limits, *refused.args) from None
     return array.reshape(value.shape if shape is None else shape)
@@ -172,9 +174,9 @@ def _kind_of(body: Bytes, begin: int, end: int) -> str:
     return "null" if text == "null" else ""
 
 
-def write(array: Array, datatype: DataType, nested: bool, name: str) -> list[bytes]:
+def write(array: Array, datatype: DataType, nested: bool, name: str, nulls: bool = False) -> list[bytes]:
     """Returns the array of output `name` as a JSON list, in parts: with the shape of the array if `nested`, otherwise
-    flat.
+    flat. With `nulls` NaN is null.
 
     An array without dims is a single value. Raises ServingError (INVALID) for an element of BYTES that is not UTF-8.
     """
@@ -184,13 +186,13 @@ def write(array: Array, datatype: DataType, nested: bool, name: str) -> list[byt
         check_texts(array, name)
         return _write_strings(array)
     if not array.ndim:
-        return [native.format(array, datatype.name, 0, 1, ())]
+        return [native.format(array, datatype.name, 0, 1, (), nulls)]
     if not array.size:
         return [orjson.dumps(array.tolist())]
     array = np.ascontiguousarray(array)
     shape = array.shape
     starts = range(0, array.size, _CHUNK)
-    return [native.format(array, datatype.name, i, min(_CHUNK, array.size - i), shape) for i in starts]
+    return [native.format(array, datatype.name, i, min(_CHUNK, array.size - i), shape, nulls) for i in starts]
 
 
 def check_texts(array: Array, name: str) -> None:
@@ -198,7 +200,8 @@ def check_texts(array: Array, name: str) -> None:
     index = first_bytes(np.asarray(array, order="C"))
     if index >= 0:
         problem = f"output '{name}': element {index} is not UTF-8, and JSON holds only text"
-        raise invalid(f"{problem}; ask the route infer for binary data (binary_data, binary_data_output)")
+        how = "binary data (binary_data, binary_data_output) or content_type base64"
+        raise invalid(f"{problem}; ask the route infer for {how}")
 
 
 def _write_strings(array: Array) -> list[bytes]:

@@ -20,6 +20,8 @@ from opgate.service.execution.request import Array, Options, Request
 from opgate.service.execution.spec import ModelSpec
 from opgate.service.native.protobuf import Broken, TooLarge, numbers, split, strings
 from opgate.service.shared_memory import Regions
+from opgate.service.wire import content_types
+from opgate.service.wire.content_types import Content
 from opgate.service.wire.kserve_rules import (
     Output,
     check_datatype,
@@ -67,6 +69,8 @@ _RAW_COST = 16
 _RESPONSE_COST = 256
 # What a byte of strings in `contents` costs: each string is decoded alone.
 _CONTENTS_STRING_COST = 16
+# What a byte of strings costs that are read by a content type.
+_CONTENT_COST = 8
 # What a message may have beside the data of its tensors: bytes, entries of each list, dims of a tensor.
 _MAX_HEAD_BYTES = 1 << 20
 _MAX_PARTS = 4096
@@ -83,6 +87,15 @@ _RAW_OUTPUTS = 6
 _MOST_BYTES = (1 << 31) - 1
 
 
+class _Input(NamedTuple):
+    """An input with the shape that the model wants."""
+
+    name: str
+    datatype: DataType
+    shape: tuple[int, ...]
+    content: Content | None  # None if the request names no content type for it
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """A checked head of a ModelInferRequest: everything about a request except its data."""
@@ -94,14 +107,16 @@ class Plan:
     rows: int
     key: Hashable
     weight: int
-    inputs: tuple[tuple[str, DataType, tuple[int, ...]], ...]  # those whose data is in the message
+    inputs: tuple[_Input, ...]  # those whose data is in the message
     outputs: tuple[str, ...]
     answered: tuple[Output, ...]  # the outputs as the client wants them
     options: Options
     has_strings: bool
+    has_content: bool  # whether inputs are read by their content types
     sharing: Sharing | None  # None if no tensor lies in shared memory
     is_plain: bool  # whether all outputs are numbers that the client wants as they are, in the answer
     heads: dict[tuple[tuple[int, ...], ...], bytes]  # of answers, by the shapes of the outputs
+    content: str  # the content type of the request, "" if it has none
 
 
 class Message:
@@ -171,12 +186,22 @@ class Decoder:
         if len(asked.inputs) > limits.max_tensors:  # before anything else looks at each
             text = f"the request has {len(asked.inputs)} inputs, the limit is {limits.max_tensors}"
             raise ServingError(Kind.TOO_LARGE, text)
-        heads = [_head(item) for item in asked.inputs]
+        parameters = _plain(asked.parameters, "the request")
+        of_request = content_types.of_request(parameters, len(asked.inputs))
+        heads: list[Head] = []
+        inputs: dict[int, _Input] = {}
+        shared: dict[int, Place] = {}
+        for i, item in enumerate(asked.inputs):
+            where = f"input '{item.name}'"
+            of_item = _plain(item.parameters, where) if item.parameters else {}
+            head, content = content_types.of_input(of_item, of_request, spec, _head(item))
+            heads.append(head)
+            inputs[i] = _Input(head.name, DATATYPES[head.datatype], head.shape, content)
+            if (place := shared_place(of_item, where)) is not None:
+                shared[i] = place
         fit = check_inputs(spec, heads, limits)
-        shared = {i: place for i, item in enumerate(asked.inputs) if (place := _place(item)) is not None}
-        inputs = {i: (h.name, DATATYPES[h.datatype], h.shape) for i, h in enumerate(heads)}
         carried = {i: tensor for i, tensor in inputs.items() if i not in shared}
-        outputs = _outputs(asked, spec, limits)
+        outputs = _outputs(asked, spec, of_request, limits)
         sharing = find_sharing([SharedInput(*inputs[i], place) for i, place in shared.items()], outputs)
         plan = Plan(
             asked.model_name,
@@ -189,11 +214,13 @@ class Decoder:
             tuple(carried.values()),
             tuple(output.name for output in outputs),
             outputs,
-            request_options(_plain(asked.parameters, "the request")),
-            any(head.datatype == "BYTES" for head in heads),
+            request_options(parameters),
+            any(tensor.datatype.name == "BYTES" for tensor in inputs.values()),
+            any(tensor.content is not None for tensor in inputs.values()),
             sharing,
             all(output.is_plain for output in outputs),
             {},
+            of_request,
         )
         for index, _, _ in message.contents:
             if index in shared or message.raws:
@@ -219,13 +246,7 @@ def _head(item: Any) -> Head:
     return Head(item.name, check_datatype(item.datatype, item.name), tuple(item.shape))
 
 
-def _place(item: Any) -> Place | None:
-    """Returns where an input lies in shared memory, None if it doesn't."""
-    where = f"input '{item.name}'"
-    return shared_place(_plain(item.parameters, where), where) if item.parameters else None
-
-
-def _outputs(asked: Any, spec: ModelSpec, limits: Limits) -> tuple[Output, ...]:
+def _outputs(asked: Any, spec: ModelSpec, of_request: str, limits: Limits) -> tuple[Output, ...]:
     if len(asked.outputs) > limits.max_tensors:
         text = f"the request asks for {len(asked.outputs)} outputs, the limit is {limits.max_tensors}"
         raise ServingError(Kind.TOO_LARGE, text)
@@ -234,19 +255,28 @@ def _outputs(asked: Any, spec: ModelSpec, limits: Limits) -> tuple[Output, ...]:
     for name in check_outputs(spec, [item.name for item in asked.outputs], limits):
         where = f"output '{name}'"
         plain = _plain(parameters.get(name, {}), where)
-        outputs.append(wanted_output(spec, name, plain, shared_place(plain, where), limits))
+        outputs.append(wanted_output(spec, name, plain, shared_place(plain, where), of_request, limits))
     return tuple(outputs)
 
 
-def decoding_cost(message: Message, strings: bool) -> int:
+def decoding_cost(message: Message, strings: bool, content: bool) -> int:
     """Returns what `Decoder.decode` and `Decoder.repeat` cost, in bytes of JSON that cost the same.
 
-    `strings` says whether the message has strings, each of which becomes an object.
+    `strings` says whether the message has strings, each of which becomes an object, and `content` whether inputs have
+    content types.
     """
     # Numbers in `contents` are read one by one, and strings there by Python.
     if message.contents:
-        return message.data_bytes() * (_CONTENTS_STRING_COST if strings else 1)
-    return message.data_bytes() if strings else message.data_bytes() // _RAW_COST
+        cost = message.data_bytes() * (_CONTENTS_STRING_COST if strings else 1)
+    else:
+        cost = message.data_bytes() if strings else message.data_bytes() // _RAW_COST
+    return cost * _CONTENT_COST if strings and content else cost
+
+
+def has_content(asked: Any) -> bool:
+    """Returns whether inputs of a parsed head have content types."""
+    tensors = (asked, *asked.inputs)
+    return any(content_types.PARAMETER in tensor.parameters for tensor in tensors)
 
 
 def encoding_cost(request: Request) -> int:
@@ -260,6 +290,8 @@ def encoding_cost(request: Request) -> int:
         cost = _RESPONSE_COST * max((array.shape[int(plan.spec.batched)] for array in result.values()), default=0)
     for output in plan.answered:
         array = result[output.name]
+        if output.content is not None:
+            cost += output.content.cost(array)
         if output.classification is not None:
             cost += output.classification.cost(array)
         elif array.dtype == object:
@@ -275,22 +307,22 @@ def _raw_arrays(plan: Plan, message: Message, limits: Limits) -> dict[str, Array
         expected = f"one entry for each of the {len(plan.inputs)} inputs{others}"
         raise invalid(f"raw_input_contents: expected {expected}, got {len(message.raws)}")
     arrays: dict[str, Array] = {}
-    for (name, datatype, shape), (offset, size) in zip(plan.inputs, message.raws, strict=True):
-        arrays[name] = from_raw(message.data, offset, size, datatype, shape, name, limits)
+    for (name, datatype, shape, content), (offset, size) in zip(plan.inputs, message.raws, strict=True):
+        array = from_raw(message.data, offset, size, datatype, shape, name, limits)
+        arrays[name] = array if content is None else content.read(array, name)
     return arrays
 
 
-def _typed_arrays(
-    inputs: Mapping[int, tuple[str, DataType, tuple[int, ...]]], message: Message, limits: Limits
-) -> dict[str, Array]:
+def _typed_arrays(inputs: Mapping[int, _Input], message: Message, limits: Limits) -> dict[str, Array]:
     """Returns the arrays of the inputs at these indices."""
     arrays: dict[str, Array] = {}
-    for i, (name, datatype, shape) in inputs.items():
+    for i, (name, datatype, shape, content) in inputs.items():
         spans = [(offset, size) for index, offset, size in message.contents if index == i]
         try:
-            arrays[name] = _from_contents(message.data, spans, datatype, shape, name, limits)
+            array = _from_contents(message.data, spans, datatype, shape, name, limits)
         except Broken:
             raise not_a_message() from None
+        arrays[name] = array if content is None else content.read(array, name)
     return arrays
 
 
@@ -362,10 +394,7 @@ def _encode(request: Request, result: Mapping[str, Array]) -> list[bytes | memor
     plan: Plan = request.context
     arrays = [result[name] for name in request.outputs]
     if not plan.is_plain:
-        arrays = [
-            array if output.classification is None else output.classification.classes(array)
-            for output, array in zip(plan.answered, arrays, strict=True)
-        ]
+        arrays = [output.answered(array) for output, array in zip(plan.answered, arrays, strict=True)]
     shapes = tuple([array.shape for array in arrays])
     head = plan.heads.get(shapes)
     if head is None:
@@ -449,8 +478,12 @@ _STREAM_TAG = bytes([2 << 3 | 2])
 def _answer_head(plan: Plan, outputs: Sequence[Output], arrays: Sequence[Array]) -> bytes:
     spec = plan.spec
     response = service_pb2.ModelInferResponse(model_name=spec.name, model_version=spec.version, id=plan.id)
+    if content_type := content_types.of_answer(plan.content, len(outputs)):
+        response.parameters[content_types.PARAMETER].string_param = content_type
     for output, array in zip(outputs, arrays, strict=True):
-        response.outputs.add(name=output.name, datatype=output.datatype.name, shape=array.shape)
+        tensor = response.outputs.add(name=output.name, datatype=output.datatype.name, shape=array.shape)
+        if output.content is not None and output.content.type:
+            tensor.parameters[content_types.PARAMETER].string_param = output.content.type
     return bytes(response.SerializeToString())
 
 

@@ -19,6 +19,8 @@ from opgate.service.execution.datatypes import DATATYPES, DataType
 from opgate.service.execution.request import Array, Options, Request
 from opgate.service.execution.spec import ModelSpec
 from opgate.service.shared_memory import Regions
+from opgate.service.wire import content_types
+from opgate.service.wire.content_types import Content
 from opgate.service.wire.json_tensors import JsonValue, read, split, write
 from opgate.service.wire.kserve_rules import (
     SHARED_MEMORY,
@@ -54,6 +56,7 @@ class BinaryInput:
     name: str
     datatype: DataType
     shape: tuple[int, ...]
+    content: Content | None
     offset: int
     size: int
 
@@ -62,12 +65,15 @@ class Answer:
     """How to write the answers to requests with one head: the model, its outputs as the client wants them, and for each
     whether its data follows the JSON of the answer."""
 
-    __slots__ = ("binary", "fixed", "heads", "model", "only_binary", "outputs", "shares")
+    __slots__ = ("binary", "content", "fixed", "heads", "model", "only_binary", "outputs", "shares")
 
-    def __init__(self, model: ModelSpec, outputs: tuple[Output, ...], binary: tuple[bool, ...]) -> None:
+    def __init__(
+        self, model: ModelSpec, outputs: tuple[Output, ...], binary: tuple[bool, ...], content: str = ""
+    ) -> None:
         self.model = model
         self.outputs = outputs
         self.binary = binary
+        self.content = content  # the content type of the request, "" if it has none
         self.shares = any(output.place is not None for output in outputs)
         # If no output is in the JSON and none has strings, the JSON depends only on the shapes, and is kept for them.
         outside = [flag or output.place is not None for output, flag in zip(outputs, binary, strict=True)]
@@ -146,9 +152,10 @@ class Decoder:
                 f"the inputs' binary_data_size add up to {plan.size} bytes, but {total - header_length} follow the JSON"
             )
         for part in plan.inputs:
-            arrays[part.name] = from_raw(
+            array = from_raw(
                 body, header_length + part.offset, part.size, part.datatype, part.shape, part.name, self._limits
             )
+            arrays[part.name] = array if part.content is None else part.content.read(array, part.name)
         return self._request(plan, arrays)
 
     def _request(self, plan: Plan, arrays: dict[str, Array]) -> Request:
@@ -200,7 +207,7 @@ class Decoder:
             data = from_raw(body, 0, total, tensor.datatype, tuple(shape), tensor.name, self._limits)
         full = (1, *shape) if spec.batched else tuple(shape)
         fit = check_inputs(spec, [Head(tensor.name, tensor.datatype.name, full)], self._limits)
-        outputs = tuple(wanted_output(spec, name, {}, None, self._limits) for name in spec.outputs)
+        outputs = tuple(wanted_output(spec, name, {}, None, "", self._limits) for name in spec.outputs)
         answer = Answer(spec, outputs, (True,) * len(outputs))
         plan = Plan("", fit.rows, fit.key, fit.weight, tuple(spec.outputs), answer, (), 0, Options(), None)
         return self._request(plan, {tensor.name: data.reshape(full)})
@@ -208,29 +215,37 @@ class Decoder:
     def _plan(self, body: Bytes, length: int) -> tuple[Plan, dict[str, Array]]:
         message, values = split(body, length, False, self._limits)
         arrays: dict[str, Array] = {}
+        parameters = _parameters(message, "the request")
+        items = _items(message, "inputs", self._limits)
+        of_request = content_types.of_request(parameters, len(items))
         heads: list[Head] = []
-        pending: list[tuple[Head, dict[str, Any]]] = []
-        for item in _items(message, "inputs", self._limits):
-            tensor = _head(item)
-            heads.append(tensor)
-            pending.append((tensor, item))
+        pending: list[tuple[dict[str, Any], tuple[int, ...], Content | None]] = []
+        for item in items:
+            sent = _head(item)
+            of_item = _parameters(item, f"input '{sent.name}'")
+            head, content = content_types.of_input(of_item, of_request, self._spec, sent)
+            heads.append(head)
+            pending.append((item, sent.shape, content))
         fit = check_inputs(self._spec, heads, self._limits)
         inputs: list[BinaryInput] = []
         shared: list[SharedInput] = []
         offset = 0
-        for tensor, item in pending:
-            datatype = DATATYPES[tensor.datatype]
-            size, place = _source(item, tensor.name)
+        for head, (item, sent_shape, content) in zip(heads, pending, strict=True):
+            name, shape, datatype = head.name, head.shape, DATATYPES[head.datatype]
+            size, place = _source(item, name)
             if place is not None:
-                shared.append(SharedInput(tensor.name, datatype, tensor.shape, place))
+                shared.append(SharedInput(name, datatype, shape, content, place))
             elif size is not None:
-                inputs.append(BinaryInput(tensor.name, datatype, tensor.shape, offset, size))
+                inputs.append(BinaryInput(name, datatype, shape, content, offset, size))
                 offset += size
             else:
-                value = _value(values, item["data"], tensor.name)
-                arrays[tensor.name] = read(value, datatype, tensor.shape, tensor.name, self._limits)
-        parameters = _parameters(message, "the request")
-        outputs, binary = self._outputs(message, parameters)
+                value = _value(values, item["data"], name)
+                if content is None:
+                    arrays[name] = read(value, datatype, shape, name, self._limits)
+                else:
+                    array = read(value, datatype, sent_shape, name, self._limits, content.nulls)
+                    arrays[name] = content.read(array.reshape(shape), name)
+        outputs, binary = self._outputs(message, parameters, of_request)
         id = message.get("id", "")
         if not isinstance(id, str):
             raise invalid(f"id: expected a string, got {type(id).__name__}")
@@ -240,7 +255,7 @@ class Decoder:
             fit.key,
             fit.weight,
             tuple(output.name for output in outputs),
-            Answer(self._spec, outputs, binary),
+            Answer(self._spec, outputs, binary, of_request),
             tuple(inputs),
             offset,
             request_options(parameters),
@@ -249,7 +264,7 @@ class Decoder:
         return plan, arrays
 
     def _outputs(
-        self, message: Mapping[str, Any], parameters: Mapping[str, Any]
+        self, message: Mapping[str, Any], parameters: Mapping[str, Any], of_request: str
     ) -> tuple[tuple[Output, ...], tuple[bool, ...]]:
         default = _flag(parameters, "binary_data_output", False, "the request")
         wanted = _items(message, "outputs", self._limits) if message.get("outputs") is not None else []
@@ -270,7 +285,7 @@ class Decoder:
             flag = _flag(of_output, "binary_data", default and place is None, where)
             if flag and place is not None:
                 raise invalid(f"{where}: expected either binary_data or shared_memory_region, got both")
-            outputs.append(wanted_output(self._spec, name, of_output, place, self._limits))
+            outputs.append(wanted_output(self._spec, name, of_output, place, of_request, self._limits))
             binary.append(flag)
         return tuple(outputs), tuple(binary)
 
@@ -377,24 +392,29 @@ def _encode(
     top: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
     if request.id:
         top["id"] = request.id
+    if content_type := content_types.of_answer(answer.content, len(answer.outputs)):
+        top["parameters"] = {content_types.PARAMETER: content_type}
     head: list[bytes | memoryview] = [orjson.dumps(top)[:-1] + b',"outputs":[']
     tail: list[bytes | memoryview] = []
     for i, (output, binary) in enumerate(zip(answer.outputs, answer.binary, strict=True)):
-        name, datatype, classification, place = output
-        array = result[name] if classification is None else classification.classes(result[name])
+        name, datatype, place, content = output.name, output.datatype, output.place, output.content
+        array = output.answered(result[name])
         item: dict[str, Any] = {"name": name, "datatype": datatype.name, "shape": array.shape}
+        if content is not None and content.type:
+            item["parameters"] = {content_types.PARAMETER: content.type}
         comma = b"," if i else b""
         if place is not None:
             request.shared.write(name, to_raw(array, datatype))
             head.append(comma + orjson.dumps(item))
         elif binary:
             data = to_raw(array, datatype)
-            item["parameters"] = {"binary_data_size": len(data)}
+            item.setdefault("parameters", {})["binary_data_size"] = len(data)
             if len(data):
                 tail.append(data)
             head.append(comma + orjson.dumps(item))
         else:
-            head += (comma + orjson.dumps(item)[:-1] + b',"data":', *write(array, datatype, False, name), b"}")
+            nulls = content is not None and content.nulls
+            head += (comma + orjson.dumps(item)[:-1] + b',"data":', *write(array, datatype, False, name, nulls), b"}")
     head.append(b"]}")
     if not any(answer.binary):
         return None, [b"".join(head)] if answer.fixed else head
@@ -410,6 +430,8 @@ def encoding_cost(request: Request) -> int:
     cost = 0
     for output, binary in zip(answer.outputs, answer.binary, strict=True):
         array = (request.result or {})[output.name]
+        if output.content is not None:
+            cost += output.content.cost(array)
         if output.classification is not None:
             cost += output.classification.cost(array)
             continue

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple, NoReturn
 from opgate.service.errors import invalid
 from opgate.service.execution.checks import Limits
 from opgate.service.execution.datatypes import DATATYPES, DataType
-from opgate.service.execution.request import Options, Sequence
+from opgate.service.execution.request import Array, Options, Sequence
 from opgate.service.execution.spec import ModelSpec
+from opgate.service.wire import content_types
 from opgate.service.wire.classification import Classification
+from opgate.service.wire.content_types import Content
 from opgate.service.wire.shared_tensors import Place, SharedInput, Sharing
 
 SHARED_MEMORY = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
@@ -31,11 +33,19 @@ class Output(NamedTuple):
     datatype: DataType
     classification: Classification | None  # what it wants instead of the tensor
     place: Place | None  # where it wants the data, if not in the answer
+    content: Content | None  # None if the request names no content type for it
 
     @property
     def is_plain(self) -> bool:
         """Whether the answer has numbers, as the model computed them."""
-        return self.classification is None and self.place is None and self.datatype.itemsize > 0
+        column = self.content is not None and self.content.column
+        return self.classification is None and self.place is None and self.datatype.itemsize > 0 and not column
+
+    def answered(self, array: Array) -> Array:
+        """Returns what the answer has in place of the array that the model computed. Raises ServingError."""
+        if self.classification is not None:
+            array = self.classification.classes(array)
+        return array if self.content is None else self.content.write(array, self.name)
 
 
 def check_datatype(datatype: Any, input_name: str) -> str:
@@ -68,20 +78,23 @@ def shared_place(parameters: Mapping[str, Any], where: str) -> Place | None:
 
 
 def wanted_output(
-    spec: ModelSpec, name: str, parameters: Mapping[str, Any], place: Place | None, limits: Limits
+    spec: ModelSpec, name: str, parameters: Mapping[str, Any], place: Place | None, of_request: str, limits: Limits
 ) -> Output:
     """Returns an output of a model as the parameters of a request ask for it. Those that the protocol doesn't know mean
-    nothing.
+    nothing. `of_request` is the content type of the request.
 
-    Raises ServingError (INVALID) if the number of classes isn't one.
+    Raises ServingError (INVALID) if the number of classes isn't one, or if the output can't have the content type.
     """
     tensor = spec.outputs[name]
-    if "classification" not in parameters:
-        return Output(name, tensor.datatype, None, place)
-    count = parameters["classification"]
-    if type(count) is not int or count < 1:
-        _wrong("classification", "a positive integer", count, f"output '{name}'")
-    return Output(name, DATATYPES["BYTES"], Classification(tensor, count, spec.batched, limits.max_strings), place)
+    datatype, classification = tensor.datatype, None
+    if "classification" in parameters:
+        count = parameters["classification"]
+        if type(count) is not int or count < 1:
+            _wrong("classification", "a positive integer", count, f"output '{name}'")
+        datatype = DATATYPES["BYTES"]
+        classification = Classification(tensor, count, spec.batched, limits.max_strings)
+    content = content_types.of_output(parameters, of_request, datatype.name, name)
+    return Output(name, datatype, classification, place, content)
 
 
 def find_sharing(inputs: SequenceOf[SharedInput], outputs: SequenceOf[Output]) -> Sharing | None:

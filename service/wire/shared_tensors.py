@@ -12,6 +12,7 @@ from opgate.service.execution.checks import Limits
 from opgate.service.execution.datatypes import DataType
 from opgate.service.execution.request import Request
 from opgate.service.shared_memory import Region, Regions
+from opgate.service.wire.content_types import Content
 from opgate.service.wire.tensors import from_raw, wrong_size
 
 # Copying so many bytes costs as much as reading a byte of JSON. Reading a byte of strings costs as much as so many.
@@ -32,6 +33,7 @@ class SharedInput(NamedTuple):
     name: str
     datatype: DataType
     shape: tuple[int, ...]
+    content: Content | None
     place: Place
 
 
@@ -46,7 +48,7 @@ class Sharing:
         self.inputs = inputs
         self.outputs = outputs
         self.cost = 0  # of reading the inputs, in bytes of JSON that cost the same
-        for name, datatype, shape, place in inputs:
+        for name, datatype, shape, _, place in inputs:
             if datatype.itemsize and place.size != math.prod(shape) * datatype.itemsize:
                 raise wrong_size(place.size, datatype, shape, name)
             self.cost += place.size // _BYTES_COST if datatype.itemsize else place.size * _STRINGS_COST
@@ -89,9 +91,10 @@ class SharedTensors:
         return request
 
     def _read(self, request: Request) -> None:
-        for (name, datatype, shape, place), region in self._inputs:
+        for (name, datatype, shape, content, place), region in self._inputs:
             data = self._regions.copy(region, place.offset, place.size)
-            request.inputs[name] = from_raw(data, 0, place.size, datatype, shape, name, self._limits)
+            array = from_raw(data, 0, place.size, datatype, shape, name, self._limits)
+            request.inputs[name] = array if content is None else content.read(array, name)
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Writes the data of an output. A thread may call it.

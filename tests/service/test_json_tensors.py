@@ -115,6 +115,20 @@ def test_random_bits_come_back(datatype):
     assert np.array_equal(np.array(json.loads(text), array.dtype), array, equal_nan=True)
 
 
+@pytest.mark.parametrize("datatype", FLOATS)
+def test_null_is_nan_where_that_is_asked_for(datatype):
+    array = from_json("[1, NaN, -Infinity]", datatype)
+    text = b"".join(write(array, DATATYPES[datatype], False, "y", nulls=True))
+    assert text == b"[1,null,-Infinity]"
+    (value,) = members(b'{"x": %b}' % text, LIMITS).values()
+    back = read(value, DATATYPES[datatype], (3,), "x", LIMITS, nulls=True)
+    assert np.array_equal(floats(back, datatype), floats(array, datatype), equal_nan=True)
+    with pytest.raises(ServingError, match=f"expected {datatype} values, got null"):
+        read(value, DATATYPES[datatype], (3,), "x", LIMITS)
+    with pytest.raises(ServingError, match="expected INT8 values, got null"):
+        read(value, DATATYPES["INT8"], (3,), "x", LIMITS, nulls=True)
+
+
 @pytest.mark.parametrize("datatype", INTEGERS)
 def test_integers_at_the_ends_of_their_range(datatype):
     bounds = np.iinfo(DATATYPES[datatype].dtype)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.ops_build.tensorrt_rtx import missing
 from tests.service.onnx_models import batching, double, identity, pick, ragged_sum, write_config
+from tests.system.clients import connect
 from tests.system.running import running
 from tests.system.trtexec import install
 
@@ -53,6 +54,17 @@ def repository(tmp_path_factory):
 def server(repository):
     with running(repository, "--max-body-bytes", str(8 << 20)) as started:
         yield started
+
+
+@pytest.fixture(params=["http", "grpc"])
+def protocol(request):
+    return request.param
+
+
+@pytest.fixture
+def client(server, protocol):
+    with connect(server, protocol) as connected:
+        yield connected
 
 
 @pytest.fixture(scope="session")

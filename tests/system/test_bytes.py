@@ -23,10 +23,10 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException, deserialize_bytes_tensor, serialize_byte_tensor
 
 from tests.service.onnx_models import batching, identity, write_config
+from tests.system.clients import CLIENTS
 from tests.system.running import running
 from tests.system.test_triton import Triton, installed
 
-CLIENTS = {"http": http_client, "grpc": grpc_client}
 # What a picture looks like: a JPEG's head, every byte, and zeros at the end.
 JPEG = bytes.fromhex("ffd8ffe000104a46494600010100000100010000ffdb0043") + bytes(range(256)) * 400 + b"\xff\xd9\0\0"
 CHAIN = """platform: "ensemble" max_batch_size: 8
@@ -47,18 +47,6 @@ def server(tmp_path_factory):
     write_config(folder, "chain", CHAIN)
     with running(folder) as started:
         yield started
-
-
-@pytest.fixture(params=["http", "grpc"])
-def protocol(request):
-    return request.param
-
-
-@pytest.fixture
-def client(server, protocol):
-    port = server.http if protocol == "http" else server.grpc
-    with CLIENTS[protocol].InferenceServerClient(f"127.0.0.1:{port}") as connected:
-        yield connected
 
 
 @pytest.fixture(scope="module")

@@ -8,18 +8,15 @@ import urllib.request
 
 import numpy as np
 import pytest
-import tritonclient.grpc as grpc_client
 import tritonclient.grpc.aio as grpc_aio
-import tritonclient.http as http_client
 import tritonclient.http.aio as http_aio
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from tests.service.onnx_models import batching, double, identity, labelled, ragged_sum
+from tests.system.clients import CLIENTS
 from tests.system.conftest import TYPES
 from tests.system.running import running
 from tests.system.shared_files import shared_file
-
-CLIENTS = {"http": http_client, "grpc": grpc_client}
 
 
 @pytest.fixture(scope="module")
@@ -32,18 +29,6 @@ def server(tmp_path_factory):
     labelled(folder)
     with running(folder, env={"OPGATE_MAX_STRINGS": "100"}) as started:
         yield started
-
-
-@pytest.fixture(params=["http", "grpc"])
-def protocol(request):
-    return request.param
-
-
-@pytest.fixture
-def client(server, protocol):
-    port = server.http if protocol == "http" else server.grpc
-    with CLIENTS[protocol].InferenceServerClient(f"127.0.0.1:{port}") as connected:
-        yield connected
 
 
 def tensor(protocol, array, datatype="FP32", name="x"):

@@ -70,11 +70,6 @@ def models(folder):
     return folder
 
 
-@pytest.fixture(params=["http", "grpc"])
-def protocol(request):
-    return request.param
-
-
 def test_clients_load_and_unload(repository, protocol):
     with running(repository, *EXPLICIT) as server:
         client = Client(protocol, server)

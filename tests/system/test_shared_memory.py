@@ -14,9 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tritonclient.grpc as grpc_client
 import tritonclient.grpc.aio as grpc_aio
-import tritonclient.http as http_client
 import tritonclient.http.aio as http_aio
 import tritonclient.utils.shared_memory as shm
 from onnx import helper
@@ -24,25 +22,15 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor, triton_to_np_dtype
 
 from tests.service.onnx_models import batching, double, endless, identity, pick, save, value
+from tests.system.clients import CLIENTS, connect
 from tests.system.conftest import TYPES, wait_until
 from tests.system.running import running
 from tests.system.shared_files import shared_file
 from tests.system.test_tritonclient import sample
 
-CLIENTS = {"http": http_client, "grpc": grpc_client}
 NOT_FOUND = {"http": "404", "grpc": "StatusCode.NOT_FOUND"}
 INVALID = {"http": "400", "grpc": "StatusCode.INVALID_ARGUMENT"}
 UNSUPPORTED = {"http": "501", "grpc": "StatusCode.UNIMPLEMENTED"}
-
-
-@pytest.fixture(params=["http", "grpc"])
-def protocol(request):
-    return request.param
-
-
-def connect(server, protocol):
-    port = server.http if protocol == "http" else server.grpc
-    return CLIENTS[protocol].InferenceServerClient(f"127.0.0.1:{port}")
 
 
 @pytest.fixture
