@@ -156,6 +156,8 @@ class _Run:
         self._status = None if status is None else status.output
         self._wanted = request.outputs if status is None else (*request.outputs, status.output)
         self._tensors: dict[str, Array] = dict(request.inputs)
+        # Optional inputs that the client doesn't send. Steps run without them.
+        self._absent = set(pipeline.spec.inputs) - set(request.inputs)
         self._todo = pipeline.steps_for(self._wanted)
         self._ended = False
         self._in_flight: set[Request] = set()
@@ -163,9 +165,10 @@ class _Run:
 
     def advance(self) -> None:
         """Starts every step whose inputs are all there. Ends the request with an error if no step can ever run."""
-        ready = [step for step in self._todo if all(name in self._tensors for name in step.inputs.values())]
+        known = self._tensors.keys() | self._absent
+        ready = [step for step in self._todo if known.issuperset(step.inputs.values())]
         if not ready and not self._in_flight:
-            missing = {name for step in self._todo for name in step.inputs.values() if name not in self._tensors}
+            missing = {name for step in self._todo for name in step.inputs.values()} - known
             self._end(internal(f"no step can run: nothing made {', '.join(sorted(missing)) or 'the outputs'}"))
             return
         parts: list[tuple[Step, Request]] = []
@@ -198,6 +201,8 @@ class _Run:
     def _sub_request(self, step: Step) -> Request:
         arrays: dict[str, Array] = {}
         for name, tensor in step.inputs.items():
+            if tensor in self._absent:
+                continue
             arrays[name] = _fitted(self._tensors[tensor], step.spec, step.spec.inputs[name], f"input '{name}'")
         heads = [Head(name, step.spec.inputs[name].datatype.name, array.shape) for name, array in arrays.items()]
         fit = check_inputs(step.spec, heads, self._pipeline.limits)

@@ -220,9 +220,6 @@ def _ensemble(config: ModelConfig) -> Iterator[str]:
         yield "model_transaction_policy.decoupled of an ensemble"
     if config.HasField("sequence_batching"):
         yield "sequence_batching of an ensemble"
-    for tensor in config.input:
-        if tensor.optional:
-            yield f"input '{tensor.name}' optional of an ensemble"
     if config.HasField("model_operations"):
         yield "model_operations of an ensemble"
     for step in config.ensemble_scheduling.step:

@@ -59,7 +59,10 @@ def check_ensemble(config: ModelConfig, spec: ModelSpec, lookup: Lookup) -> list
         for name, tensor in step.input_map.items():
             if tensor not in sources:
                 raise ConfigError(f"step '{step.model_name}': nothing makes tensor '{tensor}' for its input '{name}'")
-            _check_pair(sources[tensor], model, model.inputs[name], f"input '{name}' of step '{step.model_name}'")
+            where = f"input '{name}' of step '{step.model_name}'"
+            _check_pair(sources[tensor], model, model.inputs[name], where)
+            if tensor in spec.inputs and spec.inputs[tensor].optional and not model.inputs[name].optional:
+                raise ConfigError(f"{where} must be optional, because the ensemble's input '{tensor}' is")
     for name, output in spec.outputs.items():
         if name not in sources or name in spec.inputs:
             raise ConfigError(f"no step makes the ensemble's output '{name}'")

@@ -13,7 +13,6 @@ import time
 import numpy as np
 import pytest
 
-from tests.service.onnx_models import batching, double, write_config
 from tests.system.conftest import wait_until
 from tests.system.running import Server, running
 from tests.system.test_http import Connection, alive, connection, error, infer_request, output  # noqa: F401
@@ -183,19 +182,6 @@ def test_a_timeout_of_many_digits_is_a_mistake(connection):  # noqa: F811
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
     status, text = error(connection.send(infer_json(tensor, parameters={"timeout": "1" * 5000})).read())
     assert status == 400 and "timeout" in text
-
-
-def test_an_optional_input_of_a_pipeline_is_refused_when_it_loads(tmp_path):
-    double(tmp_path, "double", config=batching())
-    config = """platform: "ensemble" max_batch_size: 8
-    input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }, { name: "z" data_type: TYPE_FP32 dims: [ 4 ] optional: true } ]
-    output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]
-    ensemble_scheduling { step [ { model_name: "double" model_version: -1
-      input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } ] }"""
-    write_config(tmp_path, "pipeline", config)
-    with running(tmp_path) as server, Connection(server) as opened:
-        status, text = error(opened.send(infer_request(path="/v2/models/pipeline/infer")).read())
-        assert status == 503 and "input 'z' optional" in text
 
 
 def test_a_stop_that_runs_out_of_time_ends_in_order(library):
