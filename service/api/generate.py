@@ -27,9 +27,10 @@ def router(gateway: Gateway) -> APIRouter:
     async def run(request: Request, stack: contextlib.ExitStack) -> tuple[ModelSpec, InferRequest]:
         """Runs the model. Raises ServingError."""
         model, version = request.path_params["model"], request.path_params.get("version", "")
-        with gateway.reading(model, version) as served:
-            stack.enter_context(served.model.held())
+        with gateway.reading(model, version):
             body = await read_body(gateway, request, *smallest(gateway.settings, "max_body_bytes", "max_json_bytes"))
+        with gateway.reading(model, version) as served:  # another version may have taken its place meanwhile
+            stack.enter_context(served.model.held())
             stack.enter_context(gateway.inflated(body.most))
             asked = await gateway.work(body.size, lambda: _read(served.model.spec, body))
         request.scope["opgate.request"] = asked

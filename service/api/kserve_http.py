@@ -246,12 +246,14 @@ class _Routes:
         """Runs a model and answers with its outputs."""
         gateway = self._gateway
         with contextlib.ExitStack() as stack:
-            with gateway.reading(*_model_and_version(request)) as served:
-                stack.enter_context(served.model.held())
+            with gateway.reading(*_model_and_version(request)):
                 header_length = _header_length(request)
                 limits = ("max_body_bytes", "max_json_bytes") if header_length is None else ("max_body_bytes",)
-                decoder = served.decoder
                 body = await read_body(gateway, request, *smallest(gateway.settings, *limits))
+            # Another version may have taken its place meanwhile.
+            with gateway.reading(*_model_and_version(request)) as served:
+                stack.enter_context(served.model.held())
+                decoder = served.decoder
                 stack.enter_context(gateway.inflated(body.most))
                 infer_request = await gateway.work(
                     decoder.cost(body.size, header_length), lambda: decoder.decode(body.unpacked(), header_length)

@@ -34,7 +34,6 @@ def router(gateway: Gateway) -> APIRouter:
     async def answer(request: Request, stack: contextlib.ExitStack) -> Response:
         name, version = request.path_params["model"], request.path_params.get("version", "")
         with gateway.reading(name, version) as served:
-            stack.enter_context(served.model.held())
             wants = wanted_media(request.headers.get("accept", "*/*"))
             picture_model = _picture_model(served.model) if wants else ""
             payload = await _payload(gateway, request)

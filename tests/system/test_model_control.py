@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import shutil
 import threading
@@ -21,6 +22,7 @@ from tritonclient.utils import InferenceServerException
 from tests.service.onnx_models import batching, double, save, value, write_config
 from tests.system.conftest import PIPELINE, wait_until
 from tests.system.running import Server, running
+from tests.system.test_http import Connection
 
 EXPLICIT = ("--model-control-mode", "explicit")
 
@@ -470,6 +472,24 @@ def test_a_request_that_is_read_outlives_its_model(repository):
             thread.join()
         # A request that came before the unload was answered; one that came after it got 404. None got 503 or 500.
         assert {status for status, _ in answers} <= {200, 404}
+
+
+@pytest.mark.parametrize("route", ["infer", "generate", "generate_stream", "predict"])
+def test_a_slow_body_does_not_keep_an_old_model(repository, route):
+    """The request is answered by the model that serves when its body is there."""
+    tensor = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1.0] * 4}
+    body = gzip.compress(json.dumps({"inputs": [tensor]}).encode()) if route == "infer" else b'{"x": [1, 1, 1, 1]}'
+    path = "/predict/triple" if route == "predict" else f"/v2/models/triple/{route}"
+    head = f"POST {path} HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    head += "Connection: close\r\n" + ("Content-Encoding: gzip\r\n" if route == "infer" else "")
+    with running(repository, *EXPLICIT, "--load-model=triple") as server, Connection(server) as connection:
+        connection.send(f"{head}\r\n".encode() + body[:5])
+        time.sleep(0.3)  # nothing shows that the head has been read
+        times(repository, "triple", 5)
+        Client("http", server).client.load_model("triple")
+        wait_until(lambda: any('"model closed"' in line for line in server.log), 5)
+        connection.send(body[5:])
+        assert connection.closed() and b" 200 " in connection.held and b"[5,5,5,5]" in connection.held, connection.held
 
 
 def test_only_clients_of_this_machine(repository):
