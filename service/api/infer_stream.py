@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from time import perf_counter_ns
@@ -23,6 +25,8 @@ logger = logging.getLogger("opgate.grpc")
 
 # Requests of a stream that run or whose answers wait. The next one is read when the client has taken an answer.
 _MOST_AT_ONCE = 64
+# Answers of a decoupled model that are encoded before the client has taken those before them.
+_MOST_ENCODED = 64
 # A client that sends this metadata gets the first error as the status of the call, which ends it.
 _STATUS = "triton_grpc_error"
 
@@ -62,8 +66,9 @@ class InferStream:
         try:
             while (asked := await self._asked.get()) is not None:
                 await asked.done.wait()
-                for message in await self._answers(asked):
-                    yield message
+                async with contextlib.aclosing(self._answers(asked)) as found:
+                    async for message in found:
+                        yield message
                 self._open.discard(asked)
                 self._call.hold(-asked.size)
                 self._room.release()
@@ -142,25 +147,34 @@ class InferStream:
             )
         asked.done.set()
 
-    async def _answers(self, asked: _Asked) -> list[list[bytes | memoryview]]:
-        """Returns the messages that answer a request. Raises RpcError."""
-        error, request = asked.error, asked.request
-        if error is None and request is not None:
-            try:
-                found = await self._gateway.work(wire.encoding_cost(request), lambda: wire.encode_stream(request))
-                self._tell(asked, Code.OK, "")
-                return found
-            except ServingError as failed:
-                error = failed
-            except Exception as failed:
-                logger.exception("an answer of ModelStreamInfer could not be written")
-                error = internal(f"{type(failed).__name__}: {failed}")
-        assert error is not None
-        code = GRPC[error.kind]
-        self._tell(asked, code, error.message)
+    async def _answers(self, asked: _Asked) -> AsyncGenerator[Message, None]:
+        """Yields the messages that answer a request. Raises RpcError."""
+        request = asked.request
+        code, text = Code.CANCELLED, "the client left"
+        try:
+            if asked.error is not None:
+                raise asked.error
+            assert request is not None
+            cost, found = wire.encoding_cost(request), wire.encode_stream(request)
+            count = _MOST_ENCODED
+            while count == _MOST_ENCODED:
+                some = await self._gateway.work(cost, lambda: list(itertools.islice(found, _MOST_ENCODED)))
+                count = len(some)
+                for message in some:
+                    yield message
+            code, text = Code.OK, ""
+        except ServingError as error:
+            code, text = GRPC[error.kind], error.message
+        except Exception as error:
+            logger.exception("an answer of ModelStreamInfer could not be written")
+            code, text = Code.INTERNAL, f"{type(error).__name__}: {error}"
+        finally:
+            self._tell(asked, code, text)
+        if code is Code.OK:
+            return
         if self._call.first(_STATUS) == "true":
-            raise RpcError(code, error.message)
-        return [wire.stream_error(error.message, request.id if request is not None else "")]
+            raise RpcError(code, text)
+        yield wire.stream_error(text, request.id if request is not None else "")
 
     def _tell(self, asked: _Asked, code: Code, error: str) -> None:
         ns = perf_counter_ns() - asked.began_ns

@@ -59,10 +59,7 @@ def check_ensemble(config: ModelConfig, spec: ModelSpec, lookup: Lookup) -> list
         for name, tensor in step.input_map.items():
             if tensor not in sources:
                 raise ConfigError(f"step '{step.model_name}': nothing makes tensor '{tensor}' for its input '{name}'")
-            where = f"input '{name}' of step '{step.model_name}'"
-            _check_pair(sources[tensor], model, model.inputs[name], where)
-            if tensor in spec.inputs and spec.inputs[tensor].optional and not model.inputs[name].optional:
-                raise ConfigError(f"{where} must be optional, because the ensemble's input '{tensor}' is")
+            _check_pair(sources[tensor], model, model.inputs[name], f"input '{name}' of step '{step.model_name}'")
     for name, output in spec.outputs.items():
         if name not in sources or name in spec.inputs:
             raise ConfigError(f"no step makes the ensemble's output '{name}'")
@@ -105,6 +102,8 @@ def _check_pair(source: _Source, model: ModelSpec, target: TensorSpec, where: st
     shapes = (source.model.wire_shape(tensor), model.wire_shape(target))
     if not _agree(tensor.dims, target.dims) and not _agree(*shapes):
         raise ConfigError(f"{where}: expected dims {list(target.dims)}, {source.maker} gives {list(tensor.dims)}")
+    if tensor.optional and not target.optional:
+        raise ConfigError(f"{where} must be optional, because {source.maker} '{tensor.name}' is")
 
 
 def _agree(one: Sequence[int], other: Sequence[int]) -> bool:

@@ -18,7 +18,7 @@ from opgate.service.wire.friendly import values_request
 from opgate.service.wire.json_tensors import JsonValue, members, write
 from opgate.service.wire.kserve_json import ELEMENT_COST
 from opgate.service.wire.kserve_rules import request_options
-from opgate.service.wire.responses import responses
+from opgate.service.wire.responses import count_responses, responses
 from opgate.service.wire.tensors import Bytes, text_length, view
 
 # Bytes of a member that is no input.
@@ -66,11 +66,11 @@ def _plain(name: str, value: JsonValue) -> Any:
 def only_answer(spec: ModelSpec, request: Request) -> bytes:
     """Returns the answer to a request. Raises ServingError: UNSUPPORTED if it has not exactly one response, INVALID for
     an output that is not text."""
-    found = responses(spec, request.result or {})
-    if len(found) != 1:
-        text = f"generate sends one response, model '{spec.name}' made {len(found)}: use generate_stream"
+    result = request.result or {}
+    if (count := count_responses(spec, result)) != 1:
+        text = f"generate sends one response, model '{spec.name}' made {count}: use generate_stream"
         raise ServingError(Kind.UNSUPPORTED, text)
-    return b"".join(_answer(spec, request.id, found[0]))
+    return b"".join(_answer(spec, request.id, next(responses(spec, result))))
 
 
 def events(spec: ModelSpec, request: Request) -> Iterator[bytes]:

@@ -6,7 +6,7 @@ Protobuf's own library parses messages without the data of their tensors. Number
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from opgate.service.wire.kserve_rules import (
     shared_place,
     wanted_output,
 )
-from opgate.service.wire.responses import responses
+from opgate.service.wire.responses import count_responses, responses
 from opgate.service.wire.shared_tensors import Place, SharedInput, SharedTensors, Sharing, writing_cost
 from opgate.service.wire.tensors import element, from_raw, text_length, to_raw, view
 
@@ -423,24 +423,22 @@ def _encode(request: Request, result: Mapping[str, Array]) -> list[bytes | memor
     return parts
 
 
-def encode_stream(request: Request) -> list[list[bytes | memoryview]]:
-    """Returns the encoded ModelStreamInferResponses of a finished request, each in parts.
+def encode_stream(request: Request) -> Iterator[list[bytes | memoryview]]:
+    """Yields the encoded ModelStreamInferResponses of a finished request, each in parts.
 
     Each has the parameter triton_final_response. A decoupled model without responses sends an empty one if the client
     asked for that. Raises ServingError as `encode` and `responses` do.
     """
     plan: Plan = request.context
-    found = responses(plan.spec, request.result or {})
-    if not found:
-        if not request.options.empty_final_response:
-            return []
-        return [_in_stream([_final(_answer_head(plan, (), ()), True)])]
-    messages = []
-    for i, outputs in enumerate(found):
+    result = request.result or {}
+    left = count_responses(plan.spec, result)
+    if not left and request.options.empty_final_response:
+        yield _in_stream([_final(_answer_head(plan, (), ()), True)])
+    for outputs in responses(plan.spec, result):
+        left -= 1
         parts = _encode(request, outputs)
         # Fields may come in any order, and those of a message that is given in parts are merged.
-        messages.append(_in_stream([_final(b"", i == len(found) - 1), *parts]))
-    return messages
+        yield _in_stream([_final(b"", not left), *parts])
 
 
 def stream_error(text: str, id: str) -> list[bytes | memoryview]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import tracemalloc
 import zlib
 from dataclasses import replace
 
@@ -23,7 +24,7 @@ from opgate.service.execution.datatypes import DATATYPES
 from opgate.service.execution.spec import ModelSpec, TensorSpec
 from opgate.service.native.protobuf import Broken, split
 from opgate.service.shared_memory import Regions
-from opgate.service.wire import compression, json_tensors, kserve_grpc, tensors
+from opgate.service.wire import compression, generate, json_tensors, kserve_grpc, tensors
 from opgate.service.wire.kserve_json import Decoder, encode
 
 LIMITS = Limits()
@@ -621,3 +622,21 @@ def test_heads_are_kept_by_several_threads(monkeypatch):
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(decode, range(4000)))
     assert len(decoder._plans) <= 4
+
+
+def test_the_responses_of_a_decoupled_model_are_made_one_after_the_other():
+    """A client may make a model send millions. They are not in memory together, over neither protocol."""
+    model = spec(decoupled=True)
+    asked = service_pb2.ModelInferRequest(model_name="m", raw_input_contents=[bytes(4)])
+    asked.inputs.add(name="x", datatype="FP32", shape=[1])
+    request = over_grpc(asked, model)
+    request.result = {"y": np.zeros(2_000_000, np.float32)}
+    tracemalloc.start()
+    try:
+        messages, events = kserve_grpc.encode_stream(request), generate.events(model, request)
+        for _ in range(100):
+            assert b"triton_final_response" in b"".join(next(messages))
+            assert next(events) == b'data: {"model_name":"m","model_version":"1","y":0}\n\n'
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
