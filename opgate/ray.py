@@ -41,7 +41,10 @@ class Arguments(BaseModel):
     def _check_settings(cls, values: dict[str, Any]) -> dict[str, Any]:
         if unknown := sorted(values.keys() - Settings.model_fields.keys()):
             raise ValueError(f"there is no setting {unknown[0]}")
-        Settings(**values)
+        settings = Settings(**values)
+        if settings.model_control_mode != "none":
+            mode = settings.model_control_mode
+            raise ValueError(f"model_control_mode '{mode}': expected none, a new version rolls out changed models")
         return values
 
 

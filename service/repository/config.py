@@ -46,10 +46,11 @@ def read_config(path: Path) -> ModelConfig:
         raise ConfigError(f"{path.name} can't be parsed: {error}") from error
 
 
-def states_max_batch_size(path: Path) -> bool:
-    """Returns whether a config.pbtxt says what max_batch_size is. In the parsed message 0 and nothing are the same."""
+def states_max_batch_size(folder: Path) -> bool:
+    """Returns whether the config.pbtxt of a model's folder says what max_batch_size is. In the parsed message 0 and
+    nothing are the same."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = (folder / "config.pbtxt").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return False
     return "max_batch_size" in re.findall(r"(\w+)\s*:", _STRING_OR_COMMENT.sub("", text))

@@ -148,11 +148,17 @@ def load_config(repository: Path, name: str, triton: bool = False, override: Mod
 
 
 def load_model(
-    repository: Path, config: ModelConfig, version: int, settings: Settings, limiter: RateLimiter | None = None
+    repository: Path,
+    config: ModelConfig,
+    version: int,
+    settings: Settings,
+    limiter: RateLimiter | None = None,
+    states_batch: bool | None = None,
 ) -> LoadedModel:
     """Opens one version of an ONNX model. Raises ServingError (UNAVAILABLE) with the reason.
 
-    With `limiter` its instances run only when that lets them.
+    With `limiter` its instances run only when that lets them. `states_batch` says whether the config says what
+    max_batch_size is; None means that it was read from the model's folder.
     """
     began = time.perf_counter()
     config = copied(config)
@@ -164,7 +170,8 @@ def load_model(
     _refuse_pointer(path)
     sessions, added = _open(path, config, [folder / str(version), folder], settings)
     session = sessions[0]
-    batch = 0 if states_max_batch_size(folder / "config.pbtxt") else settings.default_max_batch_size
+    stated = states_max_batch_size(folder) if states_batch is None else states_batch
+    batch = 0 if stated else settings.default_max_batch_size
     added += complete(config, config.name, session.inputs, session.outputs, batch)
     if added:
         logger.info("config completed: %s", ", ".join(added), extra={"model": config.name, "version": version})

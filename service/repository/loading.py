@@ -126,7 +126,7 @@ class Loading:
             refuse_unsupported(config)
             loaded = load_ensemble(source.repository, config, version, self._settings, self._step)
         else:
-            loaded = load_model(source.repository, config, version, self._settings, self._limiter)
+            loaded = load_model(source.repository, config, version, self._settings, self._limiter, source.states_batch)
         if config.response_cache.enable:
             loaded.executor = CachedExecutor(loaded.executor, self._cache, loaded.statistics)
         return loaded

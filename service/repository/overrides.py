@@ -34,9 +34,13 @@ _MOST_FILES = 256
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A config and a folder of files that replace those of the repository. Without them the repository's are used."""
+    """A config and a folder of files that replace those of the repository. Without them the repository's are used.
+
+    `states_batch` says whether the config says what max_batch_size is. In the message 0 and nothing are the same.
+    """
 
     config: ModelConfig | None = None
+    states_batch: bool = False
     folder: Path | None = None
 
     def check_against(self, source: Source) -> None:
@@ -64,16 +68,17 @@ def read_override(name: str, parameters: Mapping[str, Any]) -> Override:
     if not _NAME.fullmatch(name):
         raise invalid(f"model '{name[:80]}': expected the name of a folder in a model repository")
     config: ModelConfig | None = None
+    states_batch = False
     files: dict[tuple[str, str], bytes] = {}
     for key, value in parameters.items():
         if key == "config":
-            config = _config(value)
+            config, states_batch = _config(value)
         elif key.startswith("file:"):
             files[_path(key)] = _content(key, value)
         else:
             raise invalid(f"parameter {key[:80]!r}: expected config or file:<version>/<name>")
     if not files:
-        return Override(config)
+        return Override(config, states_batch)
     if len(files) > _MOST_FILES:
         raise invalid(f"expected at most {_MOST_FILES} files, got {len(files)}")
     if config is None:
@@ -88,7 +93,7 @@ def read_override(name: str, parameters: Mapping[str, Any]) -> Override:
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise invalid(f"the files can't be kept: {error.strerror}") from None
-    return Override(config, folder.resolve())
+    return Override(config, states_batch, folder.resolve())
 
 
 def _check_powers(config: ModelConfig, own: ModelConfig) -> None:
@@ -117,7 +122,7 @@ def _powers(config: ModelConfig) -> dict[str, str]:
     return found
 
 
-def _config(value: Any) -> ModelConfig:
+def _config(value: Any) -> tuple[ModelConfig, bool]:
     if not isinstance(value, str):
         raise invalid(f"parameter config: expected a string with JSON, got {type(value).__name__}")
     try:
@@ -127,7 +132,7 @@ def _config(value: Any) -> ModelConfig:
         config = json_format.ParseDict(fields, ModelConfig(), max_recursion_depth=32)
     except (ValueError, RecursionError, json_format.ParseError) as error:
         raise invalid(f"parameter config: expected a model configuration in JSON: {str(error)[:500]}") from None
-    return config
+    return config, any(fields.get(key) is not None for key in ("max_batch_size", "maxBatchSize"))
 
 
 def _path(key: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from opgate.service.repository.config import ConfigError
+from opgate.service.repository.config import ConfigError, states_max_batch_size
 from opgate.service.repository.object_stores import StoredRepository, is_address
 from opgate.service.repository.paths import model_names
 
@@ -23,16 +23,23 @@ _MOST_FILES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a model comes from: the repository that has its folder, and a config that replaces the written one."""
+    """Where a model comes from: the repository that has its folder, and a config that replaces the written one, with
+    whether it says what max_batch_size is."""
 
     name: str
     repository: Path
     config: ModelConfig | None = None
+    config_states_batch: bool = False
 
     @property
     def folder(self) -> Path:
         """The folder of the model."""
         return self.repository / self.name
+
+    @property
+    def states_batch(self) -> bool:
+        """Whether the model's config says what max_batch_size is."""
+        return states_max_batch_size(self.folder) if self.config is None else self.config_states_batch
 
 
 class Repositories:

@@ -186,6 +186,7 @@ def test_settings_are_checked_before_they_are_deployed() -> None:
     for settings, said in (
         ({"max_queue_sise": 5}, "no setting max_queue_sise"),
         ({"max_queue_size": 0}, "greater than 0"),
+        ({"model_control_mode": "poll"}, "expected none"),
     ):
         with pytest.raises(ValidationError, match=said):
             Arguments(settings=settings)

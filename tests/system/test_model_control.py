@@ -197,6 +197,19 @@ class TestOverrides:
         client.client.load_model("double")  # the folder's own config again
         assert self.max_batch_size(client) == 16
 
+    def test_a_config_that_says_whether_it_batches(self, client):
+        """A config without tensors is completed, and gets batches only if it doesn't say what max_batch_size is."""
+        for config, batch in (
+            ('{"max_batch_size": 0}', 0),
+            ('{"max_batch_size": null}', 4),
+            ('{"maxBatchSize": 0}', 0),
+            ("{}", 4),
+        ):
+            client.client.load_model("double", config=config)
+            assert self.max_batch_size(client) == batch
+        client.client.load_model("double")
+        assert self.max_batch_size(client) == 16
+
     def test_files_replace_the_folder(self, client, tmp_path):
         content = (times(tmp_path, "other", 7) / "1" / "model.onnx").read_bytes()
         client.client.load_model("double", config='{"max_batch_size": 2}', files={"file:5/model.onnx": content})
