@@ -136,7 +136,7 @@ class Loading:
         folder = source.folder
         beside = [path for path in folder.iterdir() if not path.name.isdecimal()]
         files = (folder, stamp_of(folder / str(version)), tuple(sorted((path.name, stamp_of(path)) for path in beside)))
-        return (*files, config.SerializeToString(deterministic=True), self._libraries)
+        return (*files, config.SerializeToString(deterministic=True), source.states_batch, self._libraries)
 
     def _is_same(self, kept: LoadedModel, stamp: tuple[Hashable, ...]) -> bool:
         """Returns whether a version that serves is what loading it again would bring."""
