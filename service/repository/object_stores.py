@@ -5,6 +5,7 @@ The stores are those of fsspec: https://filesystem-spec.readthedocs.io. The addr
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import logging
 import re
@@ -27,6 +28,9 @@ _S3_WITH_ENDPOINT = re.compile(r"s3://(https?://[^/]+)/(.+)")
 _AZURE = re.compile(r"as://([^/]+)/(.+)")
 _MD5 = re.compile(r"\"?([0-9a-f]{32})\"?")
 _PIECE = 1 << 20
+
+# Azure's library logs each request of its own.
+logging.getLogger("azure").setLevel(logging.WARNING)
 
 
 def is_address(location: str) -> bool:
@@ -88,9 +92,9 @@ class StoredRepository:
                     size += len(piece)
             if size != info["size"]:
                 raise ConfigError(f"{self.address}: '{name}': expected {info['size']} bytes, got {size}")
-            known = _MD5.fullmatch(str(info.get("ETag", "")))  # that of a file in several parts has a hyphen
-            if known and known[1] != digest.hexdigest():
-                raise ConfigError(f"{self.address}: '{name}': expected MD5 {known[1]}, got {digest.hexdigest()}")
+            known = _md5(info)
+            if known and known != digest.hexdigest() and not _is_encrypted(store, info):
+                raise ConfigError(f"{self.address}: '{name}': expected MD5 {known}, got {digest.hexdigest()}")
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)
@@ -129,6 +133,29 @@ def _objects(store: Any, root: str) -> dict[str, Mapping[str, Any]]:
     if not found and not store.exists(root):
         raise ConfigError(f"model repository {store.unstrip_protocol(root)} does not exist")
     return found
+
+
+def _md5(info: Mapping[str, Any]) -> str:
+    """Returns the MD5 of an object that its store knows, "" if it knows none. S3 knows it of a file that came in one
+    part, Google and Azure of most."""
+    if etag := _MD5.fullmatch(str(info.get("ETag", ""))):
+        return etag[1]
+    if "md5Hash" in info:
+        return base64.b64decode(info["md5Hash"]).hex()
+    content = (info.get("content_settings") or {}).get("content_md5")
+    return bytes(content).hex() if content else ""
+
+
+def _is_encrypted(store: Any, info: Mapping[str, Any]) -> bool:
+    """Returns whether S3 encrypts an object with a key that isn't S3's own. Then its ETag only looks like an MD5.
+
+    https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html
+    """
+    if not hasattr(store, "call_s3"):
+        return False
+    bucket, key, _ = store.split_path(info["name"])
+    head = store.call_s3("head_object", Bucket=bucket, Key=key)
+    return str(head.get("ServerSideEncryption", "")).startswith("aws:kms") or "SSECustomerAlgorithm" in head
 
 
 def _stamp(info: Mapping[str, Any]) -> tuple[Any, ...]:

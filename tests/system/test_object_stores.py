@@ -1,21 +1,24 @@
-"""A gateway that serves models from S3. The store is moto's server, which speaks S3's protocol on this machine."""
+"""A gateway that serves models from object stores. Servers on this machine speak the protocols of S3 (moto) and Google."""
 
 from __future__ import annotations
 
+import base64
 import json
 import urllib.request
 
 import boto3
+import fsspec
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc
+from gcp_storage_emulator.server import create_server
 from moto.server import ThreadedMotoServer
 
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.object_stores import StoredRepository, is_address
 from tests.service.onnx_models import batching, double
 from tests.system.conftest import wait_until
-from tests.system.running import running
+from tests.system.running import free_port, running
 
 KEYS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
 
@@ -125,6 +128,65 @@ def test_a_copy_that_differs_is_refused(bucket, models, monkeypatch):
         stored.refresh()
     assert (stored.folder / "double" / "1" / "model.onnx").read_bytes() == before
     assert not list(stored.folder.rglob("*.part"))
+
+
+def test_the_hash_of_an_encrypted_object_is_not_of_its_content(bucket, models, monkeypatch):
+    """S3 gives such an object an ETag that looks like an MD5."""
+    bucket.put(models)
+    stored = StoredRepository(bucket.address)
+    from opgate.service.repository import object_stores
+
+    objects = object_stores._objects
+    other = {"ETag": '"' + "0" * 32 + '"'}
+    monkeypatch.setattr(object_stores, "_objects", lambda *a: {n: {**i, **other} for n, i in objects(*a).items()})
+    for path in models.rglob("*"):
+        if path.is_file():
+            key = f"deep/repository/{path.relative_to(models)}"
+            options = {"ServerSideEncryption": "aws:kms"} if path.suffix == ".onnx" else {}
+            bucket.client.put_object(Bucket="models", Key=key, Body=path.read_bytes(), **options)
+    with pytest.raises(ConfigError, match=r"config.pbtxt': expected MD5 000"):
+        stored.refresh()
+    bucket.remove("double/config.pbtxt")
+    bucket.remove("other/config.pbtxt")
+    stored.refresh()
+    assert sorted(path.name for path in stored.folder.rglob("*.onnx")) == ["model.onnx", "model.onnx"]
+
+
+class TestGoogle:
+    """The store is an emulator of Google Cloud Storage on this machine."""
+
+    @pytest.fixture
+    def store(self, monkeypatch):
+        port = free_port()
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+        emulator = create_server("127.0.0.1", port, in_memory=True, default_bucket="models")
+        emulator.start()
+        yield fsspec.filesystem("gcs", skip_instance_cache=True)
+        emulator.stop()
+
+    def put(self, store, folder):
+        for path in folder.rglob("*"):
+            if path.is_file():
+                store.pipe_file(f"models/deep/repository/{path.relative_to(folder)}", path.read_bytes())
+
+    def test_models_and_their_changes(self, store, models):
+        self.put(store, models)
+        options = ("--model-control-mode=poll", "--repository-poll-secs=0.2")
+        with running("gs://models/deep/repository", *options) as server:
+            assert json.loads(server.get("/v2/models/double/config"))["max_batch_size"] == 8
+            double(models, "double", config="max_batch_size: 7 dynamic_batching { }")
+            self.put(store, models)
+            wait_until(lambda: json.loads(server.get("/v2/models/double/config"))["max_batch_size"] == 7)
+
+    def test_a_copy_that_differs_is_refused(self, store, models, monkeypatch):
+        self.put(store, models)
+        from opgate.service.repository import object_stores
+
+        objects = object_stores._objects
+        wrong = {"md5Hash": base64.b64encode(bytes(16)).decode()}
+        monkeypatch.setattr(object_stores, "_objects", lambda *a: {n: {**i, **wrong} for n, i in objects(*a).items()})
+        with pytest.raises(ConfigError, match="expected MD5 000"):
+            StoredRepository("gs://models/deep/repository").refresh()
 
 
 def test_an_object_may_not_leave_the_folder(tmp_path):
