@@ -215,7 +215,7 @@ class _Routes:
     async def index(self, request: Request) -> Response:
         """Answers with all models of the repository, their state and its reason."""
         options = await read_object(self._gateway, request, _MAX_INDEX_BYTES)
-        rows = await self._gateway.control.index(options.get("ready") is True)
+        rows = await self._gateway.control.index(flag(options, "ready"))
         fields = ("name", "version", "state", "reason")
         return answer([{key: text for key, text in zip(fields, row, strict=True) if text} for row in rows])
 

@@ -331,6 +331,16 @@ Elements::Step Elements::next() {
   }
 }
 
+const char* end_of_element(const char* p, const char* end) {
+  if (*p == '"') {
+    const char* after = skip_string(p, end);
+    return after == nullptr ? end : after;
+  }
+  const char* after = p + 1;
+  while (after != end && !is_space(*after) && *after != ',' && *after != ']' && *after != '}') ++after;
+  return after;
+}
+
 namespace {
 
 // The powers of ten that a long double of 64 bits holds exactly.
@@ -570,17 +580,6 @@ Problem read_bool(const char*& p, const char* end, uint8_t& out) {
     return Problem::kKind;
   }
   return Problem::kNone;
-}
-
-// Returns the end of the element at `p`, for a message.
-const char* end_of_element(const char* p, const char* end) {
-  if (*p == '"') {
-    const char* after = skip_string(p, end);
-    return after == nullptr ? end : after;
-  }
-  const char* after = p + 1;
-  while (after != end && !is_space(*after) && *after != ',' && *after != ']' && *after != '}') ++after;
-  return after;
 }
 
 template <typename T, typename Read>

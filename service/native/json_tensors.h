@@ -97,6 +97,9 @@ class Elements {
   bool opened_ = false;  // whether the text before is the beginning of a list
 };
 
+// Returns the end of the element at `p`, which may be no element at all, for a message.
+const char* end_of_element(const char* p, const char* end);
+
 // One string among the elements: what is between its quotes, and whether it has escapes.
 struct Text {
   std::string_view inside;

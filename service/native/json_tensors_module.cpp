@@ -221,7 +221,9 @@ PyObject* strings(PyObject*, PyObject* arguments) {
     } else if (string.inside.size() > static_cast<size_t>(longest)) {
       problem = Problem::kLength;
     }
-    const auto after = static_cast<size_t>(elements.at() - text.data());
+    const char* const stop =
+        problem == Problem::kKind ? opgate::json::end_of_element(elements.at(), elements.end()) : elements.at();
+    const auto after = static_cast<size_t>(stop - text.data());
     PyObject* item = problem == Problem::kNone ? text_of(string, buffer) : nullptr;
     if (item == nullptr) {
       Py_DECREF(list);

@@ -5,6 +5,7 @@ The same requests go to Triton and to the gateway, so that their answers can be 
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import urllib.error
@@ -81,10 +82,17 @@ class Case:
     def _grpc(self, target: Target) -> Answer:
         with grpc.insecure_channel(f"127.0.0.1:{target.grpc}") as channel:
             try:
-                answer = getattr(GRPCInferenceServiceStub(channel), self.call)(self.message, timeout=30)
+                call = getattr(GRPCInferenceServiceStub(channel), self.call)
+                if self.call == "ModelStreamInfer":
+                    (streamed,) = call(iter([self.message]), timeout=30)
+                    if streamed.error_message:
+                        return Answer("ERROR", text=streamed.error_message)
+                    answer = streamed.infer_response
+                else:
+                    answer = call(self.message, timeout=30)
             except grpc.RpcError as error:
                 return Answer(error.code().name, text=error.details())
-        if self.call != "ModelInfer":
+        if self.call not in ("ModelInfer", "ModelStreamInfer"):
             return Answer("OK", keys={name.name for name, _ in answer.ListFields()})
         read = Answer("OK", facts={"id": answer.id, "model": answer.model_name, "version": answer.model_version})
         for tensor, raw in zip(answer.outputs, answer.raw_output_contents, strict=True):
@@ -95,6 +103,9 @@ class Case:
 def _read_http(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     length = int(headers.get("Inference-Header-Content-Length", len(body)))
     head, binary = body[:length], body[length:]
+    if headers.get("Content-Type", "").startswith("text/event-stream"):
+        events = [json.loads(event.removeprefix(b"data: ")) for event in body.split(b"\n\n") if event]
+        return Answer(str(status), facts={"events": events})
     stated = json.loads(head) if head else {}
     if not isinstance(stated, dict) or "outputs" not in stated or "model_name" not in stated or "inputs" in stated:
         return Answer(str(status), keys=set(stated) if isinstance(stated, dict) else set())
@@ -227,7 +238,9 @@ def good_cases(models: Configs) -> Iterator[Case]:
             body, headers = http_body(inputs, True, outputs=outputs)
             versioned = f"/v2/models/{model}/versions/1/infer"
             yield Case(f"{model}-{rows}-http-one-output", "one output", True, "http", versioned, headers, body)
-            yield Case(f"{model}-{rows}-grpc-raw", "raw", True, "grpc", message=grpc_message(model, inputs, id="x"))
+            message = grpc_message(model, inputs, id="x")
+            yield Case(f"{model}-{rows}-grpc-raw", "raw", True, "grpc", message=message)
+            yield Case(f"{model}-{rows}-stream", "stream", True, "grpc", message=message, call="ModelStreamInfer")
             if not half:
                 message = grpc_message(model, inputs, typed=True, model_version="1")
                 yield Case(f"{model}-{rows}-grpc-typed", "typed", True, "grpc", message=message)
@@ -512,3 +525,135 @@ def _shared_request(
     yield Case(f"http-{kind}", kind, good, "http", f"/v2/models/{model}/infer", body=body)
     message = _shared_message(model, of_input, of_output)
     yield Case(f"grpc-{kind}", kind, good, "grpc", message=message)
+
+
+def _load(kind: str, model: str, good: bool, **parameters: Any) -> Iterator[Case]:
+    """Yields a request to load a model over both protocols. A file is bytes."""
+    plain = {
+        key: base64.b64encode(value).decode() if isinstance(value, bytes) else value
+        for key, value in parameters.items()
+    }
+    body = json.dumps({"parameters": plain} if plain else {}).encode()
+    yield Case(f"http-{kind}", kind, good, "http", f"/v2/repository/models/{model}/load", body=body)
+    message = pb.RepositoryModelLoadRequest(model_name=model)
+    for key, value in parameters.items():
+        setattr(message.parameters[key], "bytes_param" if isinstance(value, bytes) else "string_param", value)
+    yield Case(f"grpc-{kind}", kind, good, "grpc", message=message, call="RepositoryModelLoad")
+
+
+def _unload(model: str, good: bool) -> Iterator[Case]:
+    kind = f"unload {model}"
+    yield Case(f"http-{kind}", kind, good, "http", f"/v2/repository/models/{model}/unload", body=b"")
+    message = pb.RepositoryModelUnloadRequest(model_name=model)
+    yield Case(f"grpc-{kind}", kind, good, "grpc", message=message, call="RepositoryModelUnload")
+
+
+def control_cases(file: bytes) -> Iterator[Case]:
+    """Yields requests that change which models serve, in this order. `later` and `double` are in the repository, and
+    `file` is an ONNX model."""
+    config = '{"max_batch_size": 4, "backend": "onnxruntime"}'
+    for body in (b"", b"{}", b'{"ready": true}', b'{"ready": false}'):
+        yield Case(f"http-index-{body!r}", "index", True, "http", "/v2/repository/index", body=body)
+    yield Case(
+        "http-index-number", "ready that is no boolean", False, "http", "/v2/repository/index", body=b'{"ready": 1}'
+    )
+    for _ in range(2):
+        yield from _load("load", "later", True)
+    yield from _load("load with a config", "later", True, config=config)
+    yield from _load("an unknown model to load", "unknown", False)
+    yield from _load("a broken model to load", "broken", False)
+    yield from _load("a load whose config is no config", "later", False, config="{")
+    yield from _load("a load whose config is no config", "later", False, config='{"nope": 1}')
+    yield from _load("a load of files without a config", "later", False, **{"file:1/model.onnx": file})
+    load = "/v2/repository/models/later/load"
+    for kind, body in (
+        ("a load that is no JSON", b"{"),
+        ("a load that is a list", b"[]"),
+        ("a load with a parameter of the wrong type", b'{"parameters": {"config": {}}}'),
+        ("a load with a parameter of the wrong type", b'{"parameters": []}'),
+    ):
+        yield Case(f"http-{kind}", kind, False, "http", load, body=body)
+    for model in ("later", "unknown"):
+        yield from _unload(model, True)
+    yield Case(
+        "http-ready",
+        "readiness of a model that was unloaded",
+        False,
+        "http",
+        "/v2/models/later/ready",
+        method="GET",
+    )
+    unload = "/v2/repository/models/later/unload"
+    body = b'{"parameters": {"unload_dependents": "x"}}'
+    yield Case("http-dependents", "unload_dependents that is no boolean", False, "http", unload, body=body)
+    message = pb.RepositoryIndexRequest(ready=True)
+    yield Case("grpc-index", "index", True, "grpc", message=message, call="RepositoryIndex")
+
+
+def settings_cases() -> Iterator[Case]:
+    """Yields requests that read and change the settings of traces and logs."""
+    for model in ("", "double", "unknown"):
+        good, of = model != "unknown", " of an unknown model" if model == "unknown" else ""
+        path = f"/v2/models/{model}/trace/setting" if model else "/v2/trace/setting"
+        yield Case(f"http-trace-{model}", f"trace settings{of}", good, "http", path, method="GET")
+        message = pb.TraceSettingRequest(model_name=model)
+        yield Case(f"grpc-trace-{model}", f"trace settings{of}", good, "grpc", message=message, call="TraceSetting")
+        for kind, key, value, fine in (
+            ("trace settings", "trace_level", ["TIMESTAMPS"], True),
+            ("trace settings", "trace_rate", ["5"], True),
+            ("trace settings", "trace_count", ["3"], True),
+            ("trace settings", "log_frequency", ["2"], True),
+            ("trace settings", "trace_level", ["OFF"], True),
+            ("a trace level that is none", "trace_level", ["NOPE"], False),
+            ("a trace rate that is no number", "trace_rate", ["x"], False),
+            ("a trace rate below one", "trace_rate", ["-1"], False),
+            ("a trace setting that is none", "nope", ["1"], False),
+        ):
+            said = f"trace settings{of}" if of else kind
+            one = value if key == "trace_level" else value[0]
+            body = json.dumps({key: one}).encode()
+            yield Case(f"http-{kind}-{model}-{one}", said, fine and good, "http", path, body=body)
+            message = pb.TraceSettingRequest(model_name=model)
+            message.settings[key].value.extend(value)
+            yield Case(f"grpc-{kind}-{model}-{one}", said, fine and good, "grpc", message=message, call="TraceSetting")
+    yield Case("http-log", "log settings", True, "http", "/v2/logging", method="GET")
+    yield Case("grpc-log", "log settings", True, "grpc", message=pb.LogSettingsRequest(), call="LogSettings")
+    for kind, key, value, fine in (
+        ("log settings", "log_info", True, True),
+        ("log settings", "log_verbose_level", 1, True),
+        ("log settings", "log_verbose_level", 0, True),
+        ("log settings", "log_format", "default", True),
+        ("a log setting of the wrong type", "log_info", "x", False),
+        ("a log setting of the wrong type", "log_verbose_level", "x", False),
+        ("a log format that is none", "log_format", "nope", False),
+        ("a log setting that is none", "nope", True, False),
+    ):
+        body = json.dumps({key: value}).encode()
+        yield Case(f"http-{kind}-{key}-{value}", kind, fine, "http", "/v2/logging", body=body)
+        message = pb.LogSettingsRequest()
+        of_type = {bool: "bool_param", int: "uint32_param", str: "string_param"}[type(value)]
+        setattr(message.settings[key], of_type, value)
+        yield Case(f"grpc-{kind}-{key}-{value}", kind, fine, "grpc", message=message, call="LogSettings")
+
+
+def generate_cases() -> Iterator[Case]:
+    """Yields requests to `generate` and `generate_stream`. `text` takes [batch, 1] strings, `single` numbers."""
+    for route in ("generate", "generate_stream"):
+        for kind, model, value, good in (
+            (route, "text", {"x": "hello"}, True),
+            (route, "text", {"x": ["hello"]}, True),
+            (route, "text", {"x": "hello", "id": "7", "parameters": {"temperature": 1}, "stream": False}, True),
+            (route, "single", {"x": [1, 2]}, True),
+            (route, "single", {"x": 1}, True),
+            (f"{route} without an input", "text", {"y": "a"}, False),
+            (f"{route} of an unknown model", "unknown", {"x": 1}, False),
+            (f"{route} with a wrong value", "text", {"x": {"a": 1}}, False),
+            (f"{route} with a wrong value", "text", {"x": None}, False),
+            (f"{route} with a wrong value", "single", {"x": "a"}, False),
+            (f"{route} of no object", "text", [], False),
+        ):
+            path = f"/v2/models/{model}/{route}"
+            yield Case(f"http-{kind}-{value}", kind, good, "http", path, body=json.dumps(value).encode())
+        yield Case(
+            f"http-{route}-no JSON", f"{route} of no object", False, "http", f"/v2/models/text/{route}", body=b"{"
+        )

@@ -23,9 +23,12 @@ from tests.system.differential import (
     Target,
     bad_cases,
     configs,
+    control_cases,
+    generate_cases,
     good_cases,
     http_body,
     other_cases,
+    settings_cases,
     shared_memory_cases,
 )
 from tests.system.running import ROOT, free_port, running
@@ -113,12 +116,17 @@ def targets(request, server, models):
         yield Target("Triton", server.http, server.grpc), Target("opgate", gateway.http, gateway.grpc)
 
 
-def listed():
-    """Returns the rows of the first table of docs/triton-differences.md."""
+def listed(heading):
+    """Returns the rows of a table of docs/triton-differences.md, which follows this line."""
     text = (ROOT / "docs/triton-differences.md").read_text()
-    rows = re.findall(r"^\| (http|grpc) \| ([^|]+) \| (\w+) \| (\w+) \|", text, re.MULTILINE)
+    table = text.partition(f"\n{heading}\n")[2].lstrip().partition("\n\n")[0]
+    rows = re.findall(r"^\| (http|grpc) \| ([^|]+) \| (\w+) \| (\w+) \|", table, re.MULTILINE)
     assert rows
     return set(rows)
+
+
+OF_MODELS, OF_SHARED_MEMORY = "These requests are about models:", "These requests use shared memory:"
+OF_CONTROL = "These requests load models, change settings or generate:"
 
 
 def difference(case, ours, theirs):
@@ -152,10 +160,10 @@ def test_bad_requests(targets):
         theirs, ours = case.ask(theirs_at), case.ask(ours_at)
         assert ours.status not in GOOD and ours.text, (case.id, ours)
         row = difference(case, ours, theirs)
-        assert theirs.status not in GOOD or row in listed(), (case.id, theirs)
+        assert theirs.status not in GOOD or row in listed(OF_MODELS), (case.id, theirs)
         if theirs.status != ours.status:
             found.add(row)
-    assert found == {row for row in listed() if "unknown model" not in row[1] and "shared memory" not in row[1]}
+    assert found == {row for row in listed(OF_MODELS) if "unknown model" not in row[1]}
 
 
 def test_shared_memory(targets):
@@ -181,7 +189,7 @@ def test_shared_memory(targets):
                 assert ours.tensors == theirs.tensors and ours.keys == theirs.keys, case.id
                 assert written[0] == written[1], case.id
                 assert any(written[0]) == (case.kind == "tensors in shared memory"), case.id
-    assert found == {row for row in listed() if "shared memory" in row[1]}
+    assert found == listed(OF_SHARED_MEMORY)
 
 
 def test_a_picture_that_is_none(targets):
@@ -207,7 +215,40 @@ def test_requests_about_models(targets):
         else:
             assert ours.keys == theirs.keys, case.id
         assert case.good == (ours.status in GOOD) == (theirs.status in GOOD), (case.id, theirs, ours)
-    assert found == {row for row in listed() if "unknown model" in row[1]}
+    assert found == {row for row in listed(OF_MODELS) if "unknown model" in row[1]}
+
+
+def test_requests_that_change_the_server(tmp_path):
+    """Models that are loaded and unloaded, the settings of traces and logs, and text that is generated."""
+    installed()
+    folders = tmp_path / "theirs", tmp_path / "ours"
+    for folder in folders:
+        for name in ("double", "later"):
+            double(folder, name, config=batching())
+        double(folder, "single", config='backend: "onnxruntime"', shape=("n",))
+        identity(folder, "text", "BYTES", ("batch", 1), batching())
+        double(folder, "broken", config=batching())
+        (folder / "broken/1/model.onnx").write_bytes(b"broken")
+    explicit = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in ("double", "single", "text"))]
+    traces = [[f"--trace-config=triton,file={tmp_path / name}", "--trace-config=level=OFF"] for name in ("t", "o")]
+    triton = Triton(folders[0], "--", *explicit, *traces[0])
+    assert triton.listens.wait(300) and triton.process.poll() is None, "".join(triton.log)
+    file = (folders[0] / "later/1/model.onnx").read_bytes()
+    found, count = set(), 0
+    with running(folders[1], *explicit, *traces[1]) as gateway:
+        theirs_at, ours_at = Target("Triton", triton.http, triton.grpc), Target("opgate", gateway.http, gateway.grpc)
+        for case in (*control_cases(file), *settings_cases(), *generate_cases()):
+            theirs, ours = case.ask(theirs_at), case.ask(ours_at)
+            assert case.good == (ours.status in GOOD), (case.id, theirs, ours)
+            if case.good:
+                assert theirs.status in GOOD and ours.keys == theirs.keys, (case.id, theirs, ours)
+                assert ours.facts == theirs.facts, case.id
+            if theirs.status != ours.status:
+                found.add((case.protocol, case.kind, theirs.status, ours.status))
+            count += 1
+    triton.stop()
+    assert count > 130
+    assert found == listed(OF_CONTROL)
 
 
 class TestCommand:
