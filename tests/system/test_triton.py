@@ -170,7 +170,7 @@ def test_shared_memory(targets):
     """Regions and tensors in them. What Triton writes there the gateway writes too."""
     theirs_at, ours_at = targets
     texts = b"".join(len(text).to_bytes(4, "little") + text for text in (b"a", b"bcd", b"", b"xyz"))
-    found = set()
+    found, said = set(), {}
     with shared_file(np.arange(16, dtype=np.float32).tobytes() + texts + bytes(REGION_BYTES - 64 - len(texts))) as file:
         cases = list(shared_memory_cases(file.key))
         assert len(cases) > 50
@@ -183,13 +183,14 @@ def test_shared_memory(targets):
             theirs, ours = answers
             if theirs.status != ours.status:
                 found.add(difference(case, ours, theirs))
+            said[case.id] = theirs.status, theirs.text
             assert case.good == (ours.status in GOOD), (case.id, theirs, ours)
             if case.good:
                 assert theirs.status in GOOD, (case.id, theirs)
                 assert ours.tensors == theirs.tensors and ours.keys == theirs.keys, case.id
                 assert written[0] == written[1], case.id
                 assert any(written[0]) == (case.kind == "tensors in shared memory"), case.id
-    assert found == listed(OF_SHARED_MEMORY)
+    assert found == listed(OF_SHARED_MEMORY), said
 
 
 def test_a_picture_that_is_none(targets):
@@ -218,7 +219,7 @@ def test_requests_about_models(targets):
     assert found == {row for row in listed(OF_MODELS) if "unknown model" in row[1]}
 
 
-def test_requests_that_change_the_server(tmp_path):
+def test_requests_that_change_the_server(request, tmp_path):
     """Models that are loaded and unloaded, the settings of traces and logs, and text that is generated."""
     installed()
     folders = tmp_path / "theirs", tmp_path / "ours"
@@ -232,6 +233,7 @@ def test_requests_that_change_the_server(tmp_path):
     explicit = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in ("double", "single", "text"))]
     traces = [[f"--trace-config=triton,file={tmp_path / name}", "--trace-config=level=OFF"] for name in ("t", "o")]
     triton = Triton(folders[0], "--", *explicit, *traces[0])
+    request.addfinalizer(triton.stop)
     assert triton.listens.wait(300) and triton.process.poll() is None, "".join(triton.log)
     file = (folders[0] / "later/1/model.onnx").read_bytes()
     found, count = set(), 0
@@ -246,7 +248,6 @@ def test_requests_that_change_the_server(tmp_path):
             if theirs.status != ours.status:
                 found.add((case.protocol, case.kind, theirs.status, ours.status))
             count += 1
-    triton.stop()
     assert count > 130
     assert found == listed(OF_CONTROL)
 
