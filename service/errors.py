@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import TypeVar
 
 
 class Kind(enum.Enum):
@@ -34,6 +35,18 @@ class ServingError(Exception):
         super().__init__(message)
         self.kind = kind
         self.message = message
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+def detached(error: E) -> E:
+    """Takes the frames in which an error was raised, and the errors before it, from the error, and returns it.
+
+    The frames know the data of the request, and often the error: then only the garbage collector would free them.
+    """
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
 
 
 def invalid(message: str) -> ServingError:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from opgate.service.errors import Kind, ServingError, kind_of
+from opgate.service.errors import Kind, ServingError, detached, kind_of
 from opgate.service.execution.request import Array, Request, run
 from opgate.service.execution.session import usable_cores
 from opgate.service.repository.catalog import Catalog
@@ -242,9 +242,10 @@ class Gateway:
 
         `cost` is in bytes of JSON that cost the same.
         """
-        if cost < LONG_COST:
-            return function()
-        return await asyncio.wrap_future(self.work_on_thread(function))
+        try:
+            return function() if cost < LONG_COST else await asyncio.wrap_future(self.work_on_thread(function))
+        except ServingError as error:
+            raise detached(error) from None
 
     def work_on_thread(self, function: Callable[[], T]) -> Future[T]:
         """Calls a function on a thread."""

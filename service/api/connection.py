@@ -25,7 +25,7 @@ from uvicorn.server import ServerState
 from opgate.service.api.body import BodyReader, HeadReader, aligned_buffer
 from opgate.service.api.lingering import LingeringTransport
 from opgate.service.api.status import HTTP, error_body, error_headers
-from opgate.service.errors import ServingError, internal
+from opgate.service.errors import ServingError, detached, internal
 from opgate.service.execution.request import Request
 from opgate.service.gateway import LONG_COST, Gateway, Reading, Served
 from opgate.service.telemetry.journal import NO_IDS, Answer, Ids, http_level, ids_of
@@ -141,7 +141,7 @@ class InferCycle:
         try:
             served = self.owner.gateway.find(*self.route)
         except ServingError as error:
-            self.refuse(error)
+            self.refuse(detached(error))
             return
         body: Bytes = b"" if self.buffer is None else self.buffer
         header_length = self.framing.header_length
@@ -185,7 +185,7 @@ class InferCycle:
                     shared.read(request)
             gateway.submit(served.model, request, self.finish)
         except ServingError as error:
-            self.refuse(error)
+            self.refuse(detached(error))
         except Exception as error:
             logger.exception("an infer request failed")
             self.refuse(internal(f"{type(error).__name__}: {error}"))
@@ -207,7 +207,7 @@ class InferCycle:
         try:
             header_length, parts = encode()
         except ServingError as error:
-            self.refuse(error)
+            self.refuse(detached(error))
             return
         except Exception as error:
             logger.exception("an answer could not be written")

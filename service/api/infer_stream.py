@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from opgate.service.api.status import GRPC
-from opgate.service.errors import Kind, ServingError, internal
+from opgate.service.errors import Kind, ServingError, detached, internal
 from opgate.service.execution.request import Request
 from opgate.service.gateway import Gateway, Reading
 from opgate.service.rpc.server import Call, Code, Message, RpcError
@@ -41,10 +41,11 @@ class _Asked:
         self.request: Request | None = None
         self.done = asyncio.Event()
         self.error: ServingError | None = None
+        self.told = False  # whether the journal knows how it ended
 
     def refuse(self, error: ServingError) -> None:
         """Ends the request with an error."""
-        self.error = error
+        self.error = detached(error)
         self.done.set()
 
 
@@ -69,15 +70,19 @@ class InferStream:
                 async with contextlib.aclosing(self._answers(asked)) as found:
                     async for message in found:
                         yield message
+                        del message
                 self._open.discard(asked)
                 self._call.hold(-asked.size)
                 self._room.release()
+                del asked  # an idle stream keeps no data
             await reading  # it raises what ended it
         finally:
             reading.cancel()
-            for asked in self._open:  # the client has left
-                if asked.request is not None:
-                    asked.request.cancel()
+            for left in self._open:  # the client has left
+                if left.request is not None:
+                    left.request.cancel()
+                if not left.told:
+                    self._tell(left, *self._call.why_gone)
 
     async def _read(self, messages: AsyncIterator[bytes]) -> None:
         try:
@@ -95,6 +100,7 @@ class InferStream:
                 except Exception as error:
                     logger.exception("a request of ModelStreamInfer failed")
                     asked.refuse(internal(f"{type(error).__name__}: {error}"))
+                del asked, data
         finally:
             self._asked.put_nowait(None)
 
@@ -122,11 +128,10 @@ class InferStream:
             with Reading(served):
                 if plan is not None:
                     known = plan
-                    cost = wire.decoding_cost(message, known.has_strings, known.has_content)
+                    cost = known.cost(message)
                     asked.request = await gateway.work(cost, lambda: decoder.repeat(message, known))
                 else:
-                    strings = any(tensor.datatype.name == "BYTES" for tensor in spec.inputs.values())
-                    cost = wire.decoding_cost(message, strings, wire.has_content(parsed))
+                    cost = decoder.cost(message, parsed, spec)
                     asked.request = await gateway.work(cost, lambda: decoder.decode(message, parsed, spec))
                     decoder.keep(message, asked.request)
                 request = asked.request
@@ -149,34 +154,33 @@ class InferStream:
 
     async def _answers(self, asked: _Asked) -> AsyncGenerator[Message, None]:
         """Yields the messages that answer a request. Raises RpcError."""
-        request = asked.request
-        code, text = Code.CANCELLED, "the client left"
-        try:
-            if asked.error is not None:
-                raise asked.error
-            assert request is not None
-            cost, found = wire.encoding_cost(request), wire.encode_stream(request)
-            count = _MOST_ENCODED
-            while count == _MOST_ENCODED:
-                some = await self._gateway.work(cost, lambda: list(itertools.islice(found, _MOST_ENCODED)))
-                count = len(some)
-                for message in some:
-                    yield message
-            code, text = Code.OK, ""
-        except ServingError as error:
-            code, text = GRPC[error.kind], error.message
-        except Exception as error:
-            logger.exception("an answer of ModelStreamInfer could not be written")
-            code, text = Code.INTERNAL, f"{type(error).__name__}: {error}"
-        finally:
-            self._tell(asked, code, text)
-        if code is Code.OK:
-            return
+        error, request = asked.error, asked.request
+        if error is None and request is not None:
+            try:
+                cost, found = wire.encoding_cost(request), wire.encode_stream(request)
+                count = _MOST_ENCODED
+                while count == _MOST_ENCODED:
+                    some = await self._gateway.work(cost, lambda: list(itertools.islice(found, _MOST_ENCODED)))
+                    count = len(some)
+                    for message in some:
+                        yield message
+                self._tell(asked, Code.OK, "")
+                return
+            except ServingError as failed:
+                error = failed
+            except Exception as failed:
+                logger.exception("an answer of ModelStreamInfer could not be written")
+                error = internal(f"{type(failed).__name__}: {failed}")
+        assert error is not None
+        code, text = GRPC[error.kind], error.message
+        del error
+        self._tell(asked, code, text)
         if self._call.first(_STATUS) == "true":
             raise RpcError(code, text)
         yield wire.stream_error(text, request.id if request is not None else "")
 
     def _tell(self, asked: _Asked, code: Code, error: str) -> None:
+        asked.told = True
         ns = perf_counter_ns() - asked.began_ns
         answer = Answer(
             "grpc", self._call.method, code.name, ns, asked.model[:256], asked.version[:32], self._ids, self._call.peer

@@ -19,7 +19,7 @@ from opgate.service.api import operations
 from opgate.service.api.infer_stream import InferStream
 from opgate.service.api.shared_memory import SharedMemoryCalls
 from opgate.service.api.status import GRPC
-from opgate.service.errors import Kind, ServingError, internal, invalid
+from opgate.service.errors import Kind, ServingError, detached, internal, invalid
 from opgate.service.execution.request import Request
 from opgate.service.execution.spec import ModelSpec, TensorSpec
 from opgate.service.gateway import LONG_COST, Gateway, Reading, Served, extensions, package_version
@@ -43,7 +43,7 @@ from opgate.service.telemetry.journal import NO_IDS, Answer, grpc_level, ids_of
 from opgate.service.telemetry.statistics_message import model_statistics
 from opgate.service.tokens import group_of_rpc
 from opgate.service.wire import kserve_grpc as wire
-from opgate.service.wire.kserve_grpc import Decoder, decoding_cost, encode, encoding_cost, parameter_value
+from opgate.service.wire.kserve_grpc import Decoder, encode, encoding_cost, parameter_value
 from opgate.service.wire.kserve_rules import flag
 from opgate.service.wire.responses import refuse_decoupled
 
@@ -94,7 +94,7 @@ class Journaled:
         self.fail(GRPC[error.kind], error.message)
 
     def _gone(self, call: Call, code: Code) -> None:
-        self.tell(code, "the deadline is over" if code is Code.DEADLINE_EXCEEDED else "the client left")
+        self.tell(*call.why_gone)
         if self.request is not None:
             self.request.cancel()
 
@@ -124,8 +124,7 @@ class Infer(Journaled):
             return
         plan = decoder.known(message)
         if plan is not None and self._find(plan.model, plan.version) and self._served.model.spec is plan.spec:
-            cost = decoding_cost(message, plan.has_strings, plan.has_content)
-            self._read(cost, lambda: decoder.repeat(message, plan))
+            self._read(plan.cost(message), lambda: decoder.repeat(message, plan))
         elif call.ended:
             return
         elif len(message.head) < _LONG_HEAD:
@@ -152,8 +151,7 @@ class Infer(Journaled):
         message, decoder = self._message, self._decoder
         if self._find(asked.model_name, asked.model_version):
             spec = self._served.model.spec
-            strings = any(tensor.datatype.name == "BYTES" for tensor in spec.inputs.values())
-            cost = decoding_cost(message, strings, wire.has_content(asked))
+            cost = decoder.cost(message, asked, spec)
             self._read(cost, lambda: decoder.decode(message, asked, spec), keep=True)
 
     def _find(self, model: str, version: str) -> bool:
@@ -186,6 +184,7 @@ class Infer(Journaled):
     def _failed(self, error: Exception) -> None:
         logger.error("a ModelInfer call failed", exc_info=error)
         self.refuse(internal(f"{type(error).__name__}: {error}"))
+        detached(error)
 
     def _read_on_thread(self, read: Callable[[], Request], keep: bool) -> None:
         model = self._served.model
@@ -216,7 +215,7 @@ class Infer(Journaled):
             del self._message
             self.gateway.submit(served.model, request, self._finish)
         except ServingError as error:
-            self.refuse(error)
+            self.refuse(detached(error))
         except Exception as error:
             self._failed(error)
         finally:
@@ -239,7 +238,7 @@ class Infer(Journaled):
         try:
             parts = write()
         except ServingError as error:
-            self.refuse(error)
+            self.refuse(detached(error))
             return
         except Exception as error:
             self._failed(error)
@@ -300,6 +299,7 @@ class InferenceService:
             def stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
                 if token.is_in(call.first):
                     return method.handler(call, messages)
+                Journaled(self._gateway, call).tell(Code.UNAVAILABLE, refusal)
                 raise RpcError(Code.UNAVAILABLE, refusal)
 
             return replace(method, handler=stream)

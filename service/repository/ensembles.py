@@ -48,9 +48,7 @@ def check_ensemble(config: ModelConfig, spec: ModelSpec, lookup: Lookup) -> list
         where = f"step '{step.model_name}'"
         _check_names(where, "input", step.input_map, model.inputs)
         _check_names(where, "output", step.output_map, model.outputs)
-        unmapped = [name for name, tensor in model.inputs.items() if not tensor.optional and name not in step.input_map]
-        if unmapped:
-            raise ConfigError(f"{where}: input_map lacks the model's input '{unmapped[0]}'")
+        _check_inputs(where, step.input_map, model, spec)
         for name, tensor in step.output_map.items():
             if tensor in sources:
                 raise ConfigError(f"{where}: tensor '{tensor}' is already made by {sources[tensor].maker}")
@@ -90,6 +88,17 @@ def _check_names(where: str, kind: str, mapping: Mapping[str, str], known: Mappi
             raise ConfigError(f"{where}: {kind}_map names '{name}', the model has {', '.join(known)}")
         if not tensor:
             raise ConfigError(f"{where}: {kind}_map of '{name}' names no tensor")
+
+
+def _check_inputs(where: str, mapping: Mapping[str, str], model: ModelSpec, ensemble: ModelSpec) -> None:
+    unmapped = [name for name, tensor in model.inputs.items() if not tensor.optional and name not in mapping]
+    if unmapped:
+        raise ConfigError(f"{where}: input_map lacks the model's input '{unmapped[0]}'")
+    optional = {name for name, tensor in ensemble.inputs.items() if tensor.optional}
+    if model.batched and mapping and optional.issuperset(mapping.values()):
+        raise ConfigError(
+            f"{where}: all its inputs are optional inputs of the ensemble, and without them the batch size is unknown"
+        )
 
 
 def _check_pair(source: _Source, model: ModelSpec, target: TensorSpec, where: str) -> None:

@@ -183,13 +183,22 @@ def _cuts(
     names: Mapping[str, Mapping[int, str]],
 ) -> dict[str, tuple[Cut, ...]]:
     """Returns which dims of the outputs are cut: those of pad_outputs, and of other outputs those that the model file
-    gives the name of a padded dim."""
-    cuts = {
-        name: tuple(Cut(dim, *groups[of][0]) for dim, of in dims.items() if of in groups)
-        for name, dims in names.items()
-    }
-    for name, sources in _pairs(config, "pad_outputs").items():
-        cuts[name] = _stated_cuts(spec, padded, name, sources)
+    gives the name of a padded dim. Raises ConfigError for another variable dim: clients might get its padding."""
+    stated = _pairs(config, "pad_outputs")
+    cuts = {name: _stated_cuts(spec, padded, name, sources) for name, sources in stated.items()}
+    for name, output in spec.outputs.items():
+        if name in stated or name in spec.scattered:
+            continue
+        named = names.get(name, {})
+        variable = [dim for dim, size in enumerate(output.dims) if size == -1]
+        if loose := [dim for dim in variable if named.get(dim) not in groups]:
+            what = f"'{named[loose[0]]}'" if loose[0] in named else "without a name"
+            raise ConfigError(
+                f"parameter 'pad_outputs' lacks output '{name}': no padded input has its variable dim {what} in the "
+                f"model file. Expected {name}={next(iter(padded))} if it is as long as this input, {name} alone if "
+                "padding doesn't change its size"
+            )
+        cuts[name] = tuple(Cut(dim, *groups[named[dim]][0]) for dim in variable)
     return {name: found for name, found in cuts.items() if found}
 
 
@@ -199,6 +208,8 @@ def _stated_cuts(spec: ModelSpec, padded: Mapping[str, PaddedInput], name: str, 
         raise ConfigError(f"{where} is not an output, the outputs are {', '.join(spec.outputs)}")
     if name in spec.scattered:
         raise ConfigError(f"{where} is in batch_output, which gives each request its own size already")
+    if not sources:  # it keeps its size
+        return ()
     followed: list[tuple[str, int]] = []
     for source in (part.strip() for part in sources.split("+")):
         if source not in padded:

@@ -53,7 +53,8 @@ class Call:
     """One call, until it is answered."""
 
     __slots__ = ("_deadline", "_encoding", "_messages", "_metadata", "_protocol", "_task", "_timer", "compress",
-                 "ended", "initial_metadata", "method", "on_gone", "stream")  # fmt: skip
+                 "ended", "initial_metadata", "method", "on_gone", "stream",
+                 "why_gone")  # fmt: skip
 
     def __init__(
         self, protocol: Protocol, stream: int, method: str, metadata: list[tuple[str, str]] | None, encoding: str
@@ -61,6 +62,7 @@ class Call:
         self.stream = stream
         self.method = method
         self.ended = False
+        self.why_gone = (Code.CANCELLED, "the client left")  # holds when the call has ended without an answer
         self.on_gone: Callable[[Call, Code], None] | None = None  # called when the client has left or its time is over
         self.initial_metadata: Metadata | None = None  # sent before the first message
         self.compress = False  # whether messages are sent compressed; true if the client's first message was
@@ -131,7 +133,8 @@ class Call:
             return
         on_gone = self.on_gone
         if code is Code.DEADLINE_EXCEEDED:
-            self.fail(code, "the deadline is over")
+            self.why_gone = (code, "the deadline is over")
+            self.fail(*self.why_gone)
         else:
             self._end()
         if self._task is not None:

@@ -321,6 +321,7 @@ class Protocol(asyncio.BufferedProtocol):
                         connection.hold(call.stream, -len(plain))
                     connection.consume(call.stream, len(message))
                     self.flush_soon()
+                del item, message, plain  # the next one may not come for long
 
         try:
             begun = False
@@ -335,6 +336,7 @@ class Protocol(asyncio.BufferedProtocol):
                     while connection.waiting(call.stream) > _WRITE and not call.ended:
                         self._sent.clear()
                         await self._sent.wait()
+                    del message, parts
             code, text = Code.OK, ""
             if not begun:
                 self._begin(call)

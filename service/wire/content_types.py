@@ -116,7 +116,7 @@ def of_output(parameters: Mapping[str, Any], of_request: str, datatype: str, nam
 
 def of_answer(of_request: str, outputs: int) -> str:
     """Returns the content type of an answer with so many outputs, "" if it has none."""
-    return of_request if of_request == PANDAS or outputs == 1 else ""
+    return of_request if outputs and (of_request == PANDAS or outputs == 1) else ""
 
 
 def check_column(shape: tuple[int, ...], where: str) -> None:

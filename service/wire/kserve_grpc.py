@@ -69,6 +69,8 @@ _RAW_COST = 16
 _RESPONSE_COST = 256
 # What a byte of strings in `contents` costs: each string is decoded alone.
 _CONTENTS_STRING_COST = 16
+# What a byte of a head costs that has to be checked.
+_HEAD_COST = 4
 # What a byte of strings costs that are read by a content type.
 _CONTENT_COST = 8
 # What a message may have beside the data of its tensors: bytes, entries of each list, dims of a tensor.
@@ -117,6 +119,10 @@ class Plan:
     is_plain: bool  # whether all outputs are numbers that the client wants as they are, in the answer
     heads: dict[tuple[tuple[int, ...], ...], bytes]  # of answers, by the shapes of the outputs
     content: str  # the content type of the request, "" if it has none
+
+    def cost(self, message: Message) -> int:
+        """Returns what `Decoder.repeat` costs, in bytes of JSON that cost the same."""
+        return _cost(message, self.has_strings, self.has_content)
 
 
 class Message:
@@ -176,6 +182,14 @@ class Decoder:
         """Returns the request of a message whose head has a plan. Raises ServingError."""
         return self._request(plan, _raw_arrays(plan, message, self._limits))
 
+    def cost(self, message: Message, asked: Any, spec: ModelSpec) -> int:
+        """Returns what `decode` costs, in bytes of JSON that cost the same."""
+        if len(asked.inputs) > self._limits.max_tensors:
+            return 0  # it is refused at once
+        strings = any(tensor.datatype.name == "BYTES" for tensor in spec.inputs.values())
+        content = any(content_types.PARAMETER in tensor.parameters for tensor in (asked, *asked.inputs))
+        return _cost(message, strings, content) + len(message.head) * _HEAD_COST
+
     def decode(self, message: Message, asked: Any, spec: ModelSpec) -> Request:
         """Checks a message, of which `asked` is the parsed head, and returns it as a Request. Raises ServingError.
 
@@ -191,9 +205,13 @@ class Decoder:
         heads: list[Head] = []
         inputs: dict[int, _Input] = {}
         shared: dict[int, Place] = {}
+        seen: set[str] = set()
         for i, item in enumerate(asked.inputs):
             where = f"input '{item.name}'"
-            of_item = _plain(item.parameters, where) if item.parameters else {}
+            # Those of inputs that are refused below mean nothing, and may be many.
+            counts = item.parameters and item.name in spec.inputs and item.name not in seen
+            seen.add(item.name)
+            of_item = _plain(item.parameters, where) if counts else {}
             head, content = content_types.of_input(of_item, of_request, spec, _head(item))
             heads.append(head)
             inputs[i] = _Input(head.name, DATATYPES[head.datatype], head.shape, content)
@@ -259,8 +277,8 @@ def _outputs(asked: Any, spec: ModelSpec, of_request: str, limits: Limits) -> tu
     return tuple(outputs)
 
 
-def decoding_cost(message: Message, strings: bool, content: bool) -> int:
-    """Returns what `Decoder.decode` and `Decoder.repeat` cost, in bytes of JSON that cost the same.
+def _cost(message: Message, strings: bool, content: bool) -> int:
+    """Returns what reading a message costs, in bytes of JSON that cost the same.
 
     `strings` says whether the message has strings, each of which becomes an object, and `content` whether inputs have
     content types.
@@ -273,12 +291,6 @@ def decoding_cost(message: Message, strings: bool, content: bool) -> int:
     return cost * _CONTENT_COST if strings and content else cost
 
 
-def has_content(asked: Any) -> bool:
-    """Returns whether inputs of a parsed head have content types."""
-    tensors = (asked, *asked.inputs)
-    return any(content_types.PARAMETER in tensor.parameters for tensor in tensors)
-
-
 def encoding_cost(request: Request) -> int:
     """Returns what `encode` costs, in bytes of JSON that cost the same."""
     plan: Plan = request.context
@@ -288,6 +300,8 @@ def encoding_cost(request: Request) -> int:
     cost = 0
     if plan.spec.decoupled:
         cost = _RESPONSE_COST * max((array.shape[int(plan.spec.batched)] for array in result.values()), default=0)
+        if plan.spec.batched:  # the parts of a row don't lie together
+            cost += sum(array.nbytes for array in result.values()) // _RAW_COST
     for output in plan.answered:
         array = result[output.name]
         if output.content is not None:

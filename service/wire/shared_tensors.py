@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.errors import Kind, ServingError, detached, invalid
 from opgate.service.execution.checks import Limits
 from opgate.service.execution.datatypes import DataType
 from opgate.service.execution.request import Request
@@ -83,10 +83,8 @@ class SharedTensors:
         try:
             self._read(request)
         except ServingError as error:
-            # The frames of an error may live until the garbage collector runs. They must not keep the copies.
             request.inputs.clear()
-            error.__context__ = None
-            raise error.with_traceback(None) from None
+            raise detached(error) from None
         self.unread = False
         return request
 

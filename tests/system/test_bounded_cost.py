@@ -214,6 +214,15 @@ def numbers_and_parameters(count):
     return message.SerializeToString() + call("double", "FP32", [1, 1], packed_list(6, bytes(4)))
 
 
+def unknown_inputs(count, parameters):
+    message = service_pb2.ModelInferRequest(model_name="double")
+    for i in range(count):
+        tensor = message.inputs.add(name=f"n{i}", datatype="FP32", shape=[1, 1])
+        for k in range(parameters):
+            tensor.parameters[f"{k}"].int64_param = 1
+    return message.SerializeToString()
+
+
 # Name: the message, whether it comes packed, the code of its answer, and the memory in megabytes that it may take.
 CALLS = {
     "4 million packed numbers": (call("numbers", "INT32", [4 * MB], packed_list(2, b"\1" * (4 * MB))), False, "OK", 80),
@@ -231,6 +240,7 @@ CALLS = {
     "a megabyte of inputs": (b"\x0a\6double" + b"\x2a\0" * 500_000, False, "RESOURCE_EXHAUSTED", 150),
     "ten million inputs": (b"\x2a\0" * (10 * MB), False, "RESOURCE_EXHAUSTED", 60),
     "ten million raw contents": (call("double", "FP32", [1, 1]) + b"\x3a\0" * (10 * MB), False, "RESOURCE_EXHAUSTED", 60),
+    "parameters of unknown inputs": (unknown_inputs(230, 400), False, "INVALID_ARGUMENT", 60),
     "many parameters": (numbers_and_parameters(40_000), False, "INVALID_ARGUMENT", 60),
     "unknown fields": (b"\xa0\x06\1" * (10 * MB), False, "RESOURCE_EXHAUSTED", 60),
     "a long shape": (call("double", "FP32", [1] * 500_000, packed_list(6, bytes(4))), False, "INVALID_ARGUMENT", 40),

@@ -111,10 +111,15 @@ def requests(server):
 
 def test_a_step_needs_what_the_ensemble_does_not(models, tmp_path):
     scale(tmp_path, "scale", batching(OPTIONAL))
-    inputs = tensors(("input", "x", 2, True), ("output", "y", 2, False))
-    steps = """ensemble_scheduling { step [ { model_name: "scale" model_version: -1
-      input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } ] }"""
-    write_config(tmp_path, "wrong", f'platform: "ensemble" max_batch_size: 8 {inputs} {steps}')
+    for name, parts, inputs in (
+        ("wrong", [("input", "x", 2, True), ("input", "by", 1, False)], 'input_map { key: "by" value: "by" }'),
+        ("sizeless", [("input", "x", 2, True)], ""),
+    ):
+        steps = f"""ensemble_scheduling {{ step [ {{ model_name: "scale" model_version: -1
+          input_map {{ key: "x" value: "x" }} {inputs} output_map {{ key: "y" value: "y" }} }} ] }}"""
+        stated = tensors(*parts, ("output", "y", 2, False))
+        write_config(tmp_path, name, f'platform: "ensemble" max_batch_size: 8 {stated} {steps}')
     with running(tmp_path) as server, connect(server, "http") as client:
-        (entry,) = [entry for entry in client.get_model_repository_index() if entry["name"] == "wrong"]
-    assert "input 'x' of step 'scale' must be optional, because the ensemble's input 'x' is" in entry["reason"]
+        reasons = {entry["name"]: entry.get("reason", "") for entry in client.get_model_repository_index()}
+    assert "input 'x' of step 'scale' must be optional, because the ensemble's input 'x' is" in reasons["wrong"]
+    assert "step 'scale': all its inputs are optional inputs of the ensemble" in reasons["sizeless"]

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+from onnx import TensorProto, helper
+from tritonclient.grpc import service_pb2
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from tests.service.onnx_models import double, write_config
+from tests.service.onnx_models import double, identity, save, value, write_config
 from tests.system.conftest import PIPELINE, wait_until
 from tests.system.running import running
 from tests.system.test_http import Connection
@@ -25,6 +30,11 @@ def server(tmp_path):
     write_config(
         tmp_path, "twice", PIPELINE.replace("max_batch_size: 8", "").replace("dims: [ 4 ]", "dims: [ -1, -1 ]")
     )
+    identity(tmp_path, "texts", "BYTES", ("n",))
+    # The engine refuses sizes that seven doesn't divide.
+    shape = helper.make_tensor("shape", TensorProto.INT64, [2], [7, -1])
+    node = helper.make_node("Reshape", ["x", "shape"], ["y"])
+    save(tmp_path, "sevens", [node], [value("x", "FP32", ("n",))], [value("y", "FP32", (7, "k"))], initializers=[shape])
     with running(tmp_path, "--max-body-bytes", str(64 * MB), program="tests.system.uncollected_server") as started:
         yield started
 
@@ -47,6 +57,85 @@ def test_many_large_requests_take_the_memory_of_a_few(server, protocol, model):
     assert most < 32 * 16 and left < (8 if protocol == "http" else 16) * 16, (most, left)
     for client in clients:
         client.close()
+
+
+WRONG_SIZE, IN_THE_ENGINE, IN_THE_ANSWER = "a wrong size", "an error of the engine", "an answer that can't be written"
+
+
+def failing(kind):
+    """A message of 16 MB, which is refused."""
+    if kind == IN_THE_ANSWER:
+        message = service_pb2.ModelInferRequest(model_name="texts")
+        message.inputs.add(name="x", datatype="BYTES", shape=[2])
+        message.outputs.add(name="y").parameters["content_type"].string_param = "str"
+        content = (16 * MB).to_bytes(4, "little") + b"a" * (16 * MB) + b"\1\0\0\0\xff"
+    else:
+        message = service_pb2.ModelInferRequest(model_name="sevens")
+        message.inputs.add(name="x", datatype="FP32", shape=[4 * MB if kind == IN_THE_ENGINE else 3])
+        content = bytes(16 * MB)
+    message.raw_input_contents.append(content)
+    return message
+
+
+@contextlib.contextmanager
+def calls(server):
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}", options=options) as channel:
+        yield GRPCInferenceServiceStub(channel)
+
+
+@pytest.mark.parametrize("kind", [WRONG_SIZE, IN_THE_ENGINE, IN_THE_ANSWER])
+@pytest.mark.parametrize("call", ["ModelInfer", "ModelStreamInfer", "http"])
+def test_many_refused_requests_take_the_memory_of_a_few(server, call, kind):
+    """An error knows the frames that raised it, and these know the data."""
+    message = failing(kind)
+    before = server.megabytes("VmRSS")
+    with calls(server) as stub:
+        if call == "ModelStreamInfer":
+            assert all(answer.error_message for answer in stub.ModelStreamInfer(message for _ in range(25)))
+        for _ in range(25 if call == "ModelInfer" else 0):
+            with pytest.raises(grpc.RpcError):
+                stub.ModelInfer(message)
+        for _ in range(25 if call == "http" else 0):
+            assert over_http(server, message) in (400, 500)
+    left = server.megabytes("VmRSS") - before
+    assert left < 10 * 16, left
+
+
+def over_http(server, message):
+    """Sends a message as a binary request. Returns the status."""
+    (tensor,), (content,) = message.inputs, message.raw_input_contents
+    item = {"name": "x", "datatype": tensor.datatype, "shape": list(tensor.shape)}
+    item["parameters"] = {"binary_data_size": len(content)}
+    outputs = [{"name": "y", "parameters": {"content_type": "str", "binary_data": True}}] if message.outputs else None
+    head = json.dumps({"inputs": [item], **({"outputs": outputs} if outputs else {})}).encode()
+    headers = f"Inference-Header-Content-Length: {len(head)}\r\nContent-Length: {len(head) + len(content)}\r\n\r\n"
+    with Connection(server) as connection:
+        path = f"POST /v2/models/{message.model_name}/infer HTTP/1.1\r\nHost: t\r\n"
+        return connection.send(f"{path}{headers}".encode() + head + content).read()[0]
+
+
+def test_streams_that_wait_hold_no_data(server):
+    """Each has sent 16 MB and read as many."""
+    go_on = threading.Event()
+
+    def once():
+        message = service_pb2.ModelInferRequest(model_name="double")
+        message.inputs.add(name="x", datatype="FP32", shape=[1, 4 * MB])
+        message.raw_input_contents.append(bytes(16 * MB))
+        yield message
+        go_on.wait(60)
+
+    with calls(server) as stub:
+        next(stub.ModelStreamInfer(once()))
+        before = server.megabytes("VmRSS")
+        waiting = [stub.ModelStreamInfer(once()) for _ in range(10)]
+        for stream in waiting:
+            assert len(next(stream).infer_response.raw_output_contents[0]) == 16 * MB
+        wait_until(lambda: server.megabytes("VmRSS") - before < 6 * 16)
+        go_on.set()
+        for stream in waiting:
+            assert list(stream) == []
 
 
 def half_a_body(server):

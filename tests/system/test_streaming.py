@@ -166,6 +166,8 @@ def test_a_client_that_leaves_ends_its_requests(server):
         wait_until(lambda: "opgate_running_requests 1" in server.get("/metrics"))
         call.cancel()
         wait_until(lambda: "opgate_running_requests 0" in server.get("/metrics"))
+        left = 'opgate_responses_total{code="CANCELLED",protocol="grpc",route="/inference.GRPCInferenceService/Model'
+        assert f'{left}StreamInfer"}} 1.0' in server.get("/metrics")
     assert server.get("/v2/health/live") == ""
 
 
