@@ -166,8 +166,9 @@ class RunTimes:
     def estimate(self, rows: int) -> float:
         """Returns the nanoseconds that a run of so many rows takes, 0 if that is not known. More rows never take less.
 
-        Between two measured sizes the times lie on a line. A larger size than all measured ones is taken to cost no
-        more than they do, so it is tried.
+        Between two measured sizes the times lie on a line. In a larger size than all measured ones a row is taken to
+        cost as much as in the largest of them. If that has been doubted, such a size is taken to cost no more than they
+        do, so it is tried.
         """
         below_rows = below = 0.0
         largest = 1
@@ -175,17 +176,24 @@ class RunTimes:
             if size_rows > rows:
                 return below + (wall - below) * (rows - below_rows) / (size_rows - below_rows)
             below_rows, below, largest = size_rows, wall, top
-        return below * min(rows, largest) / below_rows if below_rows else 0.0
+        if not below_rows:
+            return 0.0
+        return below * (rows if self._doubted is None else min(rows, largest)) / below_rows
+
+    def knows(self, rows: int) -> bool:
+        """Returns whether runs of so many rows, or of more, were measured."""
+        return bool(self._points) and rows <= self._points[-1][2]
 
     def deny(self, rows: int) -> None:
         """Counts a batch of so many rows that didn't run because it would take too long.
 
         It is not measured then. So after many times its estimate is doubted, until it has run: it may have been slow
-        only for a while.
+        only for a while, and a size that never ran may cost less than one takes it to.
         """
         self._denials += 1
         if self._denials % REVISIT == 0:
-            k = (rows - 1).bit_length()
+            largest = self._points[-1][2] if self._points else 1
+            k = min((rows - 1).bit_length(), largest.bit_length())  # or the first class that never ran
             self._doubted = k
             self._points = [point for point in self._points if point[2] < 1 << k]
 

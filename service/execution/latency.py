@@ -87,7 +87,10 @@ class LatencyLimit:
             return self._refuse(request, now, answered_in(own, [], [0.0], self._max_rows))
         ahead = [Work(rows, times) for key, rows in others if (times := self._times(key)) is not None]
         busy = [self._busy_ns(worker, now) for worker in workers]
-        return self._refuse(request, now, answered_in(own, ahead, busy, self._max_rows))
+        error = self._refuse(request, now, answered_in(own, ahead, busy, self._max_rows))
+        if error is not None and not curve.times.knows(batch := min(own.rows, self._max_rows)):
+            curve.times.deny(batch)  # it never ran, and the refusals keep it from running
+        return error
 
     def hopeless(self, request: Request) -> ServingError | None:
         """Returns the error of a waiting request that is likely to be answered too late even if it runs now, alone."""

@@ -252,6 +252,12 @@ class Scheduler:
             self._withdraw()
         self._rested()
 
+    def learn(self, request: Request, wall_ns: int) -> None:
+        """Takes a run of a request alone into account, for the limit on the latency."""
+        for curve in {self._profile.curve(request.key), self._curve([request])} if self._latency_limit else ():
+            if curve.times is not None:
+                curve.times.record(request.rows, wall_ns)
+
     def _drop_hopeless(self, line: deque[Request] | Line, limit: LatencyLimit) -> None:
         """Fails the first requests of a line if they can't be answered in time any more.
 

@@ -185,11 +185,14 @@ def load_model(
     runs = [partial(try_out, session, engine) for session in dict.fromkeys(sessions)]
     if sequences is not None:
         runs = [partial(Sequencer(spec, sequences).try_out, run=run) for run in runs]
-    prove(config, spec, folder, version, runs, limits)
+    warm_ups = prove(config, spec, folder, version, runs, limits)
     statistics = ModelStatistics()
     claims = _claims(config, limiter)
     if sequences is None:
-        executor: Executor = _scheduler(spec, sessions, statistics, settings, claims)
+        scheduler = _scheduler(spec, sessions, statistics, settings, claims)
+        for request, wall_ns in warm_ups:
+            scheduler.learn(request, wall_ns)
+        executor: Executor = scheduler
     else:
         executor = _sequence_scheduler(spec, sequences, sessions, statistics, settings, claims)
     statistics.load_seconds = time.perf_counter() - began

@@ -10,7 +10,8 @@ import math
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from time import perf_counter_ns
+from typing import Any, NamedTuple
 
 import numpy as np
 from tritonclient.grpc import model_config_pb2
@@ -35,14 +36,22 @@ _RELATIVE, _RELATIVE_HALF = 1e-3, 1e-2
 Run = Callable[[Request], None]
 
 
+class WarmUp(NamedTuple):
+    """A warm-up request that ran, and how long."""
+
+    request: Request
+    wall_ns: int
+
+
 def prove(
     config: ModelConfig, spec: ModelSpec, folder: Path, version: int, runs: Sequence[Run], limits: Limits
-) -> None:
-    """Runs the warm-up requests of a model and its golden inputs, on each of its sessions.
+) -> list[WarmUp]:
+    """Runs the warm-up requests of a model and its golden inputs, on each of its sessions. Returns the former.
 
     `runs` are functions that run a request on the calling thread. Raises ConfigError if a request fails, or if an
     output isn't what it must be.
     """
+    measured: list[WarmUp] = []
     for warm_up in config.model_warmup:
         where = f"model_warmup '{warm_up.name}'"
         if warm_up.count > _MOST_WARM_UPS:
@@ -50,16 +59,19 @@ def prove(
         inputs = _warm_up_inputs(spec, warm_up, folder, limits, where)
         for run in runs:
             for _ in range(warm_up.count or 1):
-                _run(spec, inputs, run, limits, where)
+                began = perf_counter_ns()
+                request = _run(spec, inputs, run, limits, where)
+                measured.append(WarmUp(request, perf_counter_ns() - began))
+                request.inputs, request.result = {}, None
     path = next((p for p in (folder / str(version) / GOLDEN, folder / GOLDEN) if p.is_file()), None)
     if path is None:
         if parameter(config, TOLERANCE):
             raise ConfigError(f"parameter '{TOLERANCE}': there is no {GOLDEN}")
-        return
+        return measured
     inputs, expected = _golden(confined(folder.parent, path), spec)
     tolerance = _tolerance(config)
     for run in runs:
-        result = _run(spec, inputs, run, limits, GOLDEN)
+        result = _run(spec, inputs, run, limits, GOLDEN).result or {}
         for name, want in expected.items():
             bits = spec.outputs[name].datatype.name == "BF16"
             _compare(
@@ -68,9 +80,10 @@ def prove(
                 _numbers(want, bits),
                 tolerance if not bits else tolerance or _RELATIVE_HALF,
             )
+    return measured
 
 
-def _run(spec: ModelSpec, inputs: dict[str, Array], run: Run, limits: Limits, where: str) -> dict[str, Array]:
+def _run(spec: ModelSpec, inputs: dict[str, Array], run: Run, limits: Limits, where: str) -> Request:
     try:
         heads = [Head(name, spec.inputs[name].datatype.name, array.shape) for name, array in inputs.items()]
         fit = check_inputs(spec, heads, limits)
@@ -78,7 +91,7 @@ def _run(spec: ModelSpec, inputs: dict[str, Array], run: Run, limits: Limits, wh
         run(request)
     except ServingError as error:
         raise ConfigError(f"{where}: {error.message}") from error
-    return request.result or {}
+    return request
 
 
 def _warm_up_inputs(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+from time import perf_counter_ns
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,10 +14,10 @@ from hypothesis import strategies as st
 
 from opgate.service.execution import cost
 from opgate.service.execution.cost import CostCurve, HandOver, RunTimes
-from opgate.service.execution.latency import Work, answered_in, still_busy
+from opgate.service.execution.latency import LatencyLimit, Work, answered_in, still_busy
 from opgate.service.execution.policy import Choice, choose
 from opgate.service.execution.request import Request
-from opgate.service.execution.spec import Batching, QueuePolicy
+from opgate.service.execution.spec import Batching, ModelSpec, QueuePolicy
 from tests.service.onnx_models import batching, double
 from tests.service.scheduling import ENDLESS, blocked, request, started, until
 
@@ -51,11 +53,20 @@ class TestRunTimes:
     def test_a_smaller_size_takes_its_share(self):
         assert times({8: 4.0}).estimate(2) == pytest.approx(1 * S)
 
-    def test_a_class_that_was_not_measured_is_tried(self):
-        """A larger size of a measured class takes its share. More is not known of others."""
+    def test_a_class_that_was_not_measured_is_taken_to_save_nothing(self):
+        """A burst after the first single requests must not become one batch that nobody has measured."""
         found = times({5: 1.0})
-        assert found.estimate(8) == pytest.approx(1.6 * S)
-        assert found.estimate(9) == found.estimate(1000) == found.estimate(8)
+        assert [found.estimate(rows) / S for rows in (8, 9, 1000)] == pytest.approx([1.6, 1.8, 200])
+        assert [found.knows(rows) for rows in (1, 8, 9)] == [True, True, False]
+
+    def test_a_class_that_was_not_measured_is_tried_after_many_denials(self):
+        found = times({1: 1.0})
+        for _ in range(cost.REVISIT):
+            assert found.estimate(8) == 8 * S
+            found.deny(8)
+        assert found.estimate(2) == found.estimate(8) == S
+        fill(found, {2: 1.5})
+        assert [found.estimate(rows) / S for rows in (2, 8)] == pytest.approx([1.5, 6])
 
     def test_more_rows_never_take_less(self):
         found = times({1: 3.0, 2: 9.0, 8: 6.0})
@@ -225,6 +236,45 @@ class TestEstimates:
 
     def test_a_run_that_hangs_goes_on(self):
         assert [still_busy(10.0, passed) for passed in (0, 4, 10, 15, 100)] == [10, 6, 0, 5, 90]
+
+
+IDLE = [SimpleNamespace(batch=None)]  # an instance
+
+
+class TestRefusals:
+    """Refusals of requests that come keep a size from running that has never run."""
+
+    def limit(self, curve_times, waiting=3):
+        class Line:
+            def ahead_of(self, _):
+                return waiting, []
+
+        profile = cost.Profile(0, timed=True)
+        asked = request()
+        fill(profile.curve(asked.key).times, curve_times)
+        spec = ModelSpec("m", "1", {}, {}, max_batch_size=8)
+        return LatencyLimit(spec, int(1.5 * S), profile, Line()), asked, profile.curve(asked.key).times
+
+    def test_a_size_that_never_ran_is_tried_after_many(self):
+        limit, asked, found = self.limit({1: 1.0})
+        asked.received_ns = perf_counter_ns()
+        refused = [limit.refusal(asked, IDLE) is not None for _ in range(cost.REVISIT + 1)]
+        assert refused == [True] * cost.REVISIT + [False]
+        assert found.estimate(4) == S
+
+    def test_one_that_ran_is_not(self):
+        limit, asked, found = self.limit({1: 1.0, 8: 8.0})
+        asked.received_ns = perf_counter_ns()
+        assert all(limit.refusal(asked, IDLE) is not None for _ in range(2 * cost.REVISIT))
+        assert found.estimate(8) == 8 * S
+
+
+def test_warm_up_runs_are_known(repository, load):
+    config = """parameters { key: "max_latency_ms" value { string_value: "1000" } } dynamic_batching {}
+    model_warmup { name: "w" batch_size: 4 count: 6 inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 4 ] zero_data: true } } }"""
+    double(repository, "m", config=batching(config))
+    (curve,) = load().find("m").model.executor._profile.curves.values()
+    assert 0 < curve.times.estimate(1) <= curve.times.estimate(4) < S
 
 
 def run_all(main):
