@@ -121,6 +121,16 @@ Format = Annotated[str | None, typer.Option(help="json or text.", show_default="
 Access = Annotated[bool | None, typer.Option("--access-log/--no-access-log", help="Log requests.", show_default="no")]
 
 
+# Settings whose option has another name.
+OPTIONS = {
+    "grpc_tls_certificate": "--grpc-server-cert",
+    "grpc_tls_key": "--grpc-server-key",
+    "grpc_tls_client_ca": "--grpc-root-cert",
+    "http": "--allow-http",
+    "grpc": "--allow-grpc",
+}
+
+
 def serve(
     model_repository: Repository = None,
     model_control_mode: Control = None,
@@ -183,8 +193,11 @@ def run(**options: Any) -> int:
     except ValidationError as error:
         for problem in error.errors():
             name = ".".join(map(str, problem["loc"]))
-            where = name if name in options else Settings.variable(name)
-            got = "" if "restricted" in name else f", got {problem['input']!r}"  # it may have a secret in it
-            typer.echo(f"opgate: {where}: {problem['msg']}{got}", err=True)
+            where = OPTIONS.get(name, f"--{name.replace('_', '-')}") if name in options else Settings.variable(name)
+            got = (
+                "" if not name or "restricted" in name else f", got {problem['input']!r}"
+            )  # it may have a secret in it
+            text = problem["msg"].removeprefix("Value error, ")
+            typer.echo(f"opgate: {where}: {text}{got}" if name else f"opgate: {text}", err=True)
         return 2
     return run_server(settings)

@@ -6,8 +6,9 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from opgate import folders
@@ -42,7 +43,7 @@ class Settings(BaseSettings):
     model_repository: str | Path = Path("model_repository")  # folders of models, several joined by commas
     # none: what the repositories have at the start is served. poll: changes are noticed. explicit: clients load and
     # unload models, and at the start those of `load_model` are loaded, joined by commas; * stands for all.
-    model_control_mode: str = Field(default="none", pattern="^(none|poll|explicit)$")
+    model_control_mode: Literal["none", "poll", "explicit"] = "none"
     repository_poll_secs: float = Field(default=15.0, gt=0)
     load_model: str = ""
     http_host: str = "127.0.0.1"
@@ -67,7 +68,7 @@ class Settings(BaseSettings):
 
     # What runs the models: ONNX Runtime in this process, or Triton servers. `triton_url` has their addresses of gRPC,
     # joined by commas.
-    backend: str = Field(default="onnxruntime", pattern="^(onnxruntime|triton)$")
+    backend: Literal["onnxruntime", "triton"] = "onnxruntime"
     triton_url: str = "127.0.0.1:8011"
     triton_start_timeout: float = Field(default=60.0, ge=0)  # seconds in which one of them must answer
 
@@ -116,12 +117,12 @@ class Settings(BaseSettings):
     # Whether instances run only while the resources of their `rate_limiter` are free, and how many copies there are of
     # a resource: name:count or name:count:device, joined by commas. Without that, as many as the instance wants that
     # wants the most.
-    rate_limit: str = Field(default="off", pattern="^(off|execution_count)$")
+    rate_limit: Literal["off", "execution_count"] = "off"
     rate_limit_resource: str = ""
     default_max_batch_size: int = Field(default=4, ge=0)  # for models without a config whose first dim is a batch
 
     log_level: str = Field(default="info", pattern="(?i)^(debug|info|warning|error|critical)$")
-    log_format: str = Field(default="json", pattern="^(json|text)$")
+    log_format: Literal["json", "text"] = "json"
     access_log: bool = False
     trace_config: str = ""  # which requests are traced, as Triton's option says it: "rate=100", joined by semicolons
     tracing: bool = False  # traces for OpenTelemetry, which the variables OTEL_* describe; needs opgate[otel]
@@ -145,6 +146,12 @@ class Settings(BaseSettings):
     def _check(cls, value: str, info: ValidationInfo) -> str:
         _READERS[info.field_name or ""](value)
         return value
+
+    @model_validator(mode="after")
+    def _check_mode(self) -> Self:
+        if self.load_model and self.model_control_mode != "explicit":
+            raise ValueError("--load-model (OPGATE_LOAD_MODEL) needs --model-control-mode explicit")
+        return self
 
     @classmethod
     def variable(cls, name: str) -> str:

@@ -178,7 +178,7 @@ def _check(demand: Demand, limits: Mapping[Resource, int]) -> None:
         if count > limits[resource]:
             text = (
                 f"instance_group.rate_limiter.resources '{resource.name}': the instance needs {count}, "
-                f"OPGATE_RATE_LIMIT_RESOURCE provides {limits[resource]}"
+                f"--rate-limit-resource (OPGATE_RATE_LIMIT_RESOURCE) provides {limits[resource]}"
             )
             raise ServingError(Kind.UNAVAILABLE, text)
         if any(other.name == resource.name and (other.device is None) != (resource.device is None) for other in limits):

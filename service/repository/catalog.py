@@ -114,6 +114,7 @@ class Catalog:
         sources = [source for source in sources if source.name in wanted]
         for name in sorted(wanted - set(found)):
             self._entries[name] = Entry(name, reasons={0: "no repository has a folder of that name"})
+            logger.error("no repository has a folder of that name", extra={"model": name})
         self.take(self.loading().load(sources, configs))
         self.complete = True
 
@@ -122,8 +123,9 @@ class Catalog:
             return needed_by([only], configs) | ({only} & configs.keys())
         if self._settings.model_control_mode != "explicit":
             return set(configs)
-        named = self._settings.models_to_load()
-        return set(configs) if "*" in named else needed_by(named, configs) | set(named)
+        named = set(self._settings.models_to_load())
+        all_of_them = set(configs) if "*" in named else set()
+        return all_of_them | needed_by(sorted(named - {"*"}), configs) | (named - {"*"})
 
     def loading(self) -> Loading:
         """Returns what loads models beside those that serve."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,7 +95,8 @@ def _unsupported(config: ModelConfig) -> Iterator[str]:
     yield from _tensors(config)
     for key in config.parameters:
         if key not in PARAMETERS and not key.startswith(SESSION_PREFIX):
-            yield f"parameter '{key}'"
+            close = difflib.get_close_matches(key, PARAMETERS, 1, 0.8)
+            yield f"parameter '{key}'" + (f" (is {close[0]} meant?)" if close else "")
     if ensemble:
         yield from _ensemble(config)
 

@@ -42,9 +42,10 @@ def with_padding(
                 raise ConfigError(f"parameter '{key}' without 'pad_inputs'")
         return spec
     if not spec.batched:
-        raise ConfigError("parameter 'pad_inputs': max_batch_size is 0, there is no batch")
+        raise ConfigError("parameter 'pad_inputs': max_batch_size is 0, there is no batch: state max_batch_size")
     padded = {name: _padded(spec, name, value, limits) for name, value in values.items()}
     names = _dim_names(spec.inputs, inputs)
+    masks = tuple(_masks(config, spec, padded, inputs))
     _refuse_unpadded(padded, names)
     groups: dict[str, list[tuple[str, int]]] = {}
     for name, one in padded.items():
@@ -55,7 +56,7 @@ def with_padding(
         spec,
         padding=Padding(
             inputs=padded,
-            masks=tuple(_masks(config, spec, padded, inputs)),
+            masks=masks,
             cuts=_cuts(config, spec, padded, groups, _dim_names(spec.outputs, outputs)),
             buckets=_buckets(config),
             ties=tuple(tuple(group) for group in groups.values() if len(group) > 1),
@@ -160,7 +161,7 @@ def _masks(
         if source not in padded:
             raise ConfigError(f"{where}: expected one of {', '.join(padded)} of pad_inputs, got '{source}'")
         if name in spec.inputs or any(name == target.name for target in spec.batch_inputs):
-            raise ConfigError(f"{where} is an input as well")
+            raise ConfigError(f"{where} is an input of the config as well: remove it there, the gateway computes it")
         if name not in real:
             raise ConfigError(f"{where} is not in the model file, which has {', '.join(sorted(real))}")
         datatype = BY_ONNX.get(real[name].type)

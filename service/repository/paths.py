@@ -11,7 +11,7 @@ def confined(repository: Path, path: Path) -> Path:
     """Returns the real path. Raises ConfigError if it lies outside the repository."""
     real = path.resolve()
     if not real.is_relative_to(repository.resolve()):
-        raise ConfigError(f"'{path.name}' points out of the model repository")
+        raise ConfigError(f"'{path.name}' is a symbolic link out of the model repository")
     return real
 
 

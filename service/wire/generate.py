@@ -32,6 +32,7 @@ def read(spec: ModelSpec, body: Bytes, limits: Limits) -> Request:
     """
     values: dict[str, JsonValue] = {}
     parameters: dict[str, Any] = {}
+    others: list[str] = []
     id = ""
     for name, value in members(body, limits).items():
         if name in spec.inputs:
@@ -48,6 +49,13 @@ def read(spec: ModelSpec, body: Bytes, limits: Limits) -> Request:
             parameters.update(plain)
         else:
             parameters[name] = plain
+            others.append(name)
+    missing = [name for name, tensor in spec.inputs.items() if not tensor.optional and name not in values]
+    if missing and others:
+        known = ", ".join(spec.inputs)
+        raise invalid(
+            f"input '{missing[0]}' is missing: '{others[0][:80]}' is no input of the model, which has {known}"
+        )
     request = values_request(spec, values, limits)
     request.id = id
     request.options = request_options(parameters)

@@ -29,7 +29,7 @@ from tests.service.onnx_models import (
     value,
     write_config,
 )
-from tests.service.padded_models import SCATTERED, config, parameters, pictures, scattered, scores, tokens
+from tests.service.padded_models import SCATTERED, WAITS, config, parameters, pictures, scattered, scores, tokens
 from tests.service.test_execution import errors_of, infer, make_request
 
 SLOWLY = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -325,6 +325,27 @@ class TestBuckets:
 def test_configs_that_are_refused(repository, reason, values, expected):
     tokens(repository, "m", config(**values))
     assert expected in reason("m")
+
+
+def test_a_mask_that_the_config_has_as_an_input_is_refused(repository, reason):
+    stated = " ".join(
+        f'input [ {{ name: "{name}" data_type: TYPE_INT64 dims: [ -1 ] }} ]' for name in ("tokens", "mask")
+    )
+    tokens(repository, "m", config(f"{WAITS} {stated}", pad_inputs="tokens", pad_masks="mask=tokens"))
+    assert "'mask' is an input of the config as well: remove it there" in reason("m")
+
+
+def test_an_output_with_a_variable_dim_of_its_own_must_be_named(repository, reason, load):
+    """Clients would get the padding of others. An output that is named alone has its size from elsewhere."""
+    padded = {"pad_inputs": "tokens=7", "pad_masks": "mask=tokens"}
+    tokens(repository, "m", config(**padded), out_dim="other")
+    assert "lacks output 'double': no padded input has its variable dim 'other'" in reason("m")
+    tokens(repository, "m", config(**padded, pad_outputs="double=tokens"), out_dim="other")
+    short, _ = together(load(), "m", [row(1), row(1, 2, 3)])
+    assert short["double"].tolist() == [[2]]
+    tokens(repository, "m", config(**padded, pad_outputs="double"), out_dim="other")
+    short, _ = together(load(), "m", [row(1), row(1, 2, 3)])
+    assert short["double"].tolist() == [[2, 14, 14]]
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ class TestClaims:
 
     def test_what_could_never_run_is_refused_and_leaves_nothing(self):
         limiter = RateLimiter([Supply("r", 2, None)])
-        with pytest.raises(ServingError, match="'r': the instance needs 3, OPGATE_RATE_LIMIT_RESOURCE provides 2"):
+        with pytest.raises(ServingError, match=r"'r': the instance needs 3, --rate-limit-resource .* provides 2"):
             limiter.add([demand(r=1), demand(r=3)])
         (claim,) = limiter.add([demand(r=2)])
         with pytest.raises(ServingError, match="'r': some instances ask for it as global, and some as a resource of"):

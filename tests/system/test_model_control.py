@@ -487,6 +487,21 @@ def test_a_request_that_is_read_outlives_its_model(repository):
         assert {status for status, _ in answers} <= {200, 404}
 
 
+def test_a_model_to_load_that_is_not_there_is_said(repository):
+    """Whatever else is to be loaded."""
+    options = ("--load-model=*", "--load-model=nosuch")
+    with running(repository, *EXPLICIT, *options) as server:
+        assert any('"nosuch"' in line and "no repository has a folder" in line for line in server.log)
+        index = Client("http", server).index()
+        assert index["nosuch"] == ("", "UNAVAILABLE", "no repository has a folder of that name")
+        assert index["double"][1] == "READY"
+
+
+def test_models_to_load_need_the_mode_explicit(repository):
+    with pytest.raises(RuntimeError, match="needs --model-control-mode explicit"):
+        Server(repository, "--load-model=double")
+
+
 @pytest.mark.parametrize("route", ["infer", "generate", "generate_stream", "predict"])
 def test_a_slow_body_does_not_keep_an_old_model(repository, route):
     """The request is answered by the model that serves when its body is there."""

@@ -87,7 +87,7 @@ def test_a_port_in_use_and_a_repository_that_is_not_there(server, tmp_path):
     assert "is not a directory" in finished.stderr
     finished = opgate("serve", "--http-port", "99999")
     assert finished.returncode == 2
-    assert "http_port" in finished.stderr
+    assert "--http-port" in finished.stderr
 
 
 class TestInfer:

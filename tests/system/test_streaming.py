@@ -241,6 +241,7 @@ class TestGenerate:
         [
             ("double", {"x": 5}, 400, "expected FP32 of shape [4]"),
             ("double", {}, 400, "input 'x' of model 'double' is missing"),
+            ("double", {"X": [1, 2, 3, 4]}, 400, "input 'x' is missing: 'X' is no input of the model, which has x"),
             ("double", b"{", 400, "JSON"),
             ("double", b"[]", 400, "JSON"),
             ("double", {"x": [1, 2, 3, 4], "id": 5}, 400, "id: expected a string"),
