@@ -28,8 +28,10 @@ BIN := $(VENV)/bin
 serve: build
 	exec $(BIN)/opgate serve $(ARGS)
 
+# CUDA kernels are compiled only for an ONNX Runtime that can run them.
 build: $(VENV)/.serve
-	$(BIN)/opgate build --engine onnxruntime
+	$(BIN)/opgate build --engine onnxruntime --cuda "$$($(BIN)/python -c 'import onnxruntime as engine; \
+	  print("auto" * ("CUDAExecutionProvider" in engine.get_available_providers()))')"
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(ARGS)

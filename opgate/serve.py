@@ -121,16 +121,6 @@ Format = Annotated[str | None, typer.Option(help="json or text.", show_default="
 Access = Annotated[bool | None, typer.Option("--access-log/--no-access-log", help="Log requests.", show_default="no")]
 
 
-# Settings whose option has another name.
-OPTIONS = {
-    "grpc_tls_certificate": "--grpc-server-cert",
-    "grpc_tls_key": "--grpc-server-key",
-    "grpc_tls_client_ca": "--grpc-root-cert",
-    "http": "--allow-http",
-    "grpc": "--allow-grpc",
-}
-
-
 def serve(
     model_repository: Repository = None,
     model_control_mode: Control = None,
@@ -186,7 +176,7 @@ def run(**options: Any) -> int:
     from pydantic import ValidationError
 
     from opgate.service.app import run as run_server
-    from opgate.service.settings import Settings
+    from opgate.service.settings import OPTIONS, Settings
 
     try:
         settings = Settings(**options)

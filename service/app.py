@@ -32,6 +32,7 @@ from opgate.service.api.status import error_body
 from opgate.service.errors import ServingError
 from opgate.service.execution.running import ON_LOOP
 from opgate.service.gateway import Gateway, package_version
+from opgate.service.listening import listen
 from opgate.service.native import process
 from opgate.service.settings import Settings, misspelt
 from opgate.service.signals import SignalThread
@@ -167,16 +168,6 @@ def _tls(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise OSError(f"HTTP can't listen on {host}:{port} ({error.strerror}): name another with --http-port") from None
-    listener.setblocking(False)
-    return listener
-
-
 async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
     """Serves a loaded gateway until SIGTERM or SIGINT, then finishes the accepted requests.
 
@@ -198,7 +189,7 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
     serving: asyncio.Task[None] | None = None
     if http is not None:
         gateway.connections = http.server_state.connections  # type: ignore[assignment]
-        bound = _listen(settings.http_host, settings.http_port)
+        bound = listen("HTTP", settings.http_host, settings.http_port, "--http-host")
         listening["http_port"] = bound.getsockname()[1]
         serving = asyncio.create_task(http.serve(sockets=[bound]))
         while not http.started and not serving.done():  # noqa: ASYNC110  # uvicorn has no event for its start

@@ -19,6 +19,16 @@ from opgate.service.tokens import read_tokens
 # The address of a server: a name, or an IPv6 address in brackets, and a port.
 _ADDRESS = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
 
+# Settings whose option of `opgate serve` has another name.
+OPTIONS = {
+    "grpc_tls_certificate": "--grpc-server-cert",
+    "grpc_tls_key": "--grpc-server-key",
+    "grpc_tls_client_ca": "--grpc-root-cert",
+    "http": "--allow-http",
+    "grpc": "--allow-grpc",
+    "shutdown_timeout": "--exit-timeout-secs",
+}
+
 # What joins the values of options that may be given several times, and what reads some of them.
 _JOINED = {
     "load_model": ",",
@@ -190,9 +200,12 @@ def smallest(settings: Settings, *names: str) -> tuple[int, str]:
 def misspelt(environment: Iterable[str]) -> list[tuple[str, str]]:
     """Returns the variables that are almost those of a setting, each with the one that was probably meant."""
     known = {Settings.variable(name) for name in Settings.model_fields}
+    options = {
+        Settings.variable(option[2:].replace("-", "_")): Settings.variable(name) for name, option in OPTIONS.items()
+    }
     found = []
     for name in environment:
         if name.upper() not in known and name.upper().startswith("OPGATE_"):
-            close = difflib.get_close_matches(name.upper(), known, 1, 0.85)
-            found += [(name, meant) for meant in close]
+            close = difflib.get_close_matches(name.upper(), [*known, *options], 1, 0.85)
+            found += [(name, options.get(meant, meant)) for meant in close]
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
@@ -23,6 +22,7 @@ from opgate.service.errors import Kind, ServingError, detached, internal, invali
 from opgate.service.execution.request import Request
 from opgate.service.execution.spec import ModelSpec, TensorSpec
 from opgate.service.gateway import LONG_COST, Gateway, Reading, Served, extensions, package_version
+from opgate.service.listening import listen
 from opgate.service.repository.overrides import Override, read_override
 from opgate.service.rpc import health, reflection
 from opgate.service.rpc.server import (
@@ -478,14 +478,10 @@ class GrpcServer:
             ),
             refused=self._refused,
         )
-        host = settings.grpc_host or settings.http_host
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            self._listener = socket.create_server((host, settings.grpc_port), family=family, backlog=2048)
-        except OSError as error:
-            address = f"{f'[{host}]' if ':' in host else host}:{settings.grpc_port}"
-            raise OSError(f"gRPC can't listen on {address} ({error.strerror}): name another with --grpc-port") from None
-        self._listener.setblocking(False)
+        host, option = settings.http_host, "--http-host"
+        if settings.grpc_host:
+            host, option = settings.grpc_host, "--grpc-host"
+        self._listener = listen("gRPC", host, settings.grpc_port, option)
         self.port = self._listener.getsockname()[1]
         self.lost = 0  # calls that the stop cut off
 

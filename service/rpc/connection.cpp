@@ -17,11 +17,11 @@ constexpr size_t kFraming = 5;
 constexpr size_t kFirstPart = 16 << 10, kLastPart = 1 << 20, kGrowth = 8;
 // Of the text of a status when it is encoded.
 constexpr size_t kTextBytes = 4096;
-// Frames without data (pings, settings, window updates, new calls, ...) that a client may send at once. Bytes both ways,
-// messages that are sent and ended calls earn others.
+// Frames without data (pings, settings, window updates, new calls, ...) that a client may send at once. Bytes both
+// ways, messages that are sent and ended calls earn others.
 constexpr size_t kFrames = 20'000;
 constexpr size_t kFramesForAnswer = 8;  // for a message, and for the end of a call
-constexpr size_t kFramesForGone = 3;  // for a call that the client cancels
+constexpr size_t kFramesForGone = 3;    // for a call that the client cancels
 constexpr size_t kBytesForFrame = 512;
 constexpr size_t kFramesForSweep = 200;
 // What a message of a stream costs beside its bytes, while it waits to be taken.

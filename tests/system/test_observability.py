@@ -135,7 +135,8 @@ def test_a_client_that_leaves_within_its_body_is_logged(server):
 
 def test_a_body_that_does_not_come_is_logged(tmp_path):
     double(tmp_path, "double", config=batching(max_batch_size=16))
-    with running(tmp_path, env={"OPGATE_BODY_TIMEOUT": "0.3", "OPGATE_MAX_BODY_BYTE": "1000"}) as server:
+    misspelt = {"OPGATE_MAX_BODY_BYTE": "1000", "OPGATE_EXIT_TIMEOUT_SECS": "abc"}
+    with running(tmp_path, env={"OPGATE_BODY_TIMEOUT": "0.3", **misspelt}) as server:
         with Connection(server) as connection:
             connection.send(infer_request(1.0)[:-5])
             assert connection.closed()
@@ -144,6 +145,9 @@ def test_a_body_that_does_not_come_is_logged(tmp_path):
         assert (line["code"], line["model"]) == ("408", "double") and "nothing of the body for 0.3 s" in line["message"]
         # A setting with a slip of the pen is named.
         assert any("OPGATE_MAX_BODY_BYTE is no setting, OPGATE_MAX_BODY_BYTES is" in line for line in server.log)
+        # The variable has the name of the setting, not that of its option.
+        option = "OPGATE_EXIT_TIMEOUT_SECS is no setting, OPGATE_SHUTDOWN_TIMEOUT is"
+        assert any(option in line for line in server.log)
 
 
 def test_a_flood_of_mistakes_leaves_a_trace_and_does_not_fill_the_log(server):

@@ -81,7 +81,10 @@ def test_a_port_in_use_and_a_repository_that_is_not_there(server, tmp_path):
     double(tmp_path, "m")
     finished = opgate("serve", "--model-repository", str(tmp_path), "--http-port", str(server.http), "--grpc-port", "0")
     assert finished.returncode == 1
-    assert "Address already in use" in finished.stderr
+    assert "Address already in use" in finished.stderr and "name another with --http-port" in finished.stderr
+    for options, named in ((["--http-host"], "--http-host"), (["--http-port", "0", "--grpc-host"], "--grpc-host")):
+        finished = opgate("serve", "--model-repository", str(tmp_path), *options, "999.1.1.1")
+        assert finished.returncode == 1 and f"name another with {named}" in finished.stderr
     finished = opgate("serve", "--model-repository", str(tmp_path / "none"))
     assert finished.returncode == 1
     assert "is not a directory" in finished.stderr
