@@ -312,7 +312,7 @@ def test_addresses_that_are_none(models, urls):
     command = [sys.executable, "-m", "opgate", "serve", "--backend", "triton", "--triton-url", urls]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert ended.returncode == 2
-    assert "triton_url: Value error, expected HOST:PORT of gRPC, several joined by commas" in ended.stderr
+    assert "--triton-url: expected HOST:PORT of gRPC, several joined by commas" in ended.stderr
 
 
 def test_steps_on_either_side(models, pool):
