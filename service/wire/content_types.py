@@ -78,6 +78,8 @@ class Content:
 
 def of_request(parameters: Mapping[str, Any], inputs: int) -> str:
     """Returns the content type of a request with so many inputs, "" if it has none. Raises ServingError (INVALID)."""
+    if PARAMETER not in parameters:
+        return ""
     name = _named(parameters, "the request", _OF_REQUESTS)
     if name in (NUMPY, STRING) and inputs != 1:
         raise invalid(f"the request: content_type {name} needs one input, got {inputs}: name it at the inputs instead")
@@ -91,6 +93,8 @@ def of_input(
 
     Such an input may have the shape [N] for [N, 1] and the other way around. Raises ServingError (INVALID).
     """
+    if not of_request and PARAMETER not in parameters:
+        return head, None
     where = f"input '{head.name}'"
     name = _named(parameters, where, _OF_TENSORS) or (of_request if of_request != PANDAS else "")
     if not name and not of_request:
@@ -103,6 +107,8 @@ def of_input(
 
 def of_output(parameters: Mapping[str, Any], of_request: str, datatype: str, name: str) -> Content | None:
     """Returns the content of an output, None if the request names none for it. Raises ServingError (INVALID)."""
+    if not of_request and PARAMETER not in parameters:
+        return None
     where = f"output '{name}'"
     if own := _named(parameters, where, _OF_TENSORS):
         _check_datatype(own, datatype, where)
@@ -116,7 +122,7 @@ def of_output(parameters: Mapping[str, Any], of_request: str, datatype: str, nam
 
 def of_answer(of_request: str, outputs: int) -> str:
     """Returns the content type of an answer with so many outputs, "" if it has none."""
-    return of_request if outputs and (of_request == PANDAS or outputs == 1) else ""
+    return of_request if of_request and outputs and (of_request == PANDAS or outputs == 1) else ""
 
 
 def check_column(shape: tuple[int, ...], where: str) -> None:

@@ -217,20 +217,22 @@ class Decoder:
         arrays: dict[str, Array] = {}
         parameters = _parameters(message, "the request")
         items = _items(message, "inputs", self._limits)
-        of_request = content_types.of_request(parameters, len(items))
+        of_request = content_types.of_request(parameters, len(items)) if parameters else ""
         heads: list[Head] = []
-        pending: list[tuple[dict[str, Any], tuple[int, ...], Content | None]] = []
+        pending: list[tuple[dict[str, Any], Head, tuple[int, ...], Content | None]] = []
         for item in items:
-            sent = _head(item)
-            of_item = _parameters(item, f"input '{sent.name}'")
-            head, content = content_types.of_input(of_item, of_request, self._spec, sent)
+            head = sent = _head(item)
+            content = None
+            if of_request or "parameters" in item:
+                of_item = _parameters(item, f"input '{sent.name}'")
+                head, content = content_types.of_input(of_item, of_request, self._spec, sent)
             heads.append(head)
-            pending.append((item, sent.shape, content))
+            pending.append((item, head, sent.shape, content))
         fit = check_inputs(self._spec, heads, self._limits)
         inputs: list[BinaryInput] = []
         shared: list[SharedInput] = []
         offset = 0
-        for head, (item, sent_shape, content) in zip(heads, pending, strict=True):
+        for item, head, sent_shape, content in pending:
             name, shape, datatype = head.name, head.shape, DATATYPES[head.datatype]
             size, place = _source(item, name)
             if place is not None:
@@ -392,13 +394,15 @@ def _encode(
     top: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
     if request.id:
         top["id"] = request.id
-    if content_type := content_types.of_answer(answer.content, len(answer.outputs)):
+    if answer.content and (content_type := content_types.of_answer(answer.content, len(answer.outputs))):
         top["parameters"] = {content_types.PARAMETER: content_type}
     head: list[bytes | memoryview] = [orjson.dumps(top)[:-1] + b',"outputs":[']
     tail: list[bytes | memoryview] = []
     for i, (output, binary) in enumerate(zip(answer.outputs, answer.binary, strict=True)):
-        name, datatype, place, content = output.name, output.datatype, output.place, output.content
-        array = output.answered(result[name])
+        name, datatype, classification, place, content = output
+        array = result[name]
+        if classification is not None or content is not None:
+            array = output.answered(array)
         item: dict[str, Any] = {"name": name, "datatype": datatype.name, "shape": array.shape}
         if content is not None and content.type:
             item["parameters"] = {content_types.PARAMETER: content.type}

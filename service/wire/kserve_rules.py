@@ -86,6 +86,8 @@ def wanted_output(
     Raises ServingError (INVALID) if the number of classes isn't one, or if the output can't have the content type.
     """
     tensor = spec.outputs[name]
+    if not parameters and not of_request:
+        return Output(name, tensor.datatype, None, place, None)
     datatype, classification = tensor.datatype, None
     if "classification" in parameters:
         count = parameters["classification"]
