@@ -62,7 +62,7 @@ def prove(
                 began = perf_counter_ns()
                 request = _run(spec, inputs, run, limits, where)
                 measured.append(WarmUp(request, perf_counter_ns() - began))
-                request.inputs, request.result = {}, None
+                request.result = None  # all runs share the inputs
     path = next((p for p in (folder / str(version) / GOLDEN, folder / GOLDEN) if p.is_file()), None)
     if path is None:
         if parameter(config, TOLERANCE):

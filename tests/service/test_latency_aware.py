@@ -19,6 +19,7 @@ from opgate.service.execution.policy import Choice, choose
 from opgate.service.execution.request import Request
 from opgate.service.execution.spec import Batching, ModelSpec, QueuePolicy
 from tests.service.onnx_models import batching, double
+from tests.service.padded_models import config
 from tests.service.scheduling import ENDLESS, blocked, request, started, until
 
 S = 10**9
@@ -239,6 +240,15 @@ class TestEstimates:
 
 
 IDLE = [SimpleNamespace(batch=None)]  # an instance
+
+
+def test_warm_up_runs_of_padded_models_are_known(repository, load):
+    warm_up = """model_warmup { name: "w" batch_size: 2 count: 6
+      inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 3 ] zero_data: true } } }"""
+    text = config(f"dynamic_batching {{}} {warm_up}", pad_inputs="x", max_latency_ms="1000")
+    double(repository, "m", config=text, shape=("batch", "n"))
+    curves = load().find("m").model.executor._profile.curves.values()
+    assert curves and all(curve.times.estimate(2) > 0 for curve in curves)
 
 
 class TestRefusals:
