@@ -184,9 +184,8 @@ def run(**options: Any) -> int:
         for problem in error.errors():
             name = ".".join(map(str, problem["loc"]))
             where = OPTIONS.get(name, f"--{name.replace('_', '-')}") if name in options else Settings.variable(name)
-            got = (
-                "" if not name or "restricted" in name else f", got {problem['input']!r}"
-            )  # it may have a secret in it
+            is_secret = not name or "restricted" in name  # it may have one in it
+            got = "" if is_secret else f", got {problem['input']!r}"
             text = problem["msg"].removeprefix("Value error, ")
             typer.echo(f"opgate: {where}: {text}{got}" if name else f"opgate: {text}", err=True)
         return 2

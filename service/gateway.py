@@ -198,10 +198,10 @@ class Gateway:
         except ValueError:
             local = False
         if not local or from_page:
-            who = "pages in a browser (headers Origin, Sec-Fetch-Site) may not do that"
+            rule = "pages in a browser (headers Origin, Sec-Fetch-Site) may not do that"
             if not local:
-                who = "only clients on this machine (127.0.0.1, ::1) may do that"
-            raise ServingError(Kind.FORBIDDEN, f"{who}, unless the group '{group}' needs a token")
+                rule = "only clients on this machine (127.0.0.1, ::1) may do that"
+            raise ServingError(Kind.FORBIDDEN, f"{rule}, unless the group '{group}' needs a token")
 
     def is_ready(self) -> bool:
         """Returns whether clients should send requests to this gateway.

@@ -31,6 +31,7 @@ OPTIONS = {
 
 # What joins the values of options that may be given several times, and what reads some of them.
 _JOINED = {
+    "model_repository": ",",
     "load_model": ",",
     "rate_limit_resource": ",",
     "http_restricted_api": ";",
@@ -145,11 +146,11 @@ class Settings(BaseSettings):
             raise ValueError("expected HOST:PORT of gRPC, several joined by commas")
         return ",".join(dict.fromkeys(parts))
 
-    @field_validator("model_repository", *_JOINED, mode="before")
+    @field_validator(*_JOINED, mode="before")
     @classmethod
     def _join(cls, value: str | Path | Sequence[str], info: ValidationInfo) -> str | Path:
         """The option of the command line may be given several times."""
-        return value if isinstance(value, (str, Path)) else _JOINED.get(info.field_name or "", ",").join(value)
+        return value if isinstance(value, (str, Path)) else _JOINED[info.field_name or ""].join(value)
 
     @field_validator(*_READERS)
     @classmethod

@@ -141,7 +141,7 @@ class InferCycle:
         try:
             served = self.owner.gateway.find(*self.route)
         except ServingError as error:
-            self.refuse(detached(error))
+            self.refuse(error)
             return
         body: Bytes = b"" if self.buffer is None else self.buffer
         header_length = self.framing.header_length
@@ -185,7 +185,7 @@ class InferCycle:
                     shared.read(request)
             gateway.submit(served.model, request, self.finish)
         except ServingError as error:
-            self.refuse(detached(error))
+            self.refuse(error)
         except Exception as error:
             logger.exception("an infer request failed")
             self.refuse(internal(f"{type(error).__name__}: {error}"))
@@ -207,7 +207,7 @@ class InferCycle:
         try:
             header_length, parts = encode()
         except ServingError as error:
-            self.refuse(detached(error))
+            self.refuse(error)
             return
         except Exception as error:
             logger.exception("an answer could not be written")
@@ -223,6 +223,7 @@ class InferCycle:
 
     def refuse(self, error: ServingError) -> None:
         """Answers with an error."""
+        detached(error)
         head = b"content-type: application/json\r\n"
         for name, value in error_headers(error, self.owner.gateway.settings.retry_after):
             head += f"{name}: {value}\r\n".encode("latin-1")

@@ -43,7 +43,7 @@ from opgate.service.telemetry.journal import NO_IDS, Answer, grpc_level, ids_of
 from opgate.service.telemetry.statistics_message import model_statistics
 from opgate.service.tokens import group_of_rpc
 from opgate.service.wire import kserve_grpc as wire
-from opgate.service.wire.kserve_grpc import Decoder, encode, encoding_cost, parameter_value
+from opgate.service.wire.kserve_grpc import Decoder, encode, encoding_cost, parameter_values
 from opgate.service.wire.kserve_rules import flag
 from opgate.service.wire.responses import refuse_decoupled
 
@@ -91,9 +91,10 @@ class Journaled:
 
     def refuse(self, error: ServingError) -> None:
         """Ends the call with the gateway's error."""
+        detached(error)
         self.fail(GRPC[error.kind], error.message)
 
-    def _gone(self, call: Call, code: Code) -> None:
+    def _gone(self, call: Call) -> None:
         self.tell(*call.why_gone)
         if self.request is not None:
             self.request.cancel()
@@ -215,7 +216,7 @@ class Infer(Journaled):
             del self._message
             self.gateway.submit(served.model, request, self._finish)
         except ServingError as error:
-            self.refuse(detached(error))
+            self.refuse(error)
         except Exception as error:
             self._failed(error)
         finally:
@@ -238,7 +239,7 @@ class Infer(Journaled):
         try:
             parts = write()
         except ServingError as error:
-            self.refuse(detached(error))
+            self.refuse(error)
             return
         except Exception as error:
             self._failed(error)
@@ -422,7 +423,7 @@ class InferenceService:
                 asked = service_pb2.RepositoryModelLoadRequest.FromString(message)
             except DecodeError:
                 raise invalid("the message is not a RepositoryModelLoadRequest") from None
-            parameters = {key: parameter_value(value) for key, value in asked.parameters.items()}
+            parameters = parameter_values(asked.parameters)
             return asked.model_name, read_override(asked.model_name, parameters)
 
         name, override = await asyncio.to_thread(read)
@@ -431,7 +432,7 @@ class InferenceService:
 
     async def _RepositoryModelUnload(self, asked: Any, call: Call) -> Any:
         self._gateway.check_operator(call.peer, self._gateway.grpc_tokens, "model-repository")
-        parameters = {key: parameter_value(value) for key, value in asked.parameters.items()}
+        parameters = parameter_values(asked.parameters)
         await self._gateway.control.unload(asked.model_name, flag(parameters, "unload_dependents"))
         return service_pb2.RepositoryModelUnloadResponse()
 

@@ -10,7 +10,7 @@ from tritonclient.grpc import service_pb2
 
 from opgate.service.api.kserve_http import answer, check_operator, read_object
 from opgate.service.gateway import Gateway
-from opgate.service.wire.kserve_grpc import parameter_value
+from opgate.service.wire.kserve_grpc import parameter_values
 
 _MOST_BYTES = 65536
 
@@ -55,7 +55,7 @@ def trace_setting(gateway: Gateway, asked: Any, peer: str) -> Any:
 
 def log_settings(gateway: Gateway, asked: Any, peer: str) -> Any:
     """Returns the answer to the RPC LogSettings. A setting without a value is taken back. Raises ServingError."""
-    changes = {name: parameter_value(setting) for name, setting in asked.settings.items()}
+    changes = parameter_values(asked.settings)
     if changes:
         gateway.check_operator(peer, gateway.grpc_tokens, "logging")
         gateway.log_settings().update(changes)

@@ -188,7 +188,7 @@ class RunTimes:
         """Counts a batch of so many rows that didn't run because it would take too long.
 
         It is not measured then. So after many times its estimate is doubted, until it has run: it may have been slow
-        only for a while, and a size that never ran may cost less than one takes it to.
+        only for a while, and a size that never ran may cost less than it is taken to.
         """
         self._denials += 1
         if self._denials % REVISIT == 0:

@@ -124,8 +124,9 @@ class Catalog:
         if self._settings.model_control_mode != "explicit":
             return set(configs)
         named = set(self._settings.models_to_load())
-        all_of_them = set(configs) if "*" in named else set()
-        return all_of_them | needed_by(sorted(named - {"*"}), configs) | (named - {"*"})
+        if "*" in named:
+            named = named - {"*"} | set(configs)
+        return needed_by(sorted(named), configs) | named
 
     def loading(self) -> Loading:
         """Returns what loads models beside those that serve."""

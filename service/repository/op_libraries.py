@@ -236,8 +236,9 @@ def explain(message: str, libraries: Sequence[Library], trusted: Sequence[Path])
         remedy = f"{files[op][0]} has an op of that name in another domain; compare with `opgate ops`"
     else:
         remedy = "no trusted op library has it: run `opgate build` on its source, or `opgate trust` its library"
-        remedy += f". Did you mean '{near[0]}' of {files[near[0]][0]}" if near else ""
-    end = "?" if "Did you mean" in remedy else "."
+        if near:
+            remedy += f". Did you mean '{near[0]}' of {files[near[0]][0]}?"
+    end = "" if remedy.endswith("?") else "."
     return f"op '{where}' (version {version}) is not known to ONNX Runtime: {remedy}{end} The engine said: {message}"
 
 

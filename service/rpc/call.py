@@ -53,8 +53,7 @@ class Call:
     """One call, until it is answered."""
 
     __slots__ = ("_deadline", "_encoding", "_messages", "_metadata", "_protocol", "_task", "_timer", "compress",
-                 "ended", "initial_metadata", "method", "on_gone", "stream",
-                 "why_gone")  # fmt: skip
+                 "ended", "initial_metadata", "method", "on_gone", "stream", "why_gone")  # fmt: skip
 
     def __init__(
         self, protocol: Protocol, stream: int, method: str, metadata: list[tuple[str, str]] | None, encoding: str
@@ -63,7 +62,7 @@ class Call:
         self.method = method
         self.ended = False
         self.why_gone = (Code.CANCELLED, "the client left")  # holds when the call has ended without an answer
-        self.on_gone: Callable[[Call, Code], None] | None = None  # called when the client has left or its time is over
+        self.on_gone: Callable[[Call], None] | None = None  # called when the client has left or its time is over
         self.initial_metadata: Metadata | None = None  # sent before the first message
         self.compress = False  # whether messages are sent compressed; true if the client's first message was
         self._protocol = protocol
@@ -140,7 +139,7 @@ class Call:
         if self._task is not None:
             self._task.cancel()
         if on_gone is not None:
-            on_gone(self, code)
+            on_gone(self)
 
 
 def received(metadata: list[tuple[str, str]]) -> Metadata:

@@ -59,7 +59,7 @@ class Content:
         column.
         """
         if self.column:
-            check_column(array.shape, f"output '{name}'")
+            _check_column(array.shape, f"output '{name}'")
         if self.type == BASE64:
             return _each(_encoded, array, f"output '{name}'", BASE64)
         self._check(array, f"output '{name}'")
@@ -78,8 +78,6 @@ class Content:
 
 def of_request(parameters: Mapping[str, Any], inputs: int) -> str:
     """Returns the content type of a request with so many inputs, "" if it has none. Raises ServingError (INVALID)."""
-    if PARAMETER not in parameters:
-        return ""
     name = _named(parameters, "the request", _OF_REQUESTS)
     if name in (NUMPY, STRING) and inputs != 1:
         raise invalid(f"the request: content_type {name} needs one input, got {inputs}: name it at the inputs instead")
@@ -101,7 +99,7 @@ def of_input(
         return head, None
     _check_datatype(name, head.datatype, where)
     if of_request == PANDAS:
-        check_column(head.shape, where)
+        _check_column(head.shape, where)
     return replace(head, shape=_fitting(spec, head)), Content(name, of_request == PANDAS)
 
 
@@ -122,10 +120,10 @@ def of_output(parameters: Mapping[str, Any], of_request: str, datatype: str, nam
 
 def of_answer(of_request: str, outputs: int) -> str:
     """Returns the content type of an answer with so many outputs, "" if it has none."""
-    return of_request if of_request and outputs and (of_request == PANDAS or outputs == 1) else ""
+    return of_request if outputs and (of_request == PANDAS or outputs == 1) else ""
 
 
-def check_column(shape: tuple[int, ...], where: str) -> None:
+def _check_column(shape: tuple[int, ...], where: str) -> None:
     """Raises ServingError (INVALID) unless a tensor of this shape has one value for each row."""
     if len(shape) not in (1, 2) or shape[1:] not in ((), (1,)):
         raise invalid(f"{where}: content_type pd: expected a column of shape [N] or [N, 1], got {list(shape)}")

@@ -343,13 +343,16 @@ def _typed_arrays(inputs: Mapping[int, _Input], message: Message, limits: Limits
 def _plain(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
     if len(parameters) > _MAX_PARTS:
         raise invalid(f"{where}: expected at most {_MAX_PARTS} parameters, got {len(parameters)}")
-    return {key: parameter_value(value) for key, value in parameters.items()}
+    return parameter_values(parameters)
 
 
-def parameter_value(parameter: Any) -> Any:
-    """Returns the value of a parameter or setting in a message, None if it has none."""
-    choice = parameter.WhichOneof("parameter_choice")
-    return None if choice is None else getattr(parameter, choice)
+def parameter_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of parameters or settings in a message, None for one without a value."""
+    values = {}
+    for key, parameter in parameters.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        values[key] = None if choice is None else getattr(parameter, choice)
+    return values
 
 
 def _from_contents(

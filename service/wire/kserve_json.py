@@ -27,6 +27,7 @@ from opgate.service.wire.kserve_rules import (
     Output,
     check_datatype,
     find_sharing,
+    flag,
     request_options,
     shared_place,
     wanted_output,
@@ -217,24 +218,22 @@ class Decoder:
         arrays: dict[str, Array] = {}
         parameters = _parameters(message, "the request")
         items = _items(message, "inputs", self._limits)
-        of_request = content_types.of_request(parameters, len(items)) if parameters else ""
+        of_request = content_types.of_request(parameters, len(items))
         heads: list[Head] = []
-        pending: list[tuple[dict[str, Any], Head, tuple[int, ...], Content | None]] = []
+        pending: list[tuple[dict[str, Any], dict[str, Any], Head, tuple[int, ...], Content | None]] = []
         for item in items:
-            head = sent = _head(item)
-            content = None
-            if of_request or "parameters" in item:
-                of_item = _parameters(item, f"input '{sent.name}'")
-                head, content = content_types.of_input(of_item, of_request, self._spec, sent)
+            sent = _head(item)
+            of_item = _parameters(item, f"input '{sent.name}'")
+            head, content = content_types.of_input(of_item, of_request, self._spec, sent)
             heads.append(head)
-            pending.append((item, head, sent.shape, content))
+            pending.append((item, of_item, head, sent.shape, content))
         fit = check_inputs(self._spec, heads, self._limits)
         inputs: list[BinaryInput] = []
         shared: list[SharedInput] = []
         offset = 0
-        for item, head, sent_shape, content in pending:
+        for item, of_item, head, sent_shape, content in pending:
             name, shape, datatype = head.name, head.shape, DATATYPES[head.datatype]
-            size, place = _source(item, name)
+            size, place = _source(item, of_item, name)
             if place is not None:
                 shared.append(SharedInput(name, datatype, shape, content, place))
             elif size is not None:
@@ -268,7 +267,7 @@ class Decoder:
     def _outputs(
         self, message: Mapping[str, Any], parameters: Mapping[str, Any], of_request: str
     ) -> tuple[tuple[Output, ...], tuple[bool, ...]]:
-        default = _flag(parameters, "binary_data_output", False, "the request")
+        default = flag(parameters, "binary_data_output", False, "the request")
         wanted = _items(message, "outputs", self._limits) if message.get("outputs") is not None else []
         asked: dict[str, Mapping[str, Any]] = {}
         names: list[str] = []
@@ -284,11 +283,11 @@ class Decoder:
             where = f"output '{name}'"
             of_output = asked.get(name, {})
             place = shared_place(of_output, where)
-            flag = _flag(of_output, "binary_data", default and place is None, where)
-            if flag and place is not None:
+            in_tail = flag(of_output, "binary_data", default and place is None, where)
+            if in_tail and place is not None:
                 raise invalid(f"{where}: expected either binary_data or shared_memory_region, got both")
             outputs.append(wanted_output(self._spec, name, of_output, place, of_request, self._limits))
-            binary.append(flag)
+            binary.append(in_tail)
         return tuple(outputs), tuple(binary)
 
 
@@ -333,11 +332,10 @@ def _parameters(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     return parameters
 
 
-def _source(item: Mapping[str, Any], name: str) -> tuple[int | None, Place | None]:
+def _source(item: Mapping[str, Any], parameters: Mapping[str, Any], name: str) -> tuple[int | None, Place | None]:
     """Returns the size of an input whose data follows the JSON, or where it lies in shared memory, or neither if it has
     its data in the JSON. Raises ServingError (INVALID) unless it is one of the three."""
     where = f"input '{name}'"
-    parameters = _parameters(item, where)
     place = shared_place(parameters, where)
     size = parameters.get("binary_data_size")
     if size is not None and (type(size) is not int or not 0 <= size < 1 << 62):
@@ -349,13 +347,6 @@ def _source(item: Mapping[str, Any], name: str) -> tuple[int | None, Place | Non
     if len(keys) > 1:
         raise invalid(f"{where} has both {' and '.join(keys)}")
     return size, place
-
-
-def _flag(parameters: Mapping[str, Any], key: str, default: bool, where: str) -> bool:
-    value = parameters.get(key, default)
-    if not isinstance(value, bool):
-        raise invalid(f"{where}: parameter {key}: expected a boolean, got {str(value)[:40]!r}")
-    return value
 
 
 def encode(request: Request) -> tuple[int | None, list[bytes | memoryview]]:
@@ -394,7 +385,7 @@ def _encode(
     top: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
     if request.id:
         top["id"] = request.id
-    if answer.content and (content_type := content_types.of_answer(answer.content, len(answer.outputs))):
+    if content_type := content_types.of_answer(answer.content, len(answer.outputs)):
         top["parameters"] = {content_types.PARAMETER: content_type}
     head: list[bytes | memoryview] = [orjson.dumps(top)[:-1] + b',"outputs":[']
     tail: list[bytes | memoryview] = []

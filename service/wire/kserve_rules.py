@@ -135,11 +135,11 @@ def _sequence(parameters: Mapping[str, Any]) -> Sequence | None:
     return Sequence(id, start, end) if id else None
 
 
-def flag(parameters: Mapping[str, Any], key: str) -> bool:
-    """Returns a boolean parameter, False if it is missing. Raises ServingError (INVALID) for another type."""
-    value = parameters.get(key, False)
+def flag(parameters: Mapping[str, Any], key: str, default: bool = False, where: str = "") -> bool:
+    """Returns a boolean parameter, or the default if it is missing. Raises ServingError (INVALID) for another type."""
+    value = parameters.get(key, default)
     if not isinstance(value, bool):
-        _wrong(key, "a boolean", value)
+        _wrong(key, "a boolean", value, where)
     return value
 
 

@@ -69,7 +69,7 @@ class Service:
         raise RpcError(Code.RESOURCE_EXHAUSTED, "no room")
 
     def never(self, call, message):
-        call.on_gone = lambda call, code: self.gone.append(code)
+        call.on_gone = lambda call: self.gone.append(call.why_gone[0])
 
     def parts(self, call, message):
         """Answers with three views, one of them of floats."""

@@ -10,7 +10,10 @@ import threading
 
 import numpy as np
 import pytest
+import typer
 
+from opgate.serve import serve
+from opgate.service.settings import OPTIONS, Settings
 from tests.service.onnx_models import batching, double
 from tests.system.running import ROOT, Server, running
 from tests.system.test_http import Connection, error, infer_request, output
@@ -91,6 +94,14 @@ def test_a_port_in_use_and_a_repository_that_is_not_there(server, tmp_path):
     finished = opgate("serve", "--http-port", "99999")
     assert finished.returncode == 2
     assert "--http-port" in finished.stderr
+
+
+def test_settings_know_the_names_of_their_options():
+    app = typer.Typer()
+    app.command()(serve)
+    for parameter in typer.main.get_command(app).params:
+        if parameter.name in Settings.model_fields:
+            assert OPTIONS.get(parameter.name, f"--{parameter.name.replace('_', '-')}") in parameter.opts
 
 
 class TestInfer:
