@@ -78,6 +78,8 @@ class Content:
 
 def of_request(parameters: Mapping[str, Any], inputs: int) -> str:
     """Returns the content type of a request with so many inputs, "" if it has none. Raises ServingError (INVALID)."""
+    if PARAMETER not in parameters:
+        return ""
     name = _named(parameters, "the request", _OF_REQUESTS)
     if name in (NUMPY, STRING) and inputs != 1:
         raise invalid(f"the request: content_type {name} needs one input, got {inputs}: name it at the inputs instead")

@@ -223,7 +223,7 @@ class Decoder:
         pending: list[tuple[dict[str, Any], dict[str, Any], Head, tuple[int, ...], Content | None]] = []
         for item in items:
             sent = _head(item)
-            of_item = _parameters(item, f"input '{sent.name}'")
+            of_item = _parameters(item, f"input '{sent.name}'") if "parameters" in item else {}
             head, content = content_types.of_input(of_item, of_request, self._spec, sent)
             heads.append(head)
             pending.append((item, of_item, head, sent.shape, content))
