@@ -146,30 +146,55 @@ def verify(
     ] = None,
     folder: Folder = None,
     domain: Domain = None,
+    sanitize: Annotated[
+        bool,
+        typer.Option(
+            "--sanitize",
+            help="Also run the CPU kernels under the address, undefined-behaviour and thread sanitizers.",
+        ),
+    ] = False,
+    emulate_cuda: Annotated[
+        bool,
+        typer.Option("--emulate-cuda", help="Also run the CUDA kernels without a GPU, on emulated threads."),
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that a case may take.")] = 60,
 ) -> None:
     """Run every case of every op on every engine. Print the results as a matrix, and why a cell can't run here. Exit
-    with 1 if a case fails or no case can run."""
+    with 1 if a case fails or no case can run.
+
+    Each engine runs in a process of its own, on tensors that lie between pages without access. So a kernel that
+    crashes, loops or leaves its tensors fails its case, and the next case goes on.
+    """
     from opgate.ops_build.building.manifest import built_table, newer_sources
     from opgate.ops_build.building.options import BuildError
+    from opgate.ops_build.runner.checks import emulated, sanitized, with_cuda_kernels
     from opgate.ops_build.table import read_table
-    from opgate.ops_build.verification.engine import engines_of
+    from opgate.ops_build.verification.engine import EngineSource, OneLibrary, adapters_of
     from opgate.ops_build.verification.report import verify_and_print
+    from opgate.ops_build.verification.supervision import supervised
+
+    def log(line: str) -> None:
+        if not line.startswith("["):
+            typer.echo(line, err=True)
 
     try:
         options = _options(folder, domain)
+        sources: list[EngineSource]
         if library:
-            from opgate.ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
-
-            table, engines = read_table(library), [OnnxRuntimeEngine(library)]
-            green = verify_and_print(table, options.ops[0], engines, names or [])
+            table, sources = read_table(library), [OneLibrary(library)]
         else:
             if older := newer_sources(options):
-                typer.echo(
-                    f"the sources are newer than {', '.join(older)}: run opgate build first to verify them", err=True
-                )
-            green = verify_and_print(built_table(options), options.ops[0], engines_of(options), names or [])
+                log(f"the sources are newer than {', '.join(older)}: run opgate build first to verify them")
+            table, sources = built_table(options), [*adapters_of(options)]
+        sources += sanitized(options, log) if sanitize else []
+        if emulate_cuda:
+            table, sources = with_cuda_kernels(table, options), [*sources, *emulated(options, log)]
+        with supervised(sources, time_limit=timeout) as engines:
+            green = verify_and_print(table, options.ops[0], engines, names or [])
     except (BuildError, OSError, ValueError) as error:
         raise _fail(error) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
     if not green:
         raise typer.Exit(1)
 

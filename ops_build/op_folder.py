@@ -78,8 +78,16 @@ class OpFolder:
 
     def unregistered_tags(self) -> list[str]:
         """Returns the tags of ops that the sources state without registering a kernel."""
-        text = "\n".join(file.read_text(errors="replace") for file in self.sources)
-        registered = set(re.findall(r"OPGATE_(?:CPU|CUDA)_KERNEL\(\s*(\w+)", text))
+        return self._tags_without("CPU|CUDA")
+
+    def tags_without_cuda_kernel(self) -> list[str]:
+        """Returns the tags of ops that the sources state without registering a CUDA kernel; none if the folder has no
+        CUDA source."""
+        return self._tags_without("CUDA") if self.has_cuda_kernel else []
+
+    def _tags_without(self, devices: str) -> list[str]:
+        text = "\n".join(_without_comments(file.read_text(errors="replace")) for file in self.sources)
+        registered = set(re.findall(rf"OPGATE_(?:{devices})_KERNEL\(\s*(\w+)", text))
         return [tag for tag in re.findall(r"OPGATE_OP\(\s*(\w+)", text) if tag not in registered]
 
     @cached_property
@@ -97,6 +105,10 @@ class OpFolder:
         sys.modules[name] = module
         spec.loader.exec_module(module)
         return module
+
+
+def _without_comments(source: str) -> str:
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
 
 
 def op_folders(folder: Path) -> list[OpFolder]:

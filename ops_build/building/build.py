@@ -22,8 +22,9 @@ from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import Cuda, LeftOut, Log, Toolchain, find_cuda, toolchain_folder
 from opgate.ops_build.op_folder import op_folders
 
-#: The CMake target of gpu/CMakeLists.txt, a host program for kernels.
+#: The CMake targets of gpu/CMakeLists.txt and runner/CMakeLists.txt, host programs for kernels.
 RUNNER = "opgate_gpu_runner"
+CPU_RUNNER = "opgate_cpu_runner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,7 @@ class Build:
 def build(options: BuildOptions, log: Log) -> Build:
     """Compiles for every engine whose toolchain is installed. The log says which engines are left out, and why. Raises
     BuildError."""
-    for tool, package in (("cmake", "cmake"), (shlex.split(os.environ.get("CXX") or "g++")[0], "g++")):
-        if not shutil.which(tool):
-            raise BuildError(f"{tool} is not installed. On Debian or Ubuntu: apt-get install {package}")
+    _check_tools()
     left_out: dict[str, str] = {}
     cuda = None
     try:
@@ -70,13 +69,26 @@ def build(options: BuildOptions, log: Log) -> Build:
         return Build(_build(options, cuda, toolchains, left_out, log), left_out)
 
 
+def _check_tools() -> None:
+    """Raises BuildError if a tool is missing that every build needs."""
+    for tool, package in (("cmake", "cmake"), (shlex.split(os.environ.get("CXX") or "g++")[0], "g++")):
+        if not shutil.which(tool):
+            raise BuildError(f"{tool} is not installed. On Debian or Ubuntu: apt-get install {package}")
+
+
 def _check_kernels_registered(options: BuildOptions) -> None:
-    """Raises BuildError if a source states an op without a kernel. The build would leave that op out silently."""
+    """Raises BuildError if a source states an op without a kernel, or if a CUDA source registers none. The build would
+    leave the op or its kernel out silently."""
     for folder in (folder for ops in options.ops for folder in op_folders(ops)):
         for tag in folder.unregistered_tags():
             raise BuildError(
                 f"{folder.path} states {tag} and has no kernel of it: "
                 f"its source ends with OPGATE_CPU_KERNEL({tag}, Kernel)"
+            )
+        for tag in folder.tags_without_cuda_kernel():
+            raise BuildError(
+                f"{folder.path} has a .cu file and no CUDA kernel of {tag}: "
+                f"the .cu file ends with OPGATE_CUDA_KERNEL({tag}, Kernel)"
             )
 
 
@@ -86,6 +98,16 @@ def build_runner(options: BuildOptions, log: Log) -> Path:
     with _locked(options.output):
         _compile(options.output / "cmake", log, "--target", RUNNER)
     return runner_of(options)
+
+
+def build_cpu_runner(options: BuildOptions, log: Log) -> Path:
+    """Builds the host program of the CPU kernels (runner/cpu_runner.cpp) and returns its path. Raises BuildError."""
+    _check_tools()
+    work = options.output / "cmake"
+    with _locked(options.output):
+        _configure(options, None, {}, work)
+        _compile(work, log, "--target", CPU_RUNNER)
+    return work / CPU_RUNNER
 
 
 def runner_of(options: BuildOptions) -> Path:

@@ -22,6 +22,10 @@ class Engine {
   /// Runs task(user, i) for each i in [0, tasks) on the engine's threads. Returns when all tasks have ended.
   virtual void parallel_for(std::size_t tasks, void (*task)(void* user, std::size_t i), void* user) = 0;
 
+  /// Whether a kernel's work is split into as many pieces as there can be. A kernel must compute the same with any
+  /// pieces, and tests run it so.
+  virtual bool splits_finely() const { return false; }
+
   /// Memory on the kernel's device until the kernel returns, aligned to 64 bytes. Throws std::bad_alloc.
   virtual void* scratch(std::size_t bytes) = 0;
 

@@ -1,5 +1,7 @@
 #include "invoke.h"
 
+#include "guard.h"
+
 namespace opgate {
 namespace {
 
@@ -17,6 +19,27 @@ Status bind(Walk<Sizes>& walk, const InputPointers& inputs, const Attributes& at
   });
 }
 
+Status run(const Op& op, Device device, const InputPointers& inputs, const Attributes& attributes, Engine& engine,
+           KernelCache* kernels) {
+  const Kernel& type = op.kernel(device);
+  if (!type.run) return Status::internal("no kernel for " + std::string(name_of(device)));
+  CallWalk walk(op.signature);
+  OPGATE_RETURN_IF_ERROR(bind(walk, inputs, attributes));
+  std::shared_ptr<const void> kernel;
+  if (type.prepare) {
+    NodeFacts facts = facts_of_call(walk, inputs, engine.ordinal());
+    if (!engine.prepares_for_sizes()) std::ranges::fill(facts.sizes, std::nullopt);
+    OPGATE_RETURN_IF_ERROR(kernels ? kernels->find(op, device, attributes, facts, kernel)
+                                   : type.prepare(Node(op.signature, attributes, facts), kernel));
+  }
+  Outputs outputs(device, walk, engine);
+  OPGATE_RETURN_IF_ERROR(outputs.allocate());
+  Context context(engine);
+  const Inputs in(op.signature, walk.binding(), inputs);
+  OPGATE_RETURN_IF_ERROR(type.run(kernel.get(), context, in, attributes, outputs));
+  return outputs.finish();
+}
+
 }  // namespace
 
 std::string full_name(const Op& op) { return std::string(Table::domain()) + "::" + op.signature.name; }
@@ -28,23 +51,11 @@ Status bind_inputs(CallWalk& walk, const InputPointers& inputs, const Attributes
 Status invoke(const Op& op, Device device, const InputPointers& inputs, const Attributes& attributes, Engine& engine,
               KernelCache* kernels) {
   return named(op, [&]() -> Status {
-    const Kernel& type = op.kernel(device);
-    if (!type.run) return Status::internal("no kernel for " + std::string(name_of(device)));
-    CallWalk walk(op.signature);
-    OPGATE_RETURN_IF_ERROR(bind(walk, inputs, attributes));
-    std::shared_ptr<const void> kernel;
-    if (type.prepare) {
-      NodeFacts facts = facts_of_call(walk, inputs, engine.ordinal());
-      if (!engine.prepares_for_sizes()) std::ranges::fill(facts.sizes, std::nullopt);
-      OPGATE_RETURN_IF_ERROR(kernels ? kernels->find(op, device, attributes, facts, kernel)
-                                     : type.prepare(Node(op.signature, attributes, facts), kernel));
-    }
-    Outputs outputs(device, walk, engine);
-    OPGATE_RETURN_IF_ERROR(outputs.allocate());
-    Context context(engine);
-    const Inputs in(op.signature, walk.binding(), inputs);
-    OPGATE_RETURN_IF_ERROR(type.run(kernel.get(), context, in, attributes, outputs));
-    return outputs.finish();
+    if (device != Device::cpu || !guards_tensors()) return run(op, device, inputs, attributes, engine, kernels);
+    const GuardedInputs copies(full_name(op), inputs);
+    GuardedEngine guarded(op.signature, full_name(op), engine);
+    OPGATE_RETURN_IF_ERROR(run(op, device, copies.pointers(), attributes, guarded, kernels));
+    return guarded.finish();
   });
 }
 

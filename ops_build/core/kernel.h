@@ -41,7 +41,8 @@ class Context {
   void parallel_for(std::int64_t count, std::int64_t grain, Body&& body) {
     if (count <= 0) return;
     // No pool has more than 256 threads: more pieces would only cost time, so the pieces become larger.
-    const std::int64_t pieces = std::clamp<std::int64_t>(count / std::max<std::int64_t>(grain, 1), 1, 256);
+    const std::int64_t smallest = engine_.splits_finely() ? 1 : std::max<std::int64_t>(grain, 1);
+    const std::int64_t pieces = std::clamp<std::int64_t>(count / smallest, 1, 256);
     if (pieces == 1) return body(std::int64_t{0}, count);
     Pieces<Body> shared{&body, count, pieces, {}, {}};
     engine_.parallel_for(static_cast<std::size_t>(pieces), &Pieces<Body>::run, &shared);

@@ -1,5 +1,8 @@
 #include "kernel_cache.h"
 
+#include "guard.h"
+#include "invoke.h"
+
 namespace opgate {
 
 Status KernelCache::find(const Op& op, Device device, const Attributes& attributes, const NodeFacts& facts,
@@ -14,7 +17,13 @@ Status KernelCache::find(const Op& op, Device device, const Attributes& attribut
     kernel = entry->kernel;
     return {};
   }
-  Node node(op.signature, attributes, facts);
+  NodeFacts known = facts;
+  std::optional<GuardedInputs> copies;
+  if (device == Device::cpu && guards_tensors()) {
+    copies.emplace(full_name(op), facts.constants);
+    known.constants = copies->pointers();
+  }
+  Node node(op.signature, attributes, std::move(known));
   OPGATE_RETURN_IF_ERROR(type.prepare(node, kernel));
   entries_.push_front({std::move(node), kernel});
   if (entries_.size() > capacity_) entries_.pop_back();

@@ -1,5 +1,5 @@
 // Runs CUDA kernels without an engine. It reads cases from standard input and writes the result of each to standard
-// output, in the format of cases_file.py. Both may be pipes or files.
+// output, in the format of runner/cases_file.py. Both may be pipes or files.
 //
 //   opgate_gpu_runner [OPTIONS] < cases > results
 //   opgate_gpu_runner --table       prints the op table as JSON
@@ -21,7 +21,6 @@
 //                      --padded.
 //   --plugins LIBRARY  calls the TensorRT plugins of the ops instead of the kernels
 #include <algorithm>
-#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -30,11 +29,12 @@
 #include "caller.h"
 #include "core/cuda.h"
 #include "core/table_json.h"
+#include "runner/case_io.h"
 
 namespace opgate {
 namespace {
 
-static_assert(std::endian::native == std::endian::little);
+using namespace runner;
 
 constexpr int kPattern = 0xfb;  // makes floats of about -2.6e36 and negative integers
 #ifdef __SANITIZE_ADDRESS__
@@ -43,123 +43,11 @@ constexpr std::size_t kZone = 0;  // the sanitizer checks reads and writes from 
 constexpr std::size_t kZone = 256;
 #endif
 
-[[noreturn]] void fail(const std::string& message) {
-  std::fprintf(stderr, "opgate_gpu_runner: %s\n", message.c_str());
-  std::exit(2);
-}
-
 void must(const Status& status) {
   if (!status.ok()) fail(status.message());
 }
 
 void must(cudaError_t error, const char* doing) { must(cuda::status(error, doing)); }
-
-// Reading and writing the format.
-
-template <typename T>
-T read() {
-  T value{};
-  if (std::fread(&value, sizeof value, 1, stdin) != 1) fail("the cases end in the middle");
-  return value;
-}
-
-std::vector<char> read_bytes(std::size_t count) {
-  std::vector<char> bytes(count);
-  if (count && std::fread(bytes.data(), 1, count, stdin) != count) fail("the cases end in the middle");
-  return bytes;
-}
-
-std::string read_text() {
-  const std::vector<char> bytes = read_bytes(read<std::uint32_t>());
-  return {bytes.begin(), bytes.end()};
-}
-
-template <typename T>
-std::vector<T> read_list() {
-  std::vector<T> values(read<std::uint32_t>());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if constexpr (std::is_same_v<T, std::string>)
-      values[i] = read_text();
-    else if constexpr (std::is_same_v<T, bool>)
-      values[i] = read<std::uint8_t>() != 0;
-    else
-      values[i] = read<T>();
-  }
-  return values;
-}
-
-AttributeValue read_attribute() {
-  switch (read<std::uint8_t>()) {
-    case 0: return read<std::int64_t>();
-    case 1: return read<double>();
-    case 2: return read<std::uint8_t>() != 0;
-    case 3: return read_text();
-    case 4: return read_list<std::int64_t>();
-    case 5: return read_list<double>();
-    case 6: return read_list<bool>();
-    case 7: return read_list<std::string>();
-    default: fail("an attribute of an unknown kind");
-  }
-}
-
-void write_bytes(const void* bytes, std::size_t count) {
-  if (count && std::fwrite(bytes, 1, count, stdout) != count) fail("a result can't be written");
-}
-
-template <typename T>
-void write(T value) {
-  write_bytes(&value, sizeof value);
-}
-
-/// A tensor in host memory.
-struct HostTensor {
-  DType dtype = DType::f32;
-  Dims dims;
-  std::vector<char> bytes;
-};
-
-std::unique_ptr<HostTensor> read_tensor() {
-  if (!read<std::uint8_t>()) return nullptr;
-  auto tensor = std::make_unique<HostTensor>();
-  const auto dtype = read<std::uint8_t>();
-  if (dtype >= kDTypeCount || static_cast<DType>(dtype) == DType::str) fail("a tensor of a type that no GPU has");
-  tensor->dtype = static_cast<DType>(dtype);
-  for (auto rank = read<std::uint32_t>(); rank > 0; --rank) tensor->dims.push_back(read<std::int64_t>());
-  tensor->bytes = read_bytes(bytes_of(tensor->dtype, tensor->dims));
-  return tensor;
-}
-
-void write_tensor(const HostTensor* tensor) {
-  write<std::uint8_t>(tensor != nullptr);
-  if (!tensor) return;
-  write(static_cast<std::uint8_t>(tensor->dtype));
-  write(static_cast<std::uint32_t>(tensor->dims.size()));
-  for (const std::int64_t dim : tensor->dims) write(dim);
-  write_bytes(tensor->bytes.data(), tensor->bytes.size());
-}
-
-struct CaseToRun {
-  std::string op;
-  std::uint64_t wanted = 0;  ///< bit i: somebody wants output i
-  std::vector<std::unique_ptr<HostTensor>> inputs;
-  std::vector<std::pair<std::string, AttributeValue>> attributes;
-};
-
-/// Reads the next case. Returns false at the end of the file.
-bool read_case(CaseToRun& wanted) {
-  const int first = std::getc(stdin);
-  if (first == EOF) return false;
-  std::ungetc(first, stdin);
-  wanted.op = read_text();
-  wanted.wanted = read<std::uint64_t>();
-  wanted.inputs.resize(read<std::uint32_t>());
-  for (auto& input : wanted.inputs) input = read_tensor();
-  for (auto count = read<std::uint32_t>(); count > 0; --count) {
-    std::string name = read_text();
-    wanted.attributes.emplace_back(std::move(name), read_attribute());
-  }
-  return true;
-}
 
 // Device memory.
 
@@ -329,8 +217,8 @@ class KernelEngine final : public Engine {
     write(static_cast<std::uint32_t>(outputs_.size()));
     for (const CreatedOutput& created : outputs_) {
       if (created.memory) {
-        const HostTensor tensor{created.dtype, created.dims,
-                                created.memory->read(bytes_of(created.dtype, created.dims))};
+        const HostTensor tensor{
+            created.dtype, created.dims, created.memory->read(bytes_of(created.dtype, created.dims)), {}};
         write_tensor(&tensor);
       } else {
         write_tensor(nullptr);
@@ -367,16 +255,6 @@ class KernelEngine final : public Engine {
   Memory sizes_;
   std::size_t next_scratch_ = 0;
 };
-
-Status make_attributes(const Signature& signature, const CaseToRun& wanted, Attributes& attributes) {
-  std::vector<std::optional<AttributeValue>> values(signature.attributes.size());
-  for (const auto& [name, value] : wanted.attributes) {
-    const auto found = std::ranges::find(signature.attributes, name, &Attribute::name);
-    if (found == signature.attributes.end()) return Status::invalid("there is no attribute '" + name + "'");
-    values[static_cast<std::size_t>(found - signature.attributes.begin())] = value;
-  }
-  return Attributes::make(signature, std::move(values), attributes);
-}
 
 Status call_kernel(const Op& op, const InputPointers& inputs, const Attributes& attributes, Engine& engine,
                    KernelCache& kernels) {
@@ -500,11 +378,6 @@ double median_time(int runs, cudaStream_t stream, Run&& run) {
   must(cudaEventDestroy(stop), "freeing an event");
   std::ranges::sort(times);
   return times[times.size() / 2];
-}
-
-void write_error(const std::string& message) {
-  write(static_cast<std::uint32_t>(message.size()));
-  write_bytes(message.data(), message.size());
 }
 
 /// A call of an op with its own memory, on a stream.

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from opgate.ops_build.building.options import BuildOptions
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.table import Op
+
+
+class EngineEnded(RuntimeError):
+    """The process of an engine has ended during a case, or was ended because the case took too long."""
+
+
+class CaseRefused(RuntimeError):
+    """An engine in another process raised an exception: `kind` is its type, the text is its text."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 class Engine(Protocol):
@@ -36,15 +49,51 @@ class Absent:
     reason: str
 
 
-def engines_of(options: BuildOptions) -> list[Engine | Absent]:
-    """Returns every engine on every device that its adapter supports. The engines load the libraries of the build with
-    these options."""
-    engines: list[Engine | Absent] = []
-    for name in options.engines:
+class EngineSource(Protocol):
+    """Makes engines. It can be sent to another process, which makes them there."""
+
+    @property
+    def name(self) -> str: ...
+
+    def engines(self) -> Iterable[Engine | Absent]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """The engines of an adapter, with the libraries of a build."""
+
+    name: str
+    options: BuildOptions
+
+    def engines(self) -> Iterable[Engine | Absent]:
+        """Yields the engine on each device that the adapter supports, or Absent with the reason."""
         try:
-            module = importlib.import_module(f"opgate.ops_build.adapters.{name}.engine")
+            module = importlib.import_module(f"opgate.ops_build.adapters.{self.name}.engine")
         except ModuleNotFoundError as error:
-            engines.append(Absent(name, "cpu", f"the Python package {error.name} is not installed"))
-            continue
-        engines += module.engines(options)
-    return engines
+            yield Absent(self.name, "cpu", f"the Python package {error.name} is not installed")
+            return
+        yield from module.engines(self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class OneLibrary:
+    """ONNX Runtime on the CPU, with one op library."""
+
+    library: Path
+    name: str = "onnxruntime"
+
+    def engines(self) -> Iterable[Engine | Absent]:
+        """Yields the engine."""
+        from opgate.ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
+
+        yield OnnxRuntimeEngine(self.library)
+
+
+def adapters_of(options: BuildOptions) -> list[Adapter]:
+    """Returns the adapters of a build."""
+    return [Adapter(name, options) for name in options.engines]
+
+
+def engines_of(options: BuildOptions) -> list[Engine | Absent]:
+    """Returns every engine on every device that its adapter supports, in this process."""
+    return [engine for adapter in adapters_of(options) for engine in adapter.engines()]

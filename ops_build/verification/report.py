@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from opgate.ops_build.case import Case
 from opgate.ops_build.ops_page import wide_console
 from opgate.ops_build.table import Op
 from opgate.ops_build.verification.engine import Absent, Engine
@@ -22,7 +23,7 @@ def verify_and_print(ops: Sequence[Op], folder: Path, engines: Sequence[Engine |
     """Verifies ops and prints the results by op, dtype and engine.
 
     `names` limits the ops; without names all ops are verified. `folder` holds their op folders. Returns True if at
-    least one case ran and none failed.
+    least one case ran and none failed. On Ctrl-C it says which case it was at.
     """
     console = wide_console()
     unknown = set(names) - {op.name for op in ops}
@@ -30,13 +31,19 @@ def verify_and_print(ops: Sequence[Op], folder: Path, engines: Sequence[Engine |
         console.print(f"no such op: {', '.join(sorted(unknown))}; there are {', '.join(op.name for op in ops)}")
         return False
     chosen = [op for op in ops if not names or op.name in names]
+    at = ""
     with console.status("verifying") as status:
-        cells = verify(
-            chosen,
-            [folder],
-            engines,
-            lambda cell: status.update(f"verified {cell.op} {cell.types} on {cell.engine}"),
-        )
+
+        def show(cell: Cell, case: Case) -> None:
+            nonlocal at
+            at = f"{cell.op} {cell.types} on {cell.engine}: {case.name}"
+            status.update(Text(f"verifying {at}"))
+
+        try:
+            cells = verify(chosen, [folder], engines, show)
+        except KeyboardInterrupt:
+            console.print(Text(f"interrupted at {at}"))
+            raise
     print_matrix(console, cells)
     for cell in cells:
         where = Text(f"{cell.op} {cell.types} on {cell.engine}", style="red")

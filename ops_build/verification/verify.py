@@ -13,7 +13,10 @@ from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.op_folder import OpFolder, folder_of, run_reference
 from opgate.ops_build.table import Op
 from opgate.ops_build.verification.comparison import difference, tolerance
-from opgate.ops_build.verification.engine import Absent, Engine
+from opgate.ops_build.verification.engine import Absent, CaseRefused, Engine, EngineEnded
+
+#: After so many cases that ended the engine's process, the other cases of the cell are not run.
+MOST_ENDINGS = 3
 
 
 @dataclass(slots=True)
@@ -31,14 +34,22 @@ class Cell:
     failures: list[str] = field(default_factory=list)
 
 
+#: Called before a case, with the cell that it belongs to.
+Progress = Callable[[Cell, Case], None]
+
+
+def ignore(cell: Cell, case: Case) -> None:
+    """Tells nobody about a case."""
+
+
 def verify(
     ops: Iterable[Op],
     folders: Iterable[Path],
     engines: Iterable[Engine | Absent],
-    progress: Callable[[Cell], None] = lambda cell: None,
+    progress: Progress = ignore,
 ) -> list[Cell]:
     """Runs all cases and returns a cell for each op, choice of dtypes and engine. `folders` hold the op folders.
-    `progress` is called with each finished cell. An op without cases fails."""
+    `progress` is called before each case. An op without cases fails."""
     folders, engines = list(folders), list(engines)
     cells = []
     for op in ops:
@@ -46,19 +57,23 @@ def verify(
         for types in op.type_choices():
             cases = folder.cases(numpy_types(types))
             for engine in engines:
-                cells.append(verify_cell(op, types, folder, cases, engine))
-                progress(cells[-1])
+                cells.append(verify_cell(op, types, folder, cases, engine, progress))
     return cells
 
 
 def verify_cell(
-    op: Op, types: Mapping[str, str], folder: OpFolder, cases: Sequence[Case], engine: Engine | Absent
+    op: Op,
+    types: Mapping[str, str],
+    folder: OpFolder,
+    cases: Sequence[Case],
+    engine: Engine | Absent,
+    progress: Progress = ignore,
 ) -> Cell:
     """Runs cases of an op on one engine, with one choice of dtypes."""
     cell = Cell(op.name, f"{engine.name} {engine.device}", types_label(op, types))
     cell.skipped = why_not(op, types, engine)
     if not isinstance(engine, Absent) and cell.skipped is None:
-        _fill(cell, op, folder.reference, cases, types, engine)
+        _fill(cell, op, folder.reference, cases, types, engine, progress)
     return cell
 
 
@@ -81,27 +96,41 @@ def _fill(
     cases: Sequence[Case],
     types: Mapping[str, str],
     engine: Engine,
+    progress: Progress,
 ) -> None:
     if not cases:
         cell.failures.append("the op has no cases")
-    for case in cases:
-        failure = try_case(op, reference, case, types, engine)
+    endings = 0
+    for number, case in enumerate(cases):
+        progress(cell, case)
+        try:
+            failure = try_case(op, reference, case, types, engine)
+        except EngineEnded as error:
+            failure = str(error)
+            endings += 1
         if failure is None:
             cell.passed += 1
         else:
             cell.failures.append(f"{case.name}: {failure}")
+        left = len(cases) - number - 1
+        if endings == MOST_ENDINGS and left:
+            cell.failures.append(f"{left} more cases were not run, because {endings} cases ended the process")
+            return
 
 
 def try_case(op: Op, reference: Callable[..., Any], case: Case, types: Mapping[str, str], engine: Engine) -> str | None:
-    """Runs one case on an engine. Returns None if it passes, and otherwise a text that says what went wrong."""
+    """Runs one case on an engine. Returns None if it passes, and otherwise a text that says what went wrong. Raises
+    EngineEnded if the case ended the engine's process."""
     try:
         outputs = engine.run(op, case, types)
-    except Exception as error:  # any exception of the engine is a result of the case
+    except EngineEnded:
+        raise
+    except Exception as error:  # any other exception of the engine is a result of the case
         if case.error and re.search(case.error, str(error)):
             return None
-        return (
-            f"expected an error with /{case.error}/, got: {error}" if case.error else f"{type(error).__name__}: {error}"
-        )
+        if case.error:
+            return f"expected an error with /{case.error}/, got: {error}"
+        return f"{error.kind if isinstance(error, CaseRefused) else type(error).__name__}: {error}"
     if case.error and case.unseen and engine.device == "cuda":
         return None
     if case.error:

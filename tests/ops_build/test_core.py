@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from opgate.ops_build.building.options import SOURCE
 from tests import PROJECT
 
 HERE = Path(__file__).parent
@@ -30,5 +31,5 @@ def test_the_core() -> None:
 
 
 def test_the_walk_over_tensorrts_expressions(tensorrt_headers: Path) -> None:
-    cuda_headers = HERE / "cuda_emulation" / "include"
+    cuda_headers = SOURCE / "cuda_emulation" / "include"
     run_tests("expressions_tests", f"-DTENSORRT_INCLUDE={tensorrt_headers}", f"-DCUDA_INCLUDE={cuda_headers}")

@@ -1,6 +1,6 @@
 """The CUDA kernels on the CPU: every case of every op under the address and undefined-behaviour sanitizers.
 
-cuda_emulation/include/emulation.h says which errors this finds and which only a GPU shows.
+ops_build/cuda_emulation/include/emulation.h says which errors this finds and which only a GPU shows.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ import pytest
 from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.case import Case
 from opgate.ops_build.dtypes import numpy_types
-from opgate.ops_build.gpu.cases_file import CaseFailed
-from opgate.ops_build.gpu.runner import KernelsEngine
 from opgate.ops_build.op_folder import folder_of
+from opgate.ops_build.runner.cases_file import CaseFailed
+from opgate.ops_build.runner.engine import KernelsEngine
 from opgate.ops_build.table import Op, snake_case
 from opgate.ops_build.verification.comparison import difference
 from opgate.ops_build.verification.verify import Cell, verify_cell
 from tests import PROJECT
 from tests.conftest import ALL
-from tests.ops_build.cuda_emulation.build import build
+from tests.ops_build.emulation import build
 from tests.ops_build.faults import Fault, chosen
 
-FOLDER = PROJECT / "build" / "cuda_emulation"
 KERNELS = sorted((SOURCE / "ops").glob("*/*.cu"))
 NAMES = [kernel.stem for kernel in KERNELS]
 
@@ -41,9 +40,7 @@ def engine(program: Path, *arguments: str, seed: int = 0) -> KernelsEngine:
 
 @pytest.fixture(scope="module")
 def program() -> Path:
-    if not shutil.which("cmake"):
-        pytest.skip("cmake is not installed")
-    return build(FOLDER)
+    return build()
 
 
 def op_of(program: Path, name: str) -> Op:
@@ -128,7 +125,7 @@ def test_an_error_does_not_stick(tmp_path: Path) -> None:
         "  say(true);\n"
         "}\n"
     )
-    here, program = Path(__file__).parent / "cuda_emulation", tmp_path / "main"
+    here, program = SOURCE / "cuda_emulation", tmp_path / "main"
     command = ["g++", "-std=c++20", "-march=x86-64-v3", "-fsanitize=address", f"-I{SOURCE}", f"-I{here / 'include'}"]
     sources = [str(tmp_path / "main.cpp"), str(here / "emulation.cpp")]
     finished = subprocess.run([*command, *sources, "-o", str(program)], capture_output=True, text=True)
@@ -175,5 +172,5 @@ def sources(program: Path) -> Path:
 @pytest.mark.parametrize("fault", chosen(FAULTS), ids=lambda fault: fault.name)
 def test_a_fault_is_found(sources: Path, fault: Fault) -> None:
     with fault.written_into(sources):
-        failures = [text for cell in cells(build(FOLDER, sources), fault.op, seed=7) for text in cell.failures]
+        failures = [text for cell in cells(build(source=sources), fault.op, seed=7) for text in cell.failures]
     assert any(fault.says in text for text in failures), failures[:3]

@@ -19,18 +19,17 @@ from opgate.ops_build.gpu import check
 from opgate.ops_build.gpu.check import Result, page, run_stage
 from opgate.ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, event_line, read_event
 from opgate.ops_build.gpu.items import Item, items_of
-from opgate.ops_build.gpu.runner import KernelsEngine
 from opgate.ops_build.gpu.stages import compare_large, profile, read_profile, sanitize, time_items, verify_items
+from opgate.ops_build.runner.engine import KernelsEngine
 from opgate.ops_build.table import Op
 from opgate.ops_build.verification.engine import Absent
 from opgate.ops_build.verification.verify import Cell
-from tests.ops_build.cuda_emulation.build import build
-from tests.ops_build.test_cuda_emulation import FOLDER
+from tests.ops_build.emulation import build
 
 
 @pytest.fixture(scope="module")
 def runner() -> Path:
-    return build(FOLDER)
+    return build()
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,14 @@ import pytest
 
 from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.case import Case
-from opgate.ops_build.gpu.cases_file import CaseFailed
-from opgate.ops_build.gpu.runner import KernelsEngine
+from opgate.ops_build.runner.cases_file import CaseFailed
+from opgate.ops_build.runner.engine import KernelsEngine
 from opgate.ops_build.table import snake_case
 from opgate.ops_build.verification.verify import verify
 from tests import PROJECT
 from tests.conftest import FIXTURE_OPS
-from tests.ops_build.cuda_emulation.build import build, onnxruntime_include
-from tests.ops_build.test_cuda_emulation import FOLDER, NAMES
+from tests.ops_build.emulation import build, onnxruntime_include
+from tests.ops_build.test_cuda_emulation import NAMES
 
 
 def host(program: Path) -> Iterator[KernelsEngine]:
@@ -32,7 +32,7 @@ def host(program: Path) -> Iterator[KernelsEngine]:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[KernelsEngine]:
-    yield from host(build(FOLDER))
+    yield from host(build())
 
 
 @pytest.fixture(scope="module")

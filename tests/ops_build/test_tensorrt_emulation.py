@@ -13,11 +13,11 @@ import pytest
 from opgate.ops_build.adapters.tensorrt.engine import PluginEngine
 from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.case import Case
-from opgate.ops_build.gpu.cases_file import CaseFailed
+from opgate.ops_build.runner.cases_file import CaseFailed
 from opgate.ops_build.verification.verify import verify
 from tests import PROJECT
 from tests.conftest import FIXTURE_OPS
-from tests.ops_build.cuda_emulation.build import build
+from tests.ops_build.emulation import build
 
 
 @pytest.fixture(scope="module")

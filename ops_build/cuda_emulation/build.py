@@ -7,15 +7,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from opgate.ops_build.adapters.onnxruntime.toolchain import HeadersNotFound, find_onnxruntime_headers
-from opgate.ops_build.building.options import SOURCE
-from opgate.ops_build.building.toolchain import toolchain_folder
+from opgate.ops_build.building.options import SOURCE, BuildError
 
 HERE = Path(__file__).parent
 #: The files of ops_build that are compiled or included, without the CPU kernels, which are the .cpp files of the ops.
 PARTS = ("core/*.h", "core/*.cuh", "core/*.cpp", "ops/*/*.h", "ops/*/*.inc", "ops/*/*.cu", "images/*.h",
-         "gpu/*.h", "gpu/*.cpp", "adapters/onnxruntime/*.h", "adapters/onnxruntime/*.cpp", "adapters/tensorrt/*.h",
-         "adapters/tensorrt/*.cpp")  # fmt: skip
+         "gpu/*.h", "gpu/*.cpp", "runner/*.h", "adapters/onnxruntime/*.h", "adapters/onnxruntime/*.cpp",
+         "adapters/tensorrt/*.h", "adapters/tensorrt/*.cpp")  # fmt: skip
 
 
 def rewritten(source: str) -> str:
@@ -70,29 +68,25 @@ def copy(target: Path, source: Path, ops: Path) -> None:
             file.write_text(text)
 
 
-def onnxruntime_include() -> str:
-    """Returns the folder of ONNX Runtime's header, or "" if there is none."""
-    try:
-        return str(find_onnxruntime_headers(toolchain_folder(), lambda text: None).include)
-    except HeadersNotFound:
-        return ""
-
-
 def build(
     folder: Path,
     source: Path = SOURCE,
     *,
     ops: Path | None = None,
+    domain: str = "opgate",
     tensorrt: Path | str = "",
+    onnxruntime: tuple[Path, Path] | None = None,
 ) -> Path:
     """Builds the program that runs the kernels of `ops` in `folder`, and returns its path.
 
     `ops` is a folder of ops, by default the folder of `source`. `tensorrt` is the folder of TensorRT's headers: with it
-    the program has the plugins too. With ONNX Runtime's header it has that adapter and the host that calls it. Raises
-    AssertionError with the compiler's messages if the build fails.
+    the program has the plugins too. `onnxruntime` is the folder of ONNX Runtime's header and a source that plays ONNX
+    Runtime: with it the program has that adapter. Raises BuildError with the compiler's messages if the build fails.
     """
+    if not shutil.which("cmake"):
+        raise BuildError("cmake is not installed. On Debian or Ubuntu: apt-get install cmake")
     copy(folder / "source", source, ops or source / "ops")
-    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    include, host = onnxruntime or ("", "")
     configure = [
         "cmake",
         "-S",
@@ -100,11 +94,16 @@ def build(
         "-B",
         str(folder / "cmake"),
         f"-DSOURCE={folder / 'source'}",
+        f"-DDOMAIN={domain}",
         f"-DTENSORRT_INCLUDE={tensorrt}",
-        f"-DONNXRUNTIME_INCLUDE={onnxruntime_include()}",
-        *generator,
+        f"-DONNXRUNTIME_INCLUDE={include}",
+        f"-DONNXRUNTIME_HOST={host}",
+        *(["-G", "Ninja"] if shutil.which("ninja") else []),
     ]
     for command in (configure, ["cmake", "--build", str(folder / "cmake"), "--parallel", "2"]):
         finished = subprocess.run(command, capture_output=True, text=True)
-        assert finished.returncode == 0, (finished.stdout + finished.stderr)[-8000:]
+        if finished.returncode:
+            raise BuildError(
+                f"the kernels don't compile for the emulation:\n{(finished.stdout + finished.stderr)[-8000:]}"
+            )
     return folder / "cmake" / "opgate_gpu_runner"

@@ -1,9 +1,11 @@
-"""Reads and writes the binary format of cases and results that the runner uses. Numbers are little-endian.
+"""Reads and writes the binary format of cases and results that the host programs of kernels use.
+
+Numbers are little-endian.
 
     case       text op, u64 wanted (bit i: output i), u32 count, tensors (the inputs), u32 count, attributes
     attribute  text name, u8 kind, value
     result     text error; if that is empty: u32 count, tensors (the outputs), f64 milliseconds
-    tensor     u8 0 (absent), or u8 1, u8 dtype, u32 rank, i64 dims..., the elements
+    tensor     u8 0 (absent), or u8 1, u8 dtype, u32 rank, i64 dims..., the elements; those of `str` are texts
     text       u32 bytes, UTF-8
 
 The kind of an attribute is its index in the C++ type AttributeValue: 0 int (i64), 1 float (f64), 2 bool (u8), 3 text.
@@ -45,8 +47,8 @@ class CaseFailed(RuntimeError):
 
 
 def case_bytes(op: Op, case: Case, outputs: Iterable[str]) -> bytes:
-    """Returns the bytes of a case that asks for the named `outputs`. Raises ValueError for a tensor that can't be on a
-    GPU."""
+    """Returns the bytes of a case that asks for the named `outputs`. Raises ValueError for a tensor of a type that no
+    signature has."""
     asked = set(outputs)
     wanted = sum(1 << index for index, output in enumerate(op.outputs) if output.name in asked)
     inputs: list[Array | None] = []
@@ -79,10 +81,12 @@ def _text(text: str) -> bytes:
 def _tensor(array: Array | None) -> bytes:
     if array is None:
         return b"\0"
-    name = _NAMES.get(array.dtype)
-    if name is None or name == "str":
-        raise ValueError(f"a tensor of {array.dtype} can't be on a GPU")
+    name = "str" if array.dtype.kind in "OU" else _NAMES.get(array.dtype)
+    if name is None:
+        raise ValueError(f"no signature has a tensor of {array.dtype}")
     head = struct.pack(f"<BBI{array.ndim}q", 1, _CODES[name], array.ndim, *array.shape)
+    if name == "str":
+        return head + b"".join(_text(str(text)) for text in array.flat)
     return head + np.ascontiguousarray(array).tobytes()
 
 
@@ -106,6 +110,9 @@ def _read_tensor(file: IO[bytes]) -> Array | None:
     code, rank = _read(file, "<BI")
     dims = _read(file, f"<{rank}q")
     dtype = list(DTYPES.values())[code].numpy
+    if dtype.kind == "O":
+        texts = [_exactly(file, *_read(file, "<I")).decode() for _ in range(prod(dims))]
+        return np.array(texts, object).reshape(dims)
     return np.frombuffer(_exactly(file, prod(dims) * dtype.itemsize), dtype).reshape(dims)
 
 

@@ -1,4 +1,4 @@
-"""Runs CUDA kernels in a host program without an engine, for verification."""
+"""Runs kernels in a host program without an engine, for verification."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from opgate.ops_build.case import Array, Case
-from opgate.ops_build.gpu.cases_file import Result, case_bytes, read_result
+from opgate.ops_build.runner.cases_file import Result, case_bytes, read_result
 from opgate.ops_build.table import Op, parse_table
+from opgate.ops_build.verification.engine import EngineEnded
+from opgate.ops_build.verification.process_end import how_ended, last_words
 
 
 class KernelsEngine:
-    """Runs CUDA kernels in the program that is built from ops_build/gpu/runner.cpp.
+    """Runs kernels in a host program: CUDA kernels in gpu/runner.cpp, CPU kernels in runner/cpu_runner.cpp.
 
     One process runs many cases. After a case that ends the process, the next case starts a new one.
     """
-
-    device = "cuda"
 
     def __init__(
         self,
@@ -26,8 +26,9 @@ class KernelsEngine:
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         name: str = "kernels",
+        device: str = "cuda",
     ) -> None:
-        self.name = name
+        self.name, self.device = name, device
         self._command = [str(program), *arguments]
         self._environment = environment
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115 (stays open as long as the engine exists)
@@ -40,7 +41,7 @@ class KernelsEngine:
         return parse_table(finished.stdout, self._command[0])
 
     def refusal(self, op: Op, types: Mapping[str, str]) -> str | None:
-        if "str" in (types.get(name, name) for name in op.tensor_types):
+        if self.device == "cuda" and "str" in (types.get(name, name) for name in op.tensor_types):
             return "a GPU has no strings"
         return None
 
@@ -76,14 +77,14 @@ class KernelsEngine:
         except (EOFError, BrokenPipeError):
             code = self._stop()
             self._messages.seek(0)
-            messages = self._messages.read().decode(errors="replace").strip()
-            raise ProgramEnded(f"the program ended with {code}: {messages}") from None
+            messages = last_words(self._messages.read().decode(errors="replace"))
+            raise ProgramEnded(f"{how_ended(code)}: {messages}") from None
 
     def close(self) -> None:
         """Ends the program. Raises ProgramEnded if it ends with an error."""
         if self._process is not None and (code := self._stop()):
             self._messages.seek(0)
-            raise ProgramEnded(f"the program ended with {code}: {self._messages.read().decode(errors='replace')}")
+            raise ProgramEnded(f"{how_ended(code)}: {last_words(self._messages.read().decode(errors='replace'))}")
 
     def _stop(self) -> int:
         assert self._process is not None
@@ -92,5 +93,5 @@ class KernelsEngine:
         return process.returncode
 
 
-class ProgramEnded(RuntimeError):
+class ProgramEnded(EngineEnded):
     """The program ended during a case or with an error. The message has what it wrote to its standard error."""

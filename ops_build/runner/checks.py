@@ -1,0 +1,105 @@
+"""Checks that need a build of their own: CPU kernels under the compiler's sanitizers, emulated CUDA kernels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from opgate.ops_build.building.build import build_cpu_runner
+from opgate.ops_build.building.options import BuildError, BuildOptions
+from opgate.ops_build.building.toolchain import Log
+from opgate.ops_build.cuda_emulation.build import build as build_emulated
+from opgate.ops_build.op_folder import folder_of, op_folders
+from opgate.ops_build.runner.engine import KernelsEngine
+from opgate.ops_build.table import Op
+from opgate.ops_build.verification.engine import Absent, Engine, EngineSource
+
+#: Names in reports and the sanitizers, as for the compiler's -fsanitize. The two can't be combined.
+SANITIZERS: Mapping[str, str] = {"asan+ubsan": "address,undefined", "tsan": "thread"}
+#: The sanitizers end the program at the first error. Kernels must free what they allocate, so leaks count.
+OPTIONS: Mapping[str, str] = {
+    "ASAN_OPTIONS": "allocator_may_return_null=1:detect_stack_use_after_return=1",
+    "UBSAN_OPTIONS": "print_stacktrace=0",
+    "TSAN_OPTIONS": "halt_on_error=1",
+    # The sanitizers have zones around every tensor.
+    "OPGATE_GUARD": "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A host program of kernels that is an engine of verification."""
+
+    name: str
+    device: str
+    path: Path
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def engines(self) -> Iterable[Engine | Absent]:
+        """Yields the engine."""
+        yield KernelsEngine(
+            self.path, self.arguments, {**os.environ, **OPTIONS, **self.environment}, self.name, self.device
+        )
+
+
+def sanitized(options: BuildOptions, log: Log, names: Iterable[str] = tuple(SANITIZERS)) -> list[EngineSource]:
+    """Builds the CPU kernels with each of the named sanitizers and returns the programs. Raises BuildError."""
+    sources: list[EngineSource] = []
+    for name in names:
+        sanitize = SANITIZERS[name]
+        log(f"compiling the kernels with {sanitize} sanitizers")
+        if missing := _missing_runtime(sanitize):
+            raise BuildError(f"the compiler has no {missing}: on Debian or Ubuntu install libgcc's development package")
+        own = replace(
+            options,
+            output=options.output / f"sanitized_{sanitize.replace(',', '_')}",
+            sanitize=sanitize,
+            build_type="RelWithDebInfo",
+            engines=(),
+        )
+        sources.append(Program(name, "cpu", build_cpu_runner(own, log)))
+    return sources
+
+
+def with_cuda_kernels(table: Sequence[Op], options: BuildOptions) -> list[Op]:
+    """Returns the ops of a table, each with the device "cuda" if its folder has a CUDA kernel: the build that the table
+    comes from may have left the kernel out."""
+    return [
+        replace(op, devices=(*op.devices, "cuda"))
+        if "cuda" not in op.devices and folder_of(op, options.ops).has_cuda_kernel
+        else op
+        for op in table
+    ]
+
+
+def _missing_runtime(sanitize: str) -> str | None:
+    """Returns the name of a runtime library that g++ lacks, or None."""
+    compiler = shutil.which("g++")
+    for name in sanitize.split(","):
+        library = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}[name]
+        if compiler:
+            command = [compiler, f"-print-file-name={library}"]
+            found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+            if not Path(found).is_absolute():
+                return library
+    return None
+
+
+def emulated(options: BuildOptions, log: Log) -> list[EngineSource]:
+    """Builds the CUDA kernels for the CPU, with the address and undefined-behaviour sanitizers, and returns the
+    programs: one runs the threads of a block in order, the other in an order that changes, on tensors that are not
+    aligned. Raises BuildError."""
+    if not any(folder.has_cuda_kernel for ops in options.ops for folder in op_folders(ops)):
+        raise BuildError(f"no op in {', '.join(map(str, options.ops))} has a CUDA kernel, a .cu file")
+    log("compiling the CUDA kernels for emulated threads")
+    (ops,) = options.ops
+    program = build_emulated(options.output / "emulated", ops=ops, domain=options.domain)
+    return [
+        Program("emulated", "cuda", program, (), {"EMULATION_SEED": "0"}),
+        Program("emulated, shuffled", "cuda", program, ("--unaligned", "--padded"), {"EMULATION_SEED": "7"}),
+    ]
