@@ -57,7 +57,10 @@ def build(
     ] = None,
     arch: Annotated[
         str | None,
-        typer.Option(help="Compiler flags for the instruction set.", show_default="-march=x86-64-v3, none on ARM"),
+        typer.Option(
+            help="Compiler flags for one instruction set, such as -march=native. Default: kernels for every processor, "
+            "for AVX2 and for AVX-512; the library chooses."
+        ),
     ] = None,
     cuda: Annotated[
         str,

@@ -119,6 +119,13 @@ def read_table(library: Path) -> list[Op]:
     return _ops(_call(library, "opgate_table"), library.name)
 
 
+def cpu_level(library: Path) -> str:
+    """Returns the instruction set whose kernels a library uses on this processor: "baseline" or a level such as
+    "x86-64-v3". Raises OSError if the library can't be loaded."""
+    level: str = _call(library, "opgate_table")["cpu_level"]
+    return level
+
+
 def parse_table(text: str, origin: str) -> list[Op]:
     """Returns the ops of a table in JSON. `origin` names its source in error messages. Raises ValueError if an op is
     stated wrongly."""

@@ -153,12 +153,14 @@ def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str
     cache = work / "CMakeCache.txt"
     # A CMake cache works only with the generator and the source folder that it was created with.
     generator = ["-G", "Ninja"] if not cache.exists() and shutil.which("ninja") else []
+    flags, levels = options.instruction_sets
     definitions = {
         "CMAKE_BUILD_TYPE": options.build_type,
         "OPGATE_OPS_DIRS": ";".join(str(folder) for folder in options.ops),
         "OPGATE_DOMAIN": options.domain,
         "OPGATE_LIBRARY_PREFIX": options.prefix,
-        "OPGATE_ARCH_FLAGS": options.arch,
+        "OPGATE_ARCH_FLAGS": flags,
+        "OPGATE_CPU_LEVELS": ";".join(levels),
         "OPGATE_SANITIZE": options.sanitize,
         "OPGATE_STRICT": "ON" if options.strict else "OFF",
         "OPGATE_CUDA_OPS_ONLY": "ON" if options.cuda_ops_only else "OFF",

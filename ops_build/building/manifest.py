@@ -56,7 +56,8 @@ def write_manifest(
                 "devices": list(library.devices),
                 "domain": options.domain,
                 "compiler": version,
-                "flags": options.arch,
+                "flags": options.instruction_sets[0],
+                "cpu_levels": list(options.instruction_sets[1]),
                 "ops": [_manifest_op(op, library.devices) for op in ops],
                 **library.details,
             }

@@ -13,8 +13,8 @@ from opgate.ops_build.op_folder import op_folders
 SOURCE = Path(__file__).resolve().parents[1]
 #: The folder that opgate's own ops are built into.
 DEFAULT_OUTPUT = folders.builds() / "ops"
-#: Every x86 processor since 2013 has it. On others the compiler chooses.
-DEFAULT_ARCH = "-march=x86-64-v3" if platform.machine() == "x86_64" else ""
+#: The levels of x86-64 for which the CPU kernels are compiled, besides for every processor. ARM has none.
+CPU_LEVELS: tuple[str, ...] = ("v3", "v4") if platform.machine() == "x86_64" else ()
 #: The engines that have an adapter, in the order of reports.
 ENGINES: tuple[str, ...] = ("onnxruntime", "torch", "tensorrt")
 
@@ -28,7 +28,8 @@ class BuildOptions:
     """The options of a build.
 
     `ops` are folders whose subfolders are op folders. The libraries are called lib<prefix>_<name>.so and go to the
-    folder `output`. `engines` are the engines to build for; the build leaves out an engine without a toolchain. `cuda`
+    folder `output`. `arch` are the compiler's flags for the instruction set; without any, a library has the kernels for
+    every processor and for some levels, and chooses when it is loaded (core/cpu_level.h). `engines` are the engines to build for; the build leaves out an engine without a toolchain. `cuda`
     is a list of CUDA architectures in CMake's form, "auto" or "all" (see find_cuda), or "" for no CUDA. If `strict` is
     set, a compiler's warning is an error. If `cuda_ops_only` is set, the build leaves out ops without a CUDA kernel, so
     that it needs none of their dependencies.
@@ -38,7 +39,7 @@ class BuildOptions:
     ops: tuple[Path, ...] = (SOURCE / "ops",)
     domain: str = "opgate"
     prefix: str = "opgate"
-    arch: str = DEFAULT_ARCH
+    arch: str = ""
     sanitize: str = ""
     build_type: str = "Release"
     source: Path = SOURCE
@@ -46,6 +47,17 @@ class BuildOptions:
     cuda: str = "auto"
     strict: bool = False
     cuda_ops_only: bool = False
+
+    @property
+    def instruction_sets(self) -> tuple[str, tuple[str, ...]]:
+        """The compiler's flags for the instruction set, and the levels for which the kernels are compiled once more.
+
+        Builds for tests have one set: that of most processors."""
+        if self.arch or not CPU_LEVELS:
+            return self.arch, ()
+        if self.sanitize or self.build_type == "Debug":
+            return "-march=x86-64-v3", ()
+        return "", CPU_LEVELS
 
     def target(self, name: str = "onnxruntime") -> Path:
         """Returns the path of a library that the build writes. "onnxruntime" is the one for ONNX Runtime on the CPU."""

@@ -42,7 +42,7 @@ void Table::add(const char* signature, const char* doc, Device device, const Ker
   Kernel& known = found->kernels[static_cast<int>(device)];
   if (found->signature.text != op.signature.text) {
     errors_.push_back("op " + op.signature.name + " is stated twice with different signatures");
-  } else if (known.run) {
+  } else if (known.run && !replaces_) {
     errors_.push_back("op " + op.signature.name + " has two kernels for " + std::string(name_of(device)));
   } else {
     known = kernel;

@@ -30,6 +30,14 @@ class Table {
   /// must load before it can report them.
   void add(const char* signature, const char* doc, Device device, const Kernel& kernel);
 
+  /// Calls registers(). Kernels that it adds take the place of those that the table has.
+  template <typename Register>
+  void replace_kernels(Register&& registers) {
+    replaces_ = true;
+    registers();
+    replaces_ = false;
+  }
+
   /// All ops, sorted by name. Pointers to them stay valid once the library has been loaded.
   const std::deque<Op>& ops() const { return ops_; }
   const Op* find(std::string_view name) const;
@@ -41,6 +49,7 @@ class Table {
  private:
   std::deque<Op> ops_;
   std::vector<std::string> errors_;
+  bool replaces_ = false;
 };
 
 }  // namespace opgate

@@ -1,5 +1,7 @@
 #include "table_json.h"
 
+#include "cpu_level.h"
+
 #include <charconv>
 
 #include "lexer.h"
@@ -135,8 +137,8 @@ std::string table_json(const Table& table) {
            R"(, "prepares": )" + list(preparing, name) + "}";
   };
   return R"({"domain": )" + json(std::string(Table::domain())) + R"(, "errors": )" +
-         list(table.errors(), [](const std::string& error) { return json(error); }) + R"(, "ops": )" +
-         list(table.ops(), op_object) + "}";
+         list(table.errors(), [](const std::string& error) { return json(error); }) + R"(, "cpu_level": )" +
+         json(std::string(cpu_level())) + R"(, "ops": )" + list(table.ops(), op_object) + "}";
 }
 
 std::string signature_json(std::string_view text) {

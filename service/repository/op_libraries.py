@@ -165,7 +165,7 @@ def _check_processor(path: Path, flags: str) -> None:
     if has and (missing := _X86_64_V3 - set(has[1].split())):
         raise ConfigError(
             f"op library {path} was compiled with -march=x86-64-v3, and this processor lacks "
-            f"{', '.join(sorted(missing))}: build it with `opgate build --arch -march=native`"
+            f"{', '.join(sorted(missing))}: build it without --arch, and it runs on every processor"
         )
 
 

@@ -166,5 +166,5 @@ def test_a_library_for_a_later_processor_is_refused_by_name(tmp_path, library, m
     with_flags(all_of_them)
     assert op_libraries.trusted_library("libmine.so", [library.parent], [tmp_path]).path == library
     with_flags(all_of_them.replace("avx2 ", "").replace("fma ", ""))
-    with pytest.raises(ConfigError, match=r"-march=x86-64-v3, and this processor lacks avx2, fma: build it with"):
+    with pytest.raises(ConfigError, match=r"-march=x86-64-v3, and this processor lacks avx2, fma: build it without"):
         op_libraries.trusted_library("libmine.so", [library.parent], [tmp_path])
