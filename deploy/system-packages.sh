@@ -49,6 +49,8 @@ serve | test | ci)
     # perf_analyzer is linked with it.
     ldconfig -p | grep -q libb64 || need libb64-0d
     has systemd-analyze || need systemd
+    # A processor without AVX2 for the op library.
+    has qemu-x86_64 || need qemu-user
   fi
   ;;
 *)

@@ -1,0 +1,75 @@
+"""The instruction sets of an op library: it runs on processors without AVX, and uses what the processor has."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opgate.ops_build.building.build import Build
+from opgate.ops_build.building.manifest import listed_libraries
+from opgate.ops_build.table import cpu_level
+from tests import PROJECT
+from tests.conftest import OPTIONS
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors than x86-64 have one level")
+
+LEVELS = ("baseline", "x86-64-v3", "x86-64-v4")
+
+
+def highest() -> str:
+    """Returns the highest level of this machine, as the C library sees it."""
+    loader = "/lib64/ld-linux-x86-64.so.2"
+    text = subprocess.run([loader, "--help"], capture_output=True, text=True, check=True).stdout
+    supported = re.findall(r"(x86-64-v\d) \(supported", text)
+    return next((level for level in reversed(LEVELS) if level in supported), "baseline")
+
+
+def small_cases(library: Path, *emulator: str, **environment: str) -> tuple[str, list[str]]:
+    """Runs small cases of all ops. Returns the level of the library and the other lines that the program printed."""
+    command = [*emulator, sys.executable, "-m", "tests.ops_build.small_cases", str(library)]
+    finished = subprocess.run(
+        command, capture_output=True, text=True, cwd=PROJECT, timeout=900, env=os.environ | environment
+    )
+    assert finished.returncode == 0, (finished.returncode, finished.stdout[-3000:], finished.stderr[-3000:])
+    level, *lines = finished.stdout.splitlines()
+    return level, lines
+
+
+def test_the_library_has_three_levels_and_chooses_the_highest(built: Build) -> None:
+    for entry in listed_libraries(OPTIONS):
+        assert (entry["flags"], entry["cpu_levels"]) == ("", ["v3", "v4"]), entry["file"]
+    assert cpu_level(built.libraries["onnxruntime"]) == highest()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_lower_level_can_be_asked_for(library: Path, level: str) -> None:
+    got, lines = small_cases(library, OPGATE_CPU_LEVEL=level)
+    assert got == min(level, highest())
+    assert len(lines) == 1 and int(lines[0].split()[0]) > 100, lines
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """QEMU, which ends a program at an instruction that the emulated processor lacks."""
+    qemu = shutil.which("qemu-x86_64")
+    if not qemu:
+        pytest.skip("qemu-x86_64 is not installed: apt-get install qemu-user")
+    folder = tmp_path_factory.mktemp("avx")
+    (folder / "avx.c").write_text('int main(void) { __asm__ volatile("vpxor %ymm0, %ymm0, %ymm0"); return 0; }')
+    subprocess.run(["gcc", "-mavx2", folder / "avx.c", "-o", folder / "avx"], check=True)
+    assert subprocess.run([qemu, "-cpu", "Nehalem", folder / "avx"]).returncode == -signal.SIGILL
+    return qemu
+
+
+def test_a_processor_without_avx(library: Path, emulator: str) -> None:
+    level, lines = small_cases(library, emulator, "-cpu", "Nehalem")
+    assert level == "baseline"
+    assert len(lines) == 1 and int(lines[0].split()[0]) > 100, lines
