@@ -11,12 +11,18 @@
 
 namespace opgate {
 
+#ifdef __AVX512F__
+/// All lanes. GCC 12 warns about the intrinsics without a mask (bug 105593).
+inline constexpr __mmask16 kAll = 0xffff;
+#endif
+
 /// to[i] = from[i] for `count` elements.
 inline void widen(const f16* from, float* to, std::int64_t count) {
   std::int64_t i = 0;
 #if defined(__AVX512F__)
   for (; i + 16 <= count; i += 16) {
-    _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i))));
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
+    _mm512_storeu_ps(to + i, _mm512_maskz_cvtph_ps(kAll, halves));
   }
 #elif defined(__F16C__)
   for (; i + 8 <= count; i += 8) {
@@ -31,7 +37,7 @@ inline void narrow(const float* from, f16* to, std::int64_t count) {
   std::int64_t i = 0;
 #if defined(__AVX512F__)
   for (; i + 16 <= count; i += 16) {
-    const __m256i halves = _mm512_cvtps_ph(_mm512_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m256i halves = _mm512_maskz_cvtps_ph(kAll, _mm512_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), halves);
   }
 #elif defined(__F16C__)
