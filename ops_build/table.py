@@ -55,6 +55,16 @@ class Attribute:
     choices: tuple[str, ...] = ()
     default: Any = None
 
+    def check(self, value: Any) -> None:
+        """Raises ValueError if an element of a list of strings has a line feed. An ONNX node stores the list as one
+        string with an element per line."""
+        if self.kind != "str" or not self.list:
+            return
+        for element in value:
+            if "\n" in element:
+                escaped = element.replace("\n", "\\n")
+                raise ValueError(f"attribute '{self.name}': expected elements without line feeds, got '{escaped}'")
+
 
 @dataclass(frozen=True, slots=True)
 class Op:

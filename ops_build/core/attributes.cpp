@@ -33,6 +33,12 @@ std::int64_t length_of(const AttributeValue& value) {
       value);
 }
 
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (const char c : text) c == '\n' ? result += "\\n" : result += c;
+  return result;
+}
+
 Status check(const Attribute& attribute, const AttributeValue& value) {
   const std::string what = "attribute '" + attribute.name + "': expected " + type_text(attribute) + ", got ";
   if (!has_type_of(attribute, value)) return Status::invalid(what + "a value of another type");
@@ -42,6 +48,14 @@ Status check(const Attribute& attribute, const AttributeValue& value) {
   if (attribute.kind == Attribute::Kind::choice) {
     const std::string& chosen = std::get<std::string>(value);
     if (!std::ranges::count(attribute.choices, chosen)) return Status::invalid(what + "'" + chosen + "'");
+  }
+  if (attribute.kind == Attribute::Kind::text && attribute.list) {
+    // An ONNX node stores the list as one string with an element per line.
+    for (const std::string& element : std::get<std::vector<std::string>>(value)) {
+      if (element.find('\n') == std::string::npos) continue;
+      return Status::invalid("attribute '" + attribute.name + "': expected elements without line feeds, got '" +
+                             escaped(element) + "'");
+    }
   }
   return {};
 }

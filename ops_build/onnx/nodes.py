@@ -21,14 +21,24 @@ def element_type(dtype: str) -> int:
 def node_attributes(op: Op, attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Converts attributes to the form in a node.
 
-    There a list of strings is one string with one element per line, and a bool is 0 or 1.
+    There a list of strings is one string with one element per line, and a bool is 0 or 1. Raises ValueError for a list
+    of strings that this form can't express.
     """
     declared = {attribute.name: attribute for attribute in op.attributes}
-    return {name: _to_node(declared[name], value) for name, value in attributes.items()}
+    try:
+        return {name: _to_node(declared[name], value) for name, value in attributes.items()}
+    except ValueError as error:
+        raise ValueError(f"{op.domain}::{op.name}: {error}") from None
 
 
 def _to_node(attribute: Attribute, value: Any) -> Any:
     if attribute.kind == "str" and attribute.list:
+        attribute.check(value)
+        if list(value) == [""]:
+            raise ValueError(
+                f"attribute '{attribute.name}': expected another list than [''], because a node can't tell it from an "
+                "empty list"
+            )
         return "\n".join(value)
     convert = {"bool": int, "float": float}.get(attribute.kind)
     if convert is None:

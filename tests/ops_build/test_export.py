@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -98,8 +100,6 @@ def test_every_op_is_exported_and_runs(ops: list[Op], library: Path, tmp_path: P
     register_symbolics(ops)
     for op in ops:
         for case in trials(op):
-            if not dynamo and any(a.kind == "str" and a.list and a.name in case.attributes for a in op.attributes):
-                continue  # the legacy exporter's tracer refuses it: "unsupported input list type: str"
             inputs = tensors(op, case)
             file = tmp_path / f"{op.name}.onnx"
             with warnings.catch_warnings():
@@ -152,3 +152,32 @@ def test_an_attribute_that_the_graph_computes_is_refused_by_name(ops: list[Op]) 
             custom_translation_table=translation_table(ops),
             dynamic_shapes=({0: "n"}, None),
         )
+
+
+@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "legacy"])
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a\nb", "c"], r"DrawBoundingBoxes: attribute 'names': expected elements without line feeds, got 'a\\nb'"),
+        ([""], r"DrawBoundingBoxes: attribute 'names': expected another list than \[''\]"),
+    ],
+)
+def test_a_list_of_strings_that_no_node_can_have_is_refused(
+    ops: list[Op], names: list[str], message: str, dynamo: bool
+) -> None:
+    class Module(torch.nn.Module):
+        def forward(self, image, boxes):
+            return torch.ops.opgate.draw_bounding_boxes(image, boxes, names=names)
+
+    table = translation_table(ops)
+    register_symbolics(ops)
+    inputs = (torch.zeros(9, 9, 3, dtype=torch.uint8), torch.zeros(1, 4))
+    with warnings.catch_warnings(), pytest.raises(Exception) as refused:
+        warnings.simplefilter("ignore")
+        settings = {"custom_translation_table": table} if dynamo else {"opset_version": 17}
+        torch.onnx.export(Module().eval(), inputs, io.BytesIO(), dynamo=dynamo, **settings)
+    messages, error = [], refused.value
+    while error is not None:
+        messages.append(str(error))
+        error = error.__cause__
+    assert re.search(message, "\n".join(messages))

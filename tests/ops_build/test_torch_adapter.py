@@ -217,6 +217,8 @@ def test_attributes_of_every_kind(torch_ops: Any) -> None:
         described(required=1, ratios=[1.0])
     with pytest.raises(ValueError, match=r"attribute 'pick': expected \{one\|two\}, got 'three'"):
         described(required=1, pick="three")
+    with pytest.raises(ValueError, match=r"attribute 'words': expected elements without line feeds, got 'x\\ny'"):
+        described(required=1, words=["w", "x\ny"])
     with pytest.raises(RuntimeError, match="missing value for argument 'required'"):
         described()
 
@@ -294,6 +296,26 @@ def test_a_wrong_input_is_a_value_error_that_names_it(library: registration.OpLi
         torch.ops.opgate.knn_query(POINTS, torch.tensor([4]))
     with pytest.raises(ValueError, match=r"input 'x': .* no signature can state"):
         torch.ops.opgate.mish(torch.ones(2, dtype=torch.complex64))
+
+
+def test_an_output_that_memory_has_no_room_for_is_an_error_that_names_it(library: registration.OpLibrary) -> None:
+    offset, heads = torch.tensor([4], dtype=torch.int32), torch.ones(1, 6, 4)
+    image = torch.zeros(1, 4, 4, 3, dtype=torch.uint8)
+    for size, error, expected in (
+        (2**40, RuntimeError, "a size that memory has room for"),
+        (2**62, ValueError, r"fewer than 2\^63 bytes"),
+    ):
+        with pytest.raises(error, match=rf"opgate::KNNQuery: output 'idx': expected {expected}, got i32\[4, {size}\]"):
+            torch.ops.opgate.knn_query(POINTS, offset, nsample=size)
+        with pytest.raises(error, match=rf"opgate::DetectionPostprocess: output 'boxes': expected {expected}, got f32"):
+            torch.ops.opgate.detection_postprocess(heads, max_detections=size)
+    with pytest.raises(RuntimeError, match=r"output 'tensor': expected a size .* got f32\[1, 3, 16777216, 16777216\]"):
+        torch.ops.opgate.resize_normalize(image, height=2**24, width=2**24)
+    with (
+        torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True),
+        pytest.raises(ValueError, match=r"ResizeNormalize: output 'tensor': expected fewer than 2\^63 bytes"),
+    ):
+        torch.ops.opgate.resize_normalize(image, height=2**62, width=2)
 
 
 def test_tensors_on_several_devices_are_refused(library: registration.OpLibrary) -> None:
@@ -488,6 +510,16 @@ def test_a_trace_refuses_what_a_call_refuses(library: registration.OpLibrary, op
         (
             lambda x: torch.ops.opgate.resize_normalize(x.byte(), height=-1, width=2),
             "'height' is a size: expected a number from 0, got -1",
+        ),
+        (
+            lambda x: torch.ops.opgate.draw_bounding_boxes(
+                x[:, :, None].expand(4, 3, 3).byte(), x[:, [0, 0, 0, 0]], names=["a\nb"]
+            ),
+            "attribute 'names': expected elements without line feeds, got 'a\\nb'",
+        ),
+        (
+            lambda x: torch.ops.opgate.knn_query(x, x[:1, 0].int(), nsample=2**62),
+            "output 'idx': expected fewer than 2^63 bytes, got i32[4, 4611686018427387904]",
         ),
         (
             lambda x: ops.patches(x.byte(), x[:, 0].byte(), times),

@@ -48,16 +48,31 @@ Status make_view(const Input& input, Location location, const Layout& layout, Ha
   return {};
 }
 
+/// Whether the bytes of a tensor are fewer than 2^63. fake.py does the same.
+bool has_countable_bytes(DType dtype, std::span<const std::int64_t> dims) {
+  auto bytes = static_cast<std::int64_t>(size_of(dtype));
+  bool overflow = false;
+  for (const std::int64_t dim : dims) overflow |= __builtin_mul_overflow(bytes, dim, &bytes);
+  return !overflow || std::ranges::find(dims, 0) != dims.end();
+}
+
 class TorchEngine : public Engine {
  public:
-  TorchEngine(Location location, const Layout& layout, std::size_t outputs)
-      : outputs(outputs), location_(location), layout_(layout) {}
+  TorchEngine(Location location, const Layout& layout, const Signature& signature)
+      : outputs(signature.outputs.size()), location_(location), layout_(layout), signature_(signature) {}
 
   std::vector<Handle> outputs;
 
   Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
-    OPGATE_RETURN_IF_ERROR(
-        make_tensor(location_, torch.dtypes[static_cast<int>(dtype)], dims, layout_.strides(dims), outputs[index]));
+    const auto wrong = [&](const char* expected) {
+      return "output '" + signature_.outputs[index].name + "': expected " + expected + ", got " +
+             std::string(name_of(dtype)) + dims_text(dims);
+    };
+    if (!has_countable_bytes(dtype, dims)) return Status::invalid(wrong("fewer than 2^63 bytes"));
+    if (Status status =
+            make_tensor(location_, torch.dtypes[static_cast<int>(dtype)], dims, layout_.strides(dims), outputs[index]);
+        !status.ok())
+      return std::move(status).with_prefix(wrong("a size that memory has room for") + ": ");
     OPGATE_RETURN_IF_ERROR(
         from_torch(torch.torch_get_mutable_data_ptr(outputs[index].get(), data), "asking for a tensor's data"));
     if (!*data) *data = &nothing_;  // a tensor without elements has no memory
@@ -86,6 +101,7 @@ class TorchEngine : public Engine {
  protected:
   const Location location_;
   const Layout& layout_;
+  const Signature& signature_;
 
  private:
   std::vector<Handle> scratch_;
@@ -98,8 +114,8 @@ class TorchEngine : public Engine {
 /// its upper bound.
 class TorchCudaEngine final : public TorchEngine {
  public:
-  TorchCudaEngine(Location location, const Layout& layout, std::size_t outputs)
-      : TorchEngine(location, layout, outputs) {
+  TorchCudaEngine(Location location, const Layout& layout, const Signature& signature)
+      : TorchEngine(location, layout, signature) {
     if (!torch.current_cuda_stream) throw std::runtime_error("this torch has no CUDA streams");
     DeviceGuardHandle guard = nullptr;
     expect(torch.aoti_torch_create_device_guard(location.index, &guard), "changing the device");
@@ -160,7 +176,7 @@ Status run(const Op& op, Device device, KernelCache& kernels, Arguments& argumen
   const Signature& signature = op.signature;
   const Location location = location_of_call(signature, arguments.tensors);
   const Layout layout(signature, arguments.tensors);
-  std::vector<Tensor> views(arguments.tensors.size());
+  InlineVector<Tensor, 8> views(arguments.tensors.size());
   InputPointers inputs(views.size());
   for (std::size_t i = 0; i < views.size(); ++i) {
     if (!arguments.tensors[i]) continue;
@@ -171,11 +187,11 @@ Status run(const Op& op, Device device, KernelCache& kernels, Arguments& argumen
   OPGATE_RETURN_IF_ERROR(Attributes::make(signature, std::move(arguments.attributes), attributes));
 #ifdef OPGATE_WITH_CUDA
   if (device == Device::cuda) {
-    TorchCudaEngine engine(location, layout, signature.outputs.size());
+    TorchCudaEngine engine(location, layout, signature);
     return run_on(engine, op, device, inputs, attributes, kernels, stack);
   }
 #endif
-  TorchEngine engine(location, layout, signature.outputs.size());
+  TorchEngine engine(location, layout, signature);
   return run_on(engine, op, device, inputs, attributes, kernels, stack);
 }
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import keyword
+import linecache
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.jit import _builtins
 
-from opgate.ops_build.adapters.torch.registration import OpLibrary, overload
+from opgate.ops_build.adapters.torch.registration import OpLibrary, namespace_of, overload
 from opgate.ops_build.table import Attribute, Input, Op, Output, snake_case
 from opgate.ops_build.walk import text_of
 
@@ -41,27 +43,37 @@ def function(op: Op, *, differentiable: bool) -> Callable[..., Any]:
     call.__module__ = "opgate.torch"
     call.__doc__ = _documentation(op, differentiable)
     call.__signature__ = _signature(op)  # type: ignore[attr-defined]
+    # torch.jit.script compiles no function with *tensors. It calls the op where a script calls this function.
+    _builtins._register_builtin(call, f"{namespace_of(op.domain)}::{snake_case(op.name)}")
     return call
 
 
 def is_module(op: Op) -> bool:
-    """Returns whether the op can be a module: it has exactly one input, which is required, and is no gradient."""
-    return len(op.inputs) == 1 and not op.inputs[0].optional and not op.name.endswith("Backward")
+    """Returns whether the op can be a module: it has exactly one input, which is required, is no gradient, and has no
+    attribute whose name is a keyword of Python."""
+    keywords = any(keyword.iskeyword(attribute.name) for attribute in op.attributes)
+    return len(op.inputs) == 1 and not op.inputs[0].optional and not op.name.endswith("Backward") and not keywords
 
 
 def module(op: Op) -> type:
-    """Returns the op as a subclass of torch.nn.Module. The op's attributes are the arguments of the constructor."""
-    registered = overload(op)
+    """Returns the op as a subclass of torch.nn.Module. The op's attributes are the arguments of the constructor.
+
+    An object has the value of an attribute `k` as `k_`, and all values as `attributes`.
+    """
     settings = inspect.Signature([_keyword(attribute) for attribute in op.attributes])
+    floats = {attribute.name for attribute in op.attributes if attribute.kind == "float"}
 
     def __init__(self: Any, **attributes: Any) -> None:
         torch.nn.Module.__init__(self)
         bound = settings.bind(**attributes)  # raises a TypeError that names the missing or unknown attribute
         bound.apply_defaults()
-        self.attributes = dict(bound.arguments)
+        for name, value in bound.arguments.items():
+            listed = list(value) if isinstance(value, (list, tuple)) else value
+            # torch.jit.script makes no float of an int.
+            setattr(self, f"{name}_", _floats(listed) if name in floats else listed)
 
-    def forward(self: Any, tensor: Any) -> Any:
-        return registered(tensor, **self.attributes)
+    def attributes(self: Any) -> dict[str, Any]:
+        return {name: getattr(self, f"{name}_") for name in settings.parameters}
 
     def extra_repr(self: Any) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.attributes.items())
@@ -71,10 +83,34 @@ def module(op: Op) -> type:
         "__module__": "opgate.torch",
         "__doc__": f"{op.doc}\n\nopgate.torch.{snake_case(op.name)} as a module.",
         "__signature__": settings,
-        "forward": forward,
+        # torch.jit.script reads the types of the fields, and compiles no property.
+        "__annotations__": {f"{name}_": parameter.annotation for name, parameter in settings.parameters.items()},
+        "__jit_unused_properties__": ["attributes"],
+        "attributes": property(attributes),
+        "forward": _forward(op),
         "extra_repr": extra_repr,
     }
     return type(op.name, (torch.nn.Module,), members)
+
+
+def _floats(value: Any) -> Any:
+    return [float(element) for element in value] if isinstance(value, list) else float(value)
+
+
+def _forward(op: Op) -> Callable[..., Any]:
+    """Returns the function `forward` of a module. It is made from source, because torch.jit.script reads its source."""
+    variadic, several = op.inputs[0].variadic, len(op.outputs) > 1
+    given = "list[Tensor]" if variadic else "Tensor"
+    returned = f"tuple[{', '.join(['Tensor'] * len(op.outputs))}]" if several else "Tensor"
+    arguments = "".join(f", {attribute.name}=self.{attribute.name}_" for attribute in op.attributes)
+    called = f"torch.ops.{namespace_of(op.domain)}.{snake_case(op.name)}"
+    source = f"def forward(self, tensor: {given}) -> {returned}:\n    return {called}(tensor{arguments})\n"
+    file = f"<opgate.torch {op.domain}::{op.name}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    names: dict[str, Any] = {"torch": torch, "Tensor": torch.Tensor}
+    exec(compile(source, file, "exec"), names)
+    forward: Callable[..., Any] = names["forward"]
+    return forward
 
 
 def _signature(op: Op) -> inspect.Signature | None:

@@ -7,11 +7,13 @@ called grad_<input> and is the gradient of that input.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
+from opgate.ops_build.adapters.torch.autograd import autograd_kernel
 from opgate.ops_build.table import Op, snake_case
 
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
@@ -20,17 +22,21 @@ _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 def register_gradient(op: Op, backward: Op | None, name: str, library: torch.library.Library) -> None:
     """Registers the gradient of `op`, whose name in torch is `name`.
 
-    If `backward` is None, torch gets a function that raises NotImplementedError. Raises ValueError if `backward`
+    If `backward` is None, torch gets functions that raise NotImplementedError. Raises ValueError if `backward`
     doesn't follow the naming rules above.
     """
     if not any(_may_be_float(op, tensor.type) for tensor in op.inputs):
         return
     if backward is None:
-        gradient: _Gradient = _NoGradient(op, name)
+        gradient: Gradient = _NoGradient(op, name)
     else:
         _check_convention(op, backward)
         gradient = _TableGradient(op, backward, name)
-    torch.library.register_autograd(name, gradient.backward, setup_context=gradient.setup_context, lib=library)
+    if not any(_may_be_float(op, tensor.type) for tensor in op.outputs):
+        return  # torch knows by itself that integers have no gradient
+    namespace, short = name.split("::")
+    overload = getattr(getattr(torch.ops, namespace), short).default
+    library.impl(short, autograd_kernel(op, overload, gradient), "Autograd", with_keyset=True)
 
 
 def _may_be_float(op: Op, type_name: str) -> bool:
@@ -55,73 +61,121 @@ def _check_convention(op: Op, backward: Op) -> None:
             raise ValueError(f"{backward.name}: attribute '{attribute.name}' is required and {op.name} has none such")
 
 
-class _Gradient:
+class Gradient:
+    """The derivatives of one op. The tensors of a variadic input are a list everywhere here."""
+
     def __init__(self, op: Op, name: str) -> None:
         self.op = op
         self.name = name
 
-    def setup_context(self, ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
-        """Torch calls this after the forward run, with all arguments including the defaults."""
-        outputs = output if isinstance(output, tuple) else (output,)
-        ctx.mark_non_differentiable(*(tensor for tensor in outputs if not tensor.is_floating_point()))
+    def save(self, ctx: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: Any) -> None:
+        """Keeps in `ctx` what the derivatives need. Called after the forward run.
 
-    def backward(self, ctx: Any, *gradients: torch.Tensor) -> Any:
+        `inputs` has None for an absent input. `attributes` lacks those that have their default.
+        """
+        listed = outputs if isinstance(outputs, tuple) else (outputs,)
+        if integers := [tensor for tensor in listed if not tensor.is_floating_point()]:
+            ctx.mark_non_differentiable(*integers)
+
+    def backward(self, ctx: Any, gradients: Sequence[torch.Tensor], needed: Sequence[Any]) -> list[Any]:
+        """Returns the gradients of the inputs. `needed` tells for each input whether its gradient is needed."""
+        raise NotImplementedError
+
+    def jvp(self, ctx: Any, tangents: Sequence[Any]) -> Any:
+        """Returns the tangents of the outputs. A tangent is None where an input has none."""
         raise NotImplementedError
 
 
-class _NoGradient(_Gradient):
-    def backward(self, ctx: Any, *gradients: torch.Tensor) -> Any:
+class _NoGradient(Gradient):
+    def backward(self, ctx: Any, gradients: Sequence[torch.Tensor], needed: Sequence[Any]) -> list[Any]:
         raise NotImplementedError(
             f"{self.name} can't be differentiated: the op table has no {self.op.name}Backward. Call it under "
             "torch.no_grad() or on detached tensors, or state that op"
         )
 
+    def jvp(self, ctx: Any, tangents: Sequence[Any]) -> Any:
+        elementwise = len(self.op.outputs) == 1 and self.op.elementwise
+        raise NotImplementedError(
+            f"{self.name} can't be differentiated in forward mode: the op table has no {self.op.name}Backward. Call it "
+            "on tensors without tangents" + (", or state that op" if elementwise else "")
+        )
 
-class _TableGradient(_Gradient):
+
+class _TableGradient(Gradient):
     def __init__(self, op: Op, backward: Op, name: str) -> None:
         super().__init__(op, name)
         self.gradient_op = backward
-        self.saved = [tensor.name for tensor in backward.inputs if not self._is_gradient(tensor.name)]
-        forward = {attribute.name for attribute in op.attributes}
-        self.attributes = [a.name for a in backward.attributes if a.name in forward]
+        inputs, outputs = [tensor.name for tensor in op.inputs], [tensor.name for tensor in op.outputs]
+        self.saved = [tensor.name for tensor in backward.inputs if tensor.name in {*inputs, *outputs}]
+        # An input and an output of one name: the gradient is told by the input.
+        self.places = [(0, inputs.index(n)) if n in inputs else (1, outputs.index(n)) for n in self.saved]
+        self.variadic = op.inputs[-1].variadic
+        forward = {attribute.name: attribute.default for attribute in op.attributes}
+        self.attributes = {a.name: forward[a.name] for a in backward.attributes if a.name in forward}
         self.gradients = [output.name.removeprefix("grad_") for output in backward.outputs]
 
-    def _is_gradient(self, name: str) -> bool:
-        return name not in {tensor.name for tensor in self.op.inputs} | {tensor.name for tensor in self.op.outputs}
-
-    def setup_context(self, ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
-        super().setup_context(ctx, inputs, output, keyword_only_inputs)
-        outputs = output if isinstance(output, tuple) else (output,)
-        tensors = dict(zip((tensor.name for tensor in self.op.outputs), outputs, strict=True))
-        tensors |= dict(zip((tensor.name for tensor in self.op.inputs), inputs, strict=True))
-        kept = [tensors[name] for name in self.saved]
-        # A variadic input is a list; any other tensor has no length.
-        ctx.lengths = [len(value) if isinstance(value, Sequence) else None for value in kept]
-        ctx.save_for_backward(*(t for value in kept for t in (value if isinstance(value, Sequence) else (value,))))
-        ctx.attributes = {name: (keyword_only_inputs or {})[name] for name in self.attributes}
+    def save(self, ctx: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: Any) -> None:
+        super().save(ctx, inputs, attributes, outputs)
+        tensors = inputs, outputs if isinstance(outputs, tuple) else (outputs,)
+        kept = [tensors[side][index] for side, index in self.places]
+        # The number of tensors of a variadic input. Any other tensor has none.
+        ctx.lengths = [len(value) if isinstance(value, list) else None for value in kept] if self.variadic else None
+        if self.variadic:
+            kept = [tensor for value in kept for tensor in (value if isinstance(value, list) else [value])]
+        ctx.save_for_backward(*kept)
+        if forward_ad._current_level >= 0:
+            ctx.save_for_forward(*kept)
+        ctx.attributes = {
+            name: default if attributes.get(name) is None else attributes[name]
+            for name, default in self.attributes.items()
+        }
         # A bool for each input, or the number of tensors of a variadic one.
-        ctx.present = [len(value) if isinstance(value, Sequence) else value is not None for value in inputs]
+        ctx.present = [len(value) if isinstance(value, list) else value is not None for value in inputs]
 
-    def backward(self, ctx: Any, *gradients: torch.Tensor) -> Any:
-        arguments = dict(zip((f"grad_{tensor.name}" for tensor in self.op.outputs), gradients, strict=True))
-        arguments |= self._saved_of(ctx)
+    def backward(self, ctx: Any, gradients: Sequence[torch.Tensor], needed: Sequence[Any]) -> list[Any]:
+        by_output = dict(zip((tensor.name for tensor in self.op.outputs), gradients, strict=True))
+        by_input = self._call(ctx, by_output, self._saved_of(ctx, ctx.saved_tensors))
+        return [self._gradient_of(ctx, index, by_input, needed[index]) for index in range(len(self.op.inputs))]
+
+    def jvp(self, ctx: Any, tangents: Sequence[Any]) -> Any:
+        """Element i of the output of an elementwise op depends on the elements i of the inputs alone. So its Jacobian
+        by an input is diagonal, and the product with a tangent is the product with a gradient."""
+        types = set(self.op.tensor_types)
+        if not self.op.elementwise or len(self.op.outputs) != 1 or len(types) != 1 or self.op.inputs[-1].variadic:
+            raise NotImplementedError(
+                f"{self.name} can't be differentiated in forward mode: {self.gradient_op.name} tells its tangents only "
+                "for an elementwise op with one output and one type. Call it on tensors without tangents, or use "
+                "reverse mode"
+            )
+        # Without their tangents: those of this level are in `tangents`.
+        saved = self._saved_of(ctx, [forward_ad.unpack_dual(tensor).primal for tensor in ctx.saved_tensors])
+        parts = []
+        for index, tangent in enumerate(tangents):
+            if tangent is not None:
+                by_input = self._call(ctx, {self.op.outputs[0].name: tangent}, saved)
+                parts.append(self._gradient_of(ctx, index, by_input, True))
+        return sum(parts[1:], parts[0])
+
+    def _call(self, ctx: Any, gradients: Mapping[str, Any], saved: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """Calls the backward op. Returns the gradients of inputs by the name of the input."""
+        arguments = {f"grad_{name}": gradient for name, gradient in gradients.items()} | saved
         call = getattr(getattr(torch.ops, self.name.split("::")[0]), snake_case(self.gradient_op.name)).default
         outputs = call(*(arguments[tensor.name] for tensor in self.gradient_op.inputs), **ctx.attributes)
-        by_name = dict(zip(self.gradients, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
-        return tuple(self._gradient_of(ctx, index, by_name) for index in range(len(self.op.inputs)))
+        return dict(zip(self.gradients, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
 
-    def _saved_of(self, ctx: Any) -> dict[str, Any]:
-        tensors = iter(ctx.saved_tensors)
+    def _saved_of(self, ctx: Any, saved_tensors: Sequence[Any]) -> dict[str, Any]:
+        if ctx.lengths is None:
+            return dict(zip(self.saved, saved_tensors, strict=True))
+        tensors = iter(saved_tensors)
         return {
             name: next(tensors) if length is None else [next(tensors) for _ in range(length)]
             for name, length in zip(self.saved, ctx.lengths, strict=True)
         }
 
-    def _gradient_of(self, ctx: Any, index: int, by_name: dict[str, torch.Tensor]) -> Any:
+    def _gradient_of(self, ctx: Any, index: int, by_input: Mapping[str, torch.Tensor], needed: Any) -> Any:
         declared = self.op.inputs[index]
-        needed = ctx.needs_input_grad[index] if index < len(ctx.needs_input_grad) else False
-        if declared.name in by_name:
-            return by_name[declared.name] if ctx.present[index] else None
+        if declared.name in by_input:
+            return by_input[declared.name] if ctx.present[index] else None
         if any(needed) if isinstance(needed, Sequence) else needed:
             # Torch would read None as a gradient of zero.
             raise NotImplementedError(

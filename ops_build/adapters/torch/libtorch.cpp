@@ -49,10 +49,10 @@ Location location_of(AtenTensorHandle tensor) {
 
 Dims contiguous_strides(std::span<const std::int64_t> dims) {
   Dims strides(dims.size());
-  std::int64_t stride = 1;
+  std::uint64_t stride = 1;  // unsigned: the dims of an empty tensor may overflow
   for (std::size_t i = dims.size(); i-- > 0;) {
-    strides[i] = stride;
-    stride *= std::max<std::int64_t>(dims[i], 1);
+    strides[i] = static_cast<std::int64_t>(stride);
+    stride *= static_cast<std::uint64_t>(std::max<std::int64_t>(dims[i], 1));
   }
   return strides;
 }

@@ -1,6 +1,7 @@
 """Loads op libraries into PyTorch.
 
-The C entry point of a library registers its kernels. This module registers the fake kernels and the gradients.
+The C entry point of a library registers its kernels. This module registers what torch needs beside them: the fake
+kernels, the gradients, and what the ops do under torch.vmap, torch.autocast and torch.jit.trace.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from typing import Any
 
 import torch
 
+from opgate.ops_build.adapters.torch.autocast import register_autocast
+from opgate.ops_build.adapters.torch.batching import register_batching
 from opgate.ops_build.adapters.torch.fake import fake_kernel
 from opgate.ops_build.adapters.torch.gradients import register_gradient
+from opgate.ops_build.adapters.torch.tracing import register_tracing
 from opgate.ops_build.table import Op, read_table, snake_case
 
 NO_STRINGS = "it takes or gives strings, and torch has no tensors of strings"
@@ -30,7 +34,7 @@ class OpLibrary:
     """A library that torch has loaded.
 
     Its ops are torch.ops.<namespace>.<name in snake_case>. `left_out` maps the names of ops that torch can't have to
-    the reasons. `held` keeps the fake kernels and gradients registered.
+    the reasons. `held` keeps what was registered beside the kernels.
     """
 
     path: Path
@@ -74,6 +78,9 @@ def load(path: Path | str) -> OpLibrary:
         name = f"{namespace}::{snake_case(op.name)}"
         torch.library.register_fake(name, fake_kernel(op), lib=held)
         register_gradient(op, ops.get(f"{op.name}Backward"), name, held)
+        register_batching(op, overload(op), held)
+        register_autocast(op, overload(op), held)
+        register_tracing(op, overload(op), held)
     _LOADED[namespace] = OpLibrary(path, namespace, tuple(ops.values()), left_out, held)
     return _LOADED[namespace]
 

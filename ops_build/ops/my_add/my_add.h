@@ -3,7 +3,7 @@
 #include "core/elementary.h"
 #include "core/op.h"
 
-OPGATE_OP(MyAdd, "<T: f16|f32|f64|i32|i64> MyAdd(a: T[...], b: T[...]) -> (y: T[...])", "2 a + b, elementwise.")
+OPGATE_OP(MyAdd, "<T: f16|bf16|f32|f64|i32|i64> MyAdd(a: T[...], b: T[...]) -> (y: T[...])", "2 a + b, elementwise.")
 
 namespace opgate::ops::my_add {
 
