@@ -25,6 +25,12 @@ Status bind_inputs(CallWalk& walk, const InputPointers& inputs, const Attributes
   return bind(walk, inputs, attributes);
 }
 
+Status check_node(const Op& op, Device device, const Attributes& attributes,
+                  std::span<const std::optional<std::int64_t>> sizes) {
+  const Kernel& type = op.kernel(device);
+  return type.check ? type.check(attributes, KnownSizes(op.signature, sizes)) : Status();
+}
+
 Status invoke(const Op& op, Device device, const InputPointers& inputs, const Attributes& attributes, Engine& engine,
               KernelCache* kernels) {
   return named(op, [&]() -> Status {
@@ -32,6 +38,7 @@ Status invoke(const Op& op, Device device, const InputPointers& inputs, const At
     if (!type.run) return Status::internal("no kernel for " + std::string(name_of(device)));
     CallWalk walk(op.signature);
     OPGATE_RETURN_IF_ERROR(bind(walk, inputs, attributes));
+    OPGATE_RETURN_IF_ERROR(check_node(op, device, attributes, walk.binding().sizes));
     std::shared_ptr<const void> kernel;
     if (type.prepare) {
       NodeFacts facts = facts_of_call(walk, inputs, engine.ordinal());

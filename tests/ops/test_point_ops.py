@@ -159,12 +159,11 @@ def test_voxels_are_within_the_grid(run_op: RunOp, grid_axes: tuple[Any, ...], d
     steps = data.draw(st.lists(st.tuples(*[st.integers(1, 5) | st.integers(1, 2**31)] * 3), min_size=1, max_size=20))
     down = np.array(steps, np.int64)
     points = np.stack([below(high[a], low[a], down[:, a]) for a in range(3)], axis=1)
-    features, coords, counts = run_op(
-        "Voxelize", {"points": points, "size": size, "range": np.concatenate([low, high])}
-    )
+    bounds = np.concatenate([low, high])
+    _, coords, counts = run_op("Voxelize", {"points": points, "size": size, "range": bounds})
     assert counts.sum() == len(points)
     for point in points:
-        coord = run_op("Voxelize", {"points": point[None], "size": size, "range": np.concatenate([low, high])})[1][0]
+        coord = run_op("Voxelize", {"points": point[None], "size": size, "range": bounds})[1][0]
         assert coord.tolist() in coords.tolist()
         for a in range(3):
             # In f32 (high - low) / size has a relative error of 2^-23 and a bit, which matters next to a half only.

@@ -4,6 +4,7 @@ case of every op under the sanitizers."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import pytest
 from opgate.ops_build.adapters.tensorrt.engine import PluginEngine
 from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.case import Case
+from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.gpu.cases_file import CaseFailed
+from opgate.ops_build.op_folder import folder_of
 from opgate.ops_build.verification.verify import verify
 from tests import PROJECT
 from tests.conftest import FIXTURE_OPS
@@ -34,6 +37,20 @@ def test_every_case_of_every_op(program: Path) -> None:
     assert sum(cell.passed for cell in cells) > 100
     skipped = {(cell.types, cell.skipped) for cell in cells if cell.skipped}
     assert ("f64", "TensorRT's plugins take no tensors of f64") in skipped
+
+
+def test_attributes_that_no_run_can_use_make_no_plugin(program: Path) -> None:
+    engine, tried = PluginEngine(program, None), set()
+    for op in engine.ops():
+        types = next(types for types in op.type_choices() if engine.refusal(op, types) is None)
+        for case in folder_of(op, [SOURCE / "ops"]).cases(numpy_types(types)):
+            # The fields have words of choices that the signature doesn't have, and the program refuses them before.
+            if case.error and re.search("attribute '(?!box_format)|^-1$|^nsample$", case.error):
+                with pytest.raises(CaseFailed, match=f"createPlugin failed.*opgate::{op.name}: .*{case.error}"):
+                    engine.run(op, case, types)
+                tried.add(op.name)
+    engine.close()
+    assert tried == {"DetectionPostprocess", "KNNQuery", "RMSNorm"}
 
 
 @pytest.fixture(scope="module")

@@ -93,8 +93,8 @@ def upper_end_cases() -> Iterator[Case]:
         points = [np.where(np.eye(3, dtype=bool), ends, (low + high) / 2) for ends in below]
         yield case(f"the upper end of {name}", np.concatenate([*points, below]), size, range)
     row = np.column_stack([np.linspace(0, 1, 41)] * 3)
-    for size in (0.3, 0.4, 0.45, 0.7, 3):
-        yield case(f"a range that {size} doesn't divide", row, (size, size, size), [0, 0, 0, 1, 1, 1])
+    for side in (0.3, 0.4, 0.45, 0.7, 3.0):
+        yield case(f"a range that {side} doesn't divide", row, (side, side, side), [0, 0, 0, 1, 1, 1])
     far = np.array([[2.0**20 - 0.0625, 0, 0], [2.0**20 - 1, 0, 0]], np.float32)
     yield case("the last of 2^20 voxels", far, (1, 1, 1), [0, 0, 0, 2.0**20, 1, 1])
     yield case("more than 2^20 voxels", [[2.0**20, 0, 0], [5, 0, 0]], (1, 1, 1), [0, 0, 0, 2.0**21, 1, 1])

@@ -73,10 +73,9 @@ Status check_grid(const float* size, const float* range) {
   return {};
 }
 
-struct Cpu {
+struct Cpu : Checked {
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
     const std::int64_t n = in.size("n"), c = in.size("c");
-    OPGATE_RETURN_IF_ERROR(check_points(in));
     const float* const size = in["size"].data<float>();
     const float* const range = in.has("range") ? in["range"].data<float>() : nullptr;
     OPGATE_RETURN_IF_ERROR(check_grid(size, range));

@@ -106,7 +106,7 @@ std::int64_t storage_bytes(std::int64_t n) {
   return static_cast<std::int64_t>(std::max<std::size_t>({sort, sum, 1}));
 }
 
-struct Cuda {
+struct Cuda : Checked {
   struct Memory {
     std::span<std::uint64_t> keys, sorted_keys;
     std::span<std::uint32_t> points, sorted_points;
@@ -124,7 +124,6 @@ struct Cuda {
   }
 
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    OPGATE_RETURN_IF_ERROR(check_points(in));
     const std::int64_t n = in.size("n"), c = in.size("c");
     std::int64_t* const v = out.device_size("v");
     const cudaStream_t stream = stream_of(context);
