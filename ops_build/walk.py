@@ -10,8 +10,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol
 
+from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.table import Expr, Input, Op, Output
 
 #: A size, in the type that the algebra uses. None is an unknown size.
@@ -108,7 +110,7 @@ class Walk:
 
     def bound_of(self, name: str) -> Size:
         """Returns the upper bound of a size that only the kernel knows. Raises SignatureMismatch if it is negative."""
-        bound = self.evaluate(self._kernel_sizes[name])
+        bound = self._evaluate_in("size", name, self._kernel_sizes[name])
         if self._is_negative(bound):
             expr = text_of(self._kernel_sizes[name])
             raise SignatureMismatch(f"size '{name}': its bound {expr} is {bound} for these inputs")
@@ -128,7 +130,7 @@ class Walk:
         """Returns the dims of an output, or None if its rank is unknown.
 
         For an unknown dim, the result has the value of `unknown(expression)`. Raises SignatureMismatch if a dim is
-        negative.
+        negative, or if no memory can hold the output.
         """
         dims: list[Size] = []
         for dim in output.dims:
@@ -138,10 +140,11 @@ class Walk:
                 dims.extend(self._ellipsis)
                 continue
             expr = dim["name"] if dim["kind"] == "bounded" else dim["expr"]
-            size = self.evaluate(expr)
+            size = self._evaluate_in("output", output.name, expr)
             if self._is_negative(size):
                 raise SignatureMismatch(f"output '{output.name}': dim {text_of(expr)} is {size} for these inputs")
             dims.append(unknown(expr) if size is None else size)
+        self._check_bytes(output, dims)
         return tuple(dims)
 
     def evaluate(self, expr: Expr) -> Size:
@@ -164,6 +167,25 @@ class Walk:
         if result not in _INT64:
             raise SignatureMismatch("a size overflows 64 bits")
         return result
+
+    def _evaluate_in(self, kind: str, name: str, expr: Expr) -> Size:
+        """Evaluates an expression. An error names the input, output or size that it concerns."""
+        try:
+            return self.evaluate(expr)
+        except SignatureMismatch as error:
+            raise SignatureMismatch(f"{kind} '{name}': {error}") from None
+
+    def _check_bytes(self, output: Output, dims: Sequence[Size]) -> None:
+        """Raises SignatureMismatch if no memory can hold the output. Sizes that aren't numbers are not checked."""
+        numbers = [self._number(size) for size in dims]
+        known = [number for number in numbers if number is not None]
+        dtype = self.type_of(output)
+        itemsize = 1 if dtype in (None, "str") else DTYPES[str(dtype)].numpy.itemsize
+        if len(known) == len(numbers) and itemsize * prod(known) not in _INT64:
+            what = "a tensor of shape " if dtype is None else dtype
+            raise SignatureMismatch(
+                f"output '{output.name}': expected fewer than 2^63 bytes, got {what}{self._text_of_dims(dims)}"
+            )
 
     def _number(self, size: Size) -> int | None:
         return None if size is None else self._sizes.number(size)
@@ -261,7 +283,7 @@ class Walk:
             for dim in tensor.dims:
                 if "default" not in dim or dim["name"] in self._has_source:
                     continue
-                name, size = dim["name"], self.evaluate(dim["default"])
+                name, size = dim["name"], self._evaluate_in("size", dim["name"], dim["default"])
                 self._bound[name] = size
                 self._has_source.add(name)
                 if self._is_negative(size):
@@ -274,7 +296,7 @@ class Walk:
         for dim, sizes in zip(tensor.dims, sizes_of, strict=True):
             if dim["kind"] != "expr":
                 continue
-            expr, expected = dim["expr"], self.evaluate(dim["expr"])
+            expr, expected = dim["expr"], self._evaluate_in("input", tensor.name, dim["expr"])
             why = "" if isinstance(expr, int) else f" with {text_of(expr)} = {self._text(expected)}"
             if expected is None or known.dims is None or sizes[0] is None:
                 continue

@@ -78,7 +78,19 @@ Status Attributes::make(const Signature& signature, std::vector<std::optional<At
     OPGATE_RETURN_IF_ERROR(check(attribute, *values[i]));
     out.values_.push_back(std::move(*values[i]));
   }
+  for (const Slot& slot : signature.slots) {
+    if (slot.kind != Slot::Kind::attribute) continue;
+    const auto size = std::get<std::int64_t>(out.values_[static_cast<std::size_t>(slot.index)]);
+    if (size < 0) return Status::invalid(negative_size(slot.name, size));
+  }
   return {};
+}
+
+Status Attributes::refuse(std::string_view name, const std::string& expected) const {
+  std::size_t i = 0;
+  while (i < values_.size() && signature_->attributes[i].name != name) ++i;
+  return Status::invalid("attribute '" + std::string(name) + "': expected " + expected + ", got " +
+                         (i < values_.size() ? text_of(values_[i]) : "none"));
 }
 
 std::vector<std::string> lines(const std::string& text) {

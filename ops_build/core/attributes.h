@@ -15,7 +15,8 @@ namespace opgate {
 class Attributes {
  public:
   /// `values` are in the signature's order. An absent one gets its default. Fails, and names the attribute, where a
-  /// required one is absent and where a value has another type or length or is none of the choices.
+  /// required one is absent, where a value has another type or length or is none of the choices, and where a size is
+  /// negative.
   static Status make(const Signature& signature, std::vector<std::optional<AttributeValue>> values, Attributes& out);
 
   std::int64_t integer(std::string_view name) const { return get<std::int64_t>(name); }
@@ -29,6 +30,9 @@ class Attributes {
   const std::vector<double>& numbers(std::string_view name) const { return get<std::vector<double>>(name); }
   const std::vector<bool>& booleans(std::string_view name) const { return get<std::vector<bool>>(name); }
   const std::vector<std::string>& texts(std::string_view name) const { return get<std::vector<std::string>>(name); }
+
+  /// The error of a value that the op can't use: "attribute 'pad': expected 0..255, got 300".
+  Status refuse(std::string_view name, const std::string& expected) const;
 
   /// The attribute with this index in the signature.
   const AttributeValue& at(std::size_t index) const { return values_[index]; }

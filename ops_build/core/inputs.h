@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 
+#include "known_sizes.h"
 #include "sizes.h"
 #include "tensor.h"
 
@@ -52,12 +53,7 @@ class Inputs {
   }
 
   /// A named size of the signature.
-  std::int64_t size(std::string_view name) const {
-    for (std::size_t i = 0; i < signature_.slots.size(); ++i) {
-      if (signature_.slots[i].name == name) return binding_.sizes[i].value_or(-1);
-    }
-    throw std::logic_error("the kernel asks for size '" + std::string(name) + "', which the signature does not have");
-  }
+  std::int64_t size(std::string_view name) const { return binding_.sizes[slot_named(signature_, name)].value_or(-1); }
 
   /// The dtype that a type variable stands for, by its index in the signature.
   DType type(std::size_t variable) const { return *binding_.types[variable]; }

@@ -25,6 +25,7 @@ Status run(const Op& op, Device device, const InputPointers& inputs, const Attri
   if (!type.run) return Status::internal("no kernel for " + std::string(name_of(device)));
   CallWalk walk(op.signature);
   OPGATE_RETURN_IF_ERROR(bind(walk, inputs, attributes));
+  OPGATE_RETURN_IF_ERROR(check_node(op, device, attributes, walk.binding().sizes));
   std::shared_ptr<const void> kernel;
   if (type.prepare) {
     NodeFacts facts = facts_of_call(walk, inputs, engine.ordinal());
@@ -46,6 +47,12 @@ std::string full_name(const Op& op) { return std::string(Table::domain()) + "::"
 
 Status bind_inputs(CallWalk& walk, const InputPointers& inputs, const Attributes& attributes) {
   return bind(walk, inputs, attributes);
+}
+
+Status check_node(const Op& op, Device device, const Attributes& attributes,
+                  std::span<const std::optional<std::int64_t>> sizes) {
+  const Kernel& type = op.kernel(device);
+  return type.check ? type.check(attributes, KnownSizes(op.signature, sizes)) : Status();
 }
 
 Status invoke(const Op& op, Device device, const InputPointers& inputs, const Attributes& attributes, Engine& engine,

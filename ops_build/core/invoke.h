@@ -11,6 +11,11 @@ namespace opgate {
 Status invoke(const Op& op, Device device, const InputPointers& inputs, const Attributes& attributes, Engine& engine,
               KernelCache* kernels = nullptr);
 
+/// Refuses attributes and sizes that no run of a node can use. An adapter calls it as soon as it knows the attributes,
+/// with the sizes that it knows, in the order of the signature's slots. A call checks again, with all sizes.
+Status check_node(const Op& op, Device device, const Attributes& attributes,
+                  std::span<const std::optional<std::int64_t>> sizes = {});
+
 /// Checks the inputs of a call against the signature and binds every name.
 Status bind_inputs(CallWalk& walk, const InputPointers& inputs, const Attributes& attributes);
 

@@ -9,8 +9,11 @@
 // template. When it runs, every input has been checked against the signature. It may throw std::bad_alloc and nothing
 // else.
 //
-// A kernel may have two more functions:
+// A kernel may have three more functions:
 //
+//   static Status check(const Attributes& attributes, const KnownSizes& sizes);
+//     refuses attributes and sizes that no run can use. It is called when a node is made, with the sizes that are known
+//     then, and in each call, with all sizes.
 //   Status prepare(const Node& node);
 //     is called once for a node, before its first run. The kernel keeps what it needs for the runs.
 //   static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes& attributes);
@@ -96,6 +99,9 @@ class Context {
 struct Kernel {
   /// Runs the kernel. `kernel` is the object from `prepare`, or nullptr if the kernel doesn't prepare.
   Status (*run)(const void* kernel, Context&, const Inputs&, const Attributes&, Outputs&) = nullptr;
+
+  /// Refuses attributes and sizes that no run can use. nullptr if the kernel has no check().
+  Status (*check)(const Attributes&, const KnownSizes&) = nullptr;
 
   /// Creates a kernel for a node and calls its prepare(). nullptr if the kernel doesn't prepare.
   Status (*prepare)(const Node&, std::shared_ptr<const void>& kernel) = nullptr;

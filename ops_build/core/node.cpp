@@ -6,10 +6,7 @@
 namespace opgate {
 
 std::optional<std::int64_t> Node::size(std::string_view name) const {
-  const auto slot = std::ranges::find(signature_.slots, name, &Slot::name);
-  if (slot == signature_.slots.end())
-    throw std::logic_error("the kernel asks for size '" + std::string(name) + "', which the signature does not have");
-  const auto index = static_cast<std::size_t>(slot - signature_.slots.begin());
+  const std::size_t index = slot_named(signature_, name);
   told_[index] = told_[index] || facts_.sizes[index].has_value();
   return facts_.sizes[index];
 }

@@ -4,6 +4,8 @@
 //   cube.cpp   OPGATE_CPU_KERNEL(Cube, CubeCpu)
 #pragma once
 
+#include <concepts>
+
 #include "kernel.h"
 #include "table.h"
 
@@ -84,6 +86,11 @@ class TypeDispatch {
 };
 
 template <typename Class>
+concept Checks = requires(const Attributes& attributes, const KnownSizes& sizes) {
+  { Class::check(attributes, sizes) } -> std::same_as<Status>;
+};
+
+template <typename Class>
 concept Prepares = requires(Class& kernel, const Node& node) { kernel.prepare(node); };
 
 template <typename Class>
@@ -98,10 +105,12 @@ concept StatesWorkspaceOfTypes = requires(Workspace& workspace, const Inputs& in
 
 /// Classes that have members of these names. With a second member of the same name a name is ambiguous.
 struct NamedMembers {
-  int prepare, workspace;
+  int check, prepare, workspace;
 };
 template <typename Class>
 struct WithNamedMembers : Class, NamedMembers {};
+template <typename Class>
+concept NamesCheck = !requires { &WithNamedMembers<Class>::check; };
 template <typename Class>
 concept NamesPrepare = !requires { &WithNamedMembers<Class>::prepare; };
 template <typename Class>
@@ -112,12 +121,15 @@ template <typename OpTag, typename Class>
 class KernelOf {
  public:
   static constexpr Kernel make() {
+    static_assert(Checks<Class> || !NamesCheck<Class>,
+                  "expected a public function: static Status check(const Attributes&, const KnownSizes&)");
     static_assert(Prepares<Class> || !NamesPrepare<Class>,
                   "expected a public function: Status prepare(const Node& node)");
     static_assert(states_workspace(std::make_index_sequence<Types::kTypes.count>()) || !NamesWorkspace<Class>,
                   "expected a public function: static Memory workspace(Workspace&, const Inputs&, const Attributes&), "
                   "a template over the type variables if operator() is one");
-    Kernel kernel{&run, nullptr, nullptr};
+    Kernel kernel{.run = &run};
+    if constexpr (Checks<Class>) kernel.check = &Class::check;
     if constexpr (Prepares<Class>) kernel.prepare = &prepare;
     if constexpr (states_workspace(std::make_index_sequence<Types::kTypes.count>())) {
       kernel.take_workspace = &take_workspace;

@@ -7,8 +7,17 @@ Status Outputs::make(std::size_t index, bool bounded) {
   const Output& output = signature_.outputs[index];
   const DType dtype = *walk_.dtype_of(output.type);
   void* data = nullptr;
-  OPGATE_RETURN_IF_ERROR(bounded ? engine_.allocate_bounded(index, dtype, created.dims, &data)
-                                 : engine_.allocate_output(index, dtype, created.dims, &data));
+  Status status;
+  try {
+    status = bounded ? engine_.allocate_bounded(index, dtype, created.dims, &data)
+                     : engine_.allocate_output(index, dtype, created.dims, &data);
+  } catch (const std::bad_alloc&) {
+    status = Status::internal("out of memory");
+  }
+  if (!status.ok()) {
+    return std::move(status).with_prefix("output '" + output.name + "', " + std::string(name_of(dtype)) +
+                                         dims_text(created.dims) + ": ");
+  }
   created.done = true;
   created.bounded = bounded;
   created.wanted = data != nullptr;

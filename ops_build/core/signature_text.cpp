@@ -1,7 +1,18 @@
 #include "signature_text.h"
 
+#include <array>
+#include <charconv>
+
 namespace opgate {
 namespace {
+
+std::string element_text(std::int64_t value) { return std::to_string(value); }
+std::string element_text(bool value) { return value ? "true" : "false"; }
+std::string element_text(const std::string& value) { return "'" + value + "'"; }
+std::string element_text(double value) {
+  std::array<char, 32> digits;  // an attribute has single precision
+  return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), static_cast<float>(value)).ptr};
+}
 
 bool is_product(const Expr& expr) {
   return expr.kind == Expr::Kind::mul || expr.kind == Expr::Kind::div || expr.kind == Expr::Kind::mod;
@@ -48,6 +59,26 @@ std::string text_of(const Signature& signature, const Input& input) {
       text += text_of(signature, dim.expr);
   }
   return text + "]";
+}
+
+std::string text_of(const AttributeValue& value) {
+  return std::visit(
+      [](const auto& held) -> std::string {
+        using Held = std::remove_cvref_t<decltype(held)>;
+        if constexpr (std::is_arithmetic_v<Held> || std::is_same_v<Held, std::string>) {
+          return element_text(held);
+        } else {
+          std::string text = "[";
+          for (const auto& element : held)
+            text += (text.size() > 1 ? ", " : "") + element_text(static_cast<typename Held::value_type>(element));
+          return text + "]";
+        }
+      },
+      value);
+}
+
+std::string negative_size(const std::string& name, std::int64_t size) {
+  return "'" + name + "' is a size: expected a number from 0, got " + std::to_string(size);
 }
 
 std::string type_text(const Attribute& attribute) {

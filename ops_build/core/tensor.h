@@ -42,9 +42,9 @@ class Tensor {
 
   /// The number of elements.
   std::int64_t size() const {
-    std::int64_t count = 1;
-    for (std::int64_t dim : dims_) count *= dim;
-    return count;
+    std::uint64_t count = 1;  // if a dim is 0, the product of the others may overflow
+    for (const std::int64_t dim : dims_) count *= static_cast<std::uint64_t>(dim);
+    return static_cast<std::int64_t>(count);
   }
 
   const void* raw() const { return data_; }

@@ -79,7 +79,8 @@ class Walk {
   void set_kernel_size(int slot, std::optional<Size> size) { binding_.sizes[slot] = size; }
 
   /// Sets `dims` to the dims of an output whose rank is known. A size that is not known, or that the kernel has not set
-  /// yet, is Size() there. `complete` says whether there is none.
+  /// yet, is Size() there. `complete` says whether there is none. Fails if a dim is negative, or if no memory can hold
+  /// the output.
   Status output_dims(const Output& output, InlineVector<Size, 8>& dims, bool& complete);
 
   /// Whether the rank of an output is known.
@@ -110,6 +111,11 @@ class Walk {
   std::optional<std::int64_t> negative(const std::optional<Size>& size) {
     const std::optional<std::int64_t> number = size ? algebra_.number(*size) : std::nullopt;
     return number && *number < 0 ? number : std::nullopt;
+  }
+  Status check_bytes(const Output& output, std::span<const Size> dims);
+  /// Adds to an error the input, output or size that it concerns.
+  static Status in(const char* kind, const std::string& name, Status status) {
+    return status.ok() ? status : std::move(status).with_prefix(std::string(kind) + " '" + name + "': ");
   }
   Status mismatch(const Input& input, const Known& known, const std::string& why = "");
   std::string text_of_dims(std::span<const Size> dims);
@@ -209,8 +215,7 @@ Status Walk<Algebra>::bind_integers(std::span<const Known> inputs, IntegerOf&& i
     } else {
       continue;
     }
-    if (const auto wrong = negative(size))
-      return Status::invalid("'" + slot.name + "' is a size: expected a number from 0, got " + std::to_string(*wrong));
+    if (const auto wrong = negative(size)) return Status::invalid(negative_size(slot.name, *wrong));
   }
   return {};
 }
@@ -264,7 +269,7 @@ Status Walk<Algebra>::bind_defaults(std::span<const Known> inputs) {
     for (const InputDim& dim : signature_.inputs[i].dims) {
       if (!dim.default_value || has_source_[dim.slot]) continue;
       std::optional<Size>& size = binding_.sizes[dim.slot];
-      OPGATE_RETURN_IF_ERROR(evaluate(*dim.default_value, size));
+      OPGATE_RETURN_IF_ERROR(in("size", signature_.slots[dim.slot].name, evaluate(*dim.default_value, size)));
       has_source_[dim.slot] = true;
       if (const auto wrong = negative(size)) {
         return Status::invalid("size '" + signature_.slots[dim.slot].name + "' is " + std::to_string(*wrong) +
@@ -282,7 +287,7 @@ Status Walk<Algebra>::check_expressions(const Input& input, const Known& known) 
     const InputDim& dim = input.dims[i];
     if (dim.kind != InputDim::Kind::expr) continue;
     std::optional<Size> expected;
-    OPGATE_RETURN_IF_ERROR(evaluate(dim.expr, expected));
+    OPGATE_RETURN_IF_ERROR(in("input", input.name, evaluate(dim.expr, expected)));
     if (!expected || !known.dims) continue;
     if (algebra_.equal(*expected, (*known.dims)[axis_of(input, i, ellipsis, known.dims->size())])) continue;
     const bool obvious = dim.expr.kind == Expr::Kind::literal;
@@ -322,7 +327,7 @@ Status Walk<Algebra>::bound_of(int slot, std::optional<Size>& bound) {
   for (const Output& output : signature_.outputs) {
     for (const OutputDim& dim : output.dims) {
       if (dim.kind != OutputDim::Kind::bounded || dim.slot != slot) continue;
-      OPGATE_RETURN_IF_ERROR(evaluate(dim.expr, bound));
+      OPGATE_RETURN_IF_ERROR(in("size", signature_.slots[slot].name, evaluate(dim.expr, bound)));
       if (const auto wrong = negative(bound)) {
         return Status::invalid("size '" + signature_.slots[slot].name + "': its bound " +
                                text_of(signature_, dim.expr) + " is " + std::to_string(*wrong) + " for these inputs");
@@ -346,7 +351,7 @@ Status Walk<Algebra>::output_dims(const Output& output, InlineVector<Size, 8>& d
     if (dim.kind == OutputDim::Kind::bounded)
       size = binding_.sizes[dim.slot];
     else
-      OPGATE_RETURN_IF_ERROR(evaluate(dim.expr, size));
+      OPGATE_RETURN_IF_ERROR(in("output", output.name, evaluate(dim.expr, size)));
     if (const auto wrong = negative(size)) {
       return Status::invalid("output '" + output.name + "': dim " + text_of(signature_, dim.expr) + " is " +
                              std::to_string(*wrong) + " for these inputs");
@@ -354,7 +359,25 @@ Status Walk<Algebra>::output_dims(const Output& output, InlineVector<Size, 8>& d
     complete = complete && size.has_value();
     dims.push_back(size.value_or(Size{}));
   }
-  return {};
+  return complete ? check_bytes(output, dims) : Status();
+}
+
+/// Fails if no memory can hold the output. Sizes that aren't numbers are not checked.
+template <typename Algebra>
+Status Walk<Algebra>::check_bytes(const Output& output, std::span<const Size> dims) {
+  const std::optional<DType> dtype = dtype_of(output.type);
+  std::int64_t bytes = dtype ? static_cast<std::int64_t>(size_of(*dtype)) : 1;
+  if (bytes == 0) bytes = 1;  // the size of a string isn't known
+  bool overflow = false, empty = false;
+  for (const Size size : dims) {
+    const std::optional<std::int64_t> number = algebra_.number(size);
+    if (!number) return {};
+    empty = empty || *number == 0;
+    overflow = overflow || __builtin_mul_overflow(bytes, *number, &bytes);
+  }
+  if (!overflow || empty) return {};
+  return Status::invalid("output '" + output.name + "': expected fewer than 2^63 bytes, got " +
+                         (dtype ? std::string(name_of(*dtype)) : "a tensor of shape ") + text_of_dims(dims));
 }
 
 /// "input 'b': expected T[m] with T = f32, got i32[4]"

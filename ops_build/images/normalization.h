@@ -1,8 +1,8 @@
 // The normalization of pixels to (value / 255 - mean) / std, for every device.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
-#include <string>
 
 #include "core/attributes.h"
 
@@ -14,23 +14,25 @@ struct Normalization {
   float bias[3];
 };
 
-/// Reads the attributes `mean` and `std`, of three numbers each. Fails, and names the attribute, if a number isn't
-/// finite or a std is 0.
-inline Status read_normalization(const Attributes& attributes, Normalization& normalization) {
+/// Checks the attributes `mean` and `std`, of three numbers each: all numbers must be finite, and no std may be 0.
+inline Status check_normalization(const Attributes& attributes) {
+  const auto finite = [](double value) { return std::isfinite(value); };
+  const std::vector<double>& deviations = attributes.numbers("std");
+  if (!std::ranges::all_of(attributes.numbers("mean"), finite)) return attributes.refuse("mean", "finite numbers");
+  if (!std::ranges::all_of(deviations, finite) || std::ranges::count(deviations, 0.0))
+    return attributes.refuse("std", "finite numbers other than 0");
+  return {};
+}
+
+inline Normalization normalization_of(const Attributes& attributes) {
   const std::vector<double>& mean = attributes.numbers("mean");
   const std::vector<double>& deviation = attributes.numbers("std");
+  Normalization normalization;
   for (int k = 0; k < 3; ++k) {
-    if (!std::isfinite(mean[k])) {
-      return Status::invalid("attribute 'mean': expected finite numbers, got " + std::to_string(mean[k]));
-    }
-    if (!std::isfinite(deviation[k]) || deviation[k] == 0) {
-      return Status::invalid("attribute 'std': expected finite numbers other than 0, got " +
-                             std::to_string(deviation[k]));
-    }
     normalization.scale[k] = static_cast<float>(1 / (255 * deviation[k]));
     normalization.bias[k] = static_cast<float>(-mean[k] / deviation[k]);
   }
-  return {};
+  return normalization;
 }
 
 }  // namespace opgate::images

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal, localcontext
 from typing import Any
 
 import ml_dtypes
@@ -53,6 +54,24 @@ def test_a_small_gradient_keeps_its_digits(run_op: RunOp) -> None:
     x = np.linspace(-80, -20, 500, dtype=np.float32)
     gradient = run_op("MishBackward", {"grad_y": np.ones_like(x), "x": x})[0]
     np.testing.assert_allclose(gradient, gradient_of_mish(np.ones_like(x), x), rtol=1e-6)
+
+
+def exact_slope_of_mish(x: float) -> Decimal:
+    """Returns the derivative of Mish at x, with 50 digits."""
+    with localcontext() as context:
+        context.prec = 50
+        wide = Decimal(x)
+        e = wide.exp()
+        t = e * (e + 2) / (e * (e + 2) + 2)
+        return t + wide * (1 - t * t) * e / (1 + e)
+
+
+def test_where_the_slope_is_near_one_f64_has_its_last_digit(run_op: RunOp) -> None:
+    """At x = 20 the slope differs from 1 by 1.5 units in the last place."""
+    x = np.concatenate([np.linspace(2.5, 25, 2000), np.linspace(19.9, 22.1, 500)])
+    slopes = run_op("MishBackward", {"grad_y": np.ones_like(x), "x": x})[0]
+    for slope, exact in zip(slopes, map(exact_slope_of_mish, x), strict=True):
+        assert abs(Decimal(slope) - exact) <= Decimal(np.spacing(1.0)) * Decimal("0.6")
 
 
 @pytest.mark.parametrize(("dtype", "relative"), DTYPES)

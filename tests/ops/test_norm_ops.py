@@ -59,3 +59,15 @@ def test_without_a_residual_it_agrees_with_torch(run_op: RunOp, dtype: Any, c: i
     expected = torch.nn.functional.rms_norm(wide, (c,), wide_weight, eps=1e-6).numpy()
     np.testing.assert_allclose(y.astype(np.float64), expected, rtol=RELATIVE[dtype], atol=1e-6)
     np.testing.assert_array_equal(total, x.astype(total.dtype))
+
+
+@pytest.mark.parametrize("kind", ["normal", "uniform", "equal"])
+def test_the_error_does_not_grow_with_the_row(run_op: RunOp, kind: str) -> None:
+    rng, shape = np.random.default_rng(0), (2, 1 << 20)
+    values = {"normal": rng.standard_normal(shape), "uniform": rng.uniform(0, 1, shape), "equal": np.full(shape, 0.1)}
+    x, weight = values[kind].astype(np.float32), np.ones(1 << 20, np.float32)
+    y = run_op("RMSNorm", {"x": x, "weight": weight}, {"epsilon": 0.0})[0]
+    wide = x.astype(np.float64)
+    expected = wide / np.sqrt(np.mean(np.square(wide), axis=-1, keepdims=True))
+    units = np.abs(y - expected) / np.spacing(np.abs(expected.astype(np.float32)))
+    assert units.max() <= 2

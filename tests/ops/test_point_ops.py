@@ -1,13 +1,20 @@
-"""KNNQuery against SciPy's k-d tree, Voxelize against SciPy's binned statistics."""
+"""KNNQuery against SciPy's k-d tree, Voxelize against SciPy's binned statistics and exact arithmetic."""
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import floor
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from scipy.spatial import cKDTree
 from scipy.stats import binned_statistic_dd
 
 from opgate.ops_build.case import Array
+from opgate.ops_build.ops.voxelize.cases import GRIDS
 from tests.ops.conftest import RunOp
 
 
@@ -96,3 +103,73 @@ def test_the_order_of_points_does_not_matter(run_op: RunOp) -> None:
     )
     for a, b in zip(one, other, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+def exact(value: Any) -> Fraction:
+    return Fraction(float(value))
+
+
+#: More than the error of a difference and a quotient that are rounded to f32.
+ROUNDING = Fraction(1, 2**22)
+
+
+def below(high: np.float32, low: np.float32, steps: Array) -> Array:
+    """Returns numbers in [low, high): those that lie `steps` floats below `high`, as far as they are in the range."""
+
+    def order(value: Array) -> Array:
+        """Integers that have the order of floats."""
+        bits = np.asarray(value, np.float32).view(np.int32).astype(np.int64)
+        return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+
+    places = np.maximum(order(high) - steps, order(low))
+    return np.where(places < 0, (-places) | 0x80000000, places).astype(np.uint32).view(np.float32)
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_points_below_the_upper_end_are_in_the_last_voxel(run_op: RunOp, name: str) -> None:
+    size, bounds = (np.float32(values) for values in GRIDS[name])
+    low, high = bounds.reshape(2, 3)
+    grid = np.array([round((exact(high[a]) - exact(low[a])) / exact(size[a])) for a in range(3)])
+    points = np.repeat((low + high)[None] / 2, 3, axis=0).astype(np.float32)
+    np.fill_diagonal(points, np.nextafter(high, low))
+    for axis in range(3):
+        coords = run_op("Voxelize", {"points": points[axis : axis + 1], "size": size, "range": bounds})[1]
+        assert coords.shape == (1, 3)
+        assert coords[0, axis] == grid[axis] - 1
+        assert (coords[0] < grid).all()
+
+
+@st.composite
+def axes(draw: st.DrawFn) -> tuple[np.float32, np.float32, np.float32]:
+    """Returns size, low and high of an axis. Often `high` is as near to a multiple of the size as f32 allows."""
+    size = np.float32(draw(st.floats(2**-10, 16, width=32)))
+    low = np.float32(draw(st.floats(-1000, 1000, width=32)))
+    count = draw(st.integers(1, 2000))
+    part = draw(st.sampled_from([0.0, 0.0, 0.0, 0.25, 0.5, 0.75]))
+    high = np.float32(float(low) + (count + part) * float(size))
+    assume(high > low)
+    return size, low, high
+
+
+@settings(max_examples=300, deadline=None)
+@given(grid_axes=st.tuples(axes(), axes(), axes()), data=st.data())
+def test_voxels_are_within_the_grid(run_op: RunOp, grid_axes: tuple[Any, ...], data: st.DataObject) -> None:
+    """Each point of the range is in a voxel of the grid: in the one that contains it, except for the rounding of f32."""
+    size, low, high = (np.array(values, np.float32) for values in zip(*grid_axes, strict=True))
+    steps = data.draw(st.lists(st.tuples(*[st.integers(1, 5) | st.integers(1, 2**31)] * 3), min_size=1, max_size=20))
+    down = np.array(steps, np.int64)
+    points = np.stack([below(high[a], low[a], down[:, a]) for a in range(3)], axis=1)
+    bounds = np.concatenate([low, high])
+    _, coords, counts = run_op("Voxelize", {"points": points, "size": size, "range": bounds})
+    assert counts.sum() == len(points)
+    for point in points:
+        coord = run_op("Voxelize", {"points": point[None], "size": size, "range": bounds})[1][0]
+        assert coord.tolist() in coords.tolist()
+        for a in range(3):
+            # In f32 (high - low) / size has a relative error of 2^-23 and a bit, which matters next to a half only.
+            extent = (exact(high[a]) - exact(low[a])) / exact(size[a])
+            grids = {max(1, round(extent * (1 + error))) for error in (0, ROUNDING, -ROUNDING)}
+            quotient = (exact(point[a]) - exact(low[a])) / exact(size[a])
+            numbers = {floor(quotient * (1 + error)) for error in (0, ROUNDING, -ROUNDING)}
+            assert 0 <= coord[a] < max(grids)
+            assert coord[a] in {min(number, grid - 1) for number in numbers for grid in grids}

@@ -44,6 +44,7 @@ FAULTS = [
     Fault("the last of equally near neighbours", "KNNQuery", "ops/knn_query/knn_query.cpp", "size_ += d2[i] < limit_", "size_ += d2[i] <= limit_"),
     Fault("the neighbours of another segment", "KNNQuery", "ops/knn_query/knn_query.cpp", "std::upper_bound(", "std::lower_bound("),
     Fault("truncated toward zero", "Voxelize", "ops/voxelize/formula.h", "std::floor(", "std::trunc("),
+    Fault("a voxel behind the grid", "Voxelize", "ops/voxelize/formula.h", "floored > last_[axis] ? last_[axis] : floored", "floored"),
     Fault("points of a voxel counted once too often", "Voxelize", "ops/voxelize/voxelize.cpp", "sums[static_cast<std::size_t>(k)] / count", "sums[static_cast<std::size_t>(k)] / (count + 1)"),
     Fault("the upper of two equally near pixels", "ResizeNormalize", "images/taps.h", "* from - 1) /", "* from) /"),
     Fault("every picture computed from the first", "ResizeNormalize", "ops/resize_normalize/resize_normalize.cpp", "i / height", "0 * i"),

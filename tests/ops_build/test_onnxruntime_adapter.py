@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,8 +15,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from opgate.ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
+from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.case import Case
+from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.onnx.one_node_model import one_node_model
+from opgate.ops_build.op_folder import folder_of
 from opgate.ops_build.table import Op, read_table
 
 Run = Callable[..., dict[str, np.ndarray]]
@@ -170,7 +174,9 @@ def test_a_misbehaving_kernel_is_an_error(run: Run, how: str, message: str) -> N
     [
         ({}, r"attribute 'how' is required: \{throws\|"),
         ({"how": "dances"}, r"attribute 'how': expected \{throws\|.*\}, got 'dances'"),
-        ({"how": 3}, "attribute 'how': expected .* got a value of another type"),
+        ({"how": 3}, "attribute 'how': expected .* got an integer"),
+        ({"how": 3.0}, "attribute 'how': expected .* got a float"),
+        ({"how": ["a", "b"]}, "attribute 'how': expected .* got a list that is empty or of strings"),
     ],
 )
 def test_bad_attributes_are_refused_when_the_model_loads(
@@ -181,6 +187,82 @@ def test_bad_attributes_are_refused_when_the_model_loads(
     node = helper.make_node("Misbehave", ["x"], ["y"], domain="fixture_ops", **attributes)
     with pytest.raises(Exception, match=message):
         session_of(fixture_library, [node], [x], [y])
+
+
+@pytest.mark.parametrize(
+    ("mean", "got"),
+    [([0, 0, 0], "integers"), (0, "an integer"), (0.5, "a float"), ("0.5", "a string"), ([0.5, 0.5], "2 values")],
+)
+def test_an_attribute_of_another_type_is_refused_with_its_type(library: Path, mean: object, got: str) -> None:
+    image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["n", "h", "w", 3])
+    attributes = {"height": 8, "width": 8, "mean": mean}
+    node = helper.make_node("ResizeNormalize", ["image"], ["tensor"], domain="opgate", **attributes)
+    expected = rf"opgate::ResizeNormalize: attribute 'mean': expected float\[3\].*, got {got}"
+    with pytest.raises(Exception, match=expected):
+        session_of(library, [node], [image], [float_info("tensor", None)])
+
+
+def refused_cases(library: Path, pattern: str) -> list[tuple[Op, dict[str, str], Case]]:
+    """Returns the cases of all ops that are refused with an error that matches the pattern."""
+    found = []
+    for op in read_table(library):
+        types = next(iter(op.type_choices()))
+        cases = folder_of(op, [SOURCE / "ops"]).cases(numpy_types(types))
+        found += [(op, types, case) for case in cases if case.error and re.search(pattern, case.error)]
+    return found
+
+
+def test_attributes_that_no_run_can_use_are_refused_when_the_model_loads(library: Path) -> None:
+    refused = refused_cases(library, "attribute|^-1$|^height$|^nsample$")
+    assert {op.name for op, _, _ in refused} >= {
+        "DecodeImage",
+        "DetectionPostprocess",
+        "DrawBoundingBoxes",
+        "EncodeImage",
+        "ImagePreprocess",
+        "KNNQuery",
+        "ResizeNormalize",
+        "RMSNorm",
+    }
+    for op, types, case in refused:
+        model = one_node_model(op, case, types, static=False).model
+        with pytest.raises(Exception, match=rf"opgate::{op.name}: .*{case.error}"):
+            OnnxRuntimeEngine(library).session(model)
+
+
+def test_static_shapes_that_no_run_can_use_are_refused_when_the_model_loads(library: Path) -> None:
+    """The signature alone can't say this, so the kernels check it: c >= 3, for example."""
+    refused = refused_cases(library, r"c >= 3|got c = 3|channels|input 'image': expected sides|got no ends")
+    assert {op.name for op, _, _ in refused} == {
+        "DetectionPostprocess",
+        "EncodeImage",
+        "KNNQuery",
+        "ResizeNormalize",
+        "Voxelize",
+    }
+    for op, types, case in refused:
+        with pytest.raises(Exception, match=f"opgate::{op.name}: .*{case.error}"):
+            OnnxRuntimeEngine(library).session(one_node_model(op, case, types).model)
+        OnnxRuntimeEngine(library).session(one_node_model(op, case, types, static=False).model)
+
+
+@pytest.mark.parametrize("nsample", [2**31, 2**62])
+def test_an_output_that_no_memory_holds_is_refused_when_the_model_loads(library: Path, nsample: int) -> None:
+    inputs = [float_info("xyz", [5, 3]), helper.make_tensor_value_info("offset", TensorProto.INT32, [1])]
+    node = helper.make_node("KNNQuery", ["xyz", "offset"], ["idx", "dist"], domain="opgate", nsample=nsample)
+    expected = rf"opgate::KNNQuery: (attribute 'nsample': expected at most|output 'idx': expected fewer) .*{nsample}"
+    with pytest.raises(Exception, match=expected):
+        session_of(library, [node], inputs, [float_info("dist", None)])
+
+
+def test_an_allocation_that_fails_names_the_output_and_its_dims(library: Path) -> None:
+    side = 1 << 24
+    image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["n", "h", "w", 3])
+    node = helper.make_node("ResizeNormalize", ["image"], ["tensor"], domain="opgate", height=side, width=side)
+    session = session_of(library, [node], [image], [float_info("tensor", None)])
+    expected = rf"opgate::ResizeNormalize: output 'tensor', f32\[1, 3, {side}, {side}\]: "
+    with pytest.raises(Exception, match=expected):
+        session.run(None, {"image": np.zeros((1, 2, 2, 3), np.uint8)})
 
 
 def float_info(name: str, shape: list[Any] | None) -> Any:

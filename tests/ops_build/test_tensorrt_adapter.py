@@ -175,7 +175,7 @@ REFUSALS = [
     ("a wrong rank", "NearestSum", {"points": np.ones(5, F)}, {}, True,
      "NearestSum: input 'points': expected f32[n, d], got a tensor of shape [5]"),
     ("an attribute of another type", "NearestSum", {"points": POINTS}, {"scale": "much"}, True,
-     "NearestSum: attribute 'scale': expected float, got a field of type"),
+     "NearestSum: attribute 'scale': expected float (1.0, not 1), got "),
 ]  # fmt: skip
 
 

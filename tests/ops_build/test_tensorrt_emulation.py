@@ -4,6 +4,7 @@ case of every op under the sanitizers."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 from opgate.ops_build.adapters.tensorrt.engine import PluginEngine
 from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.case import Case
+from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.op_folder import folder_of
 from opgate.ops_build.runner.cases_file import CaseFailed
 from opgate.ops_build.verification.verify import verify
 from tests import PROJECT
@@ -34,6 +37,22 @@ def test_every_case_of_every_op(program: Path) -> None:
     assert sum(cell.passed for cell in cells) > 100
     skipped = {(cell.types, cell.skipped) for cell in cells if cell.skipped}
     assert ("f64", "TensorRT's plugins take no tensors of f64") in skipped
+
+
+def test_attributes_that_no_run_can_use_make_no_plugin(program: Path) -> None:
+    engine, tried = PluginEngine(program, None), set()
+    for op in engine.ops():
+        types = next(op.type_choices())
+        if engine.refusal(op, types) is not None:
+            continue
+        for case in folder_of(op, [SOURCE / "ops"]).cases(numpy_types(types)):
+            # The program itself refuses a word that is no choice.
+            if case.error and re.search("attribute '(?!box_format)", case.error):
+                with pytest.raises(CaseFailed, match=f"createPlugin failed.*opgate::{op.name}: .*{case.error}"):
+                    engine.run(op, case, types)
+                tried.add(op.name)
+    engine.close()
+    assert tried == {"DetectionPostprocess", "KNNQuery", "RMSNorm"}
 
 
 @pytest.fixture(scope="module")

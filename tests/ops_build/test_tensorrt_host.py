@@ -203,7 +203,7 @@ def test_a_workspace_that_can_not_be_measured_fits_no_engine(host: Path, fixture
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("op NearestSum\nchar scale much\nin 3 2", "NearestSum: attribute 'scale': expected float, got a field of type 6"),
+        ("op NearestSum\nchar scale much\nin 3 2", "NearestSum: attribute 'scale': expected float (1.0, not 1), got 4 values of char"),
         ("op NearestSum\nint opgate_inputs 2 0\nin 3 2", "NearestSum: opgate_inputs: expected ascending indices of inputs, got 0"),
         ("op NearestSum\nint opgate_inputs 0 9\nin 3 2", "NearestSum: opgate_inputs: expected ascending indices of inputs, got 9"),
         ("op NearestSum\nin 3", "NearestSum: input 'points': expected f32[n, d], got a tensor of shape [3]"),

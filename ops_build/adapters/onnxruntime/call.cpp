@@ -192,6 +192,7 @@ Status NodeKernel::prepare(const OrtKernelInfo* info) {
     OPGATE_RETURN_IF_ERROR(inputs.read(info, op_.signature, device_));
     NodeFacts facts;
     OPGATE_RETURN_IF_ERROR(inputs.bind(op_.signature, attributes_, facts));
+    OPGATE_RETURN_IF_ERROR(check_node(op_, device_, attributes_, facts.sizes));
     std::shared_ptr<const void> kernel;
 #ifdef OPGATE_WITH_CUDA
     if (device_ == Device::cuda) {

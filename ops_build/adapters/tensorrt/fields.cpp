@@ -1,5 +1,6 @@
 #include "fields.h"
 
+#include <array>
 #include <cstring>
 
 namespace opgate::tensorrt {
@@ -56,6 +57,16 @@ std::optional<std::vector<To>> numbers_of(const PluginField& field) {
   return std::nullopt;
 }
 
+/// "3 values of int64"
+std::string text_of(const PluginField& field) {
+  constexpr std::array kTypes = {"f16", "f32", "f64", "int8", "int16", "int32", "char"};
+  const auto type = static_cast<std::size_t>(field.type);
+  const std::string name = field.type == PluginFieldType::kINT64 ? "int64"
+                           : type < kTypes.size()                ? kTypes[type]
+                                                                 : "field type " + std::to_string(type);
+  return std::to_string(field.length) + (field.length == 1 ? " value of " : " values of ") + name;
+}
+
 /// The value of an attribute from the numbers of a field: the list, or its only element.
 template <typename Element, typename From>
 std::optional<AttributeValue> value_of(const std::optional<std::vector<From>>& numbers, bool list) {
@@ -89,9 +100,9 @@ Status read_attributes(const Signature& signature, const PluginFieldCollection& 
       if (attribute.name != field.name || (!field.data && field.length)) continue;
       values[i] = read_field(field, attribute);
       if (!values[i]) {
+        const bool real = attribute.kind == Attribute::Kind::number;
         return Status::invalid("attribute '" + attribute.name + "': expected " + type_text(attribute) +
-                               ", got a field of type " + std::to_string(static_cast<int>(field.type)) +
-                               " and length " + std::to_string(field.length));
+                               (real ? " (1.0, not 1)" : "") + ", got " + text_of(field));
       }
     }
   }

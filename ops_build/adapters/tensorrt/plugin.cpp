@@ -145,6 +145,7 @@ int Plugin::onShapeChange(const PluginTensorDesc* inputs, int input_count, const
     if (!call.dims_are_known()) return {};  // another plugin computes a size: enqueue() prepares
     CallWalk walk(op_.signature);
     OPGATE_RETURN_IF_ERROR(bind_inputs(walk, call.pointers(), attributes_));
+    OPGATE_RETURN_IF_ERROR(check_node(op_, Device::cuda, attributes_, walk.binding().sizes));
     std::shared_ptr<const void> kernel;
     const NodeFacts facts = facts_of_call(walk, call.pointers(), cuda::current_device());
     return kernels_.find(op_, Device::cuda, attributes_, facts, kernel);

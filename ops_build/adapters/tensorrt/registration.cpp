@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "core/invoke.h"
 #include "log.h"
 #include "plugin.h"
 
@@ -36,6 +37,7 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
       PresentInputs present;
       OPGATE_RETURN_IF_ERROR(read_attributes(op_.signature, all, attributes));
       OPGATE_RETURN_IF_ERROR(read_present_inputs(op_.signature, all, present));
+      OPGATE_RETURN_IF_ERROR(check_node(op_, Device::cuda, attributes));
       plugin = std::make_unique<Plugin>(op_, attributes, present);
       return {};
     });

@@ -33,10 +33,8 @@ DecodeStatus decode(codecs::Decoder& decoder, std::uint8_t* image) {
 }
 
 struct Cpu {
-  static Status prepare(const Node& node) {
-    const std::int64_t max_pixels = node.attributes().integer("max_pixels");
-    if (max_pixels >= 1) return {};
-    return Status::invalid("attribute 'max_pixels': expected a positive number, got " + std::to_string(max_pixels));
+  static Status check(const Attributes& attributes, const KnownSizes&) {
+    return attributes.integer("max_pixels") >= 1 ? Status() : attributes.refuse("max_pixels", "a positive number");
   }
 
   Status operator()(Context&, const Inputs& in, const Attributes& attributes, Outputs& out) const {

@@ -84,6 +84,7 @@ def error_cases() -> Iterator[Case]:
         ("iou_threshold", -0.1, r"attribute 'iou_threshold': expected 0\.\.1, got -0\.1"),
         ("iou_threshold", 1.5, r"attribute 'iou_threshold': expected 0\.\.1, got 1\.5"),
         ("max_detections", -1, "-1"),
+        ("max_detections", 2**40, "attribute 'max_detections': expected at most 2147483647, got 1099511627776"),
         ("score_threshold", float("nan"), "attribute 'score_threshold': expected a number, got nan"),
         ("box_format", "xywh", "attribute 'box_format'"),
     ]:

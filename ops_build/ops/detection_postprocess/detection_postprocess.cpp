@@ -111,13 +111,15 @@ std::vector<Kept> suppress(const Head& head, const Settings& settings, std::vect
   return kept;
 }
 
-class Cpu {
+class Cpu : public Checked {
  public:
-  Status prepare(const Node& node) { return settings_.read(node.attributes()); }
+  Status prepare(const Node& node) {
+    settings_ = Settings::of(node.attributes());
+    return {};
+  }
 
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
     const std::int64_t n = in.size("n"), channels = in.size("c"), anchors = in.size("a");
-    OPGATE_RETURN_IF_ERROR(check_head(in));
     const auto* const head = in["head"].data<float>();
     const auto* const geometry = in.has("geometry") ? in["geometry"].data<float>() : nullptr;
     context.parallel_for(n, 1, [&](std::int64_t first, std::int64_t last) {

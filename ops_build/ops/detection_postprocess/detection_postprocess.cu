@@ -129,9 +129,12 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) out.count[i] = static_cast<std::int32_t>(kept);
 }
 
-class Cuda {
+class Cuda : public Checked {
  public:
-  Status prepare(const Node& node) { return settings_.read(node.attributes()); }
+  Status prepare(const Node& node) {
+    settings_ = Settings::of(node.attributes());
+    return {};
+  }
 
   struct Memory {
     std::span<Candidate> candidates;  ///< of all rows of the batch, one after another
@@ -144,7 +147,6 @@ class Cuda {
   }
 
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    OPGATE_RETURN_IF_ERROR(check_head(in));
     const Batch batch = batch_of(in);
     if (batch.n == 0) return {};
     const cudaStream_t stream = stream_of(context);

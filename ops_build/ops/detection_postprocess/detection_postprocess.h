@@ -15,44 +15,48 @@ OPGATE_OP(
 
 namespace opgate::ops::detection_postprocess {
 
-/// The checked attributes.
 struct Settings {
   float score_threshold = 0;
   double iou_threshold = 0;
   std::int64_t max_detections = 0;
   bool corners = false;  ///< boxes are x1 y1 x2 y2, not centres and sizes
 
-  Status read(const Attributes& attributes);
+  static Settings of(const Attributes& attributes) {
+    return {static_cast<float>(attributes.number("score_threshold")),
+            static_cast<float>(attributes.number("iou_threshold")), attributes.integer("max_detections"),
+            attributes.text("box_format") == "xyxy"};
+  }
 };
 
-inline Status Settings::read(const Attributes& attributes) {
-  const auto wrong = [](const std::string& name, const std::string& expected, const std::string& got) {
-    return Status::invalid("attribute '" + name + "': expected " + expected + ", got " + got);
-  };
-  score_threshold = static_cast<float>(attributes.number("score_threshold"));
-  iou_threshold = static_cast<float>(attributes.number("iou_threshold"));
-  max_detections = attributes.integer("max_detections");
-  corners = attributes.text("box_format") == "xyxy";
-  if (std::isnan(score_threshold)) return wrong("score_threshold", "a number", "nan");
-  if (!(iou_threshold >= 0 && iou_threshold <= 1)) {
-    return wrong("iou_threshold", "0..1", std::to_string(iou_threshold));
+/// What both kernels have in common.
+struct Checked {
+  static Status check(const Attributes& attributes, const KnownSizes& sizes) {
+    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+    const double iou_threshold = attributes.number("iou_threshold");
+    if (std::isnan(attributes.number("score_threshold"))) return attributes.refuse("score_threshold", "a number");
+    if (!(iou_threshold >= 0 && iou_threshold <= 1)) return attributes.refuse("iou_threshold", "0..1");
+    if (attributes.integer("max_detections") > kMost)
+      return attributes.refuse("max_detections", "at most " + std::to_string(kMost));
+    return check_head(sizes);
   }
-  if (max_detections < 0) return wrong("max_detections", "0 or more", std::to_string(max_detections));
-  return {};
-}
 
-inline Status check_head(const Inputs& in) {
-  const std::int64_t channels = in.size("c"), anchors = in.size("a");
-  if (channels < 4) {
-    return Status::invalid(
-        "input 'head': expected f32[n,c,a] with c >= 4 (four box channels, then one a class), got c = " +
-        std::to_string(channels));
+ private:
+  static Status check_head(const KnownSizes& sizes) {
+    const std::optional<std::int64_t> channels = sizes["c"], anchors = sizes["a"];
+    if (channels && *channels < 4) {
+      return Status::invalid(
+          "input 'head': expected f32[n,c,a] with c >= 4 (four box channels, then one a class), got c = " +
+          std::to_string(*channels));
+    }
+    std::int64_t probabilities = 0;
+    if (channels && anchors &&
+        (__builtin_mul_overflow(*channels - 4, *anchors, &probabilities) ||
+         probabilities > std::numeric_limits<std::uint32_t>::max())) {
+      return Status::invalid("input 'head': expected fewer than 2^32 probabilities a row, got " +
+                             std::to_string(*channels - 4) + " x " + std::to_string(*anchors));
+    }
+    return {};
   }
-  if ((channels - 4) * anchors > std::numeric_limits<std::uint32_t>::max()) {
-    return Status::invalid("input 'head': expected fewer than 2^32 probabilities a row, got " +
-                           std::to_string((channels - 4) * anchors));
-  }
-  return {};
-}
+};
 
 }  // namespace opgate::ops::detection_postprocess

@@ -50,9 +50,12 @@ class Band {
   std::int64_t width_, top_, bottom_;
 };
 
-class Cpu {
+class Cpu : public Checked {
  public:
-  Status prepare(const Node& node) { return settings_.read(node.attributes()); }
+  Status prepare(const Node& node) {
+    settings_ = Settings(node.attributes());
+    return {};
+  }
 
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
     const Rows rows = settings_.rows_of(in, settings_.letters.data(), settings_.ends.data());

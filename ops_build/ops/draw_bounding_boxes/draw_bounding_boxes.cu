@@ -74,10 +74,10 @@ __global__ void __launch_bounds__(kThreads) paint(const Mark* marks, Rows rows, 
   }
 }
 
-class Cuda {
+class Cuda : public Checked {
  public:
   Status prepare(const Node& node) {
-    OPGATE_RETURN_IF_ERROR(settings_.read(node.attributes()));
+    settings_ = Settings(node.attributes());
     OPGATE_RETURN_IF_ERROR(letters_.assign(settings_.letters));
     return ends_.assign(settings_.ends);
   }

@@ -14,19 +14,13 @@ OPGATE_OP(DrawBoundingBoxes,
 
 namespace opgate::ops::draw_bounding_boxes {
 
-/// The checked attributes.
 struct Settings {
   std::int64_t thickness = 0;      ///< 0: the size of the picture decides
   std::string letters;             ///< of all names, one after another, as letters of the font
   std::vector<std::int32_t> ends;  ///< where each name ends in `letters`
 
-  Status read(const Attributes& attributes) {
-    constexpr std::int64_t kMost = 1000;
-    thickness = attributes.integer("thickness");
-    if (thickness < 0 || thickness > kMost) {
-      return Status::invalid("attribute 'thickness': expected 0 (chosen by the picture's size) to " +
-                             std::to_string(kMost) + ", got " + std::to_string(thickness));
-    }
+  Settings() = default;
+  explicit Settings(const Attributes& attributes) : thickness(attributes.integer("thickness")) {
     for (const std::string& name : attributes.texts("names")) {
       for (const char letter : name) {
         const bool continues = (static_cast<unsigned char>(letter) & 0xc0) == 0x80;  // a UTF-8 character
@@ -34,7 +28,6 @@ struct Settings {
       }
       ends.push_back(static_cast<std::int32_t>(letters.size()));
     }
-    return {};
   }
 
   /// The rows of a call. `letters` and `ends` are in memory of the kernel's device.
@@ -52,6 +45,16 @@ struct Settings {
             .names = static_cast<std::int64_t>(this->ends.size()),
             .picture = {width, height},
             .thickness = thickness ? thickness : by_size};
+  }
+};
+
+/// What both kernels have in common.
+struct Checked {
+  static Status check(const Attributes& attributes, const KnownSizes&) {
+    constexpr std::int64_t kMost = 1000;
+    const std::int64_t thickness = attributes.integer("thickness");
+    if (thickness >= 0 && thickness <= kMost) return {};
+    return attributes.refuse("thickness", "0 (chosen by the picture's size) to " + std::to_string(kMost));
   }
 };
 

@@ -49,9 +49,10 @@ def attribute_cases() -> Iterator[Case]:
     for name, value, pattern in [
         ("height", 0, r"attribute 'height': expected 1\.\.65535, got 0"),
         ("width", -1, "-1"),
+        ("height", 2**40, r"attribute 'height': expected 1\.\.65535, got 1099511627776"),
         ("pad", 256, r"attribute 'pad': expected 0\.\.255, got 256"),
         ("max_pixels", 0, r"attribute 'max_pixels': expected a positive number, got 0"),
-        ("std", [1.0, 0.0, 1.0], r"attribute 'std': expected finite numbers other than 0, got 0"),
+        ("std", [1.0, 0.0, 1.0], r"attribute 'std': expected finite numbers other than 0, got \[1, 0, 1\]"),
         ("order", "GBR", "attribute 'order'"),
     ]:
         data, ends = flat(mixed)

@@ -9,38 +9,26 @@ namespace {
 
 using codecs::DecodeStatus;
 
-/// The checked attributes.
 struct Settings {
   std::int64_t height = 0, width = 0, max_pixels = 0;
   std::uint8_t pad = 0;
   images::Normalization normalization{};
   int plane[3]{};  ///< the plane of R, G and B in the output
 
-  Status read(const Attributes& attributes);
+  Settings() = default;
+  explicit Settings(const Attributes& attributes);
 
   float pad_value(int c) const { return static_cast<float>(pad) * normalization.scale[c] + normalization.bias[c]; }
 
   float* plane_of(int c, float* image) const { return image + plane[c] * height * width; }
 };
 
-Status wrong(const std::string& name, const std::string& expected, const std::string& got) {
-  return Status::invalid("attribute '" + name + "': expected " + expected + ", got " + got);
-}
-
-Status Settings::read(const Attributes& attributes) {
-  height = attributes.integer("height");
-  width = attributes.integer("width");
-  max_pixels = attributes.integer("max_pixels");
-  const std::int64_t value = attributes.integer("pad");
-  for (const char* name : {"height", "width"}) {
-    const std::int64_t side = attributes.integer(name);
-    if (side < 1 || side > codecs::kMaxSide) return wrong(name, "1..65535", std::to_string(side));
-  }
-  if (max_pixels < 1) return wrong("max_pixels", "a positive number", std::to_string(max_pixels));
-  if (value < 0 || value > 255) return wrong("pad", "0..255", std::to_string(value));
-  pad = static_cast<std::uint8_t>(value);
-  images::Normalization stated;
-  OPGATE_RETURN_IF_ERROR(images::read_normalization(attributes, stated));
+Settings::Settings(const Attributes& attributes)
+    : height(attributes.integer("height")),
+      width(attributes.integer("width")),
+      max_pixels(attributes.integer("max_pixels")),
+      pad(static_cast<std::uint8_t>(attributes.integer("pad"))) {
+  const images::Normalization stated = images::normalization_of(attributes);
   const bool reversed = attributes.text("order") == "BGR";
   for (int k = 0; k < 3; ++k) {
     const int channel = reversed ? 2 - k : k;
@@ -48,7 +36,6 @@ Status Settings::read(const Attributes& attributes) {
     normalization.bias[channel] = stated.bias[k];
     plane[channel] = k;
   }
-  return {};
 }
 
 /// Where each encoded picture of `data` begins and ends.
@@ -109,7 +96,21 @@ DecodeStatus preprocess(std::span<const std::uint8_t> bytes, const Settings& set
 
 class Cpu {
  public:
-  Status prepare(const Node& node) { return settings_.read(node.attributes()); }
+  static Status check(const Attributes& attributes, const KnownSizes&) {
+    for (const char* name : {"height", "width"}) {
+      const std::int64_t side = attributes.integer(name);
+      if (side < 1 || side > codecs::kMaxSide) return attributes.refuse(name, "1..65535");
+    }
+    if (attributes.integer("max_pixels") < 1) return attributes.refuse("max_pixels", "a positive number");
+    if (const std::int64_t pad = attributes.integer("pad"); pad < 0 || pad > 255)
+      return attributes.refuse("pad", "0..255");
+    return images::check_normalization(attributes);
+  }
+
+  Status prepare(const Node& node) {
+    settings_ = Settings(node.attributes());
+    return {};
+  }
 
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
     const Settings& settings = settings_;

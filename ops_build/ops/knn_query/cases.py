@@ -94,6 +94,8 @@ def error_cases(cloud: Any) -> Iterator[Case]:
         new_offset=[1, 2, 4],
     )
     yield refused("negative nsample", "nsample", nsample=-1, offset=[9])
+    too_many = "attribute 'nsample': expected at most 2147483647, got 1099511627776"
+    yield refused("too large an nsample", too_many, nsample=2**40, offset=[9])
 
 
 def large(types: Mapping[str, np.dtype]) -> Case:

@@ -92,7 +92,7 @@ Status check_offsets(const std::string& name, std::span<const std::int32_t> ends
   return begin == total ? Status() : wrong_last_end(name, rows, total, std::to_string(begin));
 }
 
-struct Cpu {
+struct Cpu : Checked {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const std::int64_t n = in.size("n"), m = in.size("m"), nsample = attributes.integer("nsample");
     const std::span<const std::int32_t> offset = in["offset"].span<std::int32_t>();

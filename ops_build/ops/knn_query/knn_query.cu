@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) find_nearest(Query query) {
   }
 }
 
-struct Cuda {
+struct Cuda : Checked {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     OPGATE_RETURN_IF_ERROR(check_segments_given(in));
     Query query{};

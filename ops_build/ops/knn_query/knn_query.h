@@ -19,16 +19,26 @@ inline Status wrong_last_end(const std::string& name, const std::string& rows, s
                          ", the rows of '" + rows + "', got " + got);
 }
 
+/// What both kernels have in common.
+struct Checked {
+  static Status check(const Attributes& attributes, const KnownSizes& sizes) {
+    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+    if (attributes.integer("nsample") > kMost) return attributes.refuse("nsample", "at most " + std::to_string(kMost));
+    for (const auto& [rows, input] : {std::pair("n", "xyz"), std::pair("m", "new_xyz")}) {
+      if (const auto count = sizes[rows]; count && *count > kMost) {
+        return Status::invalid("input '" + std::string(input) + "': expected fewer than 2^31 rows, got " +
+                               std::to_string(*count));
+      }
+    }
+    if (const auto n = sizes["n"], b = sizes["b"]; b && *b == 0 && n && *n > 0)
+      return wrong_last_end("offset", "xyz", *n, "no ends");
+    return {};
+  }
+};
+
 /// Checks that the right inputs with ends of segments are present. It doesn't read the ends.
 inline Status check_segments_given(const Inputs& in) {
   const std::int64_t segments = in.size("b");
-  for (const auto& [rows, input] : {std::pair("n", "xyz"), std::pair("m", "new_xyz")}) {
-    if (in.size(rows) > std::numeric_limits<std::int32_t>::max()) {
-      return Status::invalid("input '" + std::string(input) + "': expected fewer than 2^31 rows, got " +
-                             std::to_string(in.size(rows)));
-    }
-  }
-  if (segments == 0 && in.size("n") > 0) return wrong_last_end("offset", "xyz", in.size("n"), "no ends");
   if (in.has("new_offset")) {
     if (!in.has("new_xyz")) return Status::invalid("input 'new_offset': expected 'new_xyz' with it, got none");
     if (segments == 0 && in.size("m") > 0) return wrong_last_end("new_offset", "new_xyz", in.size("m"), "no ends");

@@ -67,18 +67,17 @@ class NearestRows {
 
 using Rows = std::variant<LinearRows, NearestRows>;
 
-class Cpu {
+class Cpu : public Checked {
  public:
   Status prepare(const Node& node) {
-    OPGATE_RETURN_IF_ERROR(settings_.read(node.attributes()));
+    settings_ = Settings::of(node.attributes());
     if (const auto size = known_size(node)) rows_ = rows_for(*size);
     return {};
   }
 
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
     if (out["tensor"].size() == 0) return {};
-    Size size;
-    OPGATE_RETURN_IF_ERROR(read_size(in, size));
+    const Size size = size_of_call(in);
     const auto run = [&](const auto& rows) { resize(context, in["image"], size, rows, out["tensor"]); };
     if (rows_)
       std::visit(run, *rows_);

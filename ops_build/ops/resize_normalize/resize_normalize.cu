@@ -115,10 +115,10 @@ Status launch(const Resize& resize, cudaStream_t stream) {
   return launched();
 }
 
-class Cuda {
+class Cuda : public Checked {
  public:
   Status prepare(const Node& node) {
-    OPGATE_RETURN_IF_ERROR(settings_.read(node.attributes()));
+    settings_ = Settings::of(node.attributes());
     from_ = known_size(node);
     if (!from_) return {};
     const auto taps = [&](int from, int to) {
@@ -142,9 +142,9 @@ class Cuda {
     const Tensor& image = in["image"];
     const MutableTensor& tensor = out["tensor"];
     if (tensor.size() == 0) return {};
-    Resize resize{image.data<std::uint8_t>(), image.dim(0),        {}, settings_.to, across_.data(), down_.data(),
-                  settings_.normalization,    tensor.data<float>()};
-    OPGATE_RETURN_IF_ERROR(read_size(in, resize.from));
+    Resize resize{
+        image.data<std::uint8_t>(), image.dim(0),        size_of_call(in), settings_.to, across_.data(), down_.data(),
+        settings_.normalization,    tensor.data<float>()};
     const cudaStream_t stream = stream_of(context);
     if (!from_) {
       const Memory memory = workspace(context.workspace(), in, attributes);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 
 #include "core/op.h"
 #include "images/normalization.h"
@@ -20,22 +21,15 @@ struct Size {
   bool operator==(const Size&) const = default;
 };
 
-/// The checked attributes.
 struct Settings {
   Size to{};
   bool linear = true;
   images::Normalization normalization{};
 
-  Status read(const Attributes& attributes) {
-    for (const char* name : {"height", "width"}) {
-      if (const std::int64_t side = attributes.integer(name); side > kMaxSide) {
-        return Status::invalid("attribute '" + std::string(name) + "': expected at most " + std::to_string(kMaxSide) +
-                               ", got " + std::to_string(side));
-      }
-    }
-    to = {static_cast<int>(attributes.integer("height")), static_cast<int>(attributes.integer("width"))};
-    linear = attributes.text("interpolation") == "linear";
-    return images::read_normalization(attributes, normalization);
+  static Settings of(const Attributes& attributes) {
+    return {{static_cast<int>(attributes.integer("height")), static_cast<int>(attributes.integer("width"))},
+            attributes.text("interpolation") == "linear",
+            images::normalization_of(attributes)};
   }
 };
 
@@ -50,15 +44,22 @@ inline std::optional<Size> known_size(const Node& node) {
   return Size{static_cast<int>(*height), static_cast<int>(*width)};
 }
 
-/// The size of the pictures of a call.
-inline Status read_size(const Inputs& in, Size& size) {
-  const std::int64_t height = in.size("h"), width = in.size("w");
-  if (!can_resize(height, width)) {
+/// The size of the pictures of a call whose output isn't empty.
+inline Size size_of_call(const Inputs& in) { return {static_cast<int>(in.size("h")), static_cast<int>(in.size("w"))}; }
+
+/// What both kernels have in common.
+struct Checked {
+  static Status check(const Attributes& attributes, const KnownSizes& sizes) {
+    for (const char* name : {"height", "width"}) {
+      if (attributes.integer(name) > kMaxSide) return attributes.refuse(name, "at most " + std::to_string(kMaxSide));
+    }
+    OPGATE_RETURN_IF_ERROR(images::check_normalization(attributes));
+    const std::optional<std::int64_t> n = sizes["n"], h = sizes["h"], w = sizes["w"];
+    const bool empty = !n || *n == 0 || attributes.integer("height") == 0 || attributes.integer("width") == 0;
+    if (empty || !h || !w || can_resize(*h, *w)) return {};
     return Status::invalid("input 'image': expected sides of 1.." + std::to_string(kMaxSide) + ", got " +
-                           dims_text(in["image"].dims()));
+                           dims_text(std::array{*n, *h, *w, std::int64_t{3}}));
   }
-  size = {static_cast<int>(height), static_cast<int>(width)};
-  return {};
-}
+};
 
 }  // namespace opgate::ops::resize_normalize

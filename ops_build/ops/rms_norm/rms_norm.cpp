@@ -5,10 +5,12 @@
 namespace opgate::ops::rms_norm {
 namespace {
 
-/// The sum of squares of `count` values. It has several partial sums, because they vectorize and round less than one
-/// sum.
+constexpr std::int64_t kBlock = 512;
+
+/// The sum of squares of at most kBlock values. It has several partial sums, because they vectorize and round less than
+/// one sum.
 template <typename T>
-float squares(const T* values, std::int64_t count) {
+float block_squares(const T* values, std::int64_t count) {
   constexpr std::int64_t kLanes = 32;
   float lanes[kLanes] = {};
   std::int64_t i = 0;
@@ -28,11 +30,18 @@ float squares(const T* values, std::int64_t count) {
   return lanes[0];
 }
 
-struct Cpu {
+/// The sum of squares of a row. A partial sum in f32 adds few values, so the error doesn't grow with the row.
+template <typename T>
+double squares(const T* values, std::int64_t count) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < count; i += kBlock) sum += block_squares(values + i, std::min(kBlock, count - i));
+  return sum;
+}
+
+struct Cpu : Checked {
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    float epsilon = 0;
-    OPGATE_RETURN_IF_ERROR(read_epsilon(attributes, epsilon));
+    const auto epsilon = static_cast<float>(attributes.number("epsilon"));
     const Tensor& x = in["x"];
     const std::int64_t c = in.size("c");
     const auto* const weight = in["weight"].data<T>();
@@ -55,7 +64,7 @@ struct Cpu {
         } else if (sum) {
           std::copy_n(values, c, sum + at);
         }
-        const float scale = 1.0f / std::sqrt(squares(values, c) / static_cast<float>(c) + epsilon);
+        const auto scale = static_cast<float>(1 / std::sqrt(squares(values, c) / static_cast<double>(c) + epsilon));
         for (std::int64_t i = 0; i < c; ++i) {
           y[at + i] = static_cast<T>(static_cast<float>(values[i]) * scale * static_cast<float>(weight[i]));
         }

@@ -117,10 +117,16 @@ __global__ void __launch_bounds__(kThreads)
       return value;
     };
     if constexpr (longer) {
-      for (int vector = thread + held * threads; vector < end; vector += threads) {
-        const Vector<T, lanes> value = total_of(vector);
-        if (sum) store(sum + begin, vector, value);
-        squares += squares_of(value);
+      // A partial sum adds few values, so that the error doesn't grow with the row.
+      constexpr int kPart = 32;
+      for (int part = thread + held * threads; part < end; part += kPart * threads) {
+        float part_squares = 0;
+        for (int vector = part; vector < end && vector < part + kPart * threads; vector += threads) {
+          const Vector<T, lanes> value = total_of(vector);
+          if (sum) store(sum + begin, vector, value);
+          part_squares += squares_of(value);
+        }
+        squares += part_squares;
       }
     }
     const float mean = row_sum<threads>(squares) / static_cast<float>(c);
@@ -170,11 +176,11 @@ void launch_elements(const Rows<T>& rows, cudaStream_t stream) {
   return launch<T, 1, kThreads, kMostHeld, true>(rows, stream);
 }
 
-struct Cuda {
+struct Cuda : Checked {
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     Rows<T> rows{};
-    OPGATE_RETURN_IF_ERROR(read_epsilon(attributes, rows.epsilon));
+    rows.epsilon = static_cast<float>(attributes.number("epsilon"));
     const Tensor& x = in["x"];
     rows.c = in.size("c");
     if (x.size() == 0) return {};

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cmath>
-#include <string>
 
 #include "core/op.h"
 
@@ -12,11 +11,12 @@ OPGATE_OP(RMSNorm,
 
 namespace opgate::ops::rms_norm {
 
-/// Reads and checks the attribute.
-inline Status read_epsilon(const Attributes& attributes, float& epsilon) {
-  epsilon = static_cast<float>(attributes.number("epsilon"));
-  if (epsilon >= 0 && !std::isinf(epsilon)) return {};
-  return Status::invalid("attribute 'epsilon': expected a finite number, 0 or more, got " + std::to_string(epsilon));
-}
+/// What both kernels have in common.
+struct Checked {
+  static Status check(const Attributes& attributes, const KnownSizes&) {
+    const double epsilon = attributes.number("epsilon");
+    return epsilon >= 0 && !std::isinf(epsilon) ? Status() : attributes.refuse("epsilon", "a finite number, 0 or more");
+  }
+};
 
 }  // namespace opgate::ops::rms_norm

@@ -47,6 +47,7 @@ def edge_cases(cloud: Any) -> Iterator[Case]:
     yield case("on the edges of voxels", tenths, (0.1, 0.1, 0.1))
     yield case("on the edges of voxels of a range", tenths, (0.1, 0.1, 0.1), [-2.1, -2.1, -2.1, 1.7, 1.7, 1.7])
     yield case("below zero", [[-0.1, -0.5, -0.6], [0.1, 0.5, 0.6], [-0.0, 0.0, -1e-30]])
+    yield from upper_end_cases()
     corners = [[-1, -1, -1], [1, 0, 0], [0, 1, 0], [0, 0, 1], [0.999, 0.999, 0.999], [-1.001, 0, 0]]
     yield case("on the edges of the range", corners, range=[-1, -1, -1, 1, 1, 1])
     yield case("an empty range", cloud(20), range=[1, 1, 1, 1, 2, 2])
@@ -67,6 +68,36 @@ def edge_cases(cloud: Any) -> Iterator[Case]:
         [0.2, 0.2, 0.2, 3e38],
     ]
     yield case("sums beyond f32", cancel)
+
+
+#: size and range of the grids of published detectors.
+GRIDS = {
+    "KITTI": ((0.05, 0.05, 0.1), (0, -40, -3, 70.4, 40, 1)),
+    "KITTI's pillars": ((0.16, 0.16, 4), (0, -39.68, -3, 69.12, 39.68, 1)),
+    "nuScenes": ((0.075, 0.075, 0.2), (-54, -54, -5, 54, 54, 3)),
+    "nuScenes, 0.1": ((0.1, 0.1, 0.2), (-51.2, -51.2, -5, 51.2, 51.2, 3)),
+    "Waymo": ((0.1, 0.1, 0.15), (-75.2, -75.2, -2, 75.2, 75.2, 4)),
+    "Waymo's pillars": ((0.32, 0.32, 6), (-74.88, -74.88, -2, 74.88, 74.88, 4)),
+    "Argoverse 2": ((0.1, 0.1, 0.2), (-200, -200, -20, 200, 200, 20)),
+}
+
+
+def upper_end_cases() -> Iterator[Case]:
+    """Points just below the upper end of the range: each is in the last voxel."""
+    for name, (size, range) in GRIDS.items():
+        low, high = np.array(range, np.float32).reshape(2, 3)
+        below = [high]
+        for _ in "1234":
+            below.append(np.nextafter(below[-1], low))
+        # One axis is at its end and the others are in the middle, then all are at the end.
+        points = [np.where(np.eye(3, dtype=bool), ends, (low + high) / 2) for ends in below]
+        yield case(f"the upper end of {name}", np.concatenate([*points, below]), size, range)
+    row = np.column_stack([np.linspace(0, 1, 41)] * 3)
+    for side in (0.3, 0.4, 0.45, 0.7, 3.0):
+        yield case(f"a range that {side} doesn't divide", row, (side, side, side), [0, 0, 0, 1, 1, 1])
+    far = np.array([[2.0**20 - 0.0625, 0, 0], [2.0**20 - 1, 0, 0]], np.float32)
+    yield case("the last of 2^20 voxels", far, (1, 1, 1), [0, 0, 0, 2.0**20, 1, 1])
+    yield case("more than 2^20 voxels", [[2.0**20, 0, 0], [5, 0, 0]], (1, 1, 1), [0, 0, 0, 2.0**21, 1, 1])
 
 
 def error_cases(cloud: Any) -> Iterator[Case]:

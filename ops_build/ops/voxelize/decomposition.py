@@ -20,6 +20,15 @@ def decomposition(present: frozenset[str]) -> str:
             below = Less (places, high)
             within = And (above, below)
         """
+        numbers = """
+            extent = Sub (high, low)
+            sides = Div (extent, size)
+            rounded = Round (sides)
+            unit = Constant <value_float: float = 1.0> ()
+            voxels_of_axes = Max (rounded, unit)
+            last = Sub (voxels_of_axes, unit)
+            numbers = Min (floors, last)
+        """
     else:
         inputs = "points, size"
         limits = """
@@ -27,6 +36,7 @@ def decomposition(present: frozenset[str]) -> str:
             from_low = Identity (places)
             within = Equal (places, places)
         """
+        numbers = "numbers = Identity (floors)"
     return f"""
         <domain: "opgate", opset_import: ["": 18]>
         Voxelize ({inputs}) => (features, coords, counts) {{
@@ -36,7 +46,8 @@ def decomposition(present: frozenset[str]) -> str:
             places = Gather <axis: int = 1> (points, axes)
             {limits}
             quotients = Div (from_low, size)
-            numbers = Floor (quotients)
+            floors = Floor (quotients)
+            {numbers}
             least = Constant <value_float: float = -1048576.0> ()
             limit = Constant <value_float: float = 1048576.0> ()
             not_below = GreaterOrEqual (numbers, least)

@@ -58,27 +58,28 @@ class RadixSort {
   std::uint64_t lowest_ = 0;  ///< the key of the lowest numbers on the axes
 };
 
-Status check_grid(const VoxelGrid& grid) {
+Status check_grid(const float* size, const float* range) {
   constexpr const char* kAxes[] = {"x", "y", "z"};
   for (int axis = 0; axis < 3; ++axis) {
-    if (!(grid.size[axis] > 0) || std::isinf(grid.size[axis])) {
-      return Status::invalid("input 'size': expected positive finite sizes, got " + std::to_string(grid.size[axis]) +
+    if (!(size[axis] > 0) || std::isinf(size[axis])) {
+      return Status::invalid("input 'size': expected positive finite sizes, got " + std::to_string(size[axis]) +
                              " for " + kAxes[axis]);
     }
-    if (grid.range && !std::isfinite(grid.range[axis])) {
-      return Status::invalid("input 'range': expected a finite lower corner, got " + std::to_string(grid.range[axis]) +
+    if (range && !std::isfinite(range[axis])) {
+      return Status::invalid("input 'range': expected a finite lower corner, got " + std::to_string(range[axis]) +
                              " for " + kAxes[axis]);
     }
   }
   return {};
 }
 
-struct Cpu {
+struct Cpu : Checked {
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
     const std::int64_t n = in.size("n"), c = in.size("c");
-    OPGATE_RETURN_IF_ERROR(check_points(in));
-    const VoxelGrid grid{in["size"].data<float>(), in.has("range") ? in["range"].data<float>() : nullptr};
-    OPGATE_RETURN_IF_ERROR(check_grid(grid));
+    const float* const size = in["size"].data<float>();
+    const float* const range = in.has("range") ? in["range"].data<float>() : nullptr;
+    OPGATE_RETURN_IF_ERROR(check_grid(size, range));
+    const VoxelGrid grid(size, range);
     const auto* const points = in["points"].data<float>();
     const std::span<const Entry> entries = sorted_entries(context, grid, points, n, c);
     const std::span<const std::uint32_t> starts = voxel_starts(context, entries);

@@ -13,13 +13,13 @@ constexpr int kThreads = 256;
 
 __device__ std::int64_t thread_index() { return static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
 
-/// Writes the key of each point.
+/// Writes the key of each point. `range` may be null.
 __global__ void __launch_bounds__(kThreads)
-    find_keys(std::int64_t n, std::int64_t c, const float* points, VoxelGrid grid, std::uint64_t* keys,
-              std::uint32_t* points_of_keys) {
+    find_keys(std::int64_t n, std::int64_t c, const float* points, const float* size, const float* range,
+              std::uint64_t* keys, std::uint32_t* points_of_keys) {
   const std::int64_t i = thread_index();
   if (i >= n) return;
-  keys[i] = grid.key(points + i * c);
+  keys[i] = VoxelGrid(size, range).key(points + i * c);
   points_of_keys[i] = static_cast<std::uint32_t>(i);
 }
 
@@ -106,7 +106,7 @@ std::int64_t storage_bytes(std::int64_t n) {
   return static_cast<std::int64_t>(std::max<std::size_t>({sort, sum, 1}));
 }
 
-struct Cuda {
+struct Cuda : Checked {
   struct Memory {
     std::span<std::uint64_t> keys, sorted_keys;
     std::span<std::uint32_t> points, sorted_points;
@@ -124,18 +124,18 @@ struct Cuda {
   }
 
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    OPGATE_RETURN_IF_ERROR(check_points(in));
     const std::int64_t n = in.size("n"), c = in.size("c");
     std::int64_t* const v = out.device_size("v");
     const cudaStream_t stream = stream_of(context);
     if (n == 0) return cuda::status(cudaMemsetAsync(v, 0, sizeof *v, stream), "writing a size");
     const auto* const points = in["points"].data<float>();
-    const VoxelGrid grid{in["size"].data<float>(), in.has("range") ? in["range"].data<float>() : nullptr};
+    const float* const range = in.has("range") ? in["range"].data<float>() : nullptr;
     const Memory memory = workspace(context.workspace(), in, attributes);
     const unsigned blocks = blocks_for(n, kThreads);
     std::size_t bytes = memory.storage.size();
 
-    find_keys<<<blocks, kThreads, 0, stream>>>(n, c, points, grid, memory.keys.data(), memory.points.data());
+    find_keys<<<blocks, kThreads, 0, stream>>>(n, c, points, in["size"].data<float>(), range, memory.keys.data(),
+                                               memory.points.data());
     OPGATE_RETURN_IF_ERROR(launched());
     OPGATE_RETURN_IF_ERROR(
         cuda::status(sort_pairs(memory.storage.data(), bytes, memory.keys.data(), memory.sorted_keys.data(),

@@ -13,16 +13,19 @@ OPGATE_OP(Voxelize,
 
 namespace opgate::ops::voxelize {
 
-inline Status check_points(const Inputs& in) {
-  const std::int64_t n = in.size("n"), c = in.size("c");
-  if (c < 3) {
-    return Status::invalid("input 'points': expected f32[n,c] with c >= 3 (x, y, z first), got c = " +
-                           std::to_string(c));
+/// What both kernels have in common.
+struct Checked {
+  static Status check(const Attributes&, const KnownSizes& sizes) {
+    const std::optional<std::int64_t> n = sizes["n"], c = sizes["c"];
+    if (c && *c < 3) {
+      return Status::invalid("input 'points': expected f32[n,c] with c >= 3 (x, y, z first), got c = " +
+                             std::to_string(*c));
+    }
+    if (n && *n > std::numeric_limits<std::int32_t>::max()) {
+      return Status::invalid("input 'points': expected fewer than 2^31 points, got " + std::to_string(*n));
+    }
+    return {};
   }
-  if (n > std::numeric_limits<std::int32_t>::max()) {
-    return Status::invalid("input 'points': expected fewer than 2^31 points, got " + std::to_string(n));
-  }
-  return {};
-}
+};
 
 }  // namespace opgate::ops::voxelize

@@ -134,6 +134,20 @@ struct Sum {
   }
 };
 
+/// Writes `most` rows, which must be 10 at most and an even number. Counts the calls of check().
+struct Checking {
+  static inline int checked = 0;
+
+  static Status check(const Attributes& attributes, const KnownSizes& sizes) {
+    ++checked;
+    if (attributes.integer("most") > 10) return attributes.refuse("most", "at most 10");
+    const std::optional<std::int64_t> n = sizes["n"];
+    return n && *n % 2 ? Status::invalid("input 'x': expected an even n, got " + std::to_string(*n)) : Status();
+  }
+
+  Status operator()(Context&, const Inputs&, const Attributes&, Outputs&) const { return {}; }
+};
+
 /// Adds a number that prepare() computes from an attribute and a size. Counts the calls of prepare().
 struct AddPrepared {
   static inline int prepared = 0;
@@ -175,6 +189,8 @@ OPGATE_OP(CarelessOp, "Careless(x: f32[n], absent?: f32[n]; how: int=0) -> (y: f
 OPGATE_CPU_KERNEL(CarelessOp, opgate::Careless)
 OPGATE_OP(AddPreparedOp, "AddPrepared(x: i32[n,m]; k: int=1) -> (y: i32[n,m])", "x + k + n.")
 OPGATE_CPU_KERNEL(AddPreparedOp, opgate::AddPrepared)
+OPGATE_OP(CheckingOp, "Checking(x: i32[n]; most: int=4, rate: float=1) -> (y: i32[n,most])", "Refuses much.")
+OPGATE_CPU_KERNEL(CheckingOp, opgate::Checking)
 OPGATE_OP(TwoFormulaOp, "<T: f32|i32> TwoFormula(x: T[...]) -> (y: T[...])", "A formula of two values for one input.")
 OPGATE_CPU_KERNEL(TwoFormulaOp, opgate::CpuElementwise<opgate::Sum>)
 OPGATE_OP(BadOp, "Bad(x: f32[n) -> (y: f32[n])", "A typo.")
@@ -190,7 +206,7 @@ TEST(Table_, KeepsTheErrorsOfBadOps) {
   ASSERT_EQ(errors.size(), 2u);
   EXPECT_NE(errors[0].find("column 13: expected ']', got ')'"), std::string::npos) << errors[0];
   EXPECT_EQ(errors[1], "op Halves is stated twice with different signatures");
-  ASSERT_EQ(Table::instance().ops().size(), 5u);
+  ASSERT_EQ(Table::instance().ops().size(), 6u);
   EXPECT_EQ(Table::instance().find("Bad"), nullptr);
 }
 
@@ -285,6 +301,67 @@ TEST(Invoke, RefusesAFormulaThatDoesNotFitTheSignature) {
   TestEngine engine;
   EXPECT_EQ(invoke(op, Device::cpu, inputs, attributes, engine).message(),
             "opgate::TwoFormula: the formula takes 2 values and gives one; the signature has 1 inputs and 1 outputs");
+}
+
+TEST(Check, RefusesWhatIsKnownSoFarAndEverythingInACall) {
+  const Op& op = *Table::instance().find("Checking");
+  Attributes attributes;
+  const auto make = [&](std::int64_t most) {
+    return Attributes::make(op.signature, {AttributeValue(most), std::nullopt}, attributes);
+  };
+  EXPECT_EQ(make(-1).message(), "'most' is a size: expected a number from 0, got -1");
+  ASSERT_TRUE(make(11).ok());
+  const std::string too_many = "attribute 'most': expected at most 10, got 11";
+  EXPECT_EQ(check_node(op, Device::cpu, attributes).message(), too_many);
+  EXPECT_EQ(attributes.refuse("rate", "2").message(), "attribute 'rate': expected 2, got 1");
+  EXPECT_TRUE(check_node(op, Device::cuda, attributes).ok());  // no kernel
+
+  ASSERT_TRUE(make(4).ok());
+  std::vector<std::optional<std::int64_t>> sizes(op.signature.slots.size());
+  EXPECT_TRUE(check_node(op, Device::cpu, attributes, sizes).ok());
+  sizes[0] = 3;
+  const std::string odd = "input 'x': expected an even n, got 3";
+  EXPECT_EQ(check_node(op, Device::cpu, attributes, sizes).message(), odd);
+  EXPECT_THROW(static_cast<void>(KnownSizes(op.signature)["nothing"]), std::logic_error);
+
+  std::vector<std::int32_t> values{1, 2, 3};
+  const std::vector<std::int64_t> three{3}, two{2};
+  const Tensor x = view(values, three, DType::i32), good = view(values, two, DType::i32);
+  InputPointers inputs;
+  inputs.push_back(&x);
+  TestEngine engine;
+  Checking::checked = 0;
+  EXPECT_EQ(invoke(op, Device::cpu, inputs, attributes, engine).message(), "opgate::Checking: " + odd);
+  EXPECT_TRUE(engine.outputs.empty());
+  inputs[0] = &good;
+  EXPECT_TRUE(invoke(op, Device::cpu, inputs, attributes, engine).ok());
+  EXPECT_EQ(Checking::checked, 2);
+}
+
+/// An engine without memory.
+class EmptyEngine final : public TestEngine {
+ public:
+  Status allocate_output(std::size_t, DType, std::span<const std::int64_t>, void**) override {
+    if (throws) throw std::bad_alloc();
+    return Status::internal("no memory");
+  }
+  bool throws = false;
+};
+
+TEST(Memory, ThatIsMissingNamesTheOutputAndItsDims) {
+  const Op& op = *Table::instance().find("Checking");
+  Attributes attributes;
+  ASSERT_TRUE(Attributes::make(op.signature, {std::nullopt, std::nullopt}, attributes).ok());
+  std::vector<std::int32_t> values{1, 2};
+  const std::vector<std::int64_t> dims{2};
+  const Tensor x = view(values, dims, DType::i32);
+  InputPointers inputs;
+  inputs.push_back(&x);
+  EmptyEngine engine;
+  const std::string output = "opgate::Checking: output 'y', i32[2, 4]: ";
+  EXPECT_EQ(invoke(op, Device::cpu, inputs, attributes, engine).message(), output + "no memory");
+  engine.throws = true;
+  EXPECT_EQ(invoke(op, Device::cpu, inputs, attributes, engine).message(), output + "out of memory");
 }
 
 TEST(Memory, ThatIsTooLargeIsRefused) {

@@ -55,6 +55,19 @@ TEST(Types, ListsAreReadFromTheSignatureByTheCompiler) {
   static_assert(TypeLists::of("X(a: f32[n]) -> (y: f32[n])").count == 0);
 }
 
+TEST(Tensors, HaveNoElementsIfADimIsZero) {
+  const std::int64_t huge = std::int64_t{1} << 62;
+  const std::vector<std::int64_t> dims{huge, huge, 0};
+  EXPECT_EQ(Tensor(nullptr, DType::f32, dims).size(), 0);
+}
+
+TEST(Attributes_, AreShownAsTheyAreWritten) {
+  EXPECT_EQ(text_of(AttributeValue(std::vector<double>{0, static_cast<float>(0.1), std::nan("")})), "[0, 0.1, nan]");
+  EXPECT_EQ(text_of(AttributeValue(std::vector<bool>{true, false})), "[true, false]");
+  EXPECT_EQ(text_of(AttributeValue(std::vector<std::string>{"a", "b"})), "['a', 'b']");
+  EXPECT_EQ(text_of(AttributeValue(std::int64_t{-3})), "-3");
+}
+
 TEST(InlineVector_, GrowsPastItsInlineSpace) {
   InlineVector<std::int64_t, 2> values;
   for (std::int64_t i = 0; i < 100; ++i) values.push_back(i);
