@@ -29,10 +29,10 @@ class BuildOptions:
 
     `ops` are folders whose subfolders are op folders. The libraries are called lib<prefix>_<name>.so and go to the
     folder `output`. `arch` are the compiler's flags for the instruction set; without any, a library has the kernels for
-    every processor and for some levels, and chooses when it is loaded (core/cpu_level.h). `engines` are the engines to build for; the build leaves out an engine without a toolchain. `cuda`
-    is a list of CUDA architectures in CMake's form, "auto" or "all" (see find_cuda), or "" for no CUDA. If `strict` is
-    set, a compiler's warning is an error. If `cuda_ops_only` is set, the build leaves out ops without a CUDA kernel, so
-    that it needs none of their dependencies.
+    every processor and for some levels, and chooses when it is loaded (core/cpu_level.h). `engines` are the engines to
+    build for; the build leaves out an engine without a toolchain. `cuda` is a list of CUDA architectures in CMake's
+    form, "auto" or "all" (see find_cuda), or "" for no CUDA. If `strict` is set, a compiler's warning is an error. If
+    `cuda_ops_only` is set, the build leaves out ops without a CUDA kernel, so that it needs none of their dependencies.
     """
 
     output: Path = DEFAULT_OUTPUT
