@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,12 @@ def library(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def fixture_built() -> Build:
-    """Builds the fixture ops out of tree, in the domain fixture_ops, for every engine whose toolchain is installed."""
-    return build(out_of_tree(FIXTURE_OPS, DEFAULT_OUTPUT.parent / "fixture_ops"), silent)
+    """Builds the fixture ops out of tree, in the domain fixture_ops, for every engine whose toolchain is installed.
+
+    Builds for tests have one instruction set, except for opgate's own ops.
+    """
+    options = out_of_tree(FIXTURE_OPS, DEFAULT_OUTPUT.parent / "fixture_ops")
+    return build(replace(options, cpu_levels=()), silent)
 
 
 @pytest.fixture(scope="session")

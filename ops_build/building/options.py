@@ -28,11 +28,12 @@ class BuildOptions:
     """The options of a build.
 
     `ops` are folders whose subfolders are op folders. The libraries are called lib<prefix>_<name>.so and go to the
-    folder `output`. `arch` are the compiler's flags for the instruction set; without any, a library has the kernels for
-    every processor and for some levels, and chooses when it is loaded (core/cpu_level.h). `engines` are the engines to
-    build for; the build leaves out an engine without a toolchain. `cuda` is a list of CUDA architectures in CMake's
-    form, "auto" or "all" (see find_cuda), or "" for no CUDA. If `strict` is set, a compiler's warning is an error. If
-    `cuda_ops_only` is set, the build leaves out ops without a CUDA kernel, so that it needs none of their dependencies.
+    folder `output`. `arch` are the compiler's flags for the instruction set. Without any, a library has the kernels for
+    every processor and for each of `cpu_levels`, and chooses when it is loaded (core/cpu_level.h). `engines` are the
+    engines to build for; the build leaves out an engine without a toolchain. `cuda` is a list of CUDA architectures in
+    CMake's form, "auto" or "all" (see find_cuda), or "" for no CUDA. If `strict` is set, a compiler's warning is an
+    error. If `cuda_ops_only` is set, the build leaves out ops without a CUDA kernel, so that it needs none of their
+    dependencies.
     """
 
     output: Path = DEFAULT_OUTPUT
@@ -40,6 +41,7 @@ class BuildOptions:
     domain: str = "opgate"
     prefix: str = "opgate"
     arch: str = ""
+    cpu_levels: tuple[str, ...] = CPU_LEVELS
     sanitize: str = ""
     build_type: str = "Release"
     source: Path = SOURCE
@@ -50,14 +52,13 @@ class BuildOptions:
 
     @property
     def instruction_sets(self) -> tuple[str, tuple[str, ...]]:
-        """The compiler's flags for the instruction set, and the levels for which the kernels are compiled once more.
-
-        Builds for tests have one set: that of most processors."""
-        if self.arch or not CPU_LEVELS:
+        """The compiler's flags for the instruction set, and the levels for which the kernels are compiled once more. A
+        build that is slow or sanitized has one instruction set, that of most processors."""
+        if self.arch or not self.cpu_levels:
             return self.arch, ()
         if self.sanitize or self.build_type == "Debug":
-            return "-march=x86-64-v3", ()
-        return "", CPU_LEVELS
+            return f"-march=x86-64-{self.cpu_levels[0]}", ()
+        return "", self.cpu_levels
 
     def target(self, name: str = "onnxruntime") -> Path:
         """Returns the path of a library that the build writes. "onnxruntime" is the one for ONNX Runtime on the CPU."""
