@@ -266,7 +266,7 @@ def test_sanitizers_run_every_case_and_their_findings_are_failures(
     (tool / "bad").write_text("")
     first, second = run()
     ended, found = first.failures
-    assert "the program ended with 9" in ended and "Invalid __global__ write" in found
+    assert "the process ended with exit status 9" in ended and "Invalid __global__ write" in found
     assert first.passed > 2 and not second.failures
 
 
