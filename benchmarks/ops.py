@@ -1,263 +1,264 @@
-"""Every op at a small and a large size, on one thread of ONNX Runtime and PyTorch: microseconds a call.
+"""Each op at three sizes against the best of what a user would call instead, on one thread of the CPU.
 
-    python benchmarks/ops.py [--against FOLDER] [--only OP ...] [--rounds 15] [--output FILE]
+    python benchmarks/ops.py [--only OP ...] [--rounds 11] [--output benchmarks/results/ops.md]
 
-Measures the libraries in build/ops. With --against, they take turns with the libraries of another build, round by
-round, so that both suffer alike from whatever else the machine does. The table then has the median of the ratios.
-Each library runs in a process of its own. Small calls show what the core and the adapters cost, large ones show the
-kernels. "100 nodes" is a model of 100 equal nodes in a row: it shows what a node costs apart from the engine's cost of
-a run.
+All calls of a row take turns in one process, so that whatever else the machine does slows all of them alike. A ratio is
+the median over the rounds of the other's time divided by the op's: above 1 the op is faster. The decomposition is the
+op in standard ONNX operators. The share is how near the op comes to the machine's limit, which is measured first: how
+fast torch copies memory, or multiplies matrices. A peer that isn't installed ends the benchmark. Writes a plot beside
+the table.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
-import io
-import multiprocessing
+import importlib
 import os
+import pkgutil
 import platform
+import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
+import torch
 
-from opgate.ops_build.table import snake_case
+from benchmarks import op_works
+from benchmarks.op_works import Call, Work
+from opgate.ops_build.adapters.torch.engine import case_arguments
+from opgate.ops_build.building.options import SOURCE, BuildOptions
+from opgate.ops_build.case import Case
+from opgate.ops_build.onnx.decompose import decompose
+from opgate.ops_build.onnx.one_node_model import one_node_model
+from opgate.ops_build.op_folder import folder_of
+from opgate.ops_build.table import Op, cpu_level, read_table, snake_case
 
-BUILT = Path(__file__).parents[1] / "build" / "ops"
-ENGINES = ("onnxruntime", "torch")
-#: A round of calls lasts at least so long.
-ROUND_SECONDS = 0.02
+#: One thread for every library. They read this when they are loaded.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+#: The calls of a round take at least so long.
+ROUND_SECONDS = 0.01
+#: A work whose tensors are smaller than this stays in the caches, and the memory's bandwidth says nothing about it.
+OUT_OF_CACHE = 32 << 20
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The result of a work: microseconds and ratios."""
 
-@dataclass(frozen=True)
-class Work:
-    """One op on one set of inputs, by name; `chain` nodes one after the other where it is more than 1."""
+    work: Work
+    onnxruntime: float
+    torch: float
+    share: float | None
+    ratios: Mapping[str, float]
+    decomposition: float | None
 
-    op: str
-    size: str
-    inputs: dict[str, Array | None]
-    outputs: int
-    attributes: dict[str, Any] = field(default_factory=dict)
-    chain: int = 1
+    @property
+    def best(self) -> tuple[str, float]:
+        """The peer that is the fastest beside the op."""
+        return min(self.ratios.items(), key=lambda item: item[1])
 
 
 def works() -> Iterator[Work]:
-    rng = np.random.default_rng(0)
-
-    def floats(*shape: int, dtype: Any = np.float32) -> Array:
-        return rng.standard_normal(shape).astype(dtype)
-
-    for op, names in (("LeakyRelu", "x"), ("Mish", "x"), ("MyAdd", "ab"), ("MishBackward", ("grad_y", "x"))):
-        for size, count, dtype in (
-            ("8", 8, np.float32),
-            ("1 M", 1 << 20, np.float32),
-            ("64 K f16", 1 << 16, np.float16),
-        ):
-            yield Work(op, size, {name: floats(count, dtype=dtype) for name in names}, 1)
-    yield Work("LeakyRelu", "8, 100 nodes", {"x": floats(8)}, 1, chain=100)
-    for size, rows, columns in (("1 x 64", 1, 64), ("4096 x 1024", 4096, 1024)):
-        inputs = {"x": floats(rows, columns), "weight": floats(columns), "residual": floats(rows, columns)}
-        yield Work("RMSNorm", size, inputs, 2)
-    for size, n in (("16", 16), ("4096", 4096)):
-        inputs = {"xyz": floats(n, 3), "offset": np.array([n], np.int32)}
-        yield Work("KNNQuery", size, inputs, 2, {"nsample": 8})
-    for size, n in (("16", 16), ("200 K", 200_000)):
-        yield Work("Voxelize", size, {"points": 30 * floats(n, 4), "size": np.full(3, 0.5, np.float32)}, 3)
-    for size, side, to in (("8 x 8", 8, 4), ("1280 x 960", 1280, 640)):
-        image = rng.integers(0, 256, (1, side * 3 // 4, side, 3), dtype=np.uint8)
-        yield Work("ResizeNormalize", size, {"image": image}, 1, {"height": to, "width": to})
-    for size, anchors in (("16 anchors", 16), ("8400 anchors", 8400)):
-        head = rng.random((1, 84, anchors), dtype=np.float32)
-        head[:, 4:] **= 40
-        head[:, :4] *= 640
-        yield Work("DetectionPostprocess", size, {"head": head}, 4)
-    for size, side, boxes in (("16 x 16", 16, 1), ("1920 x 1080", 1920, 20)):
-        corners = np.sort(rng.random((boxes, 2, 2)), axis=1).reshape(boxes, 4) * np.tile((side, side * 9 // 16), 2)
-        inputs = {
-            "image": rng.integers(0, 256, (side * 9 // 16, side, 3), dtype=np.uint8),
-            "boxes": corners.astype(np.float32),
-            "scores": rng.random(boxes, dtype=np.float32),
-            "labels": np.arange(boxes, dtype=np.int32) % 5,
-        }
-        yield Work("DrawBoundingBoxes", size, inputs, 1, {"names": ["one", "two", "three", "four", "five"]})
-    yield from pictures()
+    for module in sorted(pkgutil.iter_modules(op_works.__path__), key=lambda module: module.name):
+        yield from importlib.import_module(f"benchmarks.op_works.{module.name}").works()
 
 
-def pictures() -> Iterator[Work]:
-    from PIL import Image
-
-    for size, side in (("32 x 24", 32), ("1280 x 960", 1280)):
-        x = np.linspace(0, 1, side)[None, :, None]
-        y = np.linspace(0, 1, side * 3 // 4)[:, None, None]
-        wave = 0.5 + 0.25 * np.sin(40 * x + [0, 1, 2]) + 0.25 * np.cos(30 * y)
-        pixels = (255 * wave).astype(np.uint8)
-        buffer = io.BytesIO()
-        Image.fromarray(pixels).save(buffer, "JPEG", quality=90)
-        data = np.frombuffer(buffer.getvalue(), np.uint8)
-        yield Work("DecodeImage", size, {"data": data}, 1)
-        yield Work("EncodeImage", size, {"image": pixels}, 1)
-        ends = np.array([len(data)], np.int32)
-        yield Work("ImagePreprocess", size, {"data": data, "ends": ends}, 3, {"height": side // 2, "width": side // 2})
-
-
-# One process for each library and engine.
-
-
-def onnxruntime_call(library: Path, work: Work) -> Callable[[], object]:
-    import onnxruntime as ort
-    from onnx import helper
-
-    names = [name if array is not None else "" for name, array in work.inputs.items()]
-    values = []
-    for name, array in work.inputs.items():
-        if array is not None:
-            values.append(
-                helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-            )
-    attributes = {k: "\n".join(v) if isinstance(v, list) else v for k, v in work.attributes.items()}
-    nodes = []
-    for index in range(work.chain):
-        outputs = [f"y{i}" if index == work.chain - 1 else f"h{index}" for i in range(work.outputs)]
-        given = names if index == 0 else [f"h{index - 1}"]
-        nodes.append(helper.make_node(work.op, given, outputs, domain="opgate", **attributes))
-    results = [helper.make_empty_tensor_value_info(f"y{i}") for i in range(work.outputs)]
-    graph = helper.make_graph(nodes, work.op, values, results)
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("opgate", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+def session_call(model: Any, feeds: Mapping[str, Any], library: Path | None) -> Call:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    options.register_custom_ops_library(str(library))
+    if library:
+        options.register_custom_ops_library(str(library))
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    feeds = {name: array for name, array in work.inputs.items() if array is not None}
-    return lambda: session.run(None, feeds)
+    return lambda: session.run(None, dict(feeds))
 
 
-def torch_call(library: Path, work: Work) -> Callable[[], object]:
-    import torch
+def calls_of(work: Work, op: Op, library: Path) -> dict[str, tuple[str, Call]]:
+    """Returns the engine and the call of everything that is measured for a work, by name. The op itself is
+    "onnxruntime" and "torch"."""
+    case = Case(work.size, work.inputs, work.attributes)
+    one = one_node_model(op, case, work.types)
+    arguments = case_arguments(op, case, work.types)
+    positional = [arguments.pop(tensor.name, None) for tensor in op.inputs]
+    function = getattr(torch.ops.opgate, snake_case(op.name)).default
+    calls: dict[str, tuple[str, Call]] = {
+        "onnxruntime": ("onnxruntime", session_call(one.model, one.feeds, library)),
+        "torch": ("torch", lambda: function(*positional, **arguments)),
+    }
+    if folder_of(op, [SOURCE / "ops"]).has_decomposition and "bf16" not in work.types.values():
+        decompose(one.model, [op], [SOURCE / "ops"])
+        calls["decomposition"] = ("onnxruntime", session_call(one.model, one.feeds, None))
+    tensors = dict(zip([tensor.name for tensor in op.inputs], positional, strict=True))
+    for peer in work.peers:
+        inputs = tensors if peer.engine == "torch" else work.inputs
+        engine = "onnxruntime" if peer.engine == "library" else peer.engine
+        calls[peer.name] = (engine, peer.make(inputs))
+    return calls
 
-    torch.set_num_threads(1)
-    register = ctypes.CDLL(str(library)).opgate_torch_register
-    register.restype = ctypes.c_char_p
-    if error := register():
-        raise RuntimeError(error.decode())
-    call = getattr(torch.ops.opgate, snake_case(work.op)).default
-    tensors = [None if array is None else torch.from_numpy(np.array(array)) for array in work.inputs.values()]
-    if work.chain == 1:
-        return lambda: call(*tensors, **work.attributes)
 
-    def chain() -> object:
-        value = tensors[0]
-        for _ in range(work.chain):
-            value = call(value)
-        return value
-
-    return chain
+def seconds_of(call: Call, times: int) -> float:
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    return time.perf_counter() - start
 
 
-def serve(pipe: Connection, engine: str, library: Path) -> None:
-    """Answers each (work, calls) with the seconds that so many calls took; None for a work that failed."""
-    made: dict[tuple[str, str], Callable[[], object]] = {}
-    while (asked := pipe.recv()) is not None:
-        work, calls = asked
-        key = (work.op, work.size)
+def interleaved(calls: Mapping[str, Call], rounds: int) -> dict[str, list[float]]:
+    """Returns the seconds of one call, by name and round."""
+    times = {}
+    for name, call in calls.items():
+        call()
+        times[name] = 1
+        while seconds_of(call, times[name]) < ROUND_SECONDS:
+            times[name] *= 2
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    names = list(calls)
+    for turn in range(rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            found[name].append(seconds_of(calls[name], times[name]) / times[name])
+    return found
+
+
+def measure(work: Work, op: Op, library: Path, rounds: int, limits: tuple[float, float]) -> Row:
+    calls = calls_of(work, op, library)
+    outputs = [np.asarray(output) for output in calls["onnxruntime"][1]()]  # type: ignore[attr-defined]
+    found = interleaved({name: call for name, (_, call) in calls.items()}, rounds)
+
+    def ratio(name: str) -> float:
+        ours = found[calls[name][0]]
+        return statistics.median(other / own for other, own in zip(found[name], ours, strict=True))
+
+    own = min(statistics.median(found["onnxruntime"]), statistics.median(found["torch"]))
+    moved = sum(array.nbytes for array in (*work.inputs.values(), *outputs))
+    share = None
+    if work.flops is not None:
+        share = work.flops / own / limits[1]
+    elif moved > OUT_OF_CACHE:
+        share = moved / own / limits[0]
+    return Row(
+        work,
+        1e6 * statistics.median(found["onnxruntime"]),
+        1e6 * statistics.median(found["torch"]),
+        share,
+        {peer.name: ratio(peer.name) for peer in work.peers},
+        ratio("decomposition") if "decomposition" in calls else None,
+    )
+
+
+def limits_of_machine() -> tuple[float, float]:
+    """Returns the bytes per second that a copy reads and writes, and the operations per second of a product of two
+    matrices, on one thread."""
+    source, target = torch.ones(1 << 26), torch.empty(1 << 26)
+    a = torch.ones(1024, 1024)
+    copies = [seconds_of(lambda: target.copy_(source), 1) for _ in range(9)]
+    products = [seconds_of(lambda: a @ a, 1) for _ in range(9)]
+    return 2 * source.nbytes / statistics.median(copies), 2 * 1024**3 / statistics.median(products)
+
+
+def check_peers(all_works: list[Work]) -> dict[str, str]:
+    """Returns the versions of the packages of all peers. Ends the benchmark if one is missing."""
+    versions, missing = {}, []
+    for package in sorted(
+        {"numpy", "onnxruntime", "torch"} | {peer.package for work in all_works for peer in work.peers}
+    ):
         try:
-            if key not in made:
-                made[key] = {"onnxruntime": onnxruntime_call, "torch": torch_call}[engine](library, work)
-            call = made[key]
-            start = time.perf_counter()
-            for _ in range(calls):
-                call()
-            pipe.send(time.perf_counter() - start)
-        except Exception as error:
-            pipe.send(f"{type(error).__name__}: {error}")
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            missing.append(package)
+    if missing:
+        sys.exit(
+            f"benchmarks/ops.py: not installed: {', '.join(missing)}. pip install '.[cpu,torch,bench]' brings them"
+        )
+    return versions
 
 
-class Timer:
-    """A process that runs the ops of one library in one engine."""
-
-    def __init__(self, engine: str, library: Path) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, engine, library), daemon=True)
-        self._process.start()
-
-    def seconds(self, work: Work, calls: int) -> float:
-        """The time of `calls` calls."""
-        self._pipe.send((work, calls))
-        answer: float | str = self._pipe.recv()
-        if isinstance(answer, str):
-            raise RuntimeError(f"{work.op} {work.size}: {answer}")
-        return answer
-
-    def close(self) -> None:
-        self._pipe.send(None)
-        self._process.join()
+def processor() -> str:
+    found = re.search(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return found[1] if found else platform.machine()
 
 
-def compare(timers: list[Timer], work: Work, rounds: int) -> list[list[float]]:
-    """For each timer the microseconds a call, round by round."""
-    calls = 1
-    while timers[0].seconds(work, calls) < ROUND_SECONDS and calls < 1 << 16:
-        calls *= 2
-    times: list[list[float]] = [[] for _ in timers]
-    for turn in range(rounds + 1):
-        for timer, found in zip(timers, times, strict=True):
-            seconds = timer.seconds(work, calls)
-            if turn:  # the first round warms up
-                found.append(1e6 * seconds / calls)
-    return times
+def table(rows: list[Row]) -> Iterator[str]:
+    yield "| op | size | ONNX Runtime, us | torch, us | share | best peer | ratio | other peers | decomposition |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for row in rows:
+        best, ratio = row.best
+        others = ", ".join(f"{name} {value:.2f}" for name, value in row.ratios.items() if name != best)
+        share = "" if row.share is None else f"{row.share:.0%}"
+        decomposition = "" if row.decomposition is None else f"{row.decomposition:.2f}"
+        yield (
+            f"| {row.work.op} | {row.work.size} | {row.onnxruntime:.1f} | {row.torch:.1f} | {share} | {best} "
+            f"| **{ratio:.2f}** | {others} | {decomposition} |"
+        )
 
 
-def table(arguments: argparse.Namespace) -> Iterator[str]:
-    against: Path | None = arguments.against
-    other = " before | now / before |" if against else ""
-    yield f"| op | size | engine | now, us |{other}"
-    yield "|---" * (6 if against else 4) + "|"
-    for engine in ENGINES:
-        file = f"libopgate_{engine}.so"
-        timers = [Timer(engine, folder / file) for folder in (BUILT, against) if folder and (folder / file).is_file()]
-        for work in works():
-            if arguments.only and work.op not in arguments.only:
-                continue
-            times = compare(timers, work, arguments.rounds)
-            row = f"| {work.op} | {work.size} | {engine} | {statistics.median(times[0]):.2f} |"
-            if len(times) == 2:
-                ratio = statistics.median(now / before for now, before in zip(*times, strict=True))
-                row += f" {statistics.median(times[1]):.2f} | {ratio:.2f} |"
-            yield row
-            print(row, file=sys.stderr, flush=True)
-        for timer in timers:
-            timer.close()
+def plot(rows: list[Row], file: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    plt.switch_backend("svg")
+    figure, axes = plt.subplots(figsize=(9, 0.22 * len(rows) + 1.2), layout="constrained")
+    labels = [f"{row.work.op} {row.work.size}" for row in rows]
+    ratios = [row.best[1] for row in rows]
+    axes.barh(
+        range(len(rows)), [ratio - 1 for ratio in ratios], left=1, color=["#2a7" if r >= 1 else "#c54" for r in ratios]
+    )
+    axes.set_yticks(range(len(rows)), labels, fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xlabel("the best peer's time divided by the op's: to the right of 1 the op is faster")
+    axes.margins(y=0.005)
+    figure.savefig(file)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--against", type=Path, help="folder of another build's libraries")
-    parser.add_argument("--only", nargs="+", metavar="OP", help="time these ops alone")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--output", type=Path, help="file for the table, in Markdown")
+    parser.add_argument("--only", nargs="+", metavar="OP", help="measure these ops alone")
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--output", type=Path, help="file for the table in Markdown; the plot lies beside it")
     arguments = parser.parse_args()
-    lines = [
-        "# The ops, small and large",
-        "",
-        f"Machine: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load average "
-        f"{os.getloadavg()[0]:.1f} at the start. One thread, medians of {arguments.rounds} rounds. Made by "
-        "`python benchmarks/ops.py`.",
-        "",
-        *table(arguments),
-    ]
-    text = "\n".join(lines) + "\n"
+    if any(os.environ.get(name) != count for name, count in ONE_THREAD.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | ONE_THREAD)
+    torch.set_num_threads(1)
+    library = BuildOptions().library()
+    importlib.import_module("opgate.torch")
+    table_of_ops = {op.name: op for op in read_table(library)}
+    chosen = [work for work in works() if not arguments.only or work.op in arguments.only]
+    versions = check_peers(chosen)
+    limits = limits_of_machine()
+    rows = []
+    with torch.inference_mode():
+        for work in chosen:
+            rows.append(measure(work, table_of_ops[work.op], library, arguments.rounds, limits))
+            torch.compiler.reset()
+            name, ratio = rows[-1].best
+            print(f"{work.op} {work.size}: {ratio:.2f} of {name}", file=sys.stderr, flush=True)
+    text = "\n".join(
+        [
+            "# The ops against what a user would call instead",
+            "",
+            f"{processor()}, {os.cpu_count()} cores, one thread, kernels for {cpu_level(library)}, Python "
+            f"{platform.python_version()}, "
+            + ", ".join(f"{name} {number}" for name, number in versions.items())
+            + f". Load average {os.getloadavg()[0]:.1f} at the end. Medians of {arguments.rounds} rounds.",
+            "",
+            f"A copy of memory moves {limits[0] / 1e9:.1f} GB/s, a product of matrices makes {limits[1] / 1e9:.0f} "
+            "GFLOP/s.",
+            "",
+            "Made by `python benchmarks/ops.py`, which says what the columns mean.",
+            "",
+            *([f"![ratios]({arguments.output.with_suffix('.svg').name})", ""] if arguments.output else []),
+            *table(rows),
+        ]
+    )
     if arguments.output:
-        arguments.output.write_text(text)
+        arguments.output.write_text(text + "\n")
+        plot(rows, arguments.output.with_suffix(".svg"))
     print(text)
 
 
