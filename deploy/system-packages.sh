@@ -31,10 +31,12 @@ serve | test | ci)
   if has_compiler; then
     header libjpeg-dev jpeglib.h
     header libpng-dev png.h
+    header libdeflate-dev libdeflate.h
     header libnghttp2-dev nghttp2/nghttp2.h
   else
     need libjpeg-dev
     need libpng-dev
+    need libdeflate-dev
     need libnghttp2-dev
   fi
   if [ "$1" != serve ]; then

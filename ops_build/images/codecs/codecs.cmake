@@ -1,5 +1,4 @@
-# Decoding and encoding of pictures, as a static library that uses libjpeg-turbo and libpng. The ops that need it include
-# this file.
+# Decoding and encoding of pictures with libjpeg-turbo, libpng and libdeflate. The ops that need it include this file.
 include_guard(GLOBAL)
 
 find_package(JPEG QUIET)
@@ -11,9 +10,13 @@ if(NOT PNG_FOUND)
   message(FATAL_ERROR "libpng's headers are missing: install libpng-dev (Debian, Ubuntu)")
 endif()
 
+find_path(OPGATE_DEFLATE_INCLUDE libdeflate.h)
+find_library(OPGATE_DEFLATE deflate)
+if(NOT OPGATE_DEFLATE_INCLUDE OR NOT OPGATE_DEFLATE)
+  message(FATAL_ERROR "libdeflate's headers are missing: install libdeflate-dev (Debian, Ubuntu)")
+endif()
+
 file(GLOB codec_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
-add_library(opgate_codecs STATIC EXCLUDE_FROM_ALL ${codec_sources})
-target_include_directories(opgate_codecs PRIVATE ${CMAKE_CURRENT_LIST_DIR}/../..)
-target_compile_options(opgate_codecs PRIVATE ${sanitized})
-target_link_libraries(opgate_codecs PRIVATE JPEG::JPEG PNG::PNG)
-target_link_libraries(opgate_op_dependencies INTERFACE opgate_codecs)
+list(APPEND op_sources ${codec_sources})
+target_include_directories(opgate_op_dependencies SYSTEM INTERFACE ${OPGATE_DEFLATE_INCLUDE})
+target_link_libraries(opgate_op_dependencies INTERFACE JPEG::JPEG PNG::PNG ${OPGATE_DEFLATE})

@@ -1,4 +1,4 @@
-// Encodes pictures: JPEG with libjpeg-turbo, PNG with libpng.
+// Encodes pictures: JPEG with libjpeg-turbo, PNG with libdeflate.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ inline constexpr std::int64_t kMaxJpegSide = 65500;
 /// A baseline JPEG, 4:2:0, with libjpeg's quality 1..100. Empty if libjpeg fails. Throws std::bad_alloc.
 Bytes encode_jpeg(const Pixels& pixels, int quality);
 
-/// A PNG of 8 bits per channel, not interlaced. Empty if libpng fails. Throws std::bad_alloc.
+/// A PNG of 8 bits per channel, not interlaced. Empty if libdeflate fails. Throws std::bad_alloc.
 Bytes encode_png(const Pixels& pixels);
 
 }  // namespace opgate::codecs
