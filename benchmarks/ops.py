@@ -135,7 +135,9 @@ def measure(work: Work, op: Op, library: Path, rounds: int, limits: tuple[float,
         return statistics.median(other / own for other, own in zip(found[name], ours, strict=True))
 
     own = min(statistics.median(found["onnxruntime"]), statistics.median(found["torch"]))
-    moved = sum(array.nbytes for array in (*work.inputs.values(), *outputs))
+    moved = work.moved
+    if moved is None:
+        moved = sum(array.nbytes for array in (*work.inputs.values(), *outputs))
     share = None
     if work.flops is not None:
         share = work.flops / own / limits[1]

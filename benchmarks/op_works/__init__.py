@@ -37,7 +37,8 @@ class Work:
     """An op on one set of inputs, its peers, and what bounds it.
 
     `types` are the dtypes of the type variables. `flops` is the number of multiplications and additions if arithmetic
-    bounds the op. Without it memory does: each input and output is moved once.
+    bounds the op. Without it memory does: the op moves `moved` bytes, by default each input and output once. 0 stands
+    for neither.
     """
 
     op: str
@@ -47,6 +48,7 @@ class Work:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
     flops: float | None = None
+    moved: int | None = None
 
 
 def torch_peer(name: str, function: Callable[..., object], *names: str, compiled: bool = False) -> Peer:

@@ -65,15 +65,15 @@ def works() -> Iterator[Work]:
         pixels = photograph(width, height)
         jpeg, png = encoded(pixels, "JPEG"), encoded(pixels, "PNG")
         yield Work(
-            "DecodeImage", f"JPEG {size}", {"data": jpeg},
-            (
+            "DecodeImage", f"JPEG {size}", {"data": jpeg}, moved=0,
+            peers=(
                 opencv("cv2.imdecode", lambda cv2, i: lambda: cv2.imdecode(i["data"], cv2.IMREAD_COLOR)),
                 library_peer("simplejpeg.decode_jpeg", "simplejpeg", simplejpeg_decode),
             ),
         )  # fmt: skip
         yield Work(
-            "DecodeImage", f"PNG {size}", {"data": png},
-            (opencv("cv2.imdecode", lambda cv2, i: lambda: cv2.imdecode(i["data"], cv2.IMREAD_COLOR)),),
+            "DecodeImage", f"PNG {size}", {"data": png}, moved=0,
+            peers=(opencv("cv2.imdecode", lambda cv2, i: lambda: cv2.imdecode(i["data"], cv2.IMREAD_COLOR)),),
         )  # fmt: skip
         yield Work(
             "EncodeImage", f"JPEG {size}", {"image": pixels},
@@ -98,11 +98,11 @@ def works() -> Iterator[Work]:
 
             yield Work(
                 "ResizeNormalize", f"{size} to {side}", {"image": pixels[None]},
-                (opencv("cv2.resize and blobFromImage", resize),), to,
+                (opencv("cv2.resize and blobFromImage", resize),), to, moved=0,
             )  # fmt: skip
             yield Work(
                 "ImagePreprocess", f"JPEG {size} to {side}", {"data": jpeg, "ends": np.array([len(jpeg)], np.int32)},
-                (opencv("cv2.imdecode, resize and blobFromImage", decode_and_resize),), to,
+                (opencv("cv2.imdecode, resize and blobFromImage", decode_and_resize),), to, moved=0,
             )  # fmt: skip
         rng = np.random.default_rng(0)
         corners = np.sort(rng.random((20, 2, 2)), axis=1).reshape(20, 4) * np.tile((width, height), 2)

@@ -4,6 +4,10 @@
 #include <cstring>
 #include <utility>
 
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
 namespace opgate::images {
 
 std::vector<Tap> bilinear_taps(int from, int to) {
@@ -29,21 +33,39 @@ RowResampler::RowResampler(std::vector<Tap> taps, const Normalization& normaliza
   }
 }
 
-void RowResampler::run(const float* row, float* const out[3], std::ptrdiff_t stride) const {
+template <typename Value>
+void RowResampler::write_row(float* const out[3], std::ptrdiff_t stride, const Value& value_of) const {
   const auto width = static_cast<std::ptrdiff_t>(taps_.size());
   std::ptrdiff_t x = 0;
   if (stride == 1) {
-    for (; x + 4 <= width; x += 4) store_four(row, x, out);
+    for (; x + 4 <= width; x += 4) {
+      store_four(value_of(x), value_of(x + 1), value_of(x + 2), value_of(x + 3), x, out);
+    }
   }
   for (; x < width; ++x) {
-    const Float4 pixel = value(row, x);
+    const Float4 pixel = value_of(x);
     for (int c = 0; c < 3; ++c) out[c][x * stride] = pixel[c];
   }
+}
+
+void RowResampler::run(const float* row, float* const out[3], std::ptrdiff_t stride) const {
+  write_row(out, stride, [&](std::ptrdiff_t x) { return value(row, x); });
+}
+
+void RowResampler::run(const std::uint8_t* first, const std::uint8_t* second, float weight, float* const out[3]) const {
+  write_row(out, 1, [&](std::ptrdiff_t x) { return value(first, second, weight, x); });
 }
 
 RowResampler::Float4 RowResampler::load(const float* from) {
   Float4 value;
   std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+/// Loads four bytes as four values.
+RowResampler::Float4 RowResampler::load(const std::uint8_t* from) {
+  Float4 value{};
+  for (int i = 0; i < 4; ++i) value[i] = static_cast<float>(from[i]);
   return value;
 }
 
@@ -57,8 +79,32 @@ RowResampler::Float4 RowResampler::value(const float* row, std::ptrdiff_t x) con
   return (first + (load(pixel + 3) - first) * tap.weight) * scale_ + bias_;
 }
 
-void RowResampler::store_four(const float* row, std::ptrdiff_t x, float* const out[3]) const {
-  const Float4 a = value(row, x), b = value(row, x + 1), c = value(row, x + 2), d = value(row, x + 3);
+/// Behind the two pixels of a tap there is a third one in the row, because each pixel of the result stands for more
+/// than three.
+RowResampler::Float4 RowResampler::value(const std::uint8_t* first, const std::uint8_t* second, float weight,
+                                         std::ptrdiff_t x) const {
+  const Tap tap = taps_[static_cast<std::size_t>(x)];
+  const auto at = 3 * static_cast<std::ptrdiff_t>(tap.first);
+#ifdef __AVX2__
+  const auto eight = [](const std::uint8_t* from) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+  };
+  const __m256 above = eight(first + at);
+  const __m256 both = above + (eight(second + at) - above) * _mm256_set1_ps(weight);
+  const Float4 left = _mm256_castps256_ps128(both);
+  const Float4 right =
+      _mm256_castps256_ps128(_mm256_permutevar8x32_ps(both, _mm256_setr_epi32(3, 4, 5, 6, 0, 0, 0, 0)));
+#else
+  const auto blended = [&](std::ptrdiff_t byte) {
+    const Float4 above = load(first + byte);
+    return above + (load(second + byte) - above) * weight;
+  };
+  const Float4 left = blended(at), right = blended(at + 3);
+#endif
+  return (left + (right - left) * tap.weight) * scale_ + bias_;
+}
+
+void RowResampler::store_four(Float4 a, Float4 b, Float4 c, Float4 d, std::ptrdiff_t x, float* const out[3]) {
   const Float4 ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
   const Float4 cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
   const Float4 ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);

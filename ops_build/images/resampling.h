@@ -28,14 +28,27 @@ class RowResampler {
   /// `row` comes from blend_rows. Pixel x goes to out[c][x * stride] for each channel c.
   void run(const float* row, float* const out[3], std::ptrdiff_t stride) const;
 
+  /// Does what blend_rows and run do with stride 1, for rows of `width` pixels. It blends only the pixels that it
+  /// needs, which is faster where the rows become much shorter.
+  void run(const std::uint8_t* first, const std::uint8_t* second, float weight, int width, float* const out[3]) const;
+
+  /// Whether the function above is the faster one for rows of `width` pixels.
+  bool skips_pixels(int width) const { return static_cast<std::size_t>(width) > 3 * taps_.size(); }
+
  private:
   // GCC's and Clang's vectors: SSE on x86-64, NEON on ARM.
   using Float4 = float __attribute__((vector_size(16)));
 
   static Float4 load(const float* from);
+  static Float4 load(const std::uint8_t* from);
   static void store(float* to, Float4 value);
+  static void store_four(Float4 a, Float4 b, Float4 c, Float4 d, std::ptrdiff_t x, float* const out[3]);
   Float4 value(const float* row, std::ptrdiff_t x) const;
-  void store_four(const float* row, std::ptrdiff_t x, float* const out[3]) const;
+  Float4 value(const std::uint8_t* first, const std::uint8_t* second, float weight, std::ptrdiff_t x) const;
+
+  /// Writes the pixels value_of(x) to out[c][x * stride].
+  template <typename Value>
+  void write_row(float* const out[3], std::ptrdiff_t stride, const Value& value_of) const;
 
   std::vector<Tap> taps_;
   Float4 scale_{}, bias_{};

@@ -24,10 +24,11 @@ class LinearRows {
         across_(images::bilinear_taps(from.width, settings.to.width), settings.normalization) {}
 
   void run(const Picture& picture, int y, std::vector<float>& blended, float* const out[3]) const {
-    blended.resize(images::blended_size(picture.size.width));
     const images::Tap tap = down_[static_cast<std::size_t>(y)];
-    const int second = std::min(tap.first + 1, picture.size.height - 1);
-    images::blend_rows(picture.row(tap.first), picture.row(second), tap.weight, picture.size.width, blended.data());
+    const int second = std::min(tap.first + 1, picture.size.height - 1), width = picture.size.width;
+    if (across_.skips_pixels(width)) return across_.run(picture.row(tap.first), picture.row(second), tap.weight, out);
+    blended.resize(images::blended_size(width));
+    images::blend_rows(picture.row(tap.first), picture.row(second), tap.weight, width, blended.data());
     across_.run(blended.data(), out, 1);
   }
 
