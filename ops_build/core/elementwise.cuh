@@ -39,6 +39,9 @@ struct FastFloat {
 };
 
 __device__ inline FastFloat exp_in_range(FastFloat x) { return FastFloat(__expf(x.value)); }
+__device__ inline FastFloat gaussian(FastFloat x) { return FastFloat(__expf(-0.5f * x.value * x.value)); }
+__device__ inline FastFloat normal_cdf(FastFloat x) { return FastFloat(normal_cdf(x.value)); }
+__device__ inline FastFloat arcsinh(FastFloat x) { return FastFloat(arcsinh(x.value)); }
 
 namespace elementwise {
 

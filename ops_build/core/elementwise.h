@@ -15,16 +15,18 @@ namespace elementwise {
 /// 16-bit numbers are converted to float so many at a time: the floats stay in the first cache.
 inline constexpr std::int64_t kBlock = 512;
 
-/// out[i] = function(in[i]...) for i in [begin, end).
+/// out[i] = function(in[i]...) for i in [begin, end). The function is a copy of its own: what it holds can't be part of
+/// `out`, and the compiler needn't load it again for each element. A call in the loop would keep it from being
+/// vectorized, so all calls are inlined.
 template <typename T, typename Function, typename... In>
-void run(std::int64_t begin, std::int64_t end, T* out, const Function& function, const In*... in) {
+[[gnu::flatten]] void run(std::int64_t begin, std::int64_t end, T* out, const Function function, const In*... in) {
   for (std::int64_t i = begin; i < end; ++i) out[i] = function(in[i]...);
 }
 
 /// The same for 16-bit numbers, computed as floats. `k` numbers the inputs.
 template <typename T, typename Function, std::size_t... k, typename... In>
-void run_blocks(std::index_sequence<k...>, std::int64_t begin, std::int64_t end, T* out, const Function& function,
-                const In*... in) {
+[[gnu::flatten]] void run_blocks(std::index_sequence<k...>, std::int64_t begin, std::int64_t end, T* out,
+                                 const Function function, const In*... in) {
   alignas(64) float wide[sizeof...(In) + 1][kBlock];
   for (std::int64_t first = begin; first < end; first += kBlock) {
     const std::int64_t count = std::min(kBlock, end - first);

@@ -83,6 +83,8 @@ inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float a, float b) { return a / b; }
+inline double normcdf(double x) { return 0.5 * std::erfc(-0.70710678118654752440 * x); }
+inline float normcdff(float x) { return static_cast<float>(normcdf(static_cast<double>(x))); }
 inline float __fmul_rn(float a, float b) { return emulation::rounded(a * b); }
 inline float __fadd_rn(float a, float b) { return emulation::rounded(a + b); }
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }

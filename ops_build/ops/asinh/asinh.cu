@@ -1,0 +1,5 @@
+#include "asinh.h"
+
+#include "core/elementwise.cuh"
+
+OPGATE_CUDA_KERNEL(Asinh, opgate::CudaElementwise<opgate::ops::asinh::Formula>)

@@ -1,0 +1,5 @@
+#include "clamped_relu.h"
+
+#include "core/elementwise.cuh"
+
+OPGATE_CUDA_KERNEL(ClampedRelu, opgate::CudaElementwise<opgate::ops::clamped_relu::Formula>)

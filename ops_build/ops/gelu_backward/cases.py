@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from opgate.ops_build.case import Case
+
+
+def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
+    dtype = types["T"]
+    rng = np.random.default_rng(1)
+    extremes = [-1e30, -1000.0, -14.0, -13.0, -6.0, -3.5, -1.0, -1e-6, -0.0, 0.0, 1e-6, 0.75, 1.0, 3.5, 13.2, 1e3, 1e30]
+    finite = [x for x in extremes if abs(x) < 6e4 or dtype != np.float16]
+    x = np.array([*finite, np.inf, -np.inf, np.nan]).astype(dtype)
+    for approximate in ("none", "tanh"):
+        chosen = {"approximate": approximate}
+        for shape in [(), (0,), (1,), (7,), (3, 5), (2, 3, 4, 5), (20_001,)]:
+            grad_y, normal = ((rng.standard_normal(shape) * scale).astype(dtype) for scale in (1, 4))
+            yield Case(f"{approximate} {list(shape)}", {"grad_y": grad_y, "x": normal}, chosen)
+        for grad in (1.0, -3.0, 0.0):
+            inputs = {"grad_y": np.full_like(x, grad), "x": x}
+            yield Case(f"{approximate}, extremes, gradient {grad}", inputs, chosen)
+        odd = np.array([np.inf, -np.inf, np.nan, 0.0]).astype(dtype)
+        yield Case(f"{approximate}, odd gradients", {"grad_y": odd, "x": np.ones(4, dtype)}, chosen)
+    yield Case(
+        "unequal shapes",
+        {"grad_y": np.ones(2, dtype), "x": np.ones(3, dtype)},
+        error=r"input 'x': expected T\[\.\.\.\] with \.\.\. = \[2\], got .*\[3\]",
+    )
+
+
+def large(types: Mapping[str, np.dtype]) -> Case:
+    """16 Mi elements."""
+    x = np.resize(np.linspace(-8, 8, 4099), 1 << 24).astype(types["T"])
+    return Case("16 Mi", {"grad_y": x, "x": x})

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from opgate.ops_build.case import Case
+
+
+def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
+    dtype = types["T"]
+    rng = np.random.default_rng(1)
+    for shape in [(), (0,), (1,), (7,), (3, 5), (2, 3, 4, 5), (70_001,)]:
+        grad_y, x = ((rng.standard_normal(shape) * scale).astype(dtype) for scale in (1, 4))
+        yield Case(f"normal {list(shape)}", {"grad_y": grad_y, "x": x})
+    grad_y, x = ((rng.standard_normal(33) * scale).astype(dtype) for scale in (1, 4))
+    for alpha in (0.0, 0.25, 1.702, -1.0, 40.0):
+        yield Case(f"alpha {alpha}", {"grad_y": grad_y, "x": x}, {"alpha": alpha})
+    extremes = [
+        -1e30,
+        -1000.0,
+        -103.0,
+        -88.5,
+        -87.0,
+        -30.0,
+        -20.0,
+        -1e-6,
+        -0.0,
+        0.0,
+        1e-6,
+        19.9,
+        88.5,
+        103.0,
+        1e3,
+        1e30,
+    ]
+    finite = [x for x in extremes if abs(x) < 6e4 or dtype != np.float16]
+    x = np.array([*finite, np.inf, -np.inf, np.nan]).astype(dtype)
+    relative = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "float64": 1e-13}[dtype.name]
+    for grad in (1.0, -3.0, 0.0):
+        # Results below e^-80 are denormal in some of the dtypes and not promised.
+        yield Case(f"extremes, gradient {grad}", {"grad_y": np.full_like(x, grad), "x": x}, tolerance=(relative, 1e-34))
+    odd = np.array([np.inf, -np.inf, np.nan, 0.0]).astype(dtype)
+    yield Case("gradients that aren't finite", {"grad_y": odd, "x": np.ones(4, dtype)})
+    yield Case(
+        "unequal shapes",
+        {"grad_y": np.ones(2, dtype), "x": np.ones(3, dtype)},
+        error=r"input 'x': expected T\[\.\.\.\] with \.\.\. = \[2\], got .*\[3\]",
+    )
+
+
+def large(types: Mapping[str, np.dtype]) -> Case:
+    """16 Mi elements."""
+    x = np.resize(np.linspace(-8, 8, 4099), 1 << 24).astype(types["T"])
+    return Case("16 Mi", {"grad_y": x, "x": x})

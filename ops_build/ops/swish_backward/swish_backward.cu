@@ -1,0 +1,5 @@
+#include "swish_backward.h"
+
+#include "core/elementwise.cuh"
+
+OPGATE_CUDA_KERNEL(SwishBackward, opgate::CudaElementwise<opgate::ops::swish_backward::Formula>)
