@@ -155,6 +155,8 @@ FAULTS = [
     Fault("a size that is never written", "voxelize", "ops/voxelize/voxelize.cu", "    *v = begun[i];\n", "", "not in 0.."),
     Fault("one buffer for the least of every round", "detection_postprocess", "ops/detection_postprocess/detection_postprocess.cu",
           "partial[kept % 2]", "partial[0]", "elements differ"),
+    Fault("a tile that is overwritten while it is read", "log_mel_spectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.cu",
+          "      __syncthreads();\n      for (int i = static_cast<int>(threadIdx.x)", "      for (int i = static_cast<int>(threadIdx.x)", "elements differ"),
     Fault("a lane too few", "knn_query", "ops/knn_query/knn_query.cu", "if (lane > position) own", "if (lane > position + 1) own", "elements differ"),
 ]  # fmt: skip
 

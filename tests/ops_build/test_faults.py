@@ -56,6 +56,11 @@ FAULTS = [
     Fault("the ceiling before the floor", "ClampedRelu", "ops/clamped_relu/clamped_relu.h", "select(positive > V(ceiling), V(ceiling), positive)", "select(x > V(ceiling), V(ceiling), positive)"),
     Fault("a default that is not the signature's", "KNNQuery", "core/walk.h", "evaluate(*dim.default_value, size)", "evaluate({}, size)"),
     Fault("an input that contradicts the signature", "KNNQuery", "core/walk.h", "    if (algebra_.equal(*expected,", "    continue;\n    if (algebra_.equal(*expected,"),
+    Fault("a symmetric window for a periodic one", "LogMelSpectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.h",
+          "= 2 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(length);",
+          "= 2 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(length - 1);"),
+    Fault("two frames of a lane not separated", "LogMelSpectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.cpp",
+          "even_im = a.im - b.im", "even_im = a.im + b.im"),
     Fault("the quality ignored", "EncodeImage", "images/codecs/jpeg_encoder.cpp", "quality, TRUE", "50, TRUE"),
 ]  # fmt: skip
 

@@ -1,0 +1,109 @@
+#include "log_mel_spectrogram.h"
+
+#include "core/elementwise.cuh"
+
+namespace opgate::ops::log_mel_spectrogram {
+namespace {
+
+constexpr int kThreads = 128;
+/// The samples of a frame that a block has in shared memory at a time.
+constexpr int kTile = 1024;
+
+/// The energies of the bins of frames: a block computes kThreads bins of a frame, each thread the sum over all samples.
+__global__ void __launch_bounds__(kThreads)
+    transform(std::int64_t count, std::int64_t frames, std::int64_t t, std::int64_t bins, Settings settings,
+              const float* __restrict__ pcm, const float* __restrict__ window, const Root* __restrict__ roots,
+              float* __restrict__ energies) {
+  __shared__ float tile[kTile];
+  const int n = static_cast<int>(settings.n_fft);
+  const int bin = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+  for (std::int64_t frame = blockIdx.x; frame < count; frame += gridDim.x) {
+    const float* const row = pcm + frame / frames * t;
+    const std::int64_t begin = frame % frames * settings.hop - settings.padding;
+    float re = 0, im = 0;
+    int root = 0;  // bin * i modulo n
+    for (int first = 0; first < n; first += kTile) {
+      const int held = n - first < kTile ? n - first : kTile;
+      __syncthreads();
+      for (int i = static_cast<int>(threadIdx.x); i < held; i += kThreads) {
+        const std::int64_t sample = settings.sample(begin + first + i, t);
+        tile[i] = sample < 0 ? 0.0f : row[sample] * window[first + i];
+      }
+      __syncthreads();
+      if (bin >= bins) continue;
+      for (int i = 0; i < held; ++i) {
+        re += tile[i] * roots[root].re;
+        im += tile[i] * roots[root].im;
+        root += bin;
+        if (root >= n) root -= n;
+      }
+    }
+    if (bin < bins) energies[frame * bins + bin] = re * re + im * im;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    sum_bands(std::int64_t count, std::int64_t frames, std::int64_t bins, Settings settings,
+              const float* __restrict__ energies, const Band* __restrict__ bands, const float* __restrict__ weights,
+              float* __restrict__ mel) {
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += step) {
+    const std::int64_t frame = i % frames, m = i / frames % settings.n_mels, row = i / frames / settings.n_mels;
+    const Band band = bands[m];
+    const float* const from = energies + (row * frames + frame) * bins + band.first;
+    float sum = 0;
+    for (int k = 0; k < band.count; ++k) sum += from[k] * weights[band.weights + k];
+    const float held = sum < settings.floor ? settings.floor : sum;
+    mel[i] = settings.factor * logf(held);
+  }
+}
+
+class Cuda {
+ public:
+  static Status check(const Attributes& attributes, const KnownSizes& sizes) {
+    return check_attributes(attributes, sizes);
+  }
+
+  Status prepare(const Node& node) {
+    settings_ = Settings::of(node.attributes());
+    const Bands bands = Bands::of(node.attributes());
+    const std::vector<float> window = hann_window(node.attributes());
+    OPGATE_RETURN_IF_ERROR(window_.assign(window));
+    OPGATE_RETURN_IF_ERROR(roots_.assign(roots_of_unity(static_cast<std::size_t>(settings_.n_fft))));
+    OPGATE_RETURN_IF_ERROR(bands_.assign(bands.bands));
+    return weights_.assign(bands.weights);
+  }
+
+  static std::span<float> workspace(Workspace& workspace, const Inputs& in, const Attributes& attributes) {
+    const Settings settings = Settings::of(attributes);
+    const std::int64_t samples = in.size("t") + 2 * settings.padding - settings.n_fft;
+    const std::int64_t frames = samples < 0 ? 0 : 1 + samples / settings.hop;
+    return workspace.take<float>(in.size("n") * frames * (settings.n_fft / 2 + 1));
+  }
+
+  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
+    const std::span<float> energies = workspace(context.workspace(), in, attributes);
+    const std::int64_t n = in.size("n"), frames = out["mel"].dim(2), bins = settings_.n_fft / 2 + 1;
+    if (out["mel"].size() == 0) return {};
+    const dim3 blocks(blocks_for(n * frames, 1), static_cast<unsigned>((bins + kThreads - 1) / kThreads));
+    transform<<<blocks, kThreads, 0, stream_of(context)>>>(n * frames, frames, in.size("t"), bins, settings_,
+                                                           in["pcm"].data<float>(), window_.data(), roots_.data(),
+                                                           energies.data());
+    OPGATE_RETURN_IF_ERROR(launched());
+    const std::int64_t count = out["mel"].size();
+    sum_bands<<<blocks_for(count, kThreads), kThreads, 0, stream_of(context)>>>(
+        count, frames, bins, settings_, energies.data(), bands_.data(), weights_.data(), out["mel"].data<float>());
+    return launched();
+  }
+
+ private:
+  Settings settings_{};
+  cuda::DeviceArray<float> window_, weights_;
+  cuda::DeviceArray<Root> roots_;
+  cuda::DeviceArray<Band> bands_;
+};
+
+}  // namespace
+}  // namespace opgate::ops::log_mel_spectrogram
+
+OPGATE_CUDA_KERNEL(LogMelSpectrogram, opgate::ops::log_mel_spectrogram::Cuda)

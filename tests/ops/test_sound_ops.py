@@ -1,0 +1,55 @@
+"""Ops for sound against librosa."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+librosa = pytest.importorskip("librosa")
+
+
+def sound(samples: int, seed: int) -> np.ndarray:
+    """Noise and two tones."""
+    time = np.arange(samples) / 16000
+    tones = np.sin(2 * np.pi * 440 * time) + 0.3 * np.sin(2 * np.pi * 3000 * time)
+    return (tones + 0.1 * np.random.default_rng(seed).standard_normal(samples)).astype(np.float32)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_log_mel_spectrogram_is_librosas(run_op, data) -> None:
+    n_fft = data.draw(st.sampled_from([256, 400, 441, 512, 1000, 1024]))
+    rate = data.draw(st.sampled_from([8000, 16000, 22050, 44100]))
+    samples = data.draw(st.integers(n_fft, 6000))
+    htk, zero = data.draw(st.booleans()), data.draw(st.booleans())
+    hop = data.draw(st.integers(1, n_fft))
+    window = data.draw(st.sampled_from([0, n_fft // 2, n_fft - 1]))
+    n_mels = data.draw(st.integers(1, 100))
+    f_min = data.draw(st.sampled_from([0.0, 80.0]))
+    f_max = data.draw(st.sampled_from([0.0, 3500.0]))
+    norm = data.draw(st.sampled_from(["slaney", "none"]))
+    pcm = sound(samples, samples)
+    energy = librosa.feature.melspectrogram(
+        y=pcm.astype(np.float64), sr=rate, n_fft=n_fft, hop_length=hop, win_length=window or None, n_mels=n_mels,
+        fmin=f_min, fmax=f_max or None, htk=htk, norm=norm if norm == "slaney" else None,
+        pad_mode="constant" if zero else "reflect", dtype=np.float64,
+    )  # fmt: skip
+    attributes = {
+        "sample_rate": rate, "n_fft": n_fft, "hop_length": hop, "win_length": window, "n_mels": n_mels, "f_min": f_min,
+        "f_max": f_max, "mel_scale": "htk" if htk else "slaney", "norm": norm, "pad": "zero" if zero else "reflect",
+    }  # fmt: skip
+    (mel,) = run_op("LogMelSpectrogram", {"pcm": pcm[None]}, attributes)
+    assert mel.shape == (1, *energy.shape)
+    # Energies below a millionth of the loudest are rounding errors of the f32 transform.
+    quiet = energy < 1e-6 * energy.max()
+    expected = np.log(np.maximum(energy, 1e-10))
+    assert np.abs(mel[0] - expected)[~quiet].max(initial=0) < 2e-3
+    assert (mel[0][quiet] < np.log(2e-6 * energy.max())).all()
+
+
+def test_a_tone_is_in_its_band(run_op) -> None:
+    pcm = np.sin(2 * np.pi * 1000 * np.arange(16000) / 16000).astype(np.float32)
+    (mel,) = run_op("LogMelSpectrogram", {"pcm": np.stack([pcm, pcm])})
+    assert mel.shape == (2, 80, 101) and (mel[:, :, 5:-5].argmax(1) == 26).all()
