@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -26,6 +26,16 @@ def librosa_mel(inputs: Inputs) -> Call:
     return call
 
 
+def bottleneck(window: int) -> Callable[[Inputs], Call]:
+    def make(inputs: Inputs) -> Call:
+        import bottleneck as bn
+
+        x = inputs["x"]
+        return lambda: [move(x, window) for move in (bn.move_mean, bn.move_std, bn.move_min, bn.move_max)]
+
+    return make
+
+
 def torch_mel() -> Tensor:
     """The bands' weights."""
     import librosa
@@ -33,8 +43,26 @@ def torch_mel() -> Tensor:
     return torch.from_numpy(librosa.filters.mel(sr=16000, n_fft=400, n_mels=80))
 
 
+def describe(x: Tensor, size: int) -> object:
+    windows = x.unfold(1, size, 1)
+    return windows.mean(-1), windows.std(-1, correction=0), windows.amin(-1), windows.amax(-1)
+
+
 def works() -> Iterator[Work]:
     rng = np.random.default_rng(0)
+    for size, (rows, count, window) in {
+        "1 x 1 K, windows of 10": (1, 1000, 10),
+        "16 x 10 K, windows of 50": (16, 10_000, 50),
+        "64 x 100 K, windows of 500": (64, 100_000, 500),
+    }.items():
+        yield Work(
+            "SlidingWindow", size, {"x": rng.standard_normal((rows, count), np.float32)}, types={"T": "f32"},
+            attributes={"size": window},
+            peers=(
+                torch_peer("unfold, mean, std, amin and amax", lambda x, window=window: describe(x, window), "x"),
+                library_peer("bottleneck.move_mean, move_std, move_min and move_max", "bottleneck", bottleneck(window)),
+            ),
+        )  # fmt: skip
     bands, window = torch_mel(), torch.hann_window(400)
 
     def log_mel(pcm: Tensor) -> Tensor:

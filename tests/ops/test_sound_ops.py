@@ -49,6 +49,22 @@ def test_log_mel_spectrogram_is_librosas(run_op, data) -> None:
     assert (mel[0][quiet] < np.log(2e-6 * energy.max())).all()
 
 
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_sliding_window_is_unfold(run_op, data) -> None:
+    torch = pytest.importorskip("torch")
+    t = data.draw(st.integers(1, 700))
+    size, step = data.draw(st.integers(1, t)), data.draw(st.integers(1, 50))
+    ddof = data.draw(st.sampled_from([0, 1])) if size > 1 else 0
+    dtype = data.draw(st.sampled_from([np.float32, np.float64]))
+    x = (np.random.default_rng(t).standard_normal((2, t)) * 10 + 3).astype(dtype)
+    outputs = run_op("SlidingWindow", {"x": x}, {"size": size, "step": step, "ddof": ddof})
+    windows = torch.from_numpy(x).double().unfold(1, size, step)
+    expected = windows.mean(-1), windows.std(-1, correction=ddof), windows.amin(-1), windows.amax(-1)
+    for output, of_torch in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(output, of_torch.numpy(), rtol=1e-6 if dtype == np.float32 else 1e-12, atol=1e-6)
+
+
 def test_a_tone_is_in_its_band(run_op) -> None:
     pcm = np.sin(2 * np.pi * 1000 * np.arange(16000) / 16000).astype(np.float32)
     (mel,) = run_op("LogMelSpectrogram", {"pcm": np.stack([pcm, pcm])})

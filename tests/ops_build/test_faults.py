@@ -59,6 +59,8 @@ FAULTS = [
     Fault("a symmetric window for a periodic one", "LogMelSpectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.h",
           "= 2 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(length);",
           "= 2 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(length - 1);"),
+    Fault("a value of the next window", "SlidingWindow", "ops/sliding_window/sliding_window.cpp",
+          "const std::int64_t behind = in_block * step - begin;", "const std::int64_t behind = in_block * step - begin - 1;"),
     Fault("two frames of a lane not separated", "LogMelSpectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.cpp",
           "even_im = a.im - b.im", "even_im = a.im + b.im"),
     Fault("the quality ignored", "EncodeImage", "images/codecs/jpeg_encoder.cpp", "quality, TRUE", "50, TRUE"),

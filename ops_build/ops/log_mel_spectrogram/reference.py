@@ -21,14 +21,17 @@ def mel_of_hertz(hertz: float, scale: str) -> float:
 
 
 def bands(sample_rate: int, n_fft: int, n_mels: int, f_min: float, f_max: float, scale: str, norm: str) -> Array:
-    """The weights [n_mels, n_fft // 2 + 1]: triangles between points at equal distances on the mel scale, of area 1 with
-    norm "slaney"."""
+    """The weights [n_mels, n_fft // 2 + 1]: triangles between points at equal distances on the mel scale.
+
+    Their area is 1 with norm "slaney"."""
     mels = np.linspace(mel_of_hertz(f_min, scale), mel_of_hertz(f_max or sample_rate / 2, scale), n_mels + 2)
     edges = hertz_of_mel(mels, scale)
     bins = np.arange(n_fft // 2 + 1) * (sample_rate / n_fft)
     left, middle, right = edges[:-2, None], edges[1:-1, None], edges[2:, None]
-    weights = np.maximum(0, np.minimum((bins - left) / (middle - left), (right - bins) / (right - middle)))
-    return weights * 2 / (right - left) if norm == "slaney" else weights
+    weights: Array = np.maximum(0, np.minimum((bins - left) / (middle - left), (right - bins) / (right - middle)))
+    if norm == "slaney":
+        weights *= 2 / (right - left)
+    return weights
 
 
 def reference(
@@ -62,4 +65,5 @@ def reference(
         energy = np.abs(spectrum) ** 2 @ bands(sample_rate, n_fft, n_mels, f_min, f_max, mel_scale, norm).T
         held = np.maximum(energy, np.float32(floor))
         factor = {"ln": 1.0, "log10": np.log10(np.e), "db": 10 * np.log10(np.e)}[log]
-        return (factor * np.log(held)).transpose(0, 2, 1).astype(np.float32)
+        mel: Array = (factor * np.log(held)).transpose(0, 2, 1).astype(np.float32)
+        return mel
