@@ -91,7 +91,8 @@ def calls_of(work: Work, op: Op, library: Path) -> dict[str, tuple[str, Call]]:
         "onnxruntime": ("onnxruntime", session_call(one.model, one.feeds, library)),
         "torch": ("torch", lambda: function(*positional, **arguments)),
     }
-    if folder_of(op, [SOURCE / "ops"]).has_decomposition and "bf16" not in work.types.values():
+    decomposed = work.decomposed and "bf16" not in work.types.values()
+    if decomposed and folder_of(op, [SOURCE / "ops"]).has_decomposition:
         decompose(one.model, [op], [SOURCE / "ops"])
         calls["decomposition"] = ("onnxruntime", session_call(one.model, one.feeds, None))
     tensors = dict(zip([tensor.name for tensor in op.inputs], positional, strict=True))

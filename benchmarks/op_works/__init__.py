@@ -38,7 +38,7 @@ class Work:
 
     `types` are the dtypes of the type variables. `flops` is the number of multiplications and additions if arithmetic
     bounds the op. Without it memory does: the op moves `moved` bytes, by default each input and output once. 0 stands
-    for neither.
+    for neither. `decomposed` is False where the decomposition would need more memory than a machine has.
     """
 
     op: str
@@ -49,6 +49,7 @@ class Work:
     types: Mapping[str, str] = field(default_factory=dict)
     flops: float | None = None
     moved: int | None = None
+    decomposed: bool = True
 
 
 def torch_peer(name: str, function: Callable[..., object], *names: str, compiled: bool = False) -> Peer:

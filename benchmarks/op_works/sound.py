@@ -57,7 +57,7 @@ def works() -> Iterator[Work]:
     }.items():
         yield Work(
             "SlidingWindow", size, {"x": rng.standard_normal((rows, count), np.float32)}, types={"T": "f32"},
-            attributes={"size": window},
+            attributes={"size": window}, decomposed=window < 100,
             peers=(
                 torch_peer("unfold, mean, std, amin and amax", lambda x, window=window: describe(x, window), "x"),
                 library_peer("bottleneck.move_mean, move_std, move_min and move_max", "bottleneck", bottleneck(window)),

@@ -28,11 +28,11 @@ class RowResampler {
   /// `row` comes from blend_rows. Pixel x goes to out[c][x * stride] for each channel c.
   void run(const float* row, float* const out[3], std::ptrdiff_t stride) const;
 
-  /// Does what blend_rows and run do with stride 1, for rows of `width` pixels. It blends only the pixels that it
-  /// needs, which is faster where the rows become much shorter.
-  void run(const std::uint8_t* first, const std::uint8_t* second, float weight, int width, float* const out[3]) const;
+  /// Does what blend_rows and run do with stride 1, for rows that become much shorter (skips_pixels). It blends only the
+  /// pixels that it needs.
+  void run(const std::uint8_t* first, const std::uint8_t* second, float weight, float* const out[3]) const;
 
-  /// Whether the function above is the faster one for rows of `width` pixels.
+  /// Whether the function above can be called for rows of `width` pixels. It is then the faster one.
   bool skips_pixels(int width) const { return static_cast<std::size_t>(width) > 3 * taps_.size(); }
 
  private:

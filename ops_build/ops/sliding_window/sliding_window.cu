@@ -15,12 +15,12 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t apart = static_cast<std::int64_t>(gridDim.x) * kThreads;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += apart) {
     const T* const values = x + i / windows * t + i % windows * step;
-    double sum = 0, least = static_cast<double>(values[0]), greatest = least;
+    double sum = 0;
+    T least = values[0], greatest = values[0];
     for (std::int64_t k = 0; k < size; ++k) {
-      const auto value = static_cast<double>(values[k]);
-      sum += value;
-      least = Summary::lesser(least, value);
-      greatest = Summary::greater(greatest, value);
+      sum += static_cast<double>(values[k]);
+      least = lesser(least, values[k]);
+      greatest = greater(greatest, values[k]);
     }
     const double mean = sum / static_cast<double>(size);
     double squares = 0;
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads)
       const double distance = static_cast<double>(values[k]) - mean;
       squares += distance * distance;
     }
-    written.put(i, {static_cast<double>(size), sum, squares, least, greatest}, ddof);
+    written.put(i, {static_cast<double>(size), mean, squares, least, greatest}, ddof);
   }
 }
 

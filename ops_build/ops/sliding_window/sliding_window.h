@@ -20,23 +20,21 @@ inline Status check_attributes(const Attributes& attributes) {
   return ddof == 0 || ddof == 1 ? Status() : attributes.refuse("ddof", "0 or 1");
 }
 
-/// What is known of some values. Two of them can be merged: T. Chan, G. Golub, R. LeVeque, "Updating Formulae and a
-/// Pairwise Algorithm for Computing Sample Variances", 1979. A NaN makes everything NaN.
+/// The lesser and the greater of two values. A NaN stays, whichever of the two it is.
+template <typename T>
+OPGATE_HOST_DEVICE T lesser(T a, T b) {
+  return a < b || a != a ? a : b;
+}
+template <typename T>
+OPGATE_HOST_DEVICE T greater(T a, T b) {
+  return a > b || a != a ? a : b;
+}
+
+/// What is known of the values of a window. `squares` is the sum of the squares of their distances from the mean.
+template <typename T>
 struct Summary {
-  double count, sum, squares;  ///< `squares` is the sum of the squares of the distances from the mean
-  double least, greatest;
-
-  OPGATE_HOST_DEVICE static Summary of(double x) { return {1, x, x - x, x, x}; }
-
-  // A NaN stays, whichever of the two it is.
-  OPGATE_HOST_DEVICE static double lesser(double a, double b) { return a < b || a != a ? a : b; }
-  OPGATE_HOST_DEVICE static double greater(double a, double b) { return a > b || a != a ? a : b; }
-
-  OPGATE_HOST_DEVICE Summary merged(const Summary& other) const {
-    const double all = count + other.count, apart = other.sum / other.count - sum / count;
-    return {all, sum + other.sum, squares + other.squares + apart * apart * (count * other.count / all),
-            lesser(least, other.least), greater(greatest, other.greatest)};
-  }
+  double count, mean, squares;
+  T least, greatest;
 };
 
 /// Where the outputs go. All but `mean` may be null.
@@ -44,12 +42,20 @@ template <typename T>
 struct Written {
   T *mean, *std, *min, *max;
 
-  OPGATE_HOST_DEVICE void put(std::int64_t at, const Summary& summary, double ddof) const {
-    mean[at] = static_cast<T>(summary.sum / summary.count);
+  /// The outputs from window `first` on.
+  Written from(std::int64_t first) const {
+    const auto moved = [first](T* output) { return output ? output + first : nullptr; };
+    return {mean + first, moved(std), moved(min), moved(max)};
+  }
+
+  OPGATE_HOST_DEVICE void put(std::int64_t at, const Summary<T>& summary, double ddof) const {
+    mean[at] = static_cast<T>(summary.mean);
+    // A rounding error may make the squares negative. A NaN stays one.
+    const double squares = summary.squares < 0 ? 0 : summary.squares;
     // A single value has no deviation from others: 0 / 0 with ddof 1.
-    if (std) std[at] = static_cast<T>(sqrt(summary.squares / (summary.count - ddof)));
-    if (min) min[at] = static_cast<T>(summary.least);
-    if (max) max[at] = static_cast<T>(summary.greatest);
+    if (std) std[at] = static_cast<T>(sqrt(squares / (summary.count - ddof)));
+    if (min) min[at] = summary.least;
+    if (max) max[at] = summary.greatest;
   }
 };
 
