@@ -36,6 +36,20 @@ def bottleneck(window: int) -> Callable[[Inputs], Call]:
     return make
 
 
+def resample_poly(inputs: Inputs) -> Call:
+    from scipy import signal
+
+    x = inputs["x"][0]
+    return lambda: signal.resample_poly(x, 160, 441)
+
+
+def soxr_resample(inputs: Inputs) -> Call:
+    import soxr
+
+    x = inputs["x"][0]
+    return lambda: soxr.resample(x, 44100, 16000)
+
+
 def torch_mel() -> Tensor:
     """The bands' weights."""
     import librosa
@@ -50,6 +64,16 @@ def describe(x: Tensor, size: int) -> object:
 
 def works() -> Iterator[Work]:
     rng = np.random.default_rng(0)
+    for seconds in (1, 10, 120):
+        x = rng.standard_normal((1, 44100 * seconds), np.float32)
+        yield Work(
+            "ResampleAudio", f"{seconds} s, 44100 to 16000", {"x": x},
+            attributes={"from_rate": 44100, "to_rate": 16000}, flops=2 * 56 * 16000 * seconds,
+            peers=(
+                library_peer("scipy.signal.resample_poly", "scipy", resample_poly),
+                library_peer("soxr.resample", "soxr", soxr_resample),
+            ),
+        )  # fmt: skip
     for size, (rows, count, window) in {
         "1 x 1 K, windows of 10": (1, 1000, 10),
         "16 x 10 K, windows of 50": (16, 10_000, 50),

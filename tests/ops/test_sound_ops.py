@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+signal = pytest.importorskip("scipy.signal")
 librosa = pytest.importorskip("librosa")
 
 
@@ -63,6 +66,27 @@ def test_sliding_window_is_unfold(run_op, data) -> None:
     expected = windows.mean(-1), windows.std(-1, correction=ddof), windows.amin(-1), windows.amax(-1)
     for output, of_torch in zip(outputs, expected, strict=True):
         np.testing.assert_allclose(output, of_torch.numpy(), rtol=1e-6 if dtype == np.float32 else 1e-12, atol=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    from_rate=st.sampled_from([1, 2, 3, 7, 8000, 11025, 16000, 44100, 48000]),
+    to_rate=st.sampled_from([1, 2, 5, 8000, 16000, 22050, 44100]),
+    samples=st.integers(1, 800),
+)
+def test_resample_audio_is_scipys(run_op, from_rate: int, to_rate: int, samples: int) -> None:
+    x = sound(samples, samples)
+    (y,) = run_op("ResampleAudio", {"x": x[None]}, {"from_rate": from_rate, "to_rate": to_rate})
+    common = math.gcd(from_rate, to_rate)
+    expected = signal.resample_poly(x.astype(np.float64), to_rate // common, from_rate // common)
+    np.testing.assert_allclose(y[0], expected, atol=2e-6)
+
+
+def test_a_tone_stays_a_tone(run_op) -> None:
+    (y,) = run_op("ResampleAudio", {"x": np.sin(2 * np.pi * 440 * np.arange(44100) / 44100).astype(np.float32)[None]},
+                  {"from_rate": 44100, "to_rate": 16000})  # fmt: skip
+    expected = np.sin(2 * np.pi * 440 * np.arange(16000) / 16000)
+    assert np.abs(y[0] - expected)[100:-100].max() < 2e-3
 
 
 def test_a_tone_is_in_its_band(run_op) -> None:
