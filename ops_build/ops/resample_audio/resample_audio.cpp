@@ -36,11 +36,16 @@ class Cpu {
 
  private:
   void run(const float* x, std::int64_t t, std::int64_t first, std::int64_t last, float* y) const {
-    const std::int64_t taps = filter_.taps;
     for (std::int64_t j = first; j < last; ++j) {
       const std::int64_t position = j * rates_.down;
       const std::int64_t sample = Filter::first_sample(position, half_, rates_.up);
-      const float* const weights = filter_.weights.data() + position % rates_.up * taps;
+      const float* const weights = filter_.weights.data() + position % rates_.up * filter_.stride;
+      if (sample >= 0 && sample + filter_.stride <= t) [[likely]] {
+        y[j] = dot(x + sample, weights, filter_.stride);
+        // The last weights are 0, and what they are multiplied with counts only if it is NaN or infinite.
+        if (y[j] == y[j]) [[likely]]
+          continue;
+      }
       const std::int64_t end = std::min(t, Filter::end_sample(position, half_, rates_.up));
       const std::int64_t low = std::max<std::int64_t>(0, -sample), high = end - sample;
       y[j] = low < high ? dot(x + sample + low, weights + low, high - low) : 0.0f;
@@ -49,7 +54,7 @@ class Cpu {
 
   /// Has several partial sums, because they vectorize and round less than one sum.
   static float dot(const float* a, const float* b, std::int64_t count) {
-    constexpr std::int64_t kLanes = 16;
+    constexpr std::int64_t kLanes = Filter::kMultiple;
     float lanes[kLanes] = {};
     std::int64_t i = 0;
     for (; i + kLanes <= count; i += kLanes) {

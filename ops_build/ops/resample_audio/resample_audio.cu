@@ -9,14 +9,15 @@ constexpr int kThreads = 256;
 
 /// A thread computes an output. Neighbours read nearly the same samples.
 __global__ void __launch_bounds__(kThreads)
-    resample(std::int64_t count, std::int64_t wanted, std::int64_t t, Rates rates, std::int64_t half, std::int64_t taps,
-             const float* __restrict__ x, const float* __restrict__ filter, float* __restrict__ y) {
+    resample(std::int64_t count, std::int64_t wanted, std::int64_t t, Rates rates, std::int64_t half,
+             std::int64_t stride, const float* __restrict__ x, const float* __restrict__ filter,
+             float* __restrict__ y) {
   const std::int64_t apart = static_cast<std::int64_t>(gridDim.x) * kThreads;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += apart) {
     const float* const row = x + i / wanted * t;
     const std::int64_t position = i % wanted * rates.down;
     const std::int64_t sample = Filter::first_sample(position, half, rates.up);
-    const float* const weights = filter + position % rates.up * taps;
+    const float* const weights = filter + position % rates.up * stride;
     const std::int64_t end = Filter::end_sample(position, half, rates.up);
     const std::int64_t low = sample < 0 ? -sample : 0, high = (end < t ? end : t) - sample;
     float sum = 0;
@@ -31,7 +32,7 @@ class Cuda {
 
   Status prepare(const Node& node) {
     const Filter filter = Filter::of(node.attributes());
-    taps_ = filter.taps;
+    stride_ = filter.stride;
     return weights_.assign(filter.weights);
   }
 
@@ -40,13 +41,13 @@ class Cuda {
     if (count == 0) return {};
     const Rates rates = Rates::of(attributes);
     resample<<<blocks_for(count, kThreads), kThreads, 0, stream_of(context)>>>(
-        count, out["y"].dim(1), in.size("t"), rates, rates.half(attributes.integer("zeros")), taps_,
+        count, out["y"].dim(1), in.size("t"), rates, rates.half(attributes.integer("zeros")), stride_,
         in["x"].data<float>(), weights_.data(), out["y"].data<float>());
     return launched();
   }
 
  private:
-  std::int64_t taps_ = 0;
+  std::int64_t stride_ = 0;
   cuda::DeviceArray<float> weights_;
 };
 

@@ -64,10 +64,12 @@ inline double bessel(double x) {
   return sum;
 }
 
-/// The filter, sorted by phase: output j has the phase j down modulo up. Its weights, from `taps` samples on, begin at
-/// phase * taps.
+/// The filter, sorted by phase: output j has the phase j down modulo up. Its weights begin at phase * stride.
 struct Filter {
-  std::int64_t taps;
+  /// A stride is a multiple of it. What is behind the weights of a phase is 0.
+  static constexpr std::int64_t kMultiple = 16;
+
+  std::int64_t stride;
   std::vector<float> weights;
 
   static Filter of(const Attributes& attributes) {
@@ -86,14 +88,15 @@ struct Filter {
       response[static_cast<std::size_t>(m + half)] = value;
       sum += value;
     }
-    Filter filter{rates.taps(zeros), {}};
-    filter.weights.assign(static_cast<std::size_t>(rates.up * filter.taps), 0.0f);
+    const std::int64_t taps = rates.taps(zeros);
+    Filter filter{(taps + kMultiple - 1) / kMultiple * kMultiple, {}};
+    filter.weights.assign(static_cast<std::size_t>(rates.up * filter.stride), 0.0f);
     for (std::int64_t phase = 0; phase < rates.up; ++phase) {
       // Sample first + k of the phase lies (phase - (first + k) up) steps before the output.
-      for (std::int64_t k = 0; k < filter.taps; ++k) {
+      for (std::int64_t k = 0; k < taps; ++k) {
         const std::int64_t step = phase - (first_sample(phase, half, rates.up) + k) * rates.up;
         if (step < -half || step > half) continue;
-        filter.weights[static_cast<std::size_t>(phase * filter.taps + k)] =
+        filter.weights[static_cast<std::size_t>(phase * filter.stride + k)] =
             static_cast<float>(response[static_cast<std::size_t>(step + half)] / sum * static_cast<double>(rates.up));
       }
     }
