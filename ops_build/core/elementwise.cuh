@@ -42,6 +42,7 @@ __device__ inline FastFloat exp_in_range(FastFloat x) { return FastFloat(__expf(
 __device__ inline FastFloat gaussian(FastFloat x) { return FastFloat(__expf(-0.5f * x.value * x.value)); }
 __device__ inline FastFloat normal_cdf(FastFloat x) { return FastFloat(normal_cdf(x.value)); }
 __device__ inline FastFloat arcsinh(FastFloat x) { return FastFloat(arcsinh(x.value)); }
+__device__ inline FastFloat log_of_normal(FastFloat x) { return FastFloat(log_of_normal(x.value)); }
 
 namespace elementwise {
 

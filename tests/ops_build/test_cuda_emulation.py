@@ -152,6 +152,8 @@ FAULTS = [
           "if (whole && static_cast<float>(rows.x[0]) < 1e30f) {", "use-after-poison"),
     Fault("another stream", "rms_norm", "ops/rms_norm/rms_norm.cu", "launch_elements(rows, stream_of(context))",
           "launch_elements(rows, nullptr)", "default stream"),
+    Fault("a chunk too few", "layer_norm_backward", "ops/layer_norm_backward/row_gradients.cuh", "chunk = 0; chunk < chunks", "chunk = 1; chunk < chunks", "elements differ"),
+    Fault("a sum before all have added to it", "layer_norm", "core/rows.cuh", "= value;\n  __syncthreads();", "= value;", "elements differ"),
     Fault("a size that is never written", "voxelize", "ops/voxelize/voxelize.cu", "    *v = begun[i];\n", "", "not in 0.."),
     Fault("one buffer for the least of every round", "detection_postprocess", "ops/detection_postprocess/detection_postprocess.cu",
           "partial[kept % 2]", "partial[0]", "elements differ"),

@@ -2,12 +2,13 @@
 
 An input of XBackward is called grad_<output> and gets the gradient of that output of X, or it is called like an input
 or output of X and gets that tensor. An attribute gets the value of the attribute of X with the same name. An output is
-called grad_<input> and is the gradient of that input.
+called grad_<input> and is the gradient of that input. It is called grad_<input>_and_<input> if two inputs have the same
+gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -53,12 +54,19 @@ def _check_convention(op: Op, backward: Op) -> None:
                 f"{backward.name}: input '{tensor.name}' is neither an input or output of {op.name} nor grad_<output>"
             )
     for output in backward.outputs:
-        if output.name not in {f"grad_{name}" for name in inputs}:
+        if not inputs.issuperset(_inputs_of(output.name, inputs)):
             raise ValueError(f"{backward.name}: output '{output.name}' is not grad_<input> of {op.name}")
     attributes = {attribute.name for attribute in op.attributes}
     for attribute in backward.attributes:
         if attribute.required and attribute.name not in attributes:
             raise ValueError(f"{backward.name}: attribute '{attribute.name}' is required and {op.name} has none such")
+
+
+def _inputs_of(gradient: str, inputs: Collection[str]) -> list[str]:
+    """Returns the inputs whose gradient an output of a backward op is: [x] for grad_x, [x, residual] for
+    grad_x_and_residual."""
+    name = gradient.removeprefix("grad_")
+    return [name] if name in inputs or name == gradient else name.split("_and_")
 
 
 class Gradient:
@@ -112,7 +120,7 @@ class _TableGradient(Gradient):
         self.variadic = op.inputs[-1].variadic
         forward = {attribute.name: attribute.default for attribute in op.attributes}
         self.attributes = {a.name: forward[a.name] for a in backward.attributes if a.name in forward}
-        self.gradients = [output.name.removeprefix("grad_") for output in backward.outputs]
+        self.gradients = [_inputs_of(output.name, inputs) for output in backward.outputs]
 
     def save(self, ctx: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: Any) -> None:
         super().save(ctx, inputs, attributes, outputs)
@@ -161,7 +169,8 @@ class _TableGradient(Gradient):
         arguments = {f"grad_{name}": gradient for name, gradient in gradients.items()} | saved
         call = getattr(getattr(torch.ops, self.name.split("::")[0]), snake_case(self.gradient_op.name)).default
         outputs = call(*(arguments[tensor.name] for tensor in self.gradient_op.inputs), **ctx.attributes)
-        return dict(zip(self.gradients, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
+        listed = outputs if isinstance(outputs, tuple) else (outputs,)
+        return {name: output for names, output in zip(self.gradients, listed, strict=True) for name in names}
 
     def _saved_of(self, ctx: Any, saved_tensors: Sequence[Any]) -> dict[str, Any]:
         if ctx.lengths is None:

@@ -19,6 +19,8 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
         inputs = {"x": normal(*shape), "weight": normal(shape[-1])}
         yield Case(f"{list(shape)}", inputs)
         yield Case(f"{list(shape)} with residual", inputs | {"residual": normal(*shape)})
+        yield Case(f"{list(shape)} without weight", {"x": inputs["x"]})
+    yield Case("a residual without weight", {"x": normal(4, 40), "residual": normal(4, 40)})
     # On a GPU the length decides how many threads compute a row and how much each of them holds in registers.
     for length in (24, 64, 200, 480, 2000, 4000, 4100, 8000, 8200, 8201):
         inputs = {"x": normal(3, length), "weight": normal(length), "residual": normal(3, length)}
@@ -37,10 +39,10 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
         yield Case(f"values of about {scale}", large | {"residual": large["x"]})
     yield Case("zeros", {"x": np.zeros((2, 5), dtype), "weight": np.ones(5, dtype)})
     yield Case("zeros, epsilon 0", {"x": np.zeros((2, 5), dtype), "weight": np.ones(5, dtype)}, {"epsilon": 0.0})
-    # 1 + 0.49 ulp is 1, and y the weight exactly; of the unrounded sum it would be the next number.
-    ulp = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}[dtype.name]
-    lost = {"x": np.ones((1, 1), dtype), "weight": np.array([2 - ulp], dtype)}
-    lost["residual"] = np.array([[0.49 * ulp]], dtype)
+    # 1 + 0.49 ulp is 1, and y the weight exactly; of the unrounded sum the first y would be the next number.
+    ulp = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}[dtype.name]
+    lost = {"x": np.ones((1, 4), dtype), "weight": np.full(4, 2 - ulp, dtype)}
+    lost["residual"] = np.array([[0.49 * ulp, 0, 0, 0]], dtype)
     yield Case("the sum is rounded first", lost, {"epsilon": 0.0}, tolerance=(0.0, 0.0))
     odd = {"x": np.array([[1, np.nan, 2], [np.inf, 1, 2], [1, 2, 3]], dtype), "weight": np.ones(3, dtype)}
     yield Case("not finite", odd)

@@ -16,23 +16,23 @@ constexpr int kMostHeld = 4;
 template <typename T>
 struct Rows {
   std::int64_t count, c;
-  const T *x, *weight, *residual;  ///< residual may be null
+  const T *x, *weight, *residual;  ///< weight and residual may be null
   T *y, *sum;                      ///< sum may be null
-  float epsilon;
+  ComputeType<T> epsilon;
 };
 
 /// The sum over the threads of a row: a part of a warp, a warp, or the block. All of them get it.
-template <int threads>
-__device__ float row_sum(float value) {
+template <int threads, typename C>
+__device__ C row_sum(C value) {
   for (int bits = (threads < kWarp ? threads : kWarp) / 2; bits > 0; bits /= 2) {
     value += __shfl_xor_sync(kWholeWarp, value, bits);
   }
   if constexpr (threads > kWarp) {
-    __shared__ float partial[threads / kWarp];
+    __shared__ C partial[threads / kWarp];
     if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;
     __syncthreads();
     value = 0;
-    for (const float part : partial) value += part;
+    for (const C part : partial) value += part;
     __syncthreads();  // the next row writes to `partial` again
   }
   return value;
@@ -56,23 +56,29 @@ template <typename T, int lanes>
 __device__ void add(Vector<T, lanes>& x, const Vector<T, lanes>& residual) {
 #pragma unroll
   for (int i = 0; i < lanes; ++i)
-    x.values[i] = static_cast<T>(static_cast<float>(x.values[i]) + static_cast<float>(residual.values[i]));
+    x.values[i] =
+        static_cast<T>(static_cast<ComputeType<T>>(x.values[i]) + static_cast<ComputeType<T>>(residual.values[i]));
 }
 
 template <typename T, int lanes>
-__device__ float squares_of(const Vector<T, lanes>& x) {
-  float squares = 0;
+__device__ ComputeType<T> squares_of(const Vector<T, lanes>& x) {
+  using C = ComputeType<T>;
+  C squares = 0;
 #pragma unroll
-  for (int i = 0; i < lanes; ++i) squares += static_cast<float>(x.values[i]) * static_cast<float>(x.values[i]);
+  for (int i = 0; i < lanes; ++i) squares += static_cast<C>(x.values[i]) * static_cast<C>(x.values[i]);
   return squares;
 }
 
 template <typename T, int lanes>
-__device__ Vector<T, lanes> scaled(const Vector<T, lanes>& x, const Vector<T, lanes>& weight, float scale) {
-  Vector<T, lanes> y;
+__device__ Vector<T, lanes> scaled(const Vector<T, lanes>& x, const T* weight, std::int64_t vector,
+                                   ComputeType<T> scale) {
+  using C = ComputeType<T>;
+  Vector<T, lanes> factor{}, y;
+  if (weight) factor = load<T, lanes>(weight, vector);
 #pragma unroll
   for (int i = 0; i < lanes; ++i)
-    y.values[i] = static_cast<T>(static_cast<float>(x.values[i]) * scale * static_cast<float>(weight.values[i]));
+    y.values[i] =
+        static_cast<T>(static_cast<C>(x.values[i]) * scale * (weight ? static_cast<C>(factor.values[i]) : C(1)));
   return y;
 }
 
@@ -81,7 +87,8 @@ __device__ Vector<T, lanes> scaled(const Vector<T, lanes>& x, const Vector<T, la
 template <typename T, int lanes, int threads, int held, bool residual, bool longer>
 __global__ void __launch_bounds__(kThreads)
     normalize(std::int64_t count, std::int64_t c, const T* __restrict__ x, const T* __restrict__ weight,
-              const T* __restrict__ addend, T* __restrict__ y, T* __restrict__ sum, float epsilon) {
+              const T* __restrict__ addend, T* __restrict__ y, T* __restrict__ sum, ComputeType<T> epsilon) {
+  using C = ComputeType<T>;
   constexpr int kRows = kThreads / threads;
   const int thread = static_cast<int>(threadIdx.x) % threads;
   const int vectors = static_cast<int>(c / lanes);
@@ -102,7 +109,7 @@ __global__ void __launch_bounds__(kThreads)
         if (thread + k * threads < end) added[k] = load<T, lanes>(addend + begin, thread + k * threads);
       }
     }
-    float squares = 0;
+    C squares = 0;
 #pragma unroll
     for (int k = 0; k < held; ++k) {
       const int vector = thread + k * threads;
@@ -120,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
       // A partial sum adds few values, so that the error doesn't grow with the row.
       constexpr int kPart = 32;
       for (int part = thread + held * threads; part < end; part += kPart * threads) {
-        float part_squares = 0;
+        C part_squares = 0;
         for (int vector = part; vector < end && vector < part + kPart * threads; vector += threads) {
           const Vector<T, lanes> value = total_of(vector);
           if (sum) store(sum + begin, vector, value);
@@ -129,16 +136,16 @@ __global__ void __launch_bounds__(kThreads)
         squares += part_squares;
       }
     }
-    const float mean = row_sum<threads>(squares) / static_cast<float>(c);
-    const float scale = 1.0f / sqrtf(mean + epsilon);
+    const C mean = row_sum<threads>(squares) / static_cast<C>(c);
+    const C scale = C(1) / sqrt(mean + epsilon);
 #pragma unroll
     for (int k = 0; k < held; ++k) {
       const int vector = thread + k * threads;
-      if (vector < end) store(y + begin, vector, scaled(total[k], load<T, lanes>(weight, vector), scale));
+      if (vector < end) store(y + begin, vector, scaled(total[k], weight, vector, scale));
     }
     if constexpr (longer) {
       for (int vector = thread + held * threads; vector < end; vector += threads)
-        store(y + begin, vector, scaled(total_of(vector), load<T, lanes>(weight, vector), scale));
+        store(y + begin, vector, scaled(total_of(vector), weight, vector, scale));
     }
   }
 }
@@ -176,20 +183,20 @@ void launch_elements(const Rows<T>& rows, cudaStream_t stream) {
   return launch<T, 1, kThreads, kMostHeld, true>(rows, stream);
 }
 
-struct Cuda : Checked {
+struct Cuda : ChecksEpsilon {
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     Rows<T> rows{};
-    rows.epsilon = static_cast<float>(attributes.number("epsilon"));
+    rows.epsilon = static_cast<ComputeType<T>>(attributes.number("epsilon"));
     const Tensor& x = in["x"];
     rows.c = in.size("c");
     if (x.size() == 0) return {};
     rows.count = x.size() / rows.c;
     rows.x = x.data<T>();
-    rows.weight = in["weight"].data<T>();
-    rows.residual = in.has("residual") ? in["residual"].data<T>() : nullptr;
+    rows.weight = data_or_null<T>(in, "weight");
+    rows.residual = data_or_null<T>(in, "residual");
     rows.y = out["y"].data<T>();
-    rows.sum = out.has("sum") ? out["sum"].data<T>() : nullptr;
+    rows.sum = data_or_null<T>(out, "sum");
     using elementwise::aligned;
     constexpr int lanes = elementwise::kBytes / sizeof(T);
     const bool whole = rows.c % lanes == 0 && aligned(rows.x) && aligned(rows.weight) && aligned(rows.residual) &&

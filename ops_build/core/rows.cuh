@@ -1,0 +1,100 @@
+// Rows of numbers on CUDA: a block computes a row.
+#pragma once
+
+#include "elementwise.cuh"
+#include "numbers.h"
+
+namespace opgate::rows {
+
+inline constexpr int kThreads = 256;
+
+/// The sum over the threads of a block. All of them get it, and all must call this.
+template <typename C>
+__device__ C block_sum(C value) {
+  constexpr int kWarp = 32;
+  __shared__ C partial[kThreads / kWarp];
+  for (int bits = kWarp / 2; bits > 0; bits /= 2) value += __shfl_xor_sync(0xffffffffu, value, bits);
+  if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  C total = 0;
+  for (int warp = 0; warp < kThreads / kWarp; ++warp) total += partial[warp];
+  __syncthreads();  // the next sum writes to `partial` again
+  return total;
+}
+
+/// The sum over i in [0, count) of term(i). A partial sum adds few values, so the error doesn't grow with the row.
+template <typename C, typename Term>
+__device__ C sum(std::int64_t count, Term term) {
+  constexpr std::int64_t kPart = 32;
+  C total = 0;
+  for (std::int64_t part = threadIdx.x; part < count; part += kPart * kThreads) {
+    C partial = 0;
+    for (std::int64_t i = part; i < count && i < part + kPart * kThreads; i += kThreads) partial += term(i);
+    total += partial;
+  }
+  return block_sum(total);
+}
+
+/// What makes a row one with mean 0 and variance 1, as in rows.h.
+template <typename C>
+struct Standard {
+  C shift, rest, scale;
+
+  __device__ C operator()(C x) const { return ((x - shift) - rest) * scale; }
+};
+
+/// If `centred`, with the mean and the variance of the row value(0), value(1), ...; else with the root of the mean of
+/// its squares.
+template <bool centred, typename C, typename Value>
+__device__ Standard<C> standard(std::int64_t count, C epsilon, Value value) {
+  const C length = static_cast<C>(count);
+  C shift = 0, rest = 0;
+  if constexpr (centred) {
+    shift = sum<C>(count, value) / length;
+    rest = sum<C>(count, [&](std::int64_t i) { return value(i) - shift; }) / length;
+  }
+  const C second = sum<C>(count, [&](std::int64_t i) {
+    const C d = (value(i) - shift) - rest;
+    return d * d;
+  });
+  return {shift, rest, C(1) / sqrt(second / length + epsilon)};
+}
+
+/// Rows of `length` numbers of T, x + residual rounded to T.
+template <typename T>
+struct Sums {
+  std::int64_t length;
+  const T *x, *residual;  ///< residual may be null
+
+  __device__ ComputeType<T> operator()(std::int64_t i) const {
+    using C = ComputeType<T>;
+    if (!residual) return static_cast<C>(x[i]);
+    return static_cast<C>(static_cast<T>(static_cast<C>(x[i]) + static_cast<C>(residual[i])));
+  }
+};
+
+/// y[i] = standard(sum[i]) * weight + bias for rows of `length` numbers. The numbers i of a row belong to channel
+/// row % groups * channels + i / part, where the row has `channels` channels of `part` numbers.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    normalize(std::int64_t count, Sums<T> sums, std::int64_t groups, std::int64_t part, ComputeType<T> epsilon,
+              const T* __restrict__ weight, const T* __restrict__ bias, T* __restrict__ y, T* __restrict__ sum_out) {
+  using C = ComputeType<T>;
+  const std::int64_t channels = sums.length / part;
+  for (std::int64_t row = blockIdx.x; row < count; row += gridDim.x) {
+    const std::int64_t begin = row * sums.length, first = row % groups * channels;
+    const auto value = [&](std::int64_t i) { return sums(begin + i); };
+    const Standard<C> standardize = standard<true>(sums.length, epsilon, value);
+    for (std::int64_t i = threadIdx.x; i < sums.length; i += kThreads) {
+      const C total = value(i);
+      C result = standardize(total);
+      const std::int64_t channel = first + i / part;
+      if (weight) result *= static_cast<C>(weight[channel]);
+      if (bias) result += static_cast<C>(bias[channel]);
+      if (sum_out) sum_out[begin + i] = static_cast<T>(total);
+      y[begin + i] = static_cast<T>(result);
+    }
+  }
+}
+
+}  // namespace opgate::rows
