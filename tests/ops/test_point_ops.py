@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.spatial import cKDTree
@@ -69,6 +70,52 @@ def test_on_a_grid_the_distances_agree_with_the_tree(run_op: RunOp) -> None:
     np.testing.assert_array_equal(np.linalg.norm(xyz[idx] - xyz[:, None], axis=-1).astype(np.float32), dist)
     ties = dist[:, 1:] == dist[:, :-1]
     assert (idx[:, 1:][ties] > idx[:, :-1][ties]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("d", [1, 2, 4, 8, 20])
+def test_neighbours_of_other_dims_agree_with_the_tree(run_op: RunOp, d: int, dtype: Any) -> None:
+    rng = np.random.default_rng(d)
+    xyz, queries = rng.normal(0, 1, (3500, d)).astype(dtype), rng.normal(0, 1, (150, d)).astype(dtype)
+    inputs = {"xyz": xyz, "offset": np.int64([3500]), "new_xyz": queries}
+    idx, dist = run_op("KNNQuery", inputs, {"nsample": 7})
+    expected_idx, expected_dist = tree_query(xyz, [3500], queries, [150], 7)
+    np.testing.assert_allclose(dist, expected_dist, rtol=1e-5)
+    assert (idx != expected_idx).mean() < 1e-2
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_the_tree_finds_what_sorting_finds(run_op: RunOp, data: st.DataObject, seed: int) -> None:
+    """Coordinates in quarters are exact in f32, and so are their distances. They make many ties."""
+    rng = np.random.default_rng(seed)
+    n, m = data.draw(st.integers(90, 400)), data.draw(st.integers(90, 200))
+    spread, k = data.draw(st.sampled_from([1, 3, 10, 1000])), data.draw(st.integers(1, 40))
+    xyz = (rng.integers(-spread, spread + 1, (n, 3)) / 4).astype(np.float32)
+    queries = (rng.integers(-spread, spread + 1, (m, 3)) / 4).astype(np.float32)
+    idx, dist = run_op("KNNQuery", {"xyz": xyz, "offset": np.int32([n]), "new_xyz": queries}, {"nsample": k})
+    squares = ((queries[:, None].astype(np.float64) - xyz) ** 2).sum(axis=2)
+    rows = np.lexsort((np.broadcast_to(np.arange(n), (m, n)), squares), axis=1)[:, :k]
+    np.testing.assert_array_equal(idx[:, : rows.shape[1]], rows)
+    expected = np.sqrt(np.take_along_axis(squares, rows, axis=1).astype(np.float32))
+    np.testing.assert_array_equal(dist[:, : rows.shape[1]], expected)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_gradient_of_distances_agrees_with_autograd(run_op: RunOp, apart: bool) -> None:
+    rng = np.random.default_rng(3)
+    xyz, queries = rng.normal(0, 1, (200, 3)), rng.normal(0, 1, (90, 3))
+    inputs = {"xyz": xyz, "offset": np.int32([200]), "new_xyz": queries if apart else None}
+    idx, dist = run_op("KNNQuery", inputs, {"nsample": 6})
+    grad = rng.normal(0, 1, dist.shape)
+    saved = {"grad_dist": grad, "xyz": xyz, "idx": idx, "dist": dist, "new_xyz": inputs["new_xyz"]}
+    grad_xyz, grad_queries = run_op("KNNQueryBackward", saved)
+    points = torch.tensor(xyz, requires_grad=True)
+    centres = torch.tensor(queries, requires_grad=True) if apart else points
+    away = points[torch.from_numpy(idx).long()] - centres[:, None]
+    (torch.linalg.vector_norm(away, dim=-1) * torch.from_numpy(grad)).sum().backward()
+    np.testing.assert_allclose(grad_xyz, points.grad, atol=1e-12)
+    np.testing.assert_allclose(grad_queries, centres.grad if apart else np.zeros_like(xyz), atol=1e-12)
 
 
 @pytest.mark.parametrize("ranged", [False, True])
