@@ -1,4 +1,4 @@
-"""KNNQuery against SciPy's k-d tree, Voxelize against SciPy's binned statistics and exact arithmetic."""
+"""KNNQuery against SciPy's k-d tree, GridCluster against torch, Voxelize against SciPy's binned statistics and exact arithmetic."""
 
 from __future__ import annotations
 
@@ -99,6 +99,27 @@ def test_the_tree_finds_what_sorting_finds(run_op: RunOp, data: st.DataObject, s
     np.testing.assert_array_equal(idx[:, : rows.shape[1]], rows)
     expected = np.sqrt(np.take_along_axis(squares, rows, axis=1).astype(np.float32))
     np.testing.assert_array_equal(dist[:, : rows.shape[1]], expected)
+
+
+def cells_of(pos: Array, size: Array, start: Array | None, end: Array | None) -> Array:
+    """The clusters of torch_cluster's grid, in torch."""
+    x, side = torch.from_numpy(pos), torch.from_numpy(size)
+    low = x.amin(0) if start is None else torch.from_numpy(start)
+    high = x.amax(0) if end is None else torch.from_numpy(end)
+    counts = ((high - low) / side).long() + 1
+    strides = torch.cat([torch.ones(1, dtype=torch.long), counts.cumprod(0)[:-1]])
+    return np.asarray((((x - low) / side).long() * strides).sum(1))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (7, 5), (1000, 2), (50_001, 3)])
+def test_cells_agree_with_torch(run_op: RunOp, n: int, d: int, dtype: Any) -> None:
+    rng = np.random.default_rng(n)
+    pos, size = rng.normal(0, 9, (n, d)).astype(dtype), rng.uniform(0.1, 2, d).astype(dtype)
+    for start in (None, np.full(d, -4, dtype)):
+        for end in (None, np.full(d, 5, dtype)):
+            (cluster,) = run_op("GridCluster", {"pos": pos, "size": size, "start": start, "end": end})
+            np.testing.assert_array_equal(cluster, cells_of(pos, size, start, end))
 
 
 @pytest.mark.parametrize("apart", [False, True])

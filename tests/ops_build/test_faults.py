@@ -47,6 +47,8 @@ FAULTS = [
     Fault("the tree of another segment", "KNNQuery", "ops/knn_query/knn_query.cpp", "group >= queries.groups[tree + 1]", "group > queries.groups[tree + 1]"),
     Fault("the queries' part of the gradient", "KNNQueryBackward", "ops/knn_query_backward/knn_query_backward.cpp",
           "if (own) sum[query * d + axis] -= value;", "if (own) sum[query * d + axis] += value;"),
+    Fault("bounds without the last points", "GridCluster", "ops/grid_cluster/grid_cluster.cpp", "from[i] < low[i] ? from[i] : low[i]", "low[i]"),
+    Fault("a cell too few", "GridCluster", "ops/grid_cluster/formula.h", "plus(truncated((end - start) / size), 1)", "truncated((end - start) / size)"),
     Fault("truncated toward zero", "Voxelize", "ops/voxelize/formula.h", "std::floor(", "std::trunc("),
     Fault("a voxel behind the grid", "Voxelize", "ops/voxelize/formula.h", "floored > last_[axis] ? last_[axis] : floored", "floored"),
     Fault("points of a voxel counted once too often", "Voxelize", "ops/voxelize/voxelize.cpp", "sums[static_cast<std::size_t>(k)] / count", "sums[static_cast<std::size_t>(k)] / (count + 1)"),

@@ -25,7 +25,8 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     for one in cases_of_f32():
         if to != {"float32": np.float32, "int32": np.int32} and len(one.inputs["xyz"]) > 70:
             continue
-        inputs = {name: value.astype(to.get(value.dtype.name, value.dtype)) for name, value in one.inputs.items()}
+        arrays = {name: np.asarray(value) for name, value in one.inputs.items()}
+        inputs = {name: value.astype(to.get(value.dtype.name, value.dtype)) for name, value in arrays.items()}
         error = one.error and re.sub(r"f32\b", {"float32": "f32", "float64": "f64"}[types["T"].name], one.error)
         yield replace(one, inputs=inputs, error=error)
 
@@ -93,7 +94,7 @@ def tree_cases(rng: np.random.Generator) -> Iterator[Case]:
     places = cloud(3)[rng.integers(0, 3, 150)]
     yield case("many points in three places", places, [150], 20)
     yield case("a tree of equal points", np.ones((200, 3)), [200], 16)
-    yield case("a tree of points on a line", cloud(150)[:, :1] * np.float32([1, 2, 3]), [150])
+    yield case("a tree of points on a line", cloud(150)[:, :1] * np.array([1, 2, 3], np.float32), [150])
     clusters = (cloud(10)[rng.integers(0, 10, 200)] * 100 + cloud(200) * 1e-3).astype(np.float32)
     yield case("clusters", clusters, [200])
     outlier = cloud(150)

@@ -21,7 +21,7 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         new_ends = None if new_xyz is None else np.array(more.get("new_ends", [len(new_xyz)]), np.int32)
         fill = more.get("fill", -1)
         idx, dist = knn(xyz, np.array(ends, np.int32), new_xyz, new_ends, nsample=nsample, fill=fill)
-        inputs = {"grad_dist": rng.standard_normal(dist.shape).astype(dtype), "xyz": xyz, "idx": idx, "dist": dist}
+        inputs = {"grad_dist": np.asarray(rng.standard_normal(dist.shape), dtype), "xyz": xyz, "idx": idx, "dist": dist}
         return inputs if new_xyz is None else inputs | {"new_xyz": new_xyz}
 
     for n, nsample in [(1, 1), (5, 3), (5, 9), (70, 16), (300, 5), (0, 4), (6, 0)]:
