@@ -156,8 +156,8 @@ FAULTS = [
     Fault("one buffer for the least of every round", "detection_postprocess", "ops/detection_postprocess/detection_postprocess.cu",
           "partial[kept % 2]", "partial[0]", "elements differ"),
     Fault("a lane too few", "knn_query", "ops/knn_query/knn_query.cu", "if (lane > position) own", "if (lane > position + 1) own", "elements differ"),
-    Fault("a barrier less between two axes", "grid_cluster", "ops/grid_cluster/grid_cluster.cu",
-          "    __syncthreads();  // the next axis writes to the shared memory again\n", "", "elements differ"),
+    Fault("a barrier less between two rounds", "grid_cluster", "ops/grid_cluster/grid_cluster.cu",
+          "      __syncthreads();\n    }\n", "    }\n", "elements differ"),
     Fault("the sorted positions ignored", "knn_query_backward", "ops/knn_query_backward/knn_query_backward.cu",
           "all.value(static_cast<std::int64_t>(positions[i]), axis)", "all.value(i, axis)", "elements differ"),
 ]  # fmt: skip

@@ -38,7 +38,6 @@ __global__ void __launch_bounds__(kThreads)
       low[blockIdx.x * d + axis] = least[0];
       high[blockIdx.x * d + axis] = most[0];
     }
-    __syncthreads();  // the next axis writes to the shared memory again
   }
 }
 

@@ -16,8 +16,7 @@ def reference(pos: Array, size: Array, start: Array | None, end: Array | None) -
     """cluster i64 [n]: sum over the axes of trunc((pos - start) / size) times the number of cells on all axes before,
     modulo 2^64. `start` and `end` are those of `pos` where they are absent. Differences and quotients are rounded to
     the dtype of `pos`."""
-    n, d = pos.shape
-    if n == 0:
+    if len(pos) == 0:
         return np.zeros(0, np.int64)
     with np.errstate(all="ignore"):
         start = np.fmin.reduce(pos, axis=0) if start is None else start
