@@ -241,3 +241,27 @@ def test_voxels_are_within_the_grid(run_op: RunOp, grid_axes: tuple[Any, ...], d
             numbers = {floor(quotient * (1 + error)) for error in (0, ROUNDING, -ROUNDING)}
             assert 0 <= coord[a] < max(grids)
             assert coord[a] in {min(number, grid - 1) for number in numbers for grid in grids}
+
+
+REDUCTIONS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("dims", [(), (1,), (3,), (8,), (33,), (2, 300)])
+def test_rows_of_segments_and_of_indices_agree_with_torch(
+    run_op: RunOp, dims: tuple[int, ...], dtype: Any, reduce: str
+) -> None:
+    rng = np.random.default_rng(len(dims))
+    x = rng.normal(0, 1, (700, *dims)).astype(dtype)
+    index = rng.integers(0, 90, 700)
+    ends = np.bincount(index, minlength=100).cumsum().astype(np.int32)
+    rows = torch.from_numpy(x[np.argsort(index, kind="stable")]).double()
+    places = torch.from_numpy(np.sort(index)).reshape(-1, *[1] * len(dims)).expand(rows.shape)
+    expected = torch.zeros(100, *dims, dtype=torch.float64)
+    expected.scatter_reduce_(0, places, rows, REDUCTIONS[reduce], include_self=False)
+    tolerance = {"float16": (2e-3, 1e-2), "float32": (1e-5, 1e-5), "float64": (1e-12, 1e-12)}[np.dtype(dtype).name]
+    (y,) = run_op("SegmentReduce", {"x": np.asarray(rows, dtype), "ends": ends}, {"reduce": reduce})
+    np.testing.assert_allclose(y, expected, *tolerance)
+    scattered = {"x": x, "index": index, "dim_size": np.array(100)}
+    np.testing.assert_allclose(run_op("ScatterReduce", scattered, {"reduce": reduce})[0], expected, *tolerance)

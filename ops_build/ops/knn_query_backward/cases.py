@@ -26,7 +26,6 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
 
     for n, nsample in [(1, 1), (5, 3), (5, 9), (70, 16), (300, 5), (0, 4), (6, 0)]:
         yield Case(f"{nsample} of {n} points", of(cloud(n), [n], nsample))
-    yield Case("more points than a piece has", of(cloud(2100), [2100], 2))
     for m in (0, 1, 40):
         yield Case(f"{m} queries", of(cloud(50), [50], 4, cloud(m)))
     yield Case("queries without points", of(cloud(0), [0], 4, cloud(3)))

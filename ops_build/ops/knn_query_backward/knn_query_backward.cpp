@@ -23,29 +23,20 @@ struct Cpu : Checked {
                                ", expected a row of 'xyz', 0.." + std::to_string(n - 1));
       }
     }
-    const std::span<double> sums = context.scratch<double>(n * d);
-    T* const grad_xyz = out["grad_xyz"].data<T>();
-    // A piece of the points goes over all neighbours, so that each point is summed by one thread, in a fixed order.
-    const std::int64_t grain = std::max<std::int64_t>(1024, (n + kMostPieces - 1) / kMostPieces);
-    context.parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end) {
-      double* const sum = sums.data();
-      std::fill(sum + begin * d, sum + end * d, 0.0);
-      for (std::int64_t query = 0; query < m; ++query) {
-        const bool own = self && query >= begin && query < end;
-        for (std::int64_t i = query * nsample; i < (query + 1) * nsample; ++i) {
-          if (!has_gradient(dist[i])) continue;
-          const std::int64_t point = idx[i];
-          const bool is_here = point >= begin && point < end;
-          if (!own && !is_here) continue;
-          for (std::int64_t axis = 0; axis < d; ++axis) {
-            const double value = part(grad[i], dist[i], xyz[point * d + axis], queries[query * d + axis]);
-            if (is_here) sum[point * d + axis] += value;
-            if (own) sum[query * d + axis] -= value;
-          }
-        }
+    // One thread adds to the points, in the order of the queries.
+    double* const sums = context.scratch<double>(n * d).data();
+    std::fill_n(sums, n * d, 0.0);
+    for (std::int64_t i = 0; i < m * nsample; ++i) {
+      if (!has_gradient(dist[i])) continue;
+      const std::int64_t point = idx[i] * d, query = i / nsample * d;
+      for (std::int64_t axis = 0; axis < d; ++axis) {
+        const double value = part(grad[i], dist[i], xyz[point + axis], queries[query + axis]);
+        sums[point + axis] += value;
+        if (self) sums[query + axis] -= value;
       }
-      for (std::int64_t i = begin * d; i < end * d; ++i) grad_xyz[i] = static_cast<T>(sum[i]);
-    });
+    }
+    T* const grad_xyz = out["grad_xyz"].data<T>();
+    for (std::int64_t i = 0; i < n * d; ++i) grad_xyz[i] = static_cast<T>(sums[i]);
     T* const grad_queries = out["grad_new_xyz"].data<T>();
     if (self) {
       std::fill_n(grad_queries, m * d, T(0));
@@ -65,10 +56,6 @@ struct Cpu : Checked {
     });
     return {};
   }
-
- private:
-  /// More pieces would only go over the neighbours more often.
-  static constexpr std::int64_t kMostPieces = 8;
 };
 
 }  // namespace
