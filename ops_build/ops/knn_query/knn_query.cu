@@ -105,7 +105,7 @@ __device__ void load_tile(const T* xyz, std::int64_t first, int count, T* tile) 
   const T* const from = xyz + 3 * first;
   const int numbers = 3 * count;
   int loaded = 0;
-  if (elementwise::aligned(from)) {
+  if (reinterpret_cast<std::uintptr_t>(from) % elementwise::kBytes == 0) {
     loaded = numbers / lanes * lanes;
     for (int i = threadIdx.x; i < numbers / lanes; i += kThreads) {
       reinterpret_cast<Vector*>(tile)[i] = reinterpret_cast<const Vector*>(from)[i];

@@ -94,7 +94,7 @@ struct Cpu : Checked {
     context.parallel_for(
         size * parts, std::max<std::int64_t>(1, kElementGrain / work), [&](std::int64_t begin, std::int64_t last) {
           for (std::int64_t i = begin; i < last; ++i) {
-            const std::int64_t output = i / parts, column = i % parts * kWidth;
+            const std::int64_t output = parts == 1 ? i : i / parts, column = (i - output * parts) * kWidth;
             const std::uint32_t first = output ? end[output - 1] : 0;
             const auto row = [&](std::int64_t k) {
               return x + static_cast<std::int64_t>(rows[first + static_cast<std::size_t>(k)]) * columns + column;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 
 #include "core/elementwise.h"
 #include "formula.h"
@@ -29,13 +30,20 @@ void reduce_rows(std::int64_t rows, std::int64_t columns, std::int64_t together,
     for (std::int64_t k = 0; k < columns; ++k) {
       // Two chains of operations, which don't wait for one another.
       A total = static_cast<A>(Op::kStart), other = total;
+      unsigned nan = 0;
+      const auto value = [&](std::int64_t i) {
+        const C number = static_cast<C>(row(i)[k]);
+        nan |= static_cast<unsigned>(number != number);
+        return static_cast<A>(number);
+      };
       std::int64_t i = 0;
       for (; i + 2 <= rows; i += 2) {
-        total = Op::combine(total, static_cast<A>(static_cast<C>(row(i)[k])));
-        other = Op::combine(other, static_cast<A>(static_cast<C>(row(i + 1)[k])));
+        total = Op::combine_number(total, value(i));
+        other = Op::combine_number(other, value(i + 1));
       }
-      if (i < rows) total = Op::combine(total, static_cast<A>(static_cast<C>(row(i)[k])));
-      total = Op::combine(total, other);
+      if (i < rows) total = Op::combine_number(total, value(i));
+      total = Op::combine_number(total, other);
+      if (Op::kNanWins && nan) total = std::numeric_limits<A>::quiet_NaN();
       y[k] = static_cast<T>(static_cast<C>(mean ? total / static_cast<A>(rows) : total));
     }
     return;

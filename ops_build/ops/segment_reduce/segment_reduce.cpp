@@ -29,7 +29,8 @@ struct Cpu : Checked {
       context.parallel_for(s * parts, std::max<std::int64_t>(1, kElementGrain / work),
                            [&](std::int64_t begin, std::int64_t end) {
                              for (std::int64_t i = begin; i < end; ++i) {
-                               const std::int64_t segment = i / parts, column = i % parts * kWidth;
+                               const std::int64_t segment = parts == 1 ? i : i / parts;
+                               const std::int64_t column = (i - segment * parts) * kWidth;
                                const std::int64_t first = segment ? ends[segment - 1] : 0;
                                const auto row = [&](std::int64_t k) { return x + (first + k) * columns + column; };
                                reduce_rows<Op>(ends[segment] - first, std::min(kWidth, columns - column), together,
