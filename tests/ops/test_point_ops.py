@@ -1,4 +1,4 @@
-"""KNNQuery against SciPy's k-d tree, Voxelize against SciPy's binned statistics and exact arithmetic."""
+"""KNNQuery against SciPy's k-d tree, GridCluster against torch, Voxelize against SciPy's binned statistics and exact arithmetic."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.spatial import cKDTree
@@ -69,6 +70,73 @@ def test_on_a_grid_the_distances_agree_with_the_tree(run_op: RunOp) -> None:
     np.testing.assert_array_equal(np.linalg.norm(xyz[idx] - xyz[:, None], axis=-1).astype(np.float32), dist)
     ties = dist[:, 1:] == dist[:, :-1]
     assert (idx[:, 1:][ties] > idx[:, :-1][ties]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("d", [1, 2, 4, 8, 20])
+def test_neighbours_of_other_dims_agree_with_the_tree(run_op: RunOp, d: int, dtype: Any) -> None:
+    rng = np.random.default_rng(d)
+    xyz, queries = rng.normal(0, 1, (3500, d)).astype(dtype), rng.normal(0, 1, (150, d)).astype(dtype)
+    inputs = {"xyz": xyz, "offset": np.int64([3500]), "new_xyz": queries}
+    idx, dist = run_op("KNNQuery", inputs, {"nsample": 7})
+    expected_idx, expected_dist = tree_query(xyz, [3500], queries, [150], 7)
+    np.testing.assert_allclose(dist, expected_dist, rtol=1e-5)
+    assert (idx != expected_idx).mean() < 1e-2
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_the_tree_finds_what_sorting_finds(run_op: RunOp, data: st.DataObject, seed: int) -> None:
+    """Coordinates in quarters are exact in f32, and so are their distances. They make many ties."""
+    rng = np.random.default_rng(seed)
+    n, m = data.draw(st.integers(90, 400)), data.draw(st.integers(90, 200))
+    spread, k = data.draw(st.sampled_from([1, 3, 10, 1000])), data.draw(st.integers(1, 40))
+    xyz = (rng.integers(-spread, spread + 1, (n, 3)) / 4).astype(np.float32)
+    queries = (rng.integers(-spread, spread + 1, (m, 3)) / 4).astype(np.float32)
+    idx, dist = run_op("KNNQuery", {"xyz": xyz, "offset": np.int32([n]), "new_xyz": queries}, {"nsample": k})
+    squares = ((queries[:, None].astype(np.float64) - xyz) ** 2).sum(axis=2)
+    rows = np.lexsort((np.broadcast_to(np.arange(n), (m, n)), squares), axis=1)[:, :k]
+    np.testing.assert_array_equal(idx[:, : rows.shape[1]], rows)
+    expected = np.sqrt(np.take_along_axis(squares, rows, axis=1).astype(np.float32))
+    np.testing.assert_array_equal(dist[:, : rows.shape[1]], expected)
+
+
+def cells_of(pos: Array, size: Array, start: Array | None, end: Array | None) -> Array:
+    """The clusters of torch_cluster's grid, in torch."""
+    x, side = torch.from_numpy(pos), torch.from_numpy(size)
+    low = x.amin(0) if start is None else torch.from_numpy(start)
+    high = x.amax(0) if end is None else torch.from_numpy(end)
+    counts = ((high - low) / side).long() + 1
+    strides = torch.cat([torch.ones(1, dtype=torch.long), counts.cumprod(0)[:-1]])
+    return np.asarray((((x - low) / side).long() * strides).sum(1))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (7, 5), (1000, 2), (50_001, 3)])
+def test_cells_agree_with_torch(run_op: RunOp, n: int, d: int, dtype: Any) -> None:
+    rng = np.random.default_rng(n)
+    pos, size = rng.normal(0, 9, (n, d)).astype(dtype), rng.uniform(0.1, 2, d).astype(dtype)
+    for start in (None, np.full(d, -4, dtype)):
+        for end in (None, np.full(d, 5, dtype)):
+            (cluster,) = run_op("GridCluster", {"pos": pos, "size": size, "start": start, "end": end})
+            np.testing.assert_array_equal(cluster, cells_of(pos, size, start, end))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_gradient_of_distances_agrees_with_autograd(run_op: RunOp, apart: bool) -> None:
+    rng = np.random.default_rng(3)
+    xyz, queries = rng.normal(0, 1, (200, 3)), rng.normal(0, 1, (90, 3))
+    inputs = {"xyz": xyz, "offset": np.int32([200]), "new_xyz": queries if apart else None}
+    idx, dist = run_op("KNNQuery", inputs, {"nsample": 6})
+    grad = rng.normal(0, 1, dist.shape)
+    saved = {"grad_dist": grad, "xyz": xyz, "idx": idx, "dist": dist, "new_xyz": inputs["new_xyz"]}
+    grad_xyz, grad_queries = run_op("KNNQueryBackward", saved)
+    points = torch.tensor(xyz, requires_grad=True)
+    centres = torch.tensor(queries, requires_grad=True) if apart else points
+    away = points[torch.from_numpy(idx).long()] - centres[:, None]
+    (torch.linalg.vector_norm(away, dim=-1) * torch.from_numpy(grad)).sum().backward()
+    np.testing.assert_allclose(grad_xyz, points.grad, atol=1e-12)
+    np.testing.assert_allclose(grad_queries, centres.grad if apart else np.zeros_like(xyz), atol=1e-12)
 
 
 @pytest.mark.parametrize("ranged", [False, True])
@@ -173,3 +241,27 @@ def test_voxels_are_within_the_grid(run_op: RunOp, grid_axes: tuple[Any, ...], d
             numbers = {floor(quotient * (1 + error)) for error in (0, ROUNDING, -ROUNDING)}
             assert 0 <= coord[a] < max(grids)
             assert coord[a] in {min(number, grid - 1) for number in numbers for grid in grids}
+
+
+REDUCTIONS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("dims", [(), (1,), (3,), (8,), (33,), (2, 300)])
+def test_rows_of_segments_and_of_indices_agree_with_torch(
+    run_op: RunOp, dims: tuple[int, ...], dtype: Any, reduce: str
+) -> None:
+    rng = np.random.default_rng(len(dims))
+    x = rng.normal(0, 1, (700, *dims)).astype(dtype)
+    index = rng.integers(0, 90, 700)
+    ends = np.bincount(index, minlength=100).cumsum().astype(np.int32)
+    rows = torch.from_numpy(x[np.argsort(index, kind="stable")]).double()
+    places = torch.from_numpy(np.sort(index)).reshape(-1, *[1] * len(dims)).expand(rows.shape)
+    expected = torch.zeros(100, *dims, dtype=torch.float64)
+    expected.scatter_reduce_(0, places, rows, REDUCTIONS[reduce], include_self=False)
+    tolerance = {"float16": (2e-3, 1e-2), "float32": (1e-5, 1e-5), "float64": (1e-12, 1e-12)}[np.dtype(dtype).name]
+    (y,) = run_op("SegmentReduce", {"x": np.asarray(rows, dtype), "ends": ends}, {"reduce": reduce})
+    np.testing.assert_allclose(y, expected, *tolerance)
+    scattered = {"x": x, "index": index, "dim_size": np.array(100)}
+    np.testing.assert_allclose(run_op("ScatterReduce", scattered, {"reduce": reduce})[0], expected, *tolerance)

@@ -160,6 +160,12 @@ FAULTS = [
     Fault("a tile that is overwritten while it is read", "log_mel_spectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.cu",
           "      __syncthreads();\n      for (int i = static_cast<int>(threadIdx.x)", "      for (int i = static_cast<int>(threadIdx.x)", "elements differ"),
     Fault("a lane too few", "knn_query", "ops/knn_query/knn_query.cu", "if (lane > position) own", "if (lane > position + 1) own", "elements differ"),
+    Fault("a barrier less between two rounds", "grid_cluster", "ops/grid_cluster/grid_cluster.cu",
+          "      __syncthreads();\n    }\n", "    }\n", "elements differ"),
+    Fault("a warp that is only half summed", "segment_reduce", "ops/segment_reduce/rows.cuh", "bits = lanes / 2", "bits = lanes / 4", "elements differ"),
+    Fault("the rows in another order", "scatter_reduce", "ops/scatter_reduce/scatter_reduce.cu", "{ return rows[i]; }", "{ return i; }", "elements differ"),
+    Fault("the sorted positions ignored", "knn_query_backward", "ops/knn_query_backward/knn_query_backward.cu",
+          "all.value(static_cast<std::int64_t>(positions[i]), axis)", "all.value(i, axis)", "elements differ"),
 ]  # fmt: skip
 
 

@@ -332,14 +332,16 @@ def test_a_kernel_that_can_not_prepare_is_refused_when_the_model_loads(
 
 @pytest.mark.parametrize("rows", [5, "points"])
 def test_a_shape_that_contradicts_the_signature_is_refused_when_the_model_loads(library: Path, rows: int | str) -> None:
-    inputs = [float_info("xyz", [rows, 4]), helper.make_tensor_value_info("offset", TensorProto.INT32, [1])]
-    node = helper.make_node("KNNQuery", ["xyz", "offset"], ["idx", "dist"], domain="opgate")
-    with pytest.raises(Exception, match=rf"opgate::KNNQuery: input 'xyz': expected f32\[n, 3\], got f32\[{rows}, 4\]"):
+    inputs = [float_info("xyz", [rows, 3]), helper.make_tensor_value_info("offset", TensorProto.INT32, [1])]
+    inputs.append(float_info("new_xyz", [rows, 4]))
+    node = helper.make_node("KNNQuery", ["xyz", "offset", "new_xyz"], ["idx", "dist"], domain="opgate")
+    expected = rf"opgate::KNNQuery: input 'new_xyz': expected T\[m, d\] with d = 3, got f32\[{rows}, 4\]"
+    with pytest.raises(Exception, match=expected):
         session_of(library, [node], inputs, [float_info("dist", None)])
     # Inside a graph ONNX Runtime infers the shape.
-    inputs[0] = float_info("points", [rows, 2])
-    nodes = [helper.make_node("Concat", ["points", "points"], ["xyz"], axis=1), node]
-    with pytest.raises(Exception, match=rf"expected f32\[n, 3\], got f32\[{rows}, 4\]"):
+    inputs[2] = float_info("points", [rows, 2])
+    nodes = [helper.make_node("Concat", ["points", "points"], ["new_xyz"], axis=1), node]
+    with pytest.raises(Exception, match=rf"with d = 3, got f32\[{rows}, 4\]"):
         session_of(library, nodes, inputs, [float_info("dist", None)])
 
 

@@ -142,9 +142,10 @@ def test_a_contradiction_is_found_beside_an_unknown_size() -> None:
     offset = helper.make_tensor_value_info("offset", TensorProto.INT32, [1])
     nodes = [
         helper.make_node("Concat", ["points", "points"], ["xyz"], axis=1),
-        helper.make_node("KNNQuery", ["xyz", "offset"], ["idx", "dist"], domain="opgate"),
+        helper.make_node("KNNQuery", ["xyz", "offset", "points"], ["idx", "dist"], domain="opgate"),
     ]
-    with pytest.raises(Exception, match=r"opgate::KNNQuery: input 'xyz': expected f32\[n, 3\], got f32\[n, 4\]"):
+    expected = r"opgate::KNNQuery: input 'new_xyz': expected T\[m, d\] with d = 4, got f32\[n, 2\]"
+    with pytest.raises(Exception, match=expected):
         infer(nodes, [points, offset], ["idx"])
 
 

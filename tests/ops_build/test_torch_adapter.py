@@ -162,7 +162,7 @@ def test_opcheck_of_the_fixture_ops(ops: Any, torch_ops: Any) -> None:
 def test_schemas(library: registration.OpLibrary, ops: Any, torch_ops: Any) -> None:
     assert str(torch.ops.opgate.knn_query.default._schema) == (
         "opgate::knn_query(Tensor xyz, Tensor offset, Tensor? new_xyz=None, Tensor? new_offset=None, *, "
-        "SymInt nsample=16) -> (Tensor, Tensor)"
+        "SymInt nsample=16, int fill=-1) -> (Tensor, Tensor)"
     )
     assert str(ops.sum_all.default._schema) == "fixture_ops::sum_all(Tensor[] xs) -> Tensor"
     assert "SymInt required, SymInt count=-3, int[] numbers=[1, -2]" in str(torch_ops.describe.default._schema)
@@ -292,8 +292,10 @@ def test_threads_share_prepared_kernels(ops: Any) -> None:
 
 
 def test_a_wrong_input_is_a_value_error_that_names_it(library: registration.OpLibrary) -> None:
-    with pytest.raises(ValueError, match=r"opgate::KNNQuery: input 'offset': expected i32\[b\], got i64\[1\]"):
-        torch.ops.opgate.knn_query(POINTS, torch.tensor([4]))
+    with pytest.raises(
+        ValueError, match=r"opgate::KNNQuery: input 'offset': expected I\[b\] with I = i32\|i64, got u8\[1\]"
+    ):
+        torch.ops.opgate.knn_query(POINTS, torch.tensor([4], dtype=torch.uint8))
     with pytest.raises(ValueError, match=r"input 'x': .* no signature can state"):
         torch.ops.opgate.mish(torch.ones(2, dtype=torch.complex64))
 
@@ -505,8 +507,8 @@ def test_a_trace_refuses_what_a_call_refuses(library: registration.OpLibrary, op
     for call, message in (
         (lambda x: torch.ops.opgate.my_add(x, x[:2]), "input 'b': expected T[...] with ... = [4, 3], got f32[2, 3]"),
         (lambda x: torch.ops.opgate.my_add(x, x.double()), "input 'b': expected T[...] with T = f32, got f64[4, 3]"),
-        (lambda x: torch.ops.opgate.knn_query(x, x), "input 'offset': expected i32[b], got f32[4, 3]"),
-        (lambda x: torch.ops.opgate.knn_query(x[0], x[0].int()), "input 'xyz': expected f32[n, 3], got f32[3]"),
+        (lambda x: torch.ops.opgate.knn_query(x, x), "input 'offset': expected I[b], got f32[4, 3]"),
+        (lambda x: torch.ops.opgate.knn_query(x[0], x[0].int()), "input 'xyz': expected T[n, d], got f32[3]"),
         (
             lambda x: torch.ops.opgate.resize_normalize(x.byte(), height=-1, width=2),
             "'height' is a size: expected a number from 0, got -1",
@@ -649,7 +651,13 @@ def test_gradcheck_of_every_op_with_a_gradient(library: registration.OpLibrary) 
     assert torch.autograd.gradcheck(torch.ops.opgate.mish, x.t())
     by_name = {op.name: op for op in library.ops}
     differentiable = {name.removesuffix("Backward") for name in by_name if name.endswith("Backward")}
-    assert differentiable == {"Mish"}, "add a gradcheck of the new op here"
+    points, queries = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (9, 5))
+    ends = torch.tensor([4, 9])
+    assert torch.autograd.gradcheck(lambda x: torch.ops.opgate.knn_query(x, ends, nsample=5)[1], points)
+    assert torch.autograd.gradcheck(
+        lambda x, q: torch.ops.opgate.knn_query(x, ends[1:], q, nsample=3)[1], (points, queries)
+    )
+    assert differentiable == {"KNNQuery", "Mish"}, "add a gradcheck of the new op here"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -739,10 +747,10 @@ def test_the_public_module(library: registration.OpLibrary, torch_path: Path) ->
     x = torch.randn(3, 4)
     assert torch.equal(opgate.torch.mish(x), torch.ops.opgate.mish(x))
     signature = inspect.signature(opgate.torch.knn_query)
-    assert list(signature.parameters) == ["xyz", "offset", "new_xyz", "new_offset", "nsample"]
+    assert list(signature.parameters) == ["xyz", "offset", "new_xyz", "new_offset", "nsample", "fill"]
     assert signature.parameters["nsample"].default == 16
     assert signature.return_annotation == tuple[torch.Tensor, torch.Tensor]
-    assert "new_xyz: f32 [m = n, 3], may be left out" in opgate.torch.knn_query.__doc__
+    assert "new_xyz: T [m = n, d], may be left out" in opgate.torch.knn_query.__doc__
     with pytest.raises(AttributeError, match="has no 'nothing'"):
         opgate.torch.nothing  # noqa: B018
     own = opgate.torch.load(torch_path)

@@ -41,7 +41,8 @@ inline unsigned ballot(unsigned mask, bool vote, const char* function, const Loc
 }
 
 /// Returns the value. The compiler can't fuse the operation that computes it with another one.
-inline float rounded(float value) {
+template <typename T>
+inline T rounded(T value) {
   __asm__ volatile("" : "+x"(value));
   return value;
 }
@@ -88,5 +89,8 @@ inline float normcdff(float x) { return static_cast<float>(normcdf(static_cast<d
 inline float __fmul_rn(float a, float b) { return emulation::rounded(a * b); }
 inline float __fadd_rn(float a, float b) { return emulation::rounded(a + b); }
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }
+inline double __dmul_rn(double a, double b) { return emulation::rounded(a * b); }
+inline double __dadd_rn(double a, double b) { return emulation::rounded(a + b); }
+inline double __dsqrt_rn(double a) { return std::sqrt(a); }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }

@@ -24,21 +24,23 @@ def decomposition(present: frozenset[str]) -> str:
         """
     return f"""
         <domain: "opgate", opset_import: ["": 18]>
-        KNNQuery <nsample: int = 16> ({", ".join(inputs)}) => (idx, dist) {{
+        KNNQuery <nsample: int = 16, fill: int = -1> ({", ".join(inputs)}) => (idx, dist) {{
             zero = Constant <value_int: int = 0> ()
             one = Constant <value_int: int = 1> ()
             first = Constant <value_ints: ints = [0]> ()
             second = Constant <value_ints: ints = [1]> ()
-            third = Constant <value_ints: ints = [2]> ()
-            infinity = Constant <value: tensor = float {{inf}}> ()
+            infinite = Constant <value: tensor = float {{inf}}> ()
+            infinity = CastLike (infinite, xyz)
             query_places = Unsqueeze ({queries}, second)
             point_places = Unsqueeze (xyz, first)
             difference = Sub (point_places, query_places)
             squares = Mul (difference, difference)
-            x, y, z = Split <axis: int = 2, num_outputs: int = 3> (squares)
-            x_and_y = Add (x, y)
-            sums = Add (x_and_y, z)
-            squared = Squeeze (sums, third)
+            column_before = Constant <value_ints: ints = [0, 0, 1, 0, 0, 0]> ()
+            from_zero = Pad (squares, column_before)
+            last_axis = Constant <value_int: int = 2> ()
+            sums = CumSum (from_zero, last_axis)
+            last = Constant <value_int: int = -1> ()
+            squared = Gather <axis: int = 2> (sums, last)
             near = Less (squared, infinity)
             {usable}
             candidates = Where (usable, squared, infinity)
@@ -50,7 +52,7 @@ def decomposition(present: frozenset[str]) -> str:
             enough = Concat <axis: int = 1> (candidates, none)
             nearest, places = TopK <axis: int = 1, largest: int = 0> (enough, nsample_list)
             found = Less (nearest, infinity)
-            missing = Constant <value_int: int = -1> ()
+            missing = Constant <value_int: int = @fill> ()
             rows = Where (found, places, missing)
             idx = Cast <to: int = 6> (rows)
             dist = Sqrt (nearest)

@@ -3,154 +3,325 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "formula.h"
+#include "tree.h"
 
 namespace opgate::ops::knn_query {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+/// The tensors of a call.
+template <typename T>
+struct Call {
+  const T *xyz, *queries;
+  bool queries_are_points;
+  std::int64_t d, nsample;
+  std::int32_t fill;
+  std::int32_t* idx;
+  T* dist;
 
-/// The coordinates of the points: first all x, then all y, then all z, so that the loop over points vectorizes.
-struct Cloud {
-  const float *x, *y, *z;
+  void write(std::int64_t query, std::span<const Neighbour<T>> found) const {
+    std::int32_t* const rows = idx + query * nsample;
+    T* const distances = dist + query * nsample;
+    const auto count = static_cast<std::int64_t>(found.size());
+    for (std::int64_t k = 0; k < count; ++k) {
+      const Neighbour<T> neighbour = found[static_cast<std::size_t>(k)];
+      rows[k] = static_cast<std::int32_t>(index_of(neighbour));
+      distances[k] = std::sqrt(squared_distance_of<T>(neighbour));
+    }
+    std::fill(rows + count, rows + nsample, fill);
+    std::fill(distances + count, distances + nsample, std::numeric_limits<T>::infinity());
+  }
 };
 
-/// The nearest points of one query so far.
-class Nearest {
+/// The points [begin, end) of a segment and its queries [first, last).
+struct Segment {
+  std::int64_t begin, end, first, last;
+
+  std::int64_t points() const { return end - begin; }
+  std::int64_t queries() const { return last - first; }
+};
+
+std::int64_t blocks_of(std::int64_t count) { return (count + kLanes - 1) / kLanes; }
+
+/// Computes every distance of the segments that have few points, few queries, or many dims.
+template <typename Lists>
+class Scan {
  public:
-  /// The number of points in a block, for which distances are computed together.
-  static constexpr std::int64_t kBlock = 64;
+  using T = typename Lists::T;
 
-  /// Keeps `most` >= 1 points. The buffer has room for as many again, so that selecting the nearest happens rarely.
-  explicit Nearest(std::int64_t most)
-      : most_(static_cast<std::size_t>(most)), buffer_(most_ + std::max<std::size_t>(most_, kBlock)) {}
-
-  void clear() {
-    size_ = 0;
-    limit_ = kInfinity;
-  }
-
-  /// Adds `count` <= kBlock points from `first` on. Calls must come with ascending indices.
-  void add(const Cloud& cloud, const float* query, std::int64_t first, std::int64_t count) {
-    float d2[kBlock];
-    const float *const x = cloud.x + first, *const y = cloud.y + first, *const z = cloud.z + first;
-    const float query_x = query[0], query_y = query[1], query_z = query[2];
-    int nearer = 0;
-    for (std::int64_t i = 0; i < count; ++i) {
-      d2[i] = squared_distance(x[i] - query_x, y[i] - query_y, z[i] - query_z);
-      nearer |= d2[i] < limit_;
+  static void run(Context& context, const Call<T>& call, std::span<const Segment> segments) {
+    std::int64_t most_blocks = 0;
+    for (const Segment& segment : segments) most_blocks = std::max(most_blocks, blocks_of(segment.points()));
+    const std::span<T> blocks = context.scratch<T>(most_blocks * kLanes * std::max<std::int64_t>(call.d, 1));
+    for (const Segment& segment : segments) {
+      for (std::int64_t i = 0; i < blocks_of(segment.points()) * kLanes; ++i) {
+        const bool is_there = i < segment.points();
+        const T* const point = call.xyz + (segment.begin + i) * call.d;
+        T* const to = blocks.data() + i / kLanes * kLanes * call.d + i % kLanes;
+        for (std::int64_t axis = 0; axis < call.d; ++axis) {
+          to[axis * kLanes] = is_there ? point[axis] : std::numeric_limits<T>::infinity();
+        }
+      }
+      const std::int64_t work = std::max<std::int64_t>(1, segment.points() * std::max<std::int64_t>(call.d, 1));
+      // A piece of queries has about a million differences.
+      context.parallel_for(segment.queries(), std::max<std::int64_t>(1, (std::int64_t{1} << 20) / work),
+                           [&](std::int64_t begin, std::int64_t end) {
+                             Lists lists(std::clamp<std::int64_t>(segment.points(), 1, call.nsample));
+                             for (std::int64_t i = segment.first + begin; i < segment.first + end; ++i) {
+                               search(call, segment, blocks.data(), call.queries + i * call.d, lists);
+                               call.write(i, lists.sorted(0));
+                             }
+                           });
     }
-    // Most blocks have no near point. A comparison with NaN is false.
-    if (!nearer) return;
-    if (size_ + kBlock > buffer_.size()) select();
-    // Each point is written, and counted if it is near. A branch would often be mispredicted.
-    for (std::int64_t i = 0; i < count; ++i) {
-      buffer_[size_] = neighbour(d2[i], static_cast<std::uint32_t>(first + i));
-      size_ += d2[i] < limit_;
-    }
-  }
-
-  /// The nearest points, sorted.
-  std::span<const Neighbour> sorted() {
-    if (size_ > most_) select();
-    std::sort(buffer_.begin(), at(size_));
-    return {buffer_.data(), size_};
   }
 
  private:
-  /// Keeps the `most_` nearest points. A later point must be nearer than the last of them: if it is as near, it loses
-  /// because its index is higher.
-  void select() {
-    if (size_ <= most_) return;
-    std::nth_element(buffer_.begin(), at(most_ - 1), at(size_));
-    size_ = most_;
-    limit_ = squared_distance_of(buffer_[most_ - 1]);
+  static void search(const Call<T>& call, const Segment& segment, const T* block, const T* query, Lists& lists) {
+    lists.clear(0);
+    Neighbour<T> worst = none<T>();
+    Lanes<T> limit = squared_distance_of<T>(worst) - Lanes<T>{};
+    for (std::int64_t first = 0; first < segment.points(); first += kLanes, block += kLanes * call.d) {
+      Lanes<T> sum{};
+      for (std::int64_t axis = 0; axis < call.d; ++axis) {
+        Lanes<T> at;
+        load(block + axis * kLanes, at);
+        const Lanes<T> d = at - query[axis];
+        sum += d * d;
+      }
+      T d2[kLanes], most[kLanes];
+      std::memcpy(d2, &sum, sizeof sum);
+      std::memcpy(most, &limit, sizeof limit);
+      unsigned near = not_greater(d2, most);
+      if (segment.points() - first < kLanes) near &= (1u << (segment.points() - first)) - 1;
+      if (!near) continue;
+      std::uint32_t index[kLanes];
+      for (int lane = 0; lane < kLanes; ++lane) {
+        index[lane] = static_cast<std::uint32_t>(segment.begin + first) + static_cast<std::uint32_t>(lane);
+      }
+      worst = lists.add(0, near, d2, index);
+      limit = squared_distance_of<T>(worst) - Lanes<T>{};
+    }
   }
-
-  std::vector<Neighbour>::iterator at(std::size_t index) {
-    return buffer_.begin() + static_cast<std::ptrdiff_t>(index);
-  }
-
-  std::size_t most_, size_ = 0;
-  std::vector<Neighbour> buffer_;
-  float limit_ = kInfinity;
 };
 
-/// Reads and checks the ends of the segments: ascending, up to `total`, the number of rows of input `rows`.
-Status check_offsets(const std::string& name, std::span<const std::int32_t> ends, const std::string& rows,
-                     std::int64_t total) {
+/// Searches k-d trees of the segments. Queries that aren't points have a tree, too: its blocks are groups of queries
+/// that are near one another.
+template <typename Lists, int D>
+class TreeSearch {
+ public:
+  using T = typename Lists::T;
+
+  static void run(Context& context, const Call<T>& call, std::span<const Segment> segments) {
+    std::vector<Forest> forests;
+    forests.push_back(plant(context, call, segments, call.xyz, &Segment::begin, &Segment::end));
+    if (!call.queries_are_points) {
+      forests.push_back(plant(context, call, segments, call.queries, &Segment::first, &Segment::last));
+    }
+    const Forest &points = forests.front(), &queries = forests.back();
+    context.parallel_for(queries.groups.back(), 16, [&](std::int64_t begin, std::int64_t end) {
+      Search<Lists, D> search(nullptr, nullptr, call.nsample);
+      std::size_t tree = 0;
+      for (std::int64_t group = begin; group < end; ++group) {
+        while (group >= queries.groups[tree + 1]) ++tree;
+        const std::int64_t own = group - queries.groups[tree];
+        const Block<T, D>& block = queries.trees[tree].blocks[own];
+        const auto count = static_cast<int>(std::min<std::int64_t>(kLanes, queries.trees[tree].count - own * kLanes));
+        if (points.trees[tree].count == 0) {
+          for (int i = 0; i < count; ++i) call.write(block.index[i], {});
+          continue;
+        }
+        search.point_to(points.trees[tree].nodes, points.trees[tree].blocks);
+        search.run(block, count, box_of(block, count));
+        for (int i = 0; i < count; ++i) call.write(block.index[i], search.sorted(i));
+      }
+    });
+  }
+
+ private:
+  /// The tree of a segment. It has the rows whose coordinates are finite.
+  struct Tree {
+    std::int64_t count;
+    Entry<T, D>* entries;
+    Part<T, D>* nodes;
+    Block<T, D>* blocks;
+  };
+
+  struct Forest {
+    std::vector<Tree> trees;
+    std::vector<std::int64_t> groups;  ///< the blocks of all trees before each tree, and of all trees
+  };
+
+  /// Below so many entries, a task of building a tree is not divided.
+  static constexpr std::int64_t kWholeTask = 4096;
+
+  static Forest plant(Context& context, const Call<T>& call, std::span<const Segment> segments, const T* rows,
+                      std::int64_t Segment::* begin, std::int64_t Segment::* end) {
+    std::int64_t count = 0, blocks = 0;
+    for (const Segment& segment : segments) {
+      count += segment.*end - segment.*begin;
+      blocks += blocks_of(segment.*end - segment.*begin);
+    }
+    Entry<T, D>* entries = context.scratch<Entry<T, D>>(count).data();
+    Block<T, D>* block = context.scratch<Block<T, D>>(blocks).data();
+    Part<T, D>* nodes = context.scratch<Part<T, D>>(2 * blocks).data();
+    Forest forest;
+    for (const Segment& segment : segments) {
+      forest.trees.push_back({0, entries, nodes, block});
+      entries += segment.*end - segment.*begin;
+      block += blocks_of(segment.*end - segment.*begin);
+      nodes += 2 * blocks_of(segment.*end - segment.*begin);
+    }
+    const bool are_queries = rows == call.queries;
+    context.parallel_for(static_cast<std::int64_t>(segments.size()), 1, [&](std::int64_t from, std::int64_t to) {
+      for (auto i = static_cast<std::size_t>(from); i < static_cast<std::size_t>(to); ++i) {
+        const Segment& segment = segments[i];
+        forest.trees[i].count = collect(call, rows, segment.*begin, segment.*end, are_queries, forest.trees[i].entries);
+      }
+    });
+    grow(context, forest);
+    forest.groups.push_back(0);
+    for (const Tree& tree : forest.trees) forest.groups.push_back(forest.groups.back() + blocks_of(tree.count));
+    return forest;
+  }
+
+  /// Copies the rows that are finite, and returns how many. Another query has no neighbours.
+  static std::int64_t collect(const Call<T>& call, const T* rows, std::int64_t begin, std::int64_t end,
+                              bool are_queries, Entry<T, D>* to) {
+    std::int64_t count = 0;
+    for (std::int64_t row = begin; row < end; ++row) {
+      Entry<T, D> entry{};
+      T zero = 0;
+      for (std::int64_t axis = 0; axis < std::min<std::int64_t>(call.d, D); ++axis) {
+        entry.at[axis] = rows[row * call.d + axis];
+        zero += entry.at[axis] * T(0);
+      }
+      entry.index = static_cast<std::uint32_t>(row);
+      if (zero == 0) {
+        to[count++] = entry;
+      } else if (are_queries) {
+        call.write(row, {});
+      }
+    }
+    return count;
+  }
+
+  /// Builds the trees. The upper parts of large trees are split first, so that many threads can build the rest.
+  static void grow(Context& context, const Forest& forest) {
+    std::vector<std::pair<const Tree*, typename Builder<T, D>::Task>> tasks;
+    for (const Tree& tree : forest.trees) {
+      if (tree.count > 0) tasks.push_back({&tree, {0, tree.count, 0}});
+    }
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      while (tasks[i].second.end - tasks[i].second.begin > kWholeTask) {
+        const Tree& tree = *tasks[i].first;
+        typename Builder<T, D>::Task left = tasks[i].second, right{};
+        Builder<T, D>(tree.entries, tree.nodes, tree.blocks).split(left, right);
+        tasks[i].second = left;
+        tasks.push_back({&tree, right});
+      }
+    }
+    context.parallel_for(static_cast<std::int64_t>(tasks.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const auto& [tree, task] = tasks[static_cast<std::size_t>(i)];
+        Builder<T, D>(tree->entries, tree->nodes, tree->blocks).build(task);
+      }
+    });
+  }
+
+  static Part<T, D> box_of(const Block<T, D>& block, int count) {
+    Part<T, D> box{};
+    for (int axis = 0; axis < D; ++axis) {
+      const auto [low, high] = std::minmax_element(block.at[axis], block.at[axis] + count);
+      box.low[axis] = *low;
+      box.high[axis] = *high;
+    }
+    return box;
+  }
+};
+
+/// Reads the ends of segments and checks them: ascending, up to `total`, the number of rows of input `rows`.
+template <typename I>
+Status read_ends(const Tensor& tensor, const std::string& rows, std::int64_t total, std::vector<std::int64_t>& to) {
+  const std::span<const I> ends = tensor.span<I>();
   std::int64_t begin = 0;
   for (std::size_t i = 0; i < ends.size(); ++i) {
     if (ends[i] < begin) {
-      return Status::invalid("input '" + name + "': expected ends of segments that don't decrease, got " +
-                             std::to_string(ends[i]) + " at " + std::to_string(i) + " after " + std::to_string(begin));
+      return Status::invalid("input '" + std::string(tensor.name()) +
+                             "': expected ends of segments that don't decrease, got " + std::to_string(ends[i]) +
+                             " at " + std::to_string(i) + " after " + std::to_string(begin));
     }
     begin = ends[i];
+    to.push_back(begin);
   }
-  return begin == total ? Status() : wrong_last_end(name, rows, total, std::to_string(begin));
+  return begin == total ? Status() : wrong_last_end(std::string(tensor.name()), rows, total, std::to_string(begin));
 }
 
 struct Cpu : Checked {
+  template <typename T, typename I>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    const std::int64_t n = in.size("n"), m = in.size("m"), nsample = attributes.integer("nsample");
-    const std::span<const std::int32_t> offset = in["offset"].span<std::int32_t>();
-    std::span<const std::int32_t> query_offset = offset;
-    const auto whole = static_cast<std::int32_t>(m);
+    const std::int64_t n = in.size("n"), m = in.size("m");
     OPGATE_RETURN_IF_ERROR(check_segments_given(in));
-    OPGATE_RETURN_IF_ERROR(check_offsets("offset", offset, "xyz", n));
+    std::vector<std::int64_t> ends, query_ends;
+    OPGATE_RETURN_IF_ERROR(read_ends<I>(in["offset"], "xyz", n, ends));
     if (in.has("new_offset")) {
-      query_offset = in["new_offset"].span<std::int32_t>();
-      OPGATE_RETURN_IF_ERROR(check_offsets("new_offset", query_offset, "new_xyz", m));
-    } else if (in.has("new_xyz")) {
-      query_offset = {&whole, 1};
+      OPGATE_RETURN_IF_ERROR(read_ends<I>(in["new_offset"], "new_xyz", m, query_ends));
+    } else {
+      query_ends = in.has("new_xyz") ? std::vector{m} : ends;
     }
-    const auto* const xyz = in["xyz"].data<float>();
-    const auto* const queries = in.has("new_xyz") ? in["new_xyz"].data<float>() : xyz;
-    auto* const idx = out["idx"].data<std::int32_t>();
-    auto* const dist = out["dist"].data<float>();
-    if (nsample == 0) return {};
-    const Cloud cloud = by_coordinate(context, xyz, n);
-    // A piece of queries has about a million distances.
-    const std::int64_t grain = std::max<std::int64_t>(1, (std::int64_t{1} << 20) / std::max<std::int64_t>(n, 1));
-    context.parallel_for(m, grain, [&](std::int64_t begin, std::int64_t end) {
-      Nearest nearest(std::clamp<std::int64_t>(n, 1, nsample));
-      for (std::int64_t i = begin; i < end; ++i) {
-        const auto segment = std::upper_bound(query_offset.begin(), query_offset.end(), i) - query_offset.begin();
-        const std::int64_t last = offset[static_cast<std::size_t>(segment)];
-        nearest.clear();
-        for (std::int64_t first = segment ? offset[static_cast<std::size_t>(segment - 1)] : 0; first < last;) {
-          const std::int64_t count = std::min(Nearest::kBlock, last - first);
-          nearest.add(cloud, queries + 3 * i, first, count);
-          first += count;
-        }
-        write(nearest.sorted(), nsample, idx + i * nsample, dist + i * nsample);
-      }
-    });
-    return {};
+    Call<T> call{};
+    call.xyz = in["xyz"].data<T>();
+    call.queries_are_points = !in.has("new_xyz");
+    call.queries = call.queries_are_points ? call.xyz : in["new_xyz"].data<T>();
+    call.d = in.size("d");
+    call.nsample = attributes.integer("nsample");
+    call.fill = static_cast<std::int32_t>(attributes.integer("fill"));
+    call.idx = out["idx"].data<std::int32_t>();
+    call.dist = out["dist"].data<T>();
+    if (call.nsample == 0) return {};
+    std::vector<Segment> scanned, searched;
+    Segment segment{};
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+      segment = {segment.end, ends[i], segment.last, query_ends[i]};
+      (has_tree(segment, call) ? searched : scanned).push_back(segment);
+    }
+    if constexpr (std::is_same_v<T, float>) {
+      if (call.nsample <= 8) return run<SortedLists<8>>(context, call, scanned, searched);
+      if (call.nsample <= 16) return run<SortedLists<16>>(context, call, scanned, searched);
+      if (call.nsample <= 32) return run<SortedLists<32>>(context, call, scanned, searched);
+    }
+    return run<BufferedLists<T>>(context, call, scanned, searched);
   }
 
  private:
-  static Cloud by_coordinate(Context& context, const float* xyz, std::int64_t n) {
-    float* const x = context.scratch<float>(3 * n).data();
-    float *const y = x + n, *const z = y + n;
-    for (std::int64_t i = 0; i < n; ++i) {
-      x[i] = xyz[3 * i];
-      y[i] = xyz[3 * i + 1];
-      z[i] = xyz[3 * i + 2];
-    }
-    return {x, y, z};
+  /// Whether building a tree takes less time than it saves.
+  template <typename T>
+  static bool has_tree(const Segment& segment, const Call<T>& call) {
+    constexpr std::int64_t kFewQueries = 96, kFewPoints = 96, kMostDims = 8, kMostNeighbours = 1024;
+    if (call.d < 1 || call.d > kMostDims || call.nsample > kMostNeighbours) return false;
+    const std::int64_t few = std::max(kFewPoints << std::max<std::int64_t>(call.d - 3, 0), 4 * call.nsample);
+    return segment.queries() >= kFewQueries && segment.points() >= few;
   }
 
-  static void write(std::span<const Neighbour> found, std::int64_t nsample, std::int32_t* idx, float* dist) {
-    const auto count = static_cast<std::int64_t>(found.size());
-    for (std::int64_t k = 0; k < count; ++k) {
-      idx[k] = static_cast<std::int32_t>(index_of(found[static_cast<std::size_t>(k)]));
-      dist[k] = std::sqrt(squared_distance_of(found[static_cast<std::size_t>(k)]));
+  template <typename Lists>
+  static Status run(Context& context, const Call<typename Lists::T>& call, std::span<const Segment> scanned,
+                    std::span<const Segment> searched) {
+    Scan<Lists>::run(context, call, scanned);
+    if (searched.empty()) return {};
+    if constexpr (std::is_same_v<typename Lists::T, float>) {
+      if (call.d <= 2) {
+        TreeSearch<Lists, 2>::run(context, call, searched);
+        return {};
+      }
     }
-    std::fill(idx + count, idx + nsample, -1);
-    std::fill(dist + count, dist + nsample, kInfinity);
+    if (call.d <= 3) {
+      TreeSearch<Lists, 3>::run(context, call, searched);
+    } else {
+      TreeSearch<Lists, 8>::run(context, call, searched);
+    }
+    return {};
   }
 };
 

@@ -7,8 +7,8 @@
 #include "core/op.h"
 
 OPGATE_OP(KNNQuery,
-          "KNNQuery(xyz: f32[n,3], offset: i32[b], new_xyz?: f32[m=n,3], new_offset?: i32[b]; nsample: int=16) "
-          "-> (idx: i32[m,nsample], dist: f32[m,nsample])",
+          "<T: f32|f64, I: i32|i64> KNNQuery(xyz: T[n,d], offset: I[b], new_xyz?: T[m=n,d], new_offset?: I[b]; "
+          "nsample: int=16, fill: int=-1) -> (idx: i32[m,nsample], dist: T[m,nsample])",
           "Finds the nsample nearest points of each query in its segment, nearest first.")
 
 namespace opgate::ops::knn_query {
@@ -24,6 +24,8 @@ struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
     constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
     if (attributes.integer("nsample") > kMost) return attributes.refuse("nsample", "at most " + std::to_string(kMost));
+    const std::int64_t fill = attributes.integer("fill");
+    if (fill > kMost || fill < -kMost - 1) return attributes.refuse("fill", "a number of 32 bits");
     for (const auto& [rows, input] : {std::pair("n", "xyz"), std::pair("m", "new_xyz")}) {
       if (const auto count = sizes[rows]; count && *count > kMost) {
         return Status::invalid("input '" + std::string(input) + "': expected fewer than 2^31 rows, got " +

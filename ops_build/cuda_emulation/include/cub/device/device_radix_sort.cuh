@@ -15,7 +15,8 @@ struct DeviceRadixSort {
                                Value* to_values, std::int64_t count, int begin_bit, int end_bit, cudaStream_t stream) {
     const auto digits = [=](std::int64_t i) {
       const auto digit = keys[i] >> begin_bit;
-      return end_bit - begin_bit < 64 ? digit & ((Key{1} << (end_bit - begin_bit)) - 1) : digit;
+      return end_bit - begin_bit < static_cast<int>(8 * sizeof(Key)) ? digit & ((Key{1} << (end_bit - begin_bit)) - 1)
+                                                                     : digit;
     };
     return emulation::with_storage(storage, bytes, 16 * count, stream, [=] {
       std::vector<std::int64_t> order(static_cast<std::size_t>(count));
