@@ -43,7 +43,7 @@ FAULTS = [
     Fault("a mean that is rounded", "LayerNorm", "core/rows.h", "return ((x - shift) - rest) * scale;", "return (x - shift) * scale;"),
     Fault("the weights of the first group", "GroupNorm", "ops/group_norm/group_norm.cpp", "first = group % groups * channels", "first = 0 * channels"),
     Fault("the mean's own gradient lost", "LayerNormBackward", "ops/layer_norm_backward/row_gradients.h", "static_cast<C>(plain / length)", "C(0)"),
-    Fault("only the last chunk of rows counts", "RMSNormBackward", "ops/layer_norm_backward/row_gradients.h", "chunk = 0; chunk < chunks; ++chunk) {\n          total", "chunk = chunks - 1; chunk < chunks; ++chunk) {\n          total"),
+    Fault("only the last chunk of rows counts", "RMSNormBackward", "ops/layer_norm_backward/row_gradients.h", "chunk = 0; chunk < chunks", "chunk = chunks - 1; chunk < chunks"),
     Fault("the last of equally near neighbours", "KNNQuery", "ops/knn_query/knn_query.cpp", "size_ += d2[i] < limit_", "size_ += d2[i] <= limit_"),
     Fault("the neighbours of another segment", "KNNQuery", "ops/knn_query/knn_query.cpp", "std::upper_bound(", "std::lower_bound("),
     Fault("truncated toward zero", "Voxelize", "ops/voxelize/formula.h", "std::floor(", "std::trunc("),
