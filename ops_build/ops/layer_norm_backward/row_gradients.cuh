@@ -106,13 +106,11 @@ struct Cuda : ChecksEpsilon {
           memory.count, c, memory.chunks, grad_y, sum, memory.standards.data(),
           grad_weight ? memory.weights.data() : nullptr, grad_bias ? memory.biases.data() : nullptr);
     }
+    const unsigned blocks = blocks_for(c, kThreads);
     if (grad_weight) {
-      of_chunks<T>
-          <<<blocks_for(c, kThreads), kThreads, 0, stream>>>(c, memory.chunks, memory.weights.data(), grad_weight);
+      of_chunks<T><<<blocks, kThreads, 0, stream>>>(c, memory.chunks, memory.weights.data(), grad_weight);
     }
-    if (grad_bias) {
-      of_chunks<T><<<blocks_for(c, kThreads), kThreads, 0, stream>>>(c, memory.chunks, memory.biases.data(), grad_bias);
-    }
+    if (grad_bias) of_chunks<T><<<blocks, kThreads, 0, stream>>>(c, memory.chunks, memory.biases.data(), grad_bias);
     return launched();
   }
 };
