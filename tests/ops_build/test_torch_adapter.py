@@ -122,7 +122,9 @@ def test_opcheck_of_every_case(library: registration.OpLibrary, cases: list[tupl
         call = library.overload(op)
         outputs = as_tuple(call(**arguments))
         tests = ["test_schema", "test_autograd_registration", "test_faketensor"]
-        if not any(output.isnan().any() for output in outputs if output.is_floating_point()):
+        # It adds the outputs up, in the dtype of the first one.
+        summed = op.name not in differentiable or outputs[0].is_floating_point()
+        if summed and not any(output.isnan().any() for output in outputs if output.is_floating_point()):
             tests.append("test_aot_dispatch_dynamic")  # it compares two calls, and a NaN differs from itself
         tensors = [arguments.pop(tensor.name, None) for tensor in op.inputs]
         while tensors[-1] is None:
@@ -162,7 +164,7 @@ def test_opcheck_of_the_fixture_ops(ops: Any, torch_ops: Any) -> None:
 def test_schemas(library: registration.OpLibrary, ops: Any, torch_ops: Any) -> None:
     assert str(torch.ops.opgate.knn_query.default._schema) == (
         "opgate::knn_query(Tensor xyz, Tensor offset, Tensor? new_xyz=None, Tensor? new_offset=None, *, "
-        "SymInt nsample=16, int fill=-1) -> (Tensor, Tensor)"
+        "SymInt nsample=16, SymInt fill=-1) -> (Tensor, Tensor)"
     )
     assert str(ops.sum_all.default._schema) == "fixture_ops::sum_all(Tensor[] xs) -> Tensor"
     assert "SymInt required, SymInt count=-3, int[] numbers=[1, -2]" in str(torch_ops.describe.default._schema)
@@ -293,7 +295,7 @@ def test_threads_share_prepared_kernels(ops: Any) -> None:
 
 def test_a_wrong_input_is_a_value_error_that_names_it(library: registration.OpLibrary) -> None:
     with pytest.raises(
-        ValueError, match=r"opgate::KNNQuery: input 'offset': expected I\[b\] with I = i32\|i64, got u8\[1\]"
+        ValueError, match=r"opgate::KNNQuery: input 'offset': expected I\[b\] with I one of i32, i64, got u8\[1\]"
     ):
         torch.ops.opgate.knn_query(POINTS, torch.tensor([4], dtype=torch.uint8))
     with pytest.raises(ValueError, match=r"input 'x': .* no signature can state"):
@@ -507,7 +509,7 @@ def test_a_trace_refuses_what_a_call_refuses(library: registration.OpLibrary, op
     for call, message in (
         (lambda x: torch.ops.opgate.my_add(x, x[:2]), "input 'b': expected T[...] with ... = [4, 3], got f32[2, 3]"),
         (lambda x: torch.ops.opgate.my_add(x, x.double()), "input 'b': expected T[...] with T = f32, got f64[4, 3]"),
-        (lambda x: torch.ops.opgate.knn_query(x, x), "input 'offset': expected I[b], got f32[4, 3]"),
+        (lambda x: torch.ops.opgate.knn_query(x, x), "input 'offset': expected I[b] with I one of i32, i64, got f32[4, 3]"),
         (lambda x: torch.ops.opgate.knn_query(x[0], x[0].int()), "input 'xyz': expected T[n, d], got f32[3]"),
         (
             lambda x: torch.ops.opgate.resize_normalize(x.byte(), height=-1, width=2),
@@ -653,7 +655,7 @@ def test_gradcheck_of_every_op_with_a_gradient(library: registration.OpLibrary) 
     differentiable = {name.removesuffix("Backward") for name in by_name if name.endswith("Backward")}
     points, queries = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (9, 5))
     ends = torch.tensor([4, 9])
-    assert torch.autograd.gradcheck(lambda x: torch.ops.opgate.knn_query(x, ends, nsample=5)[1], points)
+    assert torch.autograd.gradcheck(lambda x: torch.ops.opgate.knn_query(x, ends, nsample=4)[1], points)
     assert torch.autograd.gradcheck(
         lambda x, q: torch.ops.opgate.knn_query(x, ends[1:], q, nsample=3)[1], (points, queries)
     )
@@ -750,7 +752,7 @@ def test_the_public_module(library: registration.OpLibrary, torch_path: Path) ->
     assert list(signature.parameters) == ["xyz", "offset", "new_xyz", "new_offset", "nsample", "fill"]
     assert signature.parameters["nsample"].default == 16
     assert signature.return_annotation == tuple[torch.Tensor, torch.Tensor]
-    assert "new_xyz: T [m = n, d], may be left out" in opgate.torch.knn_query.__doc__
+    assert "new_xyz: f32 or f64 [m = n, d], may be left out" in opgate.torch.knn_query.__doc__
     with pytest.raises(AttributeError, match="has no 'nothing'"):
         opgate.torch.nothing  # noqa: B018
     own = opgate.torch.load(torch_path)
