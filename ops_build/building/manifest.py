@@ -136,7 +136,7 @@ def why_not_built(options: BuildOptions, what: str) -> str:
 
 def newer_sources(options: BuildOptions) -> list[str]:
     """Returns the names of the libraries that are older than one of their sources."""
-    folders = [*options.ops, *(options.source / name for name in ("core", "adapters", "images"))]
+    folders = [*options.ops, *(options.source / name for name in ("core", "adapters", "detection", "images"))]
     sources = [file for folder in folders for file in folder.rglob("*.*") if file.suffix in SOURCE_SUFFIXES]
     newest = max((file.stat().st_mtime for file in sources), default=0.0)
     paths = [options.output / entry["file"] for entry in listed_libraries(options)]

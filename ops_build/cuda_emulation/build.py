@@ -12,6 +12,7 @@ from opgate.ops_build.building.options import SOURCE, BuildError
 HERE = Path(__file__).parent
 #: The files of ops_build that are compiled or included, without the CPU kernels, which are the .cpp files of the ops.
 PARTS = ("core/*.h", "core/*.cuh", "core/*.cpp", "ops/*/*.h", "ops/*/*.cuh", "ops/*/*.inc", "ops/*/*.cu", "images/*.h",
+         "detection/*.h", "detection/*.cuh",
          "gpu/*.h", "gpu/*.cpp", "runner/*.h", "adapters/onnxruntime/*.h", "adapters/onnxruntime/*.cpp",
          "adapters/tensorrt/*.h", "adapters/tensorrt/*.cpp")  # fmt: skip
 

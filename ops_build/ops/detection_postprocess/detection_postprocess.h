@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/op.h"
+#include "detection/nms.h"
 
 OPGATE_OP(
     DetectionPostprocess,
@@ -16,14 +17,13 @@ OPGATE_OP(
 namespace opgate::ops::detection_postprocess {
 
 struct Settings {
-  float score_threshold = 0;
-  double iou_threshold = 0;
-  std::int64_t max_detections = 0;
+  detection::Limits limits;
   bool corners = false;  ///< boxes are x1 y1 x2 y2, not centres and sizes
 
   static Settings of(const Attributes& attributes) {
-    return {static_cast<float>(attributes.number("score_threshold")),
-            static_cast<float>(attributes.number("iou_threshold")), attributes.integer("max_detections"),
+    const std::int64_t most = attributes.integer("max_detections");
+    return {{static_cast<float>(attributes.number("score_threshold")),
+             static_cast<float>(attributes.number("iou_threshold")), most, most},
             attributes.text("box_format") == "xyxy"};
   }
 };

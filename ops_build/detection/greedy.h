@@ -1,0 +1,128 @@
+// Greedy non-maximum suppression on the CPU.
+//
+// A picture is a type with
+//   std::int64_t classes, anchors;
+//   const float* scores() const;                                  [classes, anchors]
+//   Box box(std::int64_t anchor) const;
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "nms.h"
+
+namespace opgate::detection {
+
+template <typename Picture>
+std::vector<Candidate> candidates_of(const Picture& picture, float threshold) {
+  constexpr std::int64_t kBlock = 64;
+  std::vector<Candidate> found;
+  for (std::int64_t label = 0; label < picture.classes; ++label) {
+    const float* row = picture.scores() + label * picture.anchors;
+    for (std::int64_t begin = 0; begin < picture.anchors; begin += kBlock) {
+      const std::int64_t end = std::min(begin + kBlock, picture.anchors);
+      // Nearly all blocks have no candidate, which one vectorized loop finds out.
+      int passed = 0;
+      for (std::int64_t i = begin; i < end; ++i) passed |= row[i] > threshold;
+      if (!passed) continue;
+      for (std::int64_t i = begin; i < end; ++i) {
+        if (row[i] > threshold)
+          found.push_back(candidate(row[i], static_cast<std::uint32_t>(i * picture.classes + label)));
+      }
+    }
+  }
+  return found;
+}
+
+/// Boxes that were kept and may suppress one another.
+class KeptBoxes {
+ public:
+  void add(const Box& box) {
+    const Outer outer(box);
+    boxes_.push_back(box);
+    x1_.push_back(outer.x1);
+    y1_.push_back(outer.y1);
+    x2_.push_back(outer.x2);
+    y2_.push_back(outer.y2);
+  }
+
+  /// Whether the IoU of the box with one of them is greater than `threshold`.
+  bool suppress(const Box& box, double threshold) const {
+    constexpr std::size_t kBlock = 16;
+    const Outer outer(box);
+    for (std::size_t begin = 0; begin < boxes_.size(); begin += kBlock) {
+      const std::size_t end = std::min(begin + kBlock, boxes_.size());
+      // Nearly all boxes are elsewhere, which one vectorized loop over a block of them finds out.
+      int met = 0;
+      for (std::size_t i = begin; i < end; ++i) met |= meets(outer, i);
+      if (!met) continue;
+      for (std::size_t i = begin; i < end; ++i) {
+        if (meets(outer, i) && iou(boxes_[i], box) > threshold) return true;
+      }
+    }
+    return false;
+  }
+
+ private:
+  /// A box in floats around the box: boxes that don't meet in floats have an IoU of 0.
+  struct Outer {
+    float x1, y1, x2, y2;
+
+    explicit Outer(const Box& box) : x1(below(box.x1)), y1(below(box.y1)), x2(above(box.x2)), y2(above(box.y2)) {}
+
+    static constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    static float below(double value) { return std::nextafter(static_cast<float>(value), -kInfinity); }
+    static float above(double value) { return std::nextafter(static_cast<float>(value), kInfinity); }
+  };
+
+  int meets(const Outer& outer, std::size_t i) const {
+    return (x1_[i] < outer.x2) & (x2_[i] > outer.x1) & (y1_[i] < outer.y2) & (y2_[i] > outer.y1);
+  }
+
+  std::vector<Box> boxes_;
+  std::vector<float> x1_, y1_, x2_, y2_;
+};
+
+struct Kept {
+  Box box;
+  std::int64_t anchor, label;
+  float score;
+};
+
+/// Greedy suppression over all candidates in their order. This is also the order of the output, so it stops at the last
+/// wanted detection. For this reason the candidates are sorted chunk by chunk.
+template <typename Picture>
+std::vector<Kept> suppress(const Picture& picture, const Limits& limits) {
+  std::vector<Kept> kept;
+  if (limits.max_detections <= 0 || limits.max_per_class <= 0) return kept;
+  std::vector<Candidate> candidates = candidates_of(picture, limits.score_threshold);
+  std::vector<KeptBoxes> by_class(static_cast<std::size_t>(limits.class_agnostic ? 1 : picture.classes));
+  std::vector<std::int64_t> numbers;  // the boxes kept of each class, if somebody limits them
+  if (limits.max_per_class < limits.max_detections) numbers.resize(static_cast<std::size_t>(picture.classes));
+  std::size_t sorted = 0;
+  for (std::size_t next = 0; next < candidates.size(); ++next) {
+    if (static_cast<std::int64_t>(kept.size()) == limits.max_detections) break;
+    if (next == sorted) {
+      sorted = std::min(candidates.size(), 2 * sorted + 512);
+      const auto end = candidates.begin() + static_cast<std::ptrdiff_t>(sorted);
+      const auto begin = candidates.begin() + static_cast<std::ptrdiff_t>(next);
+      if (end != candidates.end()) std::nth_element(begin, end, candidates.end());
+      std::sort(begin, end);
+    }
+    const std::int64_t anchor = index_of(candidates[next]) / picture.classes;
+    const std::int64_t label = index_of(candidates[next]) % picture.classes;
+    const auto of_class = static_cast<std::size_t>(label);
+    if (!numbers.empty() && numbers[of_class] == limits.max_per_class) continue;
+    const Box box = picture.box(anchor);
+    KeptBoxes& others = by_class[limits.class_agnostic ? 0 : of_class];
+    if (others.suppress(box, limits.iou_threshold)) continue;
+    others.add(box);
+    if (!numbers.empty()) ++numbers[of_class];
+    kept.push_back({box, anchor, label, picture.scores()[label * picture.anchors + anchor]});
+  }
+  return kept;
+}
+
+}  // namespace opgate::detection

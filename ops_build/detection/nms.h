@@ -1,0 +1,56 @@
+// What non-maximum suppression uses on every device: boxes, their overlap, candidates and their order.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "core/dtype.h"
+
+namespace opgate::detection {
+
+/// Corners and area. Ops compute in f64 from f32 corners.
+struct Box {
+  double x1, y1, x2, y2, area;
+};
+
+/// max(0, to - from). NaN if either is NaN.
+OPGATE_HOST_DEVICE inline double extent(double from, double to) { return to - from < 0 ? 0 : to - from; }
+
+OPGATE_HOST_DEVICE inline Box box_of(double x1, double y1, double x2, double y2) {
+  return {x1, y1, x2, y2, extent(x1, x2) * extent(y1, y2)};
+}
+
+/// Intersection over union. 0 for an empty union. NaN, which is less and greater than nothing, for boxes that aren't
+/// finite.
+OPGATE_HOST_DEVICE inline double iou(const Box& a, const Box& b) {
+  const double shared = extent(a.x1 < b.x1 ? b.x1 : a.x1, b.x2 < a.x2 ? b.x2 : a.x2) *
+                        extent(a.y1 < b.y1 ? b.y1 : a.y1, b.y2 < a.y2 ? b.y2 : a.y2);
+  const double all = a.area + b.area - shared;
+  return all == 0 ? 0 : shared / all;
+}
+
+/// An anchor and a class with a score over the threshold, as one number. The best candidate is the smallest number. The
+/// upper half orders by descending score, the lower half is anchor * classes + class.
+using Candidate = std::uint64_t;
+
+OPGATE_HOST_DEVICE inline Candidate candidate(float score, std::uint32_t index) {
+  const float positive_zero = score + 0.0f;  // -0 becomes 0
+  std::uint32_t bits;
+  std::memcpy(&bits, &positive_zero, sizeof bits);  // nvcc's std::bit_cast is a host function
+  // The key of a greater float is greater.
+  const std::uint32_t key = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  return static_cast<Candidate>(~key) << 32 | index;
+}
+
+OPGATE_HOST_DEVICE inline std::uint32_t index_of(Candidate candidate) { return static_cast<std::uint32_t>(candidate); }
+
+/// What is kept of the candidates of one picture.
+struct Limits {
+  float score_threshold = 0;  ///< a candidate's score is greater
+  double iou_threshold = 0;   ///< a greater IoU with a kept box suppresses
+  std::int64_t max_detections = 0;
+  std::int64_t max_per_class = 0;  ///< at least max_detections: no limit
+  bool class_agnostic = false;     ///< boxes suppress those of all classes
+};
+
+}  // namespace opgate::detection

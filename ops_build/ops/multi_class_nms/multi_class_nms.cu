@@ -1,0 +1,88 @@
+#include "multi_class_nms.h"
+
+#include "detection/greedy.cuh"
+
+namespace opgate::ops::multi_class_nms {
+namespace {
+
+struct Batch {
+  const float *boxes, *values;
+  std::int64_t n, classes, anchors;
+
+  __host__ __device__ const float* scores(std::int64_t i) const { return values + i * classes * anchors; }
+  __device__ Box box(std::int64_t i, std::int64_t anchor) const {
+    return Picture{boxes + i * anchors * 4, scores(i), classes, anchors}.box(anchor);
+  }
+};
+
+struct Detections {
+  std::int64_t most;
+  const float* boxes;  ///< of the input
+  std::int64_t anchors;
+  float *detections, *scores;
+  std::int32_t *labels, *count;
+  std::int32_t* indices;  ///< may be null
+
+  __device__ void operator()(std::int64_t i, std::int64_t k, const Box&, std::uint32_t anchor, std::uint32_t label,
+                             float score) const {
+    const std::int64_t at = i * most + k;
+    for (int corner = 0; corner < 4; ++corner) detections[4 * at + corner] = boxes[4 * (i * anchors + anchor) + corner];
+    scores[at] = score;
+    labels[at] = static_cast<std::int32_t>(label);
+    if (indices) indices[at] = static_cast<std::int32_t>(anchor);
+  }
+
+  __device__ void finish(std::int64_t i, std::int64_t kept) const {
+    for (std::int64_t k = 4 * kept + threadIdx.x; k < 4 * most; k += blockDim.x) detections[4 * i * most + k] = 0;
+    for (std::int64_t k = kept + threadIdx.x; k < most; k += blockDim.x) {
+      scores[i * most + k] = 0;
+      labels[i * most + k] = -1;
+      if (indices) indices[i * most + k] = -1;
+    }
+    if (threadIdx.x == 0) count[i] = static_cast<std::int32_t>(kept);
+  }
+};
+
+class Cuda : public Checked {
+ public:
+  Status prepare(const Node& node) {
+    limits_ = limits_of(node.attributes());
+    return {};
+  }
+
+  struct Memory {
+    std::span<detection::Candidate> candidates;  ///< of all pictures, one after another
+    std::span<std::uint32_t> counts;             ///< the number of candidates of each picture
+    std::span<std::uint32_t> numbers;            ///< the detections of each class of each picture, if they are limited
+  };
+
+  static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes& attributes) {
+    const std::int64_t n = in.size("n"), classes = in.size("c");
+    const bool limited = attributes.integer("max_per_class") < attributes.integer("max_detections");
+    return {workspace.take<detection::Candidate>(n * classes * in.size("a")), workspace.take<std::uint32_t>(n),
+            workspace.take<std::uint32_t>(limited ? n * classes : 0)};
+  }
+
+  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
+    const Batch batch{in["boxes"].data<float>(), in["scores"].data<float>(), in.size("n"), in.size("c"), in.size("a")};
+    const Memory memory = workspace(context.workspace(), in, attributes);
+    const Detections detections{limits_.max_detections,
+                                batch.boxes,
+                                batch.anchors,
+                                out["detections"].data<float>(),
+                                out["kept_scores"].data<float>(),
+                                out["labels"].data<std::int32_t>(),
+                                out["count"].data<std::int32_t>(),
+                                out.has("indices") ? out["indices"].data<std::int32_t>() : nullptr};
+    return detection::launch_nms(batch, limits_, memory.candidates, memory.counts, memory.numbers, detections,
+                                 stream_of(context));
+  }
+
+ private:
+  Limits limits_;
+};
+
+}  // namespace
+}  // namespace opgate::ops::multi_class_nms
+
+OPGATE_CUDA_KERNEL(MultiClassNMS, opgate::ops::multi_class_nms::Cuda)

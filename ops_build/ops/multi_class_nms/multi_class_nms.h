@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "core/op.h"
+#include "detection/nms.h"
+
+OPGATE_OP(MultiClassNMS,
+          "MultiClassNMS(boxes: f32[n,a,4], scores: f32[n,c,a]; score_threshold: float=0.05, "
+          "iou_threshold: float=0.5, max_per_class: int=1000, max_detections: int=100, class_agnostic: bool=false) "
+          "-> (detections: f32[n,max_detections,4], kept_scores: f32[n,max_detections], "
+          "labels: i32[n,max_detections], count: i32[n], indices?: i32[n,max_detections])",
+          "Score threshold, greedy NMS in each class (or over all classes), then the best of all classes.")
+
+namespace opgate::ops::multi_class_nms {
+
+using detection::Box;
+using detection::Limits;
+
+inline Limits limits_of(const Attributes& attributes) {
+  return {static_cast<float>(attributes.number("score_threshold")),
+          static_cast<float>(attributes.number("iou_threshold")), attributes.integer("max_detections"),
+          attributes.integer("max_per_class"), attributes.boolean("class_agnostic")};
+}
+
+/// One picture of the batch.
+struct Picture {
+  const float* boxes;
+  const float* values;  ///< the scores
+  std::int64_t classes, anchors;
+
+  OPGATE_HOST_DEVICE const float* scores() const { return values; }
+
+  OPGATE_HOST_DEVICE Box box(std::int64_t anchor) const {
+    const float* corners = boxes + 4 * anchor;
+    return detection::box_of(corners[0], corners[1], corners[2], corners[3]);
+  }
+};
+
+/// What both kernels have in common.
+struct Checked {
+  static Status check(const Attributes& attributes, const KnownSizes& sizes) {
+    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+    const double iou_threshold = attributes.number("iou_threshold");
+    if (std::isnan(attributes.number("score_threshold"))) return attributes.refuse("score_threshold", "a number");
+    if (!(iou_threshold >= 0 && iou_threshold <= 1)) return attributes.refuse("iou_threshold", "0..1");
+    if (attributes.integer("max_per_class") < 0) return attributes.refuse("max_per_class", "0 or more");
+    if (attributes.integer("max_detections") > kMost)
+      return attributes.refuse("max_detections", "at most " + std::to_string(kMost));
+    const std::optional<std::int64_t> classes = sizes["c"], anchors = sizes["a"];
+    if (anchors && *anchors > kMost) {
+      return Status::invalid("input 'boxes': expected a <= " + std::to_string(kMost) + ", got " +
+                             std::to_string(*anchors));
+    }
+    std::int64_t scores = 0;
+    if (classes && anchors &&
+        (__builtin_mul_overflow(*classes, *anchors, &scores) || scores > std::numeric_limits<std::uint32_t>::max())) {
+      return Status::invalid("input 'scores': expected fewer than 2^32 scores a picture, got " +
+                             std::to_string(*classes) + " x " + std::to_string(*anchors));
+    }
+    return {};
+  }
+};
+
+}  // namespace opgate::ops::multi_class_nms
