@@ -1,4 +1,5 @@
-"""DetectionPostprocess against ONNX's NonMaxSuppression."""
+"""DetectionPostprocess and MultiClassNMS against ONNX's NonMaxSuppression, SoftNMS against
+ensemble-boxes, TopKLabels and CornerPool against PyTorch."""
 
 from __future__ import annotations
 
@@ -8,6 +9,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+import torch
+from ensemble_boxes.ensemble_boxes_nms import cpu_soft_nms_float
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from opgate.ops_build.case import Array
@@ -113,3 +118,116 @@ def test_nan_is_no_candidate(run_op: RunOp) -> None:
     for threshold in (-1.0, 0.25):
         _, scores, labels, count = run_op("DetectionPostprocess", {"head": head}, {"score_threshold": threshold})
         assert (count.tolist(), labels[0, 0], scores[0, 0]) == ([1], 1, 0.5)
+
+
+def nms_of(boxes: Array, scores: Array, most: int, iou: float, score: float) -> list[tuple[float, int, int]]:
+    """Returns (score, class, anchor) of each box [a, 4] that ONNX keeps, by falling score, then by anchor and class."""
+    chosen = nms_session(0).run(
+        None,
+        {
+            "boxes": boxes[None, :, [1, 0, 3, 2]].copy(),
+            "scores": scores[None],
+            "most": np.int64([most]),
+            "iou": np.float32([iou]),
+            "score": np.float32([score]),
+        },
+    )[0]
+    return sorted(((float(scores[c, a]), int(c), int(a)) for _, c, a in chosen), key=lambda b: (-b[0], b[2], b[1]))
+
+
+@pytest.mark.parametrize("agnostic", [False, True])
+@pytest.mark.parametrize("per_class", [3, 5000])
+@pytest.mark.parametrize(("classes", "anchors"), [(1, 10), (1, 700), (5, 100), (80, 40), (3, 1500)])
+@pytest.mark.parametrize(("iou", "score"), [(0.5, 0.05), (0.3, 0.6)])
+def test_nms_keeps_the_boxes_that_onnx_keeps(
+    run_op: RunOp, classes: int, anchors: int, iou: float, score: float, per_class: int, agnostic: bool
+) -> None:
+    if agnostic and per_class == 3:
+        pytest.skip("ONNX has no limit for each of several classes that suppress one another")
+    rng = np.random.default_rng(classes * anchors)
+    heads = [head_in_clusters(rng, classes, anchors, True) for _ in range(2)]
+    boxes = np.stack([head[:4].T for head in heads])
+    scores = np.stack([head[4:] for head in heads])
+    for limit in (7, 3000):
+        attributes = {
+            "iou_threshold": iou,
+            "score_threshold": score,
+            "max_per_class": per_class,
+            "max_detections": limit,
+            "class_agnostic": agnostic,
+        }
+        detections, kept_scores, labels, count, indices = run_op(
+            "MultiClassNMS", {"boxes": boxes, "scores": scores}, attributes
+        )
+        for i in range(2):
+            if agnostic:  # one class of all candidates, in the order of the op's ties
+                flat = nms_of(boxes[i].repeat(classes, 0), scores[i].T.reshape(1, -1), per_class, iou, score)
+                expected = [(s, at % classes, at // classes) for s, _, at in flat][:limit]
+            else:
+                expected = nms_of(boxes[i], scores[i], per_class, iou, score)[:limit]
+            k = len(expected)
+            assert count[i] == k
+            assert list(zip(kept_scores[i, :k], labels[i, :k], indices[i, :k], strict=True)) == expected
+            np.testing.assert_array_equal(detections[i, :k], boxes[i, indices[i, :k]])
+            assert not detections[i, k:].any() and not kept_scores[i, k:].any()
+            assert (labels[i, k:] == -1).all() and (indices[i, k:] == -1).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 3000), st.integers(1, 200), st.sampled_from(["softmax", "sigmoid", "none"]),
+       st.sampled_from(["float16", "float32"]), st.integers(0, 99))  # fmt: skip
+def test_top_k_labels_are_those_of_torch(
+    run_op: RunOp, n: int, c: int, k: int, activation: str, dtype: str, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    logits = (rng.standard_normal((n, c)) * 4).astype(dtype)
+    scores, labels = run_op("TopKLabels", {"logits": logits}, {"k": k, "activation": activation})
+    wide = torch.from_numpy(logits).double()
+    activated = {"softmax": lambda x: torch.softmax(x, 1), "sigmoid": torch.sigmoid, "none": lambda x: x}[activation]
+    used = min(k, c)
+    expected = torch.topk(activated(wide), used, dim=1).values.numpy()
+    np.testing.assert_allclose(scores[:, :used], expected, rtol=3e-6)
+    # Stable: the lowest label first.
+    order = torch.sort(wide, dim=1, descending=True, stable=True).indices[:, :used].numpy()
+    np.testing.assert_array_equal(labels[:, :used], order)
+    assert not scores[:, used:].any() and (labels[:, used:] == -1).all()
+
+
+def test_top_k_of_a_million(run_op: RunOp) -> None:
+    logits = np.random.default_rng(3).standard_normal((1, 1_000_000)).astype(np.float32)
+    scores, labels = run_op("TopKLabels", {"logits": logits}, {"k": 100})
+    expected = torch.topk(torch.softmax(torch.from_numpy(logits).double(), 1), 100)
+    np.testing.assert_allclose(scores, expected.values.numpy(), rtol=1e-6)
+    np.testing.assert_array_equal(logits[0, labels[0]], logits[0, expected.indices[0].numpy()])
+
+
+@pytest.mark.parametrize(("method", "number"), [("linear", 1), ("gaussian", 2), ("naive", 3)])
+@pytest.mark.parametrize("n", [1, 20, 400])
+@pytest.mark.parametrize(("iou", "sigma", "least"), [(0.3, 0.5, 0.001), (0.6, 0.1, 0.2)])
+def test_soft_nms_is_that_of_ensemble_boxes(
+    run_op: RunOp, n: int, method: str, number: int, iou: float, sigma: float, least: float
+) -> None:
+    head = head_in_clusters(np.random.default_rng(n), 1, n, True)
+    boxes, scores = head[:4].T.copy(), head[4] * np.float32(0.5) + np.float32(0.4)
+    attributes = {"iou_threshold": iou, "sigma": sigma, "min_score": least, "method": method}
+    detections, indices = run_op("SoftNMS", {"boxes": boxes, "scores": scores}, attributes)
+    lowered = scores.astype(np.float64)  # in the order in which they are kept
+    expected = cpu_soft_nms_float(boxes.astype(np.float64), lowered, iou, sigma, least, number)
+    np.testing.assert_array_equal(indices, expected)
+    np.testing.assert_allclose(detections[:, 4], lowered[lowered > least], rtol=1e-6)
+    np.testing.assert_array_equal(detections[:, :4], boxes[indices])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    ("mode", "axis", "flipped"), [("top", 2, True), ("bottom", 2, False), ("left", 3, True), ("right", 3, False)]
+)
+def test_corner_pool_is_torchs_cummax(run_op: RunOp, mode: str, axis: int, flipped: bool, dtype: str) -> None:
+    rng = np.random.default_rng(axis)
+    for shape in [(2, 3, 17, 40), (1, 1, 1, 5), (1, 2, 70, 600)]:
+        x = rng.standard_normal(shape).astype(dtype)
+        x[0, 0, 0, shape[3] // 2] = np.nan
+        way = torch.from_numpy(x)
+        maxima = torch.cummax(way.flip(axis) if flipped else way, axis).values
+        expected = maxima.flip(axis) if flipped else maxima
+        np.testing.assert_array_equal(run_op("CornerPool", {"x": x}, {"mode": mode})[0], expected.numpy())
