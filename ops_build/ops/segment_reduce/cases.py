@@ -35,6 +35,8 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         yield case(
             f"{reduce} of infinities", np.full((3, 2), -np.inf if reduce == "max" else np.inf, dtype), [3], reduce
         )
+        wide = np.concatenate([odd] * 5, axis=1)
+        yield case(f"{reduce} of what isn't finite, many columns", wide, [1, 3, 7, 12], reduce)
         yield case(f"{reduce} of nothing", normal(0, 4), [0, 0], reduce)
     yield case("no segments", normal(0, 4), [])
     yield case("no columns", normal(4, 0), [1, 4])
