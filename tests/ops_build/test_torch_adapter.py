@@ -509,7 +509,10 @@ def test_a_trace_refuses_what_a_call_refuses(library: registration.OpLibrary, op
     for call, message in (
         (lambda x: torch.ops.opgate.my_add(x, x[:2]), "input 'b': expected T[...] with ... = [4, 3], got f32[2, 3]"),
         (lambda x: torch.ops.opgate.my_add(x, x.double()), "input 'b': expected T[...] with T = f32, got f64[4, 3]"),
-        (lambda x: torch.ops.opgate.knn_query(x, x), "input 'offset': expected I[b] with I one of i32, i64, got f32[4, 3]"),
+        (
+            lambda x: torch.ops.opgate.knn_query(x, x),
+            "input 'offset': expected I[b] with I one of i32, i64, got f32[4, 3]",
+        ),
         (lambda x: torch.ops.opgate.knn_query(x[0], x[0].int()), "input 'xyz': expected T[n, d], got f32[3]"),
         (
             lambda x: torch.ops.opgate.resize_normalize(x.byte(), height=-1, width=2),
