@@ -28,8 +28,7 @@ from opgate.ops_build.verification.comparison import TOLERANCES, difference
 OPS = SOURCE / "ops"
 DECOMPOSED = [
     "Asinh", "ClampedRelu", "GroupNorm", "KNNQuery", "LayerNorm", "LayerNormBackward", "LeakyRelu", "Mish", "MishBackward", "MyAdd",
-    "ResizeNormalize", "RMSNorm", "RMSNormBackward", "Swish", "SwishBackward", "Voxelize",
-]  # fmt: skip
+    "ResizeNormalize", "RMSNorm", "RMSNormBackward", "Swish", "SwishBackward", "Voxelize", "SlidingWindow"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +167,7 @@ def test_every_pattern_of_present_inputs_and_outputs(ops: dict[str, Op], library
     model = model_of(nodes, RANKS, "abcde")
     plain = run(model, FEEDS, library)
     decomposed = decompose(model, ops.values(), [OPS])
-    assert decomposed == Decomposed({("RMSNorm", ""): 2, ("RMSNorm", "residual"): 2}, ())
+    assert decomposed == Decomposed({("RMSNorm", "weight"): 2, ("RMSNorm", "weight_and_residual"): 2}, ())
     schema.register(ops.values())
     onnx.checker.check_model(model, full_check=True)
     for with_library in (library, None):
@@ -201,13 +200,14 @@ def test_nodes_in_branches_and_functions(ops: dict[str, Op], library: Path) -> N
     model.opset_import.append(helper.make_opsetid("local", 1))
     expected = run(model, FEEDS, library)
     decomposed = decompose(model, ops.values(), [OPS])
-    assert decomposed.functions == {("RMSNorm", ""): 1, ("RMSNorm", "residual"): 1, ("Mish", ""): 1, ("MyAdd", ""): 1}
+    norms = {("RMSNorm", "weight"): 1, ("RMSNorm", "weight_and_residual"): 1}
+    assert decomposed.functions == norms | {("Mish", ""): 1, ("MyAdd", ""): 1}
     for with_library in (library, None):
         np.testing.assert_allclose(run(model, FEEDS, with_library), expected, rtol=1e-5)
 
 
 def test_versions_are_completed(ops: dict[str, Op]) -> None:
-    plain, fused = norm(["x", "weight"], ["y"]), norm(["x", "weight", "residual"], ["y"])
+    plain, fused = norm(["x"], ["y"]), norm(["x", "weight", "residual"], ["y"])
     for node, ir_version in [(plain, 8), (fused, 10)]:
         model = model_of([node], RANKS, ["y"], opset=0, ir_version=7)
         decompose(model, ops.values(), [OPS])
@@ -292,8 +292,8 @@ def test_a_decomposition_that_does_not_fit(scale: tuple[Op, Path], right: str, w
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        (["x"], "node 'n' of RMSNorm: input 'weight' is missing"),
-        (["x", "", "residual"], "node 'n' of RMSNorm: input 'weight' is missing"),
+        ([], "node 'n' of RMSNorm: input 'x' is missing"),
+        (["", "weight"], "node 'n' of RMSNorm: input 'x' is missing"),
         (["x", "weight", "residual", "x"], "node 'n' of RMSNorm: expected at most 3 inputs, got 4"),
     ],
 )
@@ -320,7 +320,11 @@ def test_the_command(library: Path, tmp_path: Path) -> None:
     finished = opgate("decompose", tmp_path / "plain.onnx", "--library", library)
     assert finished.returncode == 0, finished.stderr
     target = tmp_path / "plain_decomposed.onnx"
-    assert finished.stdout.splitlines() == ["RMSNorm: 2 nodes", "RMSNorm with residual: 1 node", f"wrote {target}"]
+    assert finished.stdout.splitlines() == [
+        "RMSNorm with weight: 2 nodes",
+        "RMSNorm with weight_and_residual: 1 node",
+        f"wrote {target}",
+    ]
     run(onnx.load(target), FEEDS, None)
 
     model.graph.node.append(encode)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 def decomposition(present: frozenset[str]) -> str:
-    """Gathers every window, so it needs `size` times the memory of the results."""
+    """Gathers every window, so it needs `size` times the memory of the results.
+
+    Whether a window has a NaN is computed apart, because runtimes differ in what the least of values with a NaN is.
+    """
     return """
         <domain: "opgate", opset_import: ["": 18]>
         SlidingWindow <size: int, step: int = 1, ddof: int = 0> (x) => (mean, std, min, max) {
@@ -38,9 +41,15 @@ def decomposition(present: frozenset[str]) -> str:
             flat_mean = Squeeze (wide_mean, third)
             mean = CastLike (flat_mean, x)
             std = CastLike (deviation, x)
+            is_nan = IsNaN (wide)
+            nans = Cast <to: int = 7> (is_nan)
+            most_nans = ReduceMax <keepdims: int = 0> (nans, third)
+            has_nan = Cast <to: int = 9> (most_nans)
             least = ReduceMin <keepdims: int = 0> (wide, third)
-            min = CastLike (least, x)
+            wide_min = Where (has_nan, flat_mean, least)
+            min = CastLike (wide_min, x)
             greatest = ReduceMax <keepdims: int = 0> (wide, third)
-            max = CastLike (greatest, x)
+            wide_max = Where (has_nan, flat_mean, greatest)
+            max = CastLike (wide_max, x)
         }
     """
