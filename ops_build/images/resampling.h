@@ -28,8 +28,8 @@ class RowResampler {
   /// `row` comes from blend_rows. Pixel x goes to out[c][x * stride] for each channel c.
   void run(const float* row, float* const out[3], std::ptrdiff_t stride) const;
 
-  /// Does what blend_rows and run do with stride 1, for rows that become much shorter (skips_pixels). It blends only the
-  /// pixels that it needs.
+  /// Does what blend_rows and run do with stride 1, for rows that become much shorter (skips_pixels). It blends only
+  /// the pixels that it needs.
   void run(const std::uint8_t* first, const std::uint8_t* second, float weight, float* const out[3]) const;
 
   /// Whether the function above can be called for rows of `width` pixels. It is then the faster one.
