@@ -305,15 +305,14 @@ def test_a_wrong_input_is_a_value_error_that_names_it(library: registration.OpLi
 def test_an_output_that_memory_has_no_room_for_is_an_error_that_names_it(library: registration.OpLibrary) -> None:
     offset, heads = torch.tensor([4], dtype=torch.int32), torch.ones(1, 6, 4)
     image = torch.zeros(1, 4, 4, 3, dtype=torch.uint8)
-    for size, error, expected in (
-        (2**40, RuntimeError, "a size that memory has room for"),
-        (2**62, ValueError, r"fewer than 2\^63 bytes"),
-    ):
-        with pytest.raises(error, match=rf"opgate::KNNQuery: output 'idx': expected {expected}, got i32\[4, {size}\]"):
+    for size in (2**40, 2**62):
+        with pytest.raises(
+            ValueError, match=rf"KNNQuery: attribute 'nsample': expected at most 2147483647, got {size}"
+        ):
             torch.ops.opgate.knn_query(POINTS, offset, nsample=size)
-        with pytest.raises(error, match=rf"opgate::DetectionPostprocess: output 'boxes': expected {expected}, got f32"):
+        with pytest.raises(ValueError, match=rf"attribute 'max_detections': expected at most 2147483647, got {size}"):
             torch.ops.opgate.detection_postprocess(heads, max_detections=size)
-    with pytest.raises(RuntimeError, match=r"output 'tensor': expected a size .* got f32\[1, 3, 16777216, 16777216\]"):
+    with pytest.raises(RuntimeError, match=r"output 'tensor', f32\[1, 3, 16777216, 16777216\]: "):
         torch.ops.opgate.resize_normalize(image, height=2**24, width=2**24)
     with (
         torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True),
@@ -523,10 +522,6 @@ def test_a_trace_refuses_what_a_call_refuses(library: registration.OpLibrary, op
                 x[:, :, None].expand(4, 3, 3).byte(), x[:, [0, 0, 0, 0]], names=["a\nb"]
             ),
             "attribute 'names': expected elements without line feeds, got 'a\\nb'",
-        ),
-        (
-            lambda x: torch.ops.opgate.knn_query(x, x[:1, 0].int(), nsample=2**62),
-            "output 'idx': expected fewer than 2^63 bytes, got i32[4, 4611686018427387904]",
         ),
         (
             lambda x: ops.patches(x.byte(), x[:, 0].byte(), times),

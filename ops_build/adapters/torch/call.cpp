@@ -69,10 +69,8 @@ class TorchEngine : public Engine {
              std::string(name_of(dtype)) + dims_text(dims);
     };
     if (!has_countable_bytes(dtype, dims)) return Status::invalid(wrong("fewer than 2^63 bytes"));
-    if (Status status =
-            make_tensor(location_, torch.dtypes[static_cast<int>(dtype)], dims, layout_.strides(dims), outputs[index]);
-        !status.ok())
-      return std::move(status).with_prefix(wrong("a size that memory has room for") + ": ");
+    OPGATE_RETURN_IF_ERROR(
+        make_tensor(location_, torch.dtypes[static_cast<int>(dtype)], dims, layout_.strides(dims), outputs[index]));
     OPGATE_RETURN_IF_ERROR(
         from_torch(torch.torch_get_mutable_data_ptr(outputs[index].get(), data), "asking for a tensor's data"));
     if (!*data) *data = &nothing_;  // a tensor without elements has no memory
