@@ -28,9 +28,9 @@ BIN := $(VENV)/bin
 serve: build
 	exec $(BIN)/opgate serve $(ARGS)
 
-# CUDA kernels are compiled only for an ONNX Runtime that can run them.
+# For this machine's processor. CUDA kernels are compiled only for an ONNX Runtime that can run them.
 build: $(VENV)/.serve
-	$(BIN)/opgate build --engine onnxruntime --cuda "$$($(BIN)/python -c 'import onnxruntime as engine; \
+	$(BIN)/opgate build --arch native --engine onnxruntime --cuda "$$($(BIN)/python -c 'import onnxruntime as engine; \
 	  print("auto" * ("CUDAExecutionProvider" in engine.get_available_providers()))')"
 
 test: $(VENV)/.test

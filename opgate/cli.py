@@ -58,8 +58,9 @@ def build(
     arch: Annotated[
         str | None,
         typer.Option(
-            help="Compiler flags for one instruction set, such as -march=native. Default: kernels for every processor, "
-            "for AVX2 and for AVX-512; the library chooses."
+            envvar="OPGATE_ARCH",
+            help="native: only for processors like this machine's. Or compiler flags, such as -march=x86-64-v3. "
+            "Default: kernels for every processor, for AVX2 and for AVX-512; the library chooses.",
         ),
     ] = None,
     cuda: Annotated[

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,3 +29,13 @@ class Case:
     tolerance: tuple[float, float] | Mapping[str, tuple[float, float]] | None = None
     error: str | None = None
     unseen: bool = False
+
+
+def with_gradients(cases: Iterable[Case], name: str, like: str) -> Iterator[Case]:
+    """Makes the cases of a backward op from those of its op: with a normally distributed input `name`, the gradient of
+    an output that has the dtype and the shape of the input `like`."""
+    rng = np.random.default_rng(1)
+    for case in cases:
+        of = np.asarray(case.inputs[like])
+        gradient = np.asarray(rng.standard_normal(of.shape)).astype(of.dtype)
+        yield replace(case, inputs={name: gradient, **case.inputs})

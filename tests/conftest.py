@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,17 @@ def silent(line: str) -> None:
     """Discards a line of a build's log."""
 
 
+#: Whether `make test-all` runs the tests. Other runs leave out what takes minutes and rarely finds more.
+ALL = bool(os.environ.get("OPGATE_TEST_ALL"))
+
+# Compiling for one instruction set takes a third of the time. tests/ops_build/test_cpu_levels.py builds all of them.
+if not ALL:
+    os.environ.setdefault("OPGATE_ARCH", "native")
+
 #: The build that all tests share. CI sets OPGATE_TEST_STRICT, so that it doesn't build everything twice.
 OPTIONS = BuildOptions(strict=bool(os.environ.get("OPGATE_TEST_STRICT")))
 
 FIXTURE_OPS = Path(__file__).parent / "ops_build" / "fixture_ops"
-
-#: Whether `make test-all` runs the tests. Other runs leave out what takes minutes and rarely finds more.
-ALL = bool(os.environ.get("OPGATE_TEST_ALL"))
 
 
 @pytest.fixture(scope="session")
@@ -39,12 +42,8 @@ def library(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def fixture_built() -> Build:
-    """Builds the fixture ops out of tree, in the domain fixture_ops, for every engine whose toolchain is installed.
-
-    Builds for tests have one instruction set, except for opgate's own ops.
-    """
-    options = out_of_tree(FIXTURE_OPS, DEFAULT_OUTPUT.parent / "fixture_ops")
-    return build(replace(options, cpu_levels=()), silent)
+    """Builds the fixture ops out of tree, in the domain fixture_ops, for every engine whose toolchain is installed."""
+    return build(out_of_tree(FIXTURE_OPS, DEFAULT_OUTPUT.parent / "fixture_ops"), silent)
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from opgate import folders
+from opgate import folders, processor
 from opgate.ops_build.op_folder import op_folders
 
 SOURCE = Path(__file__).resolve().parents[1]
@@ -28,19 +29,19 @@ class BuildOptions:
     """The options of a build.
 
     `ops` are folders whose subfolders are op folders. The libraries are called lib<prefix>_<name>.so and go to the
-    folder `output`. `arch` are the compiler's flags for the instruction set. Without any, a library has the kernels for
-    every processor and for each of `cpu_levels`, and chooses when it is loaded (core/cpu_level.h). `engines` are the
-    engines to build for; the build leaves out an engine without a toolchain. `cuda` is a list of CUDA architectures in
-    CMake's form, "auto" or "all" (see find_cuda), or "" for no CUDA. If `strict` is set, a compiler's warning is an
-    error. If `cuda_ops_only` is set, the build leaves out ops without a CUDA kernel, so that it needs none of their
-    dependencies.
+    folder `output`. `arch` are the compiler's flags for the instruction set, or "native" for that of this machine's
+    processor; OPGATE_ARCH in the environment is its default. Without any, a library has the kernels for every processor
+    and for each of `cpu_levels`, and chooses when it is loaded (core/cpu_level.h). `engines` are the engines to build
+    for; the build leaves out an engine without a toolchain. `cuda` is a list of CUDA architectures in CMake's form,
+    "auto" or "all" (see find_cuda), or "" for no CUDA. If `strict` is set, a compiler's warning is an error. If
+    `cuda_ops_only` is set, the build leaves out ops without a CUDA kernel, so that it needs none of their dependencies.
     """
 
     output: Path = DEFAULT_OUTPUT
     ops: tuple[Path, ...] = (SOURCE / "ops",)
     domain: str = "opgate"
     prefix: str = "opgate"
-    arch: str = ""
+    arch: str = field(default_factory=lambda: os.environ.get("OPGATE_ARCH", ""))
     cpu_levels: tuple[str, ...] = CPU_LEVELS
     sanitize: str = ""
     build_type: str = "Release"
@@ -53,9 +54,9 @@ class BuildOptions:
     @property
     def instruction_sets(self) -> tuple[str, tuple[str, ...]]:
         """The compiler's flags for the instruction set, and the levels for which the kernels are compiled once more. A
-        build that is slow or sanitized has one instruction set, that of most processors."""
+        Debug or sanitized build has one instruction set, that of most processors."""
         if self.arch or not self.cpu_levels:
-            return self.arch, ()
+            return processor.native_flags(platform.machine()) if self.arch == "native" else self.arch, ()
         if self.sanitize or self.build_type == "Debug":
             return f"-march=x86-64-{self.cpu_levels[0]}", ()
         return "", self.cpu_levels

@@ -28,7 +28,13 @@ struct Level {
   std::span<LevelConstructor> constructors;  ///< empty if the library has no kernels of this level
 };
 
+#if defined __AVX512BW__
+std::string_view chosen = "x86-64-v4";
+#elif defined __AVX2__
+std::string_view chosen = "x86-64-v3";
+#else
 std::string_view chosen = "baseline";
+#endif
 
 /// Chooses the level when the library is loaded, after the kernels of the baseline have registered.
 struct Chooser {

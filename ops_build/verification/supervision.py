@@ -29,11 +29,8 @@ GUARD = {"OPGATE_GUARD": "1"}
 class EngineProcess:
     """A process with the engines of a source. It starts when something is asked, and again after it has ended."""
 
-    def __init__(
-        self, source: EngineSource, environment: Mapping[str, str] | None = None, time_limit: float = TIME_LIMIT
-    ) -> None:
+    def __init__(self, source: EngineSource, time_limit: float = TIME_LIMIT) -> None:
         self._source = source
-        self._environment = dict(os.environ) | GUARD | dict(environment or {})
         self._time_limit = time_limit
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection[Any, Any] | None = None
@@ -90,7 +87,7 @@ class EngineProcess:
             stdin=subprocess.DEVNULL,
             stdout=self._messages,
             stderr=self._messages,
-            env=self._environment | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            env=os.environ | GUARD | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             start_new_session=True,
         )
         theirs.close()
@@ -131,15 +128,13 @@ class SupervisedEngine:
 
 @contextlib.contextmanager
 def supervised(
-    sources: Sequence[EngineSource],
-    environment: Mapping[str, str] | None = None,
-    time_limit: float = TIME_LIMIT,
+    sources: Sequence[EngineSource], time_limit: float = TIME_LIMIT
 ) -> Iterator[list[SupervisedEngine | Absent]]:
     """Gives the engines of all sources, each source in a process of its own, and ends the processes afterwards.
 
     A source whose process doesn't come up gives an Absent with the reason.
     """
-    processes = [EngineProcess(source, environment, time_limit) for source in sources]
+    processes = [EngineProcess(source, time_limit) for source in sources]
     try:
         engines: list[SupervisedEngine | Absent] = []
         for process, source in zip(processes, sources, strict=True):

@@ -18,15 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opgate import folders
+from opgate import folders, processor
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.paths import file_name
 from opgate.service.repository.repositories import stamp_of
 from opgate.service.settings import Settings
 
 MANIFEST = "manifest.json"
-#: What x86-64-v3 needs, as Linux names it: System V ABI for AMD64, table 3.1.
-_X86_64_V3 = frozenset({"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"})
 _MISSING_OP = re.compile(r"(?:(\S+?):)?(\w+)\((-?\d+)\) is not a registered function/op")
 
 
@@ -155,18 +153,13 @@ def _listed(path: Path, listed: Iterable[Mapping[str, Any]]) -> Library | None:
 
 def _check_processor(path: Path, flags: str) -> None:
     """Raises ConfigError if a library was compiled for a later processor: its first call would end the process."""
-    if "-march=x86-64-v3" not in flags.split():
-        return
-    try:
-        info = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return
-    has = re.search(r"^flags\s*:(.*)$", info, re.MULTILINE)
-    if has and (missing := _X86_64_V3 - set(has[1].split())):
-        raise ConfigError(
-            f"op library {path} was compiled with -march=x86-64-v3, and this processor lacks "
-            f"{', '.join(sorted(missing))}: build it without --arch, and it runs on every processor"
-        )
+    for flag in flags.split():
+        level = flag.removeprefix("-march=x86-64-")
+        if level in processor.LEVELS and (lacks := processor.missing(level)):
+            raise ConfigError(
+                f"op library {path} was compiled with {flag}, and this processor lacks {', '.join(sorted(lacks))}: "
+                "build it without --arch, and it runs on every processor"
+            )
 
 
 def counterpart(library: Library, engine: str, device: str, trusted: Sequence[Path]) -> Library | None:

@@ -29,7 +29,7 @@ def op_of_ones_own(folder: Path, name: str, source: str) -> BuildOptions:
     """Writes an op folder with a single source to `folder`, and returns how to build it, for ONNX Runtime on the CPU."""
     (folder / name).mkdir()
     (folder / name / f"{name}.cpp").write_text(f'#include "core/op.h"\n{source}')
-    return replace(out_of_tree(folder, domain=name), engines=("onnxruntime",), cuda="", cpu_levels=())
+    return replace(out_of_tree(folder, domain=name), engines=("onnxruntime",), cuda="")
 
 
 @pytest.fixture(scope="session")

@@ -1,19 +1,21 @@
-"""Builds the programs with emulated CUDA kernels that the tests share. With ONNX Runtime's header they have its adapter
-too, and a host that plays ONNX Runtime."""
+"""Builds the programs with emulated CUDA kernels that the tests share. With TensorRT's headers they have the plugins
+too, and with ONNX Runtime's header its adapter and a host that plays ONNX Runtime."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from opgate.ops_build.adapters.onnxruntime.toolchain import HeadersNotFound, find_onnxruntime_headers
+from opgate.ops_build.adapters.tensorrt.toolchain import find_headers
 from opgate.ops_build.building.options import SOURCE
-from opgate.ops_build.building.toolchain import toolchain_folder
+from opgate.ops_build.building.toolchain import LeftOut, toolchain_folder
 from opgate.ops_build.cuda_emulation import build as emulated
 from tests import PROJECT
-from tests.conftest import silent
+from tests.conftest import FIXTURE_OPS, silent
 
-#: The build of opgate's ops.
+#: The build of opgate's ops, and that of the fixture ops.
 FOLDER = PROJECT / "build" / "cuda_emulation"
+FIXTURES = PROJECT / "build" / "cuda_emulation_fixtures"
 HOST = Path(__file__).parent / "onnxruntime_host" / "host.cpp"
 
 
@@ -25,7 +27,25 @@ def onnxruntime_include() -> Path | None:
         return None
 
 
-def build(folder: Path = FOLDER, source: Path = SOURCE, *, ops: Path | None = None, tensorrt: Path | str = "") -> Path:
-    """Builds a program in `folder` and returns its path."""
+def tensorrt_include() -> Path | None:
+    """Returns the folder of TensorRT's headers, or None if there is none."""
+    try:
+        return find_headers(toolchain_folder())[0]
+    except LeftOut:
+        return None
+
+
+def build(source: Path = SOURCE) -> Path:
+    """Builds the program with opgate's ops from the sources in `source`, and returns its path."""
+    return _build(FOLDER, source, None)
+
+
+def build_fixtures() -> Path:
+    """Builds the program with the fixture ops, and returns its path."""
+    return _build(FIXTURES, SOURCE, FIXTURE_OPS)
+
+
+def _build(folder: Path, source: Path, ops: Path | None) -> Path:
     include = onnxruntime_include()
-    return emulated.build(folder, source, ops=ops, tensorrt=tensorrt, onnxruntime=(include, HOST) if include else None)
+    onnxruntime = (include, HOST) if include else None
+    return emulated.build(folder, source, ops=ops, tensorrt=tensorrt_include() or "", onnxruntime=onnxruntime)

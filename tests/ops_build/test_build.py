@@ -108,7 +108,7 @@ def test_a_second_build_rebuilds_nothing(library: Path) -> None:
 def test_a_build_goes_on_where_another_generator_was_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "ops" / "sum_all"
     shutil.copytree(FIXTURE_OPS / "sum_all", source)
-    options = replace(out_of_tree(source.parent, domain="summing"), engines=("onnxruntime",), cuda="", cpu_levels=())
+    options = replace(out_of_tree(source.parent, domain="summing"), engines=("onnxruntime",), cuda="")
     which = shutil.which
     with monkeypatch.context() as without_ninja:
         without_ninja.setattr(
@@ -203,9 +203,7 @@ def test_a_bad_signature_fails_the_build_with_its_column(tmp_path: Path) -> None
 def test_the_build_says_what_it_left_out_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "ops" / "sum_all"
     shutil.copytree(FIXTURE_OPS / "sum_all", source)
-    options = replace(
-        out_of_tree(source.parent, domain="summing"), engines=("onnxruntime", "tensorrt"), cuda="", cpu_levels=()
-    )
+    options = replace(out_of_tree(source.parent, domain="summing"), engines=("onnxruntime", "tensorrt"), cuda="")
     lines: list[str] = []
     result = build(options, lines.append)
     assert set(result.libraries) == {"onnxruntime"}
@@ -288,7 +286,7 @@ def test_an_op_without_a_kernel_is_an_error(tmp_path: Path) -> None:
 def test_a_build_for_one_engine_leaves_the_others_alone(tmp_path: Path) -> None:
     source = tmp_path / "ops" / "sum_all"
     shutil.copytree(FIXTURE_OPS / "sum_all", source)
-    options = replace(out_of_tree(source.parent, domain="summing"), cuda="", cpu_levels=())
+    options = replace(out_of_tree(source.parent, domain="summing"), cuda="")
     first = build(options, silent)
     (tmp_path / "trusted.so").write_bytes(b"a library of somebody else")
     trust(tmp_path / "trusted.so", options.output)

@@ -84,7 +84,7 @@ FAULTS = [
           "= 2 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(length - 1);"),
     Fault("a value of the next window", "SlidingWindow", "ops/sliding_window/sliding_window.cpp",
           "const std::int64_t behind = in_block * step - begin;", "const std::int64_t behind = in_block * step - begin - 1;"),
-    Fault("a filter that is turned around", "ResampleAudio", "ops/resample_audio/resample_audio.h",
+    Fault("a filter that is shifted by a step", "ResampleAudio", "ops/resample_audio/resample_audio.h",
           "response[static_cast<std::size_t>(step + half)] / sum", "response[static_cast<std::size_t>(std::abs(step + 1) < half ? step + 1 + half : 0)] / sum"),
     Fault("two frames of a lane not separated", "LogMelSpectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.cpp",
           "even_im = a.im - b.im", "even_im = a.im + b.im"),

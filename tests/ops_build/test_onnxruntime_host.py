@@ -16,9 +16,7 @@ from opgate.ops_build.runner.cases_file import CaseFailed
 from opgate.ops_build.runner.engine import KernelsEngine
 from opgate.ops_build.table import snake_case
 from opgate.ops_build.verification.verify import verify
-from tests import PROJECT
-from tests.conftest import FIXTURE_OPS
-from tests.ops_build.emulation import build, onnxruntime_include
+from tests.ops_build.emulation import build, build_fixtures, onnxruntime_include
 from tests.ops_build.test_cuda_emulation import NAMES
 
 
@@ -37,7 +35,7 @@ def engine() -> Iterator[KernelsEngine]:
 
 @pytest.fixture(scope="module")
 def fixture_engine() -> Iterator[KernelsEngine]:
-    yield from host(build(PROJECT / "build" / "cuda_emulation_fixtures", ops=FIXTURE_OPS))
+    yield from host(build_fixtures())
 
 
 @pytest.mark.parametrize("name", NAMES)

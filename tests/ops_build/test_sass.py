@@ -7,7 +7,7 @@ import importlib.util
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,20 +124,18 @@ def table(kernels: Sequence[Kernel]) -> Iterator[str]:
 
 def test_no_kernel_spills(kernels: Sequence[Kernel]) -> None:
     assert len({kernel.op for kernel in kernels}) == len(KERNELS)
-    # CUB's scan spills by its own choice.
-    assert not [kernel.name for kernel in kernels if kernel.spilled and not kernel.name.startswith("cub::")]
-
-
-#: The elementwise ops, and how many inputs they have.
-INPUTS: Mapping[str, int] = {"leaky_relu": 1, "mish": 1, "mish_backward": 2, "my_add": 2}
+    # CUB's scan spills by its own choice. f64 is for the check of a gradient.
+    named = [kernel.name for kernel in kernels if kernel.spilled and "double" not in kernel.arguments]
+    assert not [name for name in named if not name.startswith("cub::")]
 
 
 def test_elementwise_kernels_load_and_store_16_bytes_at_once(kernels: Sequence[Kernel]) -> None:
     vectors = [kernel for kernel in kernels if kernel.function == "run" and kernel.arguments[0] != "1"]
-    assert {kernel.op for kernel in vectors} == set(INPUTS)
+    assert {"leaky_relu", "mish_backward", "my_add", "swish"} <= {kernel.op for kernel in vectors}
     for kernel in vectors:
+        _lanes, _output, _formula, *inputs = kernel.arguments
         wide = kernel.code.count("LDG.E.128") + kernel.code.count("LDG.E.128.CONSTANT")
-        assert wide == INPUTS[kernel.op], (kernel.name, wide)
+        assert wide == len(inputs), (kernel.name, wide)
         assert kernel.code.count("STG.E.128") == 1, kernel.name
 
 

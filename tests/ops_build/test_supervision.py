@@ -99,7 +99,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def options(folder: Path) -> BuildOptions:
-    options = replace(out_of_tree(folder), cuda="", cpu_levels=())
+    options = replace(out_of_tree(folder), cuda="")
     build(replace(options, engines=("onnxruntime", "torch")), silent)
     return options
 
@@ -289,7 +289,7 @@ def cuda_op(folder: Path, name: str, offset: str = "", registration: str = "OPGA
 def test_emulated_cuda_kernels(tmp_path: Path) -> None:
     cuda_op(tmp_path, "right")
     cuda_op(tmp_path, "wrong", " + 1")
-    options = replace(out_of_tree(tmp_path, domain="emulated"), engines=("onnxruntime",), cuda="", cpu_levels=())
+    options = replace(out_of_tree(tmp_path, domain="emulated"), engines=("onnxruntime",), cuda="")
     table = read_table(build(options, silent).libraries["onnxruntime"])
     assert [op.devices for op in table] == [("cpu",), ("cpu",)]
     right, wrong = with_cuda_kernels(table, options)
@@ -306,6 +306,6 @@ def test_emulated_cuda_kernels(tmp_path: Path) -> None:
 
 def test_a_forgotten_cuda_kernel_is_an_error(tmp_path: Path) -> None:
     cuda_op(tmp_path, "silent", registration="// OPGATE_CUDA_KERNEL({tag}, Cuda)")
-    options = replace(out_of_tree(tmp_path, domain="forgotten"), engines=("onnxruntime",), cuda="", cpu_levels=())
+    options = replace(out_of_tree(tmp_path, domain="forgotten"), engines=("onnxruntime",), cuda="")
     with pytest.raises(BuildError, match=r"has a \.cu file and no CUDA kernel of Silent: .*OPGATE_CUDA_KERNEL\(Silent"):
         build(options, silent)

@@ -18,14 +18,12 @@ from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.op_folder import folder_of
 from opgate.ops_build.runner.cases_file import CaseFailed
 from opgate.ops_build.verification.verify import verify
-from tests import PROJECT
-from tests.conftest import FIXTURE_OPS
-from tests.ops_build.emulation import build
+from tests.ops_build.emulation import build, build_fixtures
 
 
 @pytest.fixture(scope="module")
 def program(tensorrt_headers: Path) -> Path:
-    return build(PROJECT / "build" / "tensorrt_emulation", tensorrt=tensorrt_headers)
+    return build()
 
 
 def test_every_case_of_every_op(program: Path) -> None:
@@ -57,8 +55,7 @@ def test_attributes_that_no_run_can_use_make_no_plugin(program: Path) -> None:
 
 @pytest.fixture(scope="module")
 def fixture_engine(tensorrt_headers: Path) -> Iterator[PluginEngine]:
-    folder = PROJECT / "build" / "tensorrt_emulation_fixtures"
-    engine = PluginEngine(build(folder, ops=FIXTURE_OPS, tensorrt=tensorrt_headers), None)
+    engine = PluginEngine(build_fixtures(), None)
     yield engine
     engine.close()
 

@@ -70,7 +70,7 @@ def ops(fixture_path: Path) -> Any:
 @pytest.fixture(scope="module")
 def torch_path() -> Path:
     options = out_of_tree(TORCH_OPS, DEFAULT_OUTPUT.parent / "fixture_ops_torch")
-    return library_of(build(replace(options, engines=("torch",), cuda="", cpu_levels=()), silent))
+    return library_of(build(replace(options, engines=("torch",), cuda=""), silent))
 
 
 @pytest.fixture(scope="module")

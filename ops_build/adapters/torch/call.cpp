@@ -48,27 +48,14 @@ Status make_view(const Input& input, Location location, const Layout& layout, Ha
   return {};
 }
 
-/// Whether the bytes of a tensor are fewer than 2^63. fake.py does the same.
-bool has_countable_bytes(DType dtype, std::span<const std::int64_t> dims) {
-  auto bytes = static_cast<std::int64_t>(size_of(dtype));
-  bool overflow = false;
-  for (const std::int64_t dim : dims) overflow |= __builtin_mul_overflow(bytes, dim, &bytes);
-  return !overflow || std::ranges::find(dims, 0) != dims.end();
-}
-
 class TorchEngine : public Engine {
  public:
   TorchEngine(Location location, const Layout& layout, const Signature& signature)
-      : outputs(signature.outputs.size()), location_(location), layout_(layout), signature_(signature) {}
+      : outputs(signature.outputs.size()), location_(location), layout_(layout) {}
 
   std::vector<Handle> outputs;
 
   Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
-    const auto wrong = [&](const char* expected) {
-      return "output '" + signature_.outputs[index].name + "': expected " + expected + ", got " +
-             std::string(name_of(dtype)) + dims_text(dims);
-    };
-    if (!has_countable_bytes(dtype, dims)) return Status::invalid(wrong("fewer than 2^63 bytes"));
     OPGATE_RETURN_IF_ERROR(
         make_tensor(location_, torch.dtypes[static_cast<int>(dtype)], dims, layout_.strides(dims), outputs[index]));
     OPGATE_RETURN_IF_ERROR(
@@ -99,7 +86,6 @@ class TorchEngine : public Engine {
  protected:
   const Location location_;
   const Layout& layout_;
-  const Signature& signature_;
 
  private:
   std::vector<Handle> scratch_;

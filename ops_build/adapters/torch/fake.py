@@ -6,7 +6,6 @@ The shapes come from the signature. A size may be a symbol of torch.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from opgate.ops_build.dtypes import DTYPES
-from opgate.ops_build.table import Expr, Input, Op, Output
+from opgate.ops_build.table import Expr, Input, Op
 from opgate.ops_build.walk import KnownInput, SignatureMismatch, Size, Walk
 
 #: The dtypes of torch by their names in signatures.
@@ -183,18 +182,8 @@ def _shapes(walk: Walk) -> list[tuple[Any, ...]]:
         for size in shape:
             if not isinstance(size, int):
                 torch._check(size >= 0, lambda size=size: f"size {size} of an output is negative")
-        _check_bytes(walk, output, shape)
         shapes.append(shape)
     return shapes
-
-
-def _check_bytes(walk: Walk, output: Output, shape: Sequence[Any]) -> None:
-    """Raises SignatureMismatch if no memory can be as large as an output. call.cpp does the same."""
-    dtype = walk.type_of(output) or ""
-    if all(isinstance(size, int) for size in shape) and math.prod(shape) * TORCH_DTYPES[dtype].itemsize >= 2**63:
-        raise SignatureMismatch(
-            f"output '{output.name}': expected fewer than 2^63 bytes, got {dtype}[{', '.join(map(str, shape))}]"
-        )
 
 
 def _new_size(bound: Any) -> Any:

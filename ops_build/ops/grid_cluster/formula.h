@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "core/dtype.h"
 
@@ -14,8 +13,7 @@ namespace opgate::ops::grid_cluster {
 template <typename T>
 OPGATE_HOST_DEVICE std::int64_t truncated(T quotient) {
   constexpr T kLimit = 9223372036854775808.0;  // 2^63
-  constexpr std::int64_t kLowest = std::numeric_limits<std::int64_t>::min();
-  return quotient >= -kLimit && quotient < kLimit ? static_cast<std::int64_t>(quotient) : kLowest;
+  return quotient >= -kLimit && quotient < kLimit ? static_cast<std::int64_t>(quotient) : INT64_MIN;
 }
 
 /// a + b and a * b. They wrap around.

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from opgate.ops_build.ops.layer_norm.decomposition import ADD, DIVIDE, deviations
+
 
 def decomposition(present: frozenset[str]) -> str:
-    """Computed in f64, because ONNX Runtime's sums in f32 drift in long rows. The mean is subtracted in two steps,
-    because it is rounded."""
+    """Computed in f64, because ONNX Runtime's sums in f32 drift in long rows."""
     inputs = ", ".join(["x", *(name for name in ("weight", "bias", "residual") if name in present)])
-    add = """
-            x_wide = Cast <to: int = 11> (x)
-            residual_wide = Cast <to: int = 11> (residual)
-            added = Add (x_wide, residual_wide)
-            sum = CastLike (added, x)
-    """
     weigh = """
             weight_double = Cast <to: int = 11> (weight)
             weight_wide = Reshape <allowzero: int = 1> (weight_double, channel_shape)
-            weighted = Mul (normal, weight_wide)
+            weighted = Mul (normal_rows, weight_wide)
     """
     shift = """
             bias_double = Cast <to: int = 11> (bias)
@@ -26,7 +21,7 @@ def decomposition(present: frozenset[str]) -> str:
     return f"""
         <domain: "opgate", opset_import: ["": 18]>
         GroupNorm <groups: int, epsilon: float = 0.00001> ({inputs}) => (y, sum) {{
-            {add if "residual" in present else "sum = Identity (x)"}
+            {ADD if "residual" in present else "sum = Identity (x)"}
             wide = Cast <to: int = 11> (sum)
             group_number = Constant <value_int: int = @groups> ()
             rank_1 = Constant <value_ints: ints = [1]> ()
@@ -39,17 +34,8 @@ def decomposition(present: frozenset[str]) -> str:
             grouped = Reshape <allowzero: int = 1> (wide, grouped_shape)
             whole = Shape (x)
             last = Constant <value_ints: ints = [-1]> ()
-            mean = ReduceMean (grouped, last)
-            near = Sub (grouped, mean)
-            rest = ReduceMean (near, last)
-            d = Sub (near, rest)
-            dd = Mul (d, d)
-            variance = ReduceMean (dd, last)
-            least_single = Constant <value_float: float = @epsilon> ()
-            least = Cast <to: int = 11> (least_single)
-            held = Add (variance, least)
-            root = Sqrt (held)
-            normal_groups = Div (d, root)
+            {deviations("grouped")}
+            {DIVIDE}
             c = Shape <start: int = 1, end: int = 2> (x)
             rank = Size (whole)
             two = Constant <value_ints: ints = [2]> ()
@@ -57,8 +43,8 @@ def decomposition(present: frozenset[str]) -> str:
             behind = Sub (rank_list, two)
             ones = ConstantOfShape <value: tensor = int64[1] ones {{1}}> (behind)
             channel_shape = Concat <axis: int = 0> (c, ones)
-            normal = Reshape <allowzero: int = 1> (normal_groups, whole)
-            {weigh if "weight" in present else "weighted = Identity (normal)"}
+            normal_rows = Reshape <allowzero: int = 1> (normal, whole)
+            {weigh if "weight" in present else "weighted = Identity (normal_rows)"}
             {shift if "bias" in present else "shifted = Identity (weighted)"}
             y = CastLike (shifted, x)
         }}

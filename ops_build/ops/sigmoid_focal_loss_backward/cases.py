@@ -4,41 +4,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from opgate.ops_build.case import Array, Case
+from opgate.ops_build.case import Case, with_gradients
+from opgate.ops_build.ops.sigmoid_focal_loss import cases as forward
 
 
 def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
-    dtype = types["T"]
-    rng = np.random.default_rng(1)
-
-    def inputs(*shape: int) -> dict[str, Array]:
-        logits, classes = rng.standard_normal(shape) * 4, rng.integers(0, 2, shape)
-        grad = np.asarray(rng.standard_normal(shape)).astype(dtype)
-        return {"grad_loss": grad, "x": logits.astype(dtype), "target": np.asarray(classes).astype(dtype)}
-
-    for shape in [(), (0,), (1,), (7,), (3, 5), (2, 3, 4, 5), (20_001,)]:
-        yield Case(f"normal {list(shape)}", inputs(*shape))
-    for gamma in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0):
-        yield Case(f"gamma {gamma}", inputs(300), {"gamma": gamma})
-    for alpha in (-1.0, 0.0, 0.5, 1.0):
-        yield Case(f"alpha {alpha}", inputs(33), {"alpha": alpha})
-    soft = inputs(300) | {"target": rng.uniform(0, 1, 300).astype(dtype)}
-    for gamma in (1.5, 2.0):
-        yield Case(f"soft targets, gamma {gamma}", soft, {"gamma": gamma})
-    logits = np.array([-1000, -100, -88.5, -87, -20, -1e-3, -0.0, 0.0, 1e-3, 20, 87, 88.5, 100, 1000, np.nan] * 2)
-    extremes = {
-        "grad_loss": np.ones(30, dtype),
-        "x": logits.astype(dtype),
-        "target": np.repeat([0, 1], 15).astype(dtype),
-    }
-    for gamma in (0.0, 0.5, 2.0):
-        yield Case(f"extremes, gamma {gamma}", extremes, {"gamma": gamma})
-    for name, attributes in [("gamma", {"gamma": -1.0}), ("gamma", {"gamma": float("inf")}), ("alpha", {"alpha": 1.5})]:
-        yield Case(f"{attributes}", soft, attributes, error=f"attribute '{name}': expected")
-    yield Case("unequal shapes", soft | {"target": soft["x"][1:]}, error="input 'target': expected")
+    return with_gradients(forward.cases(types), "grad_loss", like="x")
 
 
 def large(types: Mapping[str, np.dtype]) -> Case:
     """4 Mi elements."""
-    x = np.resize(np.linspace(-8, 8, 4099), 1 << 22).astype(types["T"])
-    return Case("4 Mi", {"grad_loss": x, "x": x, "target": (x > 1).astype(x.dtype)})
+    return next(with_gradients([forward.large(types)], "grad_loss", like="x"))

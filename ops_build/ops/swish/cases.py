@@ -1,10 +1,21 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from opgate.ops_build.case import Case
+from opgate.ops_build.case import Array, Case
+
+#: About where the exponential of a dtype ends, and around 0.
+EXTREMES = [-1e30, -1000.0, -103.0, -88.5, -87.0, -30.0, -20.0, -1e-6, -0.0, 0.0, 1e-6, 19.9, 88.5, 103.0, 1e3, 1e30]
+#: The relative error that an extreme result may have.
+RELATIVE = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "float64": 1e-13}
+
+
+def extremes(dtype: np.dtype, values: Sequence[float]) -> Array:
+    """Returns the values that a dtype can hold, and what isn't finite."""
+    held = [x for x in values if abs(x) < 6e4 or dtype != np.float16]
+    return np.array([*held, np.inf, -np.inf, np.nan]).astype(dtype)
 
 
 def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
@@ -14,27 +25,7 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
         yield Case(f"normal {list(shape)}", {"x": (rng.standard_normal(shape) * 4).astype(dtype)})
     for alpha in (0.0, 0.25, 1.702, -1.0, 40.0, 1e30):
         yield Case(f"alpha {alpha}", {"x": (rng.standard_normal(33) * 4).astype(dtype)}, {"alpha": alpha})
-    extremes = [
-        -1e30,
-        -1000.0,
-        -103.0,
-        -88.5,
-        -87.0,
-        -30.0,
-        -20.0,
-        -1e-6,
-        -0.0,
-        0.0,
-        1e-6,
-        19.9,
-        88.5,
-        103.0,
-        1e3,
-        1e30,
-    ]
-    finite = [x for x in extremes if abs(x) < 6e4 or dtype != np.float16]
-    x = np.array([*finite, np.inf, -np.inf, np.nan]).astype(dtype)
-    relative = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "float64": 1e-13}[dtype.name]
+    x, relative = extremes(dtype, EXTREMES), RELATIVE[dtype.name]
     # Results below e^-80 are denormal in some of the dtypes and not promised.
     yield Case("extremes", {"x": x}, tolerance=(relative, 1e-35))
     yield Case("extremes, alpha -1", {"x": x}, {"alpha": -1.0}, tolerance=(relative, 1e-35))

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from opgate.ops_build.case import Case
+from opgate.ops_build.ops.swish.cases import EXTREMES, RELATIVE, extremes
 
 
 def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
@@ -16,27 +17,7 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
     grad_y, x = ((rng.standard_normal(33) * scale).astype(dtype) for scale in (1, 4))
     for alpha in (0.0, 0.25, 1.702, -1.0, 40.0):
         yield Case(f"alpha {alpha}", {"grad_y": grad_y, "x": x}, {"alpha": alpha})
-    extremes = [
-        -1e30,
-        -1000.0,
-        -103.0,
-        -88.5,
-        -87.0,
-        -30.0,
-        -20.0,
-        -1e-6,
-        -0.0,
-        0.0,
-        1e-6,
-        19.9,
-        88.5,
-        103.0,
-        1e3,
-        1e30,
-    ]
-    finite = [x for x in extremes if abs(x) < 6e4 or dtype != np.float16]
-    x = np.array([*finite, np.inf, -np.inf, np.nan]).astype(dtype)
-    relative = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "float64": 1e-13}[dtype.name]
+    x, relative = extremes(dtype, EXTREMES), RELATIVE[dtype.name]
     for grad in (1.0, -3.0, 0.0):
         # Results below e^-80 are denormal in some of the dtypes and not promised.
         yield Case(f"extremes, gradient {grad}", {"grad_y": np.full_like(x, grad), "x": x}, tolerance=(relative, 1e-34))

@@ -1,0 +1,27 @@
+"""The levels of x86-64, and which of them this machine's processor has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_V3 = frozenset({"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"})
+#: What each level needs, as Linux names it, the lowest level first: System V ABI for AMD64, table 3.1.
+LEVELS = {"v3": _V3, "v4": _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}}
+
+
+def missing(level: str) -> frozenset[str]:
+    """Returns what the processor lacks of a level. It is empty where the system doesn't say what the processor has."""
+    try:
+        info = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    has = re.search(r"^flags\s*:(.*)$", info, re.MULTILINE)
+    return LEVELS[level] - set(has[1].split()) if has else frozenset()
+
+
+def native_flags(machine: str) -> str:
+    """Returns the compiler's flags for this machine's processor: for its level on x86-64, else -mcpu=native."""
+    if machine != "x86_64":
+        return "-mcpu=native"
+    return f"-march=x86-64-{next((level for level in reversed(LEVELS) if not missing(level)), 'v2')}"
