@@ -324,6 +324,7 @@ def test_everything_compiles_without_a_warning(request: pytest.FixtureRequest) -
 def test_no_adapter_and_no_core_file_knows_an_op(library: Path) -> None:
     names = {op.name for op in read_table(library)}
     names |= {snake_case(name) for name in names}
+    names -= {"asinh"}  # a function of the C library, too
     sources = [*(SOURCE / "adapters").rglob("*.*"), *(SOURCE / "core").rglob("*.*")]
     texts = [file.read_text() for file in sources if file.suffix in (".cpp", ".h", ".cuh", ".cu", ".py", ".txt")]
     assert len(texts) > 20

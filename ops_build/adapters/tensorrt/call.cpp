@@ -34,12 +34,15 @@ Status CallInputs::read_scalar(int index, std::span<const nvinfer1::PluginTensor
   const Input& input = signature_.inputs[index];
   for (std::size_t o = 0; o < signature_.outputs.size(); ++o) {
     const std::vector<OutputDim>& dims = signature_.outputs[o].dims;
-    if (std::ranges::any_of(dims, [](const OutputDim& dim) { return dim.kind == OutputDim::Kind::ellipsis; })) continue;
+    const nvinfer1::Dims& sizes = outputs[o].dims;
+    bool behind_ellipsis = false;
     for (std::size_t d = 0; d < dims.size(); ++d) {
+      behind_ellipsis |= dims[d].kind == OutputDim::Kind::ellipsis;
       if (dims[d].kind != OutputDim::Kind::expr || dims[d].expr.kind != Expr::Kind::name) continue;
       const Slot& slot = signature_.slots[dims[d].expr.slot];
       if (slot.kind != Slot::Kind::scalar_input || slot.index != index) continue;
-      std::int64_t& value = scalars_.emplace_back(outputs[o].dims.d[d]);
+      const std::size_t at = behind_ellipsis ? static_cast<std::size_t>(sizes.nbDims) - (dims.size() - d) : d;
+      std::int64_t& value = scalars_.emplace_back(sizes.d[at]);
       if (input.type.dtype == DType::i32) {
         const auto narrow = static_cast<std::int32_t>(value);
         std::memcpy(&value, &narrow, sizeof narrow);

@@ -57,11 +57,14 @@ def _greedy(corners: Array, anchors: Array, threshold: float) -> list[int]:
     while left.size:
         best, left = left[0], left[1:]
         kept.append(int(best))
-        left = left[~(_iou(corners[best], corners[left]) > threshold)]
+        left = left[~(iou(corners[best], corners[left]) > threshold)]
     return kept
 
 
-def _iou(one: Array, others: Array) -> Array:
+def iou(one: Array, others: Array) -> Array:
+    """Intersection over union of a box and others, corners f64 [4] and [a, 4]: 0 for an empty union, NaN for boxes
+    that aren't finite."""
+
     def area(low: Array, high: Array) -> Array:
         sides = high - low
         sides = np.where(sides < 0, 0, sides)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from opgate.ops_build.case import Case
-from opgate.ops_build.ops.swish.cases import extremes
+from opgate.ops_build.ops.mish.cases import extremes
 
 #: About where the tail of the normal distribution ends in a dtype, and around 0.
 EXTREMES = [-1e30, -1000.0, -14.0, -13.0, -6.0, -3.5, -1.0, -1e-6, -0.0, 0.0, 1e-6, 0.75, 1.0, 3.5, 13.2, 1e3, 1e30]

@@ -3,6 +3,7 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "core/elementwise.cuh"
+#include "core/sorted.cuh"
 #include "formula.h"
 
 namespace opgate::ops::knn_query_backward {
@@ -40,20 +41,6 @@ __global__ void __launch_bounds__(kThreads)
   if (i >= all.m * all.nsample) return;
   keys[i] = static_cast<std::uint32_t>(all.counts(i) ? all.idx[i] : all.n);
   positions[i] = static_cast<std::uint64_t>(i);
-}
-
-/// The first of the sorted keys that isn't less than `key`.
-__device__ std::int64_t first_of(const std::uint32_t* keys, std::int64_t count, std::uint32_t key) {
-  std::int64_t begin = 0;
-  for (std::int64_t end = count; begin < end;) {
-    const std::int64_t middle = (begin + end) / 2;
-    if (keys[middle] < key) {
-      begin = middle + 1;
-    } else {
-      end = middle;
-    }
-  }
-  return begin;
 }
 
 /// A thread computes a coordinate of a point.

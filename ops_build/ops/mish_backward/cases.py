@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from opgate.ops_build.case import Case
+from opgate.ops_build.ops.mish.cases import EXTREMES, RELATIVE, extremes
 
 
 def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
@@ -13,13 +14,15 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
     for shape in [(), (0,), (1,), (7,), (3, 5), (2, 3, 4, 5), (70_001,)]:
         grad_y, x = ((rng.standard_normal(shape) * scale).astype(dtype) for scale in (1, 4))
         yield Case(f"normal {list(shape)}", {"grad_y": grad_y, "x": x})
-    extremes = [-1e30, -1000.0, -103.0, -88.5, -87.0, -30.0, -20.0, -1e-6, -0.0, 0.0, 1e-6, 19.9, 20.1, 89.0, 1e3, 1e30]
-    finite = [x for x in extremes if abs(x) < 6e4 or dtype != np.float16]
-    x = np.array([*finite, np.inf, -np.inf, np.nan]).astype(dtype)
-    relative = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "float64": 1e-13}[dtype.name]
+    x, relative = extremes(dtype, EXTREMES), RELATIVE[dtype.name]
     for grad in (1.0, -3.0, 0.0):
         # Below e^-80 results are denormal in some of the dtypes and not promised.
         yield Case(f"extremes, gradient {grad}", {"grad_y": np.full_like(x, grad), "x": x}, tolerance=(relative, 1e-34))
+    yield from odd_gradients(dtype)
+
+
+def odd_gradients(dtype: np.dtype) -> Iterator[Case]:
+    """Cases of an elementwise op's backward: gradients that aren't finite, and a shape that is not x's."""
     odd = np.array([np.inf, -np.inf, np.nan, 0.0]).astype(dtype)
     yield Case("gradients that aren't finite", {"grad_y": odd, "x": np.ones(4, dtype)})
     yield Case(

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cmath>
 #include <limits>
 #include <string>
 
@@ -43,12 +42,8 @@ struct Picture {
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
     constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-    const double iou_threshold = attributes.number("iou_threshold");
-    if (std::isnan(attributes.number("score_threshold"))) return attributes.refuse("score_threshold", "a number");
-    if (!(iou_threshold >= 0 && iou_threshold <= 1)) return attributes.refuse("iou_threshold", "0..1");
+    OPGATE_RETURN_IF_ERROR(Limits::check(attributes));
     if (attributes.integer("max_per_class") < 0) return attributes.refuse("max_per_class", "0 or more");
-    if (attributes.integer("max_detections") > kMost)
-      return attributes.refuse("max_detections", "at most " + std::to_string(kMost));
     const std::optional<std::int64_t> classes = sizes["c"], anchors = sizes["a"];
     if (anchors && *anchors > kMost) {
       return Status::invalid("input 'boxes': expected a <= " + std::to_string(kMost) + ", got " +

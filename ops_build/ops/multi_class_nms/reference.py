@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from opgate.ops_build.case import Array
+from opgate.ops_build.ops.detection_postprocess.reference import iou
 
 
 def reference(
@@ -57,18 +58,5 @@ def _walk(
             continue
         kept.append((score, anchor, label))
         numbers[label] += 1
-        gone |= _iou(corners[anchor], corners) > float(np.float32(iou_threshold))
+        gone |= iou(corners[anchor], corners) > float(np.float32(iou_threshold))
     return kept
-
-
-def _iou(one: Array, others: Array) -> Array:
-    def area(low: Array, high: Array) -> Array:
-        sides = high - low
-        sides = np.where(sides < 0, 0, sides)
-        product: Array = sides[..., 0] * sides[..., 1]
-        return product
-
-    with np.errstate(invalid="ignore", divide="ignore"):
-        shared = area(np.maximum(one[:2], others[:, :2]), np.minimum(one[2:], others[:, 2:]))
-        union = area(one[:2], one[2:]) + area(others[:, :2], others[:, 2:]) - shared
-        return np.where(union == 0, 0, shared / union)

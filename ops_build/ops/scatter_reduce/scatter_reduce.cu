@@ -2,6 +2,7 @@
 
 #include <cub/device/device_radix_sort.cuh>
 
+#include "core/sorted.cuh"
 #include "ops/segment_reduce/rows.cuh"
 
 namespace opgate::ops::scatter_reduce {
@@ -27,21 +28,9 @@ struct Sorted {
   std::int64_t n;
   const std::uint32_t *keys, *rows;
 
-  /// The first position whose key isn't less.
-  __device__ std::int64_t first_of(std::uint32_t key) const {
-    std::int64_t begin = 0;
-    for (std::int64_t end = n; begin < end;) {
-      const std::int64_t middle = (begin + end) / 2;
-      if (keys[middle] < key) {
-        begin = middle + 1;
-      } else {
-        end = middle;
-      }
-    }
-    return begin;
-  }
   __device__ Range range(std::int64_t output) const {
-    return {first_of(static_cast<std::uint32_t>(output)), first_of(static_cast<std::uint32_t>(output + 1))};
+    const auto key = static_cast<std::uint32_t>(output);
+    return {first_of(keys, n, key), first_of(keys, n, key + 1)};
   }
   __device__ std::int64_t row(std::int64_t i) const { return rows[i]; }
 };

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from opgate.ops_build.case import Array
+from opgate.ops_build.ops.detection_postprocess.reference import iou
 
 
 def reference(
@@ -18,28 +19,15 @@ def reference(
         best = int(np.argmax(np.where(alive, score, -np.inf)))  # the first one
         kept.append(best)
         alive[best] = False
-        iou = _iou(corners[best], corners)
+        overlap = iou(corners[best], corners)
         with np.errstate(invalid="ignore"):
             if method == "gaussian":
-                weight = np.exp(-(iou**2) / np.float64(np.float32(sigma)))
+                weight = np.exp(-(overlap**2) / np.float64(np.float32(sigma)))
             else:
-                over = iou >= np.float64(np.float32(iou_threshold))
-                weight = np.where(over, 1 - iou if method == "linear" else 0.0, 1.0)
-            weight = np.where(np.isnan(iou), 1.0, weight)
+                over = overlap >= np.float64(np.float32(iou_threshold))
+                weight = np.where(over, 1 - overlap if method == "linear" else 0.0, 1.0)
+            weight = np.where(np.isnan(overlap), 1.0, weight)
             score = np.where(alive, score * weight, score)
             alive &= score >= np.float32(min_score)
     rows = np.concatenate([boxes[kept], score[kept, None].astype(np.float32)], axis=1).reshape(-1, 5)
     return rows.astype(np.float32), np.array(kept, np.int64)
-
-
-def _iou(one: Array, others: Array) -> Array:
-    def area(low: Array, high: Array) -> Array:
-        sides = high - low
-        sides = np.where(sides < 0, 0, sides)
-        product: Array = sides[..., 0] * sides[..., 1]
-        return product
-
-    with np.errstate(invalid="ignore", divide="ignore"):
-        shared = area(np.maximum(one[:2], others[:, :2]), np.minimum(one[2:], others[:, 2:]))
-        union = area(one[:2], one[2:]) + area(others[:, :2], others[:, 2:]) - shared
-        return np.where(union == 0, 0, shared / union)

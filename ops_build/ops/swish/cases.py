@@ -1,21 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from opgate.ops_build.case import Array, Case
+from opgate.ops_build.case import Case
+from opgate.ops_build.ops.mish.cases import RELATIVE, extremes
 
 #: About where the exponential of a dtype ends, and around 0.
 EXTREMES = [-1e30, -1000.0, -103.0, -88.5, -87.0, -30.0, -20.0, -1e-6, -0.0, 0.0, 1e-6, 19.9, 88.5, 103.0, 1e3, 1e30]
-#: The relative error that an extreme result may have.
-RELATIVE = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "float64": 1e-13}
-
-
-def extremes(dtype: np.dtype, values: Sequence[float]) -> Array:
-    """Returns the values that a dtype can hold, and what isn't finite."""
-    held = [x for x in values if abs(x) < 6e4 or dtype != np.float16]
-    return np.array([*held, np.inf, -np.inf, np.nan]).astype(dtype)
 
 
 def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
