@@ -329,25 +329,31 @@ def text_of(expr: Expr) -> str:
     return f"{a}{operation}({b})" if grouped else f"{a}{operation}{b}"
 
 
+#: The kinds of a dim that stands for any number of dims, and how a signature writes them.
+_MANY = {"ellipsis": "...", "any": "*"}
+
+
 def text_of_input(tensor: Input) -> str:
     """Returns an input's type and dims as messages show them, such as "f32[n, 3]"."""
     dims = [
-        "..." if dim["kind"] == "ellipsis" else text_of(dim["name" if "name" in dim else "expr"]) for dim in tensor.dims
+        _MANY[dim["kind"]] if dim["kind"] in _MANY else text_of(dim["name" if "name" in dim else "expr"])
+        for dim in tensor.dims
     ]
     return f"{tensor.type}[{', '.join(dims)}]"
 
 
 def _rank_fits(tensor: Input, rank: int) -> bool:
-    if any(dim["kind"] == "ellipsis" for dim in tensor.dims):
+    if any(dim["kind"] in _MANY for dim in tensor.dims):
         return rank >= len(tensor.dims) - 1
     return rank == len(tensor.dims)
 
 
 def _split(tensor: Input, sizes: Sequence[Size]) -> list[Sequence[Size]]:
-    """Returns the sizes that each dim of the signature describes: any number for `...`, one for another dim."""
+    """Returns the sizes that each dim of the signature describes: any number for `...` and `*`, one for another
+    dim."""
     sizes_of_dims, begin = [], 0
     for dim in tensor.dims:
-        count = len(sizes) - len(tensor.dims) + 1 if dim["kind"] == "ellipsis" else 1
+        count = len(sizes) - len(tensor.dims) + 1 if dim["kind"] in _MANY else 1
         sizes_of_dims.append(sizes[begin : begin + count])
         begin += count
     return sizes_of_dims

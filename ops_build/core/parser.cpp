@@ -148,8 +148,10 @@ class Parser {
   void parse_input_dim(Input& input) {
     InputDim dim;
     const int column = peek().column;
-    if (accept("...")) {
-      check_single_ellipsis(input.dims, column);
+    if (at("...") || at("*")) {
+      if (std::ranges::any_of(input.dims, &InputDim::is_many))
+        fail(column, "'...' or '*' stands at most once in an input");
+      dim.kind = take().text == "*" ? InputDim::Kind::any : InputDim::Kind::ellipsis;
     } else if (peek().kind == Token::Kind::identifier && (at(",", 1) || at("]", 1) || at("=", 1))) {
       const Token name = take();
       dim.kind = InputDim::Kind::name;
@@ -167,14 +169,6 @@ class Parser {
       signature_.checks_expressions = true;
     }
     input.dims.push_back(std::move(dim));
-  }
-
-  template <typename DimsList>
-  static void check_single_ellipsis(const DimsList& dims, int column) {
-    for (const auto& dim : dims) {
-      if (dim.kind == std::remove_cvref_t<decltype(dim)>::Kind::ellipsis)
-        fail(column, "'...' stands at most once in a tensor");
-    }
   }
 
   void parse_output() {
@@ -205,7 +199,8 @@ class Parser {
     OutputDim dim;
     dim.column = peek().column;
     if (accept("...")) {
-      check_single_ellipsis(output.dims, dim.column);
+      const auto is_ellipsis = [](const OutputDim& other) { return other.kind == OutputDim::Kind::ellipsis; };
+      if (std::ranges::any_of(output.dims, is_ellipsis)) fail(dim.column, "'...' stands at most once in an output");
     } else if (peek().kind == Token::Kind::identifier && at("<=", 1)) {
       const Token name = take();
       take();

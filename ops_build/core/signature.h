@@ -34,11 +34,14 @@ struct Slot {
 };
 
 struct InputDim {
-  enum class Kind { ellipsis, name, expr };
+  enum class Kind { ellipsis, any, name, expr };
   Kind kind = Kind::ellipsis;
   int slot = -1;                      ///< of a name
   std::optional<Expr> default_value;  ///< of a name in an optional input
   Expr expr;                          ///< is checked and gives no name a value
+
+  /// Whether it stands for any number of dims: `...`, which are the same in all tensors, or `*`, which are not.
+  bool is_many() const { return kind == Kind::ellipsis || kind == Kind::any; }
 };
 
 struct OutputDim {

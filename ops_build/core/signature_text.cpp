@@ -53,6 +53,8 @@ std::string text_of(const Signature& signature, const Input& input) {
     if (i) text += ", ";
     if (dim.kind == InputDim::Kind::ellipsis)
       text += "...";
+    else if (dim.kind == InputDim::Kind::any)
+      text += "*";
     else if (dim.kind == InputDim::Kind::name)
       text += signature.slots[dim.slot].name;
     else

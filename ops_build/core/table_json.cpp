@@ -56,6 +56,7 @@ std::string json(const Signature& signature, const Expr& expr) {
 
 std::string json(const Signature& signature, const InputDim& dim) {
   if (dim.kind == InputDim::Kind::ellipsis) return R"({"kind": "ellipsis"})";
+  if (dim.kind == InputDim::Kind::any) return R"({"kind": "any"})";
   if (dim.kind == InputDim::Kind::expr) return R"({"kind": "expr", "expr": )" + json(signature, dim.expr) + "}";
   std::string out = R"({"kind": "name", "name": )" + json(signature.slots[dim.slot].name);
   if (dim.default_value) out += R"(, "default": )" + json(signature, *dim.default_value);

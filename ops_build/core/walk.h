@@ -126,17 +126,15 @@ class Walk {
   InlineVector<bool, 12> has_source_;  ///< by slot: a present input or a default gives the size its value
 };
 
-/// The index of `...` among the dims of an input; the number of dims if it has none.
-inline std::size_t ellipsis_index(const Input& input) {
-  const auto found =
-      std::ranges::find_if(input.dims, [](const InputDim& dim) { return dim.kind == InputDim::Kind::ellipsis; });
-  return static_cast<std::size_t>(found - input.dims.begin());
+/// The index of `...` or `*` among the dims of an input; the number of dims if it has neither.
+inline std::size_t many_index(const Input& input) {
+  return static_cast<std::size_t>(std::ranges::find_if(input.dims, &InputDim::is_many) - input.dims.begin());
 }
 
-/// The axis that dim `index` describes in a tensor of rank `rank`. Dims before `...` count from the front, dims after
-/// it from the back.
-inline std::size_t axis_of(const Input& input, std::size_t index, std::size_t ellipsis, std::size_t rank) {
-  return index < ellipsis ? index : rank - (input.dims.size() - index);
+/// The axis that dim `index` describes in a tensor of rank `rank`. Dims before `...` or `*`, which is dim `many`, count
+/// from the front, dims after it from the back.
+inline std::size_t axis_of(const Input& input, std::size_t index, std::size_t many, std::size_t rank) {
+  return index < many ? index : rank - (input.dims.size() - index);
 }
 
 template <typename Algebra>
@@ -227,8 +225,8 @@ Status Walk<Algebra>::bind_dims(const Input& input, const Known& known) {
   }
   if (!known.dims) return {};
   const std::span<const Size> dims = *known.dims;
-  const std::size_t ellipsis = ellipsis_index(input);
-  const bool any_rank = ellipsis < input.dims.size();
+  const std::size_t many = many_index(input);
+  const bool any_rank = many < input.dims.size();
   if (any_rank ? dims.size() + 1 < input.dims.size() : dims.size() != input.dims.size()) return mismatch(input, known);
   for (std::size_t i = 0; i < input.dims.size(); ++i) {
     const InputDim& dim = input.dims[i];
@@ -236,7 +234,7 @@ Status Walk<Algebra>::bind_dims(const Input& input, const Known& known) {
       OPGATE_RETURN_IF_ERROR(bind_ellipsis(input, known, dims.subspan(i, dims.size() + 1 - input.dims.size())));
     } else if (dim.kind == InputDim::Kind::name) {
       std::optional<Size>& bound = binding_.sizes[dim.slot];
-      const Size size = dims[axis_of(input, i, ellipsis, dims.size())];
+      const Size size = dims[axis_of(input, i, many, dims.size())];
       const std::optional<Size> merged = bound ? algebra_.equal(*bound, size) : size;
       if (!merged)
         return mismatch(input, known, " with " + signature_.slots[dim.slot].name + " = " + algebra_.text(*bound));
@@ -282,14 +280,14 @@ Status Walk<Algebra>::bind_defaults(std::span<const Known> inputs) {
 
 template <typename Algebra>
 Status Walk<Algebra>::check_expressions(const Input& input, const Known& known) {
-  const std::size_t ellipsis = ellipsis_index(input);
+  const std::size_t many = many_index(input);
   for (std::size_t i = 0; i < input.dims.size(); ++i) {
     const InputDim& dim = input.dims[i];
     if (dim.kind != InputDim::Kind::expr) continue;
     std::optional<Size> expected;
     OPGATE_RETURN_IF_ERROR(in("input", input.name, evaluate(dim.expr, expected)));
     if (!expected || !known.dims) continue;
-    if (algebra_.equal(*expected, (*known.dims)[axis_of(input, i, ellipsis, known.dims->size())])) continue;
+    if (algebra_.equal(*expected, (*known.dims)[axis_of(input, i, many, known.dims->size())])) continue;
     const bool obvious = dim.expr.kind == Expr::Kind::literal;
     return mismatch(input, known,
                     obvious ? "" : " with " + text_of(signature_, dim.expr) + " = " + algebra_.text(*expected));

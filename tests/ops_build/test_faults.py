@@ -67,6 +67,7 @@ FAULTS = [
     Fault("points of a voxel counted once too often", "Voxelize", "ops/voxelize/voxelize.cpp", "sums[static_cast<std::size_t>(k)] / count", "sums[static_cast<std::size_t>(k)] / (count + 1)"),
     Fault("the upper of two equally near pixels", "ResizeNormalize", "images/taps.h", "* from - 1) /", "* from) /"),
     Fault("every picture computed from the first", "ResizeNormalize", "ops/resize_normalize/resize_normalize.cpp", "i / height", "0 * i"),
+    Fault("a sine of the other sign", "RotaryEmbedding", "ops/rotary_embedding/rotary_embedding.cpp", "y[i] = cos[i] * x[i] - sin[i]", "y[i] = cos[i] * x[i] + sin[i]"),
     Fault("a sigmoid of x", "Swish", "ops/swish/swish.h", "sigmoid(V(alpha) * x)", "sigmoid(x)"),
     Fault("a derivative without its second term", "SwishBackward", "ops/swish_backward/swish_backward.h", "s.value + z * s.value * s.complement", "s.value"),
     Fault("always the exact formula", "Gelu", "ops/gelu/gelu.h", '== "tanh"', '== "tan"'),

@@ -177,6 +177,8 @@ def _dims(dims: Sequence[Mapping[str, Any]]) -> str:
     for dim in dims:
         if dim["kind"] == "ellipsis":
             texts.append("...")
+        elif dim["kind"] == "any":
+            texts.append("*")
         elif dim["kind"] == "name":
             texts.append(dim["name"] + (f" = {text_of(dim['default'])}" if "default" in dim else ""))
         elif dim["kind"] == "bounded":

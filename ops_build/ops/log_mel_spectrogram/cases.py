@@ -24,7 +24,9 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         yield case(f"{samples} samples", noise(1, samples))
     yield case("rows", noise(3, 3000))
     yield case("no rows", noise(0, 3000))
-    yield case("a tone beside noise", (np.sin(np.arange(8000) * 0.3) + 0.01 * noise(1, 8000)).astype(np.float32))
+    # What a transform in f32 rounds is a part of the tone, and as large as the noise in some bands.
+    tone = (np.sin(np.arange(8000) * 0.3) + 0.01 * noise(1, 8000)).astype(np.float32)
+    yield Case("a tone beside noise", {"pcm": tone}, tolerance=(1e-5, 1e-2))
     yield case("silence", np.zeros((1, 2000), np.float32))
     yield case("loud", 3e4 * noise(1, 2000))
     # Every factor of a transform, primes and powers among them.
