@@ -18,10 +18,12 @@ PARTS = ("core/*.h", "core/*.cuh", "core/*.cpp", "ops/*/*.h", "ops/*/*.cuh", "op
 
 
 def rewritten(source: str) -> str:
-    """Returns the source with each launch f<T><<<grid, block>>>(a, b) turned into a call of emulation::launch."""
+    """Returns the source with each launch f<T><<<grid, block>>>(a, b) turned into a call of emulation::launch. Raises
+    ValueError."""
     while (opening := source.find("<<<")) >= 0:
-        begin, end = _kernel_name(source, opening), source.index(">>>(", opening)
-        name, configuration = source[begin:opening], source[opening + 3 : end]
+        name_end = len(source[:opening].rstrip())  # the formatter may break the line here
+        begin, end = _kernel_name(source, name_end), source.index(">>>(", opening)
+        name, configuration = source[begin:name_end], source[opening + 3 : end]
         call = (
             f"::emulation::launch(::emulation::configuration({configuration}), "
             f"[](auto... arguments) {{ {name}(arguments...); }}, "
@@ -41,7 +43,10 @@ def _kernel_name(source: str, end: int) -> int:
             if depth == 0:
                 break
     name = re.search(r"[\w:]+$", source[:begin])
-    assert name is not None
+    if name is None:
+        line = source.count("\n", 0, end) + 1
+        text = source[:end].splitlines()[-1].strip()
+        raise ValueError(f"line {line}: expected a launch kernel<<<...>>>(...) of a kernel by its name, got {text}<<<")
     return name.start()
 
 
@@ -55,7 +60,10 @@ def copy(target: Path, source: Path, ops: Path) -> None:
         root, inside = (ops, pattern.removeprefix("ops/")) if pattern.startswith("ops/") else (source, pattern)
         for file in root.glob(inside):
             relative = ("ops" if root == ops else "") / file.relative_to(root)
-            text = rewritten(file.read_text())
+            try:
+                text = rewritten(file.read_text())
+            except ValueError as error:
+                raise BuildError(f"{file}: {error}") from None
             if file.suffix == ".cu":  # nvcc adds this header; #line makes messages name the source
                 relative = relative.with_suffix(".cu.cpp")
                 text = f'#include <cuda_runtime.h>\n#line 1 "{root.name}/{file.relative_to(root)}"\n{text}'

@@ -18,6 +18,7 @@ import pytest
 
 from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.case import Case
+from opgate.ops_build.cuda_emulation.build import rewritten
 from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.op_folder import folder_of
 from opgate.ops_build.runner.cases_file import CaseFailed
@@ -74,6 +75,14 @@ def test_every_case(program: Path, name: str, arguments: tuple[str, ...], seed: 
     for cell in cells(program, name, *arguments, seed=seed, most=most):
         assert not cell.failures and not cell.skipped, f"{cell.types}: {cell.failures[:5]} {cell.skipped}"
         assert cell.passed
+
+
+def test_launches_are_rewritten() -> None:
+    launch = "::emulation::launch(::emulation::configuration(1, 2), [](auto... arguments) { %s(arguments...); }, a, b);"
+    assert rewritten("run<<<1, 2>>>(a, b);") == launch % "run"
+    assert rewritten("x::run<A<int>, 3>\n    <<<1, 2>>>(a, b);") == launch % "x::run<A<int>, 3>"
+    with pytest.raises(ValueError, match=r"line 2: expected a launch .* got \(\*kernel\)<<<"):
+        rewritten("\n(*kernel)<<<1, 2>>>(a, b);")
 
 
 def test_optional_outputs_that_nobody_wants(program: Path) -> None:
