@@ -40,6 +40,10 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     for score in (-1.0, 0.0, 0.5, 1.0):
         attributes = {"score_threshold": score, "max_detections": 2000}
         yield Case(f"score_threshold {score}", {"head": clustered}, attributes)
+    for classes in (0, 1, 2):
+        for agnostic in (False, True):
+            attributes = {"classes": classes, "class_agnostic": agnostic, "score_threshold": 0.1}
+            yield Case(f"{attributes}", {"head": clustered, "geometry": GEOMETRY[:2]}, attributes)
     for n, classes, anchors in [(0, 3, 5), (2, 0, 5), (2, 3, 0)]:
         head = np.zeros((n, 4 + classes, anchors), np.float32)
         yield Case(f"empty: {n} x {classes} classes x {anchors} anchors", {"head": head})
@@ -87,6 +91,8 @@ def error_cases() -> Iterator[Case]:
         ("max_detections", 2**40, "attribute 'max_detections': expected at most 2147483647, got 1099511627776"),
         ("score_threshold", float("nan"), "attribute 'score_threshold': expected a number, got nan"),
         ("box_format", "xywh", "attribute 'box_format'"),
+        ("classes", -1, "attribute 'classes': expected 0 .*, got -1"),
+        ("classes", 3, "attribute 'classes': expected at most 2, as head has 6 channels, got 3"),
     ]:
         yield Case(f"{name} {value}", {"head": head}, {name: value}, error=pattern)
     yield Case("three channels", {"head": np.zeros((1, 3, 5), np.float32)}, error="input 'head': .* got c = 3")

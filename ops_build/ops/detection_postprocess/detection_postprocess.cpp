@@ -19,8 +19,8 @@ class Cpu : public Checked {
     const auto* const geometry = in.has("geometry") ? in["geometry"].data<float>() : nullptr;
     context.parallel_for(n, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) {
-        run_row({head + i * channels * anchors, channels - 4, anchors, settings_.corners}, settings_.limits,
-                geometry ? geometry + 6 * i : nullptr, out, i);
+        run_row({head + i * channels * anchors, settings_.classes_of(channels), anchors, settings_.corners},
+                settings_.limits, geometry ? geometry + 6 * i : nullptr, out, i);
       }
     });
     return {};

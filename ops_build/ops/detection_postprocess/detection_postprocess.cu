@@ -8,11 +8,11 @@ namespace {
 
 struct Batch {
   const float* head;
-  std::int64_t n, classes, anchors;
+  std::int64_t n, channels, classes, anchors;
   bool corners;
 
   __host__ __device__ Head row(std::int64_t i) const {
-    return {head + i * (4 + classes) * anchors, classes, anchors, corners};
+    return {head + i * channels * anchors, classes, anchors, corners};
   }
   __host__ __device__ const float* scores(std::int64_t i) const { return row(i).scores(); }
   __device__ Box box(std::int64_t i, std::int64_t anchor) const { return row(i).box(anchor); }
@@ -53,13 +53,16 @@ class Cuda : public Checked {
     std::span<std::uint32_t> counts;             ///< the number of candidates of each row
   };
 
-  static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
-    const std::int64_t n = in.size("n");
-    return {workspace.take<detection::Candidate>(n * classes(in) * in.size("a")), workspace.take<std::uint32_t>(n)};
+  static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes& attributes) {
+    const std::int64_t n = in.size("n"), classes = Settings::of(attributes).classes_of(in.size("c"));
+    return {workspace.take<detection::Candidate>(n * std::max<std::int64_t>(classes, 0) * in.size("a")),
+            workspace.take<std::uint32_t>(n)};
   }
 
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    const Batch batch{in["head"].data<float>(), in.size("n"), classes(in), in.size("a"), settings_.corners};
+    const std::int64_t channels = in.size("c");
+    const Batch batch{in["head"].data<float>(),       in.size("n"), channels,
+                      settings_.classes_of(channels), in.size("a"), settings_.corners};
     const Memory memory = workspace(context.workspace(), in, attributes);
     const Detections detections{
         settings_.limits.max_detections,   out["boxes"].data<float>(),
@@ -70,8 +73,6 @@ class Cuda : public Checked {
   }
 
  private:
-  static std::int64_t classes(const Inputs& in) { return std::max<std::int64_t>(in.size("c") - 4, 0); }
-
   Settings settings_;
 };
 

@@ -9,7 +9,8 @@
 OPGATE_OP(
     DetectionPostprocess,
     "DetectionPostprocess(head: f32[n,c,a], geometry?: f32[n,6]; score_threshold: float=0.25, "
-    "iou_threshold: float=0.5, max_detections: int=100, box_format: {cxcywh|xyxy}=cxcywh) "
+    "iou_threshold: float=0.5, max_detections: int=100, box_format: {cxcywh|xyxy}=cxcywh, class_agnostic: bool=false, "
+    "classes: int=0) "
     "-> (boxes: f32[n,max_detections,4], scores: f32[n,max_detections], labels: i32[n,max_detections], count: i32[n])",
     "Turns a detector's head into boxes: score threshold, greedy NMS in each class, then the best of all classes.")
 
@@ -17,37 +18,48 @@ namespace opgate::ops::detection_postprocess {
 
 struct Settings {
   detection::Limits limits;
-  bool corners = false;  ///< boxes are x1 y1 x2 y2, not centres and sizes
+  bool corners = false;      ///< boxes are x1 y1 x2 y2, not centres and sizes
+  std::int64_t classes = 0;  ///< 0: all channels behind the box
 
   static Settings of(const Attributes& attributes) {
     const std::int64_t most = attributes.integer("max_detections");
     return {{static_cast<float>(attributes.number("score_threshold")),
-             static_cast<float>(attributes.number("iou_threshold")), most, most},
-            attributes.text("box_format") == "xyxy"};
+             static_cast<float>(attributes.number("iou_threshold")), most, most, attributes.boolean("class_agnostic")},
+            attributes.text("box_format") == "xyxy",
+            attributes.integer("classes")};
   }
+
+  /// The number of classes of a head with so many channels.
+  std::int64_t classes_of(std::int64_t channels) const { return classes ? classes : channels - 4; }
 };
 
 /// What both kernels have in common.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
     OPGATE_RETURN_IF_ERROR(detection::Limits::check(attributes));
-    return check_head(sizes);
+    if (attributes.integer("classes") < 0)
+      return attributes.refuse("classes", "0 (all channels behind the box) or more");
+    return check_head(attributes, sizes);
   }
 
  private:
-  static Status check_head(const KnownSizes& sizes) {
+  static Status check_head(const Attributes& attributes, const KnownSizes& sizes) {
     const std::optional<std::int64_t> channels = sizes["c"], anchors = sizes["a"];
     if (channels && *channels < 4) {
       return Status::invalid(
           "input 'head': expected f32[n,c,a] with c >= 4 (four box channels, then one a class), got c = " +
           std::to_string(*channels));
     }
+    if (channels && attributes.integer("classes") > *channels - 4) {
+      return attributes.refuse("classes", "at most " + std::to_string(*channels - 4) + ", as head has " +
+                                              std::to_string(*channels) + " channels");
+    }
+    const std::int64_t classes = channels ? Settings::of(attributes).classes_of(*channels) : 0;
     std::int64_t probabilities = 0;
-    if (channels && anchors &&
-        (__builtin_mul_overflow(*channels - 4, *anchors, &probabilities) ||
-         probabilities > std::numeric_limits<std::uint32_t>::max())) {
+    if (anchors && (__builtin_mul_overflow(classes, *anchors, &probabilities) ||
+                    probabilities > std::numeric_limits<std::uint32_t>::max())) {
       return Status::invalid("input 'head': expected fewer than 2^32 probabilities a row, got " +
-                             std::to_string(*channels - 4) + " x " + std::to_string(*anchors));
+                             std::to_string(classes) + " x " + std::to_string(*anchors));
     }
     return {};
   }

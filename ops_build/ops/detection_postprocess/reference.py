@@ -15,6 +15,8 @@ def reference(
     iou_threshold: float,
     max_detections: int,
     box_format: str,
+    class_agnostic: bool,
+    classes: int,
 ) -> tuple[Array, Array, Array, Array]:
     """Boxes f32 [n, max_detections, 4], scores f32 and labels i32 [n, max_detections], count i32 [n]."""
     n, channels, _ = head.shape
@@ -24,15 +26,15 @@ def reference(
     count = np.zeros(n, np.int32)
     for i in range(n):
         corners = _corners(head[i, :4].T.astype(np.float64), box_format)
+        labels_of = list(range(classes or channels - 4))
         kept: list[tuple[float, int, int]] = []  # -score, anchor, class: their order is the output's
-        for label in range(channels - 4):
-            probability = head[i, 4 + label]
-            anchors = np.flatnonzero(probability > np.float32(score_threshold))
-            anchors = anchors[np.argsort(-probability[anchors], kind="stable")]
-            kept += [
-                (-float(probability[a]), int(a), label)
-                for a in _greedy(corners, anchors, float(np.float32(iou_threshold)))
-            ]
+        for together in [labels_of] if class_agnostic else [[label] for label in labels_of]:
+            candidates = sorted(
+                (-float(head[i, 4 + label, a]), int(a), label)
+                for label in together
+                for a in np.flatnonzero(head[i, 4 + label] > np.float32(score_threshold))
+            )
+            kept += _greedy(corners, candidates, float(np.float32(iou_threshold)))
         best = sorted(kept)[:max_detections]
         count[i] = len(best)
         for k, (score, anchor, label) in enumerate(best):
@@ -50,14 +52,15 @@ def _corners(boxes: Array, box_format: str) -> Array:
         return np.concatenate([centre - size / 2, centre + size / 2], axis=1)
 
 
-def _greedy(corners: Array, anchors: Array, threshold: float) -> list[int]:
-    """Those of `anchors`, the best first, that no better one of them suppresses."""
-    kept: list[int] = []
-    left = anchors
-    while left.size:
-        best, left = left[0], left[1:]
-        kept.append(int(best))
-        left = left[~(iou(corners[best], corners[left]) > threshold)]
+def _greedy(corners: Array, candidates: list[tuple[float, int, int]], threshold: float) -> list[tuple[float, int, int]]:
+    """Those of the candidates, the best first, that no better one of them suppresses."""
+    kept: list[tuple[float, int, int]] = []
+    gone = np.zeros(len(corners), bool)
+    for candidate in candidates:
+        anchor = candidate[1]
+        if not gone[anchor]:
+            kept.append(candidate)
+            gone |= iou(corners[anchor], corners) > threshold
     return kept
 
 
