@@ -23,6 +23,34 @@ OPGATE_HOST_DEVICE inline Tap bilinear_tap(int i, double step, int from) {
   return {first, static_cast<float>(inside - first)};
 }
 
+/// The pixels of the source that a triangle filter weights, and their weights, whose sum is 1.
+struct FilterTaps {
+  int first, count;
+  float start,
+      step;  ///< the distance of the first pixel from the filter's centre, and that between pixels: the width is 1
+  float norm;
+
+  OPGATE_HOST_DEVICE float weight(int k) const {
+    const float distance = start + static_cast<float>(k) * step;
+    const float weight = 1 - (distance < 0 ? -distance : distance);
+    return weight > 0 ? weight * norm : 0;
+  }
+};
+
+/// The filter of pixel i in bilinear interpolation with antialiasing, as Pillow and torch have it: where the source has
+/// `step` > 1 pixels for one of the result, the triangle is `step` times as wide. Pixels outside count for nothing.
+OPGATE_HOST_DEVICE inline FilterTaps triangle_taps(int i, double step, int from) {
+  const double width = step > 1 ? step : 1, centre = (i + 0.5) * step;
+  const int begin = static_cast<int>(centre - width + 0.5), end = static_cast<int>(centre + width + 0.5);
+  FilterTaps taps{begin < 0 ? 0 : begin, 0, 0, static_cast<float>(1 / width), 1};
+  taps.count = (end > from ? from : end) - taps.first;
+  taps.start = static_cast<float>((taps.first + 0.5 - centre) / width);
+  float sum = 0;
+  for (int k = 0; k < taps.count; ++k) sum += taps.weight(k);
+  taps.norm = 1 / sum;
+  return taps;
+}
+
 /// The pixel of the source whose centre is nearest to the centre of pixel i. If two are equally near, it is the lower
 /// one: ceil((i + 0.5) * from / to - 1), computed in integers.
 OPGATE_HOST_DEVICE inline int nearest_pixel(int i, int from, int to) {

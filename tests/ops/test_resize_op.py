@@ -1,4 +1,4 @@
-"""ResizeNormalize against ONNX's Resize in ONNX Runtime."""
+"""ResizeNormalize against ONNX's Resize in ONNX Runtime, torch's interpolation with antialiasing, and Pillow."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
+from PIL import Image
 
 from opgate.ops_build.case import Array
 from tests.ops.conftest import RunOp
@@ -64,3 +65,31 @@ def test_a_step_is_blended_between_half_pixel_centres(run_op: RunOp) -> None:
         attributes = {"height": 1, "width": 4, "interpolation": interpolation}
         tensor = run_op("ResizeNormalize", {"image": image}, attributes)[0]
         np.testing.assert_allclose(tensor, np.broadcast_to(np.float32(expected), (1, 3, 1, 4)), atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 9, 7), (1, 64, 48), (3, 120, 161)])
+@pytest.mark.parametrize("to", [(1, 1), (5, 3), (32, 24), (64, 48), (100, 201)])
+def test_with_antialiasing_it_agrees_with_torch(
+    run_op: RunOp, shape: tuple[int, int, int], to: tuple[int, int]
+) -> None:
+    torch = pytest.importorskip("torch")
+    image = np.random.default_rng(1).integers(0, 256, (*shape, 3), np.uint8)
+    planes = torch.tensor(image).permute(0, 3, 1, 2).double()
+    expected = torch.nn.functional.interpolate(planes, to, mode="bilinear", antialias=True).numpy() / 255
+    (tensor,) = run_op("ResizeNormalize", {"image": image}, {"height": to[0], "width": to[1], "antialias": 1})
+    np.testing.assert_allclose(tensor, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("height", "width"), [(480, 640), (333, 500), (500, 333), (256, 256), (225, 1001)])
+def test_the_preset_for_imagenet(run_op: RunOp, height: int, width: int) -> None:
+    """Torchvision's preset on a picture of Pillow: resize the shorter side to 256, take the centre of 224."""
+    image = np.random.default_rng(2).integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), np.uint8)
+    picture = Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC)
+    shorter = min(height, width)
+    wide, high = 256 * width // shorter, 256 * height // shorter
+    left, top = round((wide - 224) / 2), round((high - 224) / 2)
+    centre = picture.resize((wide, high), Image.Resampling.BILINEAR).crop((left, top, left + 224, top + 224))
+    attributes = {"height": 224, "width": 224, "shorter_side": 256, "antialias": 1}
+    (tensor,) = run_op("ResizeNormalize", {"image": np.asarray(picture)[None]}, attributes)
+    # Pillow rounds to bytes after each of two passes.
+    np.testing.assert_allclose(tensor[0].transpose(1, 2, 0) * 255, np.asarray(centre), rtol=0, atol=1.01)

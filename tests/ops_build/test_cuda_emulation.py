@@ -64,11 +64,13 @@ def arrays_of(case: Case) -> list[Any]:
     return [array for value in case.inputs.values() for array in (value if isinstance(value, list) else [value])]
 
 
+#: How the runner calls the kernels, and the order of the threads.
+RUNS: list[tuple[tuple[str, ...], int]] = [((), 0), (("--unaligned", "--padded"), 7), (("--graph",), 0)]
+RUNS += [(("--streams", "--exact"), 0)] + ([((), 1)] if ALL else [])
+
+
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    ("arguments", "seed"),
-    [((), 0), ((), 1), (("--unaligned", "--padded"), 7), (("--graph",), 0), (("--streams", "--exact"), 0)],
-)
+@pytest.mark.parametrize(("arguments", "seed"), RUNS)
 def test_every_case(program: Path, name: str, arguments: tuple[str, ...], seed: int) -> None:
     # Graphs and streams concern the calls around a kernel, and large cases take minutes here.
     most = 600 if {"--graph", "--streams"} & {*arguments} and not ALL else math.inf

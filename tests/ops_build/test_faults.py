@@ -127,7 +127,7 @@ def verify(sources: Path, op: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_without_a_fault_all_is_green(sources: Path) -> None:
-    for op in {fault.op for fault in FAULTS}:
+    for op in {fault.op for fault in chosen(FAULTS)}:
         finished = verify(sources, op)
         assert finished.returncode == 0, finished.stdout + finished.stderr
 

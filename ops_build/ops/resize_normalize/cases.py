@@ -37,6 +37,17 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
             ("no pictures of no size", (0, 0, 0), 3, 3),
         ]:
             yield case(f"{name}, {interpolation}", shape, height, width, interpolation=interpolation)
+    for n, h, w in [(1, 1, 1), (2, 1, 9), (3, 8, 8), (2, 17, 33), (1, 120, 91)]:
+        for height, width in [(1, 1), (5, 3), (8, 8), (31, 50)]:
+            name = f"{n} x {h} x {w} to {height} x {width}, antialias"
+            yield case(name, (n, h, w), height, width, antialias=True)
+    yield case("no rows wanted, antialias", (1, 5, 4), 0, 3, antialias=True)
+    for more in ({}, {"antialias": True}, {"interpolation": "nearest"}):
+        for n, h, w in [(1, 1, 1), (2, 40, 30), (1, 33, 100), (2, 3, 11)]:
+            for height, width, side in [(8, 8, 8), (8, 8, 11), (7, 8, 9), (4, 2, 30)]:
+                name = f"{n} x {h} x {w}, shorter side {side}, centre of {height} x {width}, {more}"
+                yield case(name, (n, h, w), height, width, shorter_side=side, **more)
+    yield case("no pictures, a shorter side", (0, 0, 3), 4, 4, shorter_side=5)
     yield case("the default is linear", (1, 5, 5), 8, 8)
     yield case("negative std", (1, 5, 5), 8, 8, std=[-1.0, 2.0, 0.5])
     yield from error_cases()
@@ -49,12 +60,26 @@ def error_cases() -> Iterator[Case]:
         ("mean NaN", "mean", [0.0, 0.0, float("nan")], r"attribute 'mean': expected finite numbers, got \[0, 0, nan\]"),
         ("negative height", "height", -1, "height"),
         ("too wide", "width", 1 << 25, "attribute 'width': expected at most 16777216, got 33554432"),
+        (
+            "a side too short",
+            "shorter_side",
+            3,
+            "attribute 'shorter_side': expected 0, or from .* 4, to 16777216, got 3",
+        ),
+        ("a side too long", "shorter_side", 1 << 25, "attribute 'shorter_side': expected 0, or from .*, got 33554432"),
+        ("a side below 0", "shorter_side", -1, "attribute 'shorter_side': expected 0, or from .*, got -1"),
         ("cubic", "interpolation", "cubic", "attribute 'interpolation'"),
     ]:
         yield Case(name, {"image": np.zeros((0, 5, 5, 3), np.uint8)}, {**four, attribute: value}, error=error)
     for shape in [(1, 0, 5, 3), (2, 5, 0, 3)]:
         error = rf"input 'image': expected sides of 1\.\.\d+, got \[{shape[0]}, {shape[1]}, {shape[2]}, 3\]"
         yield Case(f"no pixels: {shape}", {"image": np.zeros(shape, np.uint8)}, four, error=error)
+    words = {**four, "antialias": True, "interpolation": "nearest"}
+    image = np.zeros((1, 5, 5, 3), np.uint8)
+    yield Case("nearest, antialias", {"image": image}, words, error="attribute 'antialias': expected false, because")
+    long = {"image": np.zeros((1, 1, 1 << 22, 3), np.uint8)}
+    error = "input 'image': expected sides that the resize makes no longer than 16777216, got 1 x 4194304"
+    yield Case("a side too long behind the resize", long, {**four, "shorter_side": 8}, error=error)
     yield Case("one channel", {"image": np.zeros((1, 5, 5, 1), np.uint8)}, four, error="input 'image'")
 
 

@@ -17,21 +17,58 @@ struct Resize {
   const std::uint8_t* pixels;
   std::int64_t n;
   Size from, to;
+  Placement at;
   const Tap *across, *down;
   images::Normalization normalization;
   float* planes;
 };
 
-__host__ __device__ Tap tap_of(bool linear, int i, int from, int to) {
-  if (linear) return images::bilinear_tap(i, static_cast<double>(from) / to, from);
-  return {images::nearest_pixel(i, from, to), 0};
+/// The tap of pixel i in a row or a column that is resized to `resized` pixels.
+__host__ __device__ Tap tap_of(bool linear, int i, int from, int resized) {
+  if (linear) return images::bilinear_tap(i, static_cast<double>(from) / resized, from);
+  return {images::nearest_pixel(i, from, resized), 0};
 }
 
 /// The taps of both axes. All pictures share them.
-__global__ void __launch_bounds__(kThreads) find_taps(bool linear, Size from, Size to, Tap* across, Tap* down) {
+__global__ void __launch_bounds__(kThreads)
+    find_taps(bool linear, Size from, Size to, Placement at, Tap* across, Tap* down) {
   const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  if (i < to.width) across[i] = tap_of(linear, i, from.width, to.width);
-  if (i < to.height) down[i] = tap_of(linear, i, from.height, to.height);
+  if (i < to.width) across[i] = tap_of(linear, at.left + i, from.width, at.resized.width);
+  if (i < to.height) down[i] = tap_of(linear, at.top + i, from.height, at.resized.height);
+}
+
+/// A thread computes a pixel of the result: the weighted sum of the pixels under two triangles.
+__global__ void __launch_bounds__(kThreads) resize_antialiased(Resize resize) {
+  const int x = static_cast<int>(blockIdx.x) * kAcross + static_cast<int>(threadIdx.x);
+  if (x >= resize.to.width) return;
+  const Size from = resize.from, resized = resize.at.resized;
+  const images::FilterTaps across =
+      images::triangle_taps(resize.at.left + x, static_cast<double>(from.width) / resized.width, from.width);
+  const std::int64_t rows = resize.n * resize.to.height, plane = std::int64_t{resize.to.height} * resize.to.width;
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * kDown + threadIdx.y; row < rows;
+       row += static_cast<std::int64_t>(gridDim.y) * kDown) {
+    const std::int64_t picture = row / resize.to.height;
+    const int y = static_cast<int>(row % resize.to.height);
+    const images::FilterTaps down =
+        images::triangle_taps(resize.at.top + y, static_cast<double>(from.height) / resized.height, from.height);
+    float total[3] = {};
+    for (int k = 0; k < down.count; ++k) {
+      const std::uint8_t* pixel =
+          resize.pixels + 3 * ((picture * from.height + down.first + k) * from.width + across.first);
+      float sum[3] = {};
+      for (int j = 0; j < across.count; ++j, pixel += 3) {
+        const float weight = across.weight(j);
+#pragma unroll
+        for (int c = 0; c < 3; ++c) sum[c] += weight * static_cast<float>(pixel[c]);
+      }
+#pragma unroll
+      for (int c = 0; c < 3; ++c) total[c] += down.weight(k) * sum[c];
+    }
+    float* const out = resize.planes + 3 * picture * plane + std::int64_t{y} * resize.to.width + x;
+#pragma unroll
+    for (int c = 0; c < 3; ++c)
+      out[c * plane] = total[c] * resize.normalization.scale[c] + resize.normalization.bias[c];
+  }
 }
 
 __device__ float between(float first, float second, float weight) { return first + (second - first) * weight; }
@@ -101,9 +138,17 @@ __global__ void __launch_bounds__(kThreads) resize_rows(Resize resize) {
   }
 }
 
+constexpr unsigned kMostRows = 65535;
+
+Status launch_antialiased(const Resize& resize, cudaStream_t stream) {
+  const dim3 grid(blocks_for(resize.to.width, kAcross),
+                  std::min(blocks_for(resize.n * resize.to.height, kDown), kMostRows));
+  resize_antialiased<<<grid, dim3(kAcross, kDown), 0, stream>>>(resize);
+  return launched();
+}
+
 template <bool linear>
 Status launch(const Resize& resize, cudaStream_t stream) {
-  constexpr unsigned kMostRows = 65535;
   const dim3 grid(blocks_for(resize.to.width, kPixels * kAcross),
                   std::min(blocks_for(resize.n * resize.to.height, kDown), kMostRows));
   const dim3 block(kAcross, kDown);
@@ -120,14 +165,16 @@ class Cuda : public Checked {
   Status prepare(const Node& node) {
     settings_ = Settings::of(node.attributes());
     from_ = known_size(node);
-    if (!from_) return {};
-    const auto taps = [&](int from, int to) {
-      std::vector<Tap> taps(static_cast<std::size_t>(to));
-      for (int i = 0; i < to; ++i) taps[static_cast<std::size_t>(i)] = tap_of(settings_.linear, i, from, to);
+    if (!from_ || settings_.antialias) return {};
+    const Placement at = Placement::of(*from_, settings_);
+    const auto taps = [&](int from, int resized, int offset, int count) {
+      std::vector<Tap> taps(static_cast<std::size_t>(count));
+      for (int i = 0; i < count; ++i)
+        taps[static_cast<std::size_t>(i)] = tap_of(settings_.linear, offset + i, from, resized);
       return taps;
     };
-    OPGATE_RETURN_IF_ERROR(across_.assign(taps(from_->width, settings_.to.width)));
-    return down_.assign(taps(from_->height, settings_.to.height));
+    OPGATE_RETURN_IF_ERROR(across_.assign(taps(from_->width, at.resized.width, at.left, settings_.to.width)));
+    return down_.assign(taps(from_->height, at.resized.height, at.top, settings_.to.height));
   }
 
   struct Memory {
@@ -142,15 +189,23 @@ class Cuda : public Checked {
     const Tensor& image = in["image"];
     const MutableTensor& tensor = out["tensor"];
     if (tensor.size() == 0) return {};
-    Resize resize{
-        image.data<std::uint8_t>(), image.dim(0),        size_of_call(in), settings_.to, across_.data(), down_.data(),
-        settings_.normalization,    tensor.data<float>()};
+    const Size from = size_of_call(in);
+    Resize resize{image.data<std::uint8_t>(),
+                  image.dim(0),
+                  from,
+                  settings_.to,
+                  Placement::of(from, settings_),
+                  across_.data(),
+                  down_.data(),
+                  settings_.normalization,
+                  tensor.data<float>()};
     const cudaStream_t stream = stream_of(context);
+    if (settings_.antialias) return launch_antialiased(resize, stream);
     if (!from_) {
       const Memory memory = workspace(context.workspace(), in, attributes);
       const unsigned blocks = blocks_for(std::max(resize.to.width, resize.to.height), kThreads);
-      find_taps<<<blocks, kThreads, 0, stream>>>(settings_.linear, resize.from, resize.to, memory.across.data(),
-                                                 memory.down.data());
+      find_taps<<<blocks, kThreads, 0, stream>>>(settings_.linear, resize.from, resize.to, resize.at,
+                                                 memory.across.data(), memory.down.data());
       OPGATE_RETURN_IF_ERROR(launched());
       resize.across = memory.across.data();
       resize.down = memory.down.data();

@@ -8,8 +8,9 @@
 
 OPGATE_OP(ResizeNormalize,
           "ResizeNormalize(image: u8[n,h,w,3]; height: int, width: int, mean: float[3]=[0,0,0], std: float[3]=[1,1,1], "
-          "interpolation: {linear|nearest}=linear) -> (tensor: f32[n,3,height,width])",
-          "Resizes and normalizes pictures and writes them as planes.")
+          "interpolation: {linear|nearest}=linear, antialias: bool=false, shorter_side: int=0) "
+          "-> (tensor: f32[n,3,height,width])",
+          "Resizes pictures, takes their centres, normalizes them and writes them as planes.")
 
 namespace opgate::ops::resize_normalize {
 
@@ -23,12 +24,15 @@ struct Size {
 
 struct Settings {
   Size to{};
-  bool linear = true;
+  bool linear = true, antialias = false;
+  int shorter_side = 0;  ///< of the resized pictures, whose centre is the result. 0: the result is all of them.
   images::Normalization normalization{};
 
   static Settings of(const Attributes& attributes) {
     return {{static_cast<int>(attributes.integer("height")), static_cast<int>(attributes.integer("width"))},
             attributes.text("interpolation") == "linear",
+            attributes.boolean("antialias"),
+            static_cast<int>(attributes.integer("shorter_side")),
             images::normalization_of(attributes)};
   }
 };
@@ -47,6 +51,26 @@ inline std::optional<Size> known_size(const Node& node) {
 /// The size of the pictures of a call whose output isn't empty.
 inline Size size_of_call(const Inputs& in) { return {static_cast<int>(in.size("h")), static_cast<int>(in.size("w"))}; }
 
+/// Where the result lies in the resized pictures.
+struct Placement {
+  Size resized;
+  int top = 0, left = 0;
+
+  static Placement of(Size from, const Settings& settings) {
+    if (settings.shorter_side == 0) return {settings.to};
+    const int shorter = std::min(from.height, from.width);
+    const auto side = [&](int length) {
+      return static_cast<int>(std::int64_t{settings.shorter_side} * length / shorter);
+    };
+    const Size resized{side(from.height), side(from.width)};
+    return {resized, half_even(resized.height - settings.to.height), half_even(resized.width - settings.to.width)};
+  }
+
+ private:
+  /// Half of a number, rounded to the even one of two, as torchvision's centre crop does.
+  static int half_even(int number) { return number / 2 + (number % 2 != 0 && number / 2 % 2 != 0); }
+};
+
 /// What both kernels have in common.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
@@ -54,9 +78,24 @@ struct Checked {
       if (attributes.integer(name) > kMaxSide) return attributes.refuse(name, "at most " + std::to_string(kMaxSide));
     }
     OPGATE_RETURN_IF_ERROR(images::check_normalization(attributes));
+    if (attributes.boolean("antialias") && attributes.text("interpolation") != "linear")
+      return attributes.refuse("antialias", "false, because interpolation isn't linear");
+    const std::int64_t side = attributes.integer("shorter_side");
+    const std::int64_t most = std::max(attributes.integer("height"), attributes.integer("width"));
+    if (side != 0 && (side < most || side > kMaxSide)) {
+      return attributes.refuse("shorter_side", "0, or from the greater of height and width, " + std::to_string(most) +
+                                                   ", to " + std::to_string(kMaxSide));
+    }
     const std::optional<std::int64_t> n = sizes["n"], h = sizes["h"], w = sizes["w"];
     const bool empty = !n || *n == 0 || attributes.integer("height") == 0 || attributes.integer("width") == 0;
-    if (empty || !h || !w || can_resize(*h, *w)) return {};
+    if (empty || !h || !w) return {};
+    if (can_resize(*h, *w)) {
+      const std::int64_t longer = side * std::max(*h, *w) / std::min(*h, *w);
+      if (longer <= kMaxSide) return {};
+      return Status::invalid("input 'image': expected sides that the resize makes no longer than " +
+                             std::to_string(kMaxSide) + ", got " + std::to_string(*h) + " x " + std::to_string(*w) +
+                             ", of which it makes " + std::to_string(longer));
+    }
     return Status::invalid("input 'image': expected sides of 1.." + std::to_string(kMaxSide) + ", got " +
                            dims_text(std::array{*n, *h, *w, std::int64_t{3}}));
   }
