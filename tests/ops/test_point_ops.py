@@ -1,4 +1,4 @@
-"""KNNQuery against SciPy's k-d tree, GridCluster against torch, Voxelize against SciPy's binned statistics and exact arithmetic."""
+"""KNNQuery and BallQuery against SciPy's k-d tree, GridCluster against torch, Voxelize against SciPy's binned statistics and exact arithmetic."""
 
 from __future__ import annotations
 
@@ -241,6 +241,27 @@ def test_voxels_are_within_the_grid(run_op: RunOp, grid_axes: tuple[Any, ...], d
             numbers = {floor(quotient * (1 + error)) for error in (0, ROUNDING, -ROUNDING)}
             assert 0 <= coord[a] < max(grids)
             assert coord[a] in {min(number, grid - 1) for number in numbers for grid in grids}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("low", "high", "nsample"), [(0, 0.05, 8), (0, 0.3, 16), (0.2, 0.25, 200), (0, 2, 5)])
+def test_balls_agree_with_the_tree(run_op: RunOp, low: float, high: float, nsample: int, dtype: Any) -> None:
+    """Radii that lie between two distances: a tree that rounds otherwise finds the same points."""
+    rng = np.random.default_rng(nsample)
+    xyz, queries = rng.uniform(0, 1, (3000, 3)).astype(dtype), rng.uniform(0, 1, (900, 3)).astype(dtype)
+    inputs = {"xyz": xyz, "offset": np.int32([1000, 3000]), "new_xyz": queries, "new_offset": np.int32([400, 900])}
+    attributes = {"max_radius": high, "min_radius": low, "nsample": nsample, "pad": "fill"}
+    idx, count = run_op("BallQuery", inputs, attributes)
+    for begin, end, first, last in [(0, 1000, 0, 400), (1000, 3000, 400, 900)]:
+        tree = cKDTree(xyz[begin:end].astype(np.float64))
+        for i in range(first, last):
+            away = np.linalg.norm(xyz[begin:end].astype(np.float64) - queries[i], axis=1)
+            if min(np.abs(away - low).min(), np.abs(away - high).min()) < 1e-6:
+                continue
+            outer, inner = (tree.query_ball_point(queries[i].astype(np.float64), r) for r in (high, low))
+            expected = begin + np.array(sorted({*outer} - {*inner}), int)[:nsample]
+            assert count[i] == len(expected)
+            assert idx[i].tolist() == [*expected, *[-1] * (nsample - len(expected))]
 
 
 REDUCTIONS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}

@@ -164,6 +164,7 @@ FAULTS = [
     Fault("a tile that is overwritten while it is read", "log_mel_spectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.cu",
           "      __syncthreads();\n      for (int i = static_cast<int>(threadIdx.x)", "      for (int i = static_cast<int>(threadIdx.x)", "elements differ"),
     Fault("a lane too few", "knn_query", "ops/knn_query/knn_query.cu", "if (lane > position) own", "if (lane > position + 1) own", "elements differ"),
+    Fault("a place too many", "ball_query", "ops/ball_query/ball_query.cu", "hits & ((1u << lane) - 1)", "hits & ((2u << lane) - 1)", "elements differ"),
     Fault("a barrier less between two rounds", "grid_cluster", "ops/grid_cluster/grid_cluster.cu",
           "      __syncthreads();\n    }\n", "    }\n", "elements differ"),
     Fault("a warp that is only half summed", "segment_reduce", "ops/segment_reduce/rows.cuh", "bits = lanes / 2", "bits = lanes / 4", "elements differ"),

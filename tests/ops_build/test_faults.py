@@ -54,6 +54,8 @@ FAULTS = [
           "limit_[query] = squared_distance_of<T>(worst_[query]);", "limit_[query] = squared_distance_of<T>(worst_[query]) * T(0.9999999);"),
     Fault("a bound that is too great", "KNNQuery", "ops/knn_query/tree.h", "b.low[axis] - a.high[axis]", "b.low[axis] - a.low[axis]"),
     Fault("the tree of another segment", "KNNQuery", "ops/knn_query/knn_query.cpp", "group >= queries.groups[tree + 1]", "group > queries.groups[tree + 1]"),
+    Fault("a cell too few", "BallQuery", "ops/ball_query/grid.h", "last = wrapped(at[0] + 1, 0)", "last = wrapped(at[0], 0)"),
+    Fault("a radius that counts itself", "BallQuery", "ops/ball_query/ball_query.cpp", "std::nextafter(call.ball.below, T(-1))", "call.ball.below"),
     Fault("the queries' part of the gradient", "KNNQueryBackward", "ops/knn_query_backward/knn_query_backward.cpp",
           "if (self) sums[query + axis] -= value;", "if (self) sums[query + axis] += value;"),
     Fault("bounds without the last points", "GridCluster", "ops/grid_cluster/grid_cluster.cpp", "from[i] < low[i] ? from[i] : low[i]", "low[i]"),
