@@ -31,7 +31,7 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
 
 def case(name: str, xyz: Array, max_radius: float, ends: Sequence[int] | None = None, **more: Any) -> Case:
     inputs = {"xyz": xyz.astype(np.float32), "offset": np.array([len(xyz)] if ends is None else ends, np.int32)}
-    for key, value in [*more.items()]:
+    for key in [*more]:
         if key.startswith("new_"):
             inputs[key] = np.asarray(more.pop(key), np.int32 if key == "new_offset" else np.float32)
     return Case(name, inputs, {"max_radius": max_radius, **more})
