@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/op.h"
+#include "detection/checks.h"
 #include "detection/nms.h"
 
 OPGATE_OP(
@@ -31,12 +32,7 @@ struct Settings {
 /// What both kernels have in common.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
-    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-    const double iou_threshold = attributes.number("iou_threshold");
-    if (std::isnan(attributes.number("score_threshold"))) return attributes.refuse("score_threshold", "a number");
-    if (!(iou_threshold >= 0 && iou_threshold <= 1)) return attributes.refuse("iou_threshold", "0..1");
-    if (attributes.integer("max_detections") > kMost)
-      return attributes.refuse("max_detections", "at most " + std::to_string(kMost));
+    OPGATE_RETURN_IF_ERROR(detection::check_limits(attributes));
     return check_head(sizes);
   }
 
