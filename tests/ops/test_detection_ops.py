@@ -1,5 +1,5 @@
 """DetectionPostprocess and MultiClassNMS against ONNX's NonMaxSuppression, NMSRotated against Shapely, SoftNMS against
-ensemble-boxes, TopKLabels and CornerPool against PyTorch."""
+ensemble-boxes, TopKLabels, CornerPool and RoiAlignRotated against PyTorch."""
 
 from __future__ import annotations
 
@@ -274,3 +274,38 @@ def test_rotated_boxes_are_suppressed_as_their_polygons_overlap(
             assert kept_scores[0, len(kept) - 1] == -score
     assert count.tolist() == [len(kept)]
     assert list(zip(indices[0, : len(kept)], kept_labels[0, : len(kept)], strict=True)) == kept
+
+
+@pytest.mark.parametrize("clockwise", [True, False])
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize(("size", "ratio"), [((7, 7), 2), ((1, 5), 1), ((4, 3), 3)])
+def test_rotated_regions_agree_with_grid_sample(
+    run_op: RunOp, size: tuple[int, int], ratio: int, aligned: bool, clockwise: bool
+) -> None:
+    rng = np.random.default_rng(ratio)
+    (n, c, h, w), count, scale = (3, 5, 20, 30), 40, 0.5
+    image = rng.normal(0, 1, (n, c, h, w)).astype(np.float32)
+    centres, sides = rng.uniform(0, [[w / scale], [h / scale]], (2, count)), rng.uniform(4, 70, (2, count))
+    rois = np.stack([rng.integers(0, n, count), *centres, *sides, rng.uniform(-4, 4, count)], 1).astype(np.float32)
+    attributes = {"output_height": size[0], "output_width": size[1], "spatial_scale": scale, "sampling_ratio": ratio}
+    (output,) = run_op(
+        "RoiAlignRotated", {"input": image, "rois": rois}, {**attributes, "aligned": aligned, "clockwise": clockwise}
+    )
+
+    cx, cy, width, height, angle = torch.from_numpy(rois[:, 1:]).double().T
+    cx, cy, width, height = (value * scale for value in (cx, cy, width, height))
+    angle = angle if clockwise else -angle
+    cosine, sine, shift = torch.cos(angle), torch.sin(angle), 0 if aligned else 1
+    # torch's coordinates go from -1 to 1 between the outer edges of the pixels.
+    across = torch.stack([width * cosine / w, -height * sine / w, (2 * cx + shift) / w - 1], 1)
+    down = torch.stack([width * sine / h, height * cosine / h, (2 * cy + shift) / h - 1], 1)
+    dims = [count, c, size[0] * ratio, size[1] * ratio]
+    grid = torch.nn.functional.affine_grid(torch.stack([across, down], 1), dims, align_corners=False)
+    maps = torch.from_numpy(image).double()[rois[:, 0].astype(int)]
+    samples = torch.nn.functional.grid_sample(maps, grid, padding_mode="border", align_corners=False)
+    places = ((grid + 1) * torch.tensor([w, h]) - 1) / 2
+    inside = ((places >= -1) & (places <= torch.tensor([w, h]))).all(-1)
+    expected = torch.nn.functional.avg_pool2d(samples * inside[:, None], ratio)
+    near_an_end = (torch.minimum((places + 1).abs(), (places - torch.tensor([w, h])).abs()) < 1e-4).any(-1)
+    assert not near_an_end.any()
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)

@@ -41,6 +41,8 @@ FAULTS = [
     Fault("three sides of a box", "NMSRotated", "detection/rotated.h", "side < 4; ++side", "side < 3; ++side"),
     Fault("the angle the other way", "NMSRotated", "detection/rotated.h", "clockwise ? box[4] : -box[4]", "clockwise ? -box[4] : box[4]"),
     Fault("labels ignored", "NMSRotated", "detection/greedy.h", "groups.empty() ? label : groups[static_cast<std::size_t>(anchor)]", "label"),
+    Fault("the picture turned the other way", "RoiAlignRotated", "ops/roi_align_rotated/roi_align_rotated.h", "settings.clockwise ? roi[5] : -roi[5]", "settings.clockwise ? -roi[5] : roi[5]"),
+    Fault("rows before the first that is needed", "RoiAlignRotated", "ops/roi_align_rotated/roi_align_rotated.cpp", "last_row < 0 ? 0 : first_row_ * width", "0"),
     Fault("a limit that is not raised", "TopKLabels", "ops/top_k_labels/top_k_labels.cpp", "if (full_ && !(most > limit_)) return;", "if (full_ && !(most > limit_ + 1)) return;"),
     Fault("every block of columns computed from the first", "CornerPool", "ops/corner_pool/corner_pool.cpp", "h - 1 - i : i) * w + begin", "h - 1 - i : i) * w + begin % 512"),
     Fault("the threshold itself kept", "SoftNMS", "ops/soft_nms/soft_nms.h", "if (iou < iou_threshold) return 1;", "if (iou <= iou_threshold) return 1;"),
