@@ -160,6 +160,7 @@ FAULTS = [
     Fault("a class that is never full", "multi_class_nms", "detection/greedy.cuh", "(full && same)", "(full && !same)", "elements differ"),
     Fault("boxes of all labels suppress one another", "nms_rotated", "detection/greedy.cuh", "same = same && pictures.same_group(i, anchor, index_of(other) / classes);", "same = same;", "elements differ"),
     Fault("another channel", "roi_align_rotated", "ops/roi_align_rotated/roi_align_rotated.cu", "element / bins % channels", "element / bins", "heap-buffer-overflow"),
+    Fault("every crop of the first picture", "warp_affine", "ops/warp_affine/warp_affine.cu", "((picture * warp.h + py)", "((0 * warp.h + py)", "elements differ"),
     Fault("the maxima before a warp's width lost", "corner_pool", "ops/corner_pool/corner_pool.cu", "__shfl_sync(kWholeWarp, value, kWarp - 1)", "__shfl_sync(kWholeWarp, most, kWarp - 1)", "elements differ"),
     Fault("the best of half a warp", "soft_nms", "ops/soft_nms/soft_nms.cu", "int bits = kWarp / 2; bits > 0", "int bits = kWarp / 2; bits > 1", "elements differ"),
     Fault("a byte of the next histogram", "top_k_labels", "ops/top_k_labels/top_k_labels.cu", "entry >> (shift + 8) == prefix", "entry >> shift == prefix", "elements differ"),

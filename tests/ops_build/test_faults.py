@@ -76,6 +76,8 @@ FAULTS = [
     Fault("truncated toward zero", "Voxelize", "ops/voxelize/formula.h", "std::floor(", "std::trunc("),
     Fault("a voxel behind the grid", "Voxelize", "ops/voxelize/formula.h", "floored > last_[axis] ? last_[axis] : floored", "floored"),
     Fault("points of a voxel counted once too often", "Voxelize", "ops/voxelize/voxelize.cpp", "sums[static_cast<std::size_t>(k)] / count", "sums[static_cast<std::size_t>(k)] / (count + 1)"),
+    Fault("a matrix that is not inverted", "WarpAffine", "ops/warp_affine/warp_affine.h", "if (!inverted) return", "if (true) return"),
+    Fault("the last column of the picture lost", "WarpAffine", "ops/warp_affine/warp_affine.cpp", "x >= 0 && x < width", "x >= 0 && x + 1 < width"),
     Fault("the upper of two equally near pixels", "ResizeNormalize", "images/taps.h", "* from - 1) /", "* from) /"),
     Fault("every picture computed from the first", "ResizeNormalize", "ops/resize_normalize/resize_normalize.cpp", "i / height", "0 * i"),
     Fault("a sigmoid of x", "Swish", "ops/swish/swish.h", "sigmoid(V(alpha) * x)", "sigmoid(x)"),
