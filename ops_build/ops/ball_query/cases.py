@@ -85,7 +85,7 @@ def grid_cases(rng: np.random.Generator, cloud: Any) -> Iterator[Case]:
     two = {"new_xyz": cloud(500) - 0.5, "new_offset": [200, 500]}
     yield case("two grids", cloud(1900) - 0.5, 0.1, [800, 1900], **two)
     yield case("a shell in a grid", cloud(1500), 0.15, min_radius=0.1, nsample=32, with_center=False)
-    far = cloud(1500) * np.float32([1, 30, 0.01])
+    far = cloud(1500) * np.array([1, 30, 0.01], np.float32)
     yield case("a flat cloud", far, 0.2)
     far[5], far[6], far[7, 0], far[8] = 1e30, -1e30, np.nan, 1e6
     yield case("outliers", far, 0.2)

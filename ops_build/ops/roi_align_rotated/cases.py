@@ -47,7 +47,7 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     for h, w in [(1, 1), (1, 8), (8, 1), (2, 2)]:
         yield case(f"{h} x {w} pixels", picture(1, 2, h, w), regions(8, 1, h, w), sampling_ratio=2)
     yield case("no pixels", picture(1, 2, 0, 5), [[0, 1, 1, 2, 2, 0]])
-    yield case("a quarter of the size", image, rois * np.float32([1, 4, 4, 4, 4, 1]), spatial_scale=0.25)
+    yield case("a quarter of the size", image, rois * np.array([1, 4, 4, 4, 4, 1], np.float32), spatial_scale=0.25)
     yield from geometry_cases(case, image, picture(1, 1, 6, 8))
     yield from errors(case, image, rois)
 

@@ -48,7 +48,7 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     yield case("crops of one picture", image, three)
     yield case("crops of chosen pictures", several, [*three, *three], index=[2, 0, 0, 1, 2, 2])
     yield case("one crop of several pictures", several, three[:1], index=[1])
-    normal = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+    normal: dict[str, Any] = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
     yield case("normalized", image, similarity(0.2, 1.5, 1, 1), border=[114, 114, 114], **normal)
     for height, width in [(1, 1), (3, 63), (3, 64), (2, 65), (1, 200), (0, 4), (4, 0)]:
         yield case(f"{height} x {width}", image, similarity(0.1, 4, 0, 0), height, width)
@@ -83,14 +83,15 @@ def errors(case: Any, image: Array, several: Array) -> Iterator[Case]:
     error = "input 'index': expected the pictures of the 2 matrices, got none; .* not 3"
     yield refused("no index", error, pictures=several, matrix=[IDENTITY] * 2)
     yield refused("an index too few", "input 'index': expected", matrix=[IDENTITY] * 2, index=[0])
-    for name, value, expected in [
+    wrong: list[tuple[str, Any, str]] = [
         ("height", 2**25, "at most 16777216, got 33554432"),
         ("border", [0, 0, 256], "numbers in 0..255"),
         ("border", [-1, 0, 0], "numbers in 0..255"),
         ("std", [1, 0, 1], "finite numbers other than 0"),
         ("mean", [1, 0, np.inf], "finite numbers"),
-    ]:
-        yield refused(f"{name} {value}", f"attribute '{name}': expected {expected}", **{name: value})
+    ]
+    for name, value, expected in wrong:
+        yield refused(f"{name} {value}", f"attribute '{name}': expected {expected}", **dict[str, Any]({name: value}))
     yield refused("a negative width", "-1", width=-1)
 
 
