@@ -3,8 +3,10 @@
 // `Pictures` is a type with
 //   std::int64_t n, classes, anchors;
 //   const float* scores(std::int64_t i) const;                    [classes, anchors]
-//   Box box(std::int64_t i, std::int64_t anchor) const;
-// and `Write` has two device functions:
+//   Box box(std::int64_t i, std::int64_t anchor) const;           or RotatedBox
+//   bool same_group(std::int64_t i, std::int64_t anchor, std::int64_t other) const;   may be left out
+// Boxes of a class suppress one another, if they are of the same group. `Write` knows the class, 0, 1, ...
+// And `Write` has two device functions:
 //   void operator()(i, k, box, anchor, label, score) const       writes detection k of picture i, in one thread
 //   void finish(i, count) const                                  fills the unused rows, in all threads of a block
 #pragma once
@@ -92,7 +94,7 @@ __global__ void __launch_bounds__(kThreads)
     if (best == kGone) break;
     const auto classes = static_cast<std::uint32_t>(pictures.classes);
     const std::uint32_t label = index_of(best) % classes, anchor = index_of(best) / classes;
-    const Box box = pictures.box(i, anchor);
+    const auto box = pictures.box(i, anchor);
     if (threadIdx.x == 0) write(i, kept, box, anchor, label, pictures.scores(i)[label * pictures.anchors + anchor]);
     bool full = false;
     if (numbers) {
@@ -106,7 +108,9 @@ __global__ void __launch_bounds__(kThreads)
     for (std::uint32_t j = threadIdx.x; j < count; j += kThreads) {
       const Candidate other = candidates[j];
       if (other == kGone) continue;
-      const bool same = index_of(other) % classes == label;
+      bool same = index_of(other) % classes == label;
+      if constexpr (requires { pictures.same_group(i, anchor, anchor); })
+        same = same && pictures.same_group(i, anchor, index_of(other) / classes);
       const bool gone = other == best || (full && same) ||
                         ((limits.class_agnostic || same) &&
                          iou(box, pictures.box(i, index_of(other) / classes)) > limits.iou_threshold);

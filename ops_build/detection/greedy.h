@@ -3,12 +3,15 @@
 // A picture is a type with
 //   std::int64_t classes, anchors;
 //   const float* scores() const;                                  [classes, anchors]
-//   Box box(std::int64_t anchor) const;
+//   Box box(std::int64_t anchor) const;                            or RotatedBox
+//   std::vector<std::int64_t> groups() const;                     may be left out: the group of each anchor, 0, 1, ...
+// The boxes of a class suppress one another. If there are groups there is one class, and those of a group do so.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "nms.h"
@@ -37,6 +40,7 @@ std::vector<Candidate> candidates_of(const Picture& picture, float threshold) {
 }
 
 /// Boxes that were kept and may suppress one another.
+template <typename Box>
 class KeptBoxes {
  public:
   void add(const Box& box) {
@@ -85,6 +89,10 @@ class KeptBoxes {
   std::vector<float> x1_, y1_, x2_, y2_;
 };
 
+template <typename Picture>
+using BoxOf = decltype(std::declval<const Picture&>().box(0));
+
+template <typename Box>
 struct Kept {
   Box box;
   std::int64_t anchor, label;
@@ -94,13 +102,17 @@ struct Kept {
 /// Greedy suppression over all candidates in their order. This is also the order of the output, so it stops at the last
 /// wanted detection. For this reason the candidates are sorted chunk by chunk.
 template <typename Picture>
-std::vector<Kept> suppress(const Picture& picture, const Limits& limits) {
-  std::vector<Kept> kept;
+std::vector<Kept<BoxOf<Picture>>> suppress(const Picture& picture, const Limits& limits) {
+  using Box = BoxOf<Picture>;
+  std::vector<Kept<Box>> kept;
   if (limits.max_detections <= 0 || limits.max_per_class <= 0) return kept;
   std::vector<Candidate> candidates = candidates_of(picture, limits.score_threshold);
-  std::vector<KeptBoxes> by_class(static_cast<std::size_t>(limits.class_agnostic ? 1 : picture.classes));
+  std::vector<std::int64_t> groups;
+  if constexpr (requires { picture.groups(); }) groups = picture.groups();
+  const std::int64_t classes = groups.empty() ? picture.classes : *std::max_element(groups.begin(), groups.end()) + 1;
+  std::vector<KeptBoxes<Box>> by_class(static_cast<std::size_t>(limits.class_agnostic ? 1 : classes));
   std::vector<std::int64_t> numbers;  // the boxes kept of each class, if somebody limits them
-  if (limits.max_per_class < limits.max_detections) numbers.resize(static_cast<std::size_t>(picture.classes));
+  if (limits.max_per_class < limits.max_detections) numbers.resize(static_cast<std::size_t>(classes));
   std::size_t sorted = 0;
   for (std::size_t next = 0; next < candidates.size(); ++next) {
     if (static_cast<std::int64_t>(kept.size()) == limits.max_detections) break;
@@ -113,10 +125,10 @@ std::vector<Kept> suppress(const Picture& picture, const Limits& limits) {
     }
     const std::int64_t anchor = index_of(candidates[next]) / picture.classes;
     const std::int64_t label = index_of(candidates[next]) % picture.classes;
-    const auto of_class = static_cast<std::size_t>(label);
+    const auto of_class = static_cast<std::size_t>(groups.empty() ? label : groups[static_cast<std::size_t>(anchor)]);
     if (!numbers.empty() && numbers[of_class] == limits.max_per_class) continue;
     const Box box = picture.box(anchor);
-    KeptBoxes& others = by_class[limits.class_agnostic ? 0 : of_class];
+    KeptBoxes<Box>& others = by_class[limits.class_agnostic ? 0 : of_class];
     if (others.suppress(box, limits.iou_threshold)) continue;
     others.add(box);
     if (!numbers.empty()) ++numbers[of_class];

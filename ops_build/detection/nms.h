@@ -1,14 +1,10 @@
 // What non-maximum suppression uses on every device: boxes, their overlap, candidates and their order.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
-#include <string>
 
 #include "core/dtype.h"
-#include "core/op.h"
 
 namespace opgate::detection {
 
@@ -55,16 +51,7 @@ struct Limits {
   std::int64_t max_detections = 0;
   std::int64_t max_per_class = 0;  ///< at least max_detections: no limit
   bool class_agnostic = false;     ///< boxes suppress those of all classes
-
-  /// Checks the attributes that these limits come from.
-  static Status check(const Attributes& attributes) {
-    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-    const double iou_threshold = attributes.number("iou_threshold");
-    if (std::isnan(attributes.number("score_threshold"))) return attributes.refuse("score_threshold", "a number");
-    if (!(iou_threshold >= 0 && iou_threshold <= 1)) return attributes.refuse("iou_threshold", "0..1");
-    if (attributes.integer("max_detections") > kMost)
-      return attributes.refuse("max_detections", "at most " + std::to_string(kMost));
-    return {};
+};
   }
 };
 

@@ -1,5 +1,5 @@
-"""DetectionPostprocess and MultiClassNMS against ONNX's NonMaxSuppression, SoftNMS against
-ensemble-boxes, TopKLabels and CornerPool against PyTorch."""
+"""DetectionPostprocess and MultiClassNMS against ONNX's NonMaxSuppression, NMSRotated against Shapely, SoftNMS against
+ensemble-boxes, TopKLabels, CornerPool and RoiAlignRotated against PyTorch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+import shapely
+import shapely.affinity
 import torch
 from ensemble_boxes.ensemble_boxes_nms import cpu_soft_nms_float
 from hypothesis import given, settings
@@ -231,3 +233,79 @@ def test_corner_pool_is_torchs_cummax(run_op: RunOp, mode: str, axis: int, flipp
         maxima = torch.cummax(way.flip(axis) if flipped else way, axis).values
         expected = maxima.flip(axis) if flipped else maxima
         np.testing.assert_array_equal(run_op("CornerPool", {"x": x}, {"mode": mode})[0], expected.numpy())
+
+
+def rectangle(box: Array, clockwise: bool) -> shapely.Polygon:
+    cx, cy, w, h, angle = (float(number) for number in box)
+    turned = shapely.affinity.rotate(shapely.box(-w / 2, -h / 2, w / 2, h / 2), angle, (0, 0), use_radians=True)
+    return shapely.affinity.translate(turned if clockwise else shapely.affinity.scale(turned, 1, -1, 1, (0, 0)), cx, cy)
+
+
+@pytest.mark.parametrize("clockwise", [True, False])
+@pytest.mark.parametrize(
+    ("classes", "anchors", "threshold"), [(1, 150, 0.3), (1, 150, 0.05), (4, 60, 0.7), (0, 120, 0.4)]
+)
+def test_rotated_boxes_are_suppressed_as_their_polygons_overlap(
+    run_op: RunOp, classes: int, anchors: int, threshold: float, clockwise: bool
+) -> None:
+    """Without classes the boxes have labels."""
+    rng = np.random.default_rng(anchors)
+    centres = rng.uniform(0, 40, (anchors, 2))
+    boxes = np.concatenate([centres, rng.uniform(2, 30, (anchors, 2)), rng.uniform(-9, 9, (anchors, 1))], 1).astype(
+        np.float32
+    )
+    scores = rng.uniform(0, 1, (max(classes, 1), anchors)).astype(np.float32)
+    labels = rng.integers(-2, 2, anchors).astype(np.int32)
+    inputs = {"boxes": boxes[None], "scores": scores[None], "box_labels": None if classes else labels[None]}
+    attributes = {"iou_threshold": threshold, "max_detections": 900, "clockwise": clockwise}
+    _, kept_scores, kept_labels, count, indices = run_op("NMSRotated", inputs, attributes)
+
+    polygons = [rectangle(box, clockwise) for box in boxes]
+    kept: list[tuple[int, int]] = []
+    for score, anchor, c in sorted((-scores[c, a], a, c) for c, a in np.argwhere(scores > 0.05)):
+        label = c if classes else labels[anchor]
+        one = polygons[anchor]
+        shared = [
+            one.intersection(polygons[a]).area / one.union(polygons[a]).area for a, other in kept if other == label
+        ]
+        assert all(abs(iou - threshold) > 1e-9 for iou in shared)
+        if all(iou <= threshold for iou in shared):
+            kept.append((anchor, label))
+            assert kept_scores[0, len(kept) - 1] == -score
+    assert count.tolist() == [len(kept)]
+    assert list(zip(indices[0, : len(kept)], kept_labels[0, : len(kept)], strict=True)) == kept
+
+
+@pytest.mark.parametrize("clockwise", [True, False])
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize(("size", "ratio"), [((7, 7), 2), ((1, 5), 1), ((4, 3), 3)])
+def test_rotated_regions_agree_with_grid_sample(
+    run_op: RunOp, size: tuple[int, int], ratio: int, aligned: bool, clockwise: bool
+) -> None:
+    rng = np.random.default_rng(ratio)
+    (n, c, h, w), count, scale = (3, 5, 20, 30), 40, 0.5
+    image = rng.normal(0, 1, (n, c, h, w)).astype(np.float32)
+    centres, sides = rng.uniform(0, [[w / scale], [h / scale]], (2, count)), rng.uniform(4, 70, (2, count))
+    rois = np.stack([rng.integers(0, n, count), *centres, *sides, rng.uniform(-4, 4, count)], 1).astype(np.float32)
+    attributes = {"output_height": size[0], "output_width": size[1], "spatial_scale": scale, "sampling_ratio": ratio}
+    (output,) = run_op(
+        "RoiAlignRotated", {"input": image, "rois": rois}, {**attributes, "aligned": aligned, "clockwise": clockwise}
+    )
+
+    cx, cy, width, height, angle = torch.from_numpy(rois[:, 1:]).double().T
+    cx, cy, width, height = (value * scale for value in (cx, cy, width, height))
+    angle = angle if clockwise else -angle
+    cosine, sine, shift = torch.cos(angle), torch.sin(angle), 0 if aligned else 1
+    # torch's coordinates go from -1 to 1 between the outer edges of the pixels.
+    across = torch.stack([width * cosine / w, -height * sine / w, (2 * cx + shift) / w - 1], 1)
+    down = torch.stack([width * sine / h, height * cosine / h, (2 * cy + shift) / h - 1], 1)
+    dims = [count, c, size[0] * ratio, size[1] * ratio]
+    grid = torch.nn.functional.affine_grid(torch.stack([across, down], 1), dims, align_corners=False)
+    maps = torch.from_numpy(image).double()[rois[:, 0].astype(int)]
+    samples = torch.nn.functional.grid_sample(maps, grid, padding_mode="border", align_corners=False)
+    places = ((grid + 1) * torch.tensor([w, h]) - 1) / 2
+    inside = ((places >= -1) & (places <= torch.tensor([w, h]))).all(-1)
+    expected = torch.nn.functional.avg_pool2d(samples * inside[:, None], ratio)
+    near_an_end = (torch.minimum((places + 1).abs(), (places - torch.tensor([w, h])).abs()) < 1e-4).any(-1)
+    assert not near_an_end.any()
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)

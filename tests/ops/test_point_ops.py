@@ -1,4 +1,6 @@
-"""KNNQuery against SciPy's k-d tree, GridCluster against torch, Voxelize against SciPy's binned statistics and exact arithmetic."""
+"""KNNQuery and BallQuery against SciPy's k-d tree, FarthestPointSample against fpsample, GridCluster and ThreeInterpolate
+against torch, Voxelize against SciPy's
+binned statistics and exact arithmetic."""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from fractions import Fraction
 from math import floor
 from typing import Any
 
+import fpsample
 import numpy as np
 import pytest
 import torch
@@ -241,6 +244,59 @@ def test_voxels_are_within_the_grid(run_op: RunOp, grid_axes: tuple[Any, ...], d
             numbers = {floor(quotient * (1 + error)) for error in (0, ROUNDING, -ROUNDING)}
             assert 0 <= coord[a] < max(grids)
             assert coord[a] in {min(number, grid - 1) for number in numbers for grid in grids}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("low", "high", "nsample"), [(0, 0.05, 8), (0, 0.3, 16), (0.2, 0.25, 200), (0, 2, 5)])
+def test_balls_agree_with_the_tree(run_op: RunOp, low: float, high: float, nsample: int, dtype: Any) -> None:
+    """Radii that lie between two distances: a tree that rounds otherwise finds the same points."""
+    rng = np.random.default_rng(nsample)
+    xyz, queries = rng.uniform(0, 1, (3000, 3)).astype(dtype), rng.uniform(0, 1, (900, 3)).astype(dtype)
+    inputs = {"xyz": xyz, "offset": np.int32([1000, 3000]), "new_xyz": queries, "new_offset": np.int32([400, 900])}
+    attributes = {"max_radius": high, "min_radius": low, "nsample": nsample, "pad": "fill"}
+    idx, count = run_op("BallQuery", inputs, attributes)
+    for begin, end, first, last in [(0, 1000, 0, 400), (1000, 3000, 400, 900)]:
+        tree = cKDTree(xyz[begin:end].astype(np.float64))
+        for i in range(first, last):
+            away = np.linalg.norm(xyz[begin:end].astype(np.float64) - queries[i], axis=1)
+            if min(np.abs(away - low).min(), np.abs(away - high).min()) < 1e-6:
+                continue
+            outer, inner = (tree.query_ball_point(queries[i].astype(np.float64), r) for r in (high, low))
+            expected = begin + np.array(sorted({*outer} - {*inner}), int)[:nsample]
+            assert count[i] == len(expected)
+            assert idx[i].tolist() == [*expected, *[-1] * (nsample - len(expected))]
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("counts", [[5], [400], [30, 900], [0, 1, 1]])
+def test_samples_agree_with_fpsample(run_op: RunOp, counts: list[int], d: int) -> None:
+    rng = np.random.default_rng(d)
+    clouds = [rng.normal(0, 1, (count + 100, d)).astype(np.float32) for count in counts]
+    ends = np.cumsum([len(cloud) for cloud in clouds])
+    inputs = {"xyz": np.concatenate(clouds), "offset": ends, "new_offset": np.cumsum(counts)}
+    (idx,) = run_op("FarthestPointSample", inputs)
+    samples = zip(clouds, counts, ends, np.split(idx, np.cumsum(counts)[:-1]), strict=True)
+    for cloud, count, end, chosen in samples:
+        if count:
+            expected = fpsample.fps_sampling(cloud, count, start_idx=0)
+            np.testing.assert_array_equal(chosen - (end - len(cloud)), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("n", "c", "m", "k"), [(1, 1, 1, 3), (300, 64, 900, 3), (40, 700, 50, 5), (2, 8, 500, 1)])
+def test_interpolation_agrees_with_autograd(run_op: RunOp, n: int, c: int, m: int, k: int, dtype: Any) -> None:
+    rng = np.random.default_rng(n)
+    features, weight, grad = (rng.normal(0, 1, shape).astype(dtype) for shape in ((n, c), (m, k), (m, c)))
+    inputs = {"features": features, "idx": rng.integers(0, n, (m, k)).astype(np.int32), "weight": weight}
+    rows, weights = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (features, weight))
+    y = (rows[torch.from_numpy(inputs["idx"]).long()] * weights[:, :, None]).sum(1)
+    y.backward(torch.from_numpy(grad).double())
+    tolerance = (1e-5, 2e-4) if dtype == np.float32 else (1e-12, 1e-12)
+    np.testing.assert_allclose(run_op("ThreeInterpolate", inputs)[0], y.detach(), *tolerance)
+    for actual, expected in zip(
+        run_op("ThreeInterpolateBackward", {"grad_y": grad, **inputs}), (rows.grad, weights.grad), strict=True
+    ):
+        np.testing.assert_allclose(actual, expected, *tolerance)
 
 
 REDUCTIONS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}

@@ -27,7 +27,7 @@ from opgate.ops_build.verification.comparison import TOLERANCES, difference
 
 OPS = SOURCE / "ops"
 DECOMPOSED = [
-    "Asinh", "ClampedRelu", "GroupNorm", "KNNQuery", "LayerNorm", "LayerNormBackward", "LeakyRelu", "Mish", "MishBackward", "MyAdd",
+    "Asinh", "ClampedRelu", "GroupNorm", "KNNQuery", "LayerNorm", "LayerNormBackward", "LeakyRelu", "Mish", "MishBackward", "MyAdd", "ThreeInterpolate",
     "ResizeNormalize", "RMSNorm", "RMSNormBackward", "Swish", "SwishBackward", "Voxelize", "SlidingWindow"]  # fmt: skip
 
 

@@ -33,7 +33,7 @@ class Cpu : public Checked {
     float* boxes = out["boxes"].data<float>() + i * most * 4;
     float* scores = out["scores"].data<float>() + i * most;
     std::int32_t* labels = out["labels"].data<std::int32_t>() + i * most;
-    const std::vector<detection::Kept> kept = detection::suppress(head, limits);
+    const auto kept = detection::suppress(head, limits);
     const auto count = static_cast<std::int64_t>(kept.size());
     for (std::int64_t k = 0; k < count; ++k) {
       write_box(kept[k].box, geometry, boxes + 4 * k);

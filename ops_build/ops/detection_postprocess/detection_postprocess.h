@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/op.h"
+#include "detection/checks.h"
 #include "detection/nms.h"
 
 OPGATE_OP(
@@ -36,7 +37,7 @@ struct Settings {
 /// What both kernels have in common.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
-    OPGATE_RETURN_IF_ERROR(detection::Limits::check(attributes));
+    OPGATE_RETURN_IF_ERROR(detection::check_limits(attributes));
     if (attributes.integer("classes") < 0)
       return attributes.refuse("classes", "0 (all channels behind the box) or more");
     return check_head(attributes, sizes);

@@ -36,14 +36,6 @@ struct Call {
   }
 };
 
-/// The points [begin, end) of a segment and its queries [first, last).
-struct Segment {
-  std::int64_t begin, end, first, last;
-
-  std::int64_t points() const { return end - begin; }
-  std::int64_t queries() const { return last - first; }
-};
-
 std::int64_t blocks_of(std::int64_t count) { return (count + kLanes - 1) / kLanes; }
 
 /// Computes every distance of the segments that have few points, few queries, or many dims.
@@ -242,35 +234,11 @@ class TreeSearch {
   }
 };
 
-/// Reads the ends of segments and checks them: ascending, up to `total`, the number of rows of input `rows`.
-template <typename I>
-Status read_ends(const Tensor& tensor, const std::string& rows, std::int64_t total, std::vector<std::int64_t>& to) {
-  const std::span<const I> ends = tensor.span<I>();
-  std::int64_t begin = 0;
-  for (std::size_t i = 0; i < ends.size(); ++i) {
-    if (ends[i] < begin) {
-      return Status::invalid("input '" + std::string(tensor.name()) +
-                             "': expected ends of segments that don't decrease, got " + std::to_string(ends[i]) +
-                             " at " + std::to_string(i) + " after " + std::to_string(begin));
-    }
-    begin = ends[i];
-    to.push_back(begin);
-  }
-  return begin == total ? Status() : wrong_last_end(std::string(tensor.name()), rows, total, std::to_string(begin));
-}
-
 struct Cpu : Checked {
   template <typename T, typename I>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    const std::int64_t n = in.size("n"), m = in.size("m");
-    OPGATE_RETURN_IF_ERROR(check_segments_given(in));
-    std::vector<std::int64_t> ends, query_ends;
-    OPGATE_RETURN_IF_ERROR(read_ends<I>(in["offset"], "xyz", n, ends));
-    if (in.has("new_offset")) {
-      OPGATE_RETURN_IF_ERROR(read_ends<I>(in["new_offset"], "new_xyz", m, query_ends));
-    } else {
-      query_ends = in.has("new_xyz") ? std::vector{m} : ends;
-    }
+    std::vector<Segment> segments;
+    OPGATE_RETURN_IF_ERROR(read_segments<I>(in, segments));
     Call<T> call{};
     call.xyz = in["xyz"].data<T>();
     call.queries_are_points = !in.has("new_xyz");
@@ -282,11 +250,7 @@ struct Cpu : Checked {
     call.dist = out["dist"].data<T>();
     if (call.nsample == 0) return {};
     std::vector<Segment> scanned, searched;
-    Segment segment{};
-    for (std::size_t i = 0; i < ends.size(); ++i) {
-      segment = {segment.end, ends[i], segment.last, query_ends[i]};
-      (has_tree(segment, call) ? searched : scanned).push_back(segment);
-    }
+    for (const Segment& segment : segments) (has_tree(segment, call) ? searched : scanned).push_back(segment);
     if constexpr (std::is_same_v<T, float>) {
       if (call.nsample <= 8) return run<SortedLists<8>>(context, call, scanned, searched);
       if (call.nsample <= 16) return run<SortedLists<16>>(context, call, scanned, searched);

@@ -2,6 +2,7 @@
 
 #include "core/elementwise.cuh"
 #include "formula.h"
+#include "segments.cuh"
 
 namespace opgate::ops::knn_query {
 namespace {
@@ -19,38 +20,13 @@ constexpr Neighbour<T> kNone = ~Neighbour<T>{0};
 
 template <typename T, typename I>
 struct Query {
-  std::int64_t n, m, d, segments, nsample;
+  Ends<I> ends;
+  std::int64_t m, d, nsample;
   std::int32_t fill;
   const T *xyz, *queries;
-  const I* ends;
-  const I* query_ends;  ///< null if all queries belong to the first segment
   std::int32_t* idx;
   T* dist;
 };
-
-struct Range {
-  std::int64_t begin, end;
-};
-
-/// The points of the segment of query `i`. A kernel can't report wrong ends of segments: they give some range within
-/// the points.
-template <typename T, typename I>
-__device__ Range range_of(const Query<T, I>& query, std::int64_t i) {
-  std::int64_t segment = 0;
-  if (query.query_ends) {
-    for (std::int64_t behind = query.segments; segment < behind;) {  // searches the first end after i
-      const std::int64_t middle = (segment + behind) / 2;
-      if (query.query_ends[middle] > i) {
-        behind = middle;
-      } else {
-        segment = middle + 1;
-      }
-    }
-  }
-  if (segment >= query.segments) return {0, 0};
-  const auto within = [&](std::int64_t row) -> std::int64_t { return row < 0 ? 0 : row > query.n ? query.n : row; };
-  return {segment ? within(query.ends[segment - 1]) : 0, within(query.ends[segment])};
-}
 
 __device__ std::uint64_t from_lane(std::uint64_t value, int lane) { return __shfl_sync(kWholeWarp, value, lane); }
 __device__ std::uint64_t from_lane_before(std::uint64_t value) { return __shfl_up_sync(kWholeWarp, value, 1); }
@@ -123,10 +99,10 @@ __global__ void __launch_bounds__(kThreads) find_nearest(Query<T, I> query) {
   __shared__ Range ranges[kWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
-  const Range own = i < query.m ? range_of(query, i) : Range{0, 0};
+  const Range own = i < query.m ? query.ends.range_of(i) : Range{0, 0};
   if (lane == 0) ranges[warp] = own;
   __syncthreads();
-  Range all{query.n, 0};
+  Range all{query.ends.n, 0};
   for (const Range& range : ranges) {
     if (range.begin >= range.end) continue;
     if (range.begin < all.begin) all.begin = range.begin;
@@ -186,17 +162,14 @@ struct Cuda : Checked {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     OPGATE_RETURN_IF_ERROR(check_segments_given(in));
     Query<T, I> query{};
-    query.n = in.size("n");
+    query.ends = Ends<I>::of(in);
     query.m = in.size("m");
     query.d = in.size("d");
-    query.segments = in.size("b");
     query.nsample = attributes.integer("nsample");
     query.fill = static_cast<std::int32_t>(attributes.integer("fill"));
     if (query.m == 0 || query.nsample == 0) return {};
     query.xyz = in["xyz"].data<T>();
     query.queries = in.has("new_xyz") ? in["new_xyz"].data<T>() : query.xyz;
-    query.ends = in["offset"].data<I>();
-    query.query_ends = in.has("new_offset") ? in["new_offset"].data<I>() : in.has("new_xyz") ? nullptr : query.ends;
     query.idx = out["idx"].data<std::int32_t>();
     query.dist = out["dist"].data<T>();
     const unsigned blocks = blocks_for(query.m, kWarps);

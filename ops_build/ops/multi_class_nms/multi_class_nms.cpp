@@ -31,7 +31,7 @@ class Cpu : public Checked {
     float* const scores = out["kept_scores"].data<float>() + i * most;
     auto* const labels = out["labels"].data<std::int32_t>() + i * most;
     auto* const indices = out.has("indices") ? out["indices"].data<std::int32_t>() + i * most : nullptr;
-    const std::vector<detection::Kept> kept = detection::suppress(picture, limits_);
+    const auto kept = detection::suppress(picture, limits_);
     const auto count = static_cast<std::int64_t>(kept.size());
     for (std::int64_t k = 0; k < count; ++k) {
       std::copy_n(picture.boxes + 4 * kept[k].anchor, 4, detections + 4 * k);

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <limits>
-#include <string>
-
 #include "core/op.h"
+#include "detection/checks.h"
 #include "detection/nms.h"
 
 OPGATE_OP(MultiClassNMS,
@@ -41,21 +39,9 @@ struct Picture {
 /// What both kernels have in common.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
-    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-    OPGATE_RETURN_IF_ERROR(Limits::check(attributes));
+    OPGATE_RETURN_IF_ERROR(detection::check_limits(attributes));
     if (attributes.integer("max_per_class") < 0) return attributes.refuse("max_per_class", "0 or more");
-    const std::optional<std::int64_t> classes = sizes["c"], anchors = sizes["a"];
-    if (anchors && *anchors > kMost) {
-      return Status::invalid("input 'boxes': expected a <= " + std::to_string(kMost) + ", got " +
-                             std::to_string(*anchors));
-    }
-    std::int64_t scores = 0;
-    if (classes && anchors &&
-        (__builtin_mul_overflow(*classes, *anchors, &scores) || scores > std::numeric_limits<std::uint32_t>::max())) {
-      return Status::invalid("input 'scores': expected fewer than 2^32 scores a picture, got " +
-                             std::to_string(*classes) + " x " + std::to_string(*anchors));
-    }
-    return {};
+    return detection::check_candidates(sizes);
   }
 };
 

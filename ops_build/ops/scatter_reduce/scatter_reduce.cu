@@ -1,9 +1,7 @@
 #include "scatter_reduce.h"
 
-#include <cub/device/device_radix_sort.cuh>
-
-#include "core/sorted.cuh"
 #include "ops/segment_reduce/rows.cuh"
+#include "sorted.cuh"
 
 namespace opgate::ops::scatter_reduce {
 namespace {
@@ -20,62 +18,26 @@ __global__ void __launch_bounds__(kThreads)
   rows[i] = static_cast<std::uint32_t>(i);
 }
 
-/// The rows, sorted by their index.
-struct Sorted {
-  struct Range {
-    std::int64_t begin, end;
-  };
-  std::int64_t n;
-  const std::uint32_t *keys, *rows;
-
-  __device__ Range range(std::int64_t output) const {
-    const auto key = static_cast<std::uint32_t>(output);
-    return {first_of(keys, n, key), first_of(keys, n, key + 1)};
-  }
-  __device__ std::int64_t row(std::int64_t i) const { return rows[i]; }
-};
-
-cudaError_t sort_pairs(void* storage, std::size_t& bytes, const std::uint32_t* keys, std::uint32_t* sorted_keys,
-                       const std::uint32_t* rows, std::uint32_t* sorted_rows, std::int64_t n, cudaStream_t stream) {
-  // A radix sort is stable: the rows of an output keep their order.
-  return cub::DeviceRadixSort::SortPairs(storage, bytes, keys, sorted_keys, rows, sorted_rows, n, 0, 32, stream);
-}
-
 struct Cuda : Checked {
-  struct Memory {
-    std::span<std::uint32_t> keys, sorted_keys, rows, sorted_rows;
-    std::span<char> storage;
-  };
-
-  static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
-    const std::int64_t n = in.size("n");
-    std::size_t bytes = 0;
-    if (sort_pairs(nullptr, bytes, nullptr, nullptr, nullptr, nullptr, n, nullptr) != cudaSuccess)
-      throw std::runtime_error("CUB does not say how much memory it wants");
-    return {workspace.take<std::uint32_t>(n), workspace.take<std::uint32_t>(n), workspace.take<std::uint32_t>(n),
-            workspace.take<std::uint32_t>(n),
-            workspace.take<char>(static_cast<std::int64_t>(std::max<std::size_t>(bytes, 1)))};
+  static Sorting workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
+    return Sorting::take(workspace, in.size("n"));
   }
 
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const std::int64_t n = in.size("n"), size = in.size("dim_size"), columns = columns_of(in["x"]);
     if (size == 0 || columns == 0) return {};
-    const Memory memory = workspace(context.workspace(), in, attributes);
+    const Sorting sorting = workspace(context.workspace(), in, attributes);
     const cudaStream_t stream = stream_of(context);
     if (n > 0) {
       find_keys<<<blocks_for(n, kThreads), kThreads, 0, stream>>>(n, size, in["index"].data<std::int64_t>(),
-                                                                  memory.keys.data(), memory.rows.data());
+                                                                  sorting.keys.data(), sorting.rows.data());
       OPGATE_RETURN_IF_ERROR(launched());
-      std::size_t bytes = memory.storage.size();
-      OPGATE_RETURN_IF_ERROR(
-          cuda::status(sort_pairs(memory.storage.data(), bytes, memory.keys.data(), memory.sorted_keys.data(),
-                                  memory.rows.data(), memory.sorted_rows.data(), n, stream),
-                       "sorting"));
+      OPGATE_RETURN_IF_ERROR(sorting.sort(stream));
     }
-    const Sorted sorted{n, memory.sorted_keys.data(), memory.sorted_rows.data()};
     return segment_reduce::with_reduction(attributes, [&]<typename Op>(bool mean) {
-      return segment_reduce::launch<Op>(context, size, columns, in["x"].data<T>(), sorted, mean, out["y"].data<T>());
+      return segment_reduce::launch<Op>(context, size, columns, in["x"].data<T>(), sorting.sorted(), mean,
+                                        out["y"].data<T>());
     });
   }
 };

@@ -1,0 +1,97 @@
+#include "nms_rotated.h"
+
+#include "detection/greedy.cuh"
+
+namespace opgate::ops::nms_rotated {
+namespace {
+
+struct Batch {
+  const float *boxes, *values;
+  const std::int32_t* labels;  ///< may be null
+  std::int64_t n, classes, anchors;
+  bool clockwise;
+
+  __host__ __device__ const float* scores(std::int64_t i) const { return values + i * classes * anchors; }
+  __device__ Picture picture(std::int64_t i) const {
+    return {boxes + i * anchors * 5, scores(i), labels ? labels + i * anchors : nullptr, classes, anchors, clockwise};
+  }
+  __device__ RotatedBox box(std::int64_t i, std::int64_t anchor) const { return picture(i).box(anchor); }
+  __device__ bool same_group(std::int64_t i, std::int64_t anchor, std::int64_t other) const {
+    return !labels || labels[i * anchors + anchor] == labels[i * anchors + other];
+  }
+};
+
+struct Detections {
+  std::int64_t most;
+  Batch batch;
+  float *detections, *scores;
+  std::int32_t *labels, *count;
+  std::int32_t* indices;  ///< may be null
+
+  __device__ void operator()(std::int64_t i, std::int64_t k, const RotatedBox&, std::uint32_t anchor,
+                             std::uint32_t label, float score) const {
+    const std::int64_t at = i * most + k;
+    for (int c = 0; c < 5; ++c) detections[5 * at + c] = batch.boxes[5 * (i * batch.anchors + anchor) + c];
+    scores[at] = score;
+    labels[at] = batch.picture(i).label_of(anchor, label);
+    if (indices) indices[at] = static_cast<std::int32_t>(anchor);
+  }
+
+  __device__ void finish(std::int64_t i, std::int64_t kept) const {
+    for (std::int64_t k = 5 * kept + threadIdx.x; k < 5 * most; k += blockDim.x) detections[5 * i * most + k] = 0;
+    for (std::int64_t k = kept + threadIdx.x; k < most; k += blockDim.x) {
+      scores[i * most + k] = 0;
+      labels[i * most + k] = -1;
+      if (indices) indices[i * most + k] = -1;
+    }
+    if (threadIdx.x == 0) count[i] = static_cast<std::int32_t>(kept);
+  }
+};
+
+class Cuda : public Checked {
+ public:
+  Status prepare(const Node& node) {
+    limits_ = limits_of(node.attributes());
+    clockwise_ = node.attributes().boolean("clockwise");
+    return {};
+  }
+
+  struct Memory {
+    std::span<detection::Candidate> candidates;  ///< of all pictures, one after another
+    std::span<std::uint32_t> counts;             ///< the number of candidates of each picture
+  };
+
+  static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
+    const std::int64_t n = in.size("n");
+    return {workspace.take<detection::Candidate>(n * in.size("c") * in.size("a")), workspace.take<std::uint32_t>(n)};
+  }
+
+  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
+    OPGATE_RETURN_IF_ERROR(check_labels(in));
+    const Batch batch{in["boxes"].data<float>(),
+                      in["scores"].data<float>(),
+                      in.has("box_labels") ? in["box_labels"].data<std::int32_t>() : nullptr,
+                      in.size("n"),
+                      in.size("c"),
+                      in.size("a"),
+                      clockwise_};
+    const Memory memory = workspace(context.workspace(), in, attributes);
+    const Detections detections{limits_.max_detections,
+                                batch,
+                                out["detections"].data<float>(),
+                                out["kept_scores"].data<float>(),
+                                out["labels"].data<std::int32_t>(),
+                                out["count"].data<std::int32_t>(),
+                                out.has("indices") ? out["indices"].data<std::int32_t>() : nullptr};
+    return detection::launch_nms(batch, limits_, memory.candidates, memory.counts, {}, detections, stream_of(context));
+  }
+
+ private:
+  Limits limits_;
+  bool clockwise_ = true;
+};
+
+}  // namespace
+}  // namespace opgate::ops::nms_rotated
+
+OPGATE_CUDA_KERNEL(NMSRotated, opgate::ops::nms_rotated::Cuda)
