@@ -64,6 +64,8 @@ FAULTS = [
     Fault("the rows of the output before", "ScatterReduce", "ops/scatter_reduce/scatter_reduce.cpp", "if (index[i] + 1 < size) ++end[index[i] + 1];", "++end[index[i]];"),
     Fault("each point of an interval in its own cell", "BevPoolV2", "ops/bev_pool_v2/rows.h", "std::fill(found + start, found + done, cell);", "std::copy(points.bev + start, points.bev + done, found + start);"),
     Fault("the last of equal depths only", "BevPoolV2Backward", "ops/bev_pool_v2_backward/bev_pool_v2_backward.cpp", "sums[terms.weights[i]] +=", "sums[terms.weights[i]] ="),
+    Fault("values beyond the right edge", "MultiScaleDeformableAttention", "ops/multi_scale_deformable_attention/cpu.h", "(left < columns[i])", "(left <= columns[i])"),
+    Fault("a slope without the level's height", "MultiScaleDeformableAttentionBackward", "ops/multi_scale_deformable_attention_backward/multi_scale_deformable_attention_backward.cpp", "slopes.y * corners.height()[s]", "slopes.y * corners.width()[s]"),
     Fault("truncated toward zero", "Voxelize", "ops/voxelize/formula.h", "std::floor(", "std::trunc("),
     Fault("a voxel behind the grid", "Voxelize", "ops/voxelize/formula.h", "floored > last_[axis] ? last_[axis] : floored", "floored"),
     Fault("points of a voxel counted once too often", "Voxelize", "ops/voxelize/voxelize.cpp", "sums[static_cast<std::size_t>(k)] / count", "sums[static_cast<std::size_t>(k)] / (count + 1)"),

@@ -14,8 +14,8 @@ struct Cpu : Checked {
     OPGATE_RETURN_IF_ERROR(find_cells(context, in, points, cell));
     if (points.cells == 0 || c == 0) return {};
     const Terms terms = Terms::of(context, points.count, points.cells, cell, cell, points.depth, points.feat);
-    add_all(context, terms, points.count, points.cells, wide<T>(context, in["depth"]), wide<T>(context, in["feat"]), c,
-            out["bev"].data<T>(), [](std::int64_t) {});
+    add_all(context, terms, points.count, points.cells, rows::wide<T>(context, in["depth"]),
+            rows::wide<T>(context, in["feat"]), c, out["bev"].data<T>(), [](std::int64_t) {});
     return {};
   }
 };

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "core/elementwise.h"
+#include "core/rows.h"
 #include "points.h"
 
 namespace opgate::ops::bev_pool_v2 {
@@ -98,38 +99,11 @@ struct Terms {
   }
 };
 
-/// The tensor as numbers of the compute type: itself, or a copy.
-template <typename T>
-const ComputeType<T>* wide(Context& context, const Tensor& tensor) {
-  const T* const from = tensor.data<T>();
-  if constexpr (std::is_same_v<ComputeType<T>, T>) {
-    return from;
-  } else {
-    const std::int64_t count = tensor.size();
-    float* const to = context.scratch<float>(count).data();
-    context.parallel_for(count, kElementGrain,
-                         [=](std::int64_t begin, std::int64_t end) { widen(from + begin, to + begin, end - begin); });
-    return to;
-  }
-}
-
-template <typename C>
-struct Vectors {
-  using Vector [[gnu::vector_size(64)]] = C;
-  static constexpr std::int64_t kWidth = 64 / sizeof(C);
-
-  static Vector load(const C* from) {
-    Vector vector;
-    std::memcpy(&vector, from, sizeof(vector));
-    return vector;
-  }
-};
-
 /// Computes `vectors` vectors of a row, from column 0 of `values` on, which has `c` columns.
 template <int vectors, typename C>
 [[gnu::always_inline]] inline void add_columns(const Terms& terms, std::int64_t first, std::int64_t last,
                                                const C* weights, const C* values, std::int64_t c, C* to) {
-  using V = Vectors<C>;
+  using V = rows::Vectors<C>;
   typename V::Vector total[vectors] = {}, part[vectors] = {};
   int together = 0;
   for (std::int64_t i = first; i < last; ++i) {
@@ -154,7 +128,7 @@ template <int vectors, typename C>
 /// to[0, c) = row `row` of the sums.
 template <typename C>
 void add_rows(const Terms& terms, std::int64_t row, const C* weights, const C* values, std::int64_t c, C* to) {
-  constexpr std::int64_t kWidth = Vectors<C>::kWidth;
+  constexpr std::int64_t kWidth = rows::Vectors<C>::kWidth;
   const std::int64_t first = terms.begins[row], last = terms.begins[row + 1];
   if (first == last) {
     std::fill_n(to, c, C(0));

@@ -8,7 +8,7 @@ namespace {
 /// The sum of the products of two rows.
 template <typename C>
 C product(const C* a, const C* b, std::int64_t c) {
-  using V = bev_pool_v2::Vectors<C>;
+  using V = rows::Vectors<C>;
   typename V::Vector sums{}, more{};
   std::int64_t i = 0;
   for (; i + 2 * V::kWidth <= c; i += 2 * V::kWidth) {
@@ -18,10 +18,7 @@ C product(const C* a, const C* b, std::int64_t c) {
   sums += more;
   C total = 0;
   for (; i < c; ++i) total += a[i] * b[i];
-  for (std::int64_t half = V::kWidth / 2; half > 0; half /= 2) {
-    for (std::int64_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
-  }
-  return total + sums[0];
+  return total + V::sum(sums);
 }
 
 struct Cpu : Checked {
@@ -34,9 +31,8 @@ struct Cpu : Checked {
     OPGATE_RETURN_IF_ERROR(bev_pool_v2::find_cells(context, in, points, cell));
     const auto terms =
         bev_pool_v2::Terms::of(context, points.count, points.feats, points.feat, cell, points.depth, cell);
-    const C *const depth = bev_pool_v2::wide<T>(context, in["depth"]),
-                   *const feat = bev_pool_v2::wide<T>(context, in["feat"]),
-                   *const grad = bev_pool_v2::wide<T>(context, in["grad_bev"]);
+    const C *const depth = rows::wide<T>(context, in["depth"]), *const feat = rows::wide<T>(context, in["feat"]),
+                   *const grad = rows::wide<T>(context, in["grad_bev"]);
     // A row of features meets the same gradients in both outputs, so they are in the cache.
     C* const products = context.scratch<C>(points.count).data();
     bev_pool_v2::add_all(context, terms, points.count, points.feats, depth, grad, c, out["grad_feat"].data<T>(),
