@@ -82,6 +82,22 @@ struct Vectors {
   }
 };
 
+/// The sum of the products of two rows.
+template <typename C>
+C product(const C* a, const C* b, std::int64_t c) {
+  using V = Vectors<C>;
+  typename V::Vector sums{}, more{};
+  std::int64_t i = 0;
+  for (; i + 2 * V::kWidth <= c; i += 2 * V::kWidth) {
+    sums += V::load(a + i) * V::load(b + i);
+    more += V::load(a + i + V::kWidth) * V::load(b + i + V::kWidth);
+  }
+  sums += more;
+  C total = 0;
+  for (; i < c; ++i) total += a[i] * b[i];
+  return total + V::sum(sums);
+}
+
 /// The tensor as numbers of the compute type: itself, or a copy.
 template <typename T>
 const ComputeType<T>* wide(Context& context, const Tensor& tensor) {

@@ -1,17 +1,22 @@
-"""BevPoolV2 and MultiScaleDeformableAttention, which gather from feature maps, and their gradients, against torch."""
+"""BevPoolV2, MultiScaleDeformableAttention and DeformConv2d, which gather from feature maps, and their gradients, against
+torch and ONNX Runtime."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import helper
 
 from opgate.ops_build.case import Array
 from opgate.ops_build.ops.bev_pool_v2.cases import view, with_intervals
+from opgate.ops_build.ops.deform_conv2d.cases import conv
 from opgate.ops_build.ops.multi_scale_deformable_attention.cases import attention
 from tests.ops.conftest import RunOp
 
@@ -122,3 +127,114 @@ def test_torch_checks_the_gradient_of_deformable_attention(library: Path) -> Non
     assert torch.autograd.gradcheck(
         lambda v, p, w: ops.multi_scale_deformable_attention(v, shapes, starts, p, w), tensors
     )
+
+
+def deform_conv(inputs: Mapping[str, Array], attributes: Mapping[str, int]) -> Array:
+    """ONNX Runtime's DeformConv."""
+    given = {name: inputs[name] for name in ("input", "weight", "offset", "bias", "mask") if name in inputs}
+    weight, channels = inputs["weight"], inputs["input"].shape[1]
+    node = helper.make_node(
+        "DeformConv", [name if name in given else "" for name in ("input", "weight", "offset", "bias", "mask")], ["y"],
+        dilations=[attributes["dilation_h"], attributes["dilation_w"]], kernel_shape=weight.shape[2:],
+        strides=[attributes["stride_h"], attributes["stride_w"]], pads=[attributes["pad_h"], attributes["pad_w"]] * 2,
+        group=channels // weight.shape[1], offset_group=inputs["offset"].shape[1] // (2 * weight[0, 0].size),
+    )  # fmt: skip
+    values = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in given.items()
+    ]
+    graph = helper.make_graph([node], "oracle", values, [helper.make_empty_tensor_value_info("y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=10)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    outputs: list[Array] = session.run(None, given)
+    return outputs[0]
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_deformable_convolution_agrees_with_onnxruntime(run_op: RunOp, data: st.DataObject, seed: int) -> None:
+    groups, offset_groups = data.draw(st.sampled_from([(1, 1), (2, 1), (1, 2), (2, 4), (3, 2), (6, 6)]))
+
+    def pair(least: int, most: int) -> tuple[int, int]:
+        return data.draw(st.tuples(st.integers(least, most), st.integers(least, most)))
+
+    inputs, attributes = conv(
+        np.dtype(np.float32), n=data.draw(st.integers(1, 3)), c=12 * data.draw(st.integers(1, 4)),
+        oc=groups * data.draw(st.integers(1, 40)), size=pair(8, 20), kernel=pair(1, 3), groups=groups,
+        offset_groups=offset_groups, stride=pair(1, 3), pad=pair(0, 2), dilation=pair(1, 3), bias=data.draw(st.booleans()),
+        mask=data.draw(st.booleans()), spread=data.draw(st.sampled_from([0, 0.5, 3, 30])), seed=seed,
+    )  # fmt: skip
+    (output,) = run_op("DeformConv2d", inputs, attributes)
+    np.testing.assert_allclose(output, deform_conv(inputs, attributes), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", RELATIVE)
+def test_without_offsets_it_is_torchs_convolution(run_op: RunOp, dtype: Any) -> None:
+    inputs, attributes = conv(
+        np.dtype(dtype), c=6, oc=9, groups=3, kernel=(3, 2), stride=(2, 1), pad=(1, 2), dilation=(1, 2), mask=False
+    )
+    inputs["offset"][...] = 0
+    wide = [torch.from_numpy(inputs[name]).double() for name in ("input", "weight", "bias")]
+    expected = torch.nn.functional.conv2d(*wide, stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=3)
+    (output,) = run_op("DeformConv2d", inputs, attributes)
+    np.testing.assert_allclose(output, expected, rtol=RELATIVE[dtype], atol=4 * RELATIVE[dtype])
+
+
+def deform_conv_in_torch(
+    attributes: Mapping[str, int], input: Any, weight: Any, offset: Any, bias: Any = None, mask: Any = None
+) -> Any:
+    """The deformable convolution from grid_sample, one element of a filter after the other."""
+    (n, c, h, w), (oc, cg, kh, kw), (oh, ow) = input.shape, weight.shape, offset.shape[2:]
+    offsets = offset.reshape(n, -1, kh * kw, 2, oh, ow)
+    maps = input.reshape(n, offsets.shape[1], -1, h, w).flatten(0, 1)
+    rows, columns = torch.meshgrid(torch.arange(oh), torch.arange(ow), indexing="ij")
+    samples = []
+    for tap in range(kh * kw):
+        y = rows * attributes["stride_h"] - attributes["pad_h"] + tap // kw * attributes["dilation_h"]
+        x = columns * attributes["stride_w"] - attributes["pad_w"] + tap % kw * attributes["dilation_w"]
+        y, x = y + offsets[:, :, tap, 0], x + offsets[:, :, tap, 1]
+        grid = torch.stack([(2 * x + 1) / w - 1, (2 * y + 1) / h - 1], dim=-1).flatten(0, 1)
+        sampled = torch.nn.functional.grid_sample(maps, grid, padding_mode="zeros", align_corners=False)
+        if mask is not None:
+            sampled = sampled * mask.reshape(n, -1, kh * kw, oh, ow)[:, :, tap].flatten(0, 1)[:, None]
+        samples.append(sampled.reshape(n, c // cg, cg, oh, ow))
+    filters = weight.reshape(c // cg, -1, cg, kh * kw)
+    output = torch.einsum("tngcij,goct->ngoij", torch.stack(samples), filters).reshape(n, oc, oh, ow)
+    return output if bias is None else output + bias[:, None, None]
+
+
+@pytest.mark.parametrize("dtype", RELATIVE)
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize(("groups", "offset_groups"), [(1, 1), (2, 3), (6, 2)])
+def test_the_gradient_of_deformable_convolution_agrees_with_autograd(
+    run_op: RunOp, dtype: Any, mask: bool, groups: int, offset_groups: int
+) -> None:
+    inputs, attributes = conv(
+        np.dtype(dtype), n=2, c=12, oc=18, groups=groups, offset_groups=offset_groups, size=(14, 15), kernel=(3, 2),
+        stride=(2, 1), dilation=(1, 2), mask=mask,
+    )  # fmt: skip
+    if dtype is np.float16:  # no sample on a pixel, where the slope jumps
+        inputs["offset"] = (np.round(inputs["offset"].astype(np.float64) * 16) / 16 + 1 / 32).astype(dtype)
+    wide = {name: torch.from_numpy(array).double().requires_grad_() for name, array in inputs.items()}
+    expected = deform_conv_in_torch(attributes, **wide)
+    near = {"rtol": RELATIVE[dtype], "atol": 4 * RELATIVE[dtype]}
+    np.testing.assert_allclose(run_op("DeformConv2d", inputs, attributes)[0], expected.detach(), **near)
+    grad = np.random.default_rng(1).standard_normal(expected.shape).astype(dtype)
+    expected.backward(torch.from_numpy(grad).double())
+    given = {name: array for name, array in inputs.items() if name != "bias"}
+    near["atol"] *= 16
+    names = ("input", "weight", "offset", "bias", "mask")
+    gradients = run_op("DeformConv2dBackward", {"grad_output": grad, **given}, attributes)
+    for name, gradient in zip(names, gradients, strict=True):
+        if name in wide:
+            np.testing.assert_allclose(gradient, wide[name].grad, **near, err_msg=name)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_torch_checks_the_gradient_of_deformable_convolution(library: Path, mask: bool) -> None:
+    ops = pytest.importorskip("opgate.torch")
+    inputs, attributes = conv(
+        np.dtype(np.float64), n=1, c=2, oc=2, size=(4, 3), kernel=(2, 2), offset_groups=2, mask=mask, spread=0.6
+    )
+    tensors = [torch.from_numpy(array).requires_grad_() for array in inputs.values()]
+    assert torch.autograd.gradcheck(lambda *given: ops.deform_conv2d(*given, **attributes), tensors)

@@ -5,22 +5,6 @@
 namespace opgate::ops::bev_pool_v2_backward {
 namespace {
 
-/// The sum of the products of two rows.
-template <typename C>
-C product(const C* a, const C* b, std::int64_t c) {
-  using V = rows::Vectors<C>;
-  typename V::Vector sums{}, more{};
-  std::int64_t i = 0;
-  for (; i + 2 * V::kWidth <= c; i += 2 * V::kWidth) {
-    sums += V::load(a + i) * V::load(b + i);
-    more += V::load(a + i + V::kWidth) * V::load(b + i + V::kWidth);
-  }
-  sums += more;
-  C total = 0;
-  for (; i < c; ++i) total += a[i] * b[i];
-  return total + V::sum(sums);
-}
-
 struct Cpu : Checked {
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
@@ -38,7 +22,7 @@ struct Cpu : Checked {
     bev_pool_v2::add_all(context, terms, points.count, points.feats, depth, grad, c, out["grad_feat"].data<T>(),
                          [&](std::int64_t row) {
                            for (std::int64_t i = terms.begins[row]; i < terms.begins[row + 1]; ++i) {
-                             products[i] = product(grad + terms.rows[i] * c, feat + row * c, c);
+                             products[i] = rows::product(grad + terms.rows[i] * c, feat + row * c, c);
                            }
                          });
     double* const sums = context.scratch<double>(points.depths).data();

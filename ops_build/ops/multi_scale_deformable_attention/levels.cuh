@@ -32,22 +32,16 @@ Status launch_levels(Context& context, const Inputs& in, const Sizes& sizes, Lev
 template <typename T>
 __device__ Sample<ComputeType<T>> sample_at(const T* locations, std::int64_t number, const Level& level) {
   using C = ComputeType<T>;
-  return Sample<C>::at(static_cast<C>(locations[2 * number]), static_cast<C>(locations[2 * number + 1]), level);
+  return sample_in(static_cast<C>(locations[2 * number]), static_cast<C>(locations[2 * number + 1]), level);
 }
 
-/// Calls body(key, near_x, near_y, right, below) for each of the four keys around a sample that exists. `right` and
-/// `below` say where the key lies, `near_x` and `near_y` how near it is along an axis.
+/// Calls body(key, near_x, near_y, right, below) for each of the four keys around a sample that exists.
 template <typename C, typename Body>
-__device__ void each_corner(const Sample<C>& sample, const Level& level, const Body& body) {
-  if (!sample.inside) return;
-#pragma unroll
-  for (int corner = 0; corner < 4; ++corner) {
-    const bool right = corner % 2, below = corner / 2;
-    const std::int64_t x = sample.x + right, y = sample.y + below;
-    if (x < 0 || y < 0 || x >= level.width || y >= level.height) continue;
-    body(level.start + y * level.width + x, right ? sample.right : C(1) - sample.right,
-         below ? sample.below : C(1) - sample.below, right, below);
-  }
+__device__ void each_key(const Sample<C>& sample, const Level& level, const Body& body) {
+  sample.each_corner(level.width, level.height,
+                     [&](std::int64_t x, std::int64_t y, C near_x, C near_y, bool right, bool below) {
+                       body(level.start + y * level.width + x, near_x, near_y, right, below);
+                     });
 }
 
 }  // namespace opgate::ops::multi_scale_deformable_attention

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads)
     C of_level = 0;
     for (std::int64_t p = 0; p < sizes.points; ++p, ++number) {
       const C weight = static_cast<C>(attention[number]);
-      each_corner(sample_at(locations, number, level), level, [&](std::int64_t key, C near_x, C near_y, bool, bool) {
+      each_key(sample_at(locations, number, level), level, [&](std::int64_t key, C near_x, C near_y, bool, bool) {
         of_level += weight * near_y * near_x * static_cast<C>(of_head[key * row]);
       });
     }

@@ -1,12 +1,12 @@
 // The levels and samples of MultiScaleDeformableAttention and of its gradient, for every device.
 #pragma once
 
-#include <cmath>
 #include <limits>
 #include <string>
 
 #include "core/numbers.h"
 #include "core/op.h"
+#include "core/sample.h"
 
 namespace opgate::ops::multi_scale_deformable_attention {
 
@@ -33,29 +33,12 @@ struct Sizes {
   OPGATE_HOST_DEVICE std::int64_t samples() const { return b * queries * heads * levels * points; }
 };
 
-/// Where a sample lies among the four keys around it.
+/// Where a sample lies in its level.
 template <typename C>
-struct Sample {
-  std::int64_t x, y;  ///< the key above and to the left
-  C right, below;     ///< how far the sample is from it
-  bool inside;        ///< whether one of the four keys exists; the rest is meant only then
-
-  static OPGATE_HOST_DEVICE Sample at(C location_x, C location_y, const Level& level) {
-    const C x = location_x * static_cast<C>(level.width) - C(0.5);
-    const C y = location_y * static_cast<C>(level.height) - C(0.5);
-    Sample sample{0, 0, 0, 0, false};
-    // A NaN is not inside.
-    sample.inside = level.width > 0 && level.height > 0 && x > C(-1) && y > C(-1) && x < static_cast<C>(level.width) &&
-                    y < static_cast<C>(level.height);
-    if (!sample.inside) return sample;
-    const C left = floor(x), top = floor(y);
-    sample.x = static_cast<std::int64_t>(left);
-    sample.y = static_cast<std::int64_t>(top);
-    sample.right = x - left;
-    sample.below = y - top;
-    return sample;
-  }
-};
+OPGATE_HOST_DEVICE Sample<C> sample_in(C location_x, C location_y, const Level& level) {
+  return Sample<C>::at(location_x * static_cast<C>(level.width) - C(0.5),
+                       location_y * static_cast<C>(level.height) - C(0.5), level.width, level.height);
+}
 
 /// What both kernels of both ops have in common.
 struct Checked {

@@ -30,16 +30,16 @@ __global__ void __launch_bounds__(kThreads) of_samples(Given<T> given, T* grad_l
   const std::int64_t head = given.head_of(number), b = head / sizes.heads / sizes.queries;
   const T* const of_head = given.values + b * sizes.keys * row + head % sizes.heads * sizes.dims;
   C to_attention = 0, to_x = 0, to_y = 0;
-  each_corner(sample_at(given.locations, number, level), level,
-              [&](std::int64_t key, C near_x, C near_y, bool right, bool below) {
-                C product = 0;
-                for (std::int64_t d = threadIdx.x % kWarp; d < sizes.dims; d += kWarp) {
-                  product += static_cast<C>(given.grad[head * sizes.dims + d]) * static_cast<C>(of_head[key * row + d]);
-                }
-                to_attention += near_x * near_y * product;
-                to_x += right ? near_y * product : -near_y * product;
-                to_y += below ? near_x * product : -near_x * product;
-              });
+  each_key(sample_at(given.locations, number, level), level,
+           [&](std::int64_t key, C near_x, C near_y, bool right, bool below) {
+             C product = 0;
+             for (std::int64_t d = threadIdx.x % kWarp; d < sizes.dims; d += kWarp) {
+               product += static_cast<C>(given.grad[head * sizes.dims + d]) * static_cast<C>(of_head[key * row + d]);
+             }
+             to_attention += near_x * near_y * product;
+             to_x += right ? near_y * product : -near_y * product;
+             to_y += below ? near_x * product : -near_x * product;
+           });
   for (int bits = kWarp / 2; bits > 0; bits /= 2) {
     to_attention += __shfl_xor_sync(0xffffffffu, to_attention, bits);
     to_x += __shfl_xor_sync(0xffffffffu, to_x, bits);
