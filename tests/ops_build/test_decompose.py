@@ -27,7 +27,8 @@ from opgate.ops_build.verification.comparison import TOLERANCES, difference
 
 OPS = SOURCE / "ops"
 DECOMPOSED = [
-    "Asinh", "BevPoolV2", "ClampedRelu", "GroupNorm", "KNNQuery", "LayerNorm", "LayerNormBackward", "LeakyRelu", "Mish", "MishBackward", "MyAdd",
+    "Asinh", "BevPoolV2", "ClampedRelu", "GroupNorm", "KNNQuery", "LayerNorm", "LayerNormBackward", "LeakyRelu", "Mish", "MishBackward",
+    "MultiScaleDeformableAttention", "MyAdd",
     "ResizeNormalize", "RMSNorm", "RMSNormBackward", "Swish", "SwishBackward", "Voxelize", "SlidingWindow"]  # fmt: skip
 
 
