@@ -1,7 +1,7 @@
 #include "deform_conv2d.h"
 
 #include "core/elementwise.cuh"
-#include "core/sample.h"
+#include "sample.cuh"
 
 namespace opgate::ops::deform_conv2d {
 namespace {
@@ -32,10 +32,7 @@ class Taker {
     if (group != group_ || tap != tap_) {
       group_ = group;
       tap_ = tap;
-      const T* const offset = given_.offset + g.offset_at(image_, group, tap) + pixel_;
-      const C y = static_cast<C>(g.place_y(tap, pixel_ / g.ow)) + static_cast<C>(offset[0]);
-      const C x = static_cast<C>(g.place_x(tap, pixel_ % g.ow)) + static_cast<C>(offset[g.pixels()]);
-      sample_ = Sample<C>::at(x, y, g.w, g.h);
+      sample_ = sample_of(g, given_.offset, image_, group, tap, pixel_);
       const std::int64_t at = ((image_ * g.offset_groups + group) * g.taps() + tap) * g.pixels() + pixel_;
       factor_ = given_.mask ? static_cast<C>(given_.mask[at]) : C(1);
     }

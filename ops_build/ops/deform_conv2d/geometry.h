@@ -1,6 +1,7 @@
 // The sizes of DeformConv2d and of its gradient, for every device.
 #pragma once
 
+#include <initializer_list>
 #include <limits>
 #include <string>
 
@@ -91,10 +92,12 @@ struct Checked {
         return expected("offset", "offsets for a number of groups that divides the " + number(c) + " channels, got " +
                                       std::to_string(*offsets / of_group));
     }
-    std::int64_t pixels = 0;
-    if (const auto h = sizes["h"], w = sizes["w"];
-        h && w && (__builtin_mul_overflow(*h, *w, &pixels) || pixels > std::numeric_limits<std::int32_t>::max()))
-      return expected("input", "fewer than 2^31 pixels, got " + number(h) + " x " + number(w));
+    // Kernels number the pixels of all offset groups, and the samples of an image, in 32 bits.
+    if (const auto groups = c && offsets && kh && kw ? std::optional(*offsets / (2 * *kh * *kw)) : std::nullopt;
+        too_many({sizes["h"], sizes["w"], groups}))
+      return expected("input", "fewer than 2^31 pixels, those of each offset group counted");
+    if (too_many({offsets, sizes["oh"], sizes["ow"]}))
+      return expected("offset", "fewer than 2^31 elements of an image");
     OPGATE_RETURN_IF_ERROR(check_axis(attributes, sizes, "h", "kh", "oh", "rows"));
     return check_axis(attributes, sizes, "w", "kw", "ow", "columns");
   }
@@ -104,6 +107,18 @@ struct Checked {
 
   static Status expected(const char* input, const std::string& text) {
     return Status::invalid("input '" + std::string(input) + "': expected " + text);
+  }
+
+  static bool too_many(std::initializer_list<std::optional<std::int64_t>> sizes) {
+    std::int64_t product = 1;
+    for (const auto& size : sizes) {
+      if (!size || *size <= 0) return false;
+      if (__builtin_mul_overflow(product, *size, &product) || product > std::numeric_limits<std::int32_t>::max()) {
+        product = std::numeric_limits<std::int32_t>::max();
+        product += 1;
+      }
+    }
+    return product > std::numeric_limits<std::int32_t>::max();
   }
 
   static Status check_axis(const Attributes& attributes, const KnownSizes& sizes, const std::string& axis,
