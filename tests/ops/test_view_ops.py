@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
+from benchmarks.op_works.views import attended, deform_conv, pooled
 from opgate.ops_build.case import Array
 from opgate.ops_build.ops.bev_pool_v2.cases import view, with_intervals
 from opgate.ops_build.ops.deform_conv2d.cases import conv
@@ -24,16 +25,6 @@ torch = pytest.importorskip("torch")
 
 #: How near f16, f32 and f64 come to sums in f64 of numbers of about 1.
 RELATIVE = {np.float16: 4e-3, np.float32: 1e-5, np.float64: 1e-12}
-
-
-def pooled(inputs: dict[str, Array], attributes: dict[str, int], depth: Any, feat: Any) -> Any:
-    """What BEVDet's bev_pool_v2 gives, with index_add."""
-    ranks = {name: torch.from_numpy(inputs[name]).long() for name in ("ranks_depth", "ranks_feat", "ranks_bev")}
-    dims = (len(depth), *attributes.values(), feat.shape[-1])
-    terms = depth.flatten()[ranks["ranks_depth"], None] * feat.flatten(0, 3)[ranks["ranks_feat"]]
-    return torch.zeros(int(np.prod(dims[:-1])), dims[-1], dtype=torch.float64).index_add(
-        0, ranks["ranks_bev"], terms
-    ).reshape(dims)  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", RELATIVE)
@@ -48,13 +39,15 @@ def test_bev_pool_agrees_with_index_add(run_op: RunOp, dtype: Any, data: st.Data
         grid=grid, order=order, seed=seed,
     )  # fmt: skip
     depth, feat = (torch.from_numpy(inputs[name]).double().requires_grad_() for name in ("depth", "feat"))
-    expected = pooled(inputs, attributes, depth, feat)
+    cells = len(depth) * int(np.prod(grid))
+    ranks = {name: torch.from_numpy(array) for name, array in inputs.items() if name.startswith("ranks")}
+    expected = pooled({"depth": depth, "feat": feat, **ranks}, cells)
     near = {"rtol": RELATIVE[dtype], "atol": RELATIVE[dtype]}
     given = inputs if data.draw(st.booleans()) else with_intervals(inputs)
     (bev,) = run_op("BevPoolV2", given, attributes)
-    np.testing.assert_allclose(bev, expected.detach(), **near)
+    np.testing.assert_allclose(bev.reshape(cells, -1), expected.detach(), **near)
     grad = np.random.default_rng(seed).standard_normal(bev.shape).astype(dtype)
-    expected.backward(torch.from_numpy(grad).double())
+    expected.backward(torch.from_numpy(grad).double().reshape(expected.shape))
     near["atol"] *= 8
     for actual, gradient in zip(
         run_op("BevPoolV2Backward", {"grad_bev": grad, **given}), (depth.grad, feat.grad), strict=True
@@ -73,19 +66,6 @@ def test_torch_checks_the_gradient_of_bev_pool(library: Path, order: str) -> Non
     assert torch.autograd.gradcheck(lambda d, f: ops.bev_pool_v2(d, f, *ranks, **attributes), (depth, feat))
 
 
-def attended(shapes: list[tuple[int, int]], value: Any, locations: Any, weights: Any) -> Any:
-    """Multi-scale deformable attention from grid_sample, one level after the other."""
-    b, _, heads, dims = value.shape
-    queries, points, outputs = locations.shape[1], locations.shape[4], []
-    for level, part in enumerate(value.split([height * width for height, width in shapes], dim=1)):
-        maps = part.permute(0, 2, 3, 1).reshape(b * heads, dims, *shapes[level])
-        grid = (2 * locations[:, :, :, level] - 1).transpose(1, 2).reshape(b * heads, queries, points, 2)
-        samples = torch.nn.functional.grid_sample(maps, grid, padding_mode="zeros", align_corners=False)
-        outputs.append(samples * weights[:, :, :, level].transpose(1, 2).reshape(b * heads, 1, queries, points))
-    total = torch.stack(outputs).sum(dim=(0, -1))
-    return total.reshape(b, heads * dims, queries).transpose(1, 2)
-
-
 @pytest.mark.parametrize("dtype", RELATIVE)
 @settings(max_examples=12, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
@@ -99,7 +79,7 @@ def test_deformable_attention_agrees_with_grid_sample(
     inputs = attention(types, shapes, **given, seed=seed)
     differentiated = ("value", "sampling_locations", "attention_weights")
     wide = [torch.from_numpy(inputs[name]).double().requires_grad_() for name in differentiated]
-    expected = attended(shapes, *wide)
+    expected = attended(dict(zip(differentiated, wide, strict=True)), shapes)
     near = {"rtol": RELATIVE[dtype], "atol": 4 * RELATIVE[dtype]}
     (output,) = run_op("MultiScaleDeformableAttention", inputs)
     np.testing.assert_allclose(output, expected.detach(), **near)
@@ -129,7 +109,7 @@ def test_torch_checks_the_gradient_of_deformable_attention(library: Path) -> Non
     )
 
 
-def deform_conv(inputs: Mapping[str, Array], attributes: Mapping[str, int]) -> Array:
+def onnxruntime_deform_conv(inputs: Mapping[str, Array], attributes: Mapping[str, int]) -> Array:
     """ONNX Runtime's DeformConv."""
     given = {name: inputs[name] for name in ("input", "weight", "offset", "bias", "mask") if name in inputs}
     weight, channels = inputs["weight"], inputs["input"].shape[1]
@@ -165,7 +145,7 @@ def test_deformable_convolution_agrees_with_onnxruntime(run_op: RunOp, data: st.
         mask=data.draw(st.booleans()), spread=data.draw(st.sampled_from([0, 0.5, 3, 30])), seed=seed,
     )  # fmt: skip
     (output,) = run_op("DeformConv2d", inputs, attributes)
-    np.testing.assert_allclose(output, deform_conv(inputs, attributes), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(output, onnxruntime_deform_conv(inputs, attributes), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", RELATIVE)
@@ -178,29 +158,6 @@ def test_without_offsets_it_is_torchs_convolution(run_op: RunOp, dtype: Any) -> 
     expected = torch.nn.functional.conv2d(*wide, stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=3)
     (output,) = run_op("DeformConv2d", inputs, attributes)
     np.testing.assert_allclose(output, expected, rtol=RELATIVE[dtype], atol=4 * RELATIVE[dtype])
-
-
-def deform_conv_in_torch(
-    attributes: Mapping[str, int], input: Any, weight: Any, offset: Any, bias: Any = None, mask: Any = None
-) -> Any:
-    """The deformable convolution from grid_sample, one element of a filter after the other."""
-    (n, c, h, w), (oc, cg, kh, kw), (oh, ow) = input.shape, weight.shape, offset.shape[2:]
-    offsets = offset.reshape(n, -1, kh * kw, 2, oh, ow)
-    maps = input.reshape(n, offsets.shape[1], -1, h, w).flatten(0, 1)
-    rows, columns = torch.meshgrid(torch.arange(oh), torch.arange(ow), indexing="ij")
-    samples = []
-    for tap in range(kh * kw):
-        y = rows * attributes["stride_h"] - attributes["pad_h"] + tap // kw * attributes["dilation_h"]
-        x = columns * attributes["stride_w"] - attributes["pad_w"] + tap % kw * attributes["dilation_w"]
-        y, x = y + offsets[:, :, tap, 0], x + offsets[:, :, tap, 1]
-        grid = torch.stack([(2 * x + 1) / w - 1, (2 * y + 1) / h - 1], dim=-1).flatten(0, 1)
-        sampled = torch.nn.functional.grid_sample(maps, grid, padding_mode="zeros", align_corners=False)
-        if mask is not None:
-            sampled = sampled * mask.reshape(n, -1, kh * kw, oh, ow)[:, :, tap].flatten(0, 1)[:, None]
-        samples.append(sampled.reshape(n, c // cg, cg, oh, ow))
-    filters = weight.reshape(c // cg, -1, cg, kh * kw)
-    output = torch.einsum("tngcij,goct->ngoij", torch.stack(samples), filters).reshape(n, oc, oh, ow)
-    return output if bias is None else output + bias[:, None, None]
 
 
 @pytest.mark.parametrize("dtype", RELATIVE)
@@ -216,7 +173,7 @@ def test_the_gradient_of_deformable_convolution_agrees_with_autograd(
     if dtype is np.float16:  # no sample on a pixel, where the slope jumps
         inputs["offset"] = (np.round(inputs["offset"].astype(np.float64) * 16) / 16 + 1 / 32).astype(dtype)
     wide = {name: torch.from_numpy(array).double().requires_grad_() for name, array in inputs.items()}
-    expected = deform_conv_in_torch(attributes, **wide)
+    expected = deform_conv(attributes, wide)
     near = {"rtol": RELATIVE[dtype], "atol": 4 * RELATIVE[dtype]}
     np.testing.assert_allclose(run_op("DeformConv2d", inputs, attributes)[0], expected.detach(), **near)
     grad = np.random.default_rng(1).standard_normal(expected.shape).astype(dtype)
