@@ -21,8 +21,8 @@ struct Part {
 
   explicit Part(const Geometry& g)
       : depth(padded<C>(rows_for(g.taps() * g.cg))),
-        stride(g.groups * depth),
-        upstream_stride(g.groups * padded<C>(g.ocg())) {
+        stride(odd_lines(g.groups * depth)),
+        upstream_stride(odd_lines(g.groups * padded<C>(g.ocg()))) {
     constexpr std::int64_t kBytes = 1 << 21;
     const std::int64_t fitting = kBytes / (stride * static_cast<std::int64_t>(sizeof(C)));
     size = rows_for(std::min(std::clamp<std::int64_t>(fitting, 4 * kRows, 1024), g.pixels() + 1));
@@ -30,6 +30,12 @@ struct Part {
     columns.resize(static_cast<std::size_t>(size * stride));
     grad_columns.resize(columns.size());
     upstream.resize(static_cast<std::size_t>(size * upstream_stride));
+  }
+
+  /// Rounds up to an odd number of cache lines: the rows of a tile then don't share places in the cache.
+  static std::int64_t odd_lines(std::int64_t count) {
+    constexpr std::int64_t kLine = 64 / sizeof(C);
+    return ((count + kLine - 1) / kLine | 1) * kLine;
   }
 
   /// Where the numbers of a tap of a segment begin.
@@ -96,17 +102,23 @@ class Gradients {
  private:
   static constexpr std::int64_t kPiece = 64;
 
-  /// Writes the filters as rows of numbers (tap, channel), one for each output channel.
+  /// Writes the filters as panels of kColumns numbers (tap, channel), the output channels of a group one after the
+  /// other.
   void arrange(const T* weight) {
     weight_.resize(static_cast<std::size_t>(g_.oc * part_.depth));
     for (std::int64_t k = 0; k < g_.oc; ++k) {
       for (std::int64_t i = 0; i < g_.cg; ++i) {
         for (std::int64_t tap = 0; tap < g_.taps(); ++tap) {
-          weight_[static_cast<std::size_t>(k * part_.depth + tap * g_.cg + i)] =
+          const std::int64_t column = tap * g_.cg + i;
+          panel(k / g_.ocg(), column / kColumns<C>)[k % g_.ocg() * kColumns<C> + column % kColumns<C>] =
               static_cast<C>(weight[(k * g_.cg + i) * g_.taps() + tap]);
         }
       }
     }
+  }
+
+  C* panel(std::int64_t group, std::int64_t number) {
+    return weight_.data() + group * g_.ocg() * part_.depth + number * g_.ocg() * kColumns<C>;
   }
 
   /// Computes the samples of kRows pixels, their gradients, and those of the offsets and the mask.
@@ -127,7 +139,7 @@ class Gradients {
     for (std::int64_t group = 0; group < g_.groups; ++group) {
       const std::int64_t k = group * g_.ocg();
       for (std::int64_t column = 0; column < part_.depth; column += kColumns<C>) {
-        add_product(g_.ocg(), tile + k * kRows, 1, kRows, weight_.data() + k * part_.depth + column, part_.depth,
+        add_product(g_.ocg(), tile + k * kRows, 1, kRows, panel(group, column / kColumns<C>), kColumns<C>,
                     gradients + group * part_.depth + column, part_.stride);
       }
     }
