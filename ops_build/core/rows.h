@@ -11,6 +11,7 @@
 
 #include "convert.h"
 #include "dtype.h"
+#include "elementwise.h"
 #include "numbers.h"
 
 namespace opgate::rows {
@@ -59,6 +60,57 @@ template <std::size_t sums, typename C, typename Term, typename... More>
     }
   }
   return total;
+}
+
+/// Vectors of 64 bytes.
+template <typename C>
+struct Vectors {
+  using Vector [[gnu::vector_size(64)]] = C;
+  static constexpr std::int64_t kWidth = 64 / sizeof(C);
+
+  static Vector load(const C* from) {
+    Vector vector;
+    std::memcpy(&vector, from, sizeof(vector));
+    return vector;
+  }
+  static void store(Vector vector, C* to) { std::memcpy(to, &vector, sizeof(vector)); }
+  static C sum(Vector vector) {
+    for (std::int64_t half = kWidth / 2; half > 0; half /= 2) {
+      for (std::int64_t lane = 0; lane < half; ++lane) vector[lane] += vector[lane + half];
+    }
+    return vector[0];
+  }
+};
+
+/// The sum of the products of two rows.
+template <typename C>
+C product(const C* a, const C* b, std::int64_t c) {
+  using V = Vectors<C>;
+  typename V::Vector sums{}, more{};
+  std::int64_t i = 0;
+  for (; i + 2 * V::kWidth <= c; i += 2 * V::kWidth) {
+    sums += V::load(a + i) * V::load(b + i);
+    more += V::load(a + i + V::kWidth) * V::load(b + i + V::kWidth);
+  }
+  sums += more;
+  C total = 0;
+  for (; i < c; ++i) total += a[i] * b[i];
+  return total + V::sum(sums);
+}
+
+/// The tensor as numbers of the compute type: itself, or a copy.
+template <typename T>
+const ComputeType<T>* wide(Context& context, const Tensor& tensor) {
+  const T* const from = tensor.data<T>();
+  if constexpr (std::is_same_v<ComputeType<T>, T>) {
+    return from;
+  } else {
+    const std::int64_t count = tensor.size();
+    float* const to = context.scratch<float>(count).data();
+    context.parallel_for(count, kElementGrain,
+                         [=](std::int64_t begin, std::int64_t end) { widen(from + begin, to + begin, end - begin); });
+    return to;
+  }
 }
 
 /// A row of T as numbers of ComputeType<T>: the row itself, or a copy in a buffer.

@@ -1,12 +1,15 @@
-// Search in sorted keys.
+// Sorted keys on CUDA: kernels add up what has equal keys in a fixed order, without atomics.
 #pragma once
 
-#include <cstdint>
+#include <cub/device/device_radix_sort.cuh>
+
+#include "elementwise.cuh"
 
 namespace opgate {
 
-/// The position of the first of `count` ascending keys that isn't less than `key`; `count` if there is none.
-__device__ inline std::int64_t first_of(const std::uint32_t* keys, std::int64_t count, std::uint32_t key) {
+/// The first of the `count` sorted keys that isn't less than `key`, or `count`.
+template <typename Key>
+__device__ std::int64_t first_of(const Key* keys, std::int64_t count, Key key) {
   std::int64_t begin = 0;
   for (std::int64_t end = count; begin < end;) {
     const std::int64_t middle = (begin + end) / 2;
@@ -18,5 +21,40 @@ __device__ inline std::int64_t first_of(const std::uint32_t* keys, std::int64_t 
   }
   return begin;
 }
+
+/// Keys and the numbers of the things that have them, before and after they are sorted. Things of equal keys keep their
+/// order.
+struct SortedKeys {
+  std::span<std::uint32_t> keys, things, sorted_keys, sorted_things;
+  std::span<char> storage;
+
+  static SortedKeys take(Workspace& workspace, std::int64_t count) {
+    std::size_t bytes = 0;
+    if (sort_pairs(nullptr, bytes, nullptr, nullptr, nullptr, nullptr, count, nullptr) != cudaSuccess)
+      throw std::runtime_error("CUB does not say how much memory it wants");
+    return {workspace.take<std::uint32_t>(count), workspace.take<std::uint32_t>(count),
+            workspace.take<std::uint32_t>(count), workspace.take<std::uint32_t>(count),
+            workspace.take<char>(static_cast<std::int64_t>(std::max<std::size_t>(bytes, 1)))};
+  }
+
+  std::int64_t count() const { return static_cast<std::int64_t>(keys.size()); }
+
+  /// Sorts what a kernel has written to `keys` and `things`.
+  Status sort(Context& context) const {
+    if (keys.empty()) return {};
+    std::size_t bytes = storage.size();
+    return cuda::status(sort_pairs(storage.data(), bytes, keys.data(), sorted_keys.data(), things.data(),
+                                   sorted_things.data(), count(), stream_of(context)),
+                        "sorting");
+  }
+
+ private:
+  static cudaError_t sort_pairs(void* storage, std::size_t& bytes, const std::uint32_t* keys,
+                                std::uint32_t* sorted_keys, const std::uint32_t* things, std::uint32_t* sorted_things,
+                                std::int64_t count, cudaStream_t stream) {
+    return cub::DeviceRadixSort::SortPairs(storage, bytes, keys, sorted_keys, things, sorted_things, count, 0, 32,
+                                           stream);
+  }
+};
 
 }  // namespace opgate

@@ -27,7 +27,8 @@ from opgate.ops_build.verification.comparison import TOLERANCES, difference
 
 OPS = SOURCE / "ops"
 DECOMPOSED = [
-    "Asinh", "ClampedRelu", "GroupNorm", "KNNQuery", "LayerNorm", "LayerNormBackward", "LeakyRelu", "Mish", "MishBackward", "MyAdd", "ThreeInterpolate",
+    "Asinh", "BevPoolV2", "ClampedRelu", "GroupNorm", "KNNQuery", "LayerNorm", "LayerNormBackward", "LeakyRelu", "Mish", "MishBackward",
+    "MultiScaleDeformableAttention", "MyAdd", "ThreeInterpolate",
     "ResizeNormalize", "RMSNorm", "RMSNormBackward", "Swish", "SwishBackward", "Voxelize", "SlidingWindow"]  # fmt: skip
 
 
@@ -92,6 +93,7 @@ def test_without_the_library_the_function_agrees_with_the_reference(ops: dict[st
                 assert failure is None, f"{types} {case.name}: {tensor.name}: {failure}"
             patterns.add(pattern(op, case))
     some = {
+        "BevPoolV2": 2,
         "GroupNorm": 7,
         "KNNQuery": 3,
         "LayerNorm": 8,

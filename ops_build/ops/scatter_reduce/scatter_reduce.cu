@@ -19,24 +19,24 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 struct Cuda : Checked {
-  static Sorting workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
-    return Sorting::take(workspace, in.size("n"));
+  static SortedKeys workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
+    return SortedKeys::take(workspace, in.size("n"));
   }
 
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const std::int64_t n = in.size("n"), size = in.size("dim_size"), columns = columns_of(in["x"]);
     if (size == 0 || columns == 0) return {};
-    const Sorting sorting = workspace(context.workspace(), in, attributes);
+    const SortedKeys sorting = workspace(context.workspace(), in, attributes);
     const cudaStream_t stream = stream_of(context);
     if (n > 0) {
       find_keys<<<blocks_for(n, kThreads), kThreads, 0, stream>>>(n, size, in["index"].data<std::int64_t>(),
-                                                                  sorting.keys.data(), sorting.rows.data());
+                                                                  sorting.keys.data(), sorting.things.data());
       OPGATE_RETURN_IF_ERROR(launched());
-      OPGATE_RETURN_IF_ERROR(sorting.sort(stream));
+      OPGATE_RETURN_IF_ERROR(sorting.sort(context));
     }
     return segment_reduce::with_reduction(attributes, [&]<typename Op>(bool mean) {
-      return segment_reduce::launch<Op>(context, size, columns, in["x"].data<T>(), sorting.sorted(), mean,
+      return segment_reduce::launch<Op>(context, size, columns, in["x"].data<T>(), Sorted::of(sorting), mean,
                                         out["y"].data<T>());
     });
   }

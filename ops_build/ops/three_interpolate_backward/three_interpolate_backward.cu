@@ -6,7 +6,6 @@ namespace opgate::ops::three_interpolate_backward {
 namespace {
 
 using scatter_reduce::Sorted;
-using scatter_reduce::Sorting;
 
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
@@ -67,29 +66,29 @@ __global__ void __launch_bounds__(kThreads)
 
 struct Cuda : three_interpolate::Checked {
   template <typename T>
-  static Sorting workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
-    return Sorting::take(workspace, in.size("m") * in.size("k"));
+  static SortedKeys workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
+    return SortedKeys::take(workspace, in.size("m") * in.size("k"));
   }
 
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const std::int64_t n = in.size("n"), m = in.size("m"), c = in.size("c"), k = in.size("k"), count = m * k;
     const cudaStream_t stream = stream_of(context);
-    const Sorting sorting = workspace<T>(context.workspace(), in, attributes);
+    const SortedKeys sorting = workspace<T>(context.workspace(), in, attributes);
     const T *const grad_y = in["grad_y"].data<T>(), *const weight = in["weight"].data<T>();
     const auto* const idx = in["idx"].data<std::int32_t>();
     if (count > 0) {
       find_keys<<<blocks_for(count, kThreads), kThreads, 0, stream>>>(count, n, idx, sorting.keys.data(),
-                                                                      sorting.rows.data());
+                                                                      sorting.things.data());
       OPGATE_RETURN_IF_ERROR(launched());
-      OPGATE_RETURN_IF_ERROR(sorting.sort(stream));
+      OPGATE_RETURN_IF_ERROR(sorting.sort(context));
       grade_weights<<<blocks_for(count, kThreads / kWarp), kThreads, 0, stream>>>(
           count, n, c, k, grad_y, in["features"].data<T>(), idx, out["grad_weight"].data<T>());
       OPGATE_RETURN_IF_ERROR(launched());
     }
     if (n * c == 0) return {};
     grade_features<<<blocks_for(n * c, kThreads), kThreads, 0, stream>>>(
-        n, c, static_cast<std::uint32_t>(k), sorting.sorted(), grad_y, weight, out["grad_features"].data<T>());
+        n, c, static_cast<std::uint32_t>(k), Sorted::of(sorting), grad_y, weight, out["grad_features"].data<T>());
     return launched();
   }
 };
