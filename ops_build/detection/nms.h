@@ -52,7 +52,5 @@ struct Limits {
   std::int64_t max_per_class = 0;  ///< at least max_detections: no limit
   bool class_agnostic = false;     ///< boxes suppress those of all classes
 };
-  }
-};
 
 }  // namespace opgate::detection
