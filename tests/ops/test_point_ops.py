@@ -1,6 +1,5 @@
 """KNNQuery and BallQuery against SciPy's k-d tree, FarthestPointSample against fpsample, GridCluster and ThreeInterpolate
-against torch, Voxelize against SciPy's
-binned statistics and exact arithmetic."""
+against torch, Voxelize against SciPy's binned statistics and exact arithmetic."""
 
 from __future__ import annotations
 
