@@ -31,10 +31,10 @@ OPS = ("mish", "my_add", "rms_norm", "resample_audio", "multi_class_nms")
 def options() -> BuildOptions:
     output = PROJECT / "build" / "cpu_levels"
     folder = output / "ops"
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     for name in OPS:
-        if not (folder / name).is_symlink():
-            (folder / name).symlink_to(SOURCE / "ops" / name)
+        (folder / name).symlink_to(SOURCE / "ops" / name)
     return BuildOptions(output, ops=(SOURCE / "ops" if ALL else folder,), arch="", engines=("onnxruntime",), cuda="")
 
 

@@ -212,8 +212,12 @@ def refused_cases(library: Path, pattern: str) -> list[tuple[Op, dict[str, str],
     return found
 
 
+#: Errors in attributes that only some inputs make wrong.
+BY_INPUTS = "as head has|whose rank is|divisor of|at most the head size"
+
+
 def test_attributes_that_no_run_can_use_are_refused_when_the_model_loads(library: Path) -> None:
-    refused = refused_cases(library, "attribute|^-1$|^height$|^nsample$")
+    refused = refused_cases(library, f"^(?!.*({BY_INPUTS})).*attribute|^-1$|^height$|^nsample$")
     assert {op.name for op, _, _ in refused} >= {
         "DecodeImage",
         "DetectionPostprocess",
@@ -233,7 +237,7 @@ def test_attributes_that_no_run_can_use_are_refused_when_the_model_loads(library
 def test_static_shapes_that_no_run_can_use_are_refused_when_the_model_loads(library: Path) -> None:
     """The signature alone can't say this, so the kernels check it: c >= 3, for example."""
     refused = refused_cases(library, r"c >= 3|got c = 3|channels|input 'image': expected sides|got no ends")
-    assert {op.name for op, _, _ in refused} == {
+    assert {op.name for op, _, _ in refused} >= {
         "DetectionPostprocess",
         "EncodeImage",
         "KNNQuery",
