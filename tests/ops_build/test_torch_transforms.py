@@ -73,7 +73,8 @@ def test_no_op_has_tangents_that_are_silently_zero(library: registration.OpLibra
                 try:
                     outputs = as_tuple(library.overload(op)(**{**arguments, name: dual}))
                 except NotImplementedError as error:
-                    assert f"opgate::{snake_case(op.name)} can't be differentiated in forward mode" in str(error)
+                    # In forward mode, or by an input whose gradient the backward op doesn't have.
+                    assert f"opgate::{snake_case(op.name)} can't be differentiated" in str(error)
                     refused.add(op.name)
                 else:
                     for output in outputs:

@@ -145,7 +145,7 @@ def test_shared_cases_over_the_sizes_of_torch(library: Path, case: WalkCase) -> 
 def test_the_cases_cover_the_grammar(library: Path) -> None:
     ops = [parse_signature(library, case.signature) for case in SHARED]
     inputs, outputs = [t for op in ops for t in op.inputs], [t for op in ops for t in op.outputs]
-    assert {dim["kind"] for t in inputs for dim in t.dims} == {"ellipsis", "name", "expr"}
+    assert {dim["kind"] for t in inputs for dim in t.dims} == {"ellipsis", "any", "name", "expr"}
     assert {dim["kind"] for t in outputs for dim in t.dims} == {"ellipsis", "expr", "bounded"}
     assert any(t.optional for t in inputs) and any(t.variadic for t in inputs) and any(t.const for t in inputs)
     assert any("default" in dim for t in inputs for dim in t.dims) and any(op.type_variables for op in ops)

@@ -54,7 +54,7 @@ def _check_convention(op: Op, backward: Op) -> None:
                 f"{backward.name}: input '{tensor.name}' is neither an input or output of {op.name} nor grad_<output>"
             )
     for output in backward.outputs:
-        if not inputs.issuperset(_inputs_of(output.name, inputs)):
+        if not output.name.startswith("grad_") or not inputs.issuperset(_inputs_of(output.name, inputs)):
             raise ValueError(f"{backward.name}: output '{output.name}' is not grad_<input> of {op.name}")
     attributes = {attribute.name for attribute in op.attributes}
     for attribute in backward.attributes:

@@ -63,9 +63,7 @@ def errors(types: Mapping[str, np.dtype[Any]], case: Any, xyz: Array) -> Iterato
     error = offset + "the last end to be 9, the rows of 'xyz', got no ends"
     yield Case("no ends", {"xyz": xyz, "offset": none, "new_offset": none}, error=error)
     both = {"xyz": xyz, "offset": np.array([4, 9], types["I"]), "new_offset": np.array([4], types["I"])}
-    yield Case(
-        "another number of segments", both, error=r"input 'new_offset': expected I\[b\] with b = 2, got i..\[1\]"
-    )
+    yield Case("another number of segments", both, error=r"input 'new_offset': expected I\[b\] with b = 2, got .*\[1\]")
 
 
 def large(types: Mapping[str, np.dtype]) -> Case:

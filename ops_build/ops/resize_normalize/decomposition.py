@@ -30,7 +30,8 @@ def decomposition(present: frozenset[str]) -> str:
             scaled = Div (product, divisor)
             whole = Equal (side, none)
             sizes = Where (whole, wanted, scaled)
-            resized = Resize <axes: ints = [2, 3], mode: string = @interpolation, antialias: int = @antialias>
+            resized = Resize <axes: ints = [2, 3], mode: string = @interpolation, antialias: int = @antialias,
+                              exclude_outside: int = @antialias>
                 (pixels, , , sizes)
             beyond = Sub (sizes, wanted)
             half = Div (beyond, two)
