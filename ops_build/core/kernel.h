@@ -110,4 +110,16 @@ struct Kernel {
   Status (*take_workspace)(Workspace&, const Inputs&, const Attributes&) = nullptr;
 };
 
+/// The elements of an optional input, or null.
+template <typename T>
+const T* data_or_null(const Inputs& in, std::string_view name) {
+  return in.has(name) ? in[name].data<T>() : nullptr;
+}
+
+/// The elements of an optional output, or null.
+template <typename T>
+T* data_or_null(Outputs& out, std::string_view name) {
+  return out.has(name) ? out[name].data<T>() : nullptr;
+}
+
 }  // namespace opgate

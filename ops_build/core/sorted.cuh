@@ -22,18 +22,30 @@ __device__ std::int64_t first_of(const Key* keys, std::int64_t count, Key key) {
   return begin;
 }
 
+/// The sorted keys that equal `key`, which is less than 2^32 - 1.
+struct KeyRange {
+  std::int64_t begin, end;
+
+  __device__ static KeyRange of(const std::uint32_t* keys, std::int64_t count, std::int64_t key) {
+    return {first_of(keys, count, static_cast<std::uint32_t>(key)),
+            first_of(keys, count, static_cast<std::uint32_t>(key + 1))};
+  }
+};
+
 /// Keys and the numbers of the things that have them, before and after they are sorted. Things of equal keys keep their
 /// order.
-struct SortedKeys {
-  std::span<std::uint32_t> keys, things, sorted_keys, sorted_things;
+template <typename Thing>
+struct SortedKeysOf {
+  std::span<std::uint32_t> keys, sorted_keys;
+  std::span<Thing> things, sorted_things;
   std::span<char> storage;
 
-  static SortedKeys take(Workspace& workspace, std::int64_t count) {
+  static SortedKeysOf take(Workspace& workspace, std::int64_t count) {
     std::size_t bytes = 0;
     if (sort_pairs(nullptr, bytes, nullptr, nullptr, nullptr, nullptr, count, nullptr) != cudaSuccess)
       throw std::runtime_error("CUB does not say how much memory it wants");
-    return {workspace.take<std::uint32_t>(count), workspace.take<std::uint32_t>(count),
-            workspace.take<std::uint32_t>(count), workspace.take<std::uint32_t>(count),
+    return {workspace.take<std::uint32_t>(count), workspace.take<std::uint32_t>(count), workspace.take<Thing>(count),
+            workspace.take<Thing>(count),
             workspace.take<char>(static_cast<std::int64_t>(std::max<std::size_t>(bytes, 1)))};
   }
 
@@ -50,11 +62,13 @@ struct SortedKeys {
 
  private:
   static cudaError_t sort_pairs(void* storage, std::size_t& bytes, const std::uint32_t* keys,
-                                std::uint32_t* sorted_keys, const std::uint32_t* things, std::uint32_t* sorted_things,
+                                std::uint32_t* sorted_keys, const Thing* things, Thing* sorted_things,
                                 std::int64_t count, cudaStream_t stream) {
     return cub::DeviceRadixSort::SortPairs(storage, bytes, keys, sorted_keys, things, sorted_things, count, 0, 32,
                                            stream);
   }
 };
+
+using SortedKeys = SortedKeysOf<std::uint32_t>;
 
 }  // namespace opgate

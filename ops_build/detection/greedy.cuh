@@ -12,6 +12,7 @@
 #pragma once
 
 #include "core/elementwise.cuh"
+#include "kept_rows.h"
 #include "nms.h"
 
 namespace opgate::detection {
@@ -123,6 +124,13 @@ __global__ void __launch_bounds__(kThreads)
     best = next;
   }
   write.finish(i, kept);
+}
+
+/// Clears the unused rows of picture i, in all threads of a block.
+template <int numbers>
+__device__ void finish(const KeptRows<numbers>& rows, std::int64_t i, std::int64_t kept) {
+  for (std::int64_t k = kept + threadIdx.x; k < rows.most; k += blockDim.x) rows.clear(i, k);
+  if (threadIdx.x == 0) rows.count[i] = static_cast<std::int32_t>(kept);
 }
 
 /// Finds and suppresses. `candidates` has room for all scores, `counts` for n numbers, `numbers` for n * classes.

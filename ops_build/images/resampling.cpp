@@ -10,10 +10,12 @@
 
 namespace opgate::images {
 
-std::vector<Tap> bilinear_taps(int from, int to) {
-  std::vector<Tap> taps(static_cast<std::size_t>(to));
+std::vector<Tap> bilinear_taps(int from, int to) { return bilinear_taps(from, to, 0, to); }
+
+std::vector<Tap> bilinear_taps(int from, int to, int first, int count) {
+  std::vector<Tap> taps(static_cast<std::size_t>(count));
   const double step = static_cast<double>(from) / to;
-  for (int i = 0; i < to; ++i) taps[static_cast<std::size_t>(i)] = bilinear_tap(i, step, from);
+  for (int i = 0; i < count; ++i) taps[static_cast<std::size_t>(i)] = bilinear_tap(first + i, step, from);
   return taps;
 }
 

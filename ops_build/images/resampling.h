@@ -13,6 +13,9 @@ namespace opgate::images {
 /// The taps of all pixels of a row or a column. Both sizes are at least 1.
 std::vector<Tap> bilinear_taps(int from, int to);
 
+/// The taps of `count` pixels from `first` on.
+std::vector<Tap> bilinear_taps(int from, int to, int first, int count);
+
 /// The number of floats that blend_rows writes for a row of `width` pixels.
 constexpr std::size_t blended_size(int width) { return 3 * static_cast<std::size_t>(width) + 4; }
 

@@ -188,7 +188,7 @@ FAULTS = [
     Fault("the rows in another order", "scatter_reduce", "ops/scatter_reduce/sorted.cuh", "{ return rows[i]; }", "{ return i; }", "elements differ"),
     Fault("the sorted positions ignored", "knn_query_backward", "ops/knn_query_backward/knn_query_backward.cu",
           "all.value(static_cast<std::int64_t>(positions[i]), axis)", "all.value(i, axis)", "elements differ"),
-    Fault("the points of the next cell too", "bev_pool_v2", "ops/bev_pool_v2/rows.cuh", "(key + 1)", "(key + 2)", "elements differ"),
+    Fault("the points of the next cell too", "bev_pool_v2", "core/sorted.cuh", "(key + 1)", "(key + 2)", "elements differ"),
     Fault("the samples of every level that shares a key", "multi_scale_deformable_attention_backward", "ops/multi_scale_deformable_attention_backward/multi_scale_deformable_attention_backward.cu",
           "if (number / sizes.points % sizes.levels != l) continue;", "", "elements differ"),
     Fault("filters that are overwritten while they are read", "deform_conv2d", "ops/deform_conv2d/deform_conv2d.cu", "        __syncthreads();\n      }\n    }\n", "      }\n    }\n", "elements differ"),

@@ -6,13 +6,8 @@ namespace opgate::ops::bev_pool_v2 {
 namespace {
 
 struct Cuda : Checked {
-  struct Memory {
-    std::span<std::uint32_t> cells;
-    SortedKeys sorted;
-  };
-
   static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
-    return {workspace.take<std::uint32_t>(in.size("p")), SortedKeys::take(workspace, in.size("p"))};
+    return Memory::take(workspace, in.size("p"));
   }
 
   template <typename T>

@@ -33,6 +33,16 @@ static __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// The memory of the kernels: the cell of each point, and the points sorted by a rank.
+struct Memory {
+  std::span<std::uint32_t> cells;
+  SortedKeys sorted;
+
+  static Memory take(Workspace& workspace, std::int64_t points) {
+    return {workspace.take<std::uint32_t>(points), SortedKeys::take(workspace, points)};
+  }
+};
+
 /// Launches what finds the cells of the points.
 inline Status launch_cells(Context& context, const Inputs& in, const Points& points, std::uint32_t* cells) {
   if (points.count == 0) return {};
@@ -58,19 +68,9 @@ static __global__ void __launch_bounds__(kThreads)
   things[i] = static_cast<std::uint32_t>(i);
 }
 
-/// The points whose key is `key`.
-struct Range {
-  std::int64_t begin, end;
-
-  __device__ static Range of(const std::uint32_t* keys, std::int64_t count, std::int64_t key) {
-    return {first_of(keys, count, static_cast<std::uint32_t>(key)),
-            first_of(keys, count, static_cast<std::uint32_t>(key + 1))};
-  }
-};
-
 /// The sum over the points of `range` of term(point).
 template <typename C, typename Term>
-__device__ C sum_of(Range range, const std::uint32_t* sorted, const Term& term) {
+__device__ C sum_of(KeyRange range, const std::uint32_t* sorted, const Term& term) {
   C total = 0;
   for (std::int64_t i = range.begin; i < range.end;) {
     C part = 0;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t parts = (c + kWarp - 1) / kWarp, warp = thread_index() / kWarp, row = warp / parts;
   const std::int64_t column = warp % parts * kWarp + threadIdx.x % kWarp;
   if (row >= rows || column >= c) return;
-  to[row * c + column] = static_cast<T>(sum_of<C>(Range::of(keys, points.count, row), sorted, [&](std::int64_t i) {
+  to[row * c + column] = static_cast<T>(sum_of<C>(KeyRange::of(keys, points.count, row), sorted, [&](std::int64_t i) {
     const std::int64_t from = cells ? static_cast<std::int64_t>(cells[i]) : points.feat[i];
     return static_cast<C>(weights[points.depth[i]]) * static_cast<C>(values[from * c + column]);
   }));

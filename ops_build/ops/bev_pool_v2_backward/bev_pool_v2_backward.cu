@@ -7,6 +7,7 @@ namespace {
 
 using bev_pool_v2::kThreads;
 using bev_pool_v2::kWarp;
+using bev_pool_v2::Memory;
 using bev_pool_v2::thread_index;
 
 /// A warp computes the gradient of a depth.
@@ -17,7 +18,7 @@ __global__ void __launch_bounds__(kThreads)
   using C = ComputeType<T>;
   const std::int64_t depth = thread_index() / kWarp;
   if (depth >= points.depths) return;  // all threads of a warp
-  C total = bev_pool_v2::sum_of<C>(bev_pool_v2::Range::of(keys, points.count, depth), sorted, [&](std::int64_t i) {
+  C total = bev_pool_v2::sum_of<C>(KeyRange::of(keys, points.count, depth), sorted, [&](std::int64_t i) {
     const T *const features = feat + points.feat[i] * c, *const upstream = grad_bev + cells[i] * c;
     C product = 0;
     for (std::int64_t k = threadIdx.x % kWarp; k < c; k += kWarp) {
@@ -30,13 +31,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 struct Cuda : Checked {
-  struct Memory {
-    std::span<std::uint32_t> cells;
-    SortedKeys sorted;
-  };
-
   static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
-    return {workspace.take<std::uint32_t>(in.size("p")), SortedKeys::take(workspace, in.size("p"))};
+    return Memory::take(workspace, in.size("p"));
   }
 
   template <typename T>

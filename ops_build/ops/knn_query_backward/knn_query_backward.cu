@@ -1,8 +1,5 @@
 #include "knn_query_backward.h"
 
-#include <cub/device/device_radix_sort.cuh>
-
-#include "core/elementwise.cuh"
 #include "core/sorted.cuh"
 #include "formula.h"
 
@@ -64,28 +61,11 @@ __global__ void __launch_bounds__(kThreads) sum_queries(Neighbours<T> all, bool 
   if (query < all.m) grad_queries[query * all.d + axis] = static_cast<T>(self ? 0.0 : all.of_query(query, axis));
 }
 
-cudaError_t sort_pairs(void* storage, std::size_t& bytes, const std::uint32_t* keys, std::uint32_t* sorted_keys,
-                       const std::uint64_t* positions, std::uint64_t* sorted_positions, std::int64_t count,
-                       cudaStream_t stream) {
-  return cub::DeviceRadixSort::SortPairs(storage, bytes, keys, sorted_keys, positions, sorted_positions, count, 0, 32,
-                                         stream);
-}
-
 struct Cuda : Checked {
-  struct Memory {
-    std::span<std::uint32_t> keys, sorted_keys;
-    std::span<std::uint64_t> positions, sorted_positions;
-    std::span<char> storage;
-  };
+  using Memory = SortedKeysOf<std::uint64_t>;
 
   static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
-    const std::int64_t count = in.size("m") * in.size("nsample");
-    std::size_t bytes = 0;
-    if (sort_pairs(nullptr, bytes, nullptr, nullptr, nullptr, nullptr, count, nullptr) != cudaSuccess)
-      throw std::runtime_error("CUB does not say how much memory it wants");
-    return {workspace.take<std::uint32_t>(count), workspace.take<std::uint32_t>(count),
-            workspace.take<std::uint64_t>(count), workspace.take<std::uint64_t>(count),
-            workspace.take<char>(static_cast<std::int64_t>(std::max<std::size_t>(bytes, 1)))};
+    return Memory::take(workspace, in.size("m") * in.size("nsample"));
   }
 
   template <typename T>
@@ -107,16 +87,12 @@ struct Cuda : Checked {
     if (all.d == 0) return {};
     const Memory memory = workspace(context.workspace(), in, attributes);
     if (count > 0) {
-      find_keys<<<blocks_for(count, kThreads), kThreads, 0, stream>>>(all, memory.keys.data(), memory.positions.data());
+      find_keys<<<blocks_for(count, kThreads), kThreads, 0, stream>>>(all, memory.keys.data(), memory.things.data());
       OPGATE_RETURN_IF_ERROR(launched());
-      std::size_t bytes = memory.storage.size();
-      OPGATE_RETURN_IF_ERROR(
-          cuda::status(sort_pairs(memory.storage.data(), bytes, memory.keys.data(), memory.sorted_keys.data(),
-                                  memory.positions.data(), memory.sorted_positions.data(), count, stream),
-                       "sorting"));
+      OPGATE_RETURN_IF_ERROR(memory.sort(context));
     }
     sum_points<<<blocks_for(all.n * all.d, kThreads), kThreads, 0, stream>>>(
-        all, memory.sorted_keys.data(), memory.sorted_positions.data(), self, out["grad_xyz"].data<T>());
+        all, memory.sorted_keys.data(), memory.sorted_things.data(), self, out["grad_xyz"].data<T>());
     OPGATE_RETURN_IF_ERROR(launched());
     sum_queries<<<blocks_for(all.m * all.d, kThreads), kThreads, 0, stream>>>(all, self, out["grad_new_xyz"].data<T>());
     return launched();

@@ -14,16 +14,4 @@ struct ChecksEpsilon {
   }
 };
 
-/// The elements of an optional input, or null.
-template <typename T>
-const T* data_or_null(const Inputs& in, const char* name) {
-  return in.has(name) ? in[name].data<T>() : nullptr;
-}
-
-/// The elements of an optional output, or null.
-template <typename T>
-T* data_or_null(Outputs& out, const char* name) {
-  return out.has(name) ? out[name].data<T>() : nullptr;
-}
-
 }  // namespace opgate::ops

@@ -16,31 +16,13 @@ struct Batch {
 };
 
 struct Detections {
-  std::int64_t most;
-  const float* boxes;  ///< of the input
-  std::int64_t anchors;
-  float *detections, *scores;
-  std::int32_t *labels, *count;
-  std::int32_t* indices;  ///< may be null
+  detection::KeptRows<4> rows;
 
   __device__ void operator()(std::int64_t i, std::int64_t k, const Box&, std::uint32_t anchor, std::uint32_t label,
                              float score) const {
-    const std::int64_t at = i * most + k;
-    for (int corner = 0; corner < 4; ++corner) detections[4 * at + corner] = boxes[4 * (i * anchors + anchor) + corner];
-    scores[at] = score;
-    labels[at] = static_cast<std::int32_t>(label);
-    if (indices) indices[at] = static_cast<std::int32_t>(anchor);
+    rows.write(i, k, anchor, static_cast<std::int32_t>(label), score);
   }
-
-  __device__ void finish(std::int64_t i, std::int64_t kept) const {
-    for (std::int64_t k = 4 * kept + threadIdx.x; k < 4 * most; k += blockDim.x) detections[4 * i * most + k] = 0;
-    for (std::int64_t k = kept + threadIdx.x; k < most; k += blockDim.x) {
-      scores[i * most + k] = 0;
-      labels[i * most + k] = -1;
-      if (indices) indices[i * most + k] = -1;
-    }
-    if (threadIdx.x == 0) count[i] = static_cast<std::int32_t>(kept);
-  }
+  __device__ void finish(std::int64_t i, std::int64_t kept) const { detection::finish(rows, i, kept); }
 };
 
 class Cuda : public Checked {
@@ -66,14 +48,7 @@ class Cuda : public Checked {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const Batch batch{in["boxes"].data<float>(), in["scores"].data<float>(), in.size("n"), in.size("c"), in.size("a")};
     const Memory memory = workspace(context.workspace(), in, attributes);
-    const Detections detections{limits_.max_detections,
-                                batch.boxes,
-                                batch.anchors,
-                                out["detections"].data<float>(),
-                                out["kept_scores"].data<float>(),
-                                out["labels"].data<std::int32_t>(),
-                                out["count"].data<std::int32_t>(),
-                                out.has("indices") ? out["indices"].data<std::int32_t>() : nullptr};
+    const Detections detections{detection::KeptRows<4>::of(in, out, limits_.max_detections)};
     return detection::launch_nms(batch, limits_, memory.candidates, memory.counts, memory.numbers, detections,
                                  stream_of(context));
   }

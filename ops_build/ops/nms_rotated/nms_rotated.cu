@@ -22,30 +22,14 @@ struct Batch {
 };
 
 struct Detections {
-  std::int64_t most;
   Batch batch;
-  float *detections, *scores;
-  std::int32_t *labels, *count;
-  std::int32_t* indices;  ///< may be null
+  detection::KeptRows<5> rows;
 
   __device__ void operator()(std::int64_t i, std::int64_t k, const RotatedBox&, std::uint32_t anchor,
                              std::uint32_t label, float score) const {
-    const std::int64_t at = i * most + k;
-    for (int c = 0; c < 5; ++c) detections[5 * at + c] = batch.boxes[5 * (i * batch.anchors + anchor) + c];
-    scores[at] = score;
-    labels[at] = batch.picture(i).label_of(anchor, label);
-    if (indices) indices[at] = static_cast<std::int32_t>(anchor);
+    rows.write(i, k, anchor, batch.picture(i).label_of(anchor, label), score);
   }
-
-  __device__ void finish(std::int64_t i, std::int64_t kept) const {
-    for (std::int64_t k = 5 * kept + threadIdx.x; k < 5 * most; k += blockDim.x) detections[5 * i * most + k] = 0;
-    for (std::int64_t k = kept + threadIdx.x; k < most; k += blockDim.x) {
-      scores[i * most + k] = 0;
-      labels[i * most + k] = -1;
-      if (indices) indices[i * most + k] = -1;
-    }
-    if (threadIdx.x == 0) count[i] = static_cast<std::int32_t>(kept);
-  }
+  __device__ void finish(std::int64_t i, std::int64_t kept) const { detection::finish(rows, i, kept); }
 };
 
 class Cuda : public Checked {
@@ -70,19 +54,13 @@ class Cuda : public Checked {
     OPGATE_RETURN_IF_ERROR(check_labels(in));
     const Batch batch{in["boxes"].data<float>(),
                       in["scores"].data<float>(),
-                      in.has("box_labels") ? in["box_labels"].data<std::int32_t>() : nullptr,
+                      data_or_null<std::int32_t>(in, "box_labels"),
                       in.size("n"),
                       in.size("c"),
                       in.size("a"),
                       clockwise_};
     const Memory memory = workspace(context.workspace(), in, attributes);
-    const Detections detections{limits_.max_detections,
-                                batch,
-                                out["detections"].data<float>(),
-                                out["kept_scores"].data<float>(),
-                                out["labels"].data<std::int32_t>(),
-                                out["count"].data<std::int32_t>(),
-                                out.has("indices") ? out["indices"].data<std::int32_t>() : nullptr};
+    const Detections detections{batch, detection::KeptRows<5>::of(in, out, limits_.max_detections)};
     return detection::launch_nms(batch, limits_, memory.candidates, memory.counts, {}, detections, stream_of(context));
   }
 

@@ -20,8 +20,9 @@ struct Picture {
 class LinearRows {
  public:
   LinearRows(Size from, const Placement& at, const Settings& settings)
-      : down_(taps_of(from.height, at.resized.height, at.top, settings.to.height)),
-        across_(taps_of(from.width, at.resized.width, at.left, settings.to.width), settings.normalization) {}
+      : down_(images::bilinear_taps(from.height, at.resized.height, at.top, settings.to.height)),
+        across_(images::bilinear_taps(from.width, at.resized.width, at.left, settings.to.width),
+                settings.normalization) {}
 
   void run(const Picture& picture, int y, std::vector<float>& blended, float* const out[3]) const {
     const images::Tap tap = down_[static_cast<std::size_t>(y)];
@@ -33,13 +34,6 @@ class LinearRows {
   }
 
  private:
-  static std::vector<images::Tap> taps_of(int from, int resized, int offset, int count) {
-    std::vector<images::Tap> taps(static_cast<std::size_t>(count));
-    const double step = static_cast<double>(from) / resized;
-    for (int i = 0; i < count; ++i) taps[static_cast<std::size_t>(i)] = images::bilinear_tap(offset + i, step, from);
-    return taps;
-  }
-
   std::vector<images::Tap> down_;
   images::RowResampler across_;
 };

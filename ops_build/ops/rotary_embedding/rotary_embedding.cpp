@@ -31,7 +31,7 @@ struct Cpu : Checked {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     Layout layout;
     OPGATE_RETURN_IF_ERROR(Layout::of(in, attributes, layout));
-    const std::int64_t* const positions = positions_of(in);
+    const std::int64_t* const positions = data_or_null<std::int64_t>(in, "position_ids");
     const std::int64_t tokens = layout.batch * layout.sequence, half = layout.half(), rotated = layout.rotated;
     for (std::int64_t i = 0; positions && i < tokens; ++i) {
       if (positions[i] < 0 || positions[i] >= layout.positions) {

@@ -40,7 +40,7 @@ struct Cuda : Checked {
     const std::int64_t count = layout.batch * layout.sequence * layout.heads * threads_of_head;
     rotate<T><<<blocks_for(count, kThreads), kThreads, 0, stream_of(context)>>>(
         layout, count, threads_of_head, attributes.boolean("interleaved"), in["x"].data<T>(), in["cos_cache"].data<T>(),
-        in["sin_cache"].data<T>(), positions_of(in), out["y"].data<T>());
+        in["sin_cache"].data<T>(), data_or_null<std::int64_t>(in, "position_ids"), out["y"].data<T>());
     return launched();
   }
 };

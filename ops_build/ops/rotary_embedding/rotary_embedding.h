@@ -89,11 +89,6 @@ struct Layout {
   }
 };
 
-/// The rows of the caches for each token. nullptr if the caches have a row for each token.
-inline const std::int64_t* positions_of(const Inputs& in) {
-  return in.has("position_ids") ? in["position_ids"].data<std::int64_t>() : nullptr;
-}
-
 /// What both kernels have in common.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes&) {

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t element = thread_index();
   if (element >= n * c) return;
   const std::int64_t row = element / c, column = element - row * c;
-  const Sorted::Range range = sorted.range(row);
+  const KeyRange range = sorted.range(row);
   C total = 0;
   for (std::int64_t first = range.begin; first < range.end; first += kRowsTogether) {
     C part = 0;
