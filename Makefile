@@ -15,6 +15,8 @@ ARGS ?=
 RUNTIME ?= cpu
 # make test EXTRAS=cpu,test,torch,tensorrt also runs the tests of PyTorch and TensorRT, which are skipped otherwise.
 EXTRAS ?= $(RUNTIME),test
+# How many processes run the tests. Each takes about 2 GB.
+PROCESSES ?= 2
 FUZZ_SECONDS ?= 300
 # Where the load goes, how many users send it and for how long. An empty GRPC_HOST is port 8001 of HOST.
 HOST ?= http://127.0.0.1:8000
@@ -34,10 +36,10 @@ build: $(VENV)/.serve
 	  print("auto" * ("CUDAExecutionProvider" in engine.get_available_providers()))')"
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup $(ARGS)
 
 test-all: $(VENV)/.test
-	OPGATE_TEST_ALL=1 $(BIN)/python -m pytest $(ARGS)
+	OPGATE_TEST_ALL=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup $(ARGS)
 
 # Uses the packages of $(PYTHON) if it has them, because the PyTorch and onnxruntime-gpu of a GPU machine are hard to
 # replace.

@@ -1,12 +1,13 @@
 """Each op at three sizes against the best of what a user would call instead, on one thread of the CPU.
 
-    python benchmarks/ops.py [--only OP ...] [--rounds 11] [--output benchmarks/results/ops.md]
+    python benchmarks/ops.py [--only OP ...] [--rounds 11] [--profile] [--output benchmarks/results/ops.md]
 
 All calls of a row take turns in one process, so that whatever else the machine does slows all of them alike. A ratio is
 the median over the rounds of the other's time divided by the op's: above 1 the op is faster. The decomposition is the
 op in standard ONNX operators. The share is how near the op comes to the machine's limit, which is measured first: how
 fast torch copies memory, or multiplies matrices. A peer that isn't installed ends the benchmark. Writes a plot beside
-the table.
+the table. The aim is the ratio to the best peer that the op should reach. --profile says, for the rows below their
+aims, in which functions the op spends its time (needs perf).
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ import os
 import pkgutil
 import platform
 import re
+import signal
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -46,11 +50,24 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THRE
 ROUND_SECONDS = 0.01
 #: A work whose tensors are smaller than this stays in the caches, and the memory's bandwidth says nothing about it.
 OUT_OF_CACHE = 32 << 20
+#: The ratio to the best peer that an op should reach. That of all other ops is 1.
+AIMS = {
+    **dict.fromkeys(["ClampedRelu", "Gelu", "LeakyRelu", "Mish", "MyAdd", "Swish"], 1.5),
+    **dict.fromkeys(["GeluBackward", "MishBackward", "SwishBackward", "LogMelSpectrogram"], 1.5),
+    **dict.fromkeys(["MultiClassNMS", "MultiScaleDeformableAttention", "NMSRotated", "SoftNMS", "TopKLabels"], 3.0),
+    "Asinh": 4.0,
+    "BevPoolV2": 10.0,
+    "DeformConv2d": 2.0,
+    "GridCluster": 8.0,
+    "ImagePreprocess": 2.0,
+    "KNNQuery": 1.3,
+    "Voxelize": 3.0,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The result of a work: microseconds and ratios."""
+    """The result of a work: microseconds and ratios, and in which functions the op spends which share of its time."""
 
     work: Work
     onnxruntime: float
@@ -58,6 +75,11 @@ class Row:
     share: float | None
     ratios: Mapping[str, float]
     decomposition: float | None
+    profile: tuple[tuple[float, str], ...] = ()
+
+    @property
+    def aim(self) -> float:
+        return AIMS.get(self.work.op, 1.0)
 
     @property
     def best(self) -> tuple[str, float]:
@@ -126,7 +148,7 @@ def interleaved(calls: Mapping[str, Call], rounds: int) -> dict[str, list[float]
     return found
 
 
-def measure(work: Work, op: Op, library: Path, rounds: int, limits: tuple[float, float]) -> Row:
+def measure(work: Work, op: Op, library: Path, rounds: int, limits: tuple[float, float], with_profile: bool) -> Row:
     calls = calls_of(work, op, library)
     outputs = [np.asarray(output) for output in calls["onnxruntime"][1]()]  # type: ignore[attr-defined]
     found = interleaved({name: call for name, (_, call) in calls.items()}, rounds)
@@ -144,7 +166,7 @@ def measure(work: Work, op: Op, library: Path, rounds: int, limits: tuple[float,
         share = work.flops / own / limits[1]
     elif moved > OUT_OF_CACHE:
         share = moved / own / limits[0]
-    return Row(
+    row = Row(
         work,
         1e6 * statistics.median(found["onnxruntime"]),
         1e6 * statistics.median(found["torch"]),
@@ -152,6 +174,45 @@ def measure(work: Work, op: Op, library: Path, rounds: int, limits: tuple[float,
         {peer.name: ratio(peer.name) for peer in work.peers},
         ratio("decomposition") if "decomposition" in calls else None,
     )
+    best, reached = row.best
+    return replace(row, profile=profile(calls[calls[best][0]][1])) if with_profile and reached < row.aim else row
+
+
+def profile(call: Call, seconds: float = 1.5) -> tuple[tuple[float, str], ...]:
+    """Returns in which functions a call spends 5% of its time or more: the share and the function, by perf."""
+    with tempfile.TemporaryDirectory() as folder:
+        record = [
+            "perf",
+            "record",
+            "-q",
+            "-e",
+            "cpu-clock",
+            "-F",
+            "1999",
+            "-o",
+            f"{folder}/data",
+            "-p",
+            str(os.getpid()),
+        ]
+        recording = subprocess.Popen(record, stderr=subprocess.DEVNULL)
+        time.sleep(0.2)
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            call()
+        recording.send_signal(signal.SIGINT)
+        recording.wait()
+        report = ["perf", "report", "-i", f"{folder}/data", "--stdio", "--no-children", "-F", "overhead,symbol"]
+        lines = subprocess.run([*report, "--percent-limit", "5"], capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"^ *([0-9.]+)%  \[.\] (.*?) *$", lines, re.MULTILINE)
+    return tuple((float(share) / 100, short(name)) for share, name in found)
+
+
+def short(function: str) -> str:
+    """Returns the name of a C++ function without namespaces, types of arguments and arguments of templates."""
+    name = re.sub(r"\(anonymous namespace\)::|\boperator\(\)|\bopgate::|\bops::", "", function)
+    while (bare := re.sub(r"<[^<>]*>|\([^()]*\)( const)?", "", name)) != name:
+        name = bare
+    return name.split(" ")[-1].strip(":").replace("::::", "::")
 
 
 def limits_of_machine() -> tuple[float, float]:
@@ -187,8 +248,8 @@ def processor() -> str:
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    yield "| op | size | ONNX Runtime, us | torch, us | share | best peer | ratio | other peers | decomposition |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| op | size | ONNX Runtime, us | torch, us | share | best peer | ratio | aim | other peers | decomposition |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for row in rows:
         best, ratio = row.best
         others = ", ".join(f"{name} {value:.2f}" for name, value in row.ratios.items() if name != best)
@@ -196,8 +257,23 @@ def table(rows: list[Row]) -> Iterator[str]:
         decomposition = "" if row.decomposition is None else f"{row.decomposition:.2f}"
         yield (
             f"| {row.work.op} | {row.work.size} | {row.onnxruntime:.1f} | {row.torch:.1f} | {share} | {best} "
-            f"| **{ratio:.2f}** | {others} | {decomposition} |"
+            f"| **{ratio:.2f}** | {row.aim:g} | {others} | {decomposition} |"
         )
+
+
+def profiles(rows: list[Row]) -> Iterator[str]:
+    """Yields the lines about the rows below their aims."""
+    below = [row for row in rows if row.best[1] < row.aim]
+    yield f"{len(rows) - len(below)} of {len(rows)} rows reach their aims."
+    if any(row.profile for row in below):
+        yield ""
+        yield "Where the op spends its time in the rows below their aims, by perf:"
+        yield ""
+        yield "| op | size | ratio | aim | functions |"
+        yield "|---|---|---|---|---|"
+        for row in below:
+            functions = ", ".join(f"{share:.0%} {name}" for share, name in row.profile)
+            yield f"| {row.work.op} | {row.work.size} | {row.best[1]:.2f} | {row.aim:g} | {functions} |"
 
 
 def plot(rows: list[Row], file: Path) -> None:
@@ -223,6 +299,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="OP", help="measure these ops alone")
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--profile", action="store_true", help="profile the op in the rows below their aims")
     parser.add_argument("--output", type=Path, help="file for the table in Markdown; the plot lies beside it")
     arguments = parser.parse_args()
     if any(os.environ.get(name) != count for name, count in ONE_THREAD.items()):
@@ -237,7 +314,7 @@ def main() -> None:
     rows = []
     with torch.inference_mode():
         for work in chosen:
-            rows.append(measure(work, table_of_ops[work.op], library, arguments.rounds, limits))
+            rows.append(measure(work, table_of_ops[work.op], library, arguments.rounds, limits, arguments.profile))
             torch.compiler.reset()
             name, ratio = rows[-1].best
             print(f"{work.op} {work.size}: {ratio:.2f} of {name}", file=sys.stderr, flush=True)
@@ -257,6 +334,8 @@ def main() -> None:
             "",
             *([f"![ratios]({arguments.output.with_suffix('.svg').name})", ""] if arguments.output else []),
             *table(rows),
+            "",
+            *profiles(rows),
         ]
     )
     if arguments.output:

@@ -23,6 +23,26 @@ if not ALL:
 #: The build that all tests share. CI sets OPGATE_TEST_STRICT, so that it doesn't build everything twice.
 OPTIONS = BuildOptions(strict=bool(os.environ.get("OPGATE_TEST_STRICT")))
 
+#: The folders whose tests start servers and wait for clocks. These tests run one after the other.
+SERVED = ("deploy", "models", "rpc", "service", "system")
+#: The files whose tests share a build of emulated kernels. One of them writes faults into it.
+EMULATED = ("test_cuda_emulation", "test_gpu_check", "test_onnxruntime_host", "test_tensorrt_emulation")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Says which tests stay in one process if pytest-xdist runs the tests in several."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(group_of(item.path)))
+
+
+def group_of(file: Path) -> str:
+    """Returns the name of the tests that run in one process with the tests of a file."""
+    if file.parent.name in SERVED:
+        return "servers"
+    return "emulation" if file.stem in EMULATED else file.stem
+
+
 FIXTURE_OPS = Path(__file__).parent / "ops_build" / "fixture_ops"
 
 

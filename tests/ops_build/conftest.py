@@ -12,17 +12,20 @@ from opgate.ops_build.building.options import BuildOptions, out_of_tree
 from opgate.ops_build.building.toolchain import LeftOut, toolchain_folder
 from opgate.ops_build.table import Op, read_table
 
-#: Lines about the registers of CUDA kernels, from test_sass.py.
-REGISTERS: list[str] = []
+#: The name of the property that test_sass.py records for each kernel function. A property also reaches the process
+#: that prints the summary, if the tests run in others.
+REGISTERS = "registers"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Prints the registers of the CUDA kernels, if they were compiled."""
-    if REGISTERS:
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    lines = [line for report in reports for name, line in report.user_properties if name == REGISTERS]
+    if lines:
         terminalreporter.section("registers of the CUDA kernels for sm_90")
         terminalreporter.write_line(f"{'op':24}{'kernel':24}{'':>4}{'registers':>12}{'warps':>12}")
-        for line in REGISTERS:
-            terminalreporter.write_line(line)
+        for line in lines:
+            terminalreporter.write_line(str(line))
 
 
 def op_of_ones_own(folder: Path, name: str, source: str) -> BuildOptions:
