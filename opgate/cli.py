@@ -161,6 +161,9 @@ def verify(
         bool,
         typer.Option("--emulate-cuda", help="Also run the CUDA kernels without a GPU, on emulated threads."),
     ] = False,
+    dtype: Annotated[
+        list[str] | None, typer.Option(help="Verify an op only with this dtype, if it takes it. Repeatable.")
+    ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that a case may take.")] = 60,
 ) -> None:
     """Run every case of every op on every engine. Print the results as a matrix, and why a cell can't run here. Exit
@@ -194,7 +197,7 @@ def verify(
         if emulate_cuda:
             table, sources = with_cuda_kernels(table, options), [*sources, *emulated(options, log)]
         with supervised(sources, time_limit=timeout) as engines:
-            green = verify_and_print(table, options.ops[0], engines, names or [])
+            green = verify_and_print(table, options.ops[0], engines, names or [], dtype or [])
     except (BuildError, OSError, ValueError) as error:
         raise _fail(error) from None
     except KeyboardInterrupt:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opgate.ops_build.case import Case
+from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.ops_page import wide_console
 from opgate.ops_build.table import Op
 from opgate.ops_build.verification.engine import Absent, Engine
@@ -19,16 +20,26 @@ from opgate.ops_build.verification.verify import Cell, verify
 SHOWN = 5
 
 
-def verify_and_print(ops: Sequence[Op], folder: Path, engines: Sequence[Engine | Absent], names: Sequence[str]) -> bool:
+def verify_and_print(
+    ops: Sequence[Op],
+    folder: Path,
+    engines: Sequence[Engine | Absent],
+    names: Sequence[str] = (),
+    dtypes: Sequence[str] = (),
+) -> bool:
     """Verifies ops and prints the results by op, dtype and engine.
 
-    `names` limits the ops; without names all ops are verified. `folder` holds their op folders. Returns True if at
+    `names` limits the ops; without names all ops are verified. With `dtypes`, an op runs only with the choices of
+    dtypes that have one of them, if it has such choices. `folder` holds their op folders. Returns True if at
     least one case ran and none failed. On Ctrl-C it says which case it was at.
     """
     console = wide_console()
     unknown = set(names) - {op.name for op in ops}
     if unknown:
         console.print(f"no such op: {', '.join(sorted(unknown))}; there are {', '.join(op.name for op in ops)}")
+        return False
+    if wrong := set(dtypes) - DTYPES.keys():
+        console.print(f"no such dtype: {', '.join(sorted(wrong))}; there are {', '.join(DTYPES)}")
         return False
     chosen = [op for op in ops if not names or op.name in names]
     at = ""
@@ -40,7 +51,7 @@ def verify_and_print(ops: Sequence[Op], folder: Path, engines: Sequence[Engine |
             status.update(Text(f"verifying {at}"))
 
         try:
-            cells = verify(chosen, [folder], engines, show)
+            cells = verify(chosen, [folder], engines, show, dtypes)
         except KeyboardInterrupt:
             console.print(Text(f"interrupted at {at}"))
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,14 +47,17 @@ def verify(
     folders: Iterable[Path],
     engines: Iterable[Engine | Absent],
     progress: Progress = ignore,
+    dtypes: Collection[str] = (),
 ) -> list[Cell]:
     """Runs all cases and returns a cell for each op, choice of dtypes and engine. `folders` hold the op folders.
-    `progress` is called before each case. An op without cases fails."""
+    `progress` is called before each case. An op without cases fails. With `dtypes`, an op
+    runs only with the choices that have one of them, if it has such choices."""
     folders, engines = list(folders), list(engines)
     cells = []
     for op in ops:
         folder = folder_of(op, folders)
-        for types in op.type_choices():
+        choices = [*op.type_choices()]
+        for types in [types for types in choices if set(types.values()).intersection(dtypes)] or choices:
             cases = folder.cases(numpy_types(types))
             for engine in engines:
                 cells.append(verify_cell(op, types, folder, cases, engine, progress))

@@ -14,7 +14,7 @@ from opgate.ops_build.building.build import Build, build
 from opgate.ops_build.building.options import BuildOptions, out_of_tree
 from opgate.ops_build.table import read_table
 from tests import PROJECT
-from tests.conftest import FIXTURE_OPS, silent
+from tests.conftest import ALL, FIXTURE_OPS, silent
 from tests.ops_build.conftest import op_of_ones_own
 
 SANITIZERS = "address,undefined"
@@ -60,6 +60,7 @@ def run(command: list[str], environment: dict[str, str]) -> str:
 def test_every_case_of_every_op(library: Path, built: Build, environment: dict[str, str]) -> None:
     names = [op.name for op in read_table(built.libraries["onnxruntime"])]
     command = [sys.executable, "-m", "opgate", "verify", "--library", str(library)]
+    command += [] if ALL else ["--dtype", "f32", "--dtype", "f16"]
     with ThreadPoolExecutor(2) as pool:
         for output in pool.map(lambda some: run([*command, *some], environment), (names[::2], names[1::2])):
             assert " 0 failed" in output
