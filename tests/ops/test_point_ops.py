@@ -234,6 +234,27 @@ def test_limits_and_batches_agree_with_a_loop_over_the_points(run_op: RunOp, dat
             np.testing.assert_array_equal(row, getattr(own, reduction)(axis=0).astype(np.float32))
 
 
+@pytest.mark.parametrize("order", ["xyz", "zyx"])
+@pytest.mark.parametrize("batch_columns", [0, 1])
+def test_the_voxels_of_points_agree_with_torch(run_op: RunOp, batch_columns: int, order: str) -> None:
+    """torch.unique gives the map from points to distinct rows, in ascending order of the rows."""
+    rng = np.random.default_rng(7)
+    points = rng.normal(0, 4, (5000, 5)).astype(np.float32)
+    points[:, 0] = rng.integers(0, 4, 5000)
+    points = points[:, 1 - batch_columns :]
+    size = np.float32([0.5, 1, 2])
+    attributes = {"order": order, "batch_columns": batch_columns}
+    coords = run_op("Voxelize", {"points": points, "size": size}, attributes)[1]
+    (voxel,) = run_op("VoxelOfPoint", {"points": points, "coords": coords, "size": size}, attributes)
+    places = points[:, batch_columns : batch_columns + 3]
+    numbers = np.hstack([points[:, :batch_columns], np.floor(places / size)[:, ::-1]])
+    expected = torch.unique(torch.from_numpy(numbers), dim=0, return_inverse=True)[1]
+    np.testing.assert_array_equal(voxel, expected)
+    kept = np.sort(rng.permutation(len(coords))[: len(coords) // 2])
+    (voxel,) = run_op("VoxelOfPoint", {"points": points, "coords": coords[kept], "size": size}, attributes)
+    np.testing.assert_array_equal(voxel, np.where(np.isin(expected, kept), np.searchsorted(kept, expected), -1))
+
+
 def test_the_order_of_points_does_not_matter(run_op: RunOp) -> None:
     rng = np.random.default_rng(0)
     points = rng.normal(0, 3, (5000, 4)).astype(np.float32)

@@ -84,6 +84,8 @@ FAULTS = [
     Fault("points of a voxel counted once too often", "Voxelize", "ops/voxelize/voxelize.cpp", "static_cast<float>(sums[k] / divisor)", "static_cast<float>(sums[k] / (divisor + 1))"),
     Fault("a voxel more than the limit", "Voxelize", "ops/voxelize/voxelize.cpp", "firsts.begin() + (count - 1)", "firsts.begin() + count"),
     Fault("a NaN that is passed over", "Voxelize", "ops/voxelize/formula.h", "(b > a) | (b != b) ? b : a", "b > a ? b : a"),
+    Fault("the last of equal voxels", "VoxelOfPoint", "ops/voxel_of_point/voxel_of_point.cpp", "if (slot.key == kNoVoxel) slot = {key, row};", "slot = {key, row};"),
+    Fault("batch numbers of voxels unchecked", "VoxelOfPoint", "ops/voxel_of_point/voxel_of_point.h", "number >= 0 && number < voxelize::kBatches", "true"),
     Fault("a matrix that is not inverted", "WarpAffine", "ops/warp_affine/warp_affine.h", "if (!inverted) return", "if (true) return"),
     Fault("the last column of the picture lost", "WarpAffine", "ops/warp_affine/warp_affine.cpp", "x >= 0 && x < width", "x >= 0 && x + 1 < width"),
     Fault("the upper of two equally near pixels", "ResizeNormalize", "images/taps.h", "* from - 1) /", "* from) /"),

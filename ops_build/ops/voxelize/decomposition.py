@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+#: The axes x, y, z in the order of `coords`. TfIdfVectorizer compares words, which Equal can't do in opset 18.
+AXES_IN_ORDER = """
+            order_number = Constant <value_string: string = @order> ()
+            order_word = Unsqueeze (order_number, zero)
+            orders = TfIdfVectorizer <mode: string = "TF", min_gram_length: int = 1, max_gram_length: int = 1,
+                                      max_skip_count: int = 0, ngram_counts: ints = [0], ngram_indexes: ints = [0],
+                                      pool_strings: strings = ["zyx"]> (order_word)
+            is_reversed = Cast <to: int = 9> (orders)
+            reversed_axes = Constant <value_ints: ints = [2, 1, 0]> ()
+            ordered_axes = Where (is_reversed, reversed_axes, axes_of_points)
+"""
 
-def decomposition(present: frozenset[str]) -> str:
-    """The kernel's keys, sorted by Unique, and its sums in f64. `size`, `range` and the batch numbers are not checked.
 
-    TopK with all elements is a stable sort. TfIdfVectorizer compares words, which Equal can't do in opset 18.
+def keys_of(present: frozenset[str]) -> str:
+    """The keys of the points that are in a voxel, and `kept`, which says which these are. The keys are the kernel's.
+    `size`, `range` and the batch numbers are not checked.
+
     The parts of a key are added one by one: ONNX Runtime's ReduceSum of int64 goes through f64 and loses the last bits.
     """
     if "range" in present:
-        inputs = "points, size, range"
         limits = """
             three = Constant <value_ints: ints = [3]> ()
             six = Constant <value_ints: ints = [6]> ()
@@ -31,7 +42,6 @@ def decomposition(present: frozenset[str]) -> str:
             numbers = Min (floors, last)
         """
     else:
-        inputs = "points, size"
         limits = """
             three = Constant <value_ints: ints = [3]> ()
             from_low = Identity (places)
@@ -39,10 +49,6 @@ def decomposition(present: frozenset[str]) -> str:
         """
         numbers = "numbers = Identity (floors)"
     return f"""
-        <domain: "opgate", opset_import: ["": 18]>
-        Voxelize <reduction: string = "mean", max_points: int = 0, max_voxels: int = 0, order: string = "xyz",
-                  batch_columns: int = 0>
-                 ({inputs}) => (features, coords, counts) {{
             zero_number = Constant <value_int: int = 0> ()
             one_number = Constant <value_int: int = 1> ()
             zero = Constant <value_ints: ints = [0]> ()
@@ -70,8 +76,6 @@ def decomposition(present: frozenset[str]) -> str:
             good_numbers = Cast <to: int = 6> (good)
             good_rows = ReduceMin <keepdims: int = 0> (good_numbers, one)
             kept = Cast <to: int = 9> (good_rows)
-            feature_columns = Slice (points, batch, behind, one)
-            kept_features = Compress <axis: int = 0> (feature_columns, kept)
             kept_numbers = Compress <axis: int = 0> (numbers, kept)
             moved_floats = Add (kept_numbers, limit)
             moved = Cast <to: int = 7> (moved_floats)
@@ -94,6 +98,20 @@ def decomposition(present: frozenset[str]) -> str:
             batch_parts = Mul (whole_batches, batch_stride)
             key_column = Add (x_y_and_z, batch_parts)
             keys = Squeeze (key_column, one)
+    """
+
+
+def decomposition(present: frozenset[str]) -> str:
+    """The keys, sorted by Unique, and the kernel's sums in f64. TopK with all elements is a stable sort."""
+    inputs = "points, size, range" if "range" in present else "points, size"
+    return f"""
+        <domain: "opgate", opset_import: ["": 18]>
+        Voxelize <reduction: string = "mean", max_points: int = 0, max_voxels: int = 0, order: string = "xyz",
+                  batch_columns: int = 0>
+                 ({inputs}) => (features, coords, counts) {{
+            {keys_of(present)}
+            feature_columns = Slice (points, batch, behind, one)
+            kept_features = Compress <axis: int = 0> (feature_columns, kept)
             voxels, first, voxel, all_counts = Unique <axis: int = 0> (keys)
 
             m = Shape (keys)
@@ -157,14 +175,7 @@ def decomposition(present: frozenset[str]) -> str:
             side = Mul (bias, two)
             digits = Mod (upper, side)
             voxel_numbers = Sub (digits, bias)
-            order_number = Constant <value_string: string = @order> ()
-            order_word = Unsqueeze (order_number, zero)
-            orders = TfIdfVectorizer <mode: string = "TF", min_gram_length: int = 1, max_gram_length: int = 1,
-                                      max_skip_count: int = 0, ngram_counts: ints = [0], ngram_indexes: ints = [0],
-                                      pool_strings: strings = ["zyx"]> (order_word)
-            is_reversed = Cast <to: int = 9> (orders)
-            reversed_axes = Constant <value_ints: ints = [2, 1, 0]> ()
-            ordered_axes = Where (is_reversed, reversed_axes, axes_of_points)
+            {AXES_IN_ORDER}
             ordered = Gather <axis: int = 1> (voxel_numbers, ordered_axes)
             batch_digits = Div (voxel_column, batch_stride)
             batch_and_numbers = Concat <axis: int = 1> (batch_digits, ordered)

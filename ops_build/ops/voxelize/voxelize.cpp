@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <cstdio>
 #include <utility>
 #include <vector>
 
@@ -58,39 +56,6 @@ class RadixSort {
   KeyLayout layout_;
   std::uint64_t lowest_ = 0;  ///< the key of the lowest numbers on the axes
 };
-
-Status check_grid(const float* size, const float* range) {
-  constexpr const char* kAxes[] = {"x", "y", "z"};
-  for (int axis = 0; axis < 3; ++axis) {
-    if (!(size[axis] > 0) || std::isinf(size[axis])) {
-      return Status::invalid("input 'size': expected positive finite sizes, got " + std::to_string(size[axis]) +
-                             " for " + kAxes[axis]);
-    }
-    if (range && !std::isfinite(range[axis])) {
-      return Status::invalid("input 'range': expected a finite lower corner, got " + std::to_string(range[axis]) +
-                             " for " + kAxes[axis]);
-    }
-  }
-  return {};
-}
-
-/// The error of the first row whose batch number is none.
-Status check_batch_numbers(Context& context, const float* points, std::int64_t n, std::int64_t c) {
-  std::atomic<std::int64_t> first_wrong = n;
-  context.parallel_for(n, 16384, [&](std::int64_t begin, std::int64_t end) {
-    std::int64_t row = begin;
-    while (row < end && is_batch_number(points[row * c])) ++row;
-    std::int64_t other = first_wrong.load();
-    while (row < end && row < other && !first_wrong.compare_exchange_weak(other, row)) {
-    }
-  });
-  const std::int64_t row = first_wrong.load();
-  if (row == n) return {};
-  char number[32];
-  std::snprintf(number, sizeof number, "%g", static_cast<double>(points[row * c]));
-  return Status::invalid("input 'points': row " + std::to_string(row) + " has the batch number " + number +
-                         ", expected an integer in 0.." + std::to_string(kBatches - 1));
-}
 
 struct Cpu : Checked {
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {

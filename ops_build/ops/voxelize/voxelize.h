@@ -1,10 +1,9 @@
 #pragma once
 
 #include <limits>
-#include <string>
 
+#include "checks.h"
 #include "core/op.h"
-#include "formula.h"
 
 OPGATE_OP(
     Voxelize,
@@ -28,7 +27,7 @@ struct Settings {
                                                           : Reduction::max),
         max_points(limit(attributes.integer("max_points"))),
         max_voxels(limit(attributes.integer("max_voxels"))),
-        columns{attributes.integer("batch_columns") == 1, attributes.text("order") == "zyx"} {}
+        columns(columns_of(attributes)) {}
 
   bool limits_voxels() const { return max_voxels < std::numeric_limits<std::int64_t>::max(); }
 
@@ -41,21 +40,10 @@ struct Settings {
 /// What both kernels have in common.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
-    const std::int64_t batch_columns = attributes.integer("batch_columns");
-    if (batch_columns != 0 && batch_columns != 1) return attributes.refuse("batch_columns", "0 or 1");
     for (const char* name : {"max_points", "max_voxels"}) {
       if (attributes.integer(name) < 0) return attributes.refuse(name, "0 (no limit) or more");
     }
-    const std::optional<std::int64_t> n = sizes["n"], c = sizes["c"];
-    if (c && *c < 3 + batch_columns) {
-      return Status::invalid("input 'points': expected f32[n,c] with c >= " + std::to_string(3 + batch_columns) +
-                             (batch_columns ? " (batch, x, y, z first)" : " (x, y, z first)") +
-                             ", got c = " + std::to_string(*c));
-    }
-    if (n && *n > std::numeric_limits<std::int32_t>::max()) {
-      return Status::invalid("input 'points': expected fewer than 2^31 points, got " + std::to_string(*n));
-    }
-    return {};
+    return check_points(attributes, sizes);
   }
 };
 
