@@ -248,7 +248,7 @@ def test_the_voxels_of_points_agree_with_torch(run_op: RunOp, batch_columns: int
     (voxel,) = run_op("VoxelOfPoint", {"points": points, "coords": coords, "size": size}, attributes)
     places = points[:, batch_columns : batch_columns + 3]
     numbers = np.hstack([points[:, :batch_columns], np.floor(places / size)[:, ::-1]])
-    expected = torch.unique(torch.from_numpy(numbers), dim=0, return_inverse=True)[1]
+    expected = torch.unique(torch.from_numpy(numbers), dim=0, return_inverse=True)[1].numpy()
     np.testing.assert_array_equal(voxel, expected)
     kept = np.sort(rng.permutation(len(coords))[: len(coords) // 2])
     (voxel,) = run_op("VoxelOfPoint", {"points": points, "coords": coords[kept], "size": size}, attributes)
