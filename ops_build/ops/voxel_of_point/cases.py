@@ -72,6 +72,10 @@ def own_cases() -> Iterator[Case]:
         [[0, 0, 0, 0], [1, 0, -1, 0], [2**15 - 1, -1, 2**15 - 1, -(2**15)], [0, 0, 2**15, 0], [2, 0, 0, 0]]
     )
     yield case("numbers that no voxel of a batch has", far, coords, (1, 1, 1), batch_columns=1)
+    # Without checks these would have the keys of the points.
+    wrapped = [[2**16, 0, 0, 0], [0, 2**15 + 1, 0, 0], [0, 0, 0, 0], [0, -(2**15) + 1, 1, 0]]
+    places = np.float32([[0, 0, 0, 0], [0, -(2**15) + 1, 1, 0]])
+    yield case("numbers that would wrap around", places, wrapped, (1, 1, 1), batch_columns=1)
     yield case("four columns of coords", points, np.zeros((2, 4)), error="input 'coords'")
     yield case("three columns of coords", points, np.zeros((2, 3)), error="input 'coords'", batch_columns=1)
 
