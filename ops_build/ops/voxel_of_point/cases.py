@@ -20,7 +20,7 @@ def voxels(points: Array, size: Array, range: Array | None = None, order: str = 
 
 def case(
     name: str, points: Any, coords: Any, size: Any = (0.5, 0.5, 0.5), range: Any = None, error: str | None = None,
-    unseen: bool = False, **attributes: str | int,
+    unseen: bool = False, **attributes: Any,
 ) -> Case:  # fmt: skip
     inputs = {"points": np.asarray(points, np.float32), "coords": np.asarray(coords, np.int32)}
     inputs["size"] = np.asarray(size, np.float32)
@@ -29,12 +29,19 @@ def case(
     return Case(name, inputs, attributes, error=error, unseen=unseen)
 
 
+def array_of(case: Case, name: str) -> Any:
+    """An input of a case, or None."""
+    return case.inputs.get(name)
+
+
 def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     yield from own_cases()
     # The points of Voxelize's cases, and every second of its voxels.
     for other in voxelize.cases(types):
-        attributes = {name: other.attributes[name] for name in ("order", "batch_columns") if name in other.attributes}
-        points, size, range = (other.inputs.get(name) for name in ("points", "size", "range"))
+        attributes: dict[str, Any] = {
+            name: other.attributes[name] for name in ("order", "batch_columns") if name in other.attributes
+        }
+        points, size, range = (array_of(other, name) for name in ("points", "size", "range"))
         about_the_voxels = {"reduction", "max_points", "max_voxels"} & {*other.attributes}
         if other.error is None and not about_the_voxels:
             coords = voxels(points, size, range, **attributes)[::2]
@@ -48,10 +55,10 @@ def own_cases() -> Iterator[Case]:
     rng = np.random.default_rng(2)
     points = rng.uniform(-2, 2, (3000, 5)).astype(np.float32)
     points[:, 0] = rng.integers(0, 4, 3000)
-    size = np.float32([0.5, 0.4, 0.3])
+    size = np.array([0.5, 0.4, 0.3], np.float32)
     for order in ("xyz", "zyx"):
         for batch_columns in (0, 1):
-            attributes = {"order": order, "batch_columns": batch_columns}
+            attributes: dict[str, Any] = {"order": order, "batch_columns": batch_columns}
             coords = voxels(points, size, None, order, batch_columns)
             name = f"{order}, {batch_columns} batch columns"
             yield case(name, points, coords, size, **attributes)
@@ -64,17 +71,19 @@ def own_cases() -> Iterator[Case]:
     yield case("one voxel, many times", np.zeros((3, 3)), np.zeros((700, 3)))
     ends = [-(2**31), -(2**20) - 1, -(2**20), -1, 0, 2**20 - 1, 2**20, 2**21 - 1, 2**21, 2**31 - 1]
     coords = np.stack(np.meshgrid(ends, ends, ends), axis=-1).reshape(-1, 3)
-    far = np.float32([[0, 0, 0], [-1, 0, 0], [2**20 - 1, -(2**20), 0], [2**20, 0, 0], [np.nan, 0, 0], [-1, -1, -1]])
+    far = np.array(
+        [[0, 0, 0], [-1, 0, 0], [2**20 - 1, -(2**20), 0], [2**20, 0, 0], [np.nan, 0, 0], [-1, -1, -1]], np.float32
+    )
     yield case("numbers that no voxel has", far, coords, (1, 1, 1))
     ends = [-(2**31), -(2**15) - 1, -(2**15), -1, 0, 2**15 - 1, 2**15, 2**16 - 1, 2**16, 2**31 - 1]
     coords = np.stack(np.meshgrid([-1, 0, 1, 2**15 - 1, 2**15, 2**31 - 1], [0, -1], ends, ends), -1).reshape(-1, 4)
-    far = np.float32(
-        [[0, 0, 0, 0], [1, 0, -1, 0], [2**15 - 1, -1, 2**15 - 1, -(2**15)], [0, 0, 2**15, 0], [2, 0, 0, 0]]
+    far = np.array(
+        [[0, 0, 0, 0], [1, 0, -1, 0], [2**15 - 1, -1, 2**15 - 1, -(2**15)], [0, 0, 2**15, 0], [2, 0, 0, 0]], np.float32
     )
     yield case("numbers that no voxel of a batch has", far, coords, (1, 1, 1), batch_columns=1)
     # Without checks these would have the keys of the points.
     wrapped = [[2**16, 0, 0, 0], [0, 2**15 + 1, 0, 0], [0, 0, 0, 0], [0, -(2**15) + 1, 1, 0]]
-    places = np.float32([[0, 0, 0, 0], [0, -(2**15) + 1, 1, 0]])
+    places = np.array([[0, 0, 0, 0], [0, -(2**15) + 1, 1, 0]], np.float32)
     yield case("numbers that would wrap around", places, wrapped, (1, 1, 1), batch_columns=1)
     yield case("four columns of coords", points, np.zeros((2, 4)), error="input 'coords'")
     yield case("three columns of coords", points, np.zeros((2, 3)), error="input 'coords'", batch_columns=1)
@@ -82,5 +91,5 @@ def own_cases() -> Iterator[Case]:
 
 def large(types: Mapping[str, np.dtype[Any]]) -> Case:
     """A million points and their voxels."""
-    inputs = voxelize.large(types).inputs
-    return Case("1M x 4", {**inputs, "coords": voxels(inputs["points"], inputs["size"])})
+    cloud = voxelize.large(types)
+    return Case("1M x 4", {**cloud.inputs, "coords": voxels(array_of(cloud, "points"), array_of(cloud, "size"))})

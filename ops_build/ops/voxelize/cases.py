@@ -18,7 +18,7 @@ def case(
     range: Any = None,
     error: str | None = None,
     unseen: bool = False,
-    **attributes: str | int,
+    **attributes: Any,
 ) -> Case:
     inputs = {"points": np.asarray(points, np.float32), "size": np.array(size, np.float32)}
     if range is not None:
@@ -87,7 +87,9 @@ def attribute_cases(rng: np.random.Generator) -> Iterator[Case]:
         odd[:, 3] = np.resize([np.nan, -np.inf, 1, 2, np.inf, -0.0, 3], 60)
         for rows in (odd[:1], odd[1:3], odd):
             yield case(f"{reduction} of {len(rows)} odd features", rows, (4, 4, 4), reduction=reduction)
-        huge = np.float32([[0, 0, 0, 3e38], [0, 0, 0, 3e38], [0, 0, 0, -3e38], [1, 0, 0, -3e38], [1, 0, 0, -3e38]])
+        huge = np.array(
+            [[0, 0, 0, 3e38], [0, 0, 0, 3e38], [0, 0, 0, -3e38], [1, 0, 0, -3e38], [1, 0, 0, -3e38]], np.float32
+        )
         yield case(f"{reduction} beyond f32", huge, (1, 1, 1), reduction=reduction)
     for most in (1, 3, 1000, 2**62):
         yield case(f"at most {most} points", coarse(2000, 4), (1, 1, 1), max_points=most)
@@ -96,14 +98,14 @@ def attribute_cases(rng: np.random.Generator) -> Iterator[Case]:
     yield case("as many voxels as there are", np.eye(3), (1, 1, 1), max_voxels=3)
     yield case("one voxel less", np.eye(3)[::-1], (1, 1, 1), max_voxels=2)
     # The points outside of the range begin no voxel.
-    limits = {"max_points": 4, "max_voxels": 40, "order": "zyx"}
+    limits: dict[str, Any] = {"max_points": 4, "max_voxels": 40, "order": "zyx"}
     yield case("both limits, range", coarse(3000, 4), (0.3, 0.4, 0.5), [-1, -1.2, -1, 1, 1.2, 1], **limits)
     yield case("limits of nothing", np.full((3, 4), np.nan), **limits)
     yield case("no points and limits", np.zeros((0, 4)), **limits)
     yield case("z first", coarse(100, 3), order="zyx")
     for n, c in [(0, 4), (1, 4), (1000, 5), (3000, 9)]:
         yield case(f"{n} points of {c} in a batch", coarse(n, c, batched=True), batch_columns=1)
-    everything = {"batch_columns": 1, "reduction": "sum", **limits}
+    everything: dict[str, Any] = {"batch_columns": 1, "reduction": "sum", **limits}
     yield case("a batch, all attributes", coarse(3000, 6, batched=True), (1, 1, 1), [-2, -2, -2, 2, 2, 1], **everything)
     far = 2.0**15
     ends = [[0, far, 0, 0], [0, far - 1, -far, 0], [32767, -far - 1, 0, 0], [32767, -far, far - 1, far - 1], [-0.0] * 4]
@@ -161,9 +163,10 @@ def error_cases(cloud: Any) -> Iterator[Case]:
         yield case(f"a batch number {number}", points, error=error, unseen=True, batch_columns=1)
     for name in ("max_points", "max_voxels"):
         error = f"attribute '{name}': expected 0 .no limit. or more, got -1"
-        yield case(f"{name} below zero", cloud(5), error=error, **{name: -1})
-    negative = "'batch_columns' is a size: expected a number from 0, got -1"
-    yield case("-1 batch columns", cloud(5, 6), error=negative, batch_columns=-1)
+        negative: dict[str, Any] = {name: -1}
+        yield case(f"{name} below zero", cloud(5), error=error, **negative)
+    error = "'batch_columns' is a size: expected a number from 0, got -1"
+    yield case("-1 batch columns", cloud(5, 6), error=error, batch_columns=-1)
     error = "attribute 'batch_columns': expected 0 or 1, got 2"
     yield case("2 batch columns", cloud(5, 6), error=error, batch_columns=2)
     yield case("one size", cloud(5), (1,), error="input 'size'")
