@@ -34,9 +34,9 @@ struct KeyRange {
 
 /// Keys and the numbers of the things that have them, before and after they are sorted. Things of equal keys keep their
 /// order.
-template <typename Thing>
+template <typename Thing, typename Key = std::uint32_t>
 struct SortedKeysOf {
-  std::span<std::uint32_t> keys, sorted_keys;
+  std::span<Key> keys, sorted_keys;
   std::span<Thing> things, sorted_things;
   std::span<char> storage;
 
@@ -44,7 +44,7 @@ struct SortedKeysOf {
     std::size_t bytes = 0;
     if (sort_pairs(nullptr, bytes, nullptr, nullptr, nullptr, nullptr, count, nullptr) != cudaSuccess)
       throw std::runtime_error("CUB does not say how much memory it wants");
-    return {workspace.take<std::uint32_t>(count), workspace.take<std::uint32_t>(count), workspace.take<Thing>(count),
+    return {workspace.take<Key>(count), workspace.take<Key>(count), workspace.take<Thing>(count),
             workspace.take<Thing>(count),
             workspace.take<char>(static_cast<std::int64_t>(std::max<std::size_t>(bytes, 1)))};
   }
@@ -61,11 +61,10 @@ struct SortedKeysOf {
   }
 
  private:
-  static cudaError_t sort_pairs(void* storage, std::size_t& bytes, const std::uint32_t* keys,
-                                std::uint32_t* sorted_keys, const Thing* things, Thing* sorted_things,
-                                std::int64_t count, cudaStream_t stream) {
-    return cub::DeviceRadixSort::SortPairs(storage, bytes, keys, sorted_keys, things, sorted_things, count, 0, 32,
-                                           stream);
+  static cudaError_t sort_pairs(void* storage, std::size_t& bytes, const Key* keys, Key* sorted_keys,
+                                const Thing* things, Thing* sorted_things, std::int64_t count, cudaStream_t stream) {
+    return cub::DeviceRadixSort::SortPairs(storage, bytes, keys, sorted_keys, things, sorted_things, count, 0,
+                                           static_cast<int>(8 * sizeof(Key)), stream);
   }
 };
 

@@ -1,5 +1,5 @@
 """KNNQuery and BallQuery against SciPy's k-d tree, FarthestPointSample against fpsample, GridCluster and ThreeInterpolate
-against torch, Voxelize against SciPy's binned statistics and exact arithmetic."""
+against torch, Voxelize against SciPy's binned statistics, torch, a loop over the points and exact arithmetic."""
 
 from __future__ import annotations
 
@@ -163,6 +163,96 @@ def test_voxels_agree_with_scipys_bins(run_op: RunOp, n: int, c: int, ranged: bo
     np.testing.assert_array_equal(coords, occupied[:, ::-1] + first)
     np.testing.assert_array_equal(counts, number[number > 0])
     np.testing.assert_allclose(features, columns[:, number > 0].T, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("order", ["xyz", "zyx"])
+@pytest.mark.parametrize("reduction", ["sum", "max"])
+def test_other_reductions_agree_with_scipys_bins(run_op: RunOp, reduction: str, order: str) -> None:
+    points = (np.random.default_rng(5).integers(-80, 80, (6000, 5)) / 16).astype(np.float32)
+    inputs = {"points": points, "size": np.ones(3, np.float32)}
+    features, coords, counts = run_op("Voxelize", inputs, {"reduction": reduction, "order": order})
+    edges = [np.arange(-5.0, 6.0)] * 3
+    columns, number = (
+        binned_statistic_dd(points[:, [2, 1, 0]], points.T.astype(np.float64), statistic, edges).statistic
+        for statistic in (reduction, "count")
+    )
+    occupied = np.argwhere(number[0]) - 5
+    np.testing.assert_array_equal(coords, occupied if order == "zyx" else occupied[:, ::-1])
+    np.testing.assert_array_equal(counts, number[0][number[0] > 0])
+    np.testing.assert_array_equal(features, columns[:, number[0] > 0].T.astype(np.float32))
+
+
+def test_the_maximum_with_nans_agrees_with_torch(run_op: RunOp) -> None:
+    rng = np.random.default_rng(6)
+    points = rng.uniform(0, 4, (3000, 6)).astype(np.float32)
+    points[:, 3:][rng.random((3000, 3)) < 0.03] = np.nan
+    inputs = {"points": points, "size": np.ones(3, np.float32)}
+    features, coords, _ = run_op("Voxelize", inputs, {"reduction": "max"})
+    numbers = np.floor(points[:, :3]).astype(np.int64) @ [1, 4, 16]
+    expected = torch.full((64, 6), -torch.inf)
+    places = torch.from_numpy(numbers)[:, None].expand(-1, 6)
+    expected.scatter_reduce_(0, places, torch.from_numpy(points), "amax")
+    np.testing.assert_array_equal(features, expected[coords @ [1, 4, 16]])
+
+
+def hard_voxels(points: Array, size: Array, max_points: int, max_voxels: int) -> dict[tuple[int, ...], list[Array]]:
+    """The points of each voxel (batch, z, y, x), with the limits of mmcv's hard_voxelize. 0 is no limit."""
+    voxels: dict[tuple[int, ...], list[Array]] = {}
+    for point in points:
+        batch, x, y, z = (floor(v) for v in point[:4] / np.float32([1, *size]))
+        key = (batch, z, y, x)
+        if key not in voxels:
+            if max_voxels and len(voxels) == max_voxels:
+                continue
+            voxels[key] = []
+        if not max_points or len(voxels[key]) < max_points:
+            voxels[key].append(point[1:])
+    return voxels
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_limits_and_batches_agree_with_a_loop_over_the_points(run_op: RunOp, data: st.DataObject, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, batches = data.draw(st.integers(0, 300)), data.draw(st.integers(1, 4))
+    max_points, max_voxels = data.draw(st.integers(0, 6)), data.draw(st.integers(0, 60))
+    # Quarters: no quotient and no sum is rounded.
+    points = (rng.integers(-12, 12, (n, 5)) / 4).astype(np.float32)
+    points[:, 0] = rng.integers(0, batches, n)
+    size = np.float32([1, 2, 0.5])
+    voxels = hard_voxels(points, size, max_points, max_voxels)
+    keys = sorted(voxels)
+    batched = data.draw(st.booleans()) or batches > 1
+    limits = {"max_points": max_points, "max_voxels": max_voxels, "order": "zyx", "batch_columns": int(batched)}
+    for reduction in ("mean", "sum", "max"):
+        inputs = {"points": points if batched else points[:, 1:], "size": size}
+        features, coords, counts = run_op("Voxelize", inputs, {"reduction": reduction, **limits})
+        assert coords.tolist() == [list(key if batched else key[1:]) for key in keys]
+        assert counts.tolist() == [len(voxels[key]) for key in keys]
+        for key, row in zip(keys, features, strict=True):
+            own = np.array(voxels[key], np.float64)
+            np.testing.assert_array_equal(row, getattr(own, reduction)(axis=0).astype(np.float32))
+
+
+@pytest.mark.parametrize("order", ["xyz", "zyx"])
+@pytest.mark.parametrize("batch_columns", [0, 1])
+def test_the_voxels_of_points_agree_with_torch(run_op: RunOp, batch_columns: int, order: str) -> None:
+    """torch.unique gives the map from points to distinct rows, in ascending order of the rows."""
+    rng = np.random.default_rng(7)
+    points = rng.normal(0, 4, (5000, 5)).astype(np.float32)
+    points[:, 0] = rng.integers(0, 4, 5000)
+    points = points[:, 1 - batch_columns :]
+    size = np.float32([0.5, 1, 2])
+    attributes = {"order": order, "batch_columns": batch_columns}
+    coords = run_op("Voxelize", {"points": points, "size": size}, attributes)[1]
+    (voxel,) = run_op("VoxelOfPoint", {"points": points, "coords": coords, "size": size}, attributes)
+    places = points[:, batch_columns : batch_columns + 3]
+    numbers = np.hstack([points[:, :batch_columns], np.floor(places / size)[:, ::-1]])
+    expected = torch.unique(torch.from_numpy(numbers), dim=0, return_inverse=True)[1].numpy()
+    np.testing.assert_array_equal(voxel, expected)
+    kept = np.sort(rng.permutation(len(coords))[: len(coords) // 2])
+    (voxel,) = run_op("VoxelOfPoint", {"points": points, "coords": coords[kept], "size": size}, attributes)
+    np.testing.assert_array_equal(voxel, np.where(np.isin(expected, kept), np.searchsorted(kept, expected), -1))
 
 
 def test_the_order_of_points_does_not_matter(run_op: RunOp) -> None:

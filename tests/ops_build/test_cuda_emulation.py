@@ -166,6 +166,8 @@ FAULTS = [
     Fault("a chunk too few", "layer_norm_backward", "ops/layer_norm_backward/row_gradients.cuh", "chunk = 0; chunk < chunks", "chunk = 1; chunk < chunks", "elements differ"),
     Fault("a sum before all have added to it", "layer_norm", "core/rows.cuh", "= value;\n  __syncthreads();", "= value;", "elements differ"),
     Fault("a size that is never written", "voxelize", "ops/voxelize/voxelize.cu", "    *v = begun[i];\n", "", "not in 0.."),
+    Fault("the last of a voxel's points for its first", "voxelize", "ops/voxelize/voxelize.cu", "begun[sorted.points[starts[voxel]]]", "begun[sorted.points[starts[voxel + 1] - 1]]", "elements differ"),
+    Fault("a key that is only near", "voxel_of_point", "ops/voxel_of_point/voxel_of_point.cu", "place < v && keys[place] == key", "place < v", "elements differ"),
     Fault("one buffer for the least of every round", "detection_postprocess", "detection/greedy.cuh",
           "partial[kept % 2]", "partial[0]", "elements differ"),
     Fault("a class that is never full", "multi_class_nms", "detection/greedy.cuh", "(full && same)", "(full && !same)", "elements differ"),

@@ -29,7 +29,7 @@ OPS = SOURCE / "ops"
 DECOMPOSED = [
     "Asinh", "BevPoolV2", "ClampedRelu", "GroupNorm", "KNNQuery", "LayerNorm", "LayerNormBackward", "LeakyRelu", "Mish", "MishBackward",
     "MultiScaleDeformableAttention", "MyAdd", "ThreeInterpolate",
-    "ResizeNormalize", "RMSNorm", "RMSNormBackward", "Swish", "SwishBackward", "Voxelize", "SlidingWindow"]  # fmt: skip
+    "ResizeNormalize", "RMSNorm", "RMSNormBackward", "Swish", "SwishBackward", "VoxelOfPoint", "Voxelize", "SlidingWindow"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +100,7 @@ def test_without_the_library_the_function_agrees_with_the_reference(ops: dict[st
         "LayerNormBackward": 4,
         "RMSNorm": 4,
         "RMSNormBackward": 4,
+        "VoxelOfPoint": 2,
         "Voxelize": 2,
     }
     assert len(patterns) == some.get(name, 1)

@@ -18,11 +18,12 @@ def case(
     range: Any = None,
     error: str | None = None,
     unseen: bool = False,
+    **attributes: Any,
 ) -> Case:
     inputs = {"points": np.asarray(points, np.float32), "size": np.array(size, np.float32)}
     if range is not None:
         inputs["range"] = np.array(range, np.float32)
-    return Case(name, inputs, tolerance=EXACT, error=error, unseen=unseen)
+    return Case(name, inputs, attributes, tolerance=EXACT, error=error, unseen=unseen)
 
 
 def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
@@ -38,6 +39,7 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     yield case("each in its own", cloud(400), (1e-4, 1e-4, 1e-4))
     yield case("wide axes", cloud(3000) * [4000, 100, 1], (0.3, 0.3, 0.3))
     yield from edge_cases(cloud)
+    yield from attribute_cases(rng)
     yield from error_cases(cloud)
 
 
@@ -68,6 +70,46 @@ def edge_cases(cloud: Any) -> Iterator[Case]:
         [0.2, 0.2, 0.2, 3e38],
     ]
     yield case("sums beyond f32", cancel)
+
+
+def attribute_cases(rng: np.random.Generator) -> Iterator[Case]:
+    def coarse(n: int, c: int, batched: bool = False) -> Array:
+        """Points of few voxels. Their batch numbers are not sorted."""
+        points = rng.uniform(-2, 2, (n, c)).astype(np.float32)
+        if batched:
+            points[:, 0] = rng.integers(0, 3, n)
+        return points
+
+    for reduction in ("sum", "max"):
+        for n, c in [(0, 3), (1, 4), (700, 5), (3000, 8)]:
+            yield case(f"{reduction} of {n} points of {c}", coarse(n, c), reduction=reduction)
+        odd = coarse(60, 4) / 4
+        odd[:, 3] = np.resize([np.nan, -np.inf, 1, 2, np.inf, -0.0, 3], 60)
+        for rows in (odd[:1], odd[1:3], odd):
+            yield case(f"{reduction} of {len(rows)} odd features", rows, (4, 4, 4), reduction=reduction)
+        huge = np.array(
+            [[0, 0, 0, 3e38], [0, 0, 0, 3e38], [0, 0, 0, -3e38], [1, 0, 0, -3e38], [1, 0, 0, -3e38]], np.float32
+        )
+        yield case(f"{reduction} beyond f32", huge, (1, 1, 1), reduction=reduction)
+    for most in (1, 3, 1000, 2**62):
+        yield case(f"at most {most} points", coarse(2000, 4), (1, 1, 1), max_points=most)
+        yield case(f"at most {most} voxels", coarse(2000, 5), max_voxels=most)
+    yield case("the maximum of the first points", coarse(900, 4), (1, 1, 1), reduction="max", max_points=5)
+    yield case("as many voxels as there are", np.eye(3), (1, 1, 1), max_voxels=3)
+    yield case("one voxel less", np.eye(3)[::-1], (1, 1, 1), max_voxels=2)
+    # The points outside of the range begin no voxel.
+    limits: dict[str, Any] = {"max_points": 4, "max_voxels": 40, "order": "zyx"}
+    yield case("both limits, range", coarse(3000, 4), (0.3, 0.4, 0.5), [-1, -1.2, -1, 1, 1.2, 1], **limits)
+    yield case("limits of nothing", np.full((3, 4), np.nan), **limits)
+    yield case("no points and limits", np.zeros((0, 4)), **limits)
+    yield case("z first", coarse(100, 3), order="zyx")
+    for n, c in [(0, 4), (1, 4), (1000, 5), (3000, 9)]:
+        yield case(f"{n} points of {c} in a batch", coarse(n, c, batched=True), batch_columns=1)
+    everything: dict[str, Any] = {"batch_columns": 1, "reduction": "sum", **limits}
+    yield case("a batch, all attributes", coarse(3000, 6, batched=True), (1, 1, 1), [-2, -2, -2, 2, 2, 1], **everything)
+    far = 2.0**15
+    ends = [[0, far, 0, 0], [0, far - 1, -far, 0], [32767, -far - 1, 0, 0], [32767, -far, far - 1, far - 1], [-0.0] * 4]
+    yield case("the last numbers of a batch", ends, (1, 1, 1), batch_columns=1)
 
 
 #: size and range of the grids of published detectors.
@@ -112,6 +154,21 @@ def error_cases(cloud: Any) -> Iterator[Case]:
     error = "input 'range': expected a finite lower corner, got -inf for y"
     yield case("a range without a lower end", cloud(5), range=[0, -np.inf, 0, 1, 1, 1], error=error, unseen=True)
     yield case("two columns", np.zeros((5, 2)), error="input 'points': expected .* c >= 3 .* got c = 2")
+    batch = "input 'points': expected .* c >= 4 .*batch, x, y, z.* got c = 3"
+    yield case("a batch of three columns", np.zeros((5, 3)), error=batch, batch_columns=1)
+    for number in (1.5, -1.0, 32768.0, np.nan, np.inf):
+        points = np.zeros((40, 4))
+        points[[3, 30], 0] = number, -7
+        error = f"input 'points': row 3 has the batch number {number:g}, expected an integer in 0..32767"
+        yield case(f"a batch number {number}", points, error=error, unseen=True, batch_columns=1)
+    for name in ("max_points", "max_voxels"):
+        error = f"attribute '{name}': expected 0 .no limit. or more, got -1"
+        negative: dict[str, Any] = {name: -1}
+        yield case(f"{name} below zero", cloud(5), error=error, **negative)
+    error = "'batch_columns' is a size: expected a number from 0, got -1"
+    yield case("-1 batch columns", cloud(5, 6), error=error, batch_columns=-1)
+    error = "attribute 'batch_columns': expected 0 or 1, got 2"
+    yield case("2 batch columns", cloud(5, 6), error=error, batch_columns=2)
     yield case("one size", cloud(5), (1,), error="input 'size'")
 
 

@@ -4,7 +4,6 @@
 #include <cub/device/device_scan.cuh>
 
 #include "core/elementwise.cuh"
-#include "formula.h"
 
 namespace opgate::ops::voxelize {
 namespace {
@@ -15,11 +14,11 @@ __device__ std::int64_t thread_index() { return static_cast<std::int64_t>(blockI
 
 /// Writes the key of each point. `range` may be null.
 __global__ void __launch_bounds__(kThreads)
-    find_keys(std::int64_t n, std::int64_t c, const float* points, const float* size, const float* range,
+    find_keys(std::int64_t n, std::int64_t c, bool batched, const float* points, const float* size, const float* range,
               std::uint64_t* keys, std::uint32_t* points_of_keys) {
   const std::int64_t i = thread_index();
   if (i >= n) return;
-  keys[i] = VoxelGrid(size, range).key(points + i * c);
+  keys[i] = VoxelGrid(size, range, batched).key(points + i * c);
   points_of_keys[i] = static_cast<std::uint32_t>(i);
 }
 
@@ -53,35 +52,103 @@ __global__ void __launch_bounds__(kThreads)
   if (i == 0 && !sorted.in_voxel(0)) *v = 0;
 }
 
+/// Marks the points that are the first of their voxels, in the order of the input.
+__global__ void __launch_bounds__(kThreads) mark_first_points(Sorted sorted, std::int32_t* first) {
+  const std::int64_t i = thread_index();
+  if (i < sorted.n) first[sorted.points[i]] = sorted.begins(i) ? 1 : 0;
+}
+
+/// Marks the voxels that begin first in the order of the input, and counts them. `voxels` is the number of all voxels.
+/// `begun` counts the voxels that begin up to each point of the input.
+__global__ void __launch_bounds__(kThreads)
+    mark_kept(Sorted sorted, const std::uint32_t* starts, const std::int64_t* voxels, const std::int32_t* begun,
+              std::int64_t most, std::int32_t* kept, std::int64_t* v) {
+  const std::int64_t voxel = thread_index();
+  if (voxel >= sorted.n) return;
+  kept[voxel] = voxel < *voxels && begun[sorted.points[starts[voxel]]] <= most ? 1 : 0;
+  if (voxel == 0) *v = *voxels < most ? *voxels : most;
+}
+
 struct Voxels {
   const std::uint32_t* starts;
-  const std::int64_t* v;
+  const std::int64_t* count;
+  const std::int32_t* kept;  ///< counts the voxels that are kept up to each voxel; null if all are
+  std::int64_t max_points;
+  KeyLayout layout;
+  Columns columns;
   float* features;
   std::int32_t *coords, *counts;
+
+  /// The row of a voxel in the outputs, or -1 if it isn't kept.
+  __device__ std::int64_t row(std::int64_t voxel) const {
+    if (!kept) return voxel;
+    const std::int32_t before = voxel == 0 ? 0 : kept[voxel - 1];
+    return kept[voxel] > before ? before : -1;
+  }
 };
 
-/// A thread computes `lanes` columns of a voxel. It adds the points in their order, as the CPU does.
-template <int lanes>
+/// A thread computes `lanes` columns of a voxel. It adds the points in their order, as the CPU does. A point has
+/// `stride` groups of `lanes` columns, and its features begin at the first or, if it has a batch number, at the second.
+template <Reduction reduction, int lanes>
 __global__ void __launch_bounds__(kThreads)
-    write_voxels(Sorted sorted, const float* points, std::int64_t c, Voxels voxels) {
+    write_voxels(Sorted sorted, const float* points, std::int64_t stride, Voxels voxels) {
   using Vector = elementwise::Lanes<float, lanes>;
-  const std::int64_t columns = c / lanes;
+  const std::int64_t first = voxels.columns.batched ? 1 : 0, columns = stride - first;
   const std::int64_t voxel = thread_index() / columns, column = thread_index() % columns;
-  if (voxel >= *voxels.v) return;
-  const std::uint32_t begin = voxels.starts[voxel], end = voxels.starts[voxel + 1];
-  double sums[lanes] = {};
-  for (std::uint32_t i = begin; i < end; ++i) {
-    const Vector point = reinterpret_cast<const Vector*>(points)[sorted.points[i] * columns + column];
+  if (voxel >= *voxels.count) return;
+  const std::int64_t row = voxels.row(voxel);
+  if (row < 0) return;
+  const std::int64_t begin = voxels.starts[voxel];
+  std::int64_t count = voxels.starts[voxel + 1] - begin;
+  if (count > voxels.max_points) count = voxels.max_points;
+  const auto features_of = [&](std::int64_t i) {
+    return reinterpret_cast<const Vector*>(points)[sorted.points[i] * stride + first + column];
+  };
+  Vector result;
+  if constexpr (reduction == Reduction::max) {
+    result = features_of(begin);
+    for (std::int64_t i = begin + 1; i < begin + count; ++i) {
+      const Vector point = features_of(i);
 #pragma unroll
-    for (int lane = 0; lane < lanes; ++lane) sums[lane] += point.values[lane];
+      for (int lane = 0; lane < lanes; ++lane) result.values[lane] = greater(result.values[lane], point.values[lane]);
+    }
+  } else {
+    double sums[lanes] = {};
+    for (std::int64_t i = begin; i < begin + count; ++i) {
+      const Vector point = features_of(i);
+#pragma unroll
+      for (int lane = 0; lane < lanes; ++lane) sums[lane] += point.values[lane];
+    }
+    const double divisor = reduction == Reduction::mean ? static_cast<double>(count) : 1.0;
+#pragma unroll
+    for (int i = 0; i < lanes; ++i) result.values[i] = static_cast<float>(sums[i] / divisor);
   }
-  Vector mean;
-#pragma unroll
-  for (int i = 0; i < lanes; ++i) mean.values[i] = static_cast<float>(sums[i] / (end - begin));
-  reinterpret_cast<Vector*>(voxels.features)[voxel * columns + column] = mean;
+  reinterpret_cast<Vector*>(voxels.features)[row * columns + column] = result;
   if (column > 0) return;
-  for (int axis = 0; axis < 3; ++axis) voxels.coords[3 * voxel + axis] = voxel_number(sorted.keys[begin], axis);
-  voxels.counts[voxel] = static_cast<std::int32_t>(end - begin);
+  const int numbers = voxels.columns.count();
+  for (int i = 0; i < numbers; ++i) {
+    voxels.coords[numbers * row + i] = voxels.layout.number(sorted.keys[begin], voxels.columns.axis(i));
+  }
+  voxels.counts[row] = static_cast<std::int32_t>(count);
+}
+
+/// Only the device knows how many voxels there are, so there are threads for the greatest possible number.
+template <int lanes>
+void launch_write_voxels(cudaStream_t stream, Reduction reduction, const Sorted& sorted, const float* points,
+                         std::int64_t c, const Voxels& voxels) {
+  const std::int64_t stride = c / lanes, columns = stride - (voxels.columns.batched ? 1 : 0);
+  const unsigned blocks = blocks_for(sorted.n * columns, kThreads);
+  switch (reduction) {
+    case Reduction::mean:
+      write_voxels<Reduction::mean, lanes><<<blocks, kThreads, 0, stream>>>(sorted, points, stride, voxels);
+      break;
+    case Reduction::sum:
+      write_voxels<Reduction::sum, lanes><<<blocks, kThreads, 0, stream>>>(sorted, points, stride, voxels);
+      break;
+    case Reduction::max:
+      write_voxels<Reduction::max, lanes><<<blocks, kThreads, 0, stream>>>(sorted, points, stride, voxels);
+      break;
+  }
 }
 
 /// Sorts with CUB. If `storage` is null, sets `bytes` to the memory that CUB needs.
@@ -113,14 +180,18 @@ struct Cuda : Checked {
     std::span<std::int32_t> begun;
     std::span<std::uint32_t> starts;
     std::span<char> storage;
+    // With a limit of voxels only:
+    std::span<std::int32_t> first, kept;
+    std::span<std::int64_t> voxels;
   };
 
-  static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes&) {
-    const std::int64_t n = in.size("n");
-    return {workspace.take<std::uint64_t>(n),      workspace.take<std::uint64_t>(n),
-            workspace.take<std::uint32_t>(n),      workspace.take<std::uint32_t>(n),
-            workspace.take<std::int32_t>(n),       workspace.take<std::uint32_t>(n + 1),
-            workspace.take<char>(storage_bytes(n))};
+  static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes& attributes) {
+    const std::int64_t n = in.size("n"), limited = attributes.integer("max_voxels") > 0 ? 1 : 0;
+    return {workspace.take<std::uint64_t>(n),          workspace.take<std::uint64_t>(n),
+            workspace.take<std::uint32_t>(n),          workspace.take<std::uint32_t>(n),
+            workspace.take<std::int32_t>(n),           workspace.take<std::uint32_t>(n + 1),
+            workspace.take<char>(storage_bytes(n)),    workspace.take<std::int32_t>(limited * n),
+            workspace.take<std::int32_t>(limited * n), workspace.take<std::int64_t>(limited)};
   }
 
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
@@ -128,15 +199,20 @@ struct Cuda : Checked {
     std::int64_t* const v = out.device_size("v");
     const cudaStream_t stream = stream_of(context);
     if (n == 0) return cuda::status(cudaMemsetAsync(v, 0, sizeof *v, stream), "writing a size");
+    const Settings settings(attributes);
     const auto* const points = in["points"].data<float>();
     const float* const range = in.has("range") ? in["range"].data<float>() : nullptr;
     const Memory memory = workspace(context.workspace(), in, attributes);
     const unsigned blocks = blocks_for(n, kThreads);
-    std::size_t bytes = memory.storage.size();
+    const auto sum = [&](std::span<std::int32_t> marks) {
+      std::size_t bytes = memory.storage.size();
+      return cuda::status(sum_up(memory.storage.data(), bytes, marks.data(), n, stream), "summing up");
+    };
 
-    find_keys<<<blocks, kThreads, 0, stream>>>(n, c, points, in["size"].data<float>(), range, memory.keys.data(),
-                                               memory.points.data());
+    find_keys<<<blocks, kThreads, 0, stream>>>(n, c, settings.columns.batched, points, in["size"].data<float>(), range,
+                                               memory.keys.data(), memory.points.data());
     OPGATE_RETURN_IF_ERROR(launched());
+    std::size_t bytes = memory.storage.size();
     OPGATE_RETURN_IF_ERROR(
         cuda::status(sort_pairs(memory.storage.data(), bytes, memory.keys.data(), memory.sorted_keys.data(),
                                 memory.points.data(), memory.sorted_points.data(), n, stream),
@@ -144,18 +220,34 @@ struct Cuda : Checked {
     const Sorted sorted{n, memory.sorted_keys.data(), memory.sorted_points.data()};
     mark_beginnings<<<blocks, kThreads, 0, stream>>>(sorted, memory.begun.data());
     OPGATE_RETURN_IF_ERROR(launched());
-    OPGATE_RETURN_IF_ERROR(
-        cuda::status(sum_up(memory.storage.data(), bytes, memory.begun.data(), n, stream), "summing up"));
-    find_starts<<<blocks, kThreads, 0, stream>>>(sorted, memory.begun.data(), memory.starts.data(), v);
+    OPGATE_RETURN_IF_ERROR(sum(memory.begun));
+    std::int64_t* const count = settings.limits_voxels() ? memory.voxels.data() : v;
+    find_starts<<<blocks, kThreads, 0, stream>>>(sorted, memory.begun.data(), memory.starts.data(), count);
     OPGATE_RETURN_IF_ERROR(launched());
+    if (settings.limits_voxels()) {
+      mark_first_points<<<blocks, kThreads, 0, stream>>>(sorted, memory.first.data());
+      OPGATE_RETURN_IF_ERROR(launched());
+      OPGATE_RETURN_IF_ERROR(sum(memory.first));
+      mark_kept<<<blocks, kThreads, 0, stream>>>(sorted, memory.starts.data(), count, memory.first.data(),
+                                                 settings.max_voxels, memory.kept.data(), v);
+      OPGATE_RETURN_IF_ERROR(launched());
+      OPGATE_RETURN_IF_ERROR(sum(memory.kept));
+    }
 
-    const Voxels voxels{memory.starts.data(), v, out["features"].data<float>(), out["coords"].data<std::int32_t>(),
+    const Voxels voxels{memory.starts.data(),
+                        count,
+                        settings.limits_voxels() ? memory.kept.data() : nullptr,
+                        settings.max_points,
+                        KeyLayout(settings.columns.batched),
+                        settings.columns,
+                        out["features"].data<float>(),
+                        out["coords"].data<std::int32_t>(),
                         out["counts"].data<std::int32_t>()};
-    // Only the device knows how many voxels there are, so there are threads for the greatest possible number.
-    if (c % 4 == 0 && elementwise::aligned(points) && elementwise::aligned(voxels.features)) {
-      write_voxels<4><<<blocks_for(n * (c / 4), kThreads), kThreads, 0, stream>>>(sorted, points, c, voxels);
+    const bool aligned = elementwise::aligned(points) && elementwise::aligned(voxels.features);
+    if (!settings.columns.batched && c % 4 == 0 && aligned) {
+      launch_write_voxels<4>(stream, settings.reduction, sorted, points, c, voxels);
     } else {
-      write_voxels<1><<<blocks_for(n * c, kThreads), kThreads, 0, stream>>>(sorted, points, c, voxels);
+      launch_write_voxels<1>(stream, settings.reduction, sorted, points, c, voxels);
     }
     return launched();
   }
