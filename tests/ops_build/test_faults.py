@@ -86,6 +86,7 @@ FAULTS = [
     Fault("the last column of the picture lost", "WarpAffine", "ops/warp_affine/warp_affine.cpp", "x >= 0 && x < width", "x >= 0 && x + 1 < width"),
     Fault("the upper of two equally near pixels", "ResizeNormalize", "images/taps.h", "* from - 1) /", "* from) /"),
     Fault("every picture computed from the first", "ResizeNormalize", "ops/resize_normalize/resize_normalize.cpp", "i / height", "0 * i"),
+    Fault("one channel twice", "ResizeNormalize", "ops/resize_normalize/resize_normalize.cpp", "value(right + c)", "value(right)"),
     Fault("a sine of the other sign", "RotaryEmbedding", "ops/rotary_embedding/rotary_embedding.cpp", "y[i] = cos[i] * x[i] - sin[i]", "y[i] = cos[i] * x[i] + sin[i]"),
     Fault("a sigmoid of x", "Swish", "ops/swish/swish.h", "sigmoid(V(alpha) * x)", "sigmoid(x)"),
     Fault("a derivative without its second term", "SwishBackward", "ops/swish_backward/swish_backward.h", "s.value + z * s.value * s.complement", "s.value"),
