@@ -38,7 +38,7 @@ def onnx_resize(image: Array, height: int, width: int, mode: str) -> Array:
 
 def check(run_op: RunOp, shape: tuple[int, int, int], to: tuple[int, int], mode: str, channels: int = 3) -> None:
     image = np.random.default_rng(1).integers(0, 256, (*shape, channels), np.uint8)
-    mean, std = (MEAN + [0.5])[:channels], (STD + [2.0])[:channels]
+    mean, std = [*MEAN, 0.5][:channels], [*STD, 2.0][:channels]
     attributes = {"height": to[0], "width": to[1], "mean": mean, "std": std, "interpolation": mode}
     resized = onnx_resize(image, *to, mode)
     expected = (resized / 255 - np.reshape(mean, (-1, 1, 1))) / np.reshape(std, (-1, 1, 1))

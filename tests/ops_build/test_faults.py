@@ -34,6 +34,8 @@ FAULTS = [
           "std::sort(begin, end, [](auto a, auto b) { return a >> 32 != b >> 32 ? a < b : a > b; });"),
     Fault("classes suppress one another", "DetectionPostprocess", "detection/greedy.h",
           "by_class[limits.class_agnostic ? 0 : of_class]", "by_class[0]"),
+    Fault("the class and the anchor exchanged", "DetectionPostprocess", "detection/greedy.h",
+          "scores.by_anchor ? line * picture.classes + at", "false ? line * picture.classes + at"),
     Fault("suppressed at the threshold itself", "DetectionPostprocess",
           "detection/greedy.h", "iou(boxes_[i], box) > threshold", "iou(boxes_[i], box) >= threshold"),
     Fault("a box over the limit of its class suppresses", "MultiClassNMS", "detection/greedy.h",
