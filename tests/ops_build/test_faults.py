@@ -111,6 +111,7 @@ FAULTS = [
           "response[static_cast<std::size_t>(step + half)] / sum", "response[static_cast<std::size_t>(std::abs(step + 1) < half ? step + 1 + half : 0)] / sum"),
     Fault("two frames of a lane not separated", "LogMelSpectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.cpp",
           "even_im = a.im - b.im", "even_im = a.im + b.im"),
+    Fault("an alpha ignored", "DecodeImage", "images/codecs/webp_decoder.cpp", "over_background(pixel[c], pixel[3], background_)", "pixel[c]"),
     Fault("the quality ignored", "EncodeImage", "images/codecs/jpeg_encoder.cpp", "quality, TRUE", "50, TRUE"),
 ]  # fmt: skip
 
