@@ -79,7 +79,7 @@ def open_picture(data: bytes, max_pixels: int) -> Picture:
         png = _Png(data)
         width, height, exif = png.width, png.height, png.exif
     elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        webp = _open_webp(data)
+        webp = _opened(data, "WEBP")
         (width, height), exif = webp.size, webp.info.get("exif", b"")
     else:
         raise DecodeError(UNKNOWN_FORMAT)
@@ -87,7 +87,7 @@ def open_picture(data: bytes, max_pixels: int) -> Picture:
         raise DecodeError(TOO_MANY_PIXELS)
     if max(width, height) > MAX_SIDE:
         raise DecodeError(UNSUPPORTED)
-    if data.startswith(b"RIFF") and getattr(_open_webp(data), "n_frames", 1) > 1:
+    if data.startswith(b"RIFF") and getattr(_opened(data, "WEBP"), "n_frames", 1) > 1:
         raise DecodeError(UNSUPPORTED)
     return Picture(data, width, height, _orientation(exif))
 
@@ -119,30 +119,27 @@ def _orientation(exif: bytes) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def _open_jpeg(data: bytes) -> JpegImagePlugin.JpegImageFile:
+def _opened(data: bytes, kind: str) -> Image.Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(data), formats=["JPEG"])
+            return Image.open(io.BytesIO(data), formats=[kind])
     except Image.DecompressionBombError:
         raise DecodeError(TOO_MANY_PIXELS) from None
     except (OSError, SyntaxError, ValueError):
         raise DecodeError(CORRUPT) from None
+
+
+def _open_jpeg(data: bytes) -> JpegImagePlugin.JpegImageFile:
+    image = _opened(data, "JPEG")
     assert isinstance(image, JpegImagePlugin.JpegImageFile)
     return image
-
-
-def _open_webp(data: bytes) -> Image.Image:
-    try:
-        return Image.open(io.BytesIO(data), formats=["WEBP"])
-    except (OSError, SyntaxError, ValueError):
-        raise DecodeError(CORRUPT) from None
 
 
 def _webp_rgb(data: bytes, background: int) -> Array:
     """Returns u8 [h, w, 3]. Transparent pixels are composited over the grey value `background`."""
     try:
-        rgba = np.asarray(_open_webp(data).convert("RGBA")).astype(np.int64)
+        rgba = np.asarray(_opened(data, "WEBP").convert("RGBA")).astype(np.int64)
     except (OSError, SyntaxError):
         raise DecodeError(CORRUPT) from None
     return _composited(rgba[..., :3], rgba[..., 3], background)

@@ -37,8 +37,8 @@ def head_of(rows: list[list[float]]) -> Array:
 
 def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     for case in [*float_cases(types["T"]), *boundary_cases(types["T"]), *error_cases()]:
-        head = case.inputs["head"]
-        yield replace(case, inputs={**case.inputs, "head": head.astype(types["T"])})
+        head = np.asarray(case.inputs["head"]).astype(types["T"])
+        yield replace(case, inputs={**case.inputs, "head": head})
 
 
 def float_cases(dtype: np.dtype[Any]) -> Iterator[Case]:
@@ -68,8 +68,13 @@ def float_cases(dtype: np.dtype[Any]) -> Iterator[Case]:
         head = anchors_first(random_head(n, classes, anchors))
         name = f"anchors first: {n} x {classes} classes x {anchors} anchors"
         yield Case(name, {"head": head}, ANCHORS_FIRST)
-        attributes = {**ANCHORS_FIRST, "classes": max(1, classes - 1), "class_agnostic": True, "score_threshold": 0.1}
-        yield Case(f"{name}, a channel ignored, geometry", {"head": head, "geometry": GEOMETRY[:n]}, attributes)
+        every: dict[str, Any] = {
+            **ANCHORS_FIRST,
+            "classes": max(1, classes - 1),
+            "class_agnostic": True,
+            "score_threshold": 0.1,
+        }
+        yield Case(f"{name}, a channel ignored, geometry", {"head": head, "geometry": GEOMETRY[:n]}, every)
     for n, classes, anchors in [(0, 3, 5), (2, 0, 5), (2, 3, 0)]:
         head = np.ones((n, anchors, 4 + classes), np.float32)
         yield Case(f"anchors first, empty: {n} x {classes} classes x {anchors} anchors", {"head": head}, ANCHORS_FIRST)
