@@ -195,11 +195,12 @@ class Cpu : public Checked {
   }
 
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
-    if (out["tensor"].size() == 0) return {};
+    const MutableTensor& tensor = out["tensor"];
+    if (tensor.size() == 0) return {};
     const Size size = size_of_call(in);
-    const std::int64_t channels = in.size("c");
+    const std::int64_t channels = tensor.dim(1);
     const auto run = [&]<int count>(const RowsOf<count>& all) {
-      std::visit([&](const auto& rows) { resize<count>(context, in["image"], size, rows, out["tensor"]); }, all);
+      std::visit([&](const auto& rows) { resize<count>(context, in["image"], size, rows, tensor); }, all);
     };
     const auto run_any = [&](const auto& all) { run(all); };
     if (rows_ && channels == channels_)
