@@ -32,11 +32,13 @@ serve | test | ci)
     header libjpeg-dev jpeglib.h
     header libpng-dev png.h
     header libdeflate-dev libdeflate.h
+    header libwebp-dev webp/decode.h
     header libnghttp2-dev nghttp2/nghttp2.h
   else
     need libjpeg-dev
     need libpng-dev
     need libdeflate-dev
+    need libwebp-dev
     need libnghttp2-dev
   fi
   if [ "$1" != serve ]; then

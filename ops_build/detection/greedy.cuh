@@ -2,8 +2,11 @@
 //
 // `Pictures` is a type with
 //   std::int64_t n, classes, anchors;
-//   const float* scores(std::int64_t i) const;                    [classes, anchors]
+//   const float* scores(std::int64_t i) const;                    [classes, anchors], or of another type
 //   Box box(std::int64_t i, std::int64_t anchor) const;           or RotatedBox
+//   std::int64_t scanned() const;                                 may be left out: the values behind scores(i)
+//   bool find(std::int64_t at, std::int64_t& anchor, std::int64_t& label) const;      whether value `at` is a score
+//   float score(std::int64_t i, std::int64_t anchor, std::int64_t label) const;       with these two functions
 //   bool same_group(std::int64_t i, std::int64_t anchor, std::int64_t other) const;   may be left out
 // Boxes of a class suppress one another, if they are of the same group. `Write` knows the class, 0, 1, ...
 // And `Write` has two device functions:
@@ -24,12 +27,45 @@ constexpr unsigned kWholeWarp = 0xffffffffu;
 /// Replaces a candidate that was kept or suppressed. No candidate has this value, which would be that of a NaN.
 constexpr Candidate kGone = ~Candidate{0};
 
+template <typename Pictures>
+using ScoreOf = std::remove_cvref_t<decltype(*std::declval<const Pictures&>().scores(0))>;
+
+/// The number of values behind scores(i) among which the scores are.
+template <typename Pictures>
+__host__ __device__ std::int64_t scanned(const Pictures& pictures) {
+  if constexpr (requires { pictures.scanned(); })
+    return pictures.scanned();
+  else
+    return pictures.classes * pictures.anchors;
+}
+
+/// Finds whose score the value at a place is. False: it is no score.
+template <typename Pictures>
+__device__ bool find_score(const Pictures& pictures, std::int64_t at, std::int64_t& anchor, std::int64_t& label) {
+  if constexpr (requires { pictures.find(at, anchor, label); }) {
+    return pictures.find(at, anchor, label);
+  } else {
+    label = at / pictures.anchors;
+    anchor = at % pictures.anchors;
+    return true;
+  }
+}
+
+template <typename Pictures>
+__device__ float score_of(const Pictures& pictures, std::int64_t i, std::int64_t anchor, std::int64_t label) {
+  if constexpr (requires { pictures.score(i, anchor, label); })
+    return pictures.score(i, anchor, label);
+  else
+    return pictures.scores(i)[label * pictures.anchors + anchor];
+}
+
 /// Finds the candidates of each picture, in no particular order. A thread tests `lanes` scores.
 template <int lanes, typename Pictures>
 __global__ void __launch_bounds__(kThreads)
     find_candidates(Pictures pictures, float threshold, Candidate* candidates, std::uint32_t* counts) {
-  using Vector = elementwise::Lanes<float, lanes>;
-  const std::int64_t total = pictures.classes * pictures.anchors;
+  using Vector = elementwise::Lanes<ScoreOf<Pictures>, lanes>;
+  constexpr bool may_be_none = requires { pictures.scanned(); };
+  const std::int64_t total = scanned(pictures), room = pictures.classes * pictures.anchors;
   const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * lanes;
   const unsigned lane = threadIdx.x % kWarp;
   for (std::int64_t i = blockIdx.y; i < pictures.n; i += gridDim.y) {
@@ -39,7 +75,12 @@ __global__ void __launch_bounds__(kThreads)
     unsigned all = 0;
 #pragma unroll
     for (int k = 0; k < lanes; ++k) {
-      passed[k] = __ballot_sync(kWholeWarp, first < total && scores.values[k] > threshold);
+      bool passes = first<total&& static_cast<float>(scores.values[k])> threshold;
+      if constexpr (may_be_none) {
+        std::int64_t anchor, label;
+        passes = passes && find_score(pictures, first + k, anchor, label);
+      }
+      passed[k] = __ballot_sync(kWholeWarp, passes);
       all += static_cast<unsigned>(__popc(passed[k]));
     }
     if (all == 0) continue;  // nearly always
@@ -49,10 +90,11 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int k = 0; k < lanes; ++k) {
       if (passed[k] >> lane & 1u) {
-        const std::int64_t label = (first + k) / pictures.anchors, anchor = (first + k) % pictures.anchors;
+        std::int64_t anchor, label;
+        find_score(pictures, first + k, anchor, label);
         const unsigned before = static_cast<unsigned>(__popc(passed[k] & ((1u << lane) - 1)));
-        candidates[i * total + slot + before] =
-            candidate(scores.values[k], static_cast<std::uint32_t>(anchor * pictures.classes + label));
+        candidates[i * room + slot + before] = candidate(static_cast<float>(scores.values[k]),
+                                                         static_cast<std::uint32_t>(anchor * pictures.classes + label));
       }
       slot += static_cast<unsigned>(__popc(passed[k]));
     }
@@ -96,7 +138,7 @@ __global__ void __launch_bounds__(kThreads)
     const auto classes = static_cast<std::uint32_t>(pictures.classes);
     const std::uint32_t label = index_of(best) % classes, anchor = index_of(best) / classes;
     const auto box = pictures.box(i, anchor);
-    if (threadIdx.x == 0) write(i, kept, box, anchor, label, pictures.scores(i)[label * pictures.anchors + anchor]);
+    if (threadIdx.x == 0) write(i, kept, box, anchor, label, score_of(pictures, i, anchor, label));
     bool full = false;
     if (numbers) {
       std::uint32_t& number = numbers[i * pictures.classes + label];
@@ -140,21 +182,22 @@ Status launch_nms(const Pictures& pictures, const Limits& limits, std::span<Cand
                   cudaStream_t stream) {
   if (pictures.n == 0) return {};
   constexpr std::int64_t kMostRows = 65535;
+  constexpr int lanes = elementwise::kBytes / sizeof(ScoreOf<Pictures>);
   const auto clear = [&](std::span<std::uint32_t> values) {
     if (values.empty()) return Status();
     return cuda::status(cudaMemsetAsync(values.data(), 0, values.size_bytes(), stream), "clearing counts");
   };
   OPGATE_RETURN_IF_ERROR(clear(counts));
   OPGATE_RETURN_IF_ERROR(clear(numbers));
-  const std::int64_t total = pictures.classes * pictures.anchors;
+  const std::int64_t total = scanned(pictures);
   const float threshold = limits.score_threshold;
   Candidate* const found = candidates.data();
-  if (total > 0 && limits.max_detections > 0 && limits.max_per_class > 0) {
+  if (pictures.classes * pictures.anchors > 0 && limits.max_detections > 0 && limits.max_per_class > 0) {
     const auto rows = static_cast<unsigned>(std::min(pictures.n, kMostRows));
     // The vectors of all pictures are aligned if those of the first two are.
-    if (elementwise::aligned(pictures.scores(0)) && elementwise::aligned(pictures.scores(1)) && total % 4 == 0) {
-      const dim3 grid(blocks_for(total, 4 * kThreads), rows);
-      find_candidates<4><<<grid, kThreads, 0, stream>>>(pictures, threshold, found, counts.data());
+    if (elementwise::aligned(pictures.scores(0)) && elementwise::aligned(pictures.scores(1)) && total % lanes == 0) {
+      const dim3 grid(blocks_for(total, lanes * kThreads), rows);
+      find_candidates<lanes><<<grid, kThreads, 0, stream>>>(pictures, threshold, found, counts.data());
     } else {
       const dim3 grid(blocks_for(total, kThreads), rows);
       find_candidates<1><<<grid, kThreads, 0, stream>>>(pictures, threshold, found, counts.data());

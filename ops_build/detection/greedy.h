@@ -2,7 +2,7 @@
 //
 // A picture is a type with
 //   std::int64_t classes, anchors;
-//   const float* scores() const;                                  [classes, anchors]
+//   const float* scores() const;                                  [classes, anchors], or Scores<T>
 //   Box box(std::int64_t anchor) const;                            or RotatedBox
 //   std::vector<std::int64_t> groups() const;                     may be left out: the group of each anchor, 0, 1, ...
 // The boxes of a class suppress one another. If there are groups there is one class, and those of a group do so.
@@ -11,28 +11,51 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "core/convert.h"
 #include "nms.h"
 
 namespace opgate::detection {
 
 template <typename Picture>
+auto scores_of(const Picture& picture) {
+  if constexpr (std::is_pointer_v<decltype(picture.scores())>)
+    return Scores<float>{picture.scores(), picture.classes, picture.anchors, picture.anchors, false};
+  else
+    return picture.scores();
+}
+
+/// A block of scores as floats: they themselves, or a copy in `room`.
+inline const float* as_floats(const float* values, std::int64_t, float*) { return values; }
+
+template <typename T>
+const float* as_floats(const T* values, std::int64_t count, float* room) {
+  widen(values, room, count);
+  return room;
+}
+
+template <typename Picture>
 std::vector<Candidate> candidates_of(const Picture& picture, float threshold) {
   constexpr std::int64_t kBlock = 64;
+  float room[kBlock];
   std::vector<Candidate> found;
-  for (std::int64_t label = 0; label < picture.classes; ++label) {
-    const float* row = picture.scores() + label * picture.anchors;
-    for (std::int64_t begin = 0; begin < picture.anchors; begin += kBlock) {
-      const std::int64_t end = std::min(begin + kBlock, picture.anchors);
+  const auto scores = scores_of(picture);
+  for (std::int64_t line = 0; line < scores.lines; ++line) {
+    for (std::int64_t begin = 0; begin < scores.length; begin += kBlock) {
+      const std::int64_t count = std::min(kBlock, scores.length - begin);
+      const float* const block = as_floats(scores.line(line) + begin, count, room);
       // Nearly all blocks have no candidate, which one vectorized loop finds out.
       int passed = 0;
-      for (std::int64_t i = begin; i < end; ++i) passed |= row[i] > threshold;
+      for (std::int64_t i = 0; i < count; ++i) passed |= block[i] > threshold;
       if (!passed) continue;
-      for (std::int64_t i = begin; i < end; ++i) {
-        if (row[i] > threshold)
-          found.push_back(candidate(row[i], static_cast<std::uint32_t>(i * picture.classes + label)));
+      for (std::int64_t i = 0; i < count; ++i) {
+        if (!(block[i] > threshold)) continue;
+        const std::int64_t at = begin + i;
+        const std::int64_t index = scores.by_anchor ? line * picture.classes + at : at * picture.classes + line;
+        found.push_back(candidate(block[i], static_cast<std::uint32_t>(index)));
       }
     }
   }
@@ -132,7 +155,7 @@ std::vector<Kept<BoxOf<Picture>>> suppress(const Picture& picture, const Limits&
     if (others.suppress(box, limits.iou_threshold)) continue;
     others.add(box);
     if (!numbers.empty()) ++numbers[of_class];
-    kept.push_back({box, anchor, label, picture.scores()[label * picture.anchors + anchor]});
+    kept.push_back({box, anchor, label, scores_of(picture).of(anchor, label)});
   }
   return kept;
 }

@@ -44,6 +44,21 @@ OPGATE_HOST_DEVICE inline Candidate candidate(float score, std::uint32_t index) 
 
 OPGATE_HOST_DEVICE inline std::uint32_t index_of(Candidate candidate) { return static_cast<std::uint32_t>(candidate); }
 
+/// The scores of a picture, in lines of neighbouring values whose begins are `pitch` values apart. A line has the
+/// scores of a class, or of an anchor.
+template <typename T>
+struct Scores {
+  const T* values;
+  std::int64_t lines, length, pitch;
+  bool by_anchor;
+
+  const T* line(std::int64_t i) const { return values + i * pitch; }
+
+  float of(std::int64_t anchor, std::int64_t label) const {
+    return static_cast<float>(by_anchor ? values[anchor * pitch + label] : values[label * pitch + anchor]);
+  }
+};
+
 /// What is kept of the candidates of one picture.
 struct Limits {
   float score_threshold = 0;  ///< a candidate's score is greater

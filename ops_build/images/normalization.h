@@ -8,13 +8,13 @@
 
 namespace opgate::images {
 
-/// normalized = pixel * scale + bias, for R, G and B.
+/// normalized = pixel * scale + bias, for up to four channels.
 struct Normalization {
-  float scale[3];
-  float bias[3];
+  float scale[4];
+  float bias[4];
 };
 
-/// Checks the attributes `mean` and `std`, of three numbers each: all numbers must be finite, and no std may be 0.
+/// Checks the attributes `mean` and `std`: all numbers must be finite, and no std may be 0.
 inline Status check_normalization(const Attributes& attributes) {
   const auto finite = [](double value) { return std::isfinite(value); };
   const std::vector<double>& deviations = attributes.numbers("std");
@@ -24,13 +24,17 @@ inline Status check_normalization(const Attributes& attributes) {
   return {};
 }
 
+/// A list of one number is that of all channels.
 inline Normalization normalization_of(const Attributes& attributes) {
-  const std::vector<double>& mean = attributes.numbers("mean");
-  const std::vector<double>& deviation = attributes.numbers("std");
+  const auto of_channel = [](const std::vector<double>& numbers, std::size_t k, double otherwise) {
+    return numbers.size() == 1 ? numbers.front() : k < numbers.size() ? numbers[k] : otherwise;
+  };
   Normalization normalization;
-  for (int k = 0; k < 3; ++k) {
-    normalization.scale[k] = static_cast<float>(1 / (255 * deviation[k]));
-    normalization.bias[k] = static_cast<float>(-mean[k] / deviation[k]);
+  for (std::size_t k = 0; k < 4; ++k) {
+    const double mean = of_channel(attributes.numbers("mean"), k, 0);
+    const double deviation = of_channel(attributes.numbers("std"), k, 1);
+    normalization.scale[k] = static_cast<float>(1 / (255 * deviation));
+    normalization.bias[k] = static_cast<float>(-mean / deviation);
   }
   return normalization;
 }

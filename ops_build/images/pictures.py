@@ -177,6 +177,35 @@ def jpeg_of_every_kind(width: int, height: int) -> Iterator[tuple[str, bytes]]:
     yield "YCCK", ycck(pixels)
 
 
+def webp(pixels: Array, *, orientation: int | None = None, **options: Any) -> bytes:
+    """Encodes u8 [h, w, 3 or 4] as a WebP. `options` go to Pillow's encoder (lossless, quality)."""
+    if orientation is not None:
+        options["exif"] = exif(orientation, little=orientation % 2 == 0)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "WEBP", **options)
+    return buffer.getvalue()
+
+
+def webp_of_every_kind(width: int, height: int) -> Iterator[tuple[str, bytes]]:
+    """Yields a name and a WebP, lossy and lossless, with and without alpha."""
+    pixels = scene(width, height, seed=6)
+    alpha = np.random.default_rng(7).integers(0, 256, (height, width, 1), np.uint8)
+    for name, one in [("RGB", pixels), ("RGBA", np.concatenate([pixels, alpha], axis=-1))]:
+        yield f"{name}, lossy", webp(one, quality=70)
+        yield f"{name}, lossless", webp(one, lossless=True, exact=True)
+    # Few colours become a palette, of which a byte has several pixels.
+    yield "palette, lossless", webp(pixels // 100 * 100, lossless=True)
+    yield "hidden colours, lossless", webp(np.concatenate([pixels, alpha // 128], axis=-1), lossless=True, exact=True)
+
+
+def animated_webp() -> bytes:
+    """Returns a WebP of two pictures."""
+    buffer = io.BytesIO()
+    first, second = (Image.fromarray(scene(16, 12, seed)) for seed in (0, 1))
+    first.save(buffer, "WEBP", save_all=True, append_images=[second])
+    return buffer.getvalue()
+
+
 def flat(encoded: list[bytes]) -> tuple[Array, Array]:
     """Returns the inputs `data` and `ends` of ImagePreprocess for encoded pictures."""
     data = np.frombuffer(b"".join(encoded), np.uint8)

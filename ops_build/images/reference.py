@@ -1,7 +1,8 @@
-"""Decodes JPEG and PNG as the ops define it, with Pillow for JPEG and zlib for PNG.
+"""Decodes JPEG, PNG and WebP as the ops define it, with Pillow for JPEG and WebP, and zlib for PNG.
 
-Pillow uses libjpeg-turbo too, so JPEG pixels are equal to the last bit, also if a picture is decoded at a half, a
-quarter or an eighth of its size. Pillow reduces 16-bit PNG to 8 bits with another rounding, so PNG is decoded here.
+Pillow uses libjpeg-turbo and libwebp too. So the pixels of a JPEG are equal to the last bit, also if a picture is
+decoded at a half, a quarter or an eighth of its size, and so are those of a WebP. Pillow reduces 16-bit PNG to 8 bits
+with another rounding, so PNG is decoded here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from opgate.ops_build.case import Array
 
 UNKNOWN_FORMAT, CORRUPT, TOO_MANY_PIXELS, UNSUPPORTED = 1, 2, 3, 4
 MESSAGES = {
-    UNKNOWN_FORMAT: "not a JPEG or PNG",
+    UNKNOWN_FORMAT: "not a JPEG, PNG or WebP",
     CORRUPT: "corrupt or truncated",
     TOO_MANY_PIXELS: "more than max_pixels pixels",
     UNSUPPORTED: "an unsupported kind of picture",
@@ -61,24 +62,32 @@ class Picture:
         Each side is divided by `reduction` and rounded up. Transparent pixels are composited over the grey value
         `background`.
         """
-        jpeg = self.data.startswith(b"\xff\xd8\xff")
-        stored = _jpeg_pixels(self.data, reduction) if jpeg else _mean(_png_rgb(self.data, background), reduction)
+        if self.data.startswith(b"\xff\xd8\xff"):
+            stored = _jpeg_pixels(self.data, reduction)
+        else:
+            decode = _webp_rgb if self.data.startswith(b"RIFF") else _png_rgb
+            stored = _mean(decode(self.data, background), reduction)
         return upright(stored, self.orientation)
 
 
 def open_picture(data: bytes, max_pixels: int) -> Picture:
-    """Reads the header of a JPEG or PNG. Raises DecodeError."""
+    """Reads the header of a JPEG, PNG or WebP. Raises DecodeError."""
     if data.startswith(b"\xff\xd8\xff"):
         image = _open_jpeg(data)
         (width, height), exif = image.size, image.info.get("exif", b"")
     elif data.startswith(_PNG_MAGIC):
         png = _Png(data)
         width, height, exif = png.width, png.height, png.exif
+    elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        webp = _opened(data, "WEBP")
+        (width, height), exif = webp.size, webp.info.get("exif", b"")
     else:
         raise DecodeError(UNKNOWN_FORMAT)
     if width * height > max_pixels:
         raise DecodeError(TOO_MANY_PIXELS)
     if max(width, height) > MAX_SIDE:
+        raise DecodeError(UNSUPPORTED)
+    if data.startswith(b"RIFF") and getattr(_opened(data, "WEBP"), "n_frames", 1) > 1:
         raise DecodeError(UNSUPPORTED)
     return Picture(data, width, height, _orientation(exif))
 
@@ -110,17 +119,36 @@ def _orientation(exif: bytes) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def _open_jpeg(data: bytes) -> JpegImagePlugin.JpegImageFile:
+def _opened(data: bytes, kind: str) -> Image.Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(data), formats=["JPEG"])
+            return Image.open(io.BytesIO(data), formats=[kind])
     except Image.DecompressionBombError:
         raise DecodeError(TOO_MANY_PIXELS) from None
     except (OSError, SyntaxError, ValueError):
         raise DecodeError(CORRUPT) from None
+
+
+def _open_jpeg(data: bytes) -> JpegImagePlugin.JpegImageFile:
+    image = _opened(data, "JPEG")
     assert isinstance(image, JpegImagePlugin.JpegImageFile)
     return image
+
+
+def _webp_rgb(data: bytes, background: int) -> Array:
+    """Returns u8 [h, w, 3]. Transparent pixels are composited over the grey value `background`."""
+    try:
+        rgba = np.asarray(_opened(data, "WEBP").convert("RGBA")).astype(np.int64)
+    except (OSError, SyntaxError):
+        raise DecodeError(CORRUPT) from None
+    return _composited(rgba[..., :3], rgba[..., 3], background)
+
+
+def _composited(colours: Array, alpha: Array, background: int) -> Array:
+    weight = alpha[..., None]
+    composited: Array = (colours * weight + background * (255 - weight) + 127) // 255
+    return composited.astype(np.uint8)
 
 
 def _jpeg_pixels(data: bytes, reduction: int) -> Array:
@@ -259,6 +287,4 @@ def _png_rgb(data: bytes, background: int) -> Array:
         elif png.transparency:
             hidden = np.array(struct.unpack(f">{count}H", png.transparency)) & most
             alpha = np.where((samples[..., :count] == hidden).all(-1), 0, 255)
-    weight = alpha[..., None]
-    composited: Array = (colours * weight + background * (255 - weight) + 127) // 255
-    return composited.astype(np.uint8)
+    return _composited(colours, alpha, background)

@@ -64,7 +64,7 @@ def _predict(model: LoadedModel) -> dict[str, Any]:
     body: dict[str, Any] = {}
     picture = picture_input(spec)
     if picture is not None:
-        for media in ("image/jpeg", "image/png", "application/octet-stream"):
+        for media in ("image/jpeg", "image/png", "image/webp", "application/octet-stream"):
             body[media] = {"schema": {"type": "string", "format": "binary"}}
         form = {"type": "object", "properties": {picture.name: {"type": "string", "format": "binary"}}}
         body["multipart/form-data"] = {"schema": form}

@@ -4,6 +4,7 @@ ensemble-boxes, TopKLabels, CornerPool and RoiAlignRotated against PyTorch."""
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import onnx
@@ -96,6 +97,22 @@ def test_keeps_the_boxes_that_onnx_keeps(
                 and not scores[i, count[i] :].any()
                 and (labels[i, count[i] :] == -1).all()
             )
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize(("classes", "anchors"), [(1, 700), (5, 100), (80, 40)])
+def test_anchors_first_keeps_the_boxes_that_onnx_keeps(
+    run_op: RunOp, classes: int, anchors: int, dtype: type[np.floating[Any]]
+) -> None:
+    head = head_in_clusters(np.random.default_rng(anchors), classes, anchors, True).astype(dtype)
+    # Channels behind the classes are ignored.
+    wide = np.concatenate([head, np.full((3, anchors), 0.99, dtype)]).T[None].copy()
+    attributes = {"box_format": "xyxy", "layout": "anchors_first", "classes": classes, "max_detections": 4000}
+    boxes, scores, labels, count = run_op("DetectionPostprocess", {"head": wide}, attributes)
+    expected = onnx_nms(head.astype(np.float32), 0.5, 0.25, 0)
+    kept = slice(0, int(count[0]))
+    assert [(s, c) for s, c, _ in expected] == list(zip(scores[0, kept], labels[0, kept], strict=True))
+    np.testing.assert_array_equal(boxes[0, kept], head[:4, [a for *_, a in expected]].T)
 
 
 def test_the_limit_cuts_the_same_order(run_op: RunOp) -> None:

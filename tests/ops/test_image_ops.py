@@ -13,7 +13,18 @@ from PIL import Image, ImageOps
 
 from opgate.ops_build.case import Array
 from opgate.ops_build.images import pictures
-from opgate.ops_build.images.pictures import flat, jpeg, jpeg_of_every_kind, png, png_chunk, png_of_every_kind, scene
+from opgate.ops_build.images.pictures import (
+    animated_webp,
+    flat,
+    jpeg,
+    jpeg_of_every_kind,
+    png,
+    png_chunk,
+    png_of_every_kind,
+    scene,
+    webp,
+    webp_of_every_kind,
+)
 from tests.ops.conftest import RunOp
 
 GOOD, UNKNOWN_FORMAT, CORRUPT, TOO_MANY_PIXELS, UNSUPPORTED = range(5)
@@ -73,6 +84,22 @@ def test_png_pixels_agree_with_pillow(run_op: RunOp, kind: str) -> None:
         np.testing.assert_allclose(decode(run_op, encoded), pillow_rgb(encoded), atol=0.501)
 
 
+WEBPS = [name for name, _ in webp_of_every_kind(4, 4)]
+
+
+@pytest.mark.parametrize("kind", WEBPS)
+def test_webp_pixels_agree_with_pillow(run_op: RunOp, kind: str) -> None:
+    for size in [(67, 45), (1, 1), (8, 17), (333, 200)]:
+        encoded = dict(webp_of_every_kind(*size))[kind]
+        opaque = Image.open(io.BytesIO(encoded)).mode == "RGB"
+        np.testing.assert_allclose(decode(run_op, encoded), pillow_rgb(encoded), atol=0 if opaque else 0.501)
+
+
+def test_a_lossless_webp_is_the_picture_it_was_made_of(run_op: RunOp) -> None:
+    picture = scene(64, 48)
+    np.testing.assert_array_equal(decode(run_op, webp(picture, lossless=True)), picture)
+
+
 def test_16_bits_are_rounded_to_8(run_op: RunOp) -> None:
     samples = np.arange(65536, dtype=np.int64).reshape(256, 256, 1)
     expected = np.round(samples / 257).repeat(3, axis=2)
@@ -81,9 +108,9 @@ def test_16_bits_are_rounded_to_8(run_op: RunOp) -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_orientation_stands_the_picture_upright(run_op: RunOp, orientation: int) -> None:
-    turned = jpeg(scene(80, 50), orientation=orientation)
-    upright = pillow_rgb(turned)
-    np.testing.assert_array_equal(decode(run_op, turned), upright)
+    for turned in (webp(scene(80, 50), orientation=orientation), jpeg(scene(80, 50), orientation=orientation)):
+        upright = pillow_rgb(turned)
+        np.testing.assert_array_equal(decode(run_op, turned), upright)
     image, geometry, _ = preprocess(run_op, [turned], 40, 40)
     height, width = upright.shape[:2]
     assert geometry[0].tolist() == [
@@ -110,8 +137,8 @@ def test_a_broken_exif_is_ignored(run_op: RunOp) -> None:
         pictures.exif(6)[:-8],
         b"XX" + bytes(40),
     ]:
-        encoded = jpeg(picture, exif=b"Exif\0\0" + tiff)
-        assert decode(run_op, encoded).shape == picture.shape
+        for encoded in (jpeg(picture, exif=b"Exif\0\0" + tiff), webp(picture, exif=tiff)):
+            assert decode(run_op, encoded).shape == picture.shape
 
 
 def test_pixels_of_the_same_size_pass_unchanged(run_op: RunOp) -> None:
@@ -168,6 +195,49 @@ def test_a_truncated_png_is_never_good(run_op: RunOp, interlaced: bool) -> None:
     cuts = range(8, len(encoded), 13)
     status = preprocess(run_op, [encoded[:cut] for cut in cuts])[2]
     assert set(status.tolist()) == {CORRUPT}
+
+
+@pytest.mark.parametrize("kind", WEBPS)
+def test_a_truncated_webp_is_never_good(run_op: RunOp, kind: str) -> None:
+    encoded = dict(webp_of_every_kind(33, 21))[kind]
+    status = preprocess(run_op, [encoded[:cut] for cut in range(12, len(encoded) - 1)])[2]
+    assert set(status.tolist()) == {CORRUPT}
+
+
+def riff(*chunks: tuple[bytes, bytes]) -> bytes:
+    body = b"".join(name + len(data).to_bytes(4, "little") + data + bytes(len(data) % 2) for name, data in chunks)
+    return b"RIFF" + (4 + len(body)).to_bytes(4, "little") + b"WEBP" + body
+
+
+def test_the_size_of_a_webp_is_refused_before_its_memory_is_taken(run_op: RunOp) -> None:
+    lossless = riff((b"VP8L", b"\x2f" + (16382 | 16382 << 14).to_bytes(4, "little") + bytes(20)))
+    frame = bytes([0x10, 2, 0, 0x9D, 1, 0x2A]) + (16383).to_bytes(2, "little") * 2 + bytes(20)
+    canvas = (1 << 20).to_bytes(3, "little") + (1 << 11).to_bytes(3, "little")
+    animated = riff((b"VP8X", b"\x02\0\0\0" + canvas), (b"ANIM", bytes(6)))
+    status = preprocess(run_op, [lossless, riff((b"VP8 ", frame)), animated])[2]
+    assert status.tolist() == [TOO_MANY_PIXELS] * 3
+    # The sides in the header of the file are not those of the picture.
+    still = riff((b"VP8X", bytes(4) + canvas), *[(b"VP8L", webp(scene(8, 8), lossless=True)[20:])])
+    assert preprocess(run_op, [still])[2].tolist() == [CORRUPT]
+
+
+def test_an_animated_webp_is_unsupported(run_op: RunOp) -> None:
+    assert preprocess(run_op, [animated_webp()])[2].tolist() == [UNSUPPORTED]
+
+
+def test_the_exif_of_a_webp_counts_if_the_header_announces_it(run_op: RunOp) -> None:
+    plain = webp(scene(20, 10), lossless=True)
+    picture = (plain[12:16], plain[20:])
+    canvas = (19).to_bytes(3, "little") + (9).to_bytes(3, "little")
+    tiff = pictures.exif(6)
+    for flags, exif, turned in [
+        (8, tiff, True),
+        (8, b"Exif\0\0" + tiff, True),
+        (0, tiff, False),
+        (8, tiff[:-8], False),
+    ]:
+        encoded = riff((b"VP8X", bytes([flags, 0, 0, 0]) + canvas), picture, (b"odd ", b"odd"), (b"EXIF", exif))
+        assert decode(run_op, encoded).shape == ((20, 10, 3) if turned else (10, 20, 3))
 
 
 def test_a_png_with_one_bit_wrong_is_never_good(run_op: RunOp) -> None:
@@ -283,6 +353,12 @@ def test_mutated_pngs_do_no_harm(run_op: RunOp, name: str) -> None:
     check_harmless(run_op, mutated + [repaired(one) for one in mutated])
 
 
+@pytest.mark.parametrize("kind", WEBPS)
+def test_mutated_webps_do_no_harm(run_op: RunOp, kind: str) -> None:
+    encoded = dict(webp_of_every_kind(48, 40))[kind]
+    check_harmless(run_op, list(mutations(encoded, 300, seed=len(kind))))
+
+
 def check_harmless(run_op: RunOp, encoded: list[bytes]) -> None:
     image, geometry, status = preprocess(run_op, encoded, 16, 16, max_pixels=1_000_000)
     assert set(status.tolist()) <= set(range(5))
@@ -300,7 +376,7 @@ def check_harmless(run_op: RunOp, encoded: list[bytes]) -> None:
 
 def test_decode_image_says_what_is_wrong(run_op: RunOp) -> None:
     with pytest.raises(
-        Exception, match=r"opgate::DecodeImage: input 'data': expected a JPEG or PNG, got one that is not a JPEG"
+        Exception, match=r"opgate::DecodeImage: input 'data': expected a JPEG, PNG or WebP, got one that is not a JPEG"
     ):
         decode(run_op, b"text")
 

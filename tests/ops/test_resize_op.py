@@ -36,11 +36,12 @@ def onnx_resize(image: Array, height: int, width: int, mode: str) -> Array:
     return resized
 
 
-def check(run_op: RunOp, shape: tuple[int, int, int], to: tuple[int, int], mode: str) -> None:
-    image = np.random.default_rng(1).integers(0, 256, (*shape, 3), np.uint8)
-    attributes = {"height": to[0], "width": to[1], "mean": MEAN, "std": STD, "interpolation": mode}
+def check(run_op: RunOp, shape: tuple[int, int, int], to: tuple[int, int], mode: str, channels: int = 3) -> None:
+    image = np.random.default_rng(1).integers(0, 256, (*shape, channels), np.uint8)
+    mean, std = [*MEAN, 0.5][:channels], [*STD, 2.0][:channels]
+    attributes = {"height": to[0], "width": to[1], "mean": mean, "std": std, "interpolation": mode}
     resized = onnx_resize(image, *to, mode)
-    expected = (resized / 255 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
+    expected = (resized / 255 - np.reshape(mean, (-1, 1, 1))) / np.reshape(std, (-1, 1, 1))
     # ONNX Runtime computes the positions of the taps in f32, so they are slightly off.
     np.testing.assert_allclose(
         run_op("ResizeNormalize", {"image": image}, attributes)[0], expected, rtol=1e-4, atol=5e-4
@@ -59,6 +60,13 @@ def test_nearest_agrees_with_onnx(run_op: RunOp, shape: tuple[int, int, int], to
     check(run_op, shape, to, "nearest")
 
 
+@pytest.mark.parametrize("channels", [1, 4])
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("to", [(5, 3), (100, 201)])
+def test_grey_and_rgba_agree_with_onnx(run_op: RunOp, channels: int, mode: str, to: tuple[int, int]) -> None:
+    check(run_op, (2, 64, 48), to, mode, channels)
+
+
 def test_a_step_is_blended_between_half_pixel_centres(run_op: RunOp) -> None:
     image = np.uint8([0, 255]).reshape(1, 1, 2, 1).repeat(3, axis=3)
     for interpolation, expected in [("linear", [0, 0.25, 0.75, 1]), ("nearest", [0, 0, 1, 1])]:
@@ -72,8 +80,17 @@ def test_a_step_is_blended_between_half_pixel_centres(run_op: RunOp) -> None:
 def test_with_antialiasing_it_agrees_with_torch(
     run_op: RunOp, shape: tuple[int, int, int], to: tuple[int, int]
 ) -> None:
+    check_antialiased(run_op, shape, to, 3)
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_with_antialiasing_grey_and_rgba_agree_with_torch(run_op: RunOp, channels: int) -> None:
+    check_antialiased(run_op, (2, 64, 48), (11, 70), channels)
+
+
+def check_antialiased(run_op: RunOp, shape: tuple[int, int, int], to: tuple[int, int], channels: int) -> None:
     torch = pytest.importorskip("torch")
-    image = np.random.default_rng(1).integers(0, 256, (*shape, 3), np.uint8)
+    image = np.random.default_rng(1).integers(0, 256, (*shape, channels), np.uint8)
     planes = torch.tensor(image).permute(0, 3, 1, 2).double()
     expected = torch.nn.functional.interpolate(planes, to, mode="bilinear", antialias=True).numpy() / 255
     (tensor,) = run_op("ResizeNormalize", {"image": image}, {"height": to[0], "width": to[1], "antialias": 1})

@@ -170,6 +170,8 @@ FAULTS = [
     Fault("a key that is only near", "voxel_of_point", "ops/voxel_of_point/voxel_of_point.cu", "place < v && keys[place] == key", "place < v", "elements differ"),
     Fault("one buffer for the least of every round", "detection_postprocess", "detection/greedy.cuh",
           "partial[kept % 2]", "partial[0]", "elements differ"),
+    Fault("a channel that is no class", "detection_postprocess", "ops/detection_postprocess/detection_postprocess.cu",
+          "label >= 0 && label < classes", "label >= 0", "elements differ"),
     Fault("a class that is never full", "multi_class_nms", "detection/greedy.cuh", "(full && same)", "(full && !same)", "elements differ"),
     Fault("boxes of all labels suppress one another", "nms_rotated", "detection/greedy.cuh", "same = same && pictures.same_group(i, anchor, index_of(other) / classes);", "same = same;", "elements differ"),
     Fault("another channel", "roi_align_rotated", "ops/roi_align_rotated/roi_align_rotated.cu", "element / bins % channels", "element / bins", "heap-buffer-overflow"),

@@ -36,6 +36,8 @@ FAULTS = [
           "std::sort(begin, end, [](auto a, auto b) { return a >> 32 != b >> 32 ? a < b : a > b; });"),
     Fault("classes suppress one another", "DetectionPostprocess", "detection/greedy.h",
           "by_class[limits.class_agnostic ? 0 : of_class]", "by_class[0]"),
+    Fault("the class and the anchor exchanged", "DetectionPostprocess", "detection/greedy.h",
+          "scores.by_anchor ? line * picture.classes + at", "false ? line * picture.classes + at"),
     Fault("suppressed at the threshold itself", "DetectionPostprocess",
           "detection/greedy.h", "iou(boxes_[i], box) > threshold", "iou(boxes_[i], box) >= threshold"),
     Fault("a box over the limit of its class suppresses", "MultiClassNMS", "detection/greedy.h",
@@ -92,6 +94,7 @@ FAULTS = [
     Fault("the last column of the picture lost", "WarpAffine", "ops/warp_affine/warp_affine.cpp", "x >= 0 && x < width", "x >= 0 && x + 1 < width"),
     Fault("the upper of two equally near pixels", "ResizeNormalize", "images/taps.h", "* from - 1) /", "* from) /"),
     Fault("every picture computed from the first", "ResizeNormalize", "ops/resize_normalize/resize_normalize.cpp", "i / height", "0 * i"),
+    Fault("one channel twice", "ResizeNormalize", "ops/resize_normalize/resize_normalize.cpp", "value(right + c)", "value(right)"),
     Fault("a sine of the other sign", "RotaryEmbedding", "ops/rotary_embedding/rotary_embedding.cpp", "y[i] = cos[i] * x[i] - sin[i]", "y[i] = cos[i] * x[i] + sin[i]"),
     Fault("a sigmoid of x", "Swish", "ops/swish/swish.h", "sigmoid(V(alpha) * x)", "sigmoid(x)"),
     Fault("a derivative without its second term", "SwishBackward", "ops/swish_backward/swish_backward.h", "s.value + z * s.value * s.complement", "s.value"),
@@ -114,6 +117,7 @@ FAULTS = [
           "response[static_cast<std::size_t>(step + half)] / sum", "response[static_cast<std::size_t>(std::abs(step + 1) < half ? step + 1 + half : 0)] / sum"),
     Fault("two frames of a lane not separated", "LogMelSpectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.cpp",
           "even_im = a.im - b.im", "even_im = a.im + b.im"),
+    Fault("an alpha ignored", "DecodeImage", "images/codecs/webp_decoder.cpp", "over_background(pixel[c], pixel[3], background_)", "pixel[c]"),
     Fault("the quality ignored", "EncodeImage", "images/codecs/jpeg_encoder.cpp", "quality, TRUE", "50, TRUE"),
 ]  # fmt: skip
 

@@ -194,12 +194,15 @@ def test_bad_attributes_are_refused_when_the_model_loads(
     [([0, 0, 0], "integers"), (0, "an integer"), (0.5, "a float"), ("0.5", "a string"), ([0.5, 0.5], "2 values")],
 )
 def test_an_attribute_of_another_type_is_refused_with_its_type(library: Path, mean: object, got: str) -> None:
-    image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["n", "h", "w", 3])
+    inputs = [
+        helper.make_tensor_value_info("image", TensorProto.UINT8, ["n", "h", "w", 3]),
+        helper.make_tensor_value_info("matrix", TensorProto.FLOAT, ["n", 2, 3]),
+    ]
     attributes = {"height": 8, "width": 8, "mean": mean}
-    node = helper.make_node("ResizeNormalize", ["image"], ["tensor"], domain="opgate", **attributes)
-    expected = rf"opgate::ResizeNormalize: attribute 'mean': expected float\[3\].*, got {got}"
+    node = helper.make_node("WarpAffine", ["image", "matrix"], ["tensor"], domain="opgate", **attributes)
+    expected = rf"opgate::WarpAffine: attribute 'mean': expected float\[3\].*, got {got}"
     with pytest.raises(Exception, match=expected):
-        session_of(library, [node], [image], [float_info("tensor", None)])
+        session_of(library, [node], inputs, [float_info("tensor", None)])
 
 
 def refused_cases(library: Path, pattern: str) -> list[tuple[Op, dict[str, str], Case]]:
@@ -213,7 +216,7 @@ def refused_cases(library: Path, pattern: str) -> list[tuple[Op, dict[str, str],
 
 
 #: Errors in attributes that only some inputs make wrong.
-BY_INPUTS = "as head has|whose rank is|divisor of|at most the head size"
+BY_INPUTS = "as head has|whose rank is|divisor of|at most the head size|for each of the 4 channels"
 
 
 def test_attributes_that_no_run_can_use_are_refused_when_the_model_loads(library: Path) -> None:

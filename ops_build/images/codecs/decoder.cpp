@@ -11,6 +11,10 @@ namespace {
 constexpr std::array<std::uint8_t, 3> kJpegMagic = {0xff, 0xd8, 0xff};
 constexpr std::array<std::uint8_t, 8> kPngMagic = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
 
+/// A RIFF with a size of four bytes and the type WEBP.
+constexpr std::array<std::uint8_t, 4> kRiffMagic = {'R', 'I', 'F', 'F'}, kWebpMagic = {'W', 'E', 'B', 'P'};
+constexpr std::size_t kWebpAt = 8;
+
 bool starts_with(std::span<const std::uint8_t> bytes, std::span<const std::uint8_t> magic) {
   return bytes.size() >= magic.size() && std::ranges::equal(bytes.first(magic.size()), magic);
 }
@@ -20,7 +24,7 @@ bool starts_with(std::span<const std::uint8_t> bytes, std::span<const std::uint8
 const char* message(DecodeStatus status) {
   switch (status) {
     case DecodeStatus::good: return "good";
-    case DecodeStatus::unknown_format: return "not a JPEG or PNG";
+    case DecodeStatus::unknown_format: return "not a JPEG, PNG or WebP";
     case DecodeStatus::corrupt: return "corrupt or truncated";
     case DecodeStatus::too_many_pixels: return "more than max_pixels pixels";
     case DecodeStatus::unsupported: return "an unsupported kind of picture";
@@ -36,6 +40,8 @@ DecodeStatus check_size(std::int64_t width, std::int64_t height, std::int64_t ma
 std::unique_ptr<Decoder> open(std::span<const std::uint8_t> bytes, std::int64_t max_pixels, DecodeStatus& status) {
   if (starts_with(bytes, kJpegMagic)) return open_jpeg(bytes, max_pixels, status);
   if (starts_with(bytes, kPngMagic)) return open_png(bytes, max_pixels, status);
+  if (starts_with(bytes, kRiffMagic) && bytes.size() > kWebpAt && starts_with(bytes.subspan(kWebpAt), kWebpMagic))
+    return open_webp(bytes, max_pixels, status);
   status = DecodeStatus::unknown_format;
   return nullptr;
 }

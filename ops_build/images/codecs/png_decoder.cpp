@@ -1,7 +1,6 @@
 // libpng reports an error through a callback that must not return. Our callback jumps back to the setjmp of the method
 // that called libpng. Only frames of libpng and callbacks without destructors are between the two, so the jump skips no
 // destructor.
-#include <algorithm>
 #include <csetjmp>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +9,7 @@
 
 #include <png.h>
 
+#include "images/codecs/block_means.h"
 #include "images/codecs/formats.h"
 
 namespace opgate::codecs {
@@ -39,10 +39,7 @@ class PngDecoder final : public Decoder {
     if (const DecodeStatus status = checked(guarded_start()); status != DecodeStatus::good) return status;
     const std::size_t row_bytes = png_get_rowbytes(png_, info_);
     channels_ = png_get_channels(png_, info_);
-    if (reduction > 1) {
-      rgb_.resize(std::size_t{3} * static_cast<std::size_t>(header_.width));
-      sums_.resize(rgb_.size());
-    }
+    if (reduction > 1) means_.start(header_.width, header_.height, reduction);
     const bool interlaced = png_get_interlace_type(png_, info_) != PNG_INTERLACE_NONE;
     pixels_.resize(row_bytes * static_cast<std::size_t>(interlaced ? header_.height : 1));
     if (!interlaced) return DecodeStatus::good;
@@ -53,14 +50,7 @@ class PngDecoder final : public Decoder {
 
   DecodeStatus read_row(std::uint8_t* rgb) override {
     if (reduction_ == 1) return read_full_row(rgb);
-    const int rows = std::min(reduction_, header_.height - next_row_);
-    std::ranges::fill(sums_, std::uint16_t{0});
-    for (int i = 0; i < rows; ++i) {
-      if (const DecodeStatus status = read_full_row(rgb_.data()); status != DecodeStatus::good) return status;
-      for (std::size_t k = 0; k < sums_.size(); ++k) sums_[k] = static_cast<std::uint16_t>(sums_[k] + rgb_[k]);
-    }
-    write_means(rows, rgb);
-    return DecodeStatus::good;
+    return means_.read([this](std::uint8_t* row) { return read_full_row(row); }, rgb);
   }
 
   DecodeStatus finish() override { return checked(guarded_finish()); }
@@ -138,25 +128,7 @@ class PngDecoder final : public Decoder {
       const bool grey = channels == 2;
       for (std::size_t i = 0; i < count; ++i, row += channels, rgb += 3) {
         const unsigned alpha = row[channels - 1];
-        for (std::size_t c = 0; c < 3; ++c) rgb[c] = over_background(row[grey ? 0 : c], alpha);
-      }
-    }
-  }
-
-  std::uint8_t over_background(unsigned value, unsigned alpha) const {
-    return static_cast<std::uint8_t>((value * alpha + background_ * (255 - alpha) + 127) / 255);
-  }
-
-  /// Writes the rounded mean of each block. sums_ has the sums of its columns. The last block may be narrower.
-  void write_means(int rows, std::uint8_t* rgb) const {
-    for (int left = 0; left < header_.width; left += reduction_) {
-      const int columns = std::min(reduction_, header_.width - left);
-      const auto count = static_cast<unsigned>(rows * columns);
-      const std::uint16_t* sums = sums_.data() + std::size_t{3} * static_cast<std::size_t>(left);
-      for (int c = 0; c < 3; ++c) {
-        unsigned sum = 0;
-        for (int i = 0; i < columns; ++i) sum += sums[3 * i + c];
-        *rgb++ = static_cast<std::uint8_t>((sum + count / 2) / count);
+        for (std::size_t c = 0; c < 3; ++c) rgb[c] = over_background(row[grey ? 0 : c], alpha, background_);
       }
     }
   }
@@ -202,8 +174,7 @@ class PngDecoder final : public Decoder {
   int next_row_ = 0;
   std::vector<std::uint8_t> pixels_;  ///< one row, or all of an interlaced picture
   std::vector<png_bytep> rows_;       ///< of an interlaced picture
-  std::vector<std::uint8_t> rgb_;     ///< one row in full width, before it is added to sums_
-  std::vector<std::uint16_t> sums_;   ///< sums over `reduction` rows, at most 8 * 255
+  BlockMeans means_;
 };
 
 }  // namespace

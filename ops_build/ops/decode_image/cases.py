@@ -6,7 +6,16 @@ from typing import Any
 import numpy as np
 
 from opgate.ops_build.case import Array, Case
-from opgate.ops_build.images.pictures import jpeg, jpeg_of_every_kind, png, png_of_every_kind, scene
+from opgate.ops_build.images.pictures import (
+    animated_webp,
+    jpeg,
+    jpeg_of_every_kind,
+    png,
+    png_of_every_kind,
+    scene,
+    webp,
+    webp_of_every_kind,
+)
 
 
 def array(encoded: bytes) -> Array:
@@ -18,19 +27,28 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         yield Case(f"JPEG {name}", {"data": array(encoded)})
     for name, encoded in png_of_every_kind(23, 17):
         yield Case(f"PNG {name}", {"data": array(encoded)})
+    for name, encoded in webp_of_every_kind(39, 27):
+        yield Case(f"WebP {name}", {"data": array(encoded)})
     for size in [(1, 1), (1, 37), (37, 1), (640, 427)]:
         yield Case(f"JPEG {size[0]} x {size[1]}", {"data": array(jpeg(scene(*size)))})
     for orientation in range(10):
         for name, encoded in [
             ("JPEG", jpeg(scene(21, 34), orientation=orientation)),
             ("PNG", png(scene(20, 14), 2, orientation=orientation)),
+            ("WebP", webp(scene(20, 14), orientation=orientation)),
         ]:
             yield Case(f"{name}, orientation {orientation}", {"data": array(encoded)})
     good = jpeg(scene(40, 30))
+    lossless = webp(scene(40, 30), lossless=True)
     for name, encoded, attributes, message in [
-        ("empty", b"", {}, r"not a JPEG or PNG \(0 bytes\)"),
-        ("text", b"no picture", {}, "not a JPEG or PNG"),
+        ("empty", b"", {}, r"not a JPEG, PNG or WebP \(0 bytes\)"),
+        ("text", b"no picture", {}, "not a JPEG, PNG or WebP"),
         ("truncated", good[: len(good) // 2], {}, "corrupt or truncated"),
+        ("a truncated WebP", lossless[: len(lossless) // 2], {}, "corrupt or truncated"),
+        ("a WebP without its type", lossless[:11], {}, "not a JPEG, PNG or WebP"),
+        ("another RIFF", lossless[:8] + b"WAVE" + lossless[12:], {}, "not a JPEG, PNG or WebP"),
+        ("an animated WebP", animated_webp(), {}, "an unsupported kind of picture"),
+        ("a WebP that is too large", lossless, {"max_pixels": 1199}, "more than max_pixels pixels"),
         ("too large", good, {"max_pixels": 1199}, "more than max_pixels pixels"),
         ("max_pixels 0", good, {"max_pixels": 0}, "attribute 'max_pixels': expected a positive number, got 0"),
     ]:

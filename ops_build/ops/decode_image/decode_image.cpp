@@ -46,8 +46,8 @@ struct Cpu {
       status = decode(*decoder, out["image"].data<std::uint8_t>());
     }
     if (status == DecodeStatus::good) return {};
-    return Status::invalid("input 'data': expected a JPEG or PNG, got one that is " + std::string(message(status)) +
-                           " (" + std::to_string(in.size("size")) + " bytes)");
+    return Status::invalid("input 'data': expected a JPEG, PNG or WebP, got one that is " +
+                           std::string(message(status)) + " (" + std::to_string(in.size("size")) + " bytes)");
   }
 };
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,14 @@ import numpy as np
 from opgate.ops_build.case import Array, Case
 
 GEOMETRY = np.array([[2.5, 2.5, 0, 12, 640, 427], [0.5, 0.5, 8, 0, 20, 32], [1, 1, 0, 0, 0, 0]], np.float32)
+
+
+ANCHORS_FIRST = {"layout": "anchors_first"}
+
+
+def anchors_first(head: Array) -> Array:
+    """A head [n, channels, anchors] as [n, anchors, channels]."""
+    return head.transpose(0, 2, 1).copy()
 
 
 def random_head(n: int, classes: int, anchors: int, seed: int = 0) -> Array:
@@ -27,6 +36,13 @@ def head_of(rows: list[list[float]]) -> Array:
 
 
 def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
+    for case in [*float_cases(types["T"]), *boundary_cases(types["T"]), *error_cases()]:
+        head = np.asarray(case.inputs["head"]).astype(types["T"])
+        yield replace(case, inputs={**case.inputs, "head": head})
+
+
+def float_cases(dtype: np.dtype[Any]) -> Iterator[Case]:
+    """Cases whose heads are still f32."""
     for n, classes, anchors in [(1, 1, 1), (1, 1, 7), (3, 3, 65), (2, 80, 300), (1, 2, 5000)]:
         head = random_head(n, classes, anchors)
         name = f"{n} x {classes} classes x {anchors} anchors"
@@ -48,11 +64,23 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         head = np.zeros((n, 4 + classes, anchors), np.float32)
         yield Case(f"empty: {n} x {classes} classes x {anchors} anchors", {"head": head})
     yield Case("max_detections 0", {"head": clustered}, {"max_detections": 0})
-    yield from boundary_cases()
-    yield from error_cases()
+    for n, classes, anchors in [(1, 1, 1), (3, 3, 65), (2, 80, 300), (2, 12, 96), (1, 2, 5000)]:
+        head = anchors_first(random_head(n, classes, anchors))
+        name = f"anchors first: {n} x {classes} classes x {anchors} anchors"
+        yield Case(name, {"head": head}, ANCHORS_FIRST)
+        every: dict[str, Any] = {
+            **ANCHORS_FIRST,
+            "classes": max(1, classes - 1),
+            "class_agnostic": True,
+            "score_threshold": 0.1,
+        }
+        yield Case(f"{name}, a channel ignored, geometry", {"head": head, "geometry": GEOMETRY[:n]}, every)
+    for n, classes, anchors in [(0, 3, 5), (2, 0, 5), (2, 3, 0)]:
+        head = np.ones((n, anchors, 4 + classes), np.float32)
+        yield Case(f"anchors first, empty: {n} x {classes} classes x {anchors} anchors", {"head": head}, ANCHORS_FIRST)
 
 
-def boundary_cases() -> Iterator[Case]:
+def boundary_cases(dtype: np.dtype[Any]) -> Iterator[Case]:
     xyxy = {"box_format": "xyxy"}
     half = head_of([[0, 0, 4, 2, 0.9], [0, 0, 2, 2, 0.8], [0, 0, 1, 2, 0.7]])
     yield Case("IoU equal to the threshold stays", {"head": half}, xyxy)
@@ -61,7 +89,7 @@ def boundary_cases() -> Iterator[Case]:
     yield Case("equal scores, best 3", {"head": same}, {**xyxy, "max_detections": 3})
     zeros = head_of([[1, 1, 4, 4, 0.0], [20, 1, 24, 4, -0.0], [40, 1, 44, 4, 0.0]])
     yield Case("zeros of both signs", {"head": zeros}, {**xyxy, "score_threshold": -0.5})
-    threshold = head_of([[0, 0, 4, 4, 0.25], [9, 9, 12, 12, np.nextafter(np.float32(0.25), 1)]])
+    threshold = head_of([[0, 0, 4, 4, 0.25], [9, 9, 12, 12, np.nextafter(dtype.type(0.25), dtype.type(1))]])
     yield Case("a score equal to the threshold", {"head": threshold}, xyxy)
     flat = head_of([[3, 3, 3, 3, 0.9], [3, 3, 3, 3, 0.8], [3, 3, 3, 9, 0.7], [9, 9, 2, 2, 0.6], [0, 0, 5, 5, 0.5]])
     yield Case("boxes without an area", {"head": flat}, {**xyxy, "iou_threshold": 0.0})
@@ -77,6 +105,8 @@ def boundary_cases() -> Iterator[Case]:
         ]
     )
     yield Case("NaN and infinity", {"head": odd}, xyxy)
+    yield Case("NaN and infinity, anchors first", {"head": anchors_first(odd)}, {**xyxy, **ANCHORS_FIRST})
+    yield Case("equal scores, anchors first", {"head": anchors_first(same)}, {**xyxy, **ANCHORS_FIRST})
     yield Case("NaN and infinity, geometry", {"head": odd, "geometry": GEOMETRY[:1]}, xyxy)
     outside = head_of([[-50, -50, -40, -40, 0.9], [-10, 5, 900, 20, 0.8], [700, 700, 800, 800, 0.7]])
     yield Case("clipped to the picture", {"head": outside, "geometry": GEOMETRY[:1]}, xyxy)
@@ -91,14 +121,19 @@ def error_cases() -> Iterator[Case]:
         ("max_detections", 2**40, "attribute 'max_detections': expected at most 2147483647, got 1099511627776"),
         ("score_threshold", float("nan"), "attribute 'score_threshold': expected a number, got nan"),
         ("box_format", "xywh", "attribute 'box_format'"),
+        ("layout", "last", "attribute 'layout'"),
         ("classes", -1, "attribute 'classes': expected 0 .*, got -1"),
         ("classes", 3, "attribute 'classes': expected at most 2, as head has 6 channels, got 3"),
     ]:
         yield Case(f"{name} {value}", {"head": head}, {name: value}, error=pattern)
     yield Case("three channels", {"head": np.zeros((1, 3, 5), np.float32)}, error="input 'head': .* got c = 3")
+    error = r"input 'head': expected \[n,anchors,channels\] .* got channels = 3"
+    yield Case("three channels, anchors first", {"head": np.zeros((1, 5, 3), np.float32)}, ANCHORS_FIRST, error=error)
+    error = "attribute 'classes': expected at most 2, as head has 6 channels, got 3"
+    yield Case("classes 3, anchors first", {"head": anchors_first(head)}, {**ANCHORS_FIRST, "classes": 3}, error=error)
     yield Case("another n", {"head": head, "geometry": GEOMETRY}, error="input 'geometry'")
 
 
 def large(types: Mapping[str, np.dtype[Any]]) -> Case:
     """16 heads of 80 classes and 8400 anchors."""
-    return Case("16 x 80 x 8400", {"head": random_head(16, 80, 8400)})
+    return Case("16 x 80 x 8400", {"head": random_head(16, 80, 8400).astype(types["T"])})

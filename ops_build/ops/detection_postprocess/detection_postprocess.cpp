@@ -13,21 +13,27 @@ class Cpu : public Checked {
     return {};
   }
 
+  template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
-    const std::int64_t n = in.size("n"), channels = in.size("c"), anchors = in.size("a");
-    const auto* const head = in["head"].data<float>();
+    const std::int64_t n = in.size("n");
+    const auto [channels, anchors] = settings_.head_size(in);
+    const Head<T> first{
+        in["head"].data<T>(), settings_.classes_of(channels), anchors, channels, settings_.anchors_first,
+        settings_.corners};
     const auto* const geometry = in.has("geometry") ? in["geometry"].data<float>() : nullptr;
-    context.parallel_for(n, 1, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = first; i < last; ++i) {
-        run_row({head + i * channels * anchors, settings_.classes_of(channels), anchors, settings_.corners},
-                settings_.limits, geometry ? geometry + 6 * i : nullptr, out, i);
+    context.parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        Head<T> head = first;
+        head.values += i * head.channels * head.anchors;
+        run_row(head, settings_.limits, geometry ? geometry + 6 * i : nullptr, out, i);
       }
     });
     return {};
   }
 
  private:
-  static void run_row(const Head& head, const detection::Limits& limits, const float* geometry, Outputs& out,
+  template <typename T>
+  static void run_row(const Head<T>& head, const detection::Limits& limits, const float* geometry, Outputs& out,
                       std::int64_t i) {
     const std::int64_t most = limits.max_detections;
     float* boxes = out["boxes"].data<float>() + i * most * 4;

@@ -6,16 +6,39 @@
 namespace opgate::ops::detection_postprocess {
 namespace {
 
+template <typename T, bool anchors_first>
 struct Batch {
-  const float* head;
+  const T* head;
   std::int64_t n, channels, classes, anchors;
   bool corners;
 
-  __host__ __device__ Head row(std::int64_t i) const {
-    return {head + i * channels * anchors, classes, anchors, corners};
+  __host__ __device__ Head<T> row(std::int64_t i) const {
+    return {head + i * channels * anchors, classes, anchors, channels, anchors_first, corners};
   }
-  __host__ __device__ const float* scores(std::int64_t i) const { return row(i).scores(); }
+  __host__ __device__ const T* scores(std::int64_t i) const {
+    return row(i).values + (anchors_first ? 0 : 4 * anchors);
+  }
   __device__ Box box(std::int64_t i, std::int64_t anchor) const { return row(i).box(anchor); }
+
+  // With anchors_first the scores lie between boxes and channels that the op ignores.
+
+  __host__ __device__ std::int64_t scanned() const
+    requires anchors_first
+  {
+    return anchors * channels;
+  }
+
+  __device__ bool find(std::int64_t at, std::int64_t& anchor, std::int64_t& label) const
+    requires anchors_first
+  {
+    anchor = at / channels;
+    label = at % channels - 4;
+    return label >= 0 && label < classes;
+  }
+
+  __device__ float score(std::int64_t i, std::int64_t anchor, std::int64_t label) const {
+    return static_cast<float>(scores(i)[anchors_first ? anchor * channels + 4 + label : label * anchors + anchor]);
+  }
 };
 
 struct Detections {
@@ -53,17 +76,28 @@ class Cuda : public Checked {
     std::span<std::uint32_t> counts;             ///< the number of candidates of each row
   };
 
+  template <typename T>
   static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes& attributes) {
-    const std::int64_t n = in.size("n"), classes = Settings::of(attributes).classes_of(in.size("c"));
-    return {workspace.take<detection::Candidate>(n * std::max<std::int64_t>(classes, 0) * in.size("a")),
+    const Settings settings = Settings::of(attributes);
+    const auto [channels, anchors] = settings.head_size(in);
+    const std::int64_t n = in.size("n"), classes = settings.classes_of(channels);
+    return {workspace.take<detection::Candidate>(n * std::max<std::int64_t>(classes, 0) * anchors),
             workspace.take<std::uint32_t>(n)};
   }
 
+  template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    const std::int64_t channels = in.size("c");
-    const Batch batch{in["head"].data<float>(),       in.size("n"), channels,
-                      settings_.classes_of(channels), in.size("a"), settings_.corners};
-    const Memory memory = workspace(context.workspace(), in, attributes);
+    return settings_.anchors_first ? run<T, true>(context, in, attributes, out)
+                                   : run<T, false>(context, in, attributes, out);
+  }
+
+ private:
+  template <typename T, bool anchors_first>
+  Status run(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
+    const auto [channels, anchors] = settings_.head_size(in);
+    const Batch<T, anchors_first> batch{in["head"].data<T>(),           in.size("n"), channels,
+                                        settings_.classes_of(channels), anchors,      settings_.corners};
+    const Memory memory = workspace<T>(context.workspace(), in, attributes);
     const Detections detections{
         settings_.limits.max_detections,   out["boxes"].data<float>(),
         out["scores"].data<float>(),       out["labels"].data<std::int32_t>(),
@@ -72,7 +106,6 @@ class Cuda : public Checked {
                                  stream_of(context));
   }
 
- private:
   Settings settings_;
 };
 

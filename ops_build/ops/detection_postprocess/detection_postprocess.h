@@ -9,25 +9,38 @@
 
 OPGATE_OP(
     DetectionPostprocess,
-    "DetectionPostprocess(head: f32[n,c,a], geometry?: f32[n,6]; score_threshold: float=0.25, "
+    "<T: f16|f32> DetectionPostprocess(head: T[n,c,a], geometry?: f32[n,6]; score_threshold: float=0.25, "
     "iou_threshold: float=0.5, max_detections: int=100, box_format: {cxcywh|xyxy}=cxcywh, class_agnostic: bool=false, "
-    "classes: int=0) "
+    "classes: int=0, layout: {channels_first|anchors_first}=channels_first) "
     "-> (boxes: f32[n,max_detections,4], scores: f32[n,max_detections], labels: i32[n,max_detections], count: i32[n])",
     "Turns a detector's head into boxes: score threshold, greedy NMS in each class, then the best of all classes.")
 
 namespace opgate::ops::detection_postprocess {
 
+/// Of a head [n, channels, anchors] or, with anchors_first, [n, anchors, channels].
+struct HeadSize {
+  std::int64_t channels, anchors;
+};
+
 struct Settings {
   detection::Limits limits;
   bool corners = false;      ///< boxes are x1 y1 x2 y2, not centres and sizes
   std::int64_t classes = 0;  ///< 0: all channels behind the box
+  bool anchors_first = false;
 
   static Settings of(const Attributes& attributes) {
     const std::int64_t most = attributes.integer("max_detections");
     return {{static_cast<float>(attributes.number("score_threshold")),
              static_cast<float>(attributes.number("iou_threshold")), most, most, attributes.boolean("class_agnostic")},
             attributes.text("box_format") == "xyxy",
-            attributes.integer("classes")};
+            attributes.integer("classes"),
+            attributes.text("layout") == "anchors_first"};
+  }
+
+  /// `in` has the named sizes c and a, which change places with anchors_first.
+  HeadSize head_size(const Inputs& in) const {
+    const std::int64_t c = in.size("c"), a = in.size("a");
+    return anchors_first ? HeadSize{a, c} : HeadSize{c, a};
   }
 
   /// The number of classes of a head with so many channels.
@@ -45,10 +58,14 @@ struct Checked {
 
  private:
   static Status check_head(const Attributes& attributes, const KnownSizes& sizes) {
-    const std::optional<std::int64_t> channels = sizes["c"], anchors = sizes["a"];
+    const bool anchors_first = attributes.text("layout") == "anchors_first";
+    const std::optional<std::int64_t> channels = sizes[anchors_first ? "a" : "c"],
+                                      anchors = sizes[anchors_first ? "c" : "a"];
     if (channels && *channels < 4) {
       return Status::invalid(
-          "input 'head': expected f32[n,c,a] with c >= 4 (four box channels, then one a class), got c = " +
+          "input 'head': expected " +
+          std::string(anchors_first ? "[n,anchors,channels] with channels >= 4" : "[n,c,a] with c >= 4") +
+          " (four box channels, then one a class), got " + (anchors_first ? "channels" : "c") + " = " +
           std::to_string(*channels));
     }
     if (channels && attributes.integer("classes") > *channels - 4) {

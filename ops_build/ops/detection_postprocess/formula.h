@@ -8,16 +8,24 @@ namespace opgate::ops::detection_postprocess {
 using detection::Box;
 
 /// One row of the batch.
+template <typename T>
 struct Head {
-  const float* values;
-  std::int64_t classes, anchors;
-  bool corners;  ///< boxes are x1 y1 x2 y2, not centres and sizes
+  const T* values;
+  std::int64_t classes, anchors, channels;
+  bool anchors_first;  ///< the values of an anchor are neighbours, not those of a channel
+  bool corners;        ///< boxes are x1 y1 x2 y2, not centres and sizes
 
-  OPGATE_HOST_DEVICE const float* scores() const { return values + 4 * anchors; }
+  /// For the CPU.
+  detection::Scores<T> scores() const {
+    if (anchors_first) return {values + 4, anchors, classes, channels, true};
+    return {values + 4 * anchors, classes, anchors, anchors, false};
+  }
 
   OPGATE_HOST_DEVICE Box box(std::int64_t anchor) const {
-    const double a = values[anchor], b = values[anchors + anchor];
-    const double c = values[2 * anchors + anchor], d = values[3 * anchors + anchor];
+    const T* const first = values + (anchors_first ? anchor * channels : anchor);
+    const std::int64_t step = anchors_first ? 1 : anchors;
+    const double a = static_cast<float>(first[0]), b = static_cast<float>(first[step]);
+    const double c = static_cast<float>(first[2 * step]), d = static_cast<float>(first[3 * step]);
     return corners ? detection::box_of(a, b, c, d) : detection::box_of(a - c / 2, b - d / 2, a + c / 2, b + d / 2);
   }
 };

@@ -17,8 +17,12 @@ def reference(
     box_format: str,
     class_agnostic: bool,
     classes: int,
+    layout: str,
 ) -> tuple[Array, Array, Array, Array]:
     """Boxes f32 [n, max_detections, 4], scores f32 and labels i32 [n, max_detections], count i32 [n]."""
+    head = head.astype(np.float32)
+    if layout == "anchors_first":
+        head = head.transpose(0, 2, 1)
     n, channels, _ = head.shape
     boxes = np.zeros((n, max_detections, 4), np.float32)
     scores = np.zeros((n, max_detections), np.float32)

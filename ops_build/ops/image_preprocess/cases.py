@@ -6,7 +6,17 @@ from typing import Any
 import numpy as np
 
 from opgate.ops_build.case import Case
-from opgate.ops_build.images.pictures import flat, jpeg, jpeg_of_every_kind, png, png_chunk, png_of_every_kind, scene
+from opgate.ops_build.images.pictures import (
+    flat,
+    jpeg,
+    jpeg_of_every_kind,
+    png,
+    png_chunk,
+    png_of_every_kind,
+    scene,
+    webp,
+    webp_of_every_kind,
+)
 
 #: Sums of a few terms of order one in f32, from pixels that agree to the last bit.
 TOLERANCE = {"image": (1e-5, 1e-5), "geometry": (1e-6, 0.0)}
@@ -24,6 +34,9 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     for name, encoded in png_of_every_kind(23, 17):
         for side in (3, 8, 16, 40):
             yield case(f"PNG {name} to {side}", [encoded], side, side)
+    for name, encoded in webp_of_every_kind(39, 27):
+        for side in (3, 8, 40):
+            yield case(f"WebP {name} to {side}", [encoded], side, side, pad=20)
     for size in [(1, 1), (1, 37), (37, 1), (8, 8), (17, 33), (640, 427)]:
         picture = scene(*size)
         both = [jpeg(picture), png(picture, 2)] if size != (640, 427) else [jpeg(picture)]
@@ -32,6 +45,7 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     yield case("1920 x 1080 to 640 x 640", [jpeg(scene(1920, 1080))], 640, 640)
     for orientation in range(10):
         turned = [jpeg(scene(61, 34), orientation=orientation), png(scene(20, 14), 2, orientation=orientation)]
+        turned.append(webp(scene(23, 14), orientation=orientation))
         yield case(f"orientation {orientation}", turned, 32, 48)
     yield from attribute_cases()
     yield from bad_cases()

@@ -14,11 +14,9 @@ TOLERANCE = (1e-5, 1e-5)
 def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     rng = np.random.default_rng(1)
 
-    def case(
-        name: str, shape: tuple[int, int, int], height: int, width: int, error: str | None = None, **more: Any
-    ) -> Case:
-        image = rng.integers(0, 256, (*shape, 3), np.uint8)
-        return Case(name, {"image": image}, {"height": height, "width": width, **more}, TOLERANCE, error)
+    def case(name: str, shape: tuple[int, int, int], height: int, width: int, channels: int = 3, **more: Any) -> Case:
+        image = rng.integers(0, 256, (*shape, channels), np.uint8)
+        return Case(name, {"image": image}, {"height": height, "width": width, **more}, TOLERANCE)
 
     for interpolation in ("linear", "nearest"):
         for n, h, w in [(1, 1, 1), (2, 1, 9), (1, 9, 1), (3, 8, 8), (2, 17, 33), (1, 120, 90)]:
@@ -50,6 +48,22 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     yield case("no pictures, a shorter side", (0, 0, 3), 4, 4, shorter_side=5)
     yield case("the default is linear", (1, 5, 5), 8, 8)
     yield case("negative std", (1, 5, 5), 8, 8, std=[-1.0, 2.0, 0.5])
+    for channels in (1, 4):
+        mean, std = ([0.5, 0.25, 0.125, 1.0][:channels], [2.0, -1.0, 0.5, 0.25][:channels])
+        for more in ({}, {"antialias": True}, {"interpolation": "nearest"}):
+            for n, h, w, height, width in [
+                (1, 1, 1, 3, 2),
+                (2, 17, 33, 8, 8),
+                (2, 9, 70, 5, 23),
+                (1, 9, 70, 5, 24),
+                (1, 30, 41, 61, 6),
+            ]:
+                name = f"{channels} channels, {n} x {h} x {w} to {height} x {width}, {more}"
+                yield case(name, (n, h, w), height, width, channels, mean=mean, std=std, **more)
+            name = f"{channels} channels, the centre, one mean, {more}"
+            yield case(name, (2, 40, 30), 7, 8, channels, shorter_side=9, mean=[0.5], std=[0.25], **more)
+        yield case(f"no pictures of {channels} channels", (0, 5, 4), 3, 3, channels)
+    yield case("one mean and three std", (1, 5, 5), 8, 8, mean=[0.5], std=[1.0, 2.0, 3.0])
     yield from error_cases()
 
 
@@ -80,7 +94,17 @@ def error_cases() -> Iterator[Case]:
     long = {"image": np.zeros((1, 1, 1 << 22, 3), np.uint8)}
     error = "input 'image': expected sides that the resize makes no longer than 16777216, got 1 x 4194304"
     yield Case("a side too long behind the resize", long, {**four, "shorter_side": 8}, error=error)
-    yield Case("one channel", {"image": np.zeros((1, 5, 5, 1), np.uint8)}, four, error="input 'image'")
+    for channels in (0, 2, 5):
+        error = f"input 'image': expected 1, 3 or 4 channels in the last dim, got c = {channels}"
+        yield Case(f"{channels} channels", {"image": np.zeros((1, 5, 5, channels), np.uint8)}, four, error=error)
+    for name, value in [("mean", [0.0] * 3), ("std", [1.0] * 3)]:
+        error = rf"attribute '{name}': expected one number for all .* or one for each of the 4 channels, got \["
+        yield Case(
+            f"{name} of RGB for RGBA", {"image": np.zeros((1, 5, 5, 4), np.uint8)}, {**four, name: value}, error=error
+        )
+    for name, value in [("mean", [0.5, 0.5]), ("std", [1.0] * 5)]:
+        error = f"attribute '{name}': expected one number for all"
+        yield Case(f"{name} of {len(value)} numbers", {"image": image}, {**four, name: value}, error=error)
 
 
 def large(types: Mapping[str, np.dtype]) -> Case:

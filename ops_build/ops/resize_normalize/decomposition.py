@@ -8,7 +8,7 @@ def decomposition(present: frozenset[str]) -> str:
     return """
         <domain: "opgate", opset_import: ["": 18]>
         ResizeNormalize <
-            height, width, mean: floats = [0.0, 0.0, 0.0], std: floats = [1.0, 1.0, 1.0],
+            height, width, mean: floats = [0.0], std: floats = [1.0],
             interpolation: string = "linear", antialias: int = 0, shorter_side: int = 0
         > (image) => (tensor) {
             planes = Transpose <perm: ints = [0, 3, 1, 2]> (image)
@@ -44,7 +44,7 @@ def decomposition(present: frozenset[str]) -> str:
             centre = Slice (resized, begin, end, axes)
             most = Constant <value_float: float = 255.0> ()
             values = Div (centre, most)
-            channels = Constant <value_ints: ints = [3, 1, 1]> ()
+            channels = Constant <value_ints: ints = [-1, 1, 1]> ()
             mean_list = Constant <value_floats: floats = @mean> ()
             std_list = Constant <value_floats: floats = @std> ()
             mean_channels = Reshape (mean_list, channels)

@@ -20,7 +20,7 @@ def reference(
     antialias: bool,
     shorter_side: int,
 ) -> Array:
-    """Planes f32 [n, 3, height, width] of the pictures u8 [n, h, w, 3]: (value / 255 - mean) / std of values resized in
+    """Planes f32 [n, c, height, width] of the pictures u8 [n, h, w, c]: (value / 255 - mean) / std of values resized in
     f64 with half-pixel centres, clamped at the edges."""
     resample = _nearest if interpolation == "nearest" else _antialiased if antialias else _linear
     resized = (height, width)

@@ -38,6 +38,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// A thread computes a pixel of the result: the weighted sum of the pixels under two triangles.
+template <int channels>
 __global__ void __launch_bounds__(kThreads) resize_antialiased(Resize resize) {
   const int x = static_cast<int>(blockIdx.x) * kAcross + static_cast<int>(threadIdx.x);
   if (x >= resize.to.width) return;
@@ -51,22 +52,22 @@ __global__ void __launch_bounds__(kThreads) resize_antialiased(Resize resize) {
     const int y = static_cast<int>(row % resize.to.height);
     const images::FilterTaps down =
         images::triangle_taps(resize.at.top + y, static_cast<double>(from.height) / resized.height, from.height);
-    float total[3] = {};
+    float total[channels] = {};
     for (int k = 0; k < down.count; ++k) {
       const std::uint8_t* pixel =
-          resize.pixels + 3 * ((picture * from.height + down.first + k) * from.width + across.first);
-      float sum[3] = {};
-      for (int j = 0; j < across.count; ++j, pixel += 3) {
+          resize.pixels + channels * ((picture * from.height + down.first + k) * from.width + across.first);
+      float sum[channels] = {};
+      for (int j = 0; j < across.count; ++j, pixel += channels) {
         const float weight = across.weight(j);
 #pragma unroll
-        for (int c = 0; c < 3; ++c) sum[c] += weight * static_cast<float>(pixel[c]);
+        for (int c = 0; c < channels; ++c) sum[c] += weight * static_cast<float>(pixel[c]);
       }
 #pragma unroll
-      for (int c = 0; c < 3; ++c) total[c] += down.weight(k) * sum[c];
+      for (int c = 0; c < channels; ++c) total[c] += down.weight(k) * sum[c];
     }
-    float* const out = resize.planes + 3 * picture * plane + std::int64_t{y} * resize.to.width + x;
+    float* const out = resize.planes + channels * picture * plane + std::int64_t{y} * resize.to.width + x;
 #pragma unroll
-    for (int c = 0; c < 3; ++c)
+    for (int c = 0; c < channels; ++c)
       out[c * plane] = total[c] * resize.normalization.scale[c] + resize.normalization.bias[c];
   }
 }
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) resize_antialiased(Resize resize) {
 __device__ float between(float first, float second, float weight) { return first + (second - first) * weight; }
 
 /// The two rows of a picture between which a row of the result is interpolated.
-template <bool linear>
+template <int channels, bool linear>
 struct SourceRows {
   const std::uint8_t *upper, *lower;
   float weight;  ///< of the lower row
@@ -82,7 +83,7 @@ struct SourceRows {
 
   __device__ SourceRows(const Resize& resize, std::int64_t picture, const Tap& tap)
       : weight(tap.weight), width(resize.from.width) {
-    const std::int64_t bytes = std::int64_t{3} * width;
+    const std::int64_t bytes = std::int64_t{channels} * width;
     const int second = tap.first + 1 < resize.from.height ? tap.first + 1 : tap.first;
     const std::uint8_t* const first_row = resize.pixels + picture * resize.from.height * bytes;
     upper = first_row + tap.first * bytes;
@@ -91,9 +92,9 @@ struct SourceRows {
 
   /// The value of channel c.
   __device__ float value(const Tap& tap, int c) const {
-    const int left = 3 * tap.first + c;
+    const int left = channels * tap.first + c;
     if constexpr (linear) {
-      const int right = tap.first + 1 < width ? left + 3 : left;
+      const int right = tap.first + 1 < width ? left + channels : left;
       return between(between(upper[left], lower[left], weight), between(upper[right], lower[right], weight),
                      tap.weight);
     } else {
@@ -103,7 +104,7 @@ struct SourceRows {
 };
 
 /// `whole` says that the width is a multiple of kPixels and that all rows are aligned to 16 bytes.
-template <bool linear, bool whole>
+template <int channels, bool linear, bool whole>
 __global__ void __launch_bounds__(kThreads) resize_rows(Resize resize) {
   const int x = kPixels * (static_cast<int>(blockIdx.x) * kAcross + static_cast<int>(threadIdx.x));
   if (x >= resize.to.width) return;
@@ -112,20 +113,20 @@ __global__ void __launch_bounds__(kThreads) resize_rows(Resize resize) {
   for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * kDown + threadIdx.y; row < rows;
        row += static_cast<std::int64_t>(gridDim.y) * kDown) {
     const std::int64_t picture = row / resize.to.height, y = row % resize.to.height;
-    const SourceRows<linear> source(resize, picture, resize.down[y]);
-    elementwise::Lanes<float, kPixels> values[3];
+    const SourceRows<channels, linear> source(resize, picture, resize.down[y]);
+    elementwise::Lanes<float, kPixels> values[channels];
 #pragma unroll
     for (int k = 0; k < kPixels; ++k) {
       if (k >= count) break;
       const Tap tap = resize.across[x + k];
 #pragma unroll
-      for (int c = 0; c < 3; ++c) {
+      for (int c = 0; c < channels; ++c) {
         values[c].values[k] = source.value(tap, c) * resize.normalization.scale[c] + resize.normalization.bias[c];
       }
     }
 #pragma unroll
-    for (int c = 0; c < 3; ++c) {
-      float* const out = resize.planes + (3 * picture + c) * plane + y * resize.to.width + x;
+    for (int c = 0; c < channels; ++c) {
+      float* const out = resize.planes + (channels * picture + c) * plane + y * resize.to.width + x;
       if constexpr (whole) {
         *reinterpret_cast<elementwise::Lanes<float, kPixels>*>(out) = values[c];
       } else {
@@ -140,22 +141,23 @@ __global__ void __launch_bounds__(kThreads) resize_rows(Resize resize) {
 
 constexpr unsigned kMostRows = 65535;
 
+template <int channels>
 Status launch_antialiased(const Resize& resize, cudaStream_t stream) {
   const dim3 grid(blocks_for(resize.to.width, kAcross),
                   std::min(blocks_for(resize.n * resize.to.height, kDown), kMostRows));
-  resize_antialiased<<<grid, dim3(kAcross, kDown), 0, stream>>>(resize);
+  resize_antialiased<channels><<<grid, dim3(kAcross, kDown), 0, stream>>>(resize);
   return launched();
 }
 
-template <bool linear>
+template <int channels, bool linear>
 Status launch(const Resize& resize, cudaStream_t stream) {
   const dim3 grid(blocks_for(resize.to.width, kPixels * kAcross),
                   std::min(blocks_for(resize.n * resize.to.height, kDown), kMostRows));
   const dim3 block(kAcross, kDown);
   if (resize.to.width % kPixels == 0 && elementwise::aligned(resize.planes)) {
-    resize_rows<linear, true><<<grid, block, 0, stream>>>(resize);
+    resize_rows<channels, linear, true><<<grid, block, 0, stream>>>(resize);
   } else {
-    resize_rows<linear, false><<<grid, block, 0, stream>>>(resize);
+    resize_rows<channels, linear, false><<<grid, block, 0, stream>>>(resize);
   }
   return launched();
 }
@@ -200,8 +202,7 @@ class Cuda : public Checked {
                   settings_.normalization,
                   tensor.data<float>()};
     const cudaStream_t stream = stream_of(context);
-    if (settings_.antialias) return launch_antialiased(resize, stream);
-    if (!from_) {
+    if (!from_ && !settings_.antialias) {
       const Memory memory = workspace(context.workspace(), in, attributes);
       const unsigned blocks = blocks_for(std::max(resize.to.width, resize.to.height), kThreads);
       find_taps<<<blocks, kThreads, 0, stream>>>(settings_.linear, resize.from, resize.to, resize.at,
@@ -210,10 +211,20 @@ class Cuda : public Checked {
       resize.across = memory.across.data();
       resize.down = memory.down.data();
     }
-    return settings_.linear ? launch<true>(resize, stream) : launch<false>(resize, stream);
+    switch (in.size("c")) {
+      case 1: return launch_kind<1>(resize, stream);
+      case 3: return launch_kind<3>(resize, stream);
+      default: return launch_kind<4>(resize, stream);
+    }
   }
 
  private:
+  template <int channels>
+  Status launch_kind(const Resize& resize, cudaStream_t stream) const {
+    if (settings_.antialias) return launch_antialiased<channels>(resize, stream);
+    return settings_.linear ? launch<channels, true>(resize, stream) : launch<channels, false>(resize, stream);
+  }
+
   Settings settings_;
   std::optional<Size> from_;  ///< the static size of the pictures, for which there are taps below
   cuda::DeviceArray<Tap> across_, down_;

@@ -7,14 +7,17 @@
 #include "images/normalization.h"
 
 OPGATE_OP(ResizeNormalize,
-          "ResizeNormalize(image: u8[n,h,w,3]; height: int, width: int, mean: float[3]=[0,0,0], std: float[3]=[1,1,1], "
+          "ResizeNormalize(image: u8[n,h,w,c]; height: int, width: int, mean: float[]=[0], std: float[]=[1], "
           "interpolation: {linear|nearest}=linear, antialias: bool=false, shorter_side: int=0) "
-          "-> (tensor: f32[n,3,height,width])",
+          "-> (tensor: f32[n,c,height,width])",
           "Resizes pictures, takes their centres, normalizes them and writes them as planes.")
 
 namespace opgate::ops::resize_normalize {
 
 inline constexpr std::int64_t kMaxSide = 1 << 24;
+
+/// The channels that a picture may have: grey, RGB, RGBA.
+inline constexpr std::array<std::int64_t, 3> kChannels = {1, 3, 4};
 
 struct Size {
   int height, width;
@@ -86,7 +89,8 @@ struct Checked {
       return attributes.refuse("shorter_side", "0, or from the greater of height and width, " + std::to_string(most) +
                                                    ", to " + std::to_string(kMaxSide));
     }
-    const std::optional<std::int64_t> n = sizes["n"], h = sizes["h"], w = sizes["w"];
+    const std::optional<std::int64_t> n = sizes["n"], h = sizes["h"], w = sizes["w"], c = sizes["c"];
+    OPGATE_RETURN_IF_ERROR(check_channels(attributes, c));
     const bool empty = !n || *n == 0 || attributes.integer("height") == 0 || attributes.integer("width") == 0;
     if (empty || !h || !w) return {};
     if (can_resize(*h, *w)) {
@@ -96,8 +100,26 @@ struct Checked {
                              std::to_string(kMaxSide) + ", got " + std::to_string(*h) + " x " + std::to_string(*w) +
                              ", of which it makes " + std::to_string(longer));
     }
-    return Status::invalid("input 'image': expected sides of 1.." + std::to_string(kMaxSide) + ", got " +
-                           dims_text(std::array{*n, *h, *w, std::int64_t{3}}));
+    return Status::invalid("input 'image': expected sides of 1.." + std::to_string(kMaxSide) + ", got [" +
+                           std::to_string(*n) + ", " + std::to_string(*h) + ", " + std::to_string(*w) + ", " +
+                           (c ? std::to_string(*c) : "c") + "]");
+  }
+
+ private:
+  static Status check_channels(const Attributes& attributes, const std::optional<std::int64_t>& channels) {
+    const auto allowed = [](auto count) { return std::ranges::count(kChannels, static_cast<std::int64_t>(count)) > 0; };
+    if (channels && !allowed(*channels)) {
+      return Status::invalid("input 'image': expected 1, 3 or 4 channels in the last dim, got c = " +
+                             std::to_string(*channels));
+    }
+    for (const char* name : {"mean", "std"}) {
+      const auto count = static_cast<std::int64_t>(attributes.numbers(name).size());
+      if (count == 1 || (channels ? count == *channels : allowed(count))) continue;
+      return attributes.refuse(name, "one number for all channels or one for each of the " +
+                                         (channels ? std::to_string(*channels) : std::string("1, 3 or 4")) +
+                                         " channels");
+    }
+    return {};
   }
 };
 
