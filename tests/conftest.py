@@ -29,6 +29,7 @@ SERVED = ("deploy", "models", "rpc", "service", "system")
 EMULATED = ("test_cuda_emulation", "test_gpu_check", "test_onnxruntime_host", "test_tensorrt_emulation")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Says which tests stay in one process if pytest-xdist runs the tests in several."""
     if config.pluginmanager.hasplugin("xdist"):

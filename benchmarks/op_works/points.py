@@ -35,6 +35,12 @@ def voxels(points: Tensor, size: Tensor) -> object:
     return sums / counts[:, None], counts
 
 
+def rows_of_points(points: Tensor, coords: Tensor, size: Tensor) -> Tensor:
+    strides = torch.tensor([1, 1 << 20, 1 << 40])
+    keys = (torch.floor(points / size).long() * strides).sum(1)
+    return torch.searchsorted((coords * strides).sum(1), keys)
+
+
 def cells(pos: Tensor, size: Tensor) -> Tensor:
     """The formula of torch_cluster's grid."""
     start, end = pos.amin(0), pos.amax(0)
@@ -96,4 +102,17 @@ def works() -> Iterator[Work]:
         yield Work(
             "Voxelize", size, {"points": points, "size": np.full(3, 0.5, np.float32)},
             (torch_peer("torch.unique and index_add", voxels, "points", "size"),),
+        )  # fmt: skip
+        names = ("points", "coords", "size")
+        numbers = np.floor(points[:, :3] / np.float32(0.5)).astype(np.int64)
+        numbers = np.unique(numbers @ [1, 1 << 20, 1 << 40])[:, None] >> [0, 20, 40] & (1 << 20) - 1
+        inputs = {
+            "points": points[:, :3].copy(),
+            "coords": numbers.astype(np.int32),
+            "size": np.full(3, 0.5, np.float32),
+        }
+        yield Work(
+            "VoxelOfPoint", size, inputs,
+            (torch_peer("torch.searchsorted", rows_of_points, *names),
+             torch_peer("torch.searchsorted", rows_of_points, *names, compiled=True)),
         )  # fmt: skip
