@@ -37,6 +37,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(group_of(item.path)))
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Lets servers go before compilers, where pytest-xdist runs both at the same time."""
+    if "PYTEST_XDIST_WORKER" in os.environ and group_of(item.path) != "servers":
+        os.setpriority(os.PRIO_PROCESS, 0, 10)
+
+
 def group_of(file: Path) -> str:
     """Returns the name of the tests that run in one process with the tests of a file."""
     if file.parent.name in SERVED:
