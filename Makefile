@@ -36,10 +36,10 @@ build: $(VENV)/.serve
 	  print("auto" * ("CUDAExecutionProvider" in engine.get_available_providers()))')"
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) $(ARGS)
 
 test-all: $(VENV)/.test
-	OPGATE_TEST_ALL=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup $(ARGS)
+	OPGATE_TEST_ALL=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) $(ARGS)
 
 # Uses the packages of $(PYTHON) if it has them, because the PyTorch and onnxruntime-gpu of a GPU machine are hard to
 # replace.
