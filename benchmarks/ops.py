@@ -18,6 +18,7 @@ import os
 import pkgutil
 import platform
 import re
+import shlex
 import signal
 import statistics
 import subprocess
@@ -35,10 +36,11 @@ import onnxruntime as ort
 import torch
 
 from benchmarks import op_works
-from benchmarks.op_works import Call, Work
+from benchmarks.op_works import Array, Call, Work
 from opgate.ops_build.adapters.torch.engine import case_arguments
 from opgate.ops_build.building.options import SOURCE, BuildOptions
 from opgate.ops_build.case import Case
+from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.onnx.decompose import decompose
 from opgate.ops_build.onnx.one_node_model import one_node_model
 from opgate.ops_build.op_folder import folder_of
@@ -101,19 +103,26 @@ def session_call(model: Any, feeds: Mapping[str, Any], library: Path | None) -> 
     return lambda: session.run(None, dict(feeds))
 
 
+def types_of(op: Op, inputs: Mapping[str, Array]) -> dict[str, str]:
+    """Returns the dtypes of the type variables that inputs have."""
+    names = {dtype.numpy: dtype.name for dtype in DTYPES.values()}
+    return {t.type: names[inputs[t.name].dtype] for t in op.inputs if t.type in op.type_variables and t.name in inputs}
+
+
 def calls_of(work: Work, op: Op, library: Path) -> dict[str, tuple[str, Call]]:
     """Returns the engine and the call of everything that is measured for a work, by name. The op itself is
     "onnxruntime" and "torch"."""
     case = Case(work.size, work.inputs, work.attributes)
-    one = one_node_model(op, case, work.types)
-    arguments = case_arguments(op, case, work.types)
+    types = {**types_of(op, work.inputs), **work.types}
+    one = one_node_model(op, case, types)
+    arguments = case_arguments(op, case, types)
     positional = [arguments.pop(tensor.name, None) for tensor in op.inputs]
     function = getattr(torch.ops.opgate, snake_case(op.name)).default
     calls: dict[str, tuple[str, Call]] = {
         "onnxruntime": ("onnxruntime", session_call(one.model, one.feeds, library)),
         "torch": ("torch", lambda: function(*positional, **arguments)),
     }
-    decomposed = work.decomposed and "bf16" not in work.types.values()
+    decomposed = work.decomposed and "bf16" not in types.values()
     if decomposed and folder_of(op, [SOURCE / "ops"]).has_decomposition:
         decompose(one.model, [op], [SOURCE / "ops"])
         calls["decomposition"] = ("onnxruntime", session_call(one.model, one.feeds, None))
@@ -311,37 +320,48 @@ def main() -> None:
     chosen = [work for work in works() if not arguments.only or work.op in arguments.only]
     versions = check_peers(chosen)
     limits = limits_of_machine()
-    rows = []
-    with torch.inference_mode():
-        for work in chosen:
-            rows.append(measure(work, table_of_ops[work.op], library, arguments.rounds, limits, arguments.profile))
-            torch.compiler.reset()
-            name, ratio = rows[-1].best
-            print(f"{work.op} {work.size}: {ratio:.2f} of {name}", file=sys.stderr, flush=True)
-    text = "\n".join(
-        [
+    rows: list[Row] = []
+
+    def page() -> str:
+        named = ", ".join(f"{name} {number}" for name, number in versions.items())
+        done = "" if len(rows) == len(chosen) else f" It stopped after {len(rows)} of {len(chosen)} rows."
+        lines = [
             "# The ops against what a user would call instead",
             "",
             f"{processor()}, {os.cpu_count()} cores, one thread, kernels for {cpu_level(library)}, Python "
-            f"{platform.python_version()}, "
-            + ", ".join(f"{name} {number}" for name, number in versions.items())
-            + f". Load average {os.getloadavg()[0]:.1f} at the end. Medians of {arguments.rounds} rounds.",
+            f"{platform.python_version()}, {named}. Load average {os.getloadavg()[0]:.1f} at the end. Medians of "
+            f"{arguments.rounds} rounds.{done}",
             "",
             f"A copy of memory moves {limits[0] / 1e9:.1f} GB/s, a product of matrices makes {limits[1] / 1e9:.0f} "
             "GFLOP/s.",
             "",
-            "Made by `python benchmarks/ops.py`, which says what the columns mean.",
+            f"Made by `python {shlex.join(sys.argv)}`, which says what the columns mean.",
             "",
             *([f"![ratios]({arguments.output.with_suffix('.svg').name})", ""] if arguments.output else []),
             *table(rows),
             "",
             *profiles(rows),
         ]
-    )
+        return "\n".join(lines) + "\n"
+
+    try:
+        with torch.inference_mode():
+            for work in chosen:
+                rows.append(measure(work, table_of_ops[work.op], library, arguments.rounds, limits, arguments.profile))
+                torch.compiler.reset()
+                name, ratio = rows[-1].best
+                print(
+                    f"{len(rows)}/{len(chosen)} {work.op} {work.size}: {ratio:.2f} of {name}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                if arguments.output:
+                    arguments.output.write_text(page())
+    except KeyboardInterrupt:
+        print(f"stopped after {len(rows)} of {len(chosen)} rows", file=sys.stderr)
     if arguments.output:
-        arguments.output.write_text(text + "\n")
         plot(rows, arguments.output.with_suffix(".svg"))
-    print(text)
+    print(page(), end="")
 
 
 if __name__ == "__main__":
