@@ -50,8 +50,8 @@ def verify(
     dtypes: Collection[str] = (),
 ) -> list[Cell]:
     """Runs all cases and returns a cell for each op, choice of dtypes and engine. `folders` hold the op folders.
-    `progress` is called before each case. An op without cases fails. With `dtypes`, an op
-    runs only with the choices that have one of them, if it has such choices."""
+    `progress` is called before each case. An op without cases fails. With `dtypes`, an op runs only with the choices
+    that have one of them, if it has such choices."""
     folders, engines = list(folders), list(engines)
     cells = []
     for op in ops:

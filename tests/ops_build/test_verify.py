@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +40,18 @@ def test_every_case_on_every_engine(built: Build) -> None:
     assert passed["onnxruntime cpu"] > 100
     for cell in cells:
         assert cell.passed or cell.skipped, cell
+
+
+def test_an_op_is_verified_with_one_dtype_only(library: Path) -> None:
+    def verified(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "opgate", "verify", "--library", str(library), *options]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+    finished = verified("LeakyRelu", "--dtype", "f16")
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert re.search(r"LeakyRelu\W+f16\b", finished.stdout) and "f32" not in finished.stdout
+    finished = verified("LeakyRelu", "--dtype", "f17")
+    assert finished.returncode == 1 and "no such dtype: f17; there are f16" in finished.stdout
 
 
 def test_every_op_folder_is_in_the_table_and_documented(library: Path) -> None:
