@@ -7,8 +7,11 @@ into the user's cache, and brings an op library of its own.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -56,3 +59,12 @@ def load_shipped_dependencies() -> None:
     """
     for path in sorted((PACKAGE.parent / "opgate.libs").glob("*.so*")):
         ctypes.CDLL(str(path))
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Locks a folder for this process, and makes it if there is none. Another process waits."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -62,8 +62,14 @@ def default_folder() -> Path:
 def install(folder: Path, log: Log) -> Installation:
     """Installs the server into a folder, if it is not there. Raises TritonError.
 
-    The package needs an old NumPy, so it gets an environment of its own.
+    The package needs an old NumPy, so it gets an environment of its own. Another process that installs into the same
+    folder waits.
     """
+    with folders.locked(folder):
+        return _install(folder, log)
+
+
+def _install(folder: Path, log: Log) -> Installation:
     python = folder / "python"
     wanted = f"nvidia-pytriton=={PACKAGE} numpy<2 onnxruntime=={version('onnxruntime')}"
     installed = folder / "installed.txt"
@@ -84,9 +90,18 @@ def install(folder: Path, log: Log) -> Installation:
         _make_backends(package, folder / "backends")
         installed.write_text(wanted)
     # The backend is this project's own, and may have changed.
-    shutil.copy(Path(__file__).with_name("triton_onnxruntime.py"), folder / "backends" / "onnxruntime" / "model.py")
+    _replace(folder / "backends" / "onnxruntime" / "model.py", Path(__file__).with_name("triton_onnxruntime.py"))
     site = python / "lib" / f"python{_python()}" / "site-packages"
     return Installation(package, site, folder / "backends")
+
+
+def _replace(file: Path, source: Path) -> None:
+    """Gives a file the content of another in one step, because a server that starts meanwhile may be reading it."""
+    if file.is_file() and file.read_bytes() == source.read_bytes():
+        return
+    temporary = file.with_name(f".{file.name}")
+    shutil.copy(source, temporary)
+    temporary.replace(file)
 
 
 def _python() -> str:

@@ -6,17 +6,16 @@ its toolchain.py says which libraries those are and what they need, or raises Le
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import importlib
 import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from opgate.folders import locked
 from opgate.ops_build.building.manifest import MANIFEST, listed_libraries, sha256, write_manifest
 from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import Cuda, LeftOut, Log, Toolchain, find_cuda, toolchain_folder
@@ -53,7 +52,7 @@ def build(options: BuildOptions, log: Log) -> Build:
     _check_kernels_registered(options)
     toolchains: dict[str, Toolchain] = {}
     cache = toolchain_folder()
-    with _locked(cache):
+    with locked(cache):
         for engine in options.engines:
             try:
                 find = importlib.import_module(f"opgate.ops_build.adapters.{engine}.toolchain").find
@@ -65,7 +64,7 @@ def build(options: BuildOptions, log: Log) -> Build:
         log(f"left out {name}: {reason}")
     if not toolchains:
         raise BuildError("there is nothing to build: " + "; ".join(left_out.values()))
-    with _locked(options.output):
+    with locked(options.output):
         return Build(_build(options, cuda, toolchains, left_out, log), left_out)
 
 
@@ -95,7 +94,7 @@ def _check_kernels_registered(options: BuildOptions) -> None:
 def build_runner(options: BuildOptions, log: Log) -> Path:
     """Builds the host program of the kernels (gpu/runner.cpp) and returns its path. `build` must have run with the same
     options. Raises BuildError."""
-    with _locked(options.output):
+    with locked(options.output):
         _compile(options.output / "cmake", log, "--target", RUNNER)
     return runner_of(options)
 
@@ -104,7 +103,7 @@ def build_cpu_runner(options: BuildOptions, log: Log) -> Path:
     """Builds the host program of the CPU kernels (runner/cpu_runner.cpp) and returns its path. Raises BuildError."""
     _check_tools()
     work = options.output / "cmake"
-    with _locked(options.output):
+    with locked(options.output):
         _configure(options, None, {}, work)
         _compile(work, log, "--target", CPU_RUNNER)
     return work / CPU_RUNNER
@@ -113,15 +112,6 @@ def build_cpu_runner(options: BuildOptions, log: Log) -> Path:
 def runner_of(options: BuildOptions) -> Path:
     """Returns the path of the host program that build_runner builds."""
     return options.output / "cmake" / RUNNER
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Locks a folder for this process, so that another build waits."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _build(

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opgate import triton
+from opgate import folders, triton
 from tests.service.onnx_models import batching, double, identity, labelled, pick, ragged_sum, write_config
 from tests.system.conftest import PIPELINE
 from tests.system.differential import (
@@ -285,3 +285,29 @@ class TestCommand:
             triton.install(tmp_path / "triton", lambda line: None)
         assert not (tmp_path / "triton/installed.txt").exists()
         assert (tmp_path / "triton/precious").read_text() == "kept"
+
+    def test_a_start_beside_another(self):
+        """A server that starts reads the whole backend, also while another start brings a changed one."""
+        installed()
+        backend = FOLDER / "backends/onnxruntime/model.py"
+        current = backend.read_text()
+        backend.write_text("# another version\n" + current)
+        with backend.open() as reader:
+            triton.install(FOLDER, print)
+            assert reader.read() == "# another version\n" + current
+        assert backend.read_text() == current
+        assert not list(backend.parent.glob(".*"))
+        inode = backend.stat().st_ino
+        triton.install(FOLDER, print)
+        assert backend.stat().st_ino == inode
+
+    def test_an_installation_beside_another(self):
+        """The second waits for the first."""
+        installed()
+        second = threading.Thread(target=triton.install, args=(FOLDER, print))
+        with folders.locked(FOLDER):
+            second.start()
+            second.join(0.3)
+            assert second.is_alive()
+        second.join(10)
+        assert not second.is_alive()
