@@ -152,6 +152,7 @@ def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str
         "OPGATE_ARCH_FLAGS": flags,
         "OPGATE_CPU_LEVELS": ";".join(levels),
         "OPGATE_SANITIZE": options.sanitize,
+        "OPGATE_BATCH": str(options.batch),
         "OPGATE_STRICT": "ON" if options.strict else "OFF",
         "OPGATE_CUDA_OPS_ONLY": "ON" if options.cuda_ops_only else "OFF",
         "OPGATE_ENGINES": ";".join(toolchains),

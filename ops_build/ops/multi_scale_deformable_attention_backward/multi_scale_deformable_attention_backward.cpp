@@ -53,7 +53,7 @@ template <typename C>
   return {V::sum(sums[0]) + few[0], (V::sum(sums[1]) + few[1]) * attention, (V::sum(sums[2]) + few[2]) * attention};
 }
 
-struct Cpu : Checked {
+struct CpuBackward : Checked {
   template <typename T, typename I>
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
     const Sizes sizes = Sizes::of(in);
@@ -131,4 +131,5 @@ struct Cpu : Checked {
 }  // namespace
 }  // namespace opgate::ops::multi_scale_deformable_attention_backward
 
-OPGATE_CPU_KERNEL(MultiScaleDeformableAttentionBackward, opgate::ops::multi_scale_deformable_attention_backward::Cpu)
+OPGATE_CPU_KERNEL(MultiScaleDeformableAttentionBackward,
+                  opgate::ops::multi_scale_deformable_attention_backward::CpuBackward)
