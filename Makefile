@@ -15,8 +15,8 @@ ARGS ?=
 RUNTIME ?= cpu
 # make test EXTRAS=cpu,test,torch,tensorrt also runs the tests of PyTorch and TensorRT, which are skipped otherwise.
 EXTRAS ?= $(RUNTIME),test
-# How many processes run the tests. Each takes about 2 GB.
-PROCESSES ?= 2
+# How many processes run the tests. One starts servers and mostly waits, the others compile. Each takes about 2 GB.
+PROCESSES ?= 3
 FUZZ_SECONDS ?= 300
 # Where the load goes, how many users send it and for how long. An empty GRPC_HOST is port 8001 of HOST.
 HOST ?= http://127.0.0.1:8000

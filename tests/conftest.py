@@ -20,7 +20,7 @@ ALL = bool(os.environ.get("OPGATE_TEST_ALL"))
 # Compiling for one instruction set takes a third of the time. tests/ops_build/test_cpu_levels.py builds all of them.
 if not ALL:
     os.environ.setdefault("OPGATE_ARCH", "native")
-    # Kernels that compile together take less than half the time. `make test-all` compiles one by one, as users do.
+    # Sources that compile together take less than half the time. `make test-all` compiles one by one, as users do.
     os.environ.setdefault("OPGATE_BATCH", "14")
 
 #: The build that all tests share. CI sets OPGATE_TEST_STRICT, so that it doesn't build everything twice.

@@ -32,7 +32,7 @@ class BuildOptions:
     folder `output`. `arch` are the compiler's flags for the instruction set, or "native" for that of this machine's
     processor; OPGATE_ARCH in the environment is its default. Without any, a library has the kernels for every processor
     and for each of `cpu_levels`, and chooses when it is loaded (core/cpu_level.h). `engines` are the engines to build
-    for; the build leaves out an engine without a toolchain. `batch` is how many sources of kernels are compiled as one;
+    for; the build leaves out an engine without a toolchain. `batch` is how many sources are compiled as one;
     OPGATE_BATCH in the environment is its default. A full build is faster with more, and one after an edit is slower.
     `cuda` is a list of CUDA architectures in CMake's form,
     "auto" or "all" (see find_cuda), or "" for no CUDA. If `strict` is set, a compiler's warning is an error. If

@@ -12,7 +12,7 @@
 namespace opgate::codecs {
 namespace {
 
-using Bytes = std::span<const std::uint8_t>;
+using ByteSpan = std::span<const std::uint8_t>;
 
 DecodeStatus status_of(VP8StatusCode code) {
   switch (code) {
@@ -23,24 +23,24 @@ DecodeStatus status_of(VP8StatusCode code) {
   }
 }
 
-std::size_t little_endian(Bytes four) {
+std::size_t little_endian(ByteSpan four) {
   return four[0] | static_cast<std::size_t>(four[1]) << 8 | static_cast<std::size_t>(four[2]) << 16 |
          static_cast<std::size_t>(four[3]) << 24;
 }
 
-bool is(Bytes name, const char* wanted) { return std::memcmp(name.data(), wanted, 4) == 0; }
+bool is(ByteSpan name, const char* wanted) { return std::memcmp(name.data(), wanted, 4) == 0; }
 
 /// The TIFF header with its directories in the chunk EXIF, if the header of the file says that there is one.
-Bytes exif_of(Bytes file) {
+ByteSpan exif_of(ByteSpan file) {
   constexpr std::size_t kRiff = 12, kHead = 8;
   constexpr std::uint8_t kHasExif = 0x08;
   constexpr std::array<std::uint8_t, 6> kPrefix = {'E', 'x', 'i', 'f', 0, 0};
   // A chunk lies in the RIFF, whose size counts from behind that size.
   file = file.first(std::min(file.size(), kHead + little_endian(file.subspan(4, 4))));
   if (file.size() <= kRiff + kHead || !is(file.subspan(kRiff), "VP8X") || !(file[kRiff + kHead] & kHasExif)) return {};
-  for (Bytes left = file.subspan(kRiff); left.size() >= kHead;) {
+  for (ByteSpan left = file.subspan(kRiff); left.size() >= kHead;) {
     const std::size_t size = little_endian(left.subspan(4, 4)), padded = size + size % 2;
-    const Bytes body = left.subspan(kHead);
+    const ByteSpan body = left.subspan(kHead);
     if (size > body.size()) return {};
     if (is(left, "EXIF")) {
       const bool prefixed = size >= kPrefix.size() && std::ranges::equal(body.first(kPrefix.size()), kPrefix);
@@ -53,7 +53,7 @@ Bytes exif_of(Bytes file) {
 
 class WebpDecoder final : public Decoder {
  public:
-  explicit WebpDecoder(Bytes file) : file_(file) {}
+  explicit WebpDecoder(ByteSpan file) : file_(file) {}
 
   DecodeStatus read_header(std::int64_t max_pixels) {
     WebPBitstreamFeatures features;
@@ -108,7 +108,7 @@ class WebpDecoder final : public Decoder {
     }
   }
 
-  Bytes file_;
+  ByteSpan file_;
   bool alpha_ = false;
   int reduction_ = 1, next_row_ = 0;
   unsigned background_ = 0;
@@ -119,7 +119,7 @@ class WebpDecoder final : public Decoder {
 
 }  // namespace
 
-std::unique_ptr<Decoder> open_webp(Bytes bytes, std::int64_t max_pixels, DecodeStatus& status) {
+std::unique_ptr<Decoder> open_webp(ByteSpan bytes, std::int64_t max_pixels, DecodeStatus& status) {
   auto decoder = std::make_unique<WebpDecoder>(bytes);
   status = decoder->read_header(max_pixels);
   if (status != DecodeStatus::good) return nullptr;

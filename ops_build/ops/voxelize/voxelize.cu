@@ -1,9 +1,8 @@
 #include "voxelize.h"
 
-#include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
 
-#include "core/elementwise.cuh"
+#include "core/sorted.cuh"
 
 namespace opgate::ops::voxelize {
 namespace {
@@ -151,32 +150,22 @@ void launch_write_voxels(cudaStream_t stream, Reduction reduction, const Sorted&
   }
 }
 
-/// Sorts with CUB. If `storage` is null, sets `bytes` to the memory that CUB needs.
-cudaError_t sort_pairs(void* storage, std::size_t& bytes, const std::uint64_t* keys, std::uint64_t* sorted_keys,
-                       const std::uint32_t* points, std::uint32_t* sorted_points, std::int64_t n, cudaStream_t stream) {
-  // A radix sort is stable: the points of a voxel keep their order.
-  return cub::DeviceRadixSort::SortPairs(storage, bytes, keys, sorted_keys, points, sorted_points, n, 0, 64, stream);
-}
-
 /// Replaces counts by their running sums, with CUB. If `storage` is null, sets `bytes` to the memory that CUB needs.
 cudaError_t sum_up(void* storage, std::size_t& bytes, std::int32_t* counts, std::int64_t n, cudaStream_t stream) {
   return cub::DeviceScan::InclusiveSum(storage, bytes, counts, counts, n, stream);
 }
 
-/// The bytes of storage that are enough for both functions.
+/// The bytes of storage that sum_up needs.
 std::int64_t storage_bytes(std::int64_t n) {
-  std::size_t sort = 0, sum = 0;
-  if (sort_pairs(nullptr, sort, nullptr, nullptr, nullptr, nullptr, n, nullptr) != cudaSuccess ||
-      sum_up(nullptr, sum, nullptr, n, nullptr) != cudaSuccess) {
+  std::size_t bytes = 0;
+  if (sum_up(nullptr, bytes, nullptr, n, nullptr) != cudaSuccess)
     throw std::runtime_error("CUB does not say how much memory it wants");
-  }
-  return static_cast<std::int64_t>(std::max<std::size_t>({sort, sum, 1}));
+  return static_cast<std::int64_t>(std::max<std::size_t>(bytes, 1));
 }
 
 struct Cuda : Checked {
   struct Memory {
-    std::span<std::uint64_t> keys, sorted_keys;
-    std::span<std::uint32_t> points, sorted_points;
+    SortedKeysOf<std::uint32_t, std::uint64_t> points;
     std::span<std::int32_t> begun;
     std::span<std::uint32_t> starts;
     std::span<char> storage;
@@ -187,11 +176,10 @@ struct Cuda : Checked {
 
   static Memory workspace(Workspace& workspace, const Inputs& in, const Attributes& attributes) {
     const std::int64_t n = in.size("n"), limited = attributes.integer("max_voxels") > 0 ? 1 : 0;
-    return {workspace.take<std::uint64_t>(n),          workspace.take<std::uint64_t>(n),
-            workspace.take<std::uint32_t>(n),          workspace.take<std::uint32_t>(n),
-            workspace.take<std::int32_t>(n),           workspace.take<std::uint32_t>(n + 1),
-            workspace.take<char>(storage_bytes(n)),    workspace.take<std::int32_t>(limited * n),
-            workspace.take<std::int32_t>(limited * n), workspace.take<std::int64_t>(limited)};
+    return {decltype(Memory::points)::take(workspace, n), workspace.take<std::int32_t>(n),
+            workspace.take<std::uint32_t>(n + 1),         workspace.take<char>(storage_bytes(n)),
+            workspace.take<std::int32_t>(limited * n),    workspace.take<std::int32_t>(limited * n),
+            workspace.take<std::int64_t>(limited)};
   }
 
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
@@ -210,14 +198,10 @@ struct Cuda : Checked {
     };
 
     find_keys<<<blocks, kThreads, 0, stream>>>(n, c, settings.columns.batched, points, in["size"].data<float>(), range,
-                                               memory.keys.data(), memory.points.data());
+                                               memory.points.keys.data(), memory.points.things.data());
     OPGATE_RETURN_IF_ERROR(launched());
-    std::size_t bytes = memory.storage.size();
-    OPGATE_RETURN_IF_ERROR(
-        cuda::status(sort_pairs(memory.storage.data(), bytes, memory.keys.data(), memory.sorted_keys.data(),
-                                memory.points.data(), memory.sorted_points.data(), n, stream),
-                     "sorting"));
-    const Sorted sorted{n, memory.sorted_keys.data(), memory.sorted_points.data()};
+    OPGATE_RETURN_IF_ERROR(memory.points.sort(context));
+    const Sorted sorted{n, memory.points.sorted_keys.data(), memory.points.sorted_things.data()};
     mark_beginnings<<<blocks, kThreads, 0, stream>>>(sorted, memory.begun.data());
     OPGATE_RETURN_IF_ERROR(launched());
     OPGATE_RETURN_IF_ERROR(sum(memory.begun));
