@@ -123,7 +123,8 @@ def ready(server):
 
 
 class Load:
-    """Threads that send requests until the block ends, and count the answers."""
+    """Threads that send requests until the block ends, and count the answers. They leave a server that starts meanwhile
+    some of the processor."""
 
     def __init__(self, server, threads=8):
         self.server, self.answers, self.going = server, Counter(), True
@@ -133,6 +134,7 @@ class Load:
         while self.going:
             status, outputs = infer(self.server)
             self.answers[status if status == 200 and outputs[0]["data"] == [2.0] * 4 else (status, str(outputs))] += 1
+            time.sleep(0.05)
 
     def __enter__(self):
         for thread in self.threads:
@@ -175,10 +177,10 @@ def test_a_killed_server_costs_no_client_an_error(models, pool):
         address = f"127.0.0.1:{dead.grpc}"
         assert up(server)[address] == "0.0"
         pool[1] = Triton(models, http=dead.http, grpc=dead.grpc)
-        assert pool[1].listens.wait(120)
-        wait_until(lambda: up(server)[address] == "1.0", 20)
+        assert pool[1].listens.wait(120), "".join(pool[1].log)
+        wait_until(lambda: up(server)[address] == "1.0", 60)
         before = calls(server)[address]
-        wait_until(lambda: calls(server)[address] > before)  # its first run takes a while
+        wait_until(lambda: calls(server)[address] > before, 60)  # its first run takes a while
         load.going = False
     assert set(load.answers) == {200}
     assert any("gets no requests" in line and address in line for line in server.log)
