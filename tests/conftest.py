@@ -30,6 +30,14 @@ OPTIONS = BuildOptions(strict=bool(os.environ.get("OPGATE_TEST_STRICT")))
 SERVED = ("deploy", "models", "rpc", "service", "system")
 #: The files whose tests share a build of emulated kernels. One of them writes faults into it.
 EMULATED = ("test_cuda_emulation", "test_gpu_check", "test_onnxruntime_host", "test_tensorrt_emulation")
+#: The groups that take longest. They begin first, so that none of them runs alone in the end.
+LONG = ("servers", "emulation", "test_sanitizers", "test_torch_adapter", "test_build", "test_faults", "test_supervision")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the tests of the longest groups first."""
+    groups = {item: group_of(item.path) for item in items}
+    items.sort(key=lambda item: LONG.index(groups[item]) if groups[item] in LONG else len(LONG))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -42,6 +50,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return group_of(Path(nodeid.split("::", maxsplit=1)[0]))
 
+    config.option.loadscopereorder = False
     return Groups(config, log)
 
 
