@@ -31,7 +31,15 @@ SERVED = ("deploy", "models", "rpc", "service", "system")
 #: The files whose tests share a build of emulated kernels. One of them writes faults into it.
 EMULATED = ("test_cuda_emulation", "test_gpu_check", "test_onnxruntime_host", "test_tensorrt_emulation")
 #: The groups that take longest. They begin first, so that none of them runs alone in the end.
-LONG = ("servers", "emulation", "test_sanitizers", "test_torch_adapter", "test_build", "test_faults", "test_supervision")
+LONG = (
+    "servers",
+    "emulation",
+    "test_sanitizers",
+    "test_torch_adapter",
+    "test_build",
+    "test_faults",
+    "test_supervision",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -48,9 +48,7 @@ def op_of(program: Path, name: str) -> Op:
     return next(op for op in engine(program).ops() if snake_case(op.name) == name)
 
 
-def cells(
-    program: Path, name: str, *arguments: str, seed: int, most: float = math.inf, step: int = 1
-) -> list[Cell]:
+def cells(program: Path, name: str, *arguments: str, seed: int, most: float = math.inf, step: int = 1) -> list[Cell]:
     """Runs every `step`-th of the cases whose inputs have at most `most` elements each."""
     running, op = engine(program, *arguments, seed=seed), op_of(program, name)
     folder = folder_of(op, [SOURCE / "ops"])
