@@ -65,18 +65,27 @@ __global__ void __launch_bounds__(kThreads)
     find_candidates(Pictures pictures, float threshold, Candidate* candidates, std::uint32_t* counts) {
   using Vector = elementwise::Lanes<ScoreOf<Pictures>, lanes>;
   constexpr bool may_be_none = requires { pictures.scanned(); };
+  constexpr bool weighted = requires { pictures.weight(0, 0); };
   const std::int64_t total = scanned(pictures), room = pictures.classes * pictures.anchors;
   const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * lanes;
   const unsigned lane = threadIdx.x % kWarp;
   for (std::int64_t i = blockIdx.y; i < pictures.n; i += gridDim.y) {
     Vector scores{};
     if (first < total) scores = *reinterpret_cast<const Vector*>(pictures.scores(i) + first);
+    float values[lanes];
     unsigned passed[lanes];
     unsigned all = 0;
 #pragma unroll
     for (int k = 0; k < lanes; ++k) {
-      bool passes = first<total&& static_cast<float>(scores.values[k])> threshold;
-      if constexpr (may_be_none) {
+      values[k] = static_cast<float>(scores.values[k]);
+      bool passes = first < total;
+      if constexpr (weighted) {
+        std::int64_t anchor, label;
+        passes = passes && find_score(pictures, first + k, anchor, label);
+        if (passes) values[k] *= pictures.weight(i, anchor);
+      }
+      passes = passes && values[k] > threshold;
+      if constexpr (may_be_none && !weighted) {
         std::int64_t anchor, label;
         passes = passes && find_score(pictures, first + k, anchor, label);
       }
@@ -93,8 +102,8 @@ __global__ void __launch_bounds__(kThreads)
         std::int64_t anchor, label;
         find_score(pictures, first + k, anchor, label);
         const unsigned before = static_cast<unsigned>(__popc(passed[k] & ((1u << lane) - 1)));
-        candidates[i * room + slot + before] = candidate(static_cast<float>(scores.values[k]),
-                                                         static_cast<std::uint32_t>(anchor * pictures.classes + label));
+        candidates[i * room + slot + before] =
+            candidate(values[k], static_cast<std::uint32_t>(anchor * pictures.classes + label));
       }
       slot += static_cast<unsigned>(__popc(passed[k]));
     }

@@ -46,7 +46,12 @@ std::vector<Candidate> candidates_of(const Picture& picture, float threshold) {
   for (std::int64_t line = 0; line < scores.lines; ++line) {
     for (std::int64_t begin = 0; begin < scores.length; begin += kBlock) {
       const std::int64_t count = std::min(kBlock, scores.length - begin);
-      const float* const block = as_floats(scores.line(line) + begin, count, room);
+      const float* block = as_floats(scores.line(line) + begin, count, room);
+      if (scores.weights) {
+        for (std::int64_t i = 0; i < count; ++i)
+          room[i] = block[i] * scores.weight(scores.by_anchor ? line : begin + i);
+        block = room;
+      }
       // Nearly all blocks have no candidate, which one vectorized loop finds out.
       int passed = 0;
       for (std::int64_t i = 0; i < count; ++i) passed |= block[i] > threshold;

@@ -45,17 +45,22 @@ OPGATE_HOST_DEVICE inline Candidate candidate(float score, std::uint32_t index) 
 OPGATE_HOST_DEVICE inline std::uint32_t index_of(Candidate candidate) { return static_cast<std::uint32_t>(candidate); }
 
 /// The scores of a picture, in lines of neighbouring values whose begins are `pitch` values apart. A line has the
-/// scores of a class, or of an anchor.
+/// scores of a class, or of an anchor. If there are weights, one an anchor, each score is multiplied by its anchor's.
 template <typename T>
 struct Scores {
   const T* values;
   std::int64_t lines, length, pitch;
   bool by_anchor;
+  const T* weights = nullptr;
+  std::int64_t weight_step = 1;
 
   const T* line(std::int64_t i) const { return values + i * pitch; }
 
+  float weight(std::int64_t anchor) const { return static_cast<float>(weights[anchor * weight_step]); }
+
   float of(std::int64_t anchor, std::int64_t label) const {
-    return static_cast<float>(by_anchor ? values[anchor * pitch + label] : values[label * pitch + anchor]);
+    const T score = by_anchor ? values[anchor * pitch + label] : values[label * pitch + anchor];
+    return weights ? static_cast<float>(score) * weight(anchor) : static_cast<float>(score);
   }
 };
 

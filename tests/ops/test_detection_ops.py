@@ -115,6 +115,25 @@ def test_anchors_first_keeps_the_boxes_that_onnx_keeps(
     np.testing.assert_array_equal(boxes[0, kept], head[:4, [a for *_, a in expected]].T)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("layout", ["channels_first", "anchors_first"])
+def test_objectness_multiplies_the_classes(run_op: RunOp, layout: str, dtype: Any) -> None:
+    rng = np.random.default_rng(5)
+    head = head_in_clusters(rng, 6, 700, True).astype(dtype)
+    objectness = rng.uniform(0.3, 1, (1, 700)).astype(dtype)
+    wide = np.concatenate([head[:4], objectness, head[4:]])[None]
+    wide = wide.transpose(0, 2, 1).copy() if layout == "anchors_first" else wide
+    attributes = {"box_format": "xyxy", "layout": layout, "objectness": True, "max_detections": 4000}
+    boxes, scores, labels, count = run_op("DetectionPostprocess", {"head": wide}, attributes)
+    product = head.astype(np.float32)
+    product[4:] *= objectness.astype(np.float32)
+    expected = onnx_nms(product, 0.5, 0.25, 0)
+    kept = slice(0, int(count[0]))
+    assert len(expected) > 50
+    assert [(s, c) for s, c, _ in expected] == list(zip(scores[0, kept], labels[0, kept], strict=True))
+    np.testing.assert_array_equal(boxes[0, kept], product[:4, [a for *_, a in expected]].T)
+
+
 def test_the_limit_cuts_the_same_order(run_op: RunOp) -> None:
     head = head_in_clusters(np.random.default_rng(1), 4, 900, False)[None]
     unlimited = run_op("DetectionPostprocess", {"head": head}, {"max_detections": 2000})

@@ -38,6 +38,8 @@ FAULTS = [
           "by_class[limits.class_agnostic ? 0 : of_class]", "by_class[0]"),
     Fault("the class and the anchor exchanged", "DetectionPostprocess", "detection/greedy.h",
           "scores.by_anchor ? line * picture.classes + at", "false ? line * picture.classes + at"),
+    Fault("the objectness of another anchor", "DetectionPostprocess", "detection/greedy.h",
+          "scores.by_anchor ? line : begin + i", "scores.by_anchor ? line : i"),
     Fault("suppressed at the threshold itself", "DetectionPostprocess",
           "detection/greedy.h", "iou(boxes_[i], box) > threshold", "iou(boxes_[i], box) >= threshold"),
     Fault("a box over the limit of its class suppresses", "MultiClassNMS", "detection/greedy.h",

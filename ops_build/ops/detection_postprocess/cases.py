@@ -12,6 +12,7 @@ GEOMETRY = np.array([[2.5, 2.5, 0, 12, 640, 427], [0.5, 0.5, 8, 0, 20, 32], [1, 
 
 
 ANCHORS_FIRST = {"layout": "anchors_first"}
+OBJECTNESS = {"objectness": True}
 
 
 def anchors_first(head: Array) -> Array:
@@ -75,9 +76,41 @@ def float_cases(dtype: np.dtype[Any]) -> Iterator[Case]:
             "score_threshold": 0.1,
         }
         yield Case(f"{name}, a channel ignored, geometry", {"head": head, "geometry": GEOMETRY[:n]}, every)
+    yield from objectness_cases()
     for n, classes, anchors in [(0, 3, 5), (2, 0, 5), (2, 3, 0)]:
         head = np.ones((n, anchors, 4 + classes), np.float32)
         yield Case(f"anchors first, empty: {n} x {classes} classes x {anchors} anchors", {"head": head}, ANCHORS_FIRST)
+
+
+def objectness_cases() -> Iterator[Case]:
+    """The first probability is the objectness."""
+    for n, classes, anchors in [(1, 1, 1), (2, 3, 65), (3, 80, 300), (1, 2, 5000), (2, 0, 5), (2, 3, 0)]:
+        head = random_head(n, 1 + classes, anchors, seed=7)
+        head[:, 4] **= 0.25
+        name = f"objectness: {n} x {classes} classes x {anchors} anchors"
+        yield Case(name, {"head": head}, OBJECTNESS)
+        some = {**OBJECTNESS, "classes": max(1, classes - 1), "class_agnostic": True, "score_threshold": 0.1}
+        if classes:
+            yield Case(f"{name}, a channel ignored, geometry", {"head": head, "geometry": GEOMETRY[:n]}, some)
+            first = anchors_first(head)
+            yield Case(f"{name}, anchors first, a channel ignored", {"head": first}, {**some, **ANCHORS_FIRST})
+        yield Case(f"{name}, anchors first", {"head": anchors_first(head)}, {**OBJECTNESS, **ANCHORS_FIRST})
+    # -2 x -0.5 is a good score, and 4 x 0.2 too; NaN x 0.9, 0 x infinity and 0.9 x 0.25 are none.
+    signs = head_of(
+        [
+            [0, 0, 4, 4, -2, -0.5],
+            [9, 0, 14, 4, np.nan, 0.9],
+            [20, 0, 24, 4, 0, np.inf],
+            [30, 0, 34, 4, 4, 0.2],
+            [40, 0, 44, 4, 0.9, 0.25],
+        ]
+    )
+    for layout, head in (("channels_first", signs), ("anchors_first", anchors_first(signs))):
+        odd = {**OBJECTNESS, "box_format": "xyxy", "layout": layout}
+        yield Case(f"objectness of every kind, {layout}", {"head": head}, odd)
+        yield Case(
+            f"objectness of every kind, {layout}, threshold -1", {"head": head}, {**odd, "score_threshold": -1.0}
+        )
 
 
 def boundary_cases(dtype: np.dtype[Any]) -> Iterator[Case]:
@@ -129,6 +162,10 @@ def error_cases() -> Iterator[Case]:
     yield Case("three channels", {"head": np.zeros((1, 3, 5), np.float32)}, error="input 'head': .* got c = 3")
     error = r"input 'head': expected \[n,anchors,channels\] .* got channels = 3"
     yield Case("three channels, anchors first", {"head": np.zeros((1, 5, 3), np.float32)}, ANCHORS_FIRST, error=error)
+    error = r"input 'head': expected \[n,c,a\] with c >= 5 \(four box channels, objectness, then .* got c = 4"
+    yield Case("four channels", {"head": np.zeros((1, 4, 5), np.float32)}, OBJECTNESS, error=error)
+    error = "attribute 'classes': expected at most 1, as head has 6 channels with the objectness, got 2"
+    yield Case("classes 2 with objectness", {"head": head}, {**OBJECTNESS, "classes": 2}, error=error)
     error = "attribute 'classes': expected at most 2, as head has 6 channels, got 3"
     yield Case("classes 3, anchors first", {"head": anchors_first(head)}, {**ANCHORS_FIRST, "classes": 3}, error=error)
     yield Case("another n", {"head": head, "geometry": GEOMETRY}, error="input 'geometry'")

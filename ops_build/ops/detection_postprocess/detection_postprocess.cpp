@@ -17,9 +17,8 @@ class Cpu : public Checked {
   Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
     const std::int64_t n = in.size("n");
     const auto [channels, anchors] = settings_.head_size(in);
-    const Head<T> first{
-        in["head"].data<T>(), settings_.classes_of(channels), anchors, channels, settings_.anchors_first,
-        settings_.corners};
+    const Head<T> first{in["head"].data<T>(),  settings_.classes_of(channels), anchors,          channels,
+                        settings_.first_class, settings_.anchors_first,        settings_.corners};
     const auto* const geometry = in.has("geometry") ? in["geometry"].data<float>() : nullptr;
     context.parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {

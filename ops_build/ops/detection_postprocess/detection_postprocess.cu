@@ -9,14 +9,14 @@ namespace {
 template <typename T, bool anchors_first>
 struct Batch {
   const T* head;
-  std::int64_t n, channels, classes, anchors;
+  std::int64_t n, channels, classes, anchors, first_class;
   bool corners;
 
   __host__ __device__ Head<T> row(std::int64_t i) const {
-    return {head + i * channels * anchors, classes, anchors, channels, anchors_first, corners};
+    return {head + i * channels * anchors, classes, anchors, channels, first_class, anchors_first, corners};
   }
   __host__ __device__ const T* scores(std::int64_t i) const {
-    return row(i).values + (anchors_first ? 0 : 4 * anchors);
+    return row(i).values + (anchors_first ? 0 : first_class * anchors);
   }
   __device__ Box box(std::int64_t i, std::int64_t anchor) const { return row(i).box(anchor); }
 
@@ -32,12 +32,25 @@ struct Batch {
     requires anchors_first
   {
     anchor = at / channels;
-    label = at % channels - 4;
+    label = at % channels - first_class;
     return label >= 0 && label < classes;
   }
 
   __device__ float score(std::int64_t i, std::int64_t anchor, std::int64_t label) const {
-    return static_cast<float>(scores(i)[anchors_first ? anchor * channels + 4 + label : label * anchors + anchor]);
+    return static_cast<float>(
+        scores(i)[anchors_first ? anchor * channels + first_class + label : label * anchors + anchor]);
+  }
+};
+
+template <typename T, bool anchors_first>
+struct BatchWithObjectness : Batch<T, anchors_first> {
+  __device__ float weight(std::int64_t i, std::int64_t anchor) const {
+    return static_cast<float>(
+        this->row(i).values[anchors_first ? anchor * this->channels + 4 : 4 * this->anchors + anchor]);
+  }
+
+  __device__ float score(std::int64_t i, std::int64_t anchor, std::int64_t label) const {
+    return Batch<T, anchors_first>::score(i, anchor, label) * weight(i, anchor);
   }
 };
 
@@ -95,15 +108,19 @@ class Cuda : public Checked {
   template <typename T, bool anchors_first>
   Status run(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const auto [channels, anchors] = settings_.head_size(in);
-    const Batch<T, anchors_first> batch{in["head"].data<T>(),           in.size("n"), channels,
-                                        settings_.classes_of(channels), anchors,      settings_.corners};
+    const Batch<T, anchors_first> batch{
+        in["head"].data<T>(),  in.size("n"),     channels, settings_.classes_of(channels), anchors,
+        settings_.first_class, settings_.corners};
     const Memory memory = workspace<T>(context.workspace(), in, attributes);
     const Detections detections{
         settings_.limits.max_detections,   out["boxes"].data<float>(),
         out["scores"].data<float>(),       out["labels"].data<std::int32_t>(),
         out["count"].data<std::int32_t>(), in.has("geometry") ? in["geometry"].data<float>() : nullptr};
-    return detection::launch_nms(batch, settings_.limits, memory.candidates, memory.counts, {}, detections,
-                                 stream_of(context));
+    const auto launch = [&](const auto& pictures) {
+      return detection::launch_nms(pictures, settings_.limits, memory.candidates, memory.counts, {}, detections,
+                                   stream_of(context));
+    };
+    return settings_.first_class == 4 ? launch(batch) : launch(BatchWithObjectness<T, anchors_first>{batch});
   }
 
   Settings settings_;

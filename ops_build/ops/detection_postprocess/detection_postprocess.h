@@ -11,7 +11,8 @@ OPGATE_OP(
     DetectionPostprocess,
     "<T: f16|f32> DetectionPostprocess(head: T[n,c,a], geometry?: f32[n,6]; score_threshold: float=0.25, "
     "iou_threshold: float=0.5, max_detections: int=100, box_format: {cxcywh|xyxy}=cxcywh, class_agnostic: bool=false, "
-    "classes: int=0, layout: {channels_first|anchors_first}=channels_first) "
+    "classes: int=0, layout: {channels_first|anchors_first}=channels_first, "
+    "objectness: bool=false) "
     "-> (boxes: f32[n,max_detections,4], scores: f32[n,max_detections], labels: i32[n,max_detections], count: i32[n])",
     "Turns a detector's head into boxes: score threshold, greedy NMS in each class, then the best of all classes.")
 
@@ -25,8 +26,9 @@ struct HeadSize {
 struct Settings {
   detection::Limits limits;
   bool corners = false;      ///< boxes are x1 y1 x2 y2, not centres and sizes
-  std::int64_t classes = 0;  ///< 0: all channels behind the box
+  std::int64_t classes = 0;  ///< 0: all channels from the first class on
   bool anchors_first = false;
+  std::int64_t first_class = 4;  ///< its channel
 
   static Settings of(const Attributes& attributes) {
     const std::int64_t most = attributes.integer("max_detections");
@@ -34,7 +36,8 @@ struct Settings {
              static_cast<float>(attributes.number("iou_threshold")), most, most, attributes.boolean("class_agnostic")},
             attributes.text("box_format") == "xyxy",
             attributes.integer("classes"),
-            attributes.text("layout") == "anchors_first"};
+            attributes.text("layout") == "anchors_first",
+            attributes.boolean("objectness") ? 5 : 4};
   }
 
   /// `in` has the named sizes c and a, which change places with anchors_first.
@@ -44,7 +47,7 @@ struct Settings {
   }
 
   /// The number of classes of a head with so many channels.
-  std::int64_t classes_of(std::int64_t channels) const { return classes ? classes : channels - 4; }
+  std::int64_t classes_of(std::int64_t channels) const { return classes ? classes : channels - first_class; }
 };
 
 /// What both kernels have in common.
@@ -52,7 +55,7 @@ struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
     OPGATE_RETURN_IF_ERROR(detection::check_limits(attributes));
     if (attributes.integer("classes") < 0)
-      return attributes.refuse("classes", "0 (all channels behind the box) or more");
+      return attributes.refuse("classes", "0 (all channels from the first class on) or more");
     return check_head(attributes, sizes);
   }
 
@@ -61,16 +64,18 @@ struct Checked {
     const bool anchors_first = attributes.text("layout") == "anchors_first";
     const std::optional<std::int64_t> channels = sizes[anchors_first ? "a" : "c"],
                                       anchors = sizes[anchors_first ? "c" : "a"];
-    if (channels && *channels < 4) {
-      return Status::invalid(
-          "input 'head': expected " +
-          std::string(anchors_first ? "[n,anchors,channels] with channels >= 4" : "[n,c,a] with c >= 4") +
-          " (four box channels, then one a class), got " + (anchors_first ? "channels" : "c") + " = " +
-          std::to_string(*channels));
+    const std::int64_t first = Settings::of(attributes).first_class;
+    if (channels && *channels < first) {
+      return Status::invalid(std::string("input 'head': expected ") +
+                             (anchors_first ? "[n,anchors,channels] with channels" : "[n,c,a] with c") +
+                             " >= " + std::to_string(first) + " (four box channels, " +
+                             (first == 5 ? "objectness, " : "") + "then one a class), got " +
+                             (anchors_first ? "channels" : "c") + " = " + std::to_string(*channels));
     }
-    if (channels && attributes.integer("classes") > *channels - 4) {
-      return attributes.refuse("classes", "at most " + std::to_string(*channels - 4) + ", as head has " +
-                                              std::to_string(*channels) + " channels");
+    if (channels && attributes.integer("classes") > *channels - first) {
+      return attributes.refuse("classes", "at most " + std::to_string(*channels - first) + ", as head has " +
+                                              std::to_string(*channels) + " channels" +
+                                              (first == 5 ? " with the objectness" : ""));
     }
     const std::int64_t classes = channels ? Settings::of(attributes).classes_of(*channels) : 0;
     std::int64_t probabilities = 0;

@@ -12,13 +12,15 @@ template <typename T>
 struct Head {
   const T* values;
   std::int64_t classes, anchors, channels;
-  bool anchors_first;  ///< the values of an anchor are neighbours, not those of a channel
-  bool corners;        ///< boxes are x1 y1 x2 y2, not centres and sizes
+  std::int64_t first_class;  ///< its channel: 4, or 5 behind an objectness
+  bool anchors_first;        ///< the values of an anchor are neighbours, not those of a channel
+  bool corners;              ///< boxes are x1 y1 x2 y2, not centres and sizes
 
   /// For the CPU.
   detection::Scores<T> scores() const {
-    if (anchors_first) return {values + 4, anchors, classes, channels, true};
-    return {values + 4 * anchors, classes, anchors, anchors, false};
+    const T* const objectness = first_class == 4 ? nullptr : values + (anchors_first ? 4 : 4 * anchors);
+    if (anchors_first) return {values + first_class, anchors, classes, channels, true, objectness, channels};
+    return {values + first_class * anchors, classes, anchors, anchors, false, objectness, 1};
   }
 
   OPGATE_HOST_DEVICE Box box(std::int64_t anchor) const {

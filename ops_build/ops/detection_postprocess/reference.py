@@ -18,11 +18,13 @@ def reference(
     class_agnostic: bool,
     classes: int,
     layout: str,
+    objectness: bool,
 ) -> tuple[Array, Array, Array, Array]:
     """Boxes f32 [n, max_detections, 4], scores f32 and labels i32 [n, max_detections], count i32 [n]."""
     head = head.astype(np.float32)
     if layout == "anchors_first":
         head = head.transpose(0, 2, 1)
+    first = 5 if objectness else 4
     n, channels, _ = head.shape
     boxes = np.zeros((n, max_detections, 4), np.float32)
     scores = np.zeros((n, max_detections), np.float32)
@@ -30,13 +32,15 @@ def reference(
     count = np.zeros(n, np.int32)
     for i in range(n):
         corners = _corners(head[i, :4].T.astype(np.float64), box_format)
-        labels_of = list(range(classes or channels - 4))
+        with np.errstate(invalid="ignore"):
+            probabilities = head[i, first:] * head[i, 4] if objectness else head[i, first:]
+        labels_of = list(range(classes or channels - first))
         kept: list[tuple[float, int, int]] = []  # -score, anchor, class: their order is the output's
         for together in [labels_of] if class_agnostic else [[label] for label in labels_of]:
             candidates = sorted(
-                (-float(head[i, 4 + label, a]), int(a), label)
+                (-float(probabilities[label, a]), int(a), label)
                 for label in together
-                for a in np.flatnonzero(head[i, 4 + label] > np.float32(score_threshold))
+                for a in np.flatnonzero(probabilities[label] > np.float32(score_threshold))
             )
             kept += _greedy(corners, candidates, float(np.float32(iou_threshold)))
         best = sorted(kept)[:max_detections]
