@@ -145,7 +145,7 @@ def test_a_failed_reload_keeps_what_serves(repository, protocol):
             client.client.load_model("double")
         assert client.run("double") == (2.0, "1")
         assert client.client.is_server_ready()
-        assert "what served before still does" in "".join(server.log)
+        wait_until(lambda: "what served before still does" in "".join(server.log))
         with pytest.raises(InferenceServerException, match="not available"):
             client.run("double", "2")
         (repository / "double" / "config.pbtxt").write_text("what: 1")
@@ -491,7 +491,7 @@ def test_a_model_to_load_that_is_not_there_is_said(repository):
     """Whatever else is to be loaded."""
     options = ("--load-model=*", "--load-model=nosuch")
     with running(repository, *EXPLICIT, *options) as server:
-        assert any('"nosuch"' in line and "no repository has a folder" in line for line in server.log)
+        wait_until(lambda: any('"nosuch"' in line and "no repository has a folder" in line for line in server.log))
         index = Client("http", server).index()
         assert index["nosuch"] == ("", "UNAVAILABLE", "no repository has a folder of that name")
         assert index["double"][1] == "READY"
