@@ -10,6 +10,7 @@ import pytest
 from opgate.service.execution.request import Request, run
 from opgate.service.execution.response_cache import ResponseCache, _copied, digest
 from tests.service.onnx_models import batching, double, identity, write_config
+from tests.service.scheduling import until
 from tests.system.conftest import PIPELINE
 
 CACHE = "response_cache { enable: true }"
@@ -29,13 +30,6 @@ def serve(load, main, **settings):
     asyncio.run(whole())
 
 
-async def kept(cache, count):
-    """Waits until the cache holds so many results. A large one is copied on a thread while its answer leaves."""
-    async with asyncio.timeout(60):
-        while len(cache) < count:
-            await asyncio.sleep(0.001)
-
-
 @pytest.mark.parametrize("elements", [4, 300_000])  # the inputs of the latter are read on a thread
 def test_the_same_request_runs_once(repository, load, elements):
     double(repository, "m", config=f"max_batch_size: 4 {CACHE}", shape=("batch", "n"))
@@ -44,7 +38,7 @@ def test_the_same_request_runs_once(repository, load, elements):
         model = gateway.find("m").model
         x = np.arange(elements, dtype=np.float32)[None]
         first = await ask(model, x)
-        await kept(gateway.catalog.cache, 1)
+        await until(lambda: len(gateway.catalog.cache) == 1)  # a large result is copied on a thread
         again = await ask(model, x.copy())
         np.testing.assert_array_equal(first["y"], 2 * x)
         np.testing.assert_array_equal(again["y"], 2 * x)
