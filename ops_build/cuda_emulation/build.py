@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from opgate.ops_build.building.options import SOURCE, BuildError
@@ -85,12 +86,15 @@ def build(
     domain: str = "opgate",
     tensorrt: Path | str = "",
     onnxruntime: tuple[Path, Path] | None = None,
+    batch: int = 1,
+    alone: Iterable[str] = (),
 ) -> Path:
     """Builds the program that runs the kernels of `ops` in `folder`, and returns its path.
 
     `ops` is a folder of ops, by default the folder of `source`. `tensorrt` is the folder of TensorRT's headers: with it
     the program has the plugins too. `onnxruntime` is the folder of ONNX Runtime's header and a source that plays ONNX
-    Runtime: with it the program has that adapter. Raises BuildError with the compiler's messages if the build fails.
+    Runtime: with it the program has that adapter. `batch` kernels are compiled together, but not those of the ops
+    (snake_case) in `alone`, which change often. Raises BuildError with the compiler's messages if the build fails.
     """
     if not shutil.which("cmake"):
         raise BuildError("cmake is not installed. On Debian or Ubuntu: apt-get install cmake")
@@ -107,6 +111,8 @@ def build(
         f"-DTENSORRT_INCLUDE={tensorrt}",
         f"-DONNXRUNTIME_INCLUDE={include}",
         f"-DONNXRUNTIME_HOST={host}",
+        f"-DBATCH={batch}",
+        f"-DALONE={';'.join(alone)}",
         *(["-G", "Ninja"] if shutil.which("ninja") else []),
     ]
     for command in (configure, ["cmake", "--build", str(folder / "cmake"), "--parallel", "2"]):

@@ -37,7 +37,7 @@ from opgate.ops_build.runner.engine import KernelsEngine, ProgramEnded
 from opgate.ops_build.table import Op
 from opgate.ops_build.verification.comparison import difference, tolerance
 from opgate.ops_build.verification.engine import Absent, Engine, engines_of
-from opgate.ops_build.verification.verify import Cell, types_label, verify_cell
+from opgate.ops_build.verification.verify import Cell, References, types_label, verify_cell
 
 OPTIONS = BuildOptions(output=folders.builds() / "gpu_check", cuda_ops_only=True)
 TIMED_RUNS = 20
@@ -129,7 +129,7 @@ def _cell(op: Op, types: Mapping[str, str], engine: Engine, most_cases: int | No
     cases = folder.cases(numpy_types(types))
     if most_cases is not None:
         cases = [case for case in cases if not case.error][:most_cases]
-    return verify_cell(op, types, folder, cases, engine)
+    return verify_cell(op, types, References(op, folder), cases, engine)
 
 
 def sanitize(tool: str, runner: Path, items: Sequence[Item], folder: Path) -> Iterator[Event]:

@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from opgate.ops_build.case import Case
+from opgate.ops_build.case import Array, Case
 from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.op_folder import OpFolder, folder_of, run_reference
 from opgate.ops_build.table import Op
@@ -42,6 +41,20 @@ def ignore(cell: Cell, case: Case) -> None:
     """Tells nobody about a case."""
 
 
+class References:
+    """What the reference of an op computes for its cases. Each case is computed once, for all engines."""
+
+    def __init__(self, op: Op, folder: OpFolder) -> None:
+        self._op, self._folder = op, folder
+        self._outputs: dict[int, tuple[Case, dict[str, Array]]] = {}  # by the identity of the case
+
+    def outputs(self, case: Case) -> dict[str, Array]:
+        """Returns the outputs by name. Raises what the reference raises."""
+        if id(case) not in self._outputs:
+            self._outputs[id(case)] = (case, run_reference(self._op, self._folder.reference, case))
+        return self._outputs[id(case)][1]
+
+
 def verify(
     ops: Iterable[Op],
     folders: Iterable[Path],
@@ -58,16 +71,16 @@ def verify(
         folder = folder_of(op, folders)
         choices = [*op.type_choices()]
         for types in [types for types in choices if set(types.values()).intersection(dtypes)] or choices:
-            cases = folder.cases(numpy_types(types))
+            cases, references = folder.cases(numpy_types(types)), References(op, folder)
             for engine in engines:
-                cells.append(verify_cell(op, types, folder, cases, engine, progress))
+                cells.append(verify_cell(op, types, references, cases, engine, progress))
     return cells
 
 
 def verify_cell(
     op: Op,
     types: Mapping[str, str],
-    folder: OpFolder,
+    references: References,
     cases: Sequence[Case],
     engine: Engine | Absent,
     progress: Progress = ignore,
@@ -76,7 +89,7 @@ def verify_cell(
     cell = Cell(op.name, f"{engine.name} {engine.device}", types_label(op, types))
     cell.skipped = why_not(op, types, engine)
     if not isinstance(engine, Absent) and cell.skipped is None:
-        _fill(cell, op, folder.reference, cases, types, engine, progress)
+        _fill(cell, op, references, cases, types, engine, progress)
     return cell
 
 
@@ -95,7 +108,7 @@ def why_not(op: Op, types: Mapping[str, str], engine: Engine | Absent) -> str | 
 def _fill(
     cell: Cell,
     op: Op,
-    reference: Callable[..., Any],
+    references: References,
     cases: Sequence[Case],
     types: Mapping[str, str],
     engine: Engine,
@@ -107,7 +120,7 @@ def _fill(
     for number, case in enumerate(cases):
         progress(cell, case)
         try:
-            failure = try_case(op, reference, case, types, engine)
+            failure = try_case(op, references, case, types, engine)
         except EngineEnded as error:
             failure = str(error)
             endings += 1
@@ -121,7 +134,7 @@ def _fill(
             return
 
 
-def try_case(op: Op, reference: Callable[..., Any], case: Case, types: Mapping[str, str], engine: Engine) -> str | None:
+def try_case(op: Op, references: References, case: Case, types: Mapping[str, str], engine: Engine) -> str | None:
     """Runs one case on an engine. Returns None if it passes, and otherwise a text that says what went wrong. Raises
     EngineEnded if the case ended the engine's process."""
     try:
@@ -139,7 +152,7 @@ def try_case(op: Op, reference: Callable[..., Any], case: Case, types: Mapping[s
     if case.error:
         return f"expected an error with /{case.error}/, and the op took the inputs"
     try:
-        expected = run_reference(op, reference, case)
+        expected = references.outputs(case)
     except Exception as error:
         return f"reference.py: {type(error).__name__}: {error}"
     for tensor in op.outputs:

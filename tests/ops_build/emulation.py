@@ -11,7 +11,9 @@ from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.building.toolchain import LeftOut, toolchain_folder
 from opgate.ops_build.cuda_emulation import build as emulated
 from tests import PROJECT
-from tests.conftest import FIXTURE_OPS, silent
+from tests.conftest import ALL, FIXTURE_OPS, silent
+from tests.ops_build.cuda_faults import FAULTS
+from tests.ops_build.faults import chosen
 
 #: The build of opgate's ops, and that of the fixture ops.
 FOLDER = PROJECT / "build" / "cuda_emulation"
@@ -48,4 +50,12 @@ def build_fixtures() -> Path:
 def _build(folder: Path, source: Path, ops: Path | None) -> Path:
     include = onnxruntime_include()
     onnxruntime = (include, HOST) if include else None
-    return emulated.build(folder, source, ops=ops, tensorrt=tensorrt_include() or "", onnxruntime=onnxruntime)
+    return emulated.build(
+        folder,
+        source,
+        ops=ops,
+        tensorrt=tensorrt_include() or "",
+        onnxruntime=onnxruntime,
+        batch=1 if ALL else 14,
+        alone=sorted({fault.op for fault in chosen(FAULTS)}),
+    )

@@ -18,7 +18,7 @@ from opgate.ops_build.case import Case
 from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.op_folder import folder_of
 from opgate.ops_build.table import cpu_level, read_table
-from opgate.ops_build.verification.verify import try_case
+from opgate.ops_build.verification.verify import References, try_case
 
 #: The most elements of an input, and the most cases of an op with one choice of dtypes.
 MOST_ELEMENTS, MOST_CASES = 300, 4
@@ -37,9 +37,10 @@ def main(library: Path) -> None:
     passed = 0
     for op in read_table(library):
         folder = folder_of(op, [SOURCE / "ops"])
+        references = References(op, folder)
         for types in op.type_choices():
             for case in [case for case in folder.cases(numpy_types(types)) if small(case)][:MOST_CASES]:
-                failure = try_case(op, folder.reference, case, types, engine)
+                failure = try_case(op, references, case, types, engine)
                 if failure:
                     print(f"{op.name} {types} {case.name}: {failure}")
                 passed += failure is None

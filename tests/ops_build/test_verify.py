@@ -24,7 +24,7 @@ from opgate.ops_build.ops_page import markdown_table
 from opgate.ops_build.table import Op, read_table
 from opgate.ops_build.verification.comparison import difference
 from opgate.ops_build.verification.engine import engines_of
-from opgate.ops_build.verification.verify import try_case, verify
+from opgate.ops_build.verification.verify import References, try_case, verify
 from tests import PROJECT
 
 OPS = SOURCE / "ops"
@@ -38,6 +38,8 @@ def test_every_case_on_every_engine(built: Build) -> None:
     assert not failures, "\n".join(failures)
     passed = {engine: sum(c.passed for c in cells if c.engine == engine) for engine in {c.engine for c in cells}}
     assert passed["onnxruntime cpu"] > 100
+    if "torch" in built.libraries:
+        assert passed["torch cpu"] > 100
     for cell in cells:
         assert cell.passed or cell.skipped, cell
 
@@ -113,7 +115,7 @@ def test_a_wrong_answer_turns_a_cell_red(library: Path, change, message: str | N
     op = next(op for op in read_table(library) if op.name == "LeakyRelu")
     folder = OpFolder(OPS / "leaky_relu")
     case = Case("x", {"x": np.linspace(-1, 1, 7, dtype=np.float32)})
-    failure = try_case(op, folder.reference, case, {"T": "f32"}, Answers(folder.reference, change))
+    failure = try_case(op, References(op, folder), case, {"T": "f32"}, Answers(folder.reference, change))
     assert failure is None if message is None else failure and re.search(message, failure)
 
 
@@ -121,7 +123,7 @@ def test_an_expected_error_must_come(library: Path) -> None:
     op = next(op for op in read_table(library) if op.name == "LeakyRelu")
     folder = OpFolder(OPS / "leaky_relu")
     case = Case("x", {"x": np.ones(3, np.float32)}, error="never said")
-    failure = try_case(op, folder.reference, case, {"T": "f32"}, OnnxRuntimeEngine(library))
+    failure = try_case(op, References(op, folder), case, {"T": "f32"}, OnnxRuntimeEngine(library))
     assert failure == "expected an error with /never said/, and the op took the inputs"
 
 
