@@ -58,11 +58,15 @@ def run(command: list[str], environment: dict[str, str]) -> str:
 
 
 def test_every_case_of_every_op(library: Path, built: Build, environment: dict[str, str]) -> None:
-    names = [op.name for op in read_table(built.libraries["onnxruntime"])]
+    ops = read_table(built.libraries["onnxruntime"])
+    names = [op.name for op in ops]
+    parts = [names[::2], names[1::2]]
+    if not ALL:
+        halves = [op.name for op in ops if any("f16" in types.values() for types in op.type_choices())]
+        parts = [[*part, "--dtype", "f32"] for part in parts] + [[*halves[::5], "--dtype", "f16"]]
     command = [sys.executable, "-m", "opgate", "verify", "--library", str(library)]
-    command += [] if ALL else ["--dtype", "f32", "--dtype", "f16"]
     with ThreadPoolExecutor(2) as pool:
-        for output in pool.map(lambda some: run([*command, *some], environment), (names[::2], names[1::2])):
+        for output in pool.map(lambda part: run([*command, *part], environment), parts):
             assert " 0 failed" in output
 
 
