@@ -11,11 +11,9 @@ from pathlib import Path
 from opgate.ops_build.building.options import SOURCE, BuildError
 
 HERE = Path(__file__).parent
-#: The files of ops_build that are compiled or included, without the CPU kernels, which are the .cpp files of the ops.
-PARTS = ("core/*.h", "core/*.cuh", "core/*.cpp", "ops/*/*.h", "ops/*/*.cuh", "ops/*/*.inc", "ops/*/*.cu", "images/*.h",
-         "detection/*.h", "detection/*.cuh",
-         "gpu/*.h", "gpu/*.cpp", "runner/*.h", "adapters/onnxruntime/*.h", "adapters/onnxruntime/*.cpp",
-         "adapters/tensorrt/*.h", "adapters/tensorrt/*.cpp")  # fmt: skip
+#: The files of ops_build that the kernels are or include.
+PARTS = ("core/*.h", "core/*.cuh", "ops/*/*.h", "ops/*/*.cuh", "ops/*/*.inc", "ops/*/*.cu", "images/*.h",
+         "detection/*.h", "detection/*.cuh")  # fmt: skip
 
 
 def rewritten(source: str) -> str:
@@ -91,14 +89,15 @@ def build(
 ) -> Path:
     """Builds the program that runs the kernels of `ops` in `folder`, and returns its path.
 
-    `ops` is a folder of ops, by default the folder of `source`. `tensorrt` is the folder of TensorRT's headers: with it
-    the program has the plugins too. `onnxruntime` is the folder of ONNX Runtime's header and a source that plays ONNX
-    Runtime: with it the program has that adapter. `batch` kernels are compiled together, but not those of the ops
-    (snake_case) in `alone`, which change often. Raises BuildError with the compiler's messages if the build fails.
+    `source` is the folder ops_build, or a copy with other kernels. `ops` is a folder of ops, by default that of
+    `source`. `tensorrt` is the folder of TensorRT's headers: with it the program has the plugins too. `onnxruntime` is
+    the folder of ONNX Runtime's header and a source that plays ONNX Runtime: with it the program has that adapter.
+    `batch` kernels are compiled together, but not those of the ops (snake_case) in `alone`, which change often. Raises
+    BuildError with the compiler's messages if the build fails.
     """
     if not shutil.which("cmake"):
         raise BuildError("cmake is not installed. On Debian or Ubuntu: apt-get install cmake")
-    copy(folder / "source", source, ops or source / "ops")
+    copy(folder / "kernels", source, ops or source / "ops")
     include, host = onnxruntime or ("", "")
     configure = [
         "cmake",
@@ -106,7 +105,7 @@ def build(
         str(HERE),
         "-B",
         str(folder / "cmake"),
-        f"-DSOURCE={folder / 'source'}",
+        f"-DKERNELS={folder / 'kernels'}",
         f"-DDOMAIN={domain}",
         f"-DTENSORRT_INCLUDE={tensorrt}",
         f"-DONNXRUNTIME_INCLUDE={include}",

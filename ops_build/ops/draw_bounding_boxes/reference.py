@@ -32,12 +32,10 @@ def reference(
     palette = _table("palette")
     colours = [palette[0 if labels is None else labels[row] % 16] for row, _ in shown]
     for (_, (left, top, right, bottom)), colour in zip(shown, colours, strict=True):
-        inside = drawn.copy()
-        _fill(drawn, (left, top, right, bottom), colour)
-        kept = [left + thickness, top + thickness, right - thickness, bottom - thickness]
-        if kept[0] < kept[2] and kept[1] < kept[3]:
-            x1, y1, x2, y2 = (max(value, 0) for value in kept)
-            drawn[y1:y2, x1:x2] = inside[y1:y2, x1:x2]
+        inside = _region(drawn, left + thickness, top + thickness, right - thickness, bottom - thickness)
+        kept = inside.copy()
+        _region(drawn, left, top, right, bottom)[...] = colour
+        inside[...] = kept
     for (row, (left, top, _, _)), colour in zip(shown, colours, strict=True):
         if text := _text(row, scores, labels, names):
             _tag(drawn, (left, top), text, (thickness + 1) // 2, colour)
@@ -52,9 +50,8 @@ def _place(box: Array, labels: Array | None, row: int, shape: tuple[int, ...]) -
     return (left, top, right, bottom) if left < shape[1] and top < shape[0] and right > 0 and bottom > 0 else None
 
 
-def _fill(drawn: Array, place: tuple[int, int, int, int], colour: Array) -> None:
-    left, top, right, bottom = place
-    drawn[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)] = colour
+def _region(drawn: Array, left: int, top: int, right: int, bottom: int) -> Array:
+    return drawn[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
 
 
 def _text(row: int, scores: Array | None, labels: Array | None, names: Sequence[str]) -> str:
