@@ -196,14 +196,9 @@ def test_many_endings_end_a_cell(options: BuildOptions, op: Op, tmp_path: Path) 
 
 def test_ctrl_c_says_where_it_was(folder: Path, options: BuildOptions) -> None:
     write_cases(folder, "loops")
-    command = [sys.executable, "-m", "opgate", "verify", "--folder", str(folder)]
-
-    def heeds_ctrl_c() -> None:  # a shell starts what runs in its background without
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, cwd=PROJECT, start_new_session=True, preexec_fn=heeds_ctrl_c
-    ) as process:
+    # A shell starts what runs in its background with Ctrl-C ignored.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "opgate", "verify", "--folder", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=PROJECT, start_new_session=True) as process:
         assert process.stdout is not None
         deadline = time.monotonic() + 300  # it builds before it verifies
         while not (workers := looping(process.pid)) and time.monotonic() < deadline:

@@ -70,13 +70,14 @@ def _tag(drawn: Array, corner: tuple[int, int], text: str, scale: int, colour: A
     font = _table("font")
     glyphs = np.stack([np.unpackbits(font[ord(letter) - 32, :, None], axis=1)[:, 3:] for letter in text])
     bitmap = np.pad(glyphs, ((0, 0), (0, 0), (0, 1))).transpose(1, 0, 2).reshape(8, -1)[:, :-1]
-    bitmap = np.pad(bitmap, ((1, 1), (2, 2))).repeat(scale, axis=0).repeat(scale, axis=1).astype(bool)
-    height, width = bitmap.shape
+    bitmap = np.pad(bitmap, ((1, 1), (2, 2))).astype(bool)
+    height, width = (size * scale for size in bitmap.shape)
     y = max(min(top - height if top >= height else top, drawn.shape[0] - height), 0)
     x = max(min(left, drawn.shape[1] - width), 0)
     region = drawn[y : y + height, x : x + width]
+    rows, columns = (np.arange(size) // scale for size in region.shape[:2])
     ink = 0 if colour.astype(int) @ (299, 587, 114) >= 128_000 else 255
-    region[...] = np.where(bitmap[: region.shape[0], : region.shape[1], None], np.uint8(ink), colour)
+    region[...] = np.where(bitmap[np.ix_(rows, columns)][..., None], np.uint8(ink), colour)
 
 
 @cache
