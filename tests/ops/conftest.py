@@ -25,6 +25,7 @@ def run_op(library: Path) -> RunOp:
     names = {dtype.numpy: name for name, dtype in DTYPES.items()}
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.register_custom_ops_library(str(library.resolve()))
     sessions: dict[str, ort.InferenceSession] = {}
 

@@ -310,7 +310,7 @@ def test_a_build_for_one_engine_leaves_the_others_alone(tmp_path: Path) -> None:
 
 def test_everything_compiles_without_a_warning(request: pytest.FixtureRequest) -> None:
     """Compiles for this machine's GPU, or for Hopper without one. With OPGATE_TEST_ALL (make test-all) it compiles for
-    every architecture and PTX. With OPGATE_TEST_STRICT the build of all other tests is the strict one."""
+    every architecture and PTX. With OPGATE_STRICT the build of all other tests is the strict one."""
     if OPTIONS.strict and not ALL:
         result = request.getfixturevalue("built")
     else:

@@ -42,6 +42,7 @@ def run(
 ) -> list[Array]:
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if library:
         options.register_custom_ops_library(str(library.resolve()))
     if profile:

@@ -73,7 +73,8 @@ def host(built: Build, tensorrt_headers: Path) -> Path:
 
 
 def sanitized(options: BuildOptions) -> Path:
-    result = build(replace(options, sanitize="address,undefined", engines=("tensorrt",)), silent)
+    options = replace(options, sanitize="address,undefined", build_type="RelWithDebInfo", engines=("tensorrt",))
+    result = build(options, silent)
     return result.libraries["tensorrt"]
 
 

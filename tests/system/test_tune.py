@@ -25,11 +25,11 @@ def tune(*arguments: str, repository: Path, output: Path) -> subprocess.Complete
 def test_it_proposes_a_config_and_checks_it(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     double(repository, "m", config=batching(max_batch_size=4), shape=("batch", 3, 64, 64))
-    finished = tune("m", "--slo", "p90=500ms", "--rate", "5000", repository=repository, output=tmp_path / "tuned")
+    finished = tune("m", "--slo", "p90=150ms", "--rate", "5000", repository=repository, output=tmp_path / "tuned")
     facts = json.loads((tmp_path / "tuned" / "tune.json").read_text())
     kept = not facts["checks"][-1]["miss"]
     assert finished.returncode == (0 if kept else 1), finished.stderr
-    assert facts["slo"] == {"percentile": 90.0, "ms": 500.0}
+    assert facts["slo"] == {"percentile": 90.0, "ms": 150.0}
     # Batches of 1, 2 and 4 rows in each pair of instances and threads.
     assert {run["rows"] for run in facts["runs"]} == {1, 2, 4}
     assert all(run["ms"] > 0 and run["at_once"] * run["threads"] <= facts["cores"] for run in facts["runs"])

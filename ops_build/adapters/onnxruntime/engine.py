@@ -49,6 +49,8 @@ class OnnxRuntimeEngine:
         self._providers = ["CPUExecutionProvider"]
         self._options = ort.SessionOptions()
         self._options.log_severity_level = 4
+        # Threads that wait for the next run would take half of the processor's time: few sessions here run twice.
+        self._options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if device == "cuda":
             self._providers = ["CUDAExecutionProvider"]
             self._options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
