@@ -52,14 +52,13 @@ def build(options: BuildOptions, log: Log) -> Build:
     _check_kernels_registered(options)
     toolchains: dict[str, Toolchain] = {}
     cache = toolchain_folder()
-    with locked(cache):
-        for engine in options.engines:
-            try:
-                find = importlib.import_module(f"opgate.ops_build.adapters.{engine}.toolchain").find
-                toolchains[engine] = find(cache, cuda, log)
-                log(f"{engine} headers: {toolchains[engine].origin}")
-            except LeftOut as error:
-                left_out[engine] = str(error)
+    for engine in options.engines:
+        try:
+            find = importlib.import_module(f"opgate.ops_build.adapters.{engine}.toolchain").find
+            toolchains[engine] = find(cache, cuda, log)
+            log(f"{engine} headers: {toolchains[engine].origin}")
+        except LeftOut as error:
+            left_out[engine] = str(error)
     for name, reason in left_out.items():
         log(f"left out {name}: {reason}")
     if not toolchains:

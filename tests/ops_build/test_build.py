@@ -7,12 +7,14 @@ import os
 import re
 import shutil
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import opgate.ops_build.building.toolchain as cuda_toolchain
+from opgate.folders import locked
 from opgate.ops_build.adapters.onnxruntime import toolchain
 from opgate.ops_build.adapters.onnxruntime.toolchain import HEADER, HeadersNotFound, find_onnxruntime_headers
 from opgate.ops_build.adapters.tensorrt import toolchain as tensorrt_toolchain
@@ -69,6 +71,20 @@ def test_headers_come_last_from_the_release_archive(
     headers = find_onnxruntime_headers(tmp_path / "cache", silent)
     assert headers.origin == "the release archive"
     assert (headers.include / HEADER).is_file()
+
+
+def test_headers_that_another_process_downloads_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system: None
+) -> None:
+    cache = tmp_path / "cache"
+    with ThreadPoolExecutor() as pool:
+        with locked(cache):
+            partial = fake_header(cache / ".partial-1" / "debian")
+            found = pool.submit(find_onnxruntime_headers, cache, silent)
+            with pytest.raises(TimeoutError):
+                found.result(timeout=0.5)
+            partial.rename(cache / "debian")
+        assert found.result(timeout=60).include == cache / "debian"
 
 
 def test_missing_headers_are_an_error_that_says_what_to_do(

@@ -23,6 +23,7 @@ from subprocess import SubprocessError
 from tarfile import TarError
 
 from opgate import folders
+from opgate.folders import locked
 from opgate.ops_build.building.toolchain import Cuda, LeftOut, Library, Log, Toolchain
 
 HEADER = "onnxruntime_c_api.h"
@@ -71,8 +72,13 @@ def find_onnxruntime_headers(cache: Path, log: Log) -> Headers:
     for folder in _system_folders():
         if (folder / HEADER).is_file():
             return Headers(folder, "the system")
-    if include := _include_folder(cache):
-        return Headers(include, "the cache")
+    with locked(cache):  # another process may be downloading them
+        if include := _include_folder(cache):
+            return Headers(include, "the cache")
+        return _download(cache, log)
+
+
+def _download(cache: Path, log: Log) -> Headers:
     failures = []
     for name, fetch in (("Debian's package", _fetch_debian_package), ("the release archive", _fetch_archive)):
         log(f"ONNX Runtime headers: trying {name}")

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from opgate.folders import locked
 from opgate.ops_build.building.toolchain import Cuda, LeftOut, Library, Log, Toolchain
 
 HEADER = "NvInferRuntime.h"
@@ -39,7 +40,8 @@ def find_headers(cache: Path) -> tuple[Path, str]:
                 return folder, "from OPGATE_TENSORRT_INCLUDE"
         raise LeftOut(f"OPGATE_TENSORRT_INCLUDE is {named}: no {HEADER} of TensorRT 10 or later there")
     clone = cache / "TensorRT"
-    in_cache = [clone / "include", *(header.parent for header in sorted(cache.rglob(HEADER)))]
+    with locked(cache):  # another process may be downloading headers
+        in_cache = [clone / "include", *(header.parent for header in sorted(cache.rglob(HEADER)))]
     for folder, origin in (*_system_folders(), *((folder, f"from {cache}") for folder in in_cache)):
         if _has_headers(folder):
             return folder, origin
