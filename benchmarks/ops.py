@@ -38,13 +38,14 @@ import torch
 from benchmarks import op_works
 from benchmarks.op_works import Array, Call, Work
 from opgate.ops_build.adapters.torch.engine import case_arguments
+from opgate.ops_build.adapters.torch.names import functions_of, overload
 from opgate.ops_build.building.options import SOURCE, BuildOptions
 from opgate.ops_build.case import Case
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.onnx.decompose import decompose
 from opgate.ops_build.onnx.one_node_model import one_node_model
 from opgate.ops_build.op_folder import folder_of
-from opgate.ops_build.table import Op, cpu_level, read_table, snake_case
+from opgate.ops_build.table import Op, cpu_level, read_table
 
 #: One thread for every library. They read this when they are loaded.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -114,10 +115,12 @@ def calls_of(work: Work, op: Op, library: Path) -> dict[str, tuple[str, Call]]:
     "onnxruntime" and "torch"."""
     case = Case(work.size, work.inputs, work.attributes)
     types = {**types_of(op, work.inputs), **work.types}
-    one = one_node_model(op, case, types)
+    functions = list(functions_of(op))
+    name, returned = functions[-1] if work.required_only else functions[0]
+    function = overload(op, name)
+    one = one_node_model(returned, case, types)
     arguments = case_arguments(op, case, types)
     positional = [arguments.pop(tensor.name, None) for tensor in op.inputs]
-    function = getattr(torch.ops.opgate, snake_case(op.name)).default
     calls: dict[str, tuple[str, Call]] = {
         "onnxruntime": ("onnxruntime", session_call(one.model, one.feeds, library)),
         "torch": ("torch", lambda: function(*positional, **arguments)),

@@ -7,8 +7,9 @@
 
 Importing this module loads the library that `opgate build` wrote. The functions work under
 torch.compile(fullgraph=True) and torch.export. They take CPU tensors and, if the op has a CUDA kernel, CUDA tensors.
-Pass tensors by position or by name, and attributes by name. The functions compute all outputs, even those that the
-signature calls optional, and copy inputs that are not contiguous. A size that only the kernel knows is a symbol in a
+Pass tensors by position or by name, and attributes by name. A function computes all outputs, even those that the
+signature calls optional. An op with optional outputs has a second function, such as rms_norm_required, which computes
+only the others. The functions copy inputs that are not contiguous. A size that only the kernel knows is a symbol in a
 trace; torch.compile without fullgraph breaks the graph there. docs/signatures.md says what works under torch.func,
 torch.vmap, torch.autocast and torch.jit.
 """

@@ -28,6 +28,8 @@ OPTIONS = BuildOptions()
 
 #: The folders whose tests start servers and wait for clocks. These tests run one after the other.
 SERVED = ("deploy", "models", "rpc", "service", "system")
+#: The files among them whose tests build more than they serve.
+BUILT = ("test_readme", "test_wheel")
 #: The files whose tests share a build of emulated kernels. One of them writes faults into it.
 EMULATED = ("test_cuda_emulation", "test_gpu_check", "test_onnxruntime_host", "test_tensorrt_emulation")
 #: The groups that take longest. They begin first, so that none of them runs alone in the end.
@@ -35,6 +37,7 @@ LONG = (
     "servers",
     "emulation",
     "test_sanitizers",
+    "test_wheel",
     "test_torch_adapter",
     "test_build",
     "test_faults",
@@ -43,9 +46,11 @@ LONG = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the tests of the longest groups first."""
+    """Puts the tests of the longest groups first, and in a group the files that don't wait for the shared build."""
     groups = {item: group_of(item.path) for item in items}
-    items.sort(key=lambda item: LONG.index(groups[item]) if groups[item] in LONG else len(LONG))
+    waiting = {item.path for item in items if {"built", "library"}.intersection(item.fixturenames)}  # type: ignore[attr-defined]
+    places = {group: place for place, group in enumerate(LONG)}
+    items.sort(key=lambda item: (places.get(groups[item], len(LONG)), item.path in waiting))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -70,7 +75,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def group_of(file: Path) -> str:
     """Returns the name of the tests that run in one process with the tests of a file."""
-    if file.parent.name in SERVED:
+    if file.parent.name in SERVED and file.stem not in BUILT:
         return "servers"
     return "emulation" if file.stem in EMULATED else file.stem
 

@@ -38,7 +38,8 @@ class Work:
 
     `types` are the dtypes of the type variables. `flops` is the number of multiplications and additions if arithmetic
     bounds the op. Without it memory does: the op moves `moved` bytes, by default each input and output once. 0 stands
-    for neither. `decomposed` is False where the decomposition would need more memory than a machine has.
+    for neither. `decomposed` is False where the decomposition would need more memory than a machine has. With
+    `required_only` nobody wants the optional outputs, because the peers don't compute them.
     """
 
     op: str
@@ -50,6 +51,7 @@ class Work:
     flops: float | None = None
     moved: int | None = None
     decomposed: bool = True
+    required_only: bool = False
 
 
 def torch_peer(name: str, function: Callable[..., object], *names: str, compiled: bool = False) -> Peer:

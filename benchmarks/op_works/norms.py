@@ -58,7 +58,7 @@ def other_works() -> Iterator[Work]:
     for size, (rows, columns) in SIZES.items():
         x, weight, bias = normal(rows, columns), normal(columns), normal(columns)
         yield Work(
-            "LayerNorm", f"{size} f32", {"x": x, "weight": weight, "bias": bias}, types=types,
+            "LayerNorm", f"{size} f32", {"x": x, "weight": weight, "bias": bias}, types=types, required_only=True,
             peers=(
                 torch_peer("F.layer_norm", layer_norm, "x", "weight", "bias"),
                 torch_peer("F.layer_norm", layer_norm, "x", "weight", "bias", compiled=True),
@@ -77,7 +77,7 @@ def other_works() -> Iterator[Work]:
                         "8 x 320 x 64 x 64": (8, 320, 64, 64)}.items():  # fmt: skip
         yield Work(
             "GroupNorm", f"{size} f32", {"x": normal(*shape), "weight": normal(shape[1]), "bias": normal(shape[1])},
-            types=types, attributes={"groups": 32},
+            types=types, attributes={"groups": 32}, required_only=True,
             peers=(
                 torch_peer("F.group_norm", group_norm, "x", "weight", "bias"),
                 torch_peer("F.group_norm", group_norm, "x", "weight", "bias", compiled=True),
@@ -107,7 +107,7 @@ def works() -> Iterator[Work]:
             x, residual = (rng.standard_normal((rows, columns), np.float32).astype(DTYPES[dtype]) for _ in range(2))
             weight = rng.standard_normal(columns, np.float32).astype(DTYPES[dtype])
             yield Work(
-                "RMSNorm", f"{size} {dtype}", {"x": x, "weight": weight}, types={"T": dtype},
+                "RMSNorm", f"{size} {dtype}", {"x": x, "weight": weight}, types={"T": dtype}, required_only=True,
                 peers=(
                     torch_peer("F.rms_norm", rms_norm, "x", "weight"),
                     torch_peer("F.rms_norm", rms_norm, "x", "weight", compiled=True),

@@ -116,6 +116,26 @@ def test_every_op_is_exported_and_runs(ops: list[Op], library: Path, tmp_path: P
             check(op, case, choice(op), run(model, library, inputs))
 
 
+@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "legacy"])
+def test_a_function_that_returns_the_required_outputs_is_exported(
+    ops: list[Op], library: Path, tmp_path: Path, dynamo: bool
+) -> None:
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return torch.ops.opgate.rms_norm_required(x)
+
+    table, inputs = translation_table(ops), (torch.randn(3, 4),)
+    register_symbolics(ops)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        settings = {"custom_translation_table": table} if dynamo else {"opset_version": 17}
+        torch.onnx.export(Module().eval(), inputs, tmp_path / "m.onnx", dynamo=dynamo, **settings)
+    model = onnx.load(tmp_path / "m.onnx")
+    assert nodes_of(model) == [("opgate", "RMSNorm")] and len(model.graph.node[0].output) == 1
+    (output,) = run(model, library, inputs)
+    np.testing.assert_array_equal(output, Module()(*inputs).numpy())
+
+
 def test_sizes_left_open_stay_open(ops: list[Op], library: Path) -> None:
     class Module(torch.nn.Module):
         def forward(self, xyz, offset):

@@ -24,12 +24,14 @@ FILES = {
 OPGATE_OP(SegmentMax, "<T: f32|i32> SegmentMax(x: T[n,c], ends: i32[s]) -> (y: T[s,c])",
           "The greatest of each column in each segment of rows; the lowest number where a segment is empty.")
 
+template <typename T>
+constexpr T kLowest = std::numeric_limits<T>::lowest();
+
 /// Element i of y.
 template <typename T>
 OPGATE_HOST_DEVICE T segment_max(const T* x, const std::int32_t* ends, std::int64_t n, std::int64_t c, std::int64_t i) {
-  constexpr T lowest = std::numeric_limits<T>::lowest();
   const std::int64_t s = i / c, begin = s ? ends[s - 1] : 0, end = ends[s];
-  T most = lowest;
+  T most = kLowest<T>;
   for (std::int64_t row = begin < 0 ? 0 : begin; row < end && row < n; ++row) {
     if (x[row * c + i % c] > most) most = x[row * c + i % c];
   }

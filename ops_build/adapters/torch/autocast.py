@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from opgate.ops_build.adapters.torch.fake import TORCH_DTYPES
-from opgate.ops_build.table import Input, Op, snake_case
+from opgate.ops_build.table import Input, Op
 
 #: The dtypes that autocast casts.
 _CAST = (torch.float16, torch.bfloat16, torch.float32)
@@ -26,7 +26,7 @@ def register_autocast(op: Op, overload: Any, library: torch.library.Library) -> 
         return
     for device in op.devices:
         key = f"Autocast{device.upper()}"
-        library.impl(snake_case(op.name), _autocast_kernel(op, overload, key), key)
+        library.impl(overload, _autocast_kernel(op, overload, key), key)
 
 
 def _may_cast(op: Op, tensor: Input) -> bool:

@@ -28,26 +28,31 @@ class _Modes(NamedTuple):
     forward: bool
 
 
-def autograd_kernel(op: Op, overload: Any, gradient: Gradient) -> Callable[..., Any]:
-    """Returns the kernel. It runs the op, and records `gradient` if a gradient or a tangent may be asked for."""
+def autograd_kernel(overload: Any, record: Callable[..., Any], outputs: int, returned: int) -> Callable[..., Any]:
+    """Returns the kernel of a function that returns the first `returned` of the `outputs` of an op.
+
+    It runs the function. If a gradient or a tangent may be asked for, it calls `record` instead, which runs the op with
+    all outputs, because the gradient may need them.
+    """
     redispatch = overload._handle.redispatch_boxed
     reverse_mode, any_requires_grad = torch._C.is_grad_enabled, torch._C._any_requires_grad
-    record = _recorder(op, redispatch, gradient)
 
     def kernel(keyset: Any, *inputs: Any, **attributes: Any) -> Any:
         if forward_ad._current_level < 0 and not (any_requires_grad(*inputs) and reverse_mode()):
             return redispatch(keyset & _BELOW_AUTOGRAD, *inputs, **attributes)
-        return record(keyset & _BELOW_AUTOGRAD, inputs, attributes)
+        found = record(keyset & _BELOW_AUTOGRAD, inputs, attributes)
+        return found if returned == outputs else found[0] if returned == 1 else found[:returned]
 
     return kernel
 
 
-def _recorder(op: Op, redispatch: Callable[..., Any], gradient: Gradient) -> Callable[..., Any]:
-    """Returns the part of the kernel that records the gradient, with a torch.autograd.Function.
+def recorder(op: Op, overload: Any, gradient: Gradient) -> Callable[..., Any]:
+    """Returns a function that runs an op and records its gradient, with a torch.autograd.Function.
 
     The Function gets each tensor as an argument, because torch finds no tensor in a list: those of a variadic input
     come last.
     """
+    redispatch = overload._handle.redispatch_boxed
     variadic = bool(op.inputs[-1].variadic)
     single = len(op.inputs) - variadic
 

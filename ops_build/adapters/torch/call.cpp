@@ -50,12 +50,20 @@ Status make_view(const Input& input, Location location, const Layout& layout, Ha
 
 class TorchEngine : public Engine {
  public:
-  TorchEngine(Location location, const Layout& layout, const Signature& signature)
-      : outputs(signature.outputs.size()), location_(location), layout_(layout) {}
+  TorchEngine(Location location, const Layout& layout, const Signature& signature, Returns returns)
+      : outputs(signature.outputs.size()),
+        signature_(signature),
+        returns_(returns),
+        location_(location),
+        layout_(layout) {}
 
   std::vector<Handle> outputs;
 
+  bool returned(std::size_t index) const { return returns_ == Returns::all || !signature_.outputs[index].optional; }
+
   Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
+    *data = nullptr;
+    if (!returned(index)) return {};
     OPGATE_RETURN_IF_ERROR(
         make_tensor(location_, torch.dtypes[static_cast<int>(dtype)], dims, layout_.strides(dims), outputs[index]));
     OPGATE_RETURN_IF_ERROR(
@@ -84,6 +92,8 @@ class TorchEngine : public Engine {
   }
 
  protected:
+  const Signature& signature_;
+  const Returns returns_;
   const Location location_;
   const Layout& layout_;
 
@@ -98,8 +108,8 @@ class TorchEngine : public Engine {
 /// its upper bound.
 class TorchCudaEngine final : public TorchEngine {
  public:
-  TorchCudaEngine(Location location, const Layout& layout, const Signature& signature)
-      : TorchEngine(location, layout, signature) {
+  TorchCudaEngine(Location location, const Layout& layout, const Signature& signature, Returns returns)
+      : TorchEngine(location, layout, signature, returns) {
     if (!torch.current_cuda_stream) throw std::runtime_error("this torch has no CUDA streams");
     DeviceGuardHandle guard = nullptr;
     expect(torch.aoti_torch_create_device_guard(location.index, &guard), "changing the device");
@@ -152,11 +162,14 @@ class TorchCudaEngine final : public TorchEngine {
 Status run_on(TorchEngine& engine, const Op& op, Device device, const InputPointers& inputs,
               const Attributes& attributes, KernelCache& kernels, StableIValue* stack) {
   OPGATE_RETURN_IF_ERROR(invoke(op, device, inputs, attributes, engine, &kernels));
-  for (std::size_t i = 0; i < engine.outputs.size(); ++i) stack[i] = boxed(engine.outputs[i].release());
+  for (std::size_t i = 0; i < engine.outputs.size(); ++i) {
+    if (engine.returned(i)) *stack++ = boxed(engine.outputs[i].release());
+  }
   return {};
 }
 
-Status run(const Op& op, Device device, KernelCache& kernels, Arguments& arguments, StableIValue* stack) {
+Status run(const Op& op, Device device, Returns returns, KernelCache& kernels, Arguments& arguments,
+           StableIValue* stack) {
   const Signature& signature = op.signature;
   const Location location = location_of_call(signature, arguments.tensors);
   const Layout layout(signature, arguments.tensors);
@@ -171,19 +184,19 @@ Status run(const Op& op, Device device, KernelCache& kernels, Arguments& argumen
   OPGATE_RETURN_IF_ERROR(Attributes::make(signature, std::move(arguments.attributes), attributes));
 #ifdef OPGATE_WITH_CUDA
   if (device == Device::cuda) {
-    TorchCudaEngine engine(location, layout, signature);
+    TorchCudaEngine engine(location, layout, signature, returns);
     return run_on(engine, op, device, inputs, attributes, kernels, stack);
   }
 #endif
-  TorchEngine engine(location, layout, signature);
+  TorchEngine engine(location, layout, signature, returns);
   return run_on(engine, op, device, inputs, attributes, kernels, stack);
 }
 
 }  // namespace
 
-void call(const Op& op, Device device, KernelCache& kernels, StableIValue* stack) {
+void call(const Op& op, Device device, Returns returns, KernelCache& kernels, StableIValue* stack) {
   Arguments arguments(op.signature, stack);
-  const Status status = named(op, [&] { return run(op, device, kernels, arguments, stack); });
+  const Status status = named(op, [&] { return run(op, device, returns, kernels, arguments, stack); });
   if (status.ok()) return;
   if (status.code() == StatusCode::invalid_argument) throw std::invalid_argument(status.message());
   throw std::runtime_error(status.message());

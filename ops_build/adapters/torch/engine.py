@@ -12,12 +12,14 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from opgate.ops_build.adapters.torch.fake import TORCH_DTYPES
+from opgate.ops_build.adapters.torch.names import functions_of, overload
 from opgate.ops_build.adapters.torch.registration import load
 from opgate.ops_build.building.manifest import why_not_built
 from opgate.ops_build.building.options import BuildOptions
 from opgate.ops_build.building.toolchain import NO_GPU
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.table import Op
+from opgate.ops_build.verification.comparison import difference, tolerance
 from opgate.ops_build.verification.engine import Absent, Engine
 
 
@@ -57,7 +59,8 @@ class TorchEngine:
     def run(self, op: Op, case: Case, types: Mapping[str, str]) -> dict[str, Array]:
         """Returns the outputs by name, as NumPy arrays; bf16 comes as f32.
 
-        Raises AssertionError if an output doesn't have the shape, dtype and device that the fake kernel gives. If the
+        Raises AssertionError if an output doesn't have the shape, dtype and device that the fake kernel gives, or if
+        the function that returns the required outputs gives something else. If the
         op refuses the case, it raises an exception of torch.
         """
         call = self._library.overload(op)
@@ -75,7 +78,19 @@ class TorchEngine:
                 f"output '{tensor.name}': the fake kernel tells {fake.dtype} {list(fake.shape)} on {fake.device}, "
                 f"the run gave {output.dtype} {list(output.shape)} on {output.device}"
             )
+        for name, function in functions_of(op):
+            if function is not op:
+                again = _as_tuple(overload(op, name)(**arguments))
+                self._compare(name, function, case, types, again, outputs)
         return {tensor.name: to_numpy(output) for tensor, output in zip(op.outputs, outputs, strict=True)}
+
+    @staticmethod
+    def _compare(name: str, function: Op, case: Case, types: Mapping[str, str], again: Any, outputs: Any) -> None:
+        """Raises AssertionError if another function of the op gave something else."""
+        for tensor, output, first in zip(function.outputs, again, outputs[: len(function.outputs)], strict=True):
+            allowed = tolerance(case, tensor.name, types.get(tensor.type, tensor.type))
+            failure = difference(to_numpy(output), to_numpy(first), allowed)
+            assert failure is None, f"output '{tensor.name}' of {name}: {failure}"
 
 
 class CompiledTorchEngine(TorchEngine):

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.jit import _builtins
 
-from opgate.ops_build.adapters.torch.registration import OpLibrary, namespace_of, overload
+from opgate.ops_build.adapters.torch.names import functions_of, namespace_of, overload
+from opgate.ops_build.adapters.torch.registration import OpLibrary
 from opgate.ops_build.table import Attribute, Input, Op, Output, snake_case
 from opgate.ops_build.walk import text_of
 
@@ -22,29 +23,32 @@ _PYTHON_TYPES: Mapping[str, Any] = {"int": int, "float": float, "bool": bool, "s
 def public_names(library: OpLibrary) -> dict[str, Any]:
     """Returns the functions and modules of a library by name.
 
-    A function has the op's name in snake_case. A module has the op's name; only some ops have one."""
+    A function has the op's name in snake_case, and one that returns only the required outputs ends with _required. A
+    module has the op's name; only some ops have one."""
     names: dict[str, Any] = {}
     differentiable = {op.name.removesuffix("Backward") for op in library.ops if op.name.endswith("Backward")}
     for op in library.ops:
-        names[snake_case(op.name)] = function(op, differentiable=op.name in differentiable)
+        for name, returned in functions_of(op):
+            names[name] = function(returned, name, differentiable=op.name in differentiable)
         if is_module(op):
             names[op.name] = module(op)
     return names
 
 
-def function(op: Op, *, differentiable: bool) -> Callable[..., Any]:
-    """Returns a function that calls the op, with a signature and a docstring."""
-    registered = overload(op)
+def function(op: Op, name: str, *, differentiable: bool) -> Callable[..., Any]:
+    """Returns what calls the function `name` of the op, with a signature and a docstring. `op` has the outputs that it
+    returns."""
+    registered = overload(op, name)
 
     def call(*tensors: Any, **arguments: Any) -> Any:
         return registered(*tensors, **arguments)
 
-    call.__name__ = call.__qualname__ = snake_case(op.name)
+    call.__name__ = call.__qualname__ = name
     call.__module__ = "opgate.torch"
     call.__doc__ = _documentation(op, differentiable)
     call.__signature__ = _signature(op)  # type: ignore[attr-defined]
     # torch.jit.script compiles no function with *tensors. It calls the op where a script calls this function.
-    _builtins._register_builtin(call, f"{namespace_of(op.domain)}::{snake_case(op.name)}")
+    _builtins._register_builtin(call, f"{namespace_of(op.domain)}::{name}")
     return call
 
 

@@ -14,30 +14,31 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from opgate.ops_build.adapters.torch.autograd import autograd_kernel
-from opgate.ops_build.table import Op, snake_case
+from opgate.ops_build.adapters.torch.autograd import autograd_kernel, recorder
+from opgate.ops_build.adapters.torch.names import functions_of, overload
+from opgate.ops_build.table import Op
 
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 
 
-def register_gradient(op: Op, backward: Op | None, name: str, library: torch.library.Library) -> None:
-    """Registers the gradient of `op`, whose name in torch is `name`.
+def register_gradient(op: Op, backward: Op | None, library: torch.library.Library) -> None:
+    """Registers the gradient of the functions of `op`.
 
     If `backward` is None, torch gets functions that raise NotImplementedError. Raises ValueError if `backward`
     doesn't follow the naming rules above.
     """
     if not any(_may_be_float(op, tensor.type) for tensor in op.inputs):
         return
-    if backward is None:
-        gradient: Gradient = _NoGradient(op, name)
-    else:
+    if backward is not None:
         _check_convention(op, backward)
-        gradient = _TableGradient(op, backward, name)
+    name = overload(op).name()
+    gradient = _NoGradient(op, name) if backward is None else _TableGradient(op, backward, name)
     if not any(_may_be_float(op, tensor.type) for tensor in op.outputs):
         return  # torch knows by itself that integers have no gradient
-    namespace, short = name.split("::")
-    overload = getattr(getattr(torch.ops, namespace), short).default
-    library.impl(short, autograd_kernel(op, overload, gradient), "Autograd", with_keyset=True)
+    record = recorder(op, overload(op), gradient)
+    for short, function in functions_of(op):
+        kernel = autograd_kernel(overload(op, short), record, len(op.outputs), len(function.outputs))
+        library.impl(short, kernel, "Autograd", with_keyset=True)
 
 
 def _may_be_float(op: Op, type_name: str) -> bool:
@@ -167,8 +168,9 @@ class _TableGradient(Gradient):
     def _call(self, ctx: Any, gradients: Mapping[str, Any], saved: dict[str, Any]) -> dict[str, torch.Tensor]:
         """Calls the backward op. Returns the gradients of inputs by the name of the input."""
         arguments = {f"grad_{name}": gradient for name, gradient in gradients.items()} | saved
-        call = getattr(getattr(torch.ops, self.name.split("::")[0]), snake_case(self.gradient_op.name)).default
-        outputs = call(*(arguments[tensor.name] for tensor in self.gradient_op.inputs), **ctx.attributes)
+        outputs = overload(self.gradient_op)(
+            *(arguments[tensor.name] for tensor in self.gradient_op.inputs), **ctx.attributes
+        )
         listed = outputs if isinstance(outputs, tuple) else (outputs,)
         return {name: output for names, output in zip(self.gradients, listed, strict=True) for name in names}
 

@@ -17,10 +17,10 @@ from onnxscript import values
 from torch.onnx import symbolic_helper
 
 from opgate.ops_build.adapters.torch.fake import TORCH_DTYPES
-from opgate.ops_build.adapters.torch.registration import namespace_of
+from opgate.ops_build.adapters.torch.names import functions_of, namespace_of
 from opgate.ops_build.onnx import schema
 from opgate.ops_build.onnx.nodes import node_attributes
-from opgate.ops_build.table import Attribute, Op, snake_case
+from opgate.ops_build.table import Attribute, Op
 from opgate.ops_build.walk import KnownInput, Walk
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
@@ -39,9 +39,10 @@ def translation_table(ops: Iterable[Op]) -> dict[Any, Callable[..., Any]]:
     schema.register(ops)
     table: dict[Any, Callable[..., Any]] = {}
     for op in ops:
-        packet = getattr(getattr(torch.ops, namespace_of(op.domain)), snake_case(op.name), None)
-        if packet is not None:
-            table[packet.default] = _translation(op)
+        for name, function in functions_of(op):
+            packet = getattr(getattr(torch.ops, namespace_of(op.domain)), name, None)
+            if packet is not None:
+                table[packet.default] = _translation(function)
     return table
 
 
@@ -100,8 +101,8 @@ def register_symbolics(ops: Iterable[Op], opset: int = LEGACY_OPSET) -> None:
     """Registers symbolic functions for the legacy exporter, `torch.onnx.export(..., dynamo=False)`. They apply to the
     opsets from `opset` on."""
     for op in ops:
-        name = f"{namespace_of(op.domain)}::{snake_case(op.name)}"
-        torch.onnx.register_custom_op_symbolic(name, _symbolic(op), opset)
+        for name, function in functions_of(op):
+            torch.onnx.register_custom_op_symbolic(f"{namespace_of(op.domain)}::{name}", _symbolic(function), opset)
 
 
 def _symbolic(op: Op) -> Callable[..., Any]:

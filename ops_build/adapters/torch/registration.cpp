@@ -13,33 +13,56 @@
 namespace opgate::libtorch {
 namespace {
 
-constexpr std::size_t kMaxOps = 1024;
+constexpr std::size_t kMaxFunctions = 1024;
 
 /// The number of prepared kernels that are kept for an op: on the CPU, and on CUDA. A CUDA graph holds the addresses of
 /// the memory of the kernels that it has captured, so no kernel for CUDA is ever deleted. There are few, because the
 /// sizes of a call don't count as static there.
 constexpr std::array<std::size_t, 2> kPreparedKernels = {16, std::numeric_limits<std::size_t>::max()};
 
-/// The function that torch calls for an op on a device. Torch passes no argument that tells the op, so each op and
-/// device has its own function.
-void call_op(std::size_t index, Device device, StableIValue* stack) {
+/// A function of an op in torch.
+struct Function {
+  const Op* op;
+  Returns returns;
+  std::string name;
+};
+
+/// All functions of the table's ops. An op that torch can't have has none.
+const std::vector<Function>& functions() {
+  static const auto& functions = *[] {
+    auto* functions = new std::vector<Function>;  // never freed, because torch may call ops until the process ends
+    for (const Op& op : Table::instance().ops()) {
+      if (has_strings(op.signature)) continue;
+      for (const Returns returns : {Returns::all, Returns::required}) {
+        if (returns == Returns::required && !has_optional_outputs(op.signature)) continue;
+        functions->push_back({&op, returns, function_name(op.signature, returns)});
+      }
+    }
+    return functions;
+  }();
+  return functions;
+}
+
+/// What torch calls for a function on a device. Torch passes no argument that tells the function, so each has its own
+/// for each device.
+void call_function(std::size_t index, Device device, StableIValue* stack) {
   using Caches = std::array<std::deque<KernelCache>, 2>;
   static Caches& caches = []() -> Caches& {
-    auto& caches = *new Caches;  // never freed, because torch may call ops until the process ends
+    auto& caches = *new Caches;  // never freed either
     for (std::size_t device = 0; device < caches.size(); ++device) {
-      for (std::size_t i = 0; i < Table::instance().ops().size(); ++i)
-        caches[device].emplace_back(kPreparedKernels[device]);
+      for (std::size_t i = 0; i < functions().size(); ++i) caches[device].emplace_back(kPreparedKernels[device]);
     }
     return caches;
   }();
-  call(Table::instance().ops()[index], device, caches[static_cast<std::size_t>(device)][index], stack);
+  const Function& function = functions()[index];
+  call(*function.op, device, function.returns, caches[static_cast<std::size_t>(device)][index], stack);
 }
 
 using Boxed = void (*)(StableIValue*, std::uint64_t, std::uint64_t);
 
 template <Device device, std::size_t index>
 void boxed_call(StableIValue* stack, std::uint64_t, std::uint64_t) {
-  call_op(index, device, stack);
+  call_function(index, device, stack);
 }
 
 template <Device device, std::size_t... indices>
@@ -53,18 +76,17 @@ struct Unregister {
 };
 using Library = std::unique_ptr<TorchLibraryOpaque, Unregister>;
 
-Status implement(const char* key, const std::array<Boxed, kMaxOps>& calls, Device device, Library& library) {
+Status implement(const char* key, const std::array<Boxed, kMaxFunctions>& calls, Device device, Library& library) {
   TorchLibraryHandle handle = nullptr;
   OPGATE_RETURN_IF_ERROR(
       from_torch(torch.aoti_torch_library_init_impl(torch_namespace().c_str(), key, __FILE__, __LINE__, &handle),
                  "opening a library"));
   library.reset(handle);
-  const auto& ops = Table::instance().ops();
-  for (std::size_t i = 0; i < ops.size(); ++i) {
-    if (!ops[i].has_kernel(device) || has_strings(ops[i].signature)) continue;
-    const std::string name = snake_case(ops[i].signature.name);
-    OPGATE_RETURN_IF_ERROR(from_torch(torch.torch_library_impl(handle, name.c_str(), calls[i], TORCH_ABI_VERSION),
-                                      "registering a kernel"));
+  for (std::size_t i = 0; i < functions().size(); ++i) {
+    const Function& function = functions()[i];
+    if (!function.op->has_kernel(device)) continue;
+    OPGATE_RETURN_IF_ERROR(from_torch(
+        torch.torch_library_impl(handle, function.name.c_str(), calls[i], TORCH_ABI_VERSION), "registering a kernel"));
   }
   return {};
 }
@@ -72,10 +94,10 @@ Status implement(const char* key, const std::array<Boxed, kMaxOps>& calls, Devic
 Status register_ops() {
   const Table& table = Table::instance();
   if (!table.errors().empty()) return Status::internal(table.errors().front());
-  if (table.ops().size() > kMaxOps) {
-    return Status::internal("the library holds " + std::to_string(table.ops().size()) +
-                            " ops, the adapter is made for " + std::to_string(kMaxOps) +
-                            ": raise kMaxOps in adapters/torch/registration.cpp");
+  if (functions().size() > kMaxFunctions) {
+    return Status::internal("the ops of the library have " + std::to_string(functions().size()) +
+                            " functions, the adapter is made for " + std::to_string(kMaxFunctions) +
+                            ": raise kMaxFunctions in adapters/torch/registration.cpp");
   }
   OPGATE_RETURN_IF_ERROR(torch.find());
   TorchLibraryHandle handle = nullptr;
@@ -83,13 +105,12 @@ Status register_ops() {
   OPGATE_RETURN_IF_ERROR(from_torch(torch.aoti_torch_library_init_def(name.c_str(), __FILE__, __LINE__, &handle),
                                     ("taking the namespace " + name).c_str()));
   Library definitions(handle), cpu, cuda;
-  for (const Op& op : table.ops()) {
-    if (has_strings(op.signature)) continue;
-    const std::string schema = schema_of(op.signature);
+  for (const Function& function : functions()) {
+    const std::string schema = schema_of(function.op->signature, function.returns);
     OPGATE_RETURN_IF_ERROR(
         from_torch(torch.aoti_torch_library_def(handle, schema.c_str()), ("defining " + schema).c_str()));
   }
-  using Indices = std::make_index_sequence<kMaxOps>;
+  using Indices = std::make_index_sequence<kMaxFunctions>;
   static constexpr auto cpu_calls = boxed_calls<Device::cpu>(Indices());
   OPGATE_RETURN_IF_ERROR(implement("CPU", cpu_calls, Device::cpu, cpu));
 #ifdef OPGATE_WITH_CUDA

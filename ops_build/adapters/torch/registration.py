@@ -7,7 +7,6 @@ kernels, the gradients, and what the ops do under torch.vmap, torch.autocast and
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,9 @@ from opgate.ops_build.adapters.torch.autocast import register_autocast
 from opgate.ops_build.adapters.torch.batching import register_batching
 from opgate.ops_build.adapters.torch.fake import fake_kernel
 from opgate.ops_build.adapters.torch.gradients import register_gradient
+from opgate.ops_build.adapters.torch.names import functions_of, namespace_of, overload
 from opgate.ops_build.adapters.torch.tracing import register_tracing
-from opgate.ops_build.table import Op, read_table, snake_case
+from opgate.ops_build.table import Op, read_table
 
 NO_STRINGS = "it takes or gives strings, and torch has no tensors of strings"
 
@@ -44,6 +44,7 @@ class OpLibrary:
     held: torch.library.Library
 
     def overload(self, op: Op) -> Any:
+        """Returns the function of an op that returns all outputs, a torch._ops.OpOverload."""
         return overload(op)
 
 
@@ -75,24 +76,14 @@ def load(path: Path | str) -> OpLibrary:
     ops = {op.name: op for op in table if op.name not in left_out}
     held = torch.library.Library(namespace, "FRAGMENT")
     for op in ops.values():
-        name = f"{namespace}::{snake_case(op.name)}"
-        torch.library.register_fake(name, fake_kernel(op), lib=held)
-        register_gradient(op, ops.get(f"{op.name}Backward"), name, held)
-        register_batching(op, overload(op), held)
-        register_autocast(op, overload(op), held)
-        register_tracing(op, overload(op), held)
+        for name, function in functions_of(op):
+            torch.library.register_fake(f"{namespace}::{name}", fake_kernel(function), lib=held)
+            register_batching(function, overload(op, name), held)
+            register_autocast(function, overload(op, name), held)
+            register_tracing(function, overload(op, name), held)
+        register_gradient(op, ops.get(f"{op.name}Backward"), held)
     _LOADED[namespace] = OpLibrary(path, namespace, tuple(ops.values()), left_out, held)
     return _LOADED[namespace]
-
-
-def namespace_of(domain: str) -> str:
-    """Returns the namespace in torch for a domain: characters that a name can't have become _."""
-    return re.sub(r"[^0-9A-Za-z]", "_", domain)
-
-
-def overload(op: Op) -> Any:
-    """Returns the registered op, a torch._ops.OpOverload."""
-    return getattr(getattr(torch.ops, namespace_of(op.domain)), snake_case(op.name)).default
 
 
 def _register_kernels(path: Path) -> None:

@@ -78,8 +78,16 @@ std::string declared(const Attribute& attribute) {
 
 }  // namespace
 
-std::string schema_of(const Signature& signature) {
-  std::string text = snake_case(signature.name) + "(";
+std::string function_name(const Signature& signature, Returns returns) {
+  return snake_case(signature.name) + (returns == Returns::required ? "_required" : "");
+}
+
+bool has_optional_outputs(const Signature& signature) {
+  return std::ranges::any_of(signature.outputs, &Output::optional);
+}
+
+std::string schema_of(const Signature& signature, Returns returns) {
+  std::string text = function_name(signature, returns) + "(";
   for (const Input& input : signature.inputs) {
     if (text.back() != '(') text += ", ";
     text += input.variadic ? "Tensor[] " : input.optional ? "Tensor? " : "Tensor ";
@@ -88,9 +96,11 @@ std::string schema_of(const Signature& signature) {
   if (!signature.attributes.empty()) text += signature.inputs.empty() ? "*" : ", *";
   for (const Attribute& attribute : signature.attributes) text += ", " + declared(attribute);
   text += ") -> ";
-  if (signature.outputs.size() == 1) return text + "Tensor";
+  const auto returned = std::ranges::count_if(
+      signature.outputs, [&](const Output& output) { return returns == Returns::all || !output.optional; });
+  if (returned == 1) return text + "Tensor";
   text += "(";
-  for (std::size_t i = 0; i < signature.outputs.size(); ++i) text += i ? ", Tensor" : "Tensor";
+  for (std::ptrdiff_t i = 0; i < returned; ++i) text += i ? ", Tensor" : "Tensor";
   return text + ")";
 }
 

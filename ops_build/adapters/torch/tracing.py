@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from opgate.ops_build.adapters.torch.fake import call_of
-from opgate.ops_build.table import Op, snake_case
+from opgate.ops_build.table import Op
 
 
 def register_tracing(op: Op, overload: Any, library: torch.library.Library) -> None:
     """Registers how torch's tracer records an op, if torch can't do it."""
     if any(attribute.kind == "str" and attribute.list for attribute in op.attributes):
-        library.impl(snake_case(op.name), _tracing_kernel(op, overload), "Tracer")
+        library.impl(overload, _tracing_kernel(op, overload), "Tracer")
 
 
 def _tracing_kernel(op: Op, overload: Any) -> Callable[..., Any]:
