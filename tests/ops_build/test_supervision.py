@@ -47,6 +47,8 @@ WAYS = {
 }  # fmt: skip
 
 SOURCE = """
+#pragma GCC diagnostic ignored "-Wuse-after-free"  // the errors are meant
+#pragma GCC diagnostic ignored "-Wvolatile"
 #include <cstdlib>
 
 #include "core/op.h"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import random
 import re
 import signal
 import socket
@@ -22,9 +23,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def free_port() -> int:
-    """Returns a port of 127.0.0.1 that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """Returns a port of 127.0.0.1 that nobody listens on now. It is none of those that the system gives to connections:
+    one of them, even the connection to a server that is gone, could take it before a server does."""
+    while True:
+        try:
+            with socket.create_server(("127.0.0.1", random.randrange(10_000, 32_000))) as listener:
+                return int(listener.getsockname()[1])
+        except OSError:
+            continue
 
 
 class Server:

@@ -177,7 +177,7 @@ def test_a_killed_server_costs_no_client_an_error(models, pool):
         address = f"127.0.0.1:{dead.grpc}"
         assert up(server)[address] == "0.0"
         pool[1] = Triton(models, http=dead.http, grpc=dead.grpc)
-        assert pool[1].listens.wait(120), "".join(pool[1].log)
+        assert pool[1].listens.wait(120) and pool[1].process.poll() is None, "".join(pool[1].log)
         wait_until(lambda: up(server)[address] == "1.0", 60)
         before = calls(server)[address]
         wait_until(lambda: calls(server)[address] > before, 60)  # its first run takes a while
