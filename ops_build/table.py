@@ -38,6 +38,7 @@ class Output:
     type: str
     dims: list[dict[str, Any]]
     optional: bool
+    on_request: bool = False  # optional, and PyTorch's function leaves it out
 
     @property
     def data_dependent(self) -> bool:

@@ -184,6 +184,11 @@ class Parser {
                             quoted(signature_.outputs.back().name));
     }
     output.optional = accept("?");
+    output.on_request = output.optional && accept("?");
+    if (!output.on_request && !signature_.outputs.empty() && signature_.outputs.back().on_request) {
+      fail(name.column, "output " + quoted(name.text) + " must have ??, it follows " +
+                            quoted(signature_.outputs.back().name + "??"));
+    }
     expect(":");
     output.type = parse_element_type();
     expect("[");

@@ -76,6 +76,7 @@ struct Input {
 struct Output {
   std::string name;
   bool optional = false;
+  bool on_request = false;  ///< optional, and an engine that returns all outputs leaves it out unless it is asked for
   ElementType type;
   std::vector<OutputDim> dims;
 };

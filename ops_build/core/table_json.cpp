@@ -81,8 +81,8 @@ std::string json(const Signature& signature, const Input& input) {
 }
 
 std::string json(const Signature& signature, const Output& output) {
-  return R"({"name": )" + json(output.name) + R"(, "optional": )" + json(output.optional) + R"(, "type": )" +
-         json(signature, output.type) + R"(, "dims": )" +
+  return R"({"name": )" + json(output.name) + R"(, "optional": )" + json(output.optional) + R"(, "on_request": )" +
+         json(output.on_request) + R"(, "type": )" + json(signature, output.type) + R"(, "dims": )" +
          list(output.dims, [&](const OutputDim& dim) { return json(signature, dim); }) + "}";
 }
 

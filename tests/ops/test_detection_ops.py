@@ -81,7 +81,7 @@ def test_keeps_the_boxes_that_onnx_keeps(
             "max_detections": limit,
             "box_format": "xyxy" if corners else "cxcywh",
         }
-        boxes, scores, labels, count = run_op("DetectionPostprocess", {"head": head}, attributes)
+        boxes, scores, labels, count, indices = run_op("DetectionPostprocess", {"head": head}, attributes)
         for i in range(2):
             expected = onnx_nms(head[i], iou, score, int(not corners))[:limit]
             assert count[i] == len(expected)
@@ -96,7 +96,9 @@ def test_keeps_the_boxes_that_onnx_keeps(
                 not boxes[i, count[i] :].any()
                 and not scores[i, count[i] :].any()
                 and (labels[i, count[i] :] == -1).all()
+                and (indices[i, count[i] :] == -1).all()
             )
+            assert indices[i, : count[i]].tolist() == [a for *_, a in expected]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -108,11 +110,12 @@ def test_anchors_first_keeps_the_boxes_that_onnx_keeps(
     # Channels behind the classes are ignored.
     wide = np.concatenate([head, np.full((3, anchors), 0.99, dtype)]).T[None].copy()
     attributes = {"box_format": "xyxy", "layout": "anchors_first", "classes": classes, "max_detections": 4000}
-    boxes, scores, labels, count = run_op("DetectionPostprocess", {"head": wide}, attributes)
+    boxes, scores, labels, count, indices = run_op("DetectionPostprocess", {"head": wide}, attributes)
     expected = onnx_nms(head.astype(np.float32), 0.5, 0.25, 0)
     kept = slice(0, int(count[0]))
     assert [(s, c) for s, c, _ in expected] == list(zip(scores[0, kept], labels[0, kept], strict=True))
     np.testing.assert_array_equal(boxes[0, kept], head[:4, [a for *_, a in expected]].T)
+    assert indices[0, kept].tolist() == [a for *_, a in expected]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -124,7 +127,7 @@ def test_objectness_multiplies_the_classes(run_op: RunOp, layout: str, dtype: An
     wide = np.concatenate([head[:4], objectness, head[4:]])[None]
     wide = wide.transpose(0, 2, 1).copy() if layout == "anchors_first" else wide
     attributes = {"box_format": "xyxy", "layout": layout, "objectness": True, "max_detections": 4000}
-    boxes, scores, labels, count = run_op("DetectionPostprocess", {"head": wide}, attributes)
+    boxes, scores, labels, count, indices = run_op("DetectionPostprocess", {"head": wide}, attributes)
     product = head.astype(np.float32)
     product[4:] *= objectness.astype(np.float32)
     expected = onnx_nms(product, 0.5, 0.25, 0)
@@ -132,6 +135,7 @@ def test_objectness_multiplies_the_classes(run_op: RunOp, layout: str, dtype: An
     assert len(expected) > 50
     assert [(s, c) for s, c, _ in expected] == list(zip(scores[0, kept], labels[0, kept], strict=True))
     np.testing.assert_array_equal(boxes[0, kept], product[:4, [a for *_, a in expected]].T)
+    assert indices[0, kept].tolist() == [a for *_, a in expected]
 
 
 def test_the_limit_cuts_the_same_order(run_op: RunOp) -> None:
@@ -154,8 +158,11 @@ def test_boxes_come_back_in_source_pixels(run_op: RunOp) -> None:
 def test_nan_is_no_candidate(run_op: RunOp) -> None:
     head = np.float32([[[50], [40], [20], [10], [np.nan], [0.5]]])
     for threshold in (-1.0, 0.25):
-        _, scores, labels, count = run_op("DetectionPostprocess", {"head": head}, {"score_threshold": threshold})
+        _, scores, labels, count, indices = run_op(
+            "DetectionPostprocess", {"head": head}, {"score_threshold": threshold}
+        )
         assert (count.tolist(), labels[0, 0], scores[0, 0]) == ([1], 1, 0.5)
+        assert indices[0, :2].tolist() == [0, -1]
 
 
 def nms_of(boxes: Array, scores: Array, most: int, iou: float, score: float) -> list[tuple[float, int, int]]:

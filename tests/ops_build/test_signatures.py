@@ -113,6 +113,8 @@ BAD = [
     ("X(a: f32[v]) -> (y: f32[v<=8])", 10, "size 'v' is bound by an input and by '<='"),
     ("X(a: f32[n], b: f32[v+1]) -> (y: f32[v<=n])", 21, "size 'v' is known only after the kernel has run"),
     ("X(a: f32[n]) -> (y?: f32[n], z: f32[n])", 30, "output 'z' must be optional"),
+    ("X(a: f32[n]) -> (y??: f32[n], z?: f32[n])", 31, "output 'z' must have ??, it follows 'y??'"),
+    ("X(a??: f32[n]) -> (y: f32[n])", 5, "expected ':'"),
     ("<T: f32> X(a: f32[n]) -> (y: T[n])", 2, "type variable 'T' occurs in no required input"),
     ("<T: f32> X(a: f32[n], b?: T[n]) -> (y: T[n])", 2, "type variable 'T' occurs in no required input"),
     ("<T: f32, T: f64> X(a: T[n]) -> (y: T[n])", 10, "type variable 'T' is named twice"),

@@ -168,19 +168,33 @@ def test_schemas(library: registration.OpLibrary, ops: Any, torch_ops: Any) -> N
     assert str(ops.sum_all.default._schema) == "fixture_ops::sum_all(Tensor[] xs) -> Tensor"
     assert "SymInt required, SymInt count=-3, int[] numbers=[1, -2]" in str(torch_ops.describe.default._schema)
     for op in library.ops:
-        assert library.overload(op).__name__ == f"{snake_case(op.name)}.default"
+        suffix = "_all" if op.outputs[-1].on_request else ""
+        assert library.overload(op).__name__ == f"{snake_case(op.name)}{suffix}.default"
 
 
 def test_functions_that_return_the_required_outputs(library: registration.OpLibrary) -> None:
-    few = {op.name: op for op in library.ops if any(output.optional for output in op.outputs)}
-    assert {"RMSNorm", "LayerNorm", "BallQuery", "NMSRotated"} <= few.keys()
+    few = {op.name for op in library.ops if any(out.optional and not out.on_request for out in op.outputs)}
+    assert {"RMSNorm", "LayerNorm", "BallQuery", "NMSRotated"} <= few
     for op in library.ops:
         assert hasattr(torch.ops.opgate, f"{snake_case(op.name)}_required") == (op.name in few)
+        assert hasattr(torch.ops.opgate, f"{snake_case(op.name)}_all") == any(out.on_request for out in op.outputs)
     assert str(torch.ops.opgate.rms_norm_required.default._schema) == (
         "opgate::rms_norm_required(Tensor x, Tensor? weight=None, Tensor? residual=None, *, "
         "float epsilon=1.0000000000000001e-05) -> Tensor"
     )
     assert str(torch.ops.opgate.nms_rotated_required.default._schema).endswith("-> (Tensor, Tensor, Tensor, Tensor)")
+
+
+def test_an_output_on_request(library: registration.OpLibrary) -> None:
+    head = torch.tensor([[[50.0, 9], [40, 9], [20, 1], [10, 1], [0.5, 0.9]]])
+    boxes, scores, labels, count = torch.ops.opgate.detection_postprocess(head, max_detections=3)
+    *same, indices = torch.ops.opgate.detection_postprocess_all(head, max_detections=3)
+    for one, other in zip((boxes, scores, labels, count), same, strict=True):
+        assert torch.equal(one, other)
+    assert indices.tolist() == [[1, 0, -1]]
+    assert library.overload(next(op for op in library.ops if op.name == "DetectionPostprocess")) is (
+        torch.ops.opgate.detection_postprocess_all.default
+    )
 
 
 def test_a_function_that_returns_the_required_outputs_has_the_gradient(library: registration.OpLibrary) -> None:

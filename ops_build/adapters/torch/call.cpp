@@ -59,7 +59,7 @@ class TorchEngine : public Engine {
 
   std::vector<Handle> outputs;
 
-  bool returned(std::size_t index) const { return returns_ == Returns::all || !signature_.outputs[index].optional; }
+  bool returned(std::size_t index) const { return is_returned(signature_.outputs[index], returns_); }
 
   Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
     *data = nullptr;

@@ -23,8 +23,8 @@ _PYTHON_TYPES: Mapping[str, Any] = {"int": int, "float": float, "bool": bool, "s
 def public_names(library: OpLibrary) -> dict[str, Any]:
     """Returns the functions and modules of a library by name.
 
-    A function has the op's name in snake_case, and one that returns only the required outputs ends with _required. A
-    module has the op's name; only some ops have one."""
+    A function has the op's name in snake_case. One that returns only the required outputs ends with _required, and one
+    that returns those on request too with _all. A module has the op's name; only some ops have one."""
     names: dict[str, Any] = {}
     differentiable = {op.name.removesuffix("Backward") for op in library.ops if op.name.endswith("Backward")}
     for op in library.ops:
@@ -52,46 +52,91 @@ def function(op: Op, name: str, *, differentiable: bool) -> Callable[..., Any]:
     return call
 
 
+#: The optional inputs that are parameters of a module, and the values with which they begin.
+_PARAMETERS: Mapping[str, Callable[..., torch.Tensor]] = {"weight": torch.ones, "bias": torch.zeros}
+#: What the constructor of a module with parameters takes beside sizes and attributes.
+_PLACES = ("device", "dtype")
+
+
 def is_module(op: Op) -> bool:
-    """Returns whether the op can be a module: it has exactly one input, which is required, is no gradient, and has no
-    attribute whose name is a keyword of Python."""
-    keywords = any(keyword.iskeyword(attribute.name) for attribute in op.attributes)
-    return len(op.inputs) == 1 and not op.inputs[0].optional and not op.name.endswith("Backward") and not keywords
+    """Returns whether the op can be a module: its first input is required, it has no other but optional ones with a
+    parameter among them, it is no gradient, and none of its attributes has a name that the constructor can't take."""
+    first, *others = op.inputs or (None,)
+    if first is None or first.optional or op.name.endswith("Backward"):
+        return False
+    taken = {attribute.name for attribute in op.attributes}
+    if any(map(keyword.iskeyword, taken)):
+        return False
+    if not others:
+        return True
+    parameters = _parameters(op)
+    named = all(dim["kind"] == "name" for tensor in parameters for dim in tensor.dims)
+    return bool(parameters) and named and all(t.optional for t in others) and taken.isdisjoint({*_sizes(op), *_PLACES})
+
+
+def _parameters(op: Op) -> list[Input]:
+    """Returns the inputs that are parameters of the op's module."""
+    return [tensor for tensor in op.inputs[1:] if tensor.optional and tensor.name in _PARAMETERS]
+
+
+def _sizes(op: Op) -> list[str]:
+    """Returns the names of the sizes of the parameters."""
+    return list(dict.fromkeys(dim["name"] for tensor in _parameters(op) for dim in tensor.dims))
 
 
 def module(op: Op) -> type:
-    """Returns the op as a subclass of torch.nn.Module. The op's attributes are the arguments of the constructor.
+    """Returns the op as a subclass of torch.nn.Module. Its forward takes the first input and returns the required
+    outputs. The optional inputs `weight` and `bias` are parameters, which begin with 1 and 0; the other optional inputs
+    stay absent. The constructor takes the sizes of the parameters, the op's attributes by name, and for parameters
+    `device` and `dtype` as torch's own modules do.
 
     An object has the value of an attribute `k` as `k_`, and all values as `attributes`.
     """
-    settings = inspect.Signature([_keyword(attribute) for attribute in op.attributes])
+    parameters, sizes = _parameters(op), _sizes(op)
+    given = [_keyword(attribute) for attribute in op.attributes]
+    settings = inspect.Signature(
+        [inspect.Parameter(size, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=int) for size in sizes]
+        + given
+        + [inspect.Parameter(place, inspect.Parameter.KEYWORD_ONLY, default=None) for place in _PLACES if parameters]
+    )
     floats = {attribute.name for attribute in op.attributes if attribute.kind == "float"}
 
-    def __init__(self: Any, **attributes: Any) -> None:
+    def __init__(self: Any, *given_sizes: int, **arguments: Any) -> None:
         torch.nn.Module.__init__(self)
-        bound = settings.bind(**attributes)  # raises a TypeError that names the missing or unknown attribute
+        bound = settings.bind(*given_sizes, **arguments)  # raises a TypeError that names a missing or unknown argument
         bound.apply_defaults()
-        for name, value in bound.arguments.items():
+        values = bound.arguments
+        for attribute in op.attributes:
+            value = values[attribute.name]
             listed = list(value) if isinstance(value, (list, tuple)) else value
             # torch.jit.script makes no float of an int.
-            setattr(self, f"{name}_", _floats(listed) if name in floats else listed)
+            setattr(self, f"{attribute.name}_", _floats(listed) if attribute.name in floats else listed)
+        for tensor in parameters:
+            shape = [values[dim["name"]] for dim in tensor.dims]
+            made = _PARAMETERS[tensor.name](shape, device=values["device"], dtype=values["dtype"])
+            setattr(self, tensor.name, torch.nn.Parameter(made))
 
     def attributes(self: Any) -> dict[str, Any]:
-        return {name: getattr(self, f"{name}_") for name in settings.parameters}
+        return {attribute.name: getattr(self, f"{attribute.name}_") for attribute in op.attributes}
 
     def extra_repr(self: Any) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in self.attributes.items())
+        shapes = [f"{tensor.name}={list(getattr(self, tensor.name).shape)}" for tensor in parameters]
+        return ", ".join([*shapes, *(f"{name}={value!r}" for name, value in self.attributes.items())])
 
+    functions = dict(functions_of(op))
+    name = snake_case(op.name)
+    if parameters and f"{name}_required" in functions:
+        name += "_required"
     members = {
         "__init__": __init__,
         "__module__": "opgate.torch",
-        "__doc__": f"{op.doc}\n\nopgate.torch.{snake_case(op.name)} as a module.",
+        "__doc__": f"{op.doc}\n\nopgate.torch.{name} as a module.",
         "__signature__": settings,
         # torch.jit.script reads the types of the fields, and compiles no property.
-        "__annotations__": {f"{name}_": parameter.annotation for name, parameter in settings.parameters.items()},
+        "__annotations__": {f"{parameter.name}_": parameter.annotation for parameter in given},
         "__jit_unused_properties__": ["attributes"],
         "attributes": property(attributes),
-        "forward": _forward(op),
+        "forward": _forward(functions[name], name),
         "extra_repr": extra_repr,
     }
     return type(op.name, (torch.nn.Module,), members)
@@ -101,13 +146,15 @@ def _floats(value: Any) -> Any:
     return [float(element) for element in value] if isinstance(value, list) else float(value)
 
 
-def _forward(op: Op) -> Callable[..., Any]:
-    """Returns the function `forward` of a module. It is made from source, because torch.jit.script reads its source."""
+def _forward(op: Op, name: str) -> Callable[..., Any]:
+    """Returns the function `forward` of a module, which calls the function `name` of the op. It is made from source,
+    because torch.jit.script reads its source."""
     variadic, several = op.inputs[0].variadic, len(op.outputs) > 1
     given = "list[Tensor]" if variadic else "Tensor"
     returned = f"tuple[{', '.join(['Tensor'] * len(op.outputs))}]" if several else "Tensor"
-    arguments = "".join(f", {attribute.name}=self.{attribute.name}_" for attribute in op.attributes)
-    called = f"torch.ops.{namespace_of(op.domain)}.{snake_case(op.name)}"
+    arguments = "".join(f", {tensor.name}=self.{tensor.name}" for tensor in _parameters(op))
+    arguments += "".join(f", {attribute.name}=self.{attribute.name}_" for attribute in op.attributes)
+    called = f"torch.ops.{namespace_of(op.domain)}.{name}"
     source = f"def forward(self, tensor: {given}) -> {returned}:\n    return {called}(tensor{arguments})\n"
     file = f"<opgate.torch {op.domain}::{op.name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)

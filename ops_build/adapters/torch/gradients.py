@@ -15,8 +15,8 @@ import torch
 from torch.autograd import forward_ad
 
 from opgate.ops_build.adapters.torch.autograd import autograd_kernel, recorder
-from opgate.ops_build.adapters.torch.names import functions_of, overload
-from opgate.ops_build.table import Op
+from opgate.ops_build.adapters.torch.names import functions_of, namespace_of, overload
+from opgate.ops_build.table import Op, snake_case
 
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 
@@ -31,7 +31,7 @@ def register_gradient(op: Op, backward: Op | None, library: torch.library.Librar
         return
     if backward is not None:
         _check_convention(op, backward)
-    name = overload(op).name()
+    name = f"{namespace_of(op.domain)}::{snake_case(op.name)}"
     gradient = _NoGradient(op, name) if backward is None else _TableGradient(op, backward, name)
     if not any(_may_be_float(op, tensor.type) for tensor in op.outputs):
         return  # torch knows by itself that integers have no gradient

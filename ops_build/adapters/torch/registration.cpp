@@ -33,9 +33,9 @@ const std::vector<Function>& functions() {
     auto* functions = new std::vector<Function>;  // never freed, because torch may call ops until the process ends
     for (const Op& op : Table::instance().ops()) {
       if (has_strings(op.signature)) continue;
-      for (const Returns returns : {Returns::all, Returns::required}) {
-        if (returns == Returns::required && !has_optional_outputs(op.signature)) continue;
-        functions->push_back({&op, returns, function_name(op.signature, returns)});
+      for (const Returns returns : {Returns::usual, Returns::required, Returns::all}) {
+        if (has_function(op.signature, returns))
+          functions->push_back({&op, returns, function_name(op.signature, returns)});
       }
     }
     return functions;

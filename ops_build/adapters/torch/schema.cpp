@@ -78,12 +78,19 @@ std::string declared(const Attribute& attribute) {
 
 }  // namespace
 
-std::string function_name(const Signature& signature, Returns returns) {
-  return snake_case(signature.name) + (returns == Returns::required ? "_required" : "");
+bool is_returned(const Output& output, Returns returns) {
+  return returns == Returns::all || !(returns == Returns::required ? output.optional : output.on_request);
 }
 
-bool has_optional_outputs(const Signature& signature) {
-  return std::ranges::any_of(signature.outputs, &Output::optional);
+bool has_function(const Signature& signature, Returns returns) {
+  return returns == Returns::usual || std::ranges::any_of(signature.outputs, [&](const Output& output) {
+           return is_returned(output, returns) != is_returned(output, Returns::usual);
+         });
+}
+
+std::string function_name(const Signature& signature, Returns returns) {
+  const char* const suffix = returns == Returns::required ? "_required" : returns == Returns::all ? "_all" : "";
+  return snake_case(signature.name) + suffix;
 }
 
 std::string schema_of(const Signature& signature, Returns returns) {
@@ -96,8 +103,8 @@ std::string schema_of(const Signature& signature, Returns returns) {
   if (!signature.attributes.empty()) text += signature.inputs.empty() ? "*" : ", *";
   for (const Attribute& attribute : signature.attributes) text += ", " + declared(attribute);
   text += ") -> ";
-  const auto returned = std::ranges::count_if(
-      signature.outputs, [&](const Output& output) { return returns == Returns::all || !output.optional; });
+  const auto returned =
+      std::ranges::count_if(signature.outputs, [&](const Output& output) { return is_returned(output, returns); });
   if (returned == 1) return text + "Tensor";
   text += "(";
   for (std::ptrdiff_t i = 0; i < returned; ++i) text += i ? ", Tensor" : "Tensor";

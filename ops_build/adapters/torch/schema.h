@@ -16,14 +16,18 @@ std::string torch_namespace();
 /// Whether the default of an attribute is None in the schema, because torch has no default for a list of this kind.
 bool none_for_default(const Attribute& attribute);
 
-/// Which outputs a function of an op returns. An op with optional outputs has two functions in torch.
-enum class Returns { all, required };
+/// Which outputs a function of an op returns: all but those on request, the required ones, or all. An op has a function
+/// in torch for each of these that differs from those before it.
+enum class Returns { usual, required, all };
 
-/// The name of a function of an op: "roi_pool", or "roi_pool_required" for the one that returns the required outputs.
+/// Whether a function returns an output.
+bool is_returned(const Output& output, Returns returns);
+
+/// Whether the op has the function.
+bool has_function(const Signature& signature, Returns returns);
+
+/// The name of a function of an op: "roi_pool", "roi_pool_required" or "roi_pool_all".
 std::string function_name(const Signature& signature, Returns returns);
-
-/// Whether a function that returns the required outputs differs from the one that returns all.
-bool has_optional_outputs(const Signature& signature);
 
 /// "roi_pool(Tensor x, Tensor? rois=None, *, SymInt size=16) -> (Tensor, Tensor)"
 std::string schema_of(const Signature& signature, Returns returns);

@@ -38,16 +38,20 @@ class Cpu : public Checked {
     float* boxes = out["boxes"].data<float>() + i * most * 4;
     float* scores = out["scores"].data<float>() + i * most;
     std::int32_t* labels = out["labels"].data<std::int32_t>() + i * most;
+    std::int32_t* indices = data_or_null<std::int32_t>(out, "indices");
+    if (indices) indices += i * most;
     const auto kept = detection::suppress(head, limits);
     const auto count = static_cast<std::int64_t>(kept.size());
     for (std::int64_t k = 0; k < count; ++k) {
       write_box(kept[k].box, geometry, boxes + 4 * k);
       scores[k] = kept[k].score;
       labels[k] = static_cast<std::int32_t>(kept[k].label);
+      if (indices) indices[k] = static_cast<std::int32_t>(kept[k].anchor);
     }
     std::fill(boxes + 4 * count, boxes + 4 * most, 0.0f);
     std::fill(scores + count, scores + most, 0.0f);
     std::fill(labels + count, labels + most, -1);
+    if (indices) std::fill(indices + count, indices + most, -1);
     out["count"].data<std::int32_t>()[i] = static_cast<std::int32_t>(count);
   }
 

@@ -59,12 +59,14 @@ struct Detections {
   float *boxes, *scores;
   std::int32_t *labels, *count;
   const float* geometry;  ///< may be null
+  std::int32_t* indices;  ///< may be null
 
-  __device__ void operator()(std::int64_t i, std::int64_t k, const Box& box, std::uint32_t, std::uint32_t label,
+  __device__ void operator()(std::int64_t i, std::int64_t k, const Box& box, std::uint32_t anchor, std::uint32_t label,
                              float score) const {
     write_box(box, geometry ? geometry + 6 * i : nullptr, boxes + 4 * (i * most + k));
     scores[i * most + k] = score;
     labels[i * most + k] = static_cast<std::int32_t>(label);
+    if (indices) indices[i * most + k] = static_cast<std::int32_t>(anchor);
   }
 
   __device__ void finish(std::int64_t i, std::int64_t kept) const {
@@ -72,6 +74,7 @@ struct Detections {
     for (std::int64_t k = kept + threadIdx.x; k < most; k += blockDim.x) {
       scores[i * most + k] = 0;
       labels[i * most + k] = -1;
+      if (indices) indices[i * most + k] = -1;
     }
     if (threadIdx.x == 0) count[i] = static_cast<std::int32_t>(kept);
   }
@@ -112,10 +115,13 @@ class Cuda : public Checked {
         in["head"].data<T>(),  in.size("n"),     channels, settings_.classes_of(channels), anchors,
         settings_.first_class, settings_.corners};
     const Memory memory = workspace<T>(context.workspace(), in, attributes);
-    const Detections detections{
-        settings_.limits.max_detections,   out["boxes"].data<float>(),
-        out["scores"].data<float>(),       out["labels"].data<std::int32_t>(),
-        out["count"].data<std::int32_t>(), in.has("geometry") ? in["geometry"].data<float>() : nullptr};
+    const Detections detections{settings_.limits.max_detections,
+                                out["boxes"].data<float>(),
+                                out["scores"].data<float>(),
+                                out["labels"].data<std::int32_t>(),
+                                out["count"].data<std::int32_t>(),
+                                in.has("geometry") ? in["geometry"].data<float>() : nullptr,
+                                data_or_null<std::int32_t>(out, "indices")};
     const auto launch = [&](const auto& pictures) {
       return detection::launch_nms(pictures, settings_.limits, memory.candidates, memory.counts, {}, detections,
                                    stream_of(context));

@@ -13,7 +13,8 @@ OPGATE_OP(
     "iou_threshold: float=0.5, max_detections: int=100, box_format: {cxcywh|xyxy}=cxcywh, class_agnostic: bool=false, "
     "classes: int=0, layout: {channels_first|anchors_first}=channels_first, "
     "objectness: bool=false) "
-    "-> (boxes: f32[n,max_detections,4], scores: f32[n,max_detections], labels: i32[n,max_detections], count: i32[n])",
+    "-> (boxes: f32[n,max_detections,4], scores: f32[n,max_detections], labels: i32[n,max_detections], count: i32[n], "
+    "indices??: i32[n,max_detections])",
     "Turns a detector's head into boxes: score threshold, greedy NMS in each class, then the best of all classes.")
 
 namespace opgate::ops::detection_postprocess {

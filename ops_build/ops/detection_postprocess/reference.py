@@ -19,8 +19,9 @@ def reference(
     classes: int,
     layout: str,
     objectness: bool,
-) -> tuple[Array, Array, Array, Array]:
-    """Boxes f32 [n, max_detections, 4], scores f32 and labels i32 [n, max_detections], count i32 [n]."""
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Boxes f32 [n, max_detections, 4], scores f32 and labels i32 [n, max_detections], count i32 [n], indices i32
+    [n, max_detections]."""
     head = head.astype(np.float32)
     if layout == "anchors_first":
         head = head.transpose(0, 2, 1)
@@ -30,6 +31,7 @@ def reference(
     scores = np.zeros((n, max_detections), np.float32)
     labels = np.full((n, max_detections), -1, np.int32)
     count = np.zeros(n, np.int32)
+    indices = labels.copy()
     for i in range(n):
         corners = _corners(head[i, :4].T.astype(np.float64), box_format)
         with np.errstate(invalid="ignore"):
@@ -46,9 +48,9 @@ def reference(
         best = sorted(kept)[:max_detections]
         count[i] = len(best)
         for k, (score, anchor, label) in enumerate(best):
-            scores[i, k], labels[i, k] = -score, label
+            scores[i, k], labels[i, k], indices[i, k] = -score, label, anchor
             boxes[i, k] = corners[anchor] if geometry is None else _to_source(corners[anchor], geometry[i])
-    return boxes, scores, labels, count
+    return boxes, scores, labels, count, indices
 
 
 def _corners(boxes: Array, box_format: str) -> Array:
