@@ -27,6 +27,7 @@ class Service:
     """Methods that answer in every way. It remembers what became of calls that nobody answers."""
 
     def __init__(self):
+        self.begun = 0
         self.gone = []
         self.cancelled = 0
 
@@ -69,6 +70,7 @@ class Service:
         raise RpcError(Code.RESOURCE_EXHAUSTED, "no room")
 
     def never(self, call, message):
+        self.begun += 1
         call.on_gone = lambda call: self.gone.append(call.why_gone[0])
 
     def parts(self, call, message):
@@ -231,26 +233,32 @@ def test_streams():
     run(main())
 
 
+async def until(condition):
+    """Waits until the condition is true. Raises TimeoutError after 10 seconds."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
 def test_deadlines_and_clients_that_leave():
     async def main():
         service = Service()
         async with serving(service) as server, channel(server) as client:
             never = client.unary_unary("/test.Test/Never")
-            assert (await error_of(never(b"", timeout=0.1)))[0] == "DEADLINE_EXCEEDED"
+            assert (await error_of(never(b"", timeout=1)))[0] == "DEADLINE_EXCEEDED"
             call = never(b"")
-            await asyncio.sleep(0.1)
+            await until(lambda: service.begun == 2)
             call.cancel()
             stream = client.unary_stream("/test.Test/Wait")(b"")
             assert await stream.read() == b"begun"
             stream.cancel()
-            await asyncio.sleep(0.2)
+            await until(lambda: len(service.gone) == 2 and service.cancelled)
             assert sorted(code.name for code in service.gone) == ["CANCELLED", "DEADLINE_EXCEEDED"]
             assert service.cancelled == 1
             async with channel(server) as other:
                 other.unary_unary("/test.Test/Never")(b"")
-                await asyncio.sleep(0.1)
-            await asyncio.sleep(0.2)
-            assert len(service.gone) == 3
+                await until(lambda: service.begun == 3)
+            await until(lambda: len(service.gone) == 3)
 
     run(main())
 
