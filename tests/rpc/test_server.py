@@ -255,7 +255,8 @@ def test_deadlines_and_clients_that_leave():
             assert await stream.read() == b"begun"
             stream.cancel()
             await until(lambda: len(service.gone) == 2 and service.cancelled)
-            assert sorted(code.name for code in service.gone) == ["CANCELLED", "DEADLINE_EXCEEDED"]
+            # The client ends its call at the deadline too, and its reset may come before the server's own clock.
+            assert service.gone[0].name in ("CANCELLED", "DEADLINE_EXCEEDED") and service.gone[1].name == "CANCELLED"
             assert service.cancelled == 1
             async with channel(server) as other:
                 other.unary_unary("/test.Test/Never")(b"")
