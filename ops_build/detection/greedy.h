@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/convert.h"
+#include "greater.h"
 #include "nms.h"
 
 namespace opgate::detection {
@@ -52,69 +53,86 @@ std::vector<Candidate> candidates_of(const Picture& picture, float threshold) {
           room[i] = block[i] * scores.weight(scores.by_anchor ? line : begin + i);
         block = room;
       }
-      // Nearly all blocks have no candidate, which one vectorized loop finds out.
-      int passed = 0;
-      for (std::int64_t i = 0; i < count; ++i) passed |= block[i] > threshold;
-      if (!passed) continue;
-      for (std::int64_t i = 0; i < count; ++i) {
-        if (!(block[i] > threshold)) continue;
+      for_each_greater(block, count, threshold, [&](std::int64_t i) {
         const std::int64_t at = begin + i;
         const std::int64_t index = scores.by_anchor ? line * picture.classes + at : at * picture.classes + line;
         found.push_back(candidate(block[i], static_cast<std::uint32_t>(index)));
-      }
+      });
     }
   }
   return found;
 }
 
-/// Boxes that were kept and may suppress one another.
+/// The boxes that were kept, in groups whose boxes suppress one another. A group is a list of blocks, and the blocks of
+/// all groups lie in one piece of memory: most groups have few boxes.
 template <typename Box>
 class KeptBoxes {
  public:
-  void add(const Box& box) {
+  explicit KeptBoxes(std::int64_t groups) : last_(static_cast<std::size_t>(groups), -1) {}
+
+  void add(std::size_t group, const Box& box) {
+    if (last_[group] < 0 || blocks_[at(last_[group])].count == kBlock) {
+      blocks_.emplace_back().before = last_[group];
+      last_[group] = static_cast<std::int32_t>(blocks_.size() - 1);
+    }
+    Block& block = blocks_[at(last_[group])];
     const Outer outer(box);
-    boxes_.push_back(box);
-    x1_.push_back(outer.x1);
-    y1_.push_back(outer.y1);
-    x2_.push_back(outer.x2);
-    y2_.push_back(outer.y2);
+    block.boxes[block.count] = box;
+    block.x1[block.count] = outer.x1;
+    block.y1[block.count] = outer.y1;
+    block.x2[block.count] = outer.x2;
+    block.y2[block.count] = outer.y2;
+    ++block.count;
   }
 
-  /// Whether the IoU of the box with one of them is greater than `threshold`.
-  bool suppress(const Box& box, double threshold) const {
-    constexpr std::size_t kBlock = 16;
+  /// Whether the IoU of the box with one of the group is greater than `threshold`.
+  bool suppress(std::size_t group, const Box& box, double threshold) const {
     const Outer outer(box);
-    for (std::size_t begin = 0; begin < boxes_.size(); begin += kBlock) {
-      const std::size_t end = std::min(begin + kBlock, boxes_.size());
+    for (std::int32_t number = last_[group]; number >= 0; number = blocks_[at(number)].before) {
+      const Block& block = blocks_[at(number)];
       // Nearly all boxes are elsewhere, which one vectorized loop over a block of them finds out.
       int met = 0;
-      for (std::size_t i = begin; i < end; ++i) met |= meets(outer, i);
+      for (int i = 0; i < kBlock; ++i) met |= block.meets(outer, i);
       if (!met) continue;
-      for (std::size_t i = begin; i < end; ++i) {
-        if (meets(outer, i) && iou(boxes_[i], box) > threshold) return true;
+      for (int i = 0; i < block.count; ++i) {
+        if (block.meets(outer, i) && iou(block.boxes[i], box) > threshold) return true;
       }
     }
     return false;
   }
 
  private:
+  static constexpr int kBlock = 16;
+  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
   /// A box in floats around the box: boxes that don't meet in floats have an IoU of 0.
   struct Outer {
     float x1, y1, x2, y2;
 
     explicit Outer(const Box& box) : x1(below(box.x1)), y1(below(box.y1)), x2(above(box.x2)), y2(above(box.y2)) {}
 
-    static constexpr float kInfinity = std::numeric_limits<float>::infinity();
     static float below(double value) { return std::nextafter(static_cast<float>(value), -kInfinity); }
     static float above(double value) { return std::nextafter(static_cast<float>(value), kInfinity); }
   };
 
-  int meets(const Outer& outer, std::size_t i) const {
-    return (x1_[i] < outer.x2) & (x2_[i] > outer.x1) & (y1_[i] < outer.y2) & (y2_[i] > outer.y1);
-  }
+  struct Block {
+    // A place without a box meets none.
+    Block() { std::fill_n(x1, kBlock, kInfinity); }
 
-  std::vector<Box> boxes_;
-  std::vector<float> x1_, y1_, x2_, y2_;
+    int meets(const Outer& outer, int i) const {
+      return (x1[i] < outer.x2) & (x2[i] > outer.x1) & (y1[i] < outer.y2) & (y2[i] > outer.y1);
+    }
+
+    float x1[kBlock], y1[kBlock] = {}, x2[kBlock] = {}, y2[kBlock] = {};
+    int count = 0;
+    std::int32_t before = -1;  ///< the block of the group before this one
+    Box boxes[kBlock];
+  };
+
+  static std::size_t at(std::int32_t number) { return static_cast<std::size_t>(number); }
+
+  std::vector<std::int32_t> last_;  ///< the last block of each group, or -1
+  std::vector<Block> blocks_;
 };
 
 template <typename Picture>
@@ -138,7 +156,7 @@ std::vector<Kept<BoxOf<Picture>>> suppress(const Picture& picture, const Limits&
   std::vector<std::int64_t> groups;
   if constexpr (requires { picture.groups(); }) groups = picture.groups();
   const std::int64_t classes = groups.empty() ? picture.classes : *std::max_element(groups.begin(), groups.end()) + 1;
-  std::vector<KeptBoxes<Box>> by_class(static_cast<std::size_t>(limits.class_agnostic ? 1 : classes));
+  KeptBoxes<Box> others(limits.class_agnostic ? 1 : classes);
   std::vector<std::int64_t> numbers;  // the boxes kept of each class, if somebody limits them
   if (limits.max_per_class < limits.max_detections) numbers.resize(static_cast<std::size_t>(classes));
   std::size_t sorted = 0;
@@ -156,9 +174,9 @@ std::vector<Kept<BoxOf<Picture>>> suppress(const Picture& picture, const Limits&
     const auto of_class = static_cast<std::size_t>(groups.empty() ? label : groups[static_cast<std::size_t>(anchor)]);
     if (!numbers.empty() && numbers[of_class] == limits.max_per_class) continue;
     const Box box = picture.box(anchor);
-    KeptBoxes<Box>& others = by_class[limits.class_agnostic ? 0 : of_class];
-    if (others.suppress(box, limits.iou_threshold)) continue;
-    others.add(box);
+    const std::size_t group = limits.class_agnostic ? 0 : of_class;
+    if (others.suppress(group, box, limits.iou_threshold)) continue;
+    others.add(group, box);
     if (!numbers.empty()) ++numbers[of_class];
     kept.push_back({box, anchor, label, scores_of(picture).of(anchor, label)});
   }

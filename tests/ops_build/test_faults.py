@@ -15,7 +15,7 @@ import pytest
 
 from opgate.ops_build.building.build import build
 from opgate.ops_build.building.options import SOURCE, BuildOptions
-from opgate.ops_build.table import snake_case
+from opgate.ops_build.table import read_table, snake_case
 from tests import PROJECT
 from tests.conftest import silent
 from tests.ops_build.faults import Fault, chosen
@@ -35,23 +35,31 @@ FAULTS = [
           "std::sort(begin, end);",
           "std::sort(begin, end, [](auto a, auto b) { return a >> 32 != b >> 32 ? a < b : a > b; });"),
     Fault("classes suppress one another", "DetectionPostprocess", "detection/greedy.h",
-          "by_class[limits.class_agnostic ? 0 : of_class]", "by_class[0]"),
+          "group = limits.class_agnostic ? 0 : of_class;", "group = 0;"),
     Fault("the class and the anchor exchanged", "DetectionPostprocess", "detection/greedy.h",
           "scores.by_anchor ? line * picture.classes + at", "false ? line * picture.classes + at"),
     Fault("the objectness of another anchor", "DetectionPostprocess", "detection/greedy.h",
           "scores.by_anchor ? line : begin + i", "scores.by_anchor ? line : i"),
     Fault("suppressed at the threshold itself", "DetectionPostprocess",
-          "detection/greedy.h", "iou(boxes_[i], box) > threshold", "iou(boxes_[i], box) >= threshold"),
+          "detection/greedy.h", "iou(block.boxes[i], box) > threshold", "iou(block.boxes[i], box) >= threshold"),
     Fault("a box over the limit of its class suppresses", "MultiClassNMS", "detection/greedy.h",
-          "numbers[of_class] == limits.max_per_class) continue;", "numbers[of_class] == limits.max_per_class) { by_class[0].add(picture.box(anchor)); continue; }"),
+          "numbers[of_class] == limits.max_per_class) continue;", "numbers[of_class] == limits.max_per_class) { others.add(0, picture.box(anchor)); continue; }"),
+    Fault("mirrored letters", "DrawBoundingBoxes", "ops/draw_bounding_boxes/draw_bounding_boxes.cpp",
+          "pixels >> (kGlyphWidth - 1 - column)", "pixels >> column"),
+    Fault("the best box painted first", "DrawBoundingBoxes", "ops/draw_bounding_boxes/draw_bounding_boxes.cpp",
+          "std::int64_t i = rows.k - 1; i >= 0; --i", "std::int64_t i = 0; i < rows.k; ++i"),
+    Fault("a second block of boxes that forgets the first", "MultiClassNMS", "detection/greedy.h",
+          "number = blocks_[at(number)].before", "number = -1"),
     Fault("three sides of a box", "NMSRotated", "detection/rotated.h", "side < 4; ++side", "side < 3; ++side"),
     Fault("the angle the other way", "NMSRotated", "detection/rotated.h", "clockwise ? box[4] : -box[4]", "clockwise ? -box[4] : box[4]"),
     Fault("labels ignored", "NMSRotated", "detection/greedy.h", "groups.empty() ? label : groups[static_cast<std::size_t>(anchor)]", "label"),
     Fault("the picture turned the other way", "RoiAlignRotated", "ops/roi_align_rotated/roi_align_rotated.h", "settings.clockwise ? roi[5] : -roi[5]", "settings.clockwise ? -roi[5] : roi[5]"),
     Fault("rows before the first that is needed", "RoiAlignRotated", "ops/roi_align_rotated/roi_align_rotated.cpp", "last_row < 0 ? 0 : first_row_ * width", "0"),
-    Fault("a limit that is not raised", "TopKLabels", "ops/top_k_labels/top_k_labels.cpp", "if (full_ && !(most > limit_)) return;", "if (full_ && !(most > limit_ + 1)) return;"),
+    Fault("a limit that is not raised", "TopKLabels", "ops/top_k_labels/top_k_labels.cpp", "if (i == count || !(most > limit_)) return;", "if (i == count || !(most > limit_ + 1)) return;"),
     Fault("every block of columns computed from the first", "CornerPool", "ops/corner_pool/corner_pool.cpp", "h - 1 - i : i) * w + begin", "h - 1 - i : i) * w + begin % 512"),
     Fault("the threshold itself kept", "SoftNMS", "ops/soft_nms/soft_nms.h", "if (iou < iou_threshold) return 1;", "if (iou <= iou_threshold) return 1;"),
+    Fault("a limit that rises in the midst of its numbers", "TopKLabels", "ops/top_k_labels/top_k_labels.cpp",
+          "if (values[i + at] > limit_) add(", "add("),
     Fault("a sum that is not scaled down", "TopKLabels", "ops/top_k_labels/top_k_labels.cpp", "if (sum != 0) sum *=", "if (sum < 0) sum *="),
     Fault("the letterbox not undone", "DetectionPostprocess", "ops/detection_postprocess/formula.h",
           "(value - geometry[2 + axis]) * geometry[axis]", "value * geometry[axis]"),
@@ -171,6 +179,10 @@ def verify(sources: Path, op: str) -> subprocess.CompletedProcess[str]:
     library = build(options, silent).libraries["onnxruntime"]
     command = [sys.executable, "-m", "opgate", "verify", op, "--library", str(library)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_every_op_has_a_fault(library: Path) -> None:
+    assert {op.name for op in read_table(library)} <= {fault.op for fault in FAULTS}
 
 
 def test_without_a_fault_all_is_green(sources: Path) -> None:

@@ -6,6 +6,7 @@
 
 #include "core/convert.h"
 #include "core/elementary.h"
+#include "detection/greater.h"
 
 namespace opgate::ops::top_k_labels {
 namespace {
@@ -73,41 +74,53 @@ struct Denominator {
 /// The best `k` of the classes that were seen so far. NaN is none of them.
 class Best {
  public:
-  explicit Best(std::int64_t k) : k_(static_cast<std::size_t>(k)) { entries_.reserve(2 * k_ + kLanes); }
+  explicit Best(std::int64_t k) : k_(static_cast<std::size_t>(k)) { entries_.reserve(few() ? k_ : 2 * k_); }
 
   /// Sees the classes from `label` on. `most` is their greatest logit. A later class must be greater than the k-th best
   /// one, which nearly no block has, so nearly all blocks cost one comparison.
   void see(const float* values, std::int64_t count, float most, std::int64_t label) {
-    if (full_ && !(most > limit_)) return;
-    for (std::int64_t begin = 0; begin < count; begin += kLanes) {
-      const std::int64_t end = std::min(begin + kLanes, count);
-      if (full_) {
-        int passed = 0;
-        for (std::int64_t i = begin; i < end; ++i) passed |= values[i] > limit_;
-        if (!passed) continue;
-      }
-      for (std::int64_t i = begin; i < end; ++i) {
-        if (full_ ? values[i] > limit_ : values[i] == values[i])
-          entries_.push_back(entry_of(values[i], static_cast<std::uint32_t>(label + i)));
-      }
-      if (entries_.size() >= (full_ ? 2 * k_ : k_)) shrink();
+    std::int64_t i = 0;
+    for (; i < count && !full_; ++i) {
+      if (values[i] == values[i]) add(entry_of(values[i], static_cast<std::uint32_t>(label + i)));
     }
+    if (i == count || !(most > limit_)) return;
+    detection::for_each_greater(values + i, count - i, limit_, [&](std::int64_t at) {
+      if (values[i + at] > limit_) add(entry_of(values[i + at], static_cast<std::uint32_t>(label + i + at)));
+    });
   }
 
   /// The best of them, at most k, the best first.
   std::span<const Entry> sorted() {
     if (entries_.size() > k_) shrink();
-    std::sort(entries_.begin(), entries_.end());
+    if (!few()) std::sort(entries_.begin(), entries_.end());
     return entries_;
   }
 
  private:
+  /// So few entries are kept in their order. More are collected, and cut to k from time to time.
+  bool few() const { return k_ <= 32; }
+
+  void add(Entry entry) {
+    if (few()) {
+      if (entries_.size() == k_) entries_.pop_back();
+      entries_.insert(std::upper_bound(entries_.begin(), entries_.end(), entry), entry);
+      if (entries_.size() == k_) limit_at(entries_.back());
+    } else {
+      entries_.push_back(entry);
+      if (entries_.size() == (full_ ? 2 * k_ : k_)) shrink();
+    }
+  }
+
   void shrink() {
     const auto last = entries_.begin() + static_cast<std::ptrdiff_t>(k_ - 1);
     std::nth_element(entries_.begin(), last, entries_.end());
-    limit_ = logit_of(*last);
-    full_ = true;
+    limit_at(*last);
     entries_.resize(k_);
+  }
+
+  void limit_at(Entry entry) {
+    limit_ = logit_of(entry);
+    full_ = true;
   }
 
   std::size_t k_;
