@@ -207,6 +207,32 @@ def verify(
 
 
 @app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(help="Folder of the op, named in snake_case: my_ops/scale_add.")],
+    signature: Annotated[
+        str | None,
+        typer.Option(help="The op's signature (docs/signatures.md). Default: an elementwise op, factor * x."),
+    ] = None,
+) -> None:
+    """Write the folder of a new op, which builds and verifies at once.
+
+    Without a signature it is an elementwise formula for the CPU and for CUDA. With one it has a kernel and a reference
+    that read what the signature names and give zeros, until you write what they should compute.
+    """
+    from opgate.ops_build.building.options import BuildOptions
+    from opgate.ops_build.scaffold import new_op
+
+    try:
+        paths = new_op(folder, signature, BuildOptions().library())
+    except (OSError, ValueError) as error:
+        raise _fail(error) from None
+    for path in paths:
+        typer.echo(f"wrote {folder / path.name}")
+    ops = folder.parent
+    typer.echo(f"next: opgate build {ops}, then opgate verify --folder {ops}")
+
+
+@app.command()
 def decompose(
     model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX model that uses the ops.")],
     output: Annotated[
