@@ -302,6 +302,7 @@ def trust(library: Annotated[Path, typer.Argument(help="The op library to list."
 
 def main() -> None:
     # The modules of these commands declare their options.
+    from opgate.doctor.command import doctor
     from opgate.infer import infer
     from opgate.load.command import load
     from opgate.plan import plan
@@ -310,6 +311,7 @@ def main() -> None:
     from opgate.tune.command import tune
 
     app.command()(serve)
+    app.command()(doctor)
     app.command()(infer)
     app.command()(load)
     app.command()(plan)

@@ -1,0 +1,139 @@
+"""Tries one library or one model in a process of its own, which may crash or hang, and prints JSON.
+
+python -m opgate.doctor.probe library FILE
+python -m opgate.doctor.probe model NAME < settings in JSON
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: The ops of these domains come with ONNX Runtime.
+_BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft",
+             "com.microsoft.nchwc", "com.microsoft.experimental", "com.ms.internal.nhwc", "org.pytorch.aten")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What a process found. `ended` says how it ended if it didn't finish, with the last lines that it wrote."""
+
+    found: dict[str, Any]
+    ended: str = ""
+
+
+def run(*arguments: str, stdin: str = "", seconds: float) -> Probed:
+    """Runs this module in a new process, for so long at most."""
+    command = [sys.executable, "-m", "opgate.doctor.probe", *arguments]
+    environment = os.environ | {"PYTHONFAULTHANDLER": ""}
+    try:
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, errors="replace", timeout=seconds, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        return Probed({}, f"did not end within {seconds:g} seconds")
+    if done.returncode == 0:
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return Probed(found)
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    try:
+        how = f"died of {signal.Signals(-done.returncode).name}"
+    except ValueError:
+        how = f"ended with exit status {done.returncode}"
+    return Probed({}, how + (f": {' / '.join(lines[-2:])}" if lines else ""))
+
+
+def probe_library(path: Path) -> dict[str, Any]:
+    """Loads a library for ONNX Runtime, registers its ops, and reads its table if it has one."""
+    from opgate import folders
+
+    folders.load_shipped_dependencies()
+    try:
+        library = ctypes.CDLL(str(path), os.RTLD_NOW | os.RTLD_LOCAL)
+    except OSError as error:
+        return {"error": str(error)}
+    if not hasattr(library, "RegisterCustomOps"):
+        return {"error": "it exports no function RegisterCustomOps"}
+    import onnxruntime
+
+    try:
+        onnxruntime.SessionOptions().register_custom_ops_library(str(path))
+    except Exception as error:
+        return {"error": f"ONNX Runtime {onnxruntime.__version__} refuses it: {error}"}
+    if not hasattr(library, "opgate_table"):
+        return {}
+    library.opgate_table.restype = ctypes.c_char_p
+    table = json.loads(library.opgate_table().decode(errors="replace"))
+    return {"domain": table["domain"], "ops": [op["name"] for op in table["ops"]], "errors": table["errors"]}
+
+
+def probe_model(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Loads a model and the models that it needs, as the gateway does."""
+    from opgate.service.errors import ServingError
+    from opgate.service.gateway import Gateway
+    from opgate.service.settings import Settings
+    from opgate.service.telemetry import logs
+
+    logs.configure("critical", "text")
+    gateway = Gateway(Settings(**settings))
+    try:
+        gateway.catalog.load_all(only=name)
+    except ServingError as error:
+        return {"reasons": {"0": error.message}}
+    entry = gateway.catalog.entry(name)
+    reasons = {} if entry is None else {str(version): reason for version, reason in entry.reasons.items()}
+    return {"reasons": reasons, "unknown": _unknown_ops(gateway, name) if reasons else []}
+
+
+def _unknown_ops(gateway: Any, name: str) -> list[str]:
+    """Returns the ops of a model's files that neither ONNX Runtime nor a trusted library has. The engine names only the
+    first."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    from opgate.service.repository.op_libraries import entries
+
+    trusted = {
+        (entry.get("domain"), op.get("name"))
+        for entry in entries(gateway.settings.trusted_directories())
+        for op in entry.get("ops", [])
+    }
+    found: set[str] = set()
+    for repository in gateway.catalog.repositories.folders:
+        for file in sorted((repository / name).glob("*/*.onnx")):
+            try:
+                model = onnx.load(file, load_external_data=False)
+            except (DecodeError, OSError):
+                continue
+            functions = {(function.domain, function.name) for function in model.functions}
+            for node in _nodes(model.graph):
+                op = (node.domain, node.op_type)
+                if node.domain not in _BUILT_IN and op not in functions and op not in trusted:
+                    found.add("::".join(op))
+    return sorted(found)
+
+
+def _nodes(graph: Any) -> Any:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _nodes(inner)
+
+
+def main() -> None:
+    kind, name = sys.argv[1:]
+    found = probe_library(Path(name)) if kind == "library" else probe_model(name, json.load(sys.stdin))
+    print(json.dumps(found), flush=True)
+    os._exit(0)  # a library's end is not what is tried here
+
+
+if __name__ == "__main__":
+    main()
