@@ -280,6 +280,7 @@ def main() -> None:
     from opgate.infer import infer
     from opgate.load.command import load
     from opgate.plan import plan
+    from opgate.run import run
     from opgate.serve import serve
     from opgate.triton import triton
     from opgate.tune.command import tune
@@ -287,6 +288,7 @@ def main() -> None:
     app.command()(serve)
     app.command()(infer)
     app.command("import")(import_model)
+    app.command()(run)
     app.command()(load)
     app.command()(plan)
     app.command()(tune)
