@@ -276,6 +276,7 @@ def trust(library: Annotated[Path, typer.Argument(help="The op library to list."
 
 def main() -> None:
     # The modules of these commands declare their options.
+    from opgate.export import export
     from opgate.import_model import import_model
     from opgate.infer import infer
     from opgate.load.command import load
@@ -287,6 +288,7 @@ def main() -> None:
 
     app.command()(serve)
     app.command()(infer)
+    app.command()(export)
     app.command("import")(import_model)
     app.command()(run)
     app.command()(load)
