@@ -41,14 +41,19 @@ class FirstKNNQuery(KNNQuery):
         return g.op("custom::knnquery", count, xyz, new_xyz, offset, new_offset, outputs=2)
 
 
+def grid(pos, size, start=None, end=None):
+    """torch_cluster's grid."""
+    start = pos.min(0).values if start is None else start
+    end = pos.max(0).values if end is None else end
+    cells = ((end - start) / size).trunc().long() + 1
+    strides = torch.cat([torch.ones(1, dtype=torch.long), cells.cumprod(0)[:-1]])
+    return (((pos - start) / size).trunc().long() * strides).sum(1)
+
+
 class Grid(Function):
     @staticmethod
-    def forward(ctx, pos, size, start=None, end=None):
-        start = pos.min(0).values if start is None else start
-        end = pos.max(0).values if end is None else end
-        cells = ((end - start) / size).trunc().long() + 1
-        strides = torch.cat([torch.ones(1, dtype=torch.long), cells.cumprod(0)[:-1]])
-        return (((pos - start) / size).trunc().long() * strides).sum(1)
+    def forward(ctx, *inputs):
+        return grid(*inputs)
 
     @staticmethod
     def symbolic(g, pos, size, start=None, end=None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
@@ -70,8 +70,8 @@ def export_into_repository(job: Job) -> Exported:
     made = factory.make(job.reference)
     specs, inputs, sizes = _inputs(job, made)
     with factory.functions_with_symbolic() as functions:
-        factory.outputs_of(made.module, inputs)
-    setting = _chosen(job.setting, functions)
+        outputs = factory.outputs_of(made.module, inputs)
+    setting = replace(_chosen(job.setting, functions), outputs=_output_names(job.setting.outputs, len(outputs)))
     model = export(made.module, inputs, specs, setting)
     report = [f"exported by the exporter {setting.exporter} of PyTorch {torch.__version__}", *_rewritten(model, job)]
     used = sorted({node.domain for node in nodes_of(model)} & job.libraries.keys())
@@ -96,10 +96,17 @@ def _inputs(job: Job, made: factory.Made) -> tuple[Sequence[InputSpec], Tensors,
     return specs, made.examples, sizes
 
 
+def _output_names(stated: Sequence[str], count: int) -> tuple[str, ...]:
+    """Returns a name for each output. Raises InputError if other names are stated."""
+    if not stated:
+        return ("output",) if count == 1 else tuple(f"output_{i}" for i in range(count))
+    if len(stated) != count:
+        raise InputError(f"--output: expected {count} names, one for each output of the module, got {len(stated)}")
+    return tuple(stated)
+
+
 def _chosen(setting: ExportSetting, functions: set[str]) -> ExportSetting:
     """Returns the setting with an exporter. Only the legacy one reads the `symbolic` of a function."""
-    from dataclasses import replace
-
     if not setting.exporter:
         return replace(setting, exporter="legacy" if functions else "dynamo")
     if setting.exporter == "dynamo" and functions:
@@ -137,6 +144,7 @@ def _complete_outputs(model: onnx.ModelProto) -> None:
     """States the types and shapes of outputs that the exporter left open, as shape inference finds them."""
     stated = onnx.ModelProto()
     stated.CopyFrom(model)
+    del stated.graph.value_info[:]  # the exporter gives the dims of results that it can't infer names of their own
     for value in stated.graph.output:
         value.ClearField("type")
     inferred = {value.name: value for value in onnx.shape_inference.infer_shapes(stated).graph.output}

@@ -101,22 +101,32 @@ def outputs_of(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple
 def functions_with_symbolic() -> Iterator[set[str]]:
     """Collects the names of the autograd functions with a `symbolic` that are called."""
     called: set[str] = set()
-    wrapped = []
-    for function in _subclasses(torch.autograd.Function):
-        if not hasattr(function, "symbolic") or function.__module__.startswith("torch.") or "apply" in vars(function):
-            continue
-
-        def apply(*args: Any, _function: Any = function, **kwargs: Any) -> Any:
-            called.add(_function.__name__)
-            return super(_function, _function).apply(*args, **kwargs)
-
-        function.apply = staticmethod(apply)
-        wrapped.append(function)
+    found = [f for f in dict.fromkeys(_subclasses(torch.autograd.Function)) if _has_own_symbolic(f)]
+    # `apply` looks `forward` up when it is called; programs keep `apply` under other names.
+    wrappers = {function: _recording(function, function.forward, called) for function in found}
+    before = {function: vars(function).get("forward") for function in found}
+    for function, wrapper in wrappers.items():
+        function.forward = staticmethod(wrapper)
     try:
         yield called
     finally:
-        for function in wrapped:
-            del function.apply
+        for function, forward in before.items():
+            if forward is None:
+                del function.forward
+            else:
+                function.forward = forward
+
+
+def _has_own_symbolic(function: Any) -> bool:
+    return hasattr(function, "symbolic") and not function.__module__.startswith("torch.")
+
+
+def _recording(function: Any, forward: Any, called: set[str]) -> Any:
+    def record(*args: Any, **kwargs: Any) -> Any:
+        called.add(function.__name__)
+        return forward(*args, **kwargs)
+
+    return record
 
 
 def _subclasses(base: Any) -> Iterator[Any]:
