@@ -108,6 +108,8 @@ class Pattern:
 
 def scalar_of(values: Values, tensor: str) -> float | None:
     """Returns the value of a constant of one element, or None if the tensor is something else."""
+    if any(size != 1 for size in values.shape(tensor) or ()):
+        return None  # large weights are not read
     value: Array | None = values.constant(tensor)
     if value is None or value.size != 1 or value.dtype.kind not in "fiu":
         return None

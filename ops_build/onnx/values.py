@@ -53,9 +53,11 @@ class Values:
             return None
         if producer.op_type == "Identity":
             return self.constant(producer.input[0])
-        if producer.op_type != "Constant":
+        if producer.op_type != "Constant" or len(producer.attribute) != 1:
             return None
-        (attribute,) = producer.attribute
+        attribute = producer.attribute[0]
+        if attribute.name == "sparse_value":
+            return None
         value = onnx.helper.get_attribute_value(attribute)
         return self._array(value) if isinstance(value, TensorProto) else _listed(attribute.name, value)
 
