@@ -156,3 +156,9 @@ def positive_grid():
 
 def positive_bounded_grid():
     return BoundedGrid(), (*positive_grid()[1], torch.full((3,), -2.0), torch.full((3,), 2.0))
+
+
+def numbers():
+    """A module with an op of somebody's own library, which is loaded before the factory is called."""
+    texts = torch.tensor(list(b"12345"), dtype=torch.uint8)
+    return Function(torch.ops.fixture_ops.parse_number), (texts, torch.tensor([2, 5], dtype=torch.int32))

@@ -154,6 +154,19 @@ def test_ops_with_several_outputs_and_one_without_a_decomposition(tmp_path: Path
     assert not config.HasField("dynamic_batching")
 
 
+def test_an_op_of_ones_own_library(tmp_path: Path, fixture_built: Build) -> None:
+    library = fixture_built.libraries["torch"]
+    arguments = ["--torch-library", library, "--input", "data:u8[t]", "--input", "ends:i32[n]", "--dynamic", "t,n"]
+    lines = good(f"{HERE}:numbers", *arguments, "--to", tmp_path / "m", "--max-batch-size", 0)
+    assert "fixture_ops::ParseNumber: 1 node" in lines
+    assert "with libfixture_ops_onnxruntime.so: the greatest difference is 0.0e+00" in lines
+    assert any(line.startswith("without the library: not checked, ") for line in lines)
+    ops, config = written(tmp_path / "m")
+    assert ops == ["fixture_ops::ParseNumber"]
+    assert list(config.model_operations.op_library_filename) == ["libfixture_ops_onnxruntime.so"]
+    assert [(t.name, t.data_type, list(t.dims)) for t in config.input] == [("data", 2, [-1]), ("ends", 8, [-1])]
+
+
 PICTURE = (f"{HERE}:Picture", "--input", "x:f32[1,3,4,4]")
 REFUSED = [
     (["nowhere"], "expected PACKAGE.MODULE:FACTORY, got 'nowhere'"),

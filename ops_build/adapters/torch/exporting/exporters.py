@@ -97,7 +97,7 @@ def _dynamo(
             raise ExportError(f"--map {source}: PyTorch has no such op in this process")
         for overload in packet.overloads():
             table[getattr(packet, overload)] = _translation(target, setting.opset)
-    shapes = tuple(spec.open_axes() or None for spec in specs)
+    is_open = any(spec.open_axes() for spec in specs)
     program = torch.onnx.export(
         module,
         inputs,
@@ -107,10 +107,20 @@ def _dynamo(
         input_names=[spec.name for spec in specs],
         output_names=list(setting.outputs) or None,
         custom_translation_table=table,
-        dynamic_shapes=shapes if any(shapes) else None,
+        dynamic_shapes=_dynamic_shapes(module, specs) if is_open else None,
     )
     model: onnx.ModelProto = program.model_proto
     return model
+
+
+def _dynamic_shapes(module: torch.nn.Module, specs: Sequence[InputSpec]) -> tuple[Any, ...]:
+    """Returns the open axes of the inputs in the structure that torch.export wants: those of *inputs are one tuple."""
+    shapes = tuple(spec.open_axes() or None for spec in specs)
+    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        return shapes
+    named = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+    return (*shapes[:named], shapes[named:])
 
 
 def _translation(target: onnx.defs.OpSchema, opset: int) -> Callable[..., Any]:
