@@ -14,6 +14,31 @@ if TYPE_CHECKING:
 
 from opgate.import_model import Seed, Sizes
 
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", "-i", help="NAME:DTYPE[SIZES], such as x:f32[N,3,H,W], for each input in order."),
+]
+Outputs = Annotated[list[str] | None, typer.Option(help="Name of an output, for each in order.")]
+Exporter = Annotated[
+    str, typer.Option(help="dynamo or legacy. Default: legacy if a function has a symbolic, else dynamo.")
+]
+Mappings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        help="NAMESPACE::NAME=DOMAIN::OP: the ONNX operator for an op of PyTorch, such as aten::asinh=Asinh.",
+    ),
+]
+TorchLibraries = Annotated[
+    list[Path] | None,
+    typer.Option(exists=True, help="Your lib<domain>_torch.so, with lib<domain>_onnxruntime.so beside it. Repeatable."),
+]
+Folders = Annotated[list[Path] | None, typer.Option(exists=True, help="Folder with your ops. Repeatable.")]
+MaxBatchSize = Annotated[
+    int | None,
+    typer.Option(min=0, help="Rows of a batch. Default: 8 if all first dims are N or named batch, else 0."),
+]
+
 
 def export(
     factory: Annotated[
@@ -21,35 +46,16 @@ def export(
         typer.Argument(help="PACKAGE.MODULE:FACTORY, which returns a torch.nn.Module, or one and its example inputs."),
     ],
     to: Annotated[Path, typer.Option(help="Folder of the model in a repository, such as model_repository/mine.")],
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", "-i", help="NAME:DTYPE[SIZES], such as x:f32[N,3,H,W], for each input in order."),
-    ] = None,
+    inputs: Inputs = None,
     dynamic: Annotated[str, typer.Option(help="Names of dims that stay open, such as N,H,W.")] = "",
     size: Sizes = None,
-    output: Annotated[list[str] | None, typer.Option(help="Name of an output, for each in order.")] = None,
-    exporter: Annotated[
-        str, typer.Option(help="dynamo or legacy. Default: legacy if a function has a symbolic, else dynamo.")
-    ] = "",
+    output: Outputs = None,
+    exporter: Exporter = "",
     opset: Annotated[int, typer.Option(min=11, help="Version of ONNX's operators.")] = 18,
-    mappings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map",
-            help="NAMESPACE::NAME=DOMAIN::OP: the ONNX operator for an op of PyTorch, such as aten::asinh=Asinh.",
-        ),
-    ] = None,
-    torch_library: Annotated[
-        list[Path] | None,
-        typer.Option(
-            exists=True, help="Your lib<domain>_torch.so, with lib<domain>_onnxruntime.so beside it. Repeatable."
-        ),
-    ] = None,
-    folder: Annotated[list[Path] | None, typer.Option(exists=True, help="Folder with your ops. Repeatable.")] = None,
-    max_batch_size: Annotated[
-        int | None,
-        typer.Option(min=0, help="Rows of a batch. Default: 8 if all first dims are N or named batch, else 0."),
-    ] = None,
+    mappings: Mappings = None,
+    torch_library: TorchLibraries = None,
+    folder: Folders = None,
+    max_batch_size: MaxBatchSize = None,
     version: Annotated[int, typer.Option(min=1, help="The version to write.")] = 1,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a version that is there.")] = False,
     seed: Seed = 0,
