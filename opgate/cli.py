@@ -303,9 +303,12 @@ def trust(library: Annotated[Path, typer.Argument(help="The op library to list."
 def main() -> None:
     # The modules of these commands declare their options.
     from opgate.doctor.command import doctor
+    from opgate.export import export
+    from opgate.import_model import import_model
     from opgate.infer import infer
     from opgate.load.command import load
     from opgate.plan import plan
+    from opgate.run import run
     from opgate.serve import serve
     from opgate.triton import triton
     from opgate.tune.command import tune
@@ -313,6 +316,9 @@ def main() -> None:
     app.command()(serve)
     app.command()(doctor)
     app.command()(infer)
+    app.command()(export)
+    app.command("import")(import_model)
+    app.command()(run)
     app.command()(load)
     app.command()(plan)
     app.command()(tune)

@@ -206,6 +206,8 @@ def load_to_rewrite(source: Path, target: Path) -> ModelProto:
         model = onnx.load(source, load_external_data=False)
     except DecodeError:
         raise DecompositionError(f"{source} is no ONNX model") from None
+    if not model.HasField("graph"):  # an empty file
+        raise DecompositionError(f"{source} is no ONNX model")
     has_weight_files = any(uses_external_data(tensor) for tensor in _get_all_tensors(model))
     if has_weight_files and source.resolve().parent != target.resolve().parent:
         raise DecompositionError(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import onnx
+import onnx.reference.op_run  # its import fails once an op is registered that has the name of one of ONNX's
 import onnx.shape_inference
 from onnx import TensorProto, TypeProto, helper
 from onnx.defs import OpSchema

@@ -1,0 +1,254 @@
+"""Exports a module into a model repository, and compares what it wrote with the module."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import onnx
+import torch
+
+from opgate.ops_build.adapters.torch.exporting import factory
+from opgate.ops_build.adapters.torch.exporting.exporters import ExportError, ExportSetting, export
+from opgate.ops_build.adapters.torch.exporting.inputs import (
+    InputSpec,
+    bind,
+    random_tensors,
+    sizes_for,
+    specs_of_examples,
+)
+from opgate.ops_build.onnx import foreign, repository, schema
+from opgate.ops_build.onnx.decompose import DecompositionError, decompose
+from opgate.ops_build.onnx.model_inputs import InputError
+from opgate.ops_build.onnx.nodes import nodes_of
+from opgate.ops_build.onnx.sessions import SessionError, one_line, session
+from opgate.ops_build.onnx.trials import TOLERANCES, difference
+from opgate.ops_build.onnx.unknown import unknown_ops
+from opgate.ops_build.table import Op
+
+#: Results may be this many times further apart than those of a single op.
+SLACK = 50
+#: A written model is checked with open dims of the traced sizes, and of these times the traced sizes.
+OTHER_SIZES = 2
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is exported, and where to.
+
+    `ops` are the ops of the loaded libraries, `libraries` the same libraries for ONNX Runtime, by domain, and `folders`
+    hold the op folders. `exporter` is empty if the module decides.
+    """
+
+    reference: str
+    target: Path
+    setting: ExportSetting
+    specs: Sequence[InputSpec]
+    libraries: Mapping[str, Path]
+    folders: Sequence[Path]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    seed: int = 0
+    max_batch_size: int | None = None
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The file that was written, and the lines of the report."""
+
+    path: Path
+    report: list[str]
+
+
+def export_into_repository(job: Job) -> Exported:
+    """Exports a module, checks the model and writes it. Raises ExportError, FactoryError, InputError and
+    RepositoryError; then nothing was written."""
+    made = factory.make(job.reference)
+    specs, inputs, sizes = _inputs(job, made)
+    with factory.functions_with_symbolic() as functions:
+        outputs = factory.outputs_of(made.module, inputs)
+    setting = replace(_chosen(job.setting, functions), outputs=_output_names(job.setting.outputs, len(outputs)))
+    model = export(made.module, inputs, specs, setting)
+    report = [f"exported by the exporter {setting.exporter} of PyTorch {torch.__version__}", *_rewritten(model, job)]
+    used = sorted({node.domain for node in nodes_of(model)} & job.libraries.keys())
+    libraries = [job.libraries[domain] for domain in used]
+    report += _checked(job, made, specs, inputs, sizes, model, libraries)
+    config = repository.config_text(model, job.target.name, [path.name for path in libraries], job.max_batch_size)
+    path = repository.write(model, job.target, config, job.version)
+    return Exported(path, report)
+
+
+def _inputs(job: Job, made: factory.Made) -> tuple[Sequence[InputSpec], Tensors, dict[str, int]]:
+    """Returns the inputs' specs, the tensors of the trace and the sizes of the open dims."""
+    if made.examples is None:
+        if not job.specs:
+            raise InputError(f"{job.reference} gives no example inputs: state each with --input NAME:DTYPE[SIZES]")
+        sizes = sizes_for(job.specs, job.sizes)
+        return job.specs, random_tensors(job.specs, sizes, job.seed), sizes
+    names = factory.parameter_names(made.module, len(made.examples))
+    specs = job.specs or specs_of_examples(made.examples, names)
+    sizes = dict(job.sizes)
+    bind(specs, made.examples, sizes)
+    return specs, made.examples, sizes
+
+
+def _output_names(stated: Sequence[str], count: int) -> tuple[str, ...]:
+    """Returns a name for each output. Raises InputError if other names are stated."""
+    if not stated:
+        return ("output",) if count == 1 else tuple(f"output_{i}" for i in range(count))
+    if len(stated) != count:
+        raise InputError(f"--output: expected {count} names, one for each output of the module, got {len(stated)}")
+    return tuple(stated)
+
+
+def _chosen(setting: ExportSetting, functions: set[str]) -> ExportSetting:
+    """Returns the setting with an exporter. Only the legacy one reads the `symbolic` of a function."""
+    if not setting.exporter:
+        return replace(setting, exporter="legacy" if functions else "dynamo")
+    if setting.exporter == "dynamo" and functions:
+        raise ExportError(
+            f"the exporter dynamo ignores the symbolic of {', '.join(sorted(functions))}: use --exporter legacy"
+        )
+    return setting
+
+
+def _rewritten(model: onnx.ModelProto, job: Job) -> list[str]:
+    """Rewrites others' nodes in a model. Returns lines of the report. Raises ExportError if there is a node that nobody
+    has."""
+    schema.register(job.setting.ops)
+    lines = []
+    for node in foreign.rewrite(model):
+        if node.refusal:
+            raise ExportError(f"{node.name} (node '{node.node}') can't become {node.op}: {node.refusal}")
+        lines.append(f"{node.name} became {node.op}{f' ({node.note})' if node.note else ''}")
+    known = {(op.domain, op.name): op for op in job.setting.ops}
+    for unknown in unknown_ops(model, known):
+        if unknown.name.startswith("com.microsoft"):
+            continue
+        raise ExportError(
+            f"the export has {unknown.name}, which no library has: give the library with --torch-library, map it with "
+            f"--map, or let its symbolic name an op of opgate"
+        )
+    _complete_outputs(model)
+    counts = Counter(
+        f"{node.domain}::{node.op_type}" for node in nodes_of(model) if (node.domain, node.op_type) in known
+    )
+    return [*lines, *(f"{name}: {count} node{'s' if count > 1 else ''}" for name, count in counts.items())]
+
+
+def _complete_outputs(model: onnx.ModelProto) -> None:
+    """States the types and shapes of outputs that the exporter left open, as shape inference finds them."""
+    stated = onnx.ModelProto()
+    stated.CopyFrom(model)
+    del stated.graph.value_info[:]  # the exporter gives the dims of results that it can't infer names of their own
+    for value in stated.graph.output:
+        value.ClearField("type")
+    inferred = {value.name: value for value in onnx.shape_inference.infer_shapes(stated).graph.output}
+    for value in model.graph.output:
+        found = inferred[value.name].type.tensor_type
+        if found.elem_type and (found.HasField("shape") or not value.type.tensor_type.HasField("shape")):
+            value.type.CopyFrom(inferred[value.name].type)
+
+
+def _checked(
+    job: Job,
+    made: factory.Made,
+    specs: Sequence[InputSpec],
+    inputs: Tensors,
+    sizes: Mapping[str, int],
+    model: onnx.ModelProto,
+    libraries: Sequence[Path],
+) -> list[str]:
+    """Compares a model with the module, and returns the lines of the report. Raises ExportError if they differ."""
+    sets = {"": inputs}
+    seeded = made.examples is None
+    if seeded:
+        sets[" on other random inputs"] = random_tensors(specs, sizes, job.seed + 1)
+    lines = []
+    if sizes and seeded:
+        others = {dim: size * OTHER_SIZES for dim, size in sizes.items()}
+        stated = ", ".join(f"{dim}={size}" for dim, size in others.items())
+        larger = random_tensors(specs, others, job.seed)
+        try:
+            factory.outputs_of(made.module, larger)
+            sets[f" at {stated}"] = larger
+        except factory.FactoryError as error:
+            lines.append(f"not checked at {stated}: {error}")
+    elif sizes:
+        lines.append("not checked at other sizes: the factory gives the inputs")
+    for where, tensors in sets.items():
+        expected = factory.outputs_of(made.module, tensors)
+        told = f"with {', '.join(path.name for path in libraries)}" if libraries else "in ONNX Runtime"
+        lines.append(f"{told}{where}: {_compared(model, libraries, specs, tensors, expected)}")
+    if libraries:
+        lines.append(_without_libraries(job.setting.ops, job.folders, model, specs, inputs, made))
+    return lines
+
+
+def _without_libraries(
+    ops: Sequence[Op],
+    folders: Sequence[Path],
+    model: onnx.ModelProto,
+    specs: Sequence[InputSpec],
+    inputs: Tensors,
+    made: factory.Made,
+) -> str:
+    """Compares the model with its ops as functions of standard operators, without the libraries."""
+    plain = onnx.ModelProto()
+    plain.CopyFrom(model)
+    try:
+        decomposed = decompose(plain, ops, folders)
+    except (DecompositionError, FileNotFoundError) as error:
+        return f"without the library: not checked, {error}"
+    if decomposed.left:
+        return f"without the library: not checked, {', '.join(decomposed.left)} has no decomposition"
+    return f"without the library: {_compared(plain, (), specs, inputs, factory.outputs_of(made.module, inputs))}"
+
+
+def _compared(
+    model: onnx.ModelProto,
+    libraries: Sequence[Path],
+    specs: Sequence[InputSpec],
+    tensors: Tensors,
+    expected: Tensors,
+) -> str:
+    """Runs a model and returns how far its results are from those of the module. Raises ExportError if that is far."""
+    feeds = {}
+    used = {value.name for value in model.graph.input}
+    for spec, tensor in zip(specs, tensors, strict=True):
+        if spec.dtype == "bf16":
+            raise InputError(f"input '{spec.name}' is bf16, which ONNX Runtime takes from no client: state f32 or f16")
+        if spec.name in used:
+            feeds[spec.name] = tensor.numpy()
+    try:
+        results = session(model, libraries).run(None, feeds)
+    except SessionError as error:
+        raise ExportError(f"ONNX Runtime doesn't load the export: {error}") from None
+    except Exception as error:  # the classes of onnxruntime's exceptions share no other base
+        raise ExportError(f"ONNX Runtime doesn't run the export: {one_line(error)}") from None
+    if len(results) != len(expected):
+        raise ExportError(f"the export has {len(results)} outputs, the module {len(expected)}")
+    greatest = 0.0
+    for value, result, tensor in zip(model.graph.output, results, expected, strict=True):
+        array = tensor.detach().numpy()
+        if result.shape != array.shape or result.dtype != array.dtype:
+            got = f"{result.dtype} {list(result.shape)}"
+            raise ExportError(
+                f"output '{value.name}': the module gives {array.dtype} {list(array.shape)}, the export {got}"
+            )
+        apart = difference(array, result)
+        allowed = SLACK * TOLERANCES.get(_dtype(array.dtype.name), 0.0)
+        if not apart <= allowed:
+            raise ExportError(
+                f"output '{value.name}' of the export differs from the module's by {apart:.1e} of its magnitude"
+            )
+        greatest = max(greatest, apart)
+    return f"the greatest difference is {greatest:.1e}"
+
+
+def _dtype(name: str) -> str:
+    return {"float16": "f16", "float32": "f32", "float64": "f64"}.get(name, name)

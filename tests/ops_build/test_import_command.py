@@ -1,0 +1,263 @@
+"""`opgate import` on the command line: its report, and what it says of models that it can't rewrite."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import typer
+from click.testing import Result
+from onnx import NodeProto, TensorProto, helper, numpy_helper, parser
+from typer.testing import CliRunner
+
+from opgate.import_model import import_model as import_command
+from opgate.ops_build.onnx import foreign
+from opgate.ops_build.onnx.import_model import Setting, import_model
+from opgate.ops_build.onnx.unknown import engines_of, unknown_ops
+from opgate.ops_build.table import read_table
+
+FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+
+
+def model_of(
+    nodes: Sequence[NodeProto],
+    inputs: Mapping[str, tuple[int, Sequence[Any] | None]],
+    outputs: Sequence[str] = ("y",),
+    constants: Mapping[str, Any] | None = None,
+    opset: int = 17,
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(name, *declared) for name, declared in inputs.items()],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()],
+    )
+    domains = dict.fromkeys(node.domain for node in nodes if node.domain)
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def node(name: str, inputs: Sequence[str], outputs: Sequence[str] = ("y",), **attributes: Any) -> NodeProto:
+    domain, op_type = name.split("::")
+    return helper.make_node(op_type, inputs, outputs, domain=domain, **attributes)
+
+
+def in_process(*arguments: object) -> Result:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(import_command)
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "opgate", "import", *map(str, arguments)], capture_output=True, text=True, timeout=120
+    )
+
+
+POINTS = {"xyz": (FLOAT, [20, 3]), "offset": (INT32, [1])}
+KNN = node("custom::knnquery", ["nsample", "xyz", "offset"], ["idx", "dist"])
+
+
+def test_the_report(library: Path, tmp_path: Path) -> None:
+    nodes = [
+        KNN,
+        helper.make_node("Sigmoid", ["dist"], ["s"]),
+        helper.make_node("Mul", ["s", "dist"], ["swish"]),
+        node("mine::Thing", ["swish"], ["mine"], size=3),
+        node("mmdeploy::NMSRotated", ["xyz", "xyz"], ["kept"], iou_threshold="0.5"),
+    ]
+    model = model_of(nodes[:3], POINTS, ["idx", "swish"], {"nsample": 4})
+    onnx.save(model, tmp_path / "model.onnx")
+    finished = command(tmp_path / "model.onnx", "--input", "offset=[20]", "--library", library)
+    assert finished.returncode == 0, finished.stderr
+    lines = finished.stdout.splitlines()
+    assert lines[0].split() == ["op", "node", "what", "became", "of", "it", "note"]
+    assert lines[1].split()[:4] == ["custom::knnquery", "idx", "now", "opgate::KNNQuery"]
+    assert lines[2].split()[-4:] == ["max", "difference", "before", "after"]
+    assert lines[3].startswith("Swish") and "kept" in lines[3] and lines[3].endswith("us")
+    assert lines[4:] == ["the new model: it loads and runs", f"wrote {tmp_path / 'model_imported.onnx'}"]
+    imported = onnx.load(tmp_path / "model_imported.onnx")
+    assert imported.graph.node[0].op_type == "KNNQuery" and not imported.graph.initializer
+
+    finished = command(tmp_path / "model.onnx", "-o", tmp_path / "bad.onnx", "--library", library)
+    assert "it loads, and doesn't run on these inputs" in finished.stdout  # offset doesn't end at row 20
+    onnx.save(model_of(nodes, POINTS, ["idx", "mine", "kept"], {"nsample": 4}), tmp_path / "left.onnx")
+    finished = command(tmp_path / "left.onnx", "--input", "offset=[20]", "--library", library)
+    assert finished.returncode == 0
+    for line in (
+        "refused: attribute 'iou_threshold': expected a float, got a string",
+        "mine::Thing stays (1 node): it needs an engine with an op library that has it",
+        "mmdeploy::NMSRotated stays (1 node): it needs ONNX Runtime or TensorRT with the op library of mmdeploy",
+        "the new model: it doesn't load",
+    ):
+        assert line in finished.stdout, finished.stdout
+
+
+def test_files_and_options_that_are_refused(library: Path, tmp_path: Path) -> None:
+    good = model_of([KNN], POINTS, ["idx"], {"nsample": 4})
+    onnx.save(good, tmp_path / "good.onnx")
+    whole = (tmp_path / "good.onnx").read_bytes()
+    (tmp_path / "cut.onnx").write_bytes(whole[: len(whole) - 7])
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    (tmp_path / "text.onnx").write_text("no model")
+    np.save(tmp_path / "f64.npy", np.zeros((20, 3)))
+    np.save(tmp_path / "small.npy", np.zeros((20, 2), np.float32))
+    plain = model_of([helper.make_node("Relu", ["xyz"], ["y"])], POINTS)
+    onnx.save(plain, tmp_path / "plain.onnx")
+    for arguments, message in [
+        (["cut.onnx"], "cut.onnx is no ONNX model"),
+        (["empty.onnx"], "empty.onnx is no ONNX model"),
+        (["text.onnx"], "text.onnx is no ONNX model"),
+        (["plain.onnx"], "nothing was rewritten"),
+        (["good.onnx", "--input", "abc=[1]"], "the model has no input 'abc': expected xyz, offset"),
+        (["good.onnx", "--input", "offset"], "expected NAME=FILE.npy, NAME=JSON or NAME=f32[1,3,8,8], got 'offset'"),
+        (["good.onnx", "--input", "offset=x"], "input 'offset': expected a .npy file, a JSON list of i32 or i32[sizes], got 'x'"),
+        (["good.onnx", "--input", "offset=[1.5]"], "input 'offset': expected a .npy file"),
+        (["good.onnx", "--input", "offset=[1,2]"], "input 'offset': expected the shape [1], got [2]"),
+        (["good.onnx", "--input", "xyz=i32[20,3]"], "input 'xyz': expected f32, got i32"),
+        (["good.onnx", "--input", f"xyz={tmp_path}/f64.npy"], "input 'xyz': expected f32, and"),
+        (["good.onnx", "--input", f"xyz={tmp_path}/small.npy"], "input 'xyz': expected the shape [20, 3], got [20, 2]"),
+        (["good.onnx", "--input", "xyz=gone.npy"], "input 'xyz': gone.npy:"),
+        (["good.onnx", "--size", "n=0"], "expected a size of 1 or more for dim 'n', got '0'"),
+    ]:  # fmt: skip
+        finished = in_process(tmp_path / arguments[0], *arguments[1:], "--library", library)
+        assert finished.exit_code == 1, arguments
+        assert message in finished.output, (arguments, finished.output)
+        assert not (tmp_path / f"{Path(arguments[0]).stem}_imported.onnx").exists()
+
+
+BOXES = {"boxes": (FLOAT, [1, 10, 5]), "scores": (FLOAT, [1, 2, 10])}
+NMS = ("mmdeploy::NMSRotated", ["boxes", "scores"])
+CONV = {
+    "x": (FLOAT, [1, 4, 8, 8]),
+    "offset": (FLOAT, [1, 18, 8, 8]),
+    "mask": (FLOAT, [1, 9, 8, 8]),
+    "w": (FLOAT, [4, 4, 3, 3]),
+}
+CONV_NODE = ("mmcv::MMCVModulatedDeformConv2d", ["x", "offset", "mask", "w"])
+X = {"x": (FLOAT, [1, 2, 8, 8])}
+NSAMPLE = {"nsample": 4}
+REFUSED = [
+    (KNN, {**POINTS, "nsample": (INT64, [])}, {}, "input 0 (nsample) is not a constant of the model"),
+    (KNN, POINTS, {"nsample": [4, 5]}, "input 0 (nsample): expected one integer, got int64 of shape [2]"),
+    (KNN, POINTS, {"nsample": 4.5}, "input 0 (nsample): expected one integer, got float64"),
+    (node("custom::knnquery", ["nsample", "xyz"]), POINTS, NSAMPLE, "input 3 (the ends of the segments) is absent"),
+    (node("custom::knnquery", ["nsample"]), POINTS, NSAMPLE, "expected 2 to 5 inputs, got 1"),
+    (
+        node("custom::knnquery", ["nsample", "xyz", "a", "b", "c"]),
+        {**POINTS, "a": (FLOAT, None), "b": (INT32, [1]), "c": (INT32, [1])},
+        NSAMPLE,
+        "input 2 has an unknown rank",
+    ),
+    (node("custom::knnquery", ["nsample", "", "offset"]), POINTS, NSAMPLE, "input 1 (xyz) is absent"),
+    (node("custom::knnquery", ["nsample", "xyz", "offset"], ["a", "b", "c"]), POINTS, NSAMPLE, "expected 2 outputs, got 3"),
+    (node(*NMS, score_threshold=0.1), BOXES, {}, "attribute 'iou_threshold' is missing"),
+    (node(*NMS, iou_threshold=1, score_threshold=0.1), BOXES, {}, "attribute 'iou_threshold': expected a float, got an integer"),
+    (node(*NMS, iou_threshold=0.1, score_threshold=0.1, top=3), BOXES, {}, "attribute 'top' is unknown: expected iou_threshold, score_threshold"),
+    (
+        node(*NMS, iou_threshold=0.1, score_threshold=0.1),
+        {**BOXES, "boxes": (FLOAT, [1, "n", 5])},
+        {},
+        "the number of boxes is not known before the run",
+    ),
+    (
+        node(*NMS, iou_threshold=0.1, score_threshold=0.1),
+        {**BOXES, "scores": (FLOAT, [1, None, 10])},
+        {},
+        "the number of classes is not known before the run",
+    ),
+    (node(*NMS, iou_threshold=0.1), {**BOXES, "boxes": (FLOAT, [5])}, {}, "input 0 (boxes): expected 2 or 3 axes, got 1"),
+    (node(*CONV_NODE, stride=[1]), CONV, {}, "attribute 'stride': expected 2 integers, got 1"),
+    (node(*CONV_NODE, stride=1), CONV, {}, "attribute 'stride': expected a list of integers, got an integer"),
+    (node(*CONV_NODE, groups=2), CONV, {}, "attribute 'groups' is 2, and the filters have 4 of 4 channels"),
+    (node(*CONV_NODE, deform_groups=2), CONV, {}, "attribute 'deform_groups' is 2, and 18 offsets don't fit it"),
+    (node("mmcv::MMCVDeformConv2d", ["x", "offset", "w"], padding=[1, 1, 2, 2]), CONV, {}, "attribute 'padding': expected four equal numbers"),
+    (node("mmcv::MMCVCornerPool", ["x"], mode=4), X, {}, "attribute 'mode': expected 0 to 3, got 4"),
+    (node("mmcv::SoftNonMaxSuppression", ["x", "x"], method=3), X, {}, "attribute 'method': expected 0, 1 or 2, got 3"),
+    (node("mmcv::SoftNonMaxSuppression", ["x", "x"], offset=2), X, {}, "attribute 'offset': expected 0 or 1, got 2"),
+    (node("mmdeploy::bev_pool_v2", ["x"] * 7, out_height=2), {"x": (FLOAT, [1, 2, 3, 4, 5])}, {}, "input 0 (depth): expected 4 axes, got 5"),
+    (node("mmdeploy::bev_pool_v2", ["x"] * 7, out_height=2), X, {}, "attribute 'out_width' is missing"),
+    (node("mmdeploy::bev_pool_v2", ["x"] * 7, output_z=2, out_height=2, out_width=2), X, {}, "attribute 'output_z': expected 1, got 2"),
+    (node("::MultiScaleDeformableAttnTRT", ["x"] * 5), {"x": (FLOAT, None)}, {}, "is not known before the run"),
+    (node("::MultiScaleDeformableAttnTRT", ["x"] * 5), {"x": (FLOAT, [1, 2, 1, 3])}, {}, "expected a last axis of pairs, got 3"),
+    (node("ai.graphcore::LeakyRelu", ["x"], alpha="a"), X, {}, "attribute 'alpha': expected a float, got a string"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("foreign_node", "inputs", "constants", "message"), REFUSED, ids=[row[3] for row in REFUSED])
+def test_a_node_that_no_op_can_replace_is_refused_by_name(
+    foreign_node: NodeProto, inputs: Mapping[str, Any], constants: Mapping[str, Any], message: str
+) -> None:
+    model = model_of([foreign_node], inputs, list(foreign_node.output), constants)
+    before = model.SerializeToString()
+    (result,) = foreign.rewrite(model)
+    assert message in result.refusal
+    assert model.SerializeToString() == before
+
+
+def test_an_old_opset_is_refused() -> None:
+    model = model_of([KNN], POINTS, ["idx"], NSAMPLE, opset=10)
+    (result,) = foreign.rewrite(model)
+    assert result.refusal == "the model has opset 10 of ONNX: expected 11 or later"
+
+
+def test_a_chain_of_foreign_nodes(library: Path) -> None:
+    """The shapes behind a node are known only after it was rewritten."""
+    nodes = [
+        node("mmcv::MMCVCornerPool", ["x"], ["a"], mode=0),
+        helper.make_node("Reshape", ["a", "shape"], ["boxes"]),
+        node("mmcv::NMSRotated", ["boxes", "scores"], ["y"], iou_threshold=0.5),
+        node("ai.graphcore::LeakyRelu", ["boxes"], ["z"]),
+    ]
+    inputs = {"x": (FLOAT, [1, 1, 6, 5]), "scores": (FLOAT, [6])}
+    model = model_of(nodes, inputs, ["y", "z"], {"shape": np.array([6, 5])})
+    imported = import_model(model, Setting(read_table(library), library))
+    assert [result.refusal for result in imported.foreign] == [""] * 3
+    assert imported.ran and not imported.unknown
+
+
+def test_nodes_in_branches_and_functions(library: Path) -> None:
+    def branch(name: str, mode: int) -> onnx.GraphProto:
+        inner = node("mmcv::MMCVCornerPool", ["x"], [name], mode=mode)
+        return helper.make_graph([inner], name, [], [helper.make_tensor_value_info(name, FLOAT, None)])
+
+    choice = helper.make_node("If", ["chosen"], ["y"], then_branch=branch("a", 0), else_branch=branch("b", 1))
+    model = model_of([choice], {"x": (FLOAT, [1, 1, 3, 3]), "chosen": (TensorProto.BOOL, [])})
+    model.opset_import.append(helper.make_opsetid("mmcv", 1))
+    imported = import_model(model, Setting(read_table(library), library))
+    assert [result.op for result in imported.foreign] == ["opgate::CornerPool"] * 2
+    assert imported.ran, imported.run
+
+    call = node("local::Pool", ["x"], ["y"])
+    model = model_of([call], {"x": (FLOAT, [1, 1, 3, 3])})
+    text = '<domain: "local", opset_import: ["mmcv": 1]> Pool (x) => (y) { y = mmcv.MMCVCornerPool <mode = 1> (x) }'
+    model.functions.append(parser.parse_function(text))
+    (result,) = foreign.rewrite(model)
+    assert "it is in a function of the model" in result.refusal
+
+
+def test_who_runs_what_is_left() -> None:
+    model = model_of(
+        [
+            node("com.microsoft::FusedGemm", ["x"], ["a"]),
+            node("mine::Thing_TRT", ["x"], ["b"]),
+            node("mine::Thing", ["x"], ["c"]),
+            node("mine::Thing", ["x"], ["d"]),
+            helper.make_node("NoSuchOp", ["x"], ["e"]),
+            helper.make_node("Relu", ["x"], ["y"]),
+        ],
+        X,
+    )
+    found = {op.name: (op.count, op.engines) for op in unknown_ops(model, ())}
+    assert found["com.microsoft::FusedGemm"] == (1, "ONNX Runtime")
+    assert found["mine::Thing_TRT"] == (1, "TensorRT with a plugin of this name")
+    assert found["mine::Thing"][0] == 2 and "--custom-library" in found["mine::Thing"][1]
+    assert "::NoSuchOp" in found and "::Relu" not in found
+    assert engines_of("org.openvinotoolkit", "Anything") == "OpenVINO"

@@ -1,0 +1,96 @@
+"""Runs docs/from-pytorch.md, from-onnx.md and from-a-library.md as they are shown, each from its files to a served request."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opgate.ops_build.adapters.onnxruntime.toolchain import find_onnxruntime_headers
+from opgate.ops_build.building.build import Build
+from opgate.ops_build.building.toolchain import toolchain_folder
+from tests.system.running import ROOT, Server
+
+LEAKY_RELU = ROOT / "tests" / "ops_build" / "finished_library" / "leaky_relu.cpp"
+
+
+def follow(page: str, folder: Path) -> str:
+    """Writes the files of a page into a folder and runs its commands there. Compares the last answer with the page's.
+    Returns what the commands printed."""
+    text = (ROOT / "docs" / page).read_text()
+    for name, content in re.findall(r"```python\n# (\S+)\n(.*?)```", text, re.DOTALL):
+        (folder / name).write_text(content)
+    (block,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    (shown,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    server, printed = None, ""
+    try:
+        for line in block.splitlines():
+            command = re.split(r"\s{2,}#", line)[0]
+            if "opgate serve" in command:
+                variables = {"OPGATE_OPS_PATH": str(folder)} if command.startswith("OPGATE_OPS_PATH=$PWD ") else {}
+                assert command.endswith("opgate serve --model-repository models")
+                server = Server(folder / "models", env={**environment, **variables}, folder=folder)
+                continue
+            if command.startswith("curl"):
+                assert server is not None
+                command = command.replace("curl localhost:8000", f"curl -s 127.0.0.1:{server.http}")
+            done = subprocess.run(
+                command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+            )  # fmt: skip
+            assert done.returncode == 0, (command, done.stdout, done.stderr)
+            printed += done.stdout
+    finally:
+        if server is not None:
+            server.stop()
+    answer, expected = json.loads(done.stdout), json.loads(shown)
+    values = [output.pop("data") for output in answer["outputs"]]
+    np.testing.assert_allclose(values, [output.pop("data") for output in expected["outputs"]], atol=1e-5)
+    assert answer == expected
+    return printed
+
+
+@pytest.fixture(autouse=True)
+def _needs_curl() -> None:
+    if not shutil.which("curl"):
+        pytest.skip("there is no curl")
+
+
+def test_from_pytorch(built: Build, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    if reason := built.left_out.get("torch"):
+        pytest.skip(f"torch was left out: {reason}")
+    assert "without the library: the greatest difference" in follow("from-pytorch.md", tmp_path)
+
+
+def test_from_onnx(library: Path, tmp_path: Path) -> None:
+    printed = follow("from-onnx.md", tmp_path)
+    assert "now opgate::KNNQuery" in printed and "the new model: it loads and runs" in printed
+    assert re.search(r"^Mish +y +(not )?kept", printed, re.MULTILINE)
+
+
+def test_from_a_library(library: Path, tmp_path: Path) -> None:
+    if not shutil.which("g++"):
+        pytest.skip("there is no g++")
+    headers = find_onnxruntime_headers(toolchain_folder(), lambda line: None)
+    compiler = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", f"-isystem{headers.include}"]
+    subprocess.run([*compiler, LEAKY_RELU, "-o", tmp_path / "custom_ops.so"], check=True)
+    printed = follow("from-a-library.md", tmp_path)
+    assert "shape of Z: [2, 2]" in printed and "latency: " in printed
+    saved = np.load(tmp_path / "results.npz")
+    np.testing.assert_allclose(saved["Z"], [[1, 0.02], [3, 0.04]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("page", ["from-pytorch.md", "from-onnx.md", "from-a-library.md"])
+def test_every_link_leads_somewhere(page: str) -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        assert (ROOT / "docs" / target).exists(), target
