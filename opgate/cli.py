@@ -282,8 +282,10 @@ def tensorrt(
         rewritten = rewrite_file(model, target, built_table(_options(folder, domain)))
     except (BuildError, OSError, ValueError) as error:
         raise _fail(error) from None
-    for name, count in rewritten.items():
+    for name, count in rewritten.counts.items():
         typer.echo(f"{name}: {count} node{'s' if count > 1 else ''}")
+    for op in rewritten.left:
+        typer.echo(f"{op.name} is left as it is: if it is an op of yours, name its folder with --folder")
     typer.echo(f"wrote {target}")
 
 

@@ -101,7 +101,7 @@ def try_library(path: Path, trusted: Sequence[Path], seconds: float) -> Iterator
             f"the process that loads it {probed.ended}",
             mend_of(probed.ended, "debug its RegisterCustomOps and its static objects: they run when it is loaded"),
         )
-    elif error := probed.found.get("error"):
-        yield Finding(where, error, mend_of(error, "build it again on this machine"))
-    for error in probed.found.get("errors", ()):
-        yield Finding(where, error, "mend the op's source, and run `opgate build` again")
+    elif refusal := probed.found.get("error"):
+        yield Finding(where, refusal, mend_of(refusal, "build it again on this machine"))
+    for wrong_op in probed.found.get("errors", ()):
+        yield Finding(where, wrong_op, "mend the op's source, and run `opgate build` again")

@@ -25,6 +25,23 @@ from opgate.service.repository.repositories import stamp_of
 from opgate.service.settings import Settings
 
 MANIFEST = "manifest.json"
+#: What ONNX Runtime says of a file that is too new for it or is none, and what to do.
+_UNREADABLE = (
+    (
+        re.compile(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)"),
+        "the file has IR version {0}, and this ONNX Runtime reads versions up to {1}: write it with "
+        "helper.make_model(..., ir_version={1}), or install a newer onnxruntime",
+    ),
+    (
+        re.compile(r"Opset (\d+) is under development.* domain (\S+) is till opset (\d+)", re.DOTALL),
+        "the file asks for opset {0} of {1}, and this ONNX Runtime knows opsets up to {2}: export it with opset {2} or "
+        "a lower one, or install a newer onnxruntime",
+    ),
+    (
+        re.compile(r"Protobuf parsing failed|ModelProto does not have a graph"),
+        "the file is no ONNX model, or a part of one: copy or export it again",
+    ),
+)
 _MISSING_OP = re.compile(r"(?:(\S+?):)?(\w+)\((-?\d+)\) is not a registered function/op")
 
 
@@ -209,7 +226,10 @@ def _ops(entry: Mapping[str, Any]) -> list[str]:
 
 def explain(message: str, libraries: Sequence[Library], trusted: Sequence[Path]) -> str:
     """Returns what the engine says of a model with these libraries that it can't open, with the remedy if it is known:
-    for an op that it doesn't know, and for two libraries of one domain."""
+    for an op that it doesn't know, for two libraries of one domain, and for a file that it can't read."""
+    for pattern, remedy in _UNREADABLE:
+        if found := pattern.search(message):
+            return f"{remedy.format(*found.groups())}. The engine said: {message}"
     names = [library.path.name for library in libraries]
     if "Domain already set in registry" in message:
         return f"two of the op libraries {', '.join(names)} have ops of one domain, which ONNX Runtime doesn't take"

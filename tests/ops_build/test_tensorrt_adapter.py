@@ -264,6 +264,61 @@ def test_nodes_in_functions_are_rewritten_once(library: Path, tmp_path: Path) ->
     assert for_tensorrt(once, ops) == once
 
 
+def with_plugins(library: Path) -> list[Op]:
+    """The table of a library, as if every op had a CUDA kernel."""
+    return [replace(op, devices=("cpu", "cuda")) for op in read_table(library)]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes", "says"),
+    [
+        (
+            "ResizeNormalize",
+            {"x": "UINT8"},
+            {"height": 4, "width": 4},
+            "tensor 'x' of ResizeNormalize is u8, and TensorRT passes only f16 bf16 f32 i8 i32 i64 to",
+        ),
+        ("Mish", {"x": "DOUBLE"}, {}, "tensor 'x' of Mish is f64"),
+        ("Mish", {"x": None}, {}, "tensor 'cast' of Mish is f64"),
+        ("ResizeNormalize", {"x": "FLOAT"}, {"height": 4, "width": 4}, "expected u8"),
+    ],
+)
+def test_a_dtype_that_no_plugin_takes_is_refused(
+    library: Path, tmp_path: Path, op_type: str, inputs: dict[str, str | None], attributes: dict[str, int], says: str
+) -> None:
+    (kind,) = inputs.values()
+    x = helper.make_tensor_value_info("x", getattr(onnx.TensorProto, kind or "FLOAT"), [1, 5, 5, 3])
+    nodes = [helper.make_node(op_type, ["x" if kind else "cast"], ["y"], domain="opgate", **attributes)]
+    if kind is None:  # the dtype of an intermediate tensor
+        nodes.insert(0, helper.make_node("Cast", ["x"], ["cast"], to=onnx.TensorProto.DOUBLE))
+    graph = helper.make_graph(nodes, "g", [x], [onnx.ValueInfoProto(name="y")])
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("opgate", 1)]
+    source = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), source)
+    with pytest.raises(ValueError, match=says):
+        rewrite_file(source, tmp_path / "out.onnx", with_plugins(library))
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_ops_that_nobody_knows_are_named(library: Path, tmp_path: Path) -> None:
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [3])
+    mine = helper.make_node("ClampAdd", ["x"], ["y"], domain="my_ops")
+    opsets = [helper.make_opsetid(name, 1 + 17 * (not name)) for name in ("", "opgate", "my_ops")]
+    source = tmp_path / "model.onnx"
+
+    def save(nodes: list[onnx.NodeProto]) -> None:
+        graph = helper.make_graph(nodes, "g", [x], [onnx.ValueInfoProto(name="y")])
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), source)
+
+    save([mine])
+    with pytest.raises(ValueError, match="nothing to rewrite; my_ops::ClampAdd is no op of them"):
+        rewrite_file(source, tmp_path / "out.onnx", with_plugins(library))
+    save([helper.make_node("Mish", ["x"], ["z"], domain="opgate"), mine])
+    rewritten = rewrite_file(source, tmp_path / "out.onnx", with_plugins(library))
+    assert rewritten.counts == {"Mish": 1}
+    assert [(op.name, op.count) for op in rewritten.left] == [("my_ops::ClampAdd", 1)]
+
+
 def test_a_file_without_anything_to_rewrite_is_refused(built: Build, tmp_path: Path) -> None:
     ops = read_table(built.libraries["onnxruntime_cuda"]) if "onnxruntime_cuda" in built.libraries else []
     if not ops:
@@ -276,7 +331,7 @@ def test_a_file_without_anything_to_rewrite_is_refused(built: Build, tmp_path: P
     with pytest.raises(ValueError, match="DecodeImage, which has no CUDA kernel"):
         rewrite_file(source, target, ops)
     onnx.save(local_function(helper.make_node("RMSNorm", ["x", "w"], ["y"], domain="opgate")), source)
-    assert rewrite_file(source, target, ops) == {"RMSNorm": 1}
+    assert rewrite_file(source, target, ops).counts == {"RMSNorm": 1}
     source.write_bytes(b"no model")
     with pytest.raises(ValueError, match="is no ONNX model"):
         rewrite_file(source, target, ops)

@@ -8,13 +8,18 @@ the host must be listed in an attribute of the node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 from onnx import AttributeProto, NodeProto, helper
+from onnx.shape_inference import InferenceError, infer_shapes
 
+from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.onnx.decompose import load_to_rewrite
-from opgate.ops_build.onnx.nodes import bodies_of, node_attributes, nodes_of
+from opgate.ops_build.onnx.nodes import bodies_of, element_type, node_attributes, nodes_of
+from opgate.ops_build.onnx.schema import register
+from opgate.ops_build.onnx.unknown import Unknown, unknown_ops
 from opgate.ops_build.table import Op
 
 GIVEN_INPUTS = "opgate_inputs"  # the attribute that lists the present inputs; fields.h has the same name
@@ -53,11 +58,20 @@ def for_tensorrt(model: onnx.ModelProto, ops: Iterable[Op]) -> onnx.ModelProto:
     return copy
 
 
-def rewrite_file(source: Path, target: Path, ops: Iterable[Op]) -> dict[str, int]:
-    """Runs `for_tensorrt` on the file `source` and writes `target`. Returns the number of nodes of each op.
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What became of a model's nodes: the number of each op that is a plugin now, and the ops that neither ONNX nor the
+    table knows, whose nodes stay as they were."""
 
-    Weights in separate files stay in those files. Raises ValueError if there is nothing to rewrite or an op has no
-    plugin, and OSError.
+    counts: dict[str, int]
+    left: list[Unknown]
+
+
+def rewrite_file(source: Path, target: Path, ops: Iterable[Op]) -> Rewritten:
+    """Runs `for_tensorrt` on the file `source` and writes `target`.
+
+    Weights in separate files stay in those files. Raises ValueError if there is nothing to rewrite, an op has no plugin
+    or a tensor of one has a dtype that no plugin takes, and OSError.
     """
     model = load_to_rewrite(source, target)
     known = {(op.domain, op.name): op for op in ops}
@@ -70,11 +84,42 @@ def rewrite_file(source: Path, target: Path, ops: Iterable[Op]) -> dict[str, int
                     "opgate ops says which have"
                 )
             counts[op.name] = counts.get(op.name, 0) + 1
+    left = unknown_ops(model, known)
     if not counts:
         domains = ", ".join(sorted({op.domain for op in known.values()}))
-        raise NothingToRewrite(f"{source} has no node of the ops of {domains}: there is nothing to rewrite")
+        others = "".join(f"; {unknown.name} is no op of them" for unknown in left)
+        raise NothingToRewrite(f"{source} has no node of the ops of {domains}: there is nothing to rewrite{others}")
+    _check_dtypes(source, model, known)
     onnx.save(for_tensorrt(model, known.values()), target)
-    return counts
+    return Rewritten(counts, left)
+
+
+def _check_dtypes(source: Path, model: onnx.ModelProto, ops: Mapping[tuple[str, str], Op]) -> None:
+    """Raises ValueError if a node of the ops has a tensor of a dtype that TensorRT passes to no plugin, as far as the
+    signature or onnx's inference tells it."""
+    register(ops.values())
+    try:
+        inferred = infer_shapes(model).graph
+    except InferenceError as error:
+        raise ValueError(f"{source}: {error}") from None
+    values = [*inferred.input, *inferred.value_info, *inferred.output]
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
+    types |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    names = {element_type(name): name for name in DTYPES}
+    taken = " ".join(dtype.name for dtype in DTYPES.values() if dtype.tensorrt)
+    for node in model.graph.node:
+        op = ops.get((node.domain, node.op_type))
+        if op is None:
+            continue
+        stated = [op.inputs[min(i, len(op.inputs) - 1)].type for i in range(len(node.input))]
+        stated += [output.type for output in op.outputs]
+        for name, type_name in zip((*node.input, *node.output), stated, strict=False):
+            dtype = names.get(types.get(name, 0)) or type_name
+            if name and dtype in DTYPES and DTYPES[dtype].tensorrt is None:
+                raise ValueError(
+                    f"{source}: tensor '{name}' of {op.name} is {dtype}, and TensorRT passes only {taken} to a plugin. "
+                    "Cut the model there, and run that part elsewhere"
+                )
 
 
 def _flattened_host_inputs(node: NodeProto, op: Op, used: set[str]) -> Iterator[NodeProto]:
