@@ -308,6 +308,7 @@ def main() -> None:
     from opgate.export import export
     from opgate.import_model import import_model
     from opgate.infer import infer
+    from opgate.inspect_model import inspect_model
     from opgate.load.command import load
     from opgate.plan import plan
     from opgate.run import run
@@ -320,6 +321,7 @@ def main() -> None:
     app.command()(infer)
     app.command()(export)
     app.command("import")(import_model)
+    app.command("inspect")(inspect_model)
     app.command()(run)
     app.command()(load)
     app.command()(plan)

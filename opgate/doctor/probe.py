@@ -18,7 +18,7 @@ from typing import Any
 
 #: The ops of these domains come with ONNX Runtime.
 _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft",
-             "com.microsoft.nchwc", "com.microsoft.experimental", "com.ms.internal.nhwc", "org.pytorch.aten")  # fmt: skip
+             "com.microsoft.nchwc", "com.ms.internal.nhwc", "org.pytorch.aten")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,13 @@ def attribute_of_node(attribute: Attribute, value: Any) -> Any:
     return value
 
 
+def is_standard(node: onnx.NodeProto) -> bool:
+    """Returns whether a node is an operator that ONNX defines. Ops that schema.register has added are not."""
+    return node.domain in ("", "ai.onnx", "ai.onnx.ml") and onnx.defs.has(
+        node.op_type, "" if node.domain == "ai.onnx" else node.domain
+    )
+
+
 def bodies_of(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
     """Yields everything that contains nodes: the graph, the functions, and the graphs in attributes of nodes."""
     bodies: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from opgate.ops_build.case import Array
-from opgate.ops_build.onnx.nodes import attribute_of_node, nodes_of
+from opgate.ops_build.onnx.nodes import attribute_of_node, is_standard, nodes_of
 from opgate.ops_build.onnx.reference_operator import reference_operator
 from opgate.ops_build.onnx.sessions import one_line, session
 from opgate.ops_build.op_folder import folder_of
@@ -92,7 +92,7 @@ def runner(model: onnx.ModelProto, libraries: Libraries, engine: str) -> Runner:
     functions = {(function.domain, function.name) for function in model.functions}
     for node in nodes_of(model):
         key = (node.domain, node.op_type)
-        if key not in have | functions and not onnx.defs.has(node.op_type, node.domain):
+        if key not in have | functions and not is_standard(node):
             expected = (
                 "a library of opgate's whose folder has a reference.py"
                 if engine == "reference"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from opgate.ops_build.onnx.nodes import nodes_of
+from opgate.ops_build.onnx.nodes import is_standard, nodes_of
 
 #: Who runs the ops of a domain.
 ENGINES = {
@@ -43,7 +43,7 @@ def unknown_ops(model: onnx.ModelProto, known: Collection[tuple[str, str]]) -> l
     for node in nodes_of(model):
         domain = "" if node.domain == "ai.onnx" else node.domain
         if (domain, node.op_type) not in functions and (domain, node.op_type) not in known:
-            counts[domain, node.op_type] += not onnx.defs.has(node.op_type, domain)
+            counts[domain, node.op_type] += not is_standard(node)
     return [
         Unknown(f"{domain}::{op_type}", count, engines_of(domain, op_type))
         for (domain, op_type), count in counts.items()

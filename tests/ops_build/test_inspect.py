@@ -1,0 +1,161 @@
+"""`opgate inspect`: shapes, bytes and operations against counts by hand, what engines lack, and Netron's page."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from opgate.ops_build.building.options import SOURCE
+from opgate.ops_build.onnx import netron_view, schema
+from opgate.ops_build.onnx.flops import flops_of
+from opgate.ops_build.onnx.inspection import by_op, inspect
+from opgate.ops_build.onnx.run_model import Libraries
+from opgate.ops_build.onnx.values import Values
+from opgate.ops_build.table import read_table
+from tests import PROJECT
+
+OPSETS = [helper.make_opsetid("", 18), helper.make_opsetid("opgate", 1), helper.make_opsetid("custom", 1)]
+
+
+def model_of(nodes, inputs, outputs, weights=()):
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()]
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    graph = helper.make_graph(nodes, "g", values, results, list(weights))
+    return helper.make_model(graph, opset_imports=OPSETS, ir_version=10)
+
+
+def weight(name, *shape):
+    return numpy_helper.from_array(np.ones(shape, np.float32), name)
+
+
+@pytest.fixture(scope="module")
+def libraries(library):
+    table = read_table(library)
+    schema.register(table)
+    return Libraries((library,), {library: table}, (SOURCE / "ops",))
+
+
+#: A node, the shapes of its inputs, and its operations, counted by hand.
+COUNTED = {
+    "Conv": (helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1]), {"x": [2, 3, 8, 8], "w": [4, 3, 3, 3]}, 2 * (2 * 4 * 8 * 8) * 27),
+    "Conv, groups": (helper.make_node("Conv", ["x", "w", "b"], ["y"], group=2), {"x": [1, 4, 5, 5], "w": [6, 2, 1, 1], "b": [6]}, 6 * 25 * (2 * 2 + 1)),
+    "ConvTranspose": (helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2]), {"x": [1, 3, 4, 4], "w": [3, 5, 2, 2]}, 3 * 16 * 2 * 5 * 4),
+    "MatMul": (helper.make_node("MatMul", ["x", "w"], ["y"]), {"x": [2, 5, 7], "w": [7, 3]}, 2 * 2 * 5 * 7 * 3),
+    "MatMul of vectors": (helper.make_node("MatMul", ["x", "w"], ["y"]), {"x": [7], "w": [7]}, 14),
+    "Gemm": (helper.make_node("Gemm", ["x", "w", "b"], ["y"], transA=1), {"x": [7, 5], "w": [7, 3], "b": [3]}, 15 * (2 * 7 + 1)),
+    "Add": (helper.make_node("Add", ["x", "w"], ["y"]), {"x": [4, 1], "w": [1, 5]}, 20),
+    "Sum of three": (helper.make_node("Sum", ["x", "w", "b"], ["y"]), {"x": [4], "w": [4], "b": [4]}, 8),
+    "MaxPool": (helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2]), {"x": [1, 3, 8, 8]}, 3 * 16 * 4),
+    "ReduceMean": (helper.make_node("ReduceMean", ["x"], ["y"], keepdims=0), {"x": [6, 7]}, 42),
+    "Transpose": (helper.make_node("Transpose", ["x"], ["y"]), {"x": [6, 7]}, 0),
+    "LSTM": (helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=4), {"x": [5, 2, 3], "w": [1, 16, 3], "r": [1, 16, 4]}, 2 * 5 * 2 * 16 * (3 + 4)),
+    "empty": (helper.make_node("Relu", ["x"], ["y"]), {"x": [0, 3]}, 0),
+    "Resize": (helper.make_node("Resize", ["x", "", "s"], ["y"]), {"x": [1, 1, 2, 2], "s": [4]}, None),
+    # The decomposition of ClampedRelu: Less, Where, Greater, Where, and constants.
+    "opgate::ClampedRelu": (helper.make_node("ClampedRelu", ["x"], ["y"], domain="opgate"), {"x": [10]}, 40),
+    "opgate::GridCluster": (helper.make_node("GridCluster", ["x", "w"], ["y"], domain="opgate"), {"x": [10, 3], "w": [3]}, None),
+    "custom::Foo": (helper.make_node("Foo", ["x"], ["y"], domain="custom"), {"x": [10]}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COUNTED)
+def test_operations_are_those_counted_by_hand(libraries, case):
+    node, inputs, expected = COUNTED[case]
+    ops = {(op.domain, op.name): op for table in libraries.tables.values() for op in table}
+    values = Values(model_of([node], inputs, ["y"]))
+    assert flops_of(node, values, ops, libraries.folders) == expected
+
+
+def test_open_dims_get_the_stated_sizes(libraries):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Mish", ["a"], ["y"], domain="opgate"),
+    ]
+    model = model_of(nodes, {"x": ["N", 3, "H", "W"]}, ["y"], [weight("w", 4, 3, 3, 3)])
+    found = inspect(model, libraries, Libraries((), {}, ()), {"H": 16, "W": 10})
+    assert found.inputs == ("x: f32[1, 3, 16, 10]",) and found.outputs == ("y: f32[1, 4, 16, 10]",)
+    assert (found.weights, found.weight_bytes) == (108, 432)
+    assert [(node.op, node.origin, node.bytes) for node in found.nodes] == [
+        ("Conv", "onnx", 4 * 640), ("opgate::Mish", "library", 4 * 640)
+    ]  # fmt: skip
+    assert found.nodes[0].flops == 640 * 54
+    assert [row["op"] for row in by_op(found.nodes)] == ["Conv", "opgate::Mish"]
+    engines = {report.engine: report for report in found.engines}
+    assert engines["onnxruntime cpu"].runs and engines["reference"].runs
+    assert not engines["torch (standard operators in NumPy)"].runs
+    assert "opgate::Mish" in engines["torch (standard operators in NumPy)"].missing
+
+
+def test_an_op_that_nobody_has_is_named_for_every_engine(libraries):
+    model = model_of([helper.make_node("Foo", ["x"], ["y"], domain="custom")], {"x": [3]}, ["y"])
+    found = inspect(model, libraries, libraries, {})
+    assert {report.engine for report in found.engines if not report.runs} >= {"onnxruntime cpu", "reference"}
+    assert all("Foo" in report.missing for report in found.engines if report.engine in ("onnxruntime cpu", "reference"))
+    assert found.nodes[0].shapes == ("f32[?]",) and found.nodes[0].bytes is None
+
+
+def command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "opgate", "inspect", *map(str, arguments)], capture_output=True, text=True, cwd=PROJECT
+    )
+
+
+def test_the_command_prints_tables_and_json(library):
+    model = PROJECT / "model_repository" / "digit_network" / "1" / "model.onnx"
+    text = command(model, "--library", library)
+    assert text.returncode == 0, text.stderr
+    assert "opgate::Mish" in text.stdout and "onnxruntime cpu" in text.stdout
+    assert "input image: f32[1, 3, 320, 320]" in text.stdout
+    found = json.loads(command(model, "--library", library, "--json").stdout)
+    convolutions = [node for node in found["nodes"] if node["op"] == "Conv"]
+    assert convolutions[0]["flops"] == 16 * 160 * 160 * (2 * 3 * 3 * 3 + 1)
+    every = command(model, "--library", library, "--nodes").stdout
+    assert "stem.conv" in every and "f32[1, 16, 160, 160]" in every
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"no model", "is no ONNX model"), (b"", "is no ONNX model")])
+def test_what_is_no_model_is_refused(tmp_path, content, message):
+    (tmp_path / "model.onnx").write_bytes(content)
+    done = command(tmp_path / "model.onnx")
+    assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_input_without_a_rank_is_named(tmp_path):
+    x = onnx.ValueInfoProto(name="x")
+    x.type.tensor_type.elem_type = TensorProto.FLOAT
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [onnx.ValueInfoProto(name="y")])
+    onnx.save(helper.make_model(graph, opset_imports=OPSETS[:1], ir_version=10), tmp_path / "model.onnx")
+    done = command(tmp_path / "model.onnx")
+    assert done.returncode == 1 and "rank of input 'x'" in done.stderr
+    done = command(tmp_path / "model.onnx", "--size", "H=many")
+    assert done.returncode == 1 and "expected a size" in done.stderr
+
+
+def test_netron_knows_the_ops(library, tmp_path):
+    netron = pytest.importorskip("netron")
+    model = model_of([helper.make_node("Mish", ["x"], ["y"], domain="opgate")], {"x": [3]}, ["y"])
+    onnx.save(model, tmp_path / "model.onnx")
+    host, port = netron_view.show(tmp_path / "model.onnx", read_table(library), ("127.0.0.1", 0), browse=False)
+    try:
+
+        def get(path):
+            with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=20) as answer:
+                return answer.read()
+
+        entries = {(entry["module"], entry["name"]): entry for entry in json.loads(get("/onnx-metadata.json"))}
+        assert ("ai.onnx", "Conv") in entries
+        knn = entries["opgate", "KNNQuery"]
+        assert [one["name"] for one in knn["inputs"]] == ["xyz", "offset", "new_xyz", "new_offset"]
+        assert knn["min_input"] == 2 and knn["max_input"] == 4
+        assert {"name": "nsample", "type": "int64", "required": False, "description": "", "default": 16} in knn[
+            "attributes"
+        ]
+        assert b"<html" in get("/")
+        assert get("/data/model.onnx") == (tmp_path / "model.onnx").read_bytes()
+    finally:
+        netron.stop((host, port))
