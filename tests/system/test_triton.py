@@ -191,7 +191,9 @@ def test_shared_memory(targets):
                 assert written[0] == written[1], case.id
                 assert any(written[0]) == (case.kind == "tensors in shared memory"), case.id
     unexpected = {kind for _, kind, *_ in found ^ listed(OF_SHARED_MEMORY)}
-    assert not unexpected, "\n".join(f"{name}: {answer}" for name, answer in said.items() if any(kind in name for kind in unexpected))
+    assert not unexpected, "\n".join(
+        f"{name}: {answer}" for name, answer in said.items() if any(kind in name for kind in unexpected)
+    )
 
 
 def test_a_picture_that_is_none(targets):
