@@ -16,7 +16,7 @@ def op_library(engine: str = "onnxruntime") -> Path:
 
     Raises FileNotFoundError that says what to do if it was not built, ValueError for another engine.
     """
-    engines = ("onnxruntime", "onnxruntime_cuda", "torch", "tensorrt", "tensorflow")
+    engines = ("onnxruntime", "onnxruntime_cuda", "torch", "tensorrt", "tensorflow", "litert")
     if engine not in engines:
         raise ValueError(f"expected one of {', '.join(engines)}, got '{engine}'")
     from opgate.ops_build.building.options import BuildOptions

@@ -110,8 +110,8 @@ Status NodeKernel::read(api::OpKernelConstruction& construction) {
   const api::AttrSlice attributes(construction.def());
   const FindAttribute find = [&](const std::string& name) { return attributes.Find(name); };
   OPGATE_RETURN_IF_ERROR(read_attributes(*definition_, find, attributes_));
-  OPGATE_RETURN_IF_ERROR(read_lengths(definition_->input_lengths, find, input_lengths_));
-  OPGATE_RETURN_IF_ERROR(read_lengths(definition_->output_lengths, find, output_lengths_));
+  OPGATE_RETURN_IF_ERROR(read_lengths(definition_->names.input_lengths, find, input_lengths_));
+  OPGATE_RETURN_IF_ERROR(read_lengths(definition_->names.output_lengths, find, output_lengths_));
   return check_node(*definition_->op, Device::cpu, attributes_);
 }
 

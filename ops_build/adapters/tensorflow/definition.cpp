@@ -1,48 +1,9 @@
 #include "definition.h"
 
-#include <cctype>
-#include <set>
+#include "names.h"
 
 namespace opgate::tf {
 namespace {
-
-/// "MyOps>": the domain as TensorFlow writes the namespace of an op.
-std::string prefix_of(std::string_view domain) {
-  std::string prefix;
-  bool begins_word = true;
-  for (const char c : domain) {
-    const bool alphanumeric = std::isalnum(static_cast<unsigned char>(c));
-    if (alphanumeric) prefix += begins_word ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : c;
-    begins_word = !alphanumeric;
-  }
-  if (prefix.empty() || !std::isupper(static_cast<unsigned char>(prefix[0]))) prefix.insert(0, "Ops");
-  return prefix + ">";
-}
-
-/// The names of one op's attributes, inputs and outputs, which all must differ.
-class Names {
- public:
-  /// TensorFlow's Python functions have an argument `name`.
-  Names() : taken_{"name"} {}
-
-  /// A free name like this one, which begins with a letter.
-  std::string attribute(std::string name) {
-    api::DataType type{};
-    if (!std::isalpha(static_cast<unsigned char>(name[0]))) name.insert(0, "x");
-    while (api::DataTypeFromString(name, &type) || taken_.contains(name)) name += "_";
-    taken_.insert(name);
-    return name;
-  }
-
-  /// The names of tensors are in lower case.
-  std::string tensor(std::string name) {
-    for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    return attribute(name);
-  }
-
- private:
-  std::set<std::string> taken_;
-};
 
 void set_value(const Attribute& attribute, const AttributeValue& value, api::AttrValue& out) {
   if (attribute.list) out.mutable_list();  // of an empty list too
@@ -82,13 +43,12 @@ void define_type(const TypeVariable& variable, const std::string& name, api::OpD
     defined.mutable_allowed_values()->mutable_list()->add_type(to_tensorflow(dtype));
 }
 
-std::string define_length(const std::string& name, std::int64_t least, Names& names, api::OpDef& def) {
+void define_length(const std::string& name, bool variadic, api::OpDef& def) {
   api::OpDef::AttrDef& defined = *def.add_attr();
-  defined.set_name(names.attribute("N_" + name));
+  defined.set_name(name);
   defined.set_type("int");
   defined.set_has_minimum(true);
-  defined.set_minimum(least);
-  return defined.name();
+  defined.set_minimum(variadic ? 1 : 0);
 }
 
 void define_tensor(const std::string& name, const ElementType& type, const std::vector<std::string>& variables,
@@ -103,34 +63,25 @@ void define_tensor(const std::string& name, const ElementType& type, const std::
 
 Definition define(const Op& op) {
   const Signature& signature = op.signature;
-  Definition definition;
-  definition.op = &op;
+  Definition definition{&op, {}, NodeNames(signature)};
+  const NodeNames& names = definition.names;
   api::OpDef& def = definition.def;
-  def.set_name(prefix_of(Table::domain()) + signature.name);
+  def.set_name(type_name(signature));
   def.set_summary(op.doc);
   def.set_description(signature.text);
-  Names names;
-  std::vector<std::string> inputs, outputs, variables;
-  for (const Input& input : signature.inputs) inputs.push_back(names.tensor(input.name));
-  for (const Output& output : signature.outputs) outputs.push_back(names.tensor(output.name));
-  for (const Attribute& attribute : signature.attributes) {
-    definition.attributes.push_back(names.attribute(attribute.name));
-    define_attribute(attribute, definition.attributes.back(), def);
-  }
-  for (const TypeVariable& variable : signature.type_variables) {
-    variables.push_back(names.attribute(variable.name));
-    define_type(variable, variables.back(), def);
-  }
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
+  for (std::size_t i = 0; i < signature.attributes.size(); ++i)
+    define_attribute(signature.attributes[i], names.attributes[i], def);
+  for (std::size_t i = 0; i < signature.type_variables.size(); ++i)
+    define_type(signature.type_variables[i], names.types[i], def);
+  for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
     const Input& input = signature.inputs[i];
-    const bool list = input.optional || input.variadic;
-    definition.input_lengths.push_back(list ? define_length(inputs[i], input.variadic ? 1 : 0, names, def) : "");
-    define_tensor(inputs[i], input.type, variables, definition.input_lengths[i], *def.add_input_arg());
+    if (!names.input_lengths[i].empty()) define_length(names.input_lengths[i], input.variadic, def);
+    define_tensor(names.inputs[i], input.type, names.types, names.input_lengths[i], *def.add_input_arg());
   }
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
+  for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
     const Output& output = signature.outputs[i];
-    definition.output_lengths.push_back(output.optional ? define_length(outputs[i], 0, names, def) : "");
-    define_tensor(outputs[i], output.type, variables, definition.output_lengths[i], *def.add_output_arg());
+    if (!names.output_lengths[i].empty()) define_length(names.output_lengths[i], false, def);
+    define_tensor(names.outputs[i], output.type, names.types, names.output_lengths[i], *def.add_output_arg());
   }
   return definition;
 }
@@ -179,7 +130,7 @@ Status read_attributes(const Definition& definition, const FindAttribute& find, 
   const Signature& signature = definition.op->signature;
   std::vector<std::optional<AttributeValue>> values(signature.attributes.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (const api::AttrValue* value = find(definition.attributes[i]))
+    if (const api::AttrValue* value = find(definition.names.attributes[i]))
       values[i] = value_of(signature.attributes[i], *value);
   }
   return Attributes::make(signature, std::move(values), attributes);

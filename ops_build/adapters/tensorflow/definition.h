@@ -10,6 +10,7 @@
 #include "api.h"
 #include "core/attributes.h"
 #include "core/table.h"
+#include "names.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/op_def.pb.h"
 
@@ -17,15 +18,10 @@ namespace opgate::tf {
 
 /// An op as TensorFlow knows it. Its attributes are those of the signature in their order, then the type variables,
 /// then the lengths of lists.
-///
-/// TensorFlow has neither optional inputs nor optional outputs. An optional tensor is a list of none or one tensor, and
-/// a variadic input is a list. The length of a list is an attribute.
 struct Definition {
-  const Op* op = nullptr;
+  const Op* op;
   api::OpDef def;
-  std::vector<std::string> attributes;     ///< by attribute of the signature: its name in TensorFlow
-  std::vector<std::string> input_lengths;  ///< by input: the attribute with the length of its list; empty if it is none
-  std::vector<std::string> output_lengths;  ///< by output, in the same way
+  NodeNames names;
 };
 
 /// The definitions of all ops of the table, in its order.

@@ -102,9 +102,7 @@ class NodeInputs {
 };
 
 Status read_types(const Definition& definition, const FindAttribute& find, std::vector<DType>& types) {
-  const std::size_t first = definition.attributes.size();
-  for (std::size_t i = 0; i < definition.op->signature.type_variables.size(); ++i) {
-    const std::string& name = definition.def.attr(static_cast<int>(first + i)).name();
+  for (const std::string& name : definition.names.types) {
     const api::AttrValue* value = find(name);
     const std::optional<DType> dtype = value ? from_tensorflow(value->type()) : std::nullopt;
     if (!dtype) return Status::invalid("attribute '" + name + "': expected a type of the signature");
@@ -153,8 +151,8 @@ Status infer_shapes(const Definition& definition, InferenceContext& context) {
     std::vector<std::size_t> input_lengths, output_lengths;
     OPGATE_RETURN_IF_ERROR(read_attributes(definition, find, attributes));
     OPGATE_RETURN_IF_ERROR(read_types(definition, find, types));
-    OPGATE_RETURN_IF_ERROR(read_lengths(definition.input_lengths, find, input_lengths));
-    OPGATE_RETURN_IF_ERROR(read_lengths(definition.output_lengths, find, output_lengths));
+    OPGATE_RETURN_IF_ERROR(read_lengths(definition.names.input_lengths, find, input_lengths));
+    OPGATE_RETURN_IF_ERROR(read_lengths(definition.names.output_lengths, find, output_lengths));
     NodeInputs inputs(op.signature, context);
     OPGATE_RETURN_IF_ERROR(inputs.read(input_lengths, types));
     GraphWalk walk(op.signature, GraphSizes{&context});

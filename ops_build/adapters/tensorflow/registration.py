@@ -16,6 +16,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from opgate.ops_build.adapters.tensorflow.gradients import register_gradient
+from opgate.ops_build.adapters.tensorflow.names import type_of
 from opgate.ops_build.table import Op, loaded_table
 
 #: What a TensorFlow raises that can't load a library.
@@ -100,14 +101,6 @@ def load(path: Path | str) -> OpLibrary:
         register_gradient(library, op, by_name.get(f"{op.name}Backward"))
     _LOADED[path] = library
     return library
-
-
-def type_of(op: Op) -> str:
-    """Returns an op's name in TensorFlow: Opgate>Mish. The first part is the domain in CamelCase, as definition.cpp
-    writes it."""
-    words = "".join(c if c.isascii() and c.isalnum() else " " for c in op.domain).split()
-    prefix = "".join(word[0].upper() + word[1:] for word in words)
-    return f"{'' if prefix[:1].isupper() else 'Ops'}{prefix}>{op.name}"
 
 
 def _registered(op: Op, functions: Any) -> Registered:
