@@ -16,8 +16,8 @@ class DType:
 
     `name` is the name in a signature, `onnx` the name in TensorProto, `litert` the name in the schema of LiteRT's
     models, and `tensorrt` the name in TensorRT. `torch` and `tensorflow` are names of attributes of these modules.
-    `torch` is None if torch has no such dtype, and `tensorrt` is None if a plugin can't have it: TensorRT has no f64 and
-    no str, and its plugins take neither u8 nor bool.
+    `torch` is None if torch has no such dtype, and `tensorrt` is None if a plugin can't have it: TensorRT has no f64
+    and no str, and its plugins take neither u8 nor bool.
     """
 
     name: str

@@ -16,12 +16,20 @@ absl::Status state_op(const Definition& definition, api::OpRegistrationData* dat
 }
 
 /// TensorFlow calls the factories when the library is loaded. An error of a factory is the error of the load.
+void fail_to_load(absl::Status error) {
+  api::OpRegistry::Global()->Register([error](api::OpRegistrationData*) { return error; });
+}
+
 bool register_ops() {
   api::OpRegistry& registry = *api::OpRegistry::Global();
+  const std::string domain = Table::domain();
   if (const auto& errors = Table::instance().errors(); !errors.empty()) {
-    registry.Register([error = errors[0]](api::OpRegistrationData*) {
-      return absl::InvalidArgumentError("op library '" + std::string(Table::domain()) + "': " + error);
-    });
+    fail_to_load(absl::InvalidArgumentError("op library '" + domain + "': " + errors[0]));
+    return false;
+  }
+  // TensorFlow would take the ops twice without a word, and then refuse to choose between two kernels.
+  if (!definitions().empty() && registry.LookUp(definitions().front().def.name())) {
+    fail_to_load(absl::AlreadyExistsError("another library has registered the ops of domain " + domain + " already"));
     return false;
   }
   for (const Definition& definition : definitions()) {
