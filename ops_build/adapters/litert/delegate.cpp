@@ -32,7 +32,8 @@ void* make_kernel(TfLiteContext* context, const char* buffer, std::size_t) {
   const int index = parameters.nodes_to_replace->data[0];
   if (context->GetNodeAndRegistration(context, index, &node, &registration) != kTfLiteOk) return nullptr;
   const Op* op = op_of(registration->custom_name);
-  return op ? new NodeKernel(*op, *node, *static_cast<Delegate*>(parameters.delegate)->threads) : nullptr;
+  if (!op) return nullptr;
+  return new NodeKernel(*op, *node, *parameters.output_tensors, *static_cast<Delegate*>(parameters.delegate)->threads);
 }
 
 TfLiteStatus prepare_kernel(TfLiteContext* context, TfLiteNode* node) {

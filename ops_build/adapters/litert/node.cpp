@@ -69,8 +69,8 @@ bool has_dims(const TfLiteTensor& tensor, std::span<const std::int64_t> dims) {
 
 class LiteRtEngine final : public Engine {
  public:
-  LiteRtEngine(TfLiteContext& context, const std::vector<int>& outputs, Threads& threads)
-      : context_(context), outputs_(outputs), threads_(threads) {}
+  LiteRtEngine(TfLiteContext& context, const Signature& signature, const std::vector<int>& outputs, Threads& threads)
+      : context_(context), signature_(signature), outputs_(outputs), threads_(threads) {}
 
   ~LiteRtEngine() override {
     for (void* memory : scratch_) std::free(memory);
@@ -78,7 +78,10 @@ class LiteRtEngine final : public Engine {
 
   Status allocate_output(std::size_t index, DType dtype, std::span<const std::int64_t> dims, void** data) override {
     *data = nullptr;
-    if (outputs_[index] < 0) return {};
+    if (outputs_[index] < 0) {  // nobody reads it
+      if (!signature_.outputs[index].optional) *data = scratch(bytes_of(dtype, dims) + 1);
+      return {};
+    }
     TfLiteTensor& tensor = context_.tensors[outputs_[index]];
     if (tensor.allocation_type == kTfLiteDynamic) {
       OPGATE_RETURN_IF_ERROR(resize(context_, tensor, dims));
@@ -103,6 +106,7 @@ class LiteRtEngine final : public Engine {
 
  private:
   TfLiteContext& context_;
+  const Signature& signature_;
   const std::vector<int>& outputs_;
   Threads& threads_;
   std::vector<void*> scratch_;
@@ -197,7 +201,8 @@ const Op* op_of(const char* custom_name) {
   return nullptr;
 }
 
-NodeKernel::NodeKernel(const Op& op, const TfLiteNode& node, Threads& threads) : op_(op), threads_(threads) {
+NodeKernel::NodeKernel(const Op& op, const TfLiteNode& node, const TfLiteIntArray& read, Threads& threads)
+    : op_(op), threads_(threads) {
   made_ = named(op_, [&]() -> Status {
     const auto* first = static_cast<const std::uint8_t*>(node.custom_initial_data);
     const auto size = static_cast<std::size_t>(std::max(node.custom_initial_data_size, 0));
@@ -206,7 +211,12 @@ NodeKernel::NodeKernel(const Op& op, const TfLiteNode& node, Threads& threads) :
     const tf::NodeNames names(op_.signature);
     const bool variadic = !op_.signature.inputs.empty() && op_.signature.inputs.back().variadic;
     OPGATE_RETURN_IF_ERROR(read_places(*node.inputs, names.input_lengths, variadic, inputs_));
-    return read_places(*node.outputs, names.output_lengths, false, outputs_);
+    OPGATE_RETURN_IF_ERROR(read_places(*node.outputs, names.output_lengths, false, outputs_));
+    const std::span wanted(read.data, static_cast<std::size_t>(read.size));
+    for (int& place : outputs_) {
+      if (!std::ranges::count(wanted, place)) place = -1;
+    }
+    return {};
   });
 }
 
@@ -274,10 +284,7 @@ Status NodeKernel::check_outputs(TfLiteContext& context, SymbolicWalk& walk) {
   OPGATE_RETURN_IF_ERROR(output_shapes(walk, names, shapes));
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const Output& output = op_.signature.outputs[i];
-    if (outputs_[i] < 0) {
-      if (output.optional) continue;
-      return Status::invalid("output '" + output.name + "' is required and the node doesn't have it");
-    }
+    if (outputs_[i] < 0) continue;
     TfLiteTensor& tensor = context.tensors[outputs_[i]];
     const std::optional<DType> dtype = walk.dtype_of(output.type);
     if (!dtype || tensor.type != kTypes[static_cast<std::size_t>(*dtype)]) {
@@ -313,7 +320,7 @@ Status NodeKernel::invoke(TfLiteContext& context) {
       values.emplace_back(input_at(op_.signature, i), context.tensors[inputs_[i]]);
       inputs.push_back(&values.back().tensor());
     }
-    LiteRtEngine engine(context, outputs_, threads_);
+    LiteRtEngine engine(context, op_.signature, outputs_, threads_);
     return opgate::invoke(op_, Device::cpu, inputs, attributes_, engine, &kernels_);
   });
 }

@@ -16,8 +16,9 @@ const Op* op_of(const char* custom_name);
 
 class NodeKernel {
  public:
-  /// `threads` must outlive the kernel.
-  NodeKernel(const Op& op, const TfLiteNode& node, Threads& threads);
+  /// `read` are the outputs that other nodes or the caller read: LiteRT holds no others. `threads` must outlive the
+  /// kernel.
+  NodeKernel(const Op& op, const TfLiteNode& node, const TfLiteIntArray& read, Threads& threads);
 
   /// Checks the inputs, as far as they are known, and prepares the kernel. Gives the outputs their sizes; an output
   /// whose size nobody knows yet gets it when the node runs. LiteRT calls it again when the sizes of inputs change.
@@ -28,7 +29,7 @@ class NodeKernel {
   const Op& op() const { return op_; }
 
  private:
-  /// A tensor of the signature: its number among the model's tensors, or -1 if it is absent.
+  /// The tensors of the signature: their numbers among the model's tensors, -1 for an absent one.
   using Places = std::vector<int>;
 
   Status read_attributes();

@@ -27,9 +27,11 @@ bool register_ops() {
     fail_to_load(absl::InvalidArgumentError("op library '" + domain + "': " + errors[0]));
     return false;
   }
-  // TensorFlow would take the ops twice without a word, and then refuse to choose between two kernels.
-  if (!definitions().empty() && registry.LookUp(definitions().front().def.name())) {
-    fail_to_load(absl::AlreadyExistsError("another library has registered the ops of domain " + domain + " already"));
+  // TensorFlow would take the ops twice without a word, and then refuse to choose between two kernels. It would ignore
+  // an error that says that something exists already. The registry of ops can't be asked while TensorFlow loads.
+  if (!definitions().empty() && api::GetRegisteredKernelsForOp(definitions().front().def.name()).kernel_size() > 0) {
+    fail_to_load(
+        absl::FailedPreconditionError("another library has registered the ops of domain " + domain + " already"));
     return false;
   }
   for (const Definition& definition : definitions()) {
