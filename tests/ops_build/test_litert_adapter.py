@@ -17,6 +17,7 @@ if find_spec("ai_edge_litert") is None:
     pytest.skip("the Python package ai_edge_litert is not installed", allow_module_level=True)
 
 from ai_edge_litert.interpreter import Interpreter, load_delegate
+from flatbuffers import flexbuffers
 
 from opgate.ops_build.adapters.litert import toolchain
 from opgate.ops_build.adapters.litert.engine import NO_STRINGS, LiteRtEngine
