@@ -11,7 +11,7 @@
 
 namespace opgate::litert {
 
-/// The op of a custom node by its name in the model, such as "Opgate>Mish". nullptr if the table doesn't have it.
+/// The op of a custom node by its name in the model, such as "MyOps>MyOp". nullptr if the table doesn't have it.
 const Op* op_of(const char* custom_name);
 
 class NodeKernel {

@@ -27,7 +27,7 @@ struct Definition {
 /// The definitions of all ops of the table, in its order.
 const std::deque<Definition>& definitions();
 
-/// The definition of an op by its name in TensorFlow, such as "Opgate>Mish". nullptr if there is none.
+/// The definition of an op by its name in TensorFlow, such as "MyOps>MyOp". nullptr if there is none.
 const Definition* definition_of(std::string_view type);
 
 /// Returns the attribute of a node by name, or nullptr.

@@ -8,7 +8,7 @@
 
 namespace opgate::tf {
 
-/// "Opgate>Mish": the domain in CamelCase, as TensorFlow writes the namespace of an op, and the op.
+/// "MyOps>MyOp": the domain in CamelCase, as TensorFlow writes the namespace of an op, and the op.
 std::string type_name(const Signature& signature);
 
 /// The names of a node's tensors and attributes. TensorFlow wants those of tensors in lower case, and all of them to

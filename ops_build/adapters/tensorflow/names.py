@@ -6,7 +6,7 @@ from opgate.ops_build.table import Op
 
 
 def type_of(op: Op) -> str:
-    """Returns an op's name in TensorFlow: Opgate>Mish. The first part is the domain in CamelCase, as names.cpp
+    """Returns an op's name in TensorFlow: MyOps>MyOp. The first part is the domain in CamelCase, as names.cpp
     writes it."""
     words = "".join(c if c.isascii() and c.isalnum() else " " for c in op.domain).split()
     prefix = "".join(word[0].upper() + word[1:] for word in words)
