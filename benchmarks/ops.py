@@ -38,13 +38,14 @@ import torch
 from benchmarks import op_works
 from benchmarks.op_works import Array, Call, Work
 from opgate.ops_build.adapters.torch.engine import case_arguments
-from opgate.ops_build.adapters.torch.names import functions_of, overload
+from opgate.ops_build.adapters.torch.names import overload
 from opgate.ops_build.building.options import SOURCE, BuildOptions
 from opgate.ops_build.case import Case
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.onnx.decompose import decompose
 from opgate.ops_build.onnx.one_node_model import one_node_model
 from opgate.ops_build.op_folder import folder_of
+from opgate.ops_build.op_functions import functions_of
 from opgate.ops_build.table import Op, cpu_level, read_table
 
 #: One thread for every library. They read this when they are loaded.

@@ -8,14 +8,15 @@ __all__ = ["op_library"]
 
 
 def op_library(engine: str = "onnxruntime") -> Path:
-    """Returns opgate's op library for an engine: "onnxruntime", "onnxruntime_cuda", "torch" or "tensorrt".
+    """Returns opgate's op library for an engine: "onnxruntime", "onnxruntime_cuda", "torch", "tensorrt" or
+    "tensorflow".
 
         options = onnxruntime.SessionOptions()
         options.register_custom_ops_library(str(opgate.op_library()))
 
     Raises FileNotFoundError that says what to do if it was not built, ValueError for another engine.
     """
-    engines = ("onnxruntime", "onnxruntime_cuda", "torch", "tensorrt")
+    engines = ("onnxruntime", "onnxruntime_cuda", "torch", "tensorrt", "tensorflow", "litert")
     if engine not in engines:
         raise ValueError(f"expected one of {', '.join(engines)}, got '{engine}'")
     from opgate.ops_build.building.options import BuildOptions

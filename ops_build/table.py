@@ -130,6 +130,11 @@ def read_table(library: Path) -> list[Op]:
     return _ops(_call(library, "opgate_table"), library.name)
 
 
+def loaded_table(library: Path) -> list[Op]:
+    """Returns the ops of a library that the process has loaded from this path, as read_table does."""
+    return _ops(_ask(ctypes.CDLL(str(library)), "opgate_table"), library.name)
+
+
 def cpu_level(library: Path) -> str:
     """Returns the instruction set whose kernels a library uses on this processor: "baseline" or a level such as
     "x86-64-v3". Raises OSError if the library can't be loaded."""
@@ -165,10 +170,14 @@ def _call(library: Path, name: str, *arguments: bytes) -> Any:
     """
     folders.load_shipped_dependencies()  # the library may be that of a wheel
     with tempfile.TemporaryDirectory() as folder:
-        function = getattr(ctypes.CDLL(shutil.copy(library, folder)), name)
-        function.restype = ctypes.c_char_p
-        function.argtypes = [ctypes.c_char_p] * len(arguments)
-        return json.loads(function(*arguments).decode(errors="replace"))
+        return _ask(ctypes.CDLL(shutil.copy(library, folder)), name, *arguments)
+
+
+def _ask(loaded: ctypes.CDLL, name: str, *arguments: bytes) -> Any:
+    function = getattr(loaded, name)
+    function.restype = ctypes.c_char_p
+    function.argtypes = [ctypes.c_char_p] * len(arguments)
+    return json.loads(function(*arguments).decode(errors="replace"))
 
 
 def _op(domain: str, entry: Mapping[str, Any]) -> Op:

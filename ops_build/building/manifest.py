@@ -148,7 +148,7 @@ def built_table(options: BuildOptions) -> list[Op]:
 
     Raises BuildError if nothing was built.
     """
-    for name in ("onnxruntime_cuda", "onnxruntime", "torch"):
+    for name in ("onnxruntime_cuda", "onnxruntime", "torch", "litert"):
         if options.library(name).is_file():
             return read_table(options.library(name))
     raise BuildError(f"{options.library()} is not there: run opgate build")

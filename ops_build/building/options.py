@@ -17,7 +17,7 @@ DEFAULT_OUTPUT = folders.builds() / "ops"
 #: The levels of x86-64 for which the CPU kernels are compiled, besides for every processor. ARM has none.
 CPU_LEVELS: tuple[str, ...] = ("v3", "v4") if platform.machine() == "x86_64" else ()
 #: The engines that have an adapter, in the order of reports.
-ENGINES: tuple[str, ...] = ("onnxruntime", "torch", "tensorrt")
+ENGINES: tuple[str, ...] = ("onnxruntime", "torch", "tensorrt", "tensorflow", "litert")
 
 
 class BuildError(RuntimeError):

@@ -284,6 +284,8 @@ def test_libraries_export_their_engines_entries_only(built: Build) -> None:
         ("onnxruntime", table | {"RegisterCustomOps", "opgate_running_op"}),
         ("onnxruntime_cuda", table | {"RegisterCustomOps", "opgate_running_op"}),
         ("tensorrt", {"getCreators", "setLoggerFinder"}),
+        ("tensorflow", table),
+        ("litert", table | {"tflite_plugin_create_delegate", "tflite_plugin_destroy_delegate"}),
     ):
         if name not in built.libraries:
             continue

@@ -26,9 +26,9 @@ from tests.conftest import ALL
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 
-from opgate.ops_build.adapters.torch.names import functions_of  # noqa: E402
 from opgate.ops_build.adapters.torch.onnx_export import register_symbolics, translation_table  # noqa: E402
 from opgate.ops_build.adapters.torch.registration import load  # noqa: E402
+from opgate.ops_build.op_functions import functions_of  # noqa: E402
 
 
 class Call(torch.nn.Module):

@@ -21,7 +21,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opgate.ops_build.adapters.torch import functions, gradients, registration, toolchain  # noqa: E402
+from opgate.ops_build import op_functions  # noqa: E402
+from opgate.ops_build.adapters.torch import gradients, registration, toolchain  # noqa: E402
 from opgate.ops_build.adapters.torch.engine import (  # noqa: E402
     CompiledTorchEngine,
     TorchEngine,
@@ -966,7 +967,7 @@ def test_numpy_and_back() -> None:
 
 def test_documented_expressions(fixture_path: Path) -> None:
     op = parse_signature(fixture_path, "F(x: f32[n,...], y?: i32[m=2*(n+1)]) -> (z: f32[v<=min(n,m-1),n%m])")
-    texts = [functions._dims(tensor.dims) for tensor in (*op.inputs, *op.outputs)]
+    texts = [op_functions._dims(tensor.dims) for tensor in (*op.inputs, *op.outputs)]
     assert texts == ["n, ...", "m = 2*(n + 1)", "v <= min(n, (m - 1)), n%m"]
 
 

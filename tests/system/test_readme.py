@@ -84,6 +84,19 @@ def test_pytorch_and_its_export(built: Build) -> None:
         assert finished.stdout.strip().splitlines()[-1] == program.strip().splitlines()[-1].split("# ")[1]
 
 
+def test_tensorflow_and_litert(built: Build) -> None:
+    pytest.importorskip("ai_edge_litert")
+    for engine in ("tensorflow", "litert"):
+        if reason := built.left_out.get(engine):
+            pytest.skip(f"{engine} was left out: {reason}")
+    programs = [block for block in blocks("python") if "opgate.tensorflow" in block]
+    assert len(programs) == 2
+    for program in programs:
+        finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+        assert finished.returncode == 0, finished.stderr
+        assert finished.stdout.strip().splitlines()[-1] == program.strip().splitlines()[-1].split("# ")[1]
+
+
 def test_infer_on_the_command_line(library: Path) -> None:
     detector, added = commands(".venv/bin/opgate infer")
     assert json.loads(run(detector))["predictions"]
@@ -133,7 +146,7 @@ def test_an_op_of_ones_own(tmp_path: Path) -> None:
         (tmp_path / "my_ops" / block.splitlines()[0].removeprefix("# ")).write_text(block)
     verify = next(line for line in commands(".venv/bin/opgate verify") if "--folder" in line)
     matrix = run(verify.replace("my_ops", str(tmp_path / "my_ops")))
-    assert re.search(r"\b(6|12) passed, 0 failed", matrix)  # twice as many if torch is there
+    assert re.search(r"\b(6|12|18|24) passed, 0 failed", matrix)  # six for each engine that is there
     decomposed = tmp_path / "clamp.onnx"
     decompose = f".venv/bin/opgate decompose {model} -o {decomposed} --folder {tmp_path / 'my_ops'}"
     run(decompose)

@@ -12,12 +12,13 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from opgate.ops_build.adapters.torch.fake import TORCH_DTYPES
-from opgate.ops_build.adapters.torch.names import functions_of, overload
+from opgate.ops_build.adapters.torch.names import overload
 from opgate.ops_build.adapters.torch.registration import load
 from opgate.ops_build.building.manifest import why_not_built
 from opgate.ops_build.building.options import BuildOptions
 from opgate.ops_build.building.toolchain import NO_GPU
 from opgate.ops_build.case import Array, Case
+from opgate.ops_build.op_functions import functions_of
 from opgate.ops_build.table import Op
 from opgate.ops_build.verification.comparison import difference, tolerance
 from opgate.ops_build.verification.engine import Absent, Engine

@@ -1,73 +1,41 @@
 """Registers the gradients of ops. The gradient of an op X is the op XBackward, if the table has one.
 
-An input of XBackward is called grad_<output> and gets the gradient of that output of X, or it is called like an input
-or output of X and gets that tensor. An attribute gets the value of the attribute of X with the same name. An output is
-called grad_<input> and is the gradient of that input. It is called grad_<input>_and_<input> if two inputs have the same
-gradient.
+ops_build/op_gradients.py has the rules for its names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
 from opgate.ops_build.adapters.torch.autograd import autograd_kernel, recorder
-from opgate.ops_build.adapters.torch.names import functions_of, namespace_of, overload
+from opgate.ops_build.adapters.torch.names import namespace_of, overload
+from opgate.ops_build.op_functions import functions_of
+from opgate.ops_build.op_gradients import check_convention, inputs_of, may_be_float
 from opgate.ops_build.table import Op, snake_case
-
-_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 
 
 def register_gradient(op: Op, backward: Op | None, library: torch.library.Library) -> None:
     """Registers the gradient of the functions of `op`.
 
     If `backward` is None, torch gets functions that raise NotImplementedError. Raises ValueError if `backward`
-    doesn't follow the naming rules above.
+    doesn't follow the rules for its names.
     """
-    if not any(_may_be_float(op, tensor.type) for tensor in op.inputs):
+    if not any(may_be_float(op, tensor.type) for tensor in op.inputs):
         return
     if backward is not None:
-        _check_convention(op, backward)
+        check_convention(op, backward)
     name = f"{namespace_of(op.domain)}::{snake_case(op.name)}"
     gradient = _NoGradient(op, name) if backward is None else _TableGradient(op, backward, name)
-    if not any(_may_be_float(op, tensor.type) for tensor in op.outputs):
+    if not any(may_be_float(op, tensor.type) for tensor in op.outputs):
         return  # torch knows by itself that integers have no gradient
     record = recorder(op, overload(op), gradient)
     for short, function in functions_of(op):
         kernel = autograd_kernel(overload(op, short), record, len(op.outputs), len(function.outputs))
         library.impl(short, kernel, "Autograd", with_keyset=True)
-
-
-def _may_be_float(op: Op, type_name: str) -> bool:
-    return not _FLOATS.isdisjoint(op.type_variables.get(type_name, (type_name,)))
-
-
-def _check_convention(op: Op, backward: Op) -> None:
-    inputs = {tensor.name for tensor in op.inputs}
-    outputs = {tensor.name for tensor in op.outputs}
-    known = {f"grad_{name}" for name in outputs} | inputs | outputs
-    for tensor in backward.inputs:
-        if tensor.name not in known:
-            raise ValueError(
-                f"{backward.name}: input '{tensor.name}' is neither an input or output of {op.name} nor grad_<output>"
-            )
-    for output in backward.outputs:
-        if not output.name.startswith("grad_") or not inputs.issuperset(_inputs_of(output.name, inputs)):
-            raise ValueError(f"{backward.name}: output '{output.name}' is not grad_<input> of {op.name}")
-    attributes = {attribute.name for attribute in op.attributes}
-    for attribute in backward.attributes:
-        if attribute.required and attribute.name not in attributes:
-            raise ValueError(f"{backward.name}: attribute '{attribute.name}' is required and {op.name} has none such")
-
-
-def _inputs_of(gradient: str, inputs: Collection[str]) -> list[str]:
-    """Returns the inputs whose gradient an output of a backward op is: [x] for grad_x, [x, residual] for
-    grad_x_and_residual."""
-    name = gradient.removeprefix("grad_")
-    return [name] if name in inputs or name == gradient else name.split("_and_")
 
 
 class Gradient:
@@ -121,7 +89,7 @@ class _TableGradient(Gradient):
         self.variadic = op.inputs[-1].variadic
         forward = {attribute.name: attribute.default for attribute in op.attributes}
         self.attributes = {a.name: forward[a.name] for a in backward.attributes if a.name in forward}
-        self.gradients = [_inputs_of(output.name, inputs) for output in backward.outputs]
+        self.gradients = [inputs_of(output.name, inputs) for output in backward.outputs]
 
     def save(self, ctx: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: Any) -> None:
         super().save(ctx, inputs, attributes, outputs)

@@ -17,9 +17,10 @@ from onnxscript import values
 from torch.onnx import symbolic_helper
 
 from opgate.ops_build.adapters.torch.fake import TORCH_DTYPES
-from opgate.ops_build.adapters.torch.names import functions_of, namespace_of
+from opgate.ops_build.adapters.torch.names import namespace_of
 from opgate.ops_build.onnx import schema
 from opgate.ops_build.onnx.nodes import node_attributes
+from opgate.ops_build.op_functions import functions_of
 from opgate.ops_build.table import Attribute, Op
 from opgate.ops_build.walk import KnownInput, Walk
 

@@ -18,8 +18,9 @@ from opgate.ops_build.adapters.torch.autocast import register_autocast
 from opgate.ops_build.adapters.torch.batching import register_batching
 from opgate.ops_build.adapters.torch.fake import fake_kernel
 from opgate.ops_build.adapters.torch.gradients import register_gradient
-from opgate.ops_build.adapters.torch.names import functions_of, namespace_of, overload
+from opgate.ops_build.adapters.torch.names import namespace_of, overload
 from opgate.ops_build.adapters.torch.tracing import register_tracing
+from opgate.ops_build.op_functions import functions_of
 from opgate.ops_build.table import Op, read_table
 
 NO_STRINGS = "it takes or gives strings, and torch has no tensors of strings"

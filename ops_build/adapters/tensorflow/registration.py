@@ -1,0 +1,122 @@
+"""Loads op libraries into TensorFlow.
+
+TensorFlow registers the ops and their kernels when it loads a library. This module registers the gradients, and calls
+the ops by the names of the signature.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+from opgate.ops_build.adapters.tensorflow.gradients import register_gradient
+from opgate.ops_build.adapters.tensorflow.names import type_of
+from opgate.ops_build.table import Op, loaded_table
+
+#: What a TensorFlow raises that can't load a library.
+_LOAD_ERRORS = (tf.errors.OpError, ImportError, RuntimeError, OSError)
+
+
+class LoadError(ImportError):
+    """TensorFlow can't load a library. The message says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """An op as TensorFlow knows it.
+
+    `type` is the op's name in TensorFlow. `function` is the function that TensorFlow has made for it. It takes all
+    arguments by name. `inputs`, `outputs` and `attributes` are its names for those of the signature, in their order; an
+    optional output stands with the name of the length of its list.
+    """
+
+    type: str
+    function: Any
+    inputs: tuple[str, ...]
+    input_lengths: tuple[str, ...]
+    output_lengths: tuple[str, ...]
+    attributes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class OpLibrary:
+    """A library that TensorFlow has loaded."""
+
+    path: Path
+    ops: tuple[Op, ...]
+    registered: Mapping[str, Registered]
+
+    def run(
+        self, op: Op, inputs: Mapping[str, Any], attributes: Mapping[str, Any], wanted: Collection[str]
+    ) -> list[Any]:
+        """Runs an op and returns its outputs in the order of the signature: a tensor, or None for an optional output
+        that is not in `wanted`. An optional input may be absent or None."""
+        known = self.registered[op.name]
+        arguments: dict[str, Any] = {known.attributes[name]: value for name, value in attributes.items()}
+        for tensor, name in zip(op.inputs, known.inputs, strict=True):
+            value = inputs.get(tensor.name)
+            arguments[name] = ([] if value is None else [value]) if tensor.optional else value
+        for output, length in zip(op.outputs, known.output_lengths, strict=True):
+            if length:
+                arguments[length] = int(output.name in wanted)
+        found = known.function(**arguments)
+        outputs = found if len(op.outputs) > 1 else (found,)
+        return [
+            (value[0] if value else None) if output.optional else value
+            for output, value in zip(op.outputs, outputs, strict=True)
+        ]
+
+
+#: The loaded libraries by path. TensorFlow keeps an op until the process ends.
+_LOADED: dict[Path, OpLibrary] = {}
+
+
+def load(path: Path | str) -> OpLibrary:
+    """Registers the ops of a library that was built for TensorFlow. Raises LoadError.
+
+    A second call with the same library registers nothing and returns the result of the first call.
+    """
+    path = Path(path).resolve()
+    if known := _LOADED.get(path):
+        return known
+    if not path.is_file():
+        raise LoadError(f"{path} is not there: run opgate build")
+    try:
+        functions = tf.load_op_library(str(path))
+        ops = tuple(loaded_table(path))
+    except (*_LOAD_ERRORS, AttributeError, ValueError) as error:
+        raise LoadError(
+            f"TensorFlow {tf.__version__} can't load {path}: {error}. A library works only with the TensorFlow that it "
+            "was built with: opgate build builds it again"
+        ) from error
+    library = OpLibrary(path, ops, {op.name: _registered(op, functions) for op in ops})
+    by_name = {op.name: op for op in ops}
+    for op in ops:
+        register_gradient(library, op, by_name.get(f"{op.name}Backward"))
+    _LOADED[path] = library
+    return library
+
+
+def _registered(op: Op, functions: Any) -> Registered:
+    name = type_of(op)
+    definition = op_def_registry.get(name)
+    attributes = [attribute.name for attribute in definition.attr[: len(op.attributes)]]
+    return Registered(
+        type=name,
+        function=getattr(functions, name.replace(">", "_")),
+        inputs=tuple(_argument(tensor.name) for tensor in definition.input_arg),
+        input_lengths=tuple(tensor.number_attr for tensor in definition.input_arg),
+        output_lengths=tuple(_argument(tensor.number_attr) for tensor in definition.output_arg),
+        attributes={a.name: _argument(n) for a, n in zip(op.attributes, attributes, strict=True)},
+    )
+
+
+def _argument(name: str) -> str:
+    """Returns the name of an argument in the function that TensorFlow makes."""
+    return f"{name}_" if keyword.iskeyword(name) else name

@@ -1,0 +1,25 @@
+"""Chooses cases of ops for engines on which `make test` doesn't run all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from opgate.ops_build.case import Case
+from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.op_folder import folder_of
+from opgate.ops_build.table import Op
+
+#: The most cases of an op with its first choice of dtypes, and with each other choice.
+MOST, MOST_OF_OTHERS = 8, 2
+
+
+def chosen_cases(
+    ops: Iterable[Op], folder: Path, *, everything: bool
+) -> Iterator[tuple[Op, dict[str, str], list[Case]]]:
+    """Yields cases of each op and choice of dtypes: with `everything` all, and otherwise a few from all over the list."""
+    for op in ops:
+        for index, types in enumerate(op.type_choices()):
+            cases = folder_of(op, [folder]).cases(numpy_types(types))
+            most = MOST_OF_OTHERS if index else MOST
+            yield op, types, cases if everything else cases[:: -(-len(cases) // most)]
