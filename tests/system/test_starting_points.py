@@ -1,4 +1,4 @@
-"""Runs docs/from-pytorch.md, from-onnx.md and from-a-library.md as they are shown, each from its files to a served request."""
+"""Runs the pages docs/from-*.md as they are shown, each from its files to a served request."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ def follow(page: str, folder: Path) -> str:
     """Writes the files of a page into a folder and runs its commands there. Compares the last answer with the page's.
     Returns what the commands printed."""
     text = (ROOT / "docs" / page).read_text()
-    for name, content in re.findall(r"```python\n# (\S+)\n(.*?)```", text, re.DOTALL):
-        (folder / name).write_text(content)
+    files = dict(re.findall(r"```(?:python\n#|cpp\n//) (\S+)\n(.*?)```", text, re.DOTALL))
+    for name, content in files.items():
+        if "/" not in name:
+            (folder / name).write_text(content)
     (block,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     (shown,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -35,7 +37,8 @@ def follow(page: str, folder: Path) -> str:
         for line in block.splitlines():
             command = re.split(r"\s{2,}#", line)[0]
             if "opgate serve" in command:
-                variables = {"OPGATE_OPS_PATH": str(folder)} if command.startswith("OPGATE_OPS_PATH=$PWD ") else {}
+                named = re.match(r"OPGATE_OPS_PATH=\$PWD(\S*) ", command)
+                variables = {"OPGATE_OPS_PATH": f"{folder}{named[1]}"} if named else {}
                 assert command.endswith("opgate serve --model-repository models")
                 server = Server(folder / "models", env={**environment, **variables}, folder=folder)
                 continue
@@ -47,6 +50,11 @@ def follow(page: str, folder: Path) -> str:
             )  # fmt: skip
             assert done.returncode == 0, (command, done.stdout, done.stderr)
             printed += done.stdout
+            if command.startswith("opgate new"):
+                for name, content in files.items():
+                    if "/" in name:
+                        assert (folder / name).is_file()
+                        (folder / name).write_text(content)
     finally:
         if server is not None:
             server.stop()
@@ -89,7 +97,18 @@ def test_from_a_library(library: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(saved["Z"], [[1, 0.02], [3, 0.04]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("page", ["from-pytorch.md", "from-onnx.md", "from-a-library.md"])
+def test_from_an_idea(library: Path, tmp_path: Path) -> None:
+    if not shutil.which("g++"):
+        pytest.skip("there is no g++")
+    printed = follow("from-an-idea.md", tmp_path)
+    assert " 0 failed" in printed and "0 errors, 0 warnings" in printed
+    assert re.search(r"my_ops::Squash +│ library", printed)
+    text = (ROOT / "docs" / "from-an-idea.md").read_text()
+    blocks = re.findall(r"```(?:cpp|python|sh)\n(.*?)```", text, re.DOTALL)
+    assert sum(block.count("\n") for block in blocks) < 60
+
+
+@pytest.mark.parametrize("page", ["from-an-idea.md", "from-pytorch.md", "from-onnx.md", "from-a-library.md"])
 def test_every_link_leads_somewhere(page: str) -> None:
     text = re.sub(r"```.*?```", "", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)#]+)", text):
