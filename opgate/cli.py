@@ -233,6 +233,27 @@ def new(
 
 
 @app.command()
+def package(
+    folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="Folder with your ops, built.")],
+    version: Annotated[str, typer.Option(help="Version of the wheel.")] = "0.1.0",
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the wheel to.")] = Path("dist"),
+    domain: Domain = None,
+) -> None:
+    """Make a wheel of your ops, to give them away: libraries, manifest, Python functions, references and pages.
+
+    The one who installs it runs OPGATE_OPS_PATH=$(python -m my_ops) opgate serve, or passes my_ops.op_library() to ONNX
+    Runtime. Libraries that yours are linked with, beyond the C and C++ ones, must be on that machine.
+    """
+    from opgate.ops_build.building.options import BuildError
+    from opgate.ops_build.building.package import package as make_wheel
+
+    try:
+        typer.echo(f"wrote {make_wheel(_options(folder, domain), version, output)}")
+    except (BuildError, OSError) as error:
+        raise _fail(error) from None
+
+
+@app.command()
 def decompose(
     model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX model that uses the ops.")],
     output: Annotated[
