@@ -1,4 +1,4 @@
-"""The tutorials' search for neighbours as a model: KNNQuery finds the three points of a cloud that are nearest to each query.
+"""The tutorials' search for neighbours as a model: KNNQuery finds the three points nearest to each query.
 
 `python -m models.knn` exports it from PyTorch into the model repository.
 """

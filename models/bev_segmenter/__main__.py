@@ -1,4 +1,4 @@
-"""`python -m models.bev_segmenter`: train, export, evaluate, and write the example pictures and the README's picture."""
+"""`python -m models.bev_segmenter`: train, export, evaluate, and make the example and the README's picture."""
 
 from __future__ import annotations
 

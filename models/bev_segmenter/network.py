@@ -63,7 +63,7 @@ class Splat(nn.Module):
 
 
 class Learned(nn.Module):
-    """What stands in the place of Splat: each cell of the map adds up all places of all pictures with learned weights."""
+    """What stands in the place of Splat: each cell adds up all places of all pictures with learned weights."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ _COLUMNS, _TILE, _GAP = 4, (200, 120), 22
 
 
 def write_examples(recordings: Path, folder: Path) -> Iterator[Path]:
-    """Writes one second of each keyword and of two other words at 10 dB, from the voices for the test. Yields the paths."""
+    """Writes one second of each keyword and of two other words at 10 dB, of the test voices. Yields the paths."""
     spoken = words.recordings(recordings, test=True)
     rng = np.random.default_rng(_SEED)
     folder.mkdir(parents=True, exist_ok=True)

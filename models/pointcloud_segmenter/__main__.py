@@ -1,4 +1,4 @@
-"""`python -m models.pointcloud_segmenter`: train, export, evaluate, and write the example clouds and the README's picture."""
+"""`python -m models.pointcloud_segmenter`: train, export, evaluate, and make the example and the README's picture."""
 
 from __future__ import annotations
 
