@@ -35,10 +35,7 @@ def export_module(
         opset_version=OPSET,
         input_names=list(inputs),
         output_names=list(outputs),
-        dynamic_shapes=[
-            dict.fromkeys(dynamic.get(name, {}), torch.export.Dim.DYNAMIC)
-            for name in inputs
-        ],
+        dynamic_shapes=[dict.fromkeys(dynamic.get(name, {}), torch.export.Dim.DYNAMIC) for name in inputs],
         custom_translation_table=opgate.torch.onnx_translation_table(),
         verbose=False,
     )

@@ -164,7 +164,7 @@ def _tilted(xyz: Tensor) -> Tensor:
 
 
 def _pillars(y: Tensor, cloud: Cloud) -> Tensor:
-    """y f32 (n, c) -> the mean of each point's pillar, with its mean height and the height over that, f32 (n, c + 2)."""
+    """y f32 (n, c) -> the mean of its pillar, the mean height there and the height over it, f32 (n, c + 2)."""
     half = PILLAR * PILLARS / 2
     across = cloud.xyz[:, :2].clamp(-half, half - 0.001)
     place = torch.cat([across, cloud.room[:, None].to(across.dtype)], 1)
