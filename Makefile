@@ -4,7 +4,7 @@
 # make gpu-check run every case of every op on an NVIDIA GPU (needs nvcc); writes benchmarks/results/<gpu>.md
 # make fuzz    send made-up bytes to the gRPC connection for FUZZ_SECONDS under the sanitizers (needs clang++)
 # make check   formatting, lint and types
-# make models  train the detector and export every model again (installs torch)
+# make models  train and export every model again (installs torch, needs opgate build --engine torch and espeak-ng)
 # make bench   the benchmarks; results go to benchmarks/results/
 # make load-test  send requests to a running gateway for DURATION (60s); HOST=http://... names another gateway
 
@@ -76,6 +76,12 @@ models: $(VENV)/.models
 	$(BIN)/python -m models.my_add
 	$(BIN)/python -m models.digit_detector train
 	$(BIN)/python -m models.digit_detector export
+	$(BIN)/python -m models.leaky_relu
+	$(BIN)/python -m models.knn
+	@command -v espeak-ng >/dev/null || { echo "the keyword spotter's words need espeak-ng: apt-get install espeak-ng"; exit 1; }
+	for model in keyword_spotter pointcloud_segmenter bev_segmenter; do \
+	  $(BIN)/python -m models.$$model train && $(BIN)/python -m models.$$model export || exit 1; \
+	done
 
 bench: $(VENV)/.bench build
 	$(BIN)/python benchmarks/serve_overhead.py

@@ -98,7 +98,7 @@ def _local(
     from opgate.service.gateway import Gateway
     from opgate.service.settings import Settings
     from opgate.service.telemetry import logs
-    from opgate.service.wire.friendly import labelled, picture_bytes, picture_request, values_request
+    from opgate.service.wire.friendly import file_request, labelled, picture_bytes, values_request
 
     logs.configure("critical", "text")
     settings = Settings() if repository is None else Settings(model_repository=repository)
@@ -109,7 +109,7 @@ def _local(
         if not model.presentation.picture_model:
             raise ServingError(Kind.NOT_ACCEPTABLE, f"model '{name}' answers with JSON, it makes no picture")
         model = gateway.find(model.presentation.picture_model).model
-    make = picture_request if isinstance(payload, bytes) else values_request
+    make = file_request if isinstance(payload, bytes) else values_request
     request = make(model.spec, payload, gateway.limits)  # type: ignore[arg-type]
     result = asyncio.run(gateway.infer(model, request))
     if picture:

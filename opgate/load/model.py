@@ -14,7 +14,7 @@ from opgate.service.execution.checks import Limits
 from opgate.service.execution.datatypes import DATATYPES, DataType
 from opgate.service.execution.request import Array
 from opgate.service.execution.spec import ModelSpec, TensorSpec
-from opgate.service.wire.friendly import picture_input, picture_request, values_request
+from opgate.service.wire.friendly import file_input, file_request, values_request
 from opgate.service.wire.tensors import to_raw
 
 #: Seconds that a server may take to describe a model, and to answer the first request.
@@ -112,7 +112,7 @@ def _given(model: ModelSpec, given: bytes | Mapping[str, bytes | str]) -> dict[s
     """Returns the arrays of one row that /predict would make of a picture or of values."""
     try:
         if isinstance(given, bytes):
-            return dict(picture_request(model, given, Limits()).inputs)
+            return dict(file_request(model, given, Limits()).inputs)
         if not given:
             return {}
         if unknown := [name for name in given if name not in model.inputs]:
@@ -143,7 +143,7 @@ def _shape(model: ModelSpec, tensor: TensorSpec, shape: Sequence[int] | None) ->
         return tensor.dims
     example = ",".join("8" if size < 0 else str(size) for size in tensor.dims)
     options = f"--shape {tensor.name}={example}, or a value with --input {tensor.name}=..."
-    if picture_input(model) is tensor:
+    if file_input(model) is tensor:
         options = f"a picture with --image FILE, {options}"
     raise LoadError(f"input '{tensor.name}' has the variable shape {list(tensor.dims)}: give {options}")
 

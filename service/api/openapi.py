@@ -8,7 +8,7 @@ from typing import Any
 from opgate.service.execution.spec import ModelSpec, TensorSpec
 from opgate.service.gateway import Gateway, package_version
 from opgate.service.repository.loader import LoadedModel
-from opgate.service.wire.friendly import picture_input
+from opgate.service.wire.friendly import file_input
 
 _ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 _EXAMPLE_ELEMENTS = 64
@@ -62,17 +62,17 @@ def _predict(model: LoadedModel) -> dict[str, Any]:
         "additionalProperties": False,
     }
     body: dict[str, Any] = {}
-    picture = picture_input(spec)
-    if picture is not None:
-        for media in ("image/jpeg", "image/png", "image/webp", "application/octet-stream"):
+    file = file_input(spec)
+    if file is not None:
+        for media in (*model.presentation.media_types, "application/octet-stream"):
             body[media] = {"schema": {"type": "string", "format": "binary"}}
-        form = {"type": "object", "properties": {picture.name: {"type": "string", "format": "binary"}}}
+        form = {"type": "object", "properties": {file.name: {"type": "string", "format": "binary"}}}
         body["multipart/form-data"] = {"schema": form}
     body["application/json"] = {
         "schema": values,
         "example": {tensor.name: _example(tensor, tensor.dims) for tensor in spec.inputs.values()},
     }
-    if picture is None:
+    if file is None:
         body["multipart/form-data"] = {"schema": values}
     answers: dict[str, Any] = {"application/json": {"schema": _answer(model)}}
     if model.presentation.picture_model:

@@ -1,4 +1,4 @@
-"""POST /predict/<model>: takes a picture, a form or plain JSON, and answers with labelled JSON or a picture."""
+"""POST /predict/<model>: takes a file, a form or plain JSON, and answers with labelled JSON or a picture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from opgate.service.execution.spec import ModelSpec
 from opgate.service.gateway import Gateway
 from opgate.service.repository.loader import LoadedModel
 from opgate.service.settings import smallest
-from opgate.service.wire.friendly import Value, labelled, picture_bytes, picture_request, values_request
+from opgate.service.wire.friendly import Value, file_request, labelled, picture_bytes, values_request
 from opgate.service.wire.json_tensors import members
 
 
@@ -36,7 +36,7 @@ def router(gateway: Gateway) -> APIRouter:
         with gateway.reading(name, version) as served:
             wants = wanted_media(request.headers.get("accept", "*/*"))
             picture_model = _picture_model(served.model) if wants else ""
-            payload = await _payload(gateway, request)
+            payload = await _payload(gateway, request, served.model.presentation.media_types)
         if wants:
             name, version = picture_model, ""
         with gateway.reading(name, version) as served:
@@ -61,7 +61,7 @@ def router(gateway: Gateway) -> APIRouter:
 
 @dataclass(frozen=True, slots=True)
 class _Payload:
-    """A body: what returns a picture or the values by input name, the most bytes that it has, and the most bytes that
+    """A body: what returns a file or the values by input name, the most bytes that it has, and the most bytes that
     it becomes when it is unpacked, 0 if it is not packed."""
 
     content: Callable[[], bytes | Mapping[str, Value]]
@@ -71,7 +71,7 @@ class _Payload:
 
 def _request(gateway: Gateway, spec: ModelSpec, content: bytes | Mapping[str, Value]) -> InferRequest:
     if isinstance(content, bytes):
-        return picture_request(spec, content, gateway.limits)
+        return file_request(spec, content, gateway.limits)
     return values_request(spec, content, gateway.limits)
 
 
@@ -124,17 +124,20 @@ def wanted_media(accept: str) -> set[str]:
     return set()
 
 
-async def _payload(gateway: Gateway, request: Request) -> _Payload:
-    """Reads the body. Raises ServingError."""
+async def _payload(gateway: Gateway, request: Request, media_types: tuple[str, ...]) -> _Payload:
+    """Reads the body. `media_types` are those of the files that the model takes. Raises ServingError."""
     settings = gateway.settings
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media == "multipart/form-data":
         return await _form(gateway, request)
-    if not (media in (JSON, "application/octet-stream") or media.startswith("image/")):
+    # A model that takes a sound or a picture judges the bytes and not their name, of which some have several.
+    families = {"image", *(known.partition("/")[0] for known in media_types)} - {"application"}
+    if media not in (JSON, "application/octet-stream", *media_types) and media.partition("/")[0] not in families:
+        expected = ", ".join(media_types)
         raise ServingError(
             Kind.MEDIA_TYPE,
-            "Content-Type: expected image/jpeg, image/png, application/octet-stream, multipart/form-data or "
-            f"application/json, got '{media[:80]}'",
+            f"Content-Type: expected {expected}, application/octet-stream, multipart/form-data or application/json, "
+            f"got '{media[:80]}'",
         )
     if media != JSON:
         body = await read_body(gateway, request, *smallest(settings, "max_body_bytes"))

@@ -22,7 +22,7 @@ ENGINE_PARAMETERS = frozenset({
 BATCH_PARAMETERS = frozenset({"pad_inputs", "pad_masks", "pad_outputs", "pad_buckets", "batch_by"})
 PARAMETERS = ENGINE_PARAMETERS | {
     "row_status_output", "row_status_messages", "predict_count_output", "predict_fields", "predict_picture_model",
-    "gateway_backend", "golden_tolerance", "max_latency_ms",
+    "predict_media_types", "gateway_backend", "golden_tolerance", "max_latency_ms",
 } | BATCH_PARAMETERS  # fmt: skip
 _STRING_OR_COMMENT = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|#.*""")
 SESSION_PREFIX = "session."  # passed to ONNX Runtime as session configuration entries

@@ -1,4 +1,4 @@
-"""The bodies of `/predict`: turns a picture or named values into a request of one row, a result into labelled JSON."""
+"""The bodies of `/predict`: turns a file or named values into a request of one row, a result into labelled JSON."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Value = bytes | str | JsonValue
 _MAGIC = ((b"\xff\xd8\xff", "image/jpeg"), (b"\x89PNG\r\n\x1a\n", "image/png"))
 
 
-def picture_input(spec: ModelSpec) -> TensorSpec | None:
-    """Returns the input that takes an encoded picture, or None if the model has no such input.
+def file_input(spec: ModelSpec) -> TensorSpec | None:
+    """Returns the input that takes the bytes of a file, such as a picture, or None if the model has no such input.
 
     It is the model's only required input and has the type UINT8. One of its dims is variable, and the others are 1.
     """
@@ -37,15 +37,15 @@ def _flat(tensor: TensorSpec) -> bool:
     return sorted(tensor.dims) == [-1] + [1] * (len(tensor.dims) - 1)
 
 
-def picture_request(spec: ModelSpec, data: bytes, limits: Limits) -> Request:
-    """Returns a request whose only input is the picture `data`.
+def file_request(spec: ModelSpec, data: bytes, limits: Limits) -> Request:
+    """Returns a request whose only input is the file `data`.
 
-    Raises ServingError (MEDIA_TYPE) if the model takes no picture.
+    Raises ServingError (MEDIA_TYPE) if the model takes no file.
     """
-    tensor = picture_input(spec)
+    tensor = file_input(spec)
     if tensor is None:
         inputs = ", ".join(f"'{t.name}' {t.datatype.name} {list(t.dims)}" for t in spec.inputs.values())
-        raise ServingError(Kind.MEDIA_TYPE, f"model '{spec.name}' takes no picture, send JSON or a form with {inputs}")
+        raise ServingError(Kind.MEDIA_TYPE, f"model '{spec.name}' takes no file, send JSON or a form with {inputs}")
     return values_request(spec, {tensor.name: data}, limits)
 
 

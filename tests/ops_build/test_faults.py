@@ -128,6 +128,10 @@ FAULTS = [
     Fault("two frames of a lane not separated", "LogMelSpectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.cpp",
           "even_im = a.im - b.im", "even_im = a.im + b.im"),
     Fault("an alpha ignored", "DecodeImage", "images/codecs/webp_decoder.cpp", "over_background(pixel[c], pixel[3], background_)", "pixel[c]"),
+    Fault("24 bits without their sign", "DecodeAudio", "ops/decode_audio/wav.h", "static_cast<std::int8_t>(from[2]) * 65536", "from[2] * 65536"),
+    Fault("the pad byte of a chunk forgotten", "DecodeAudio", "ops/decode_audio/wav.h", "size + size % 2", "size"),
+    Fault("columns for rows", "DecodePoints", "ops/decode_points/npy.cpp", "npy.by_column ? 1 : npy.columns", "npy.columns"),
+    Fault("a property's place off by its size", "DecodePoints", "ops/decode_points/ply.cpp", "vertices_.offset[axis] = vertices_.bytes;", "vertices_.offset[axis] = vertices_.bytes + size_of(type);"),
     Fault("the quality ignored", "EncodeImage", "images/codecs/jpeg_encoder.cpp", "quality, TRUE", "50, TRUE"),
 ]  # fmt: skip
 

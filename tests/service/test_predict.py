@@ -142,7 +142,7 @@ def test_values_as_json_and_as_a_form(post):
         ("floats", {"json": {"x": ["a"] * 4}}, 400, "got the string"),
         ("floats", {"json": [1]}, 400, "expected a JSON object"),
         ("floats", {"content": b"{", "headers": {"content-type": "application/json"}}, 400, "not valid JSON"),
-        ("floats", {"content": PNG, "headers": {"content-type": "image/png"}}, 415, "takes no picture"),
+        ("floats", {"content": PNG, "headers": {"content-type": "image/png"}}, 415, "takes no file"),
         ("floats", {"data": {"x": "1"}}, 415, "got 'application/x-www-form-urlencoded'"),
         ("floats", {"files": {"x": ("a", b"123")}}, 400, "got 3 bytes"),
         ("floats", {"json": {"x": [1, 2, 3, 4]}, "headers": {"accept": "text/html"}}, 406, "expected application/json"),

@@ -22,7 +22,14 @@ from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor, 
 
 from tests.system.running import ROOT
 
-PICTURE = (ROOT / "docs/examples/digits.jpg").read_bytes()
+EXAMPLES = ROOT / "docs/examples"
+PICTURE = (EXAMPLES / "digits.jpg").read_bytes()
+# The files that a model takes, by the name of its input. Other inputs `data` take PICTURE.
+FILES = {
+    "keyword_spotter": {"data": "keywords/yes.wav"},
+    "pointcloud_segmenter": {"data": "room.ply"},
+    "bev_segmenter": {camera: f"street/{camera}.jpg" for camera in ("front", "left", "back", "right")},
+}
 Configs = dict[str, Any]
 _CONTENTS = {
     "BOOL": "bool_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
@@ -171,8 +178,9 @@ def _inputs(config: Any, rows: int) -> dict[str, tuple[str, np.ndarray]]:
         datatype = (
             pb.model__config__pb2.DataType.Name(tensor.data_type).removeprefix("TYPE_").replace("STRING", "BYTES")
         )
-        if tensor.name == "data" and datatype == "UINT8":
-            array = np.frombuffer(PICTURE, np.uint8)
+        files = FILES.get(config.name, {"data": "digits.jpg"})
+        if tensor.name in files and datatype == "UINT8":
+            array = np.frombuffer((EXAMPLES / files[tensor.name]).read_bytes(), np.uint8)
             array = np.stack([array] * rows) if config.max_batch_size else array[None]
         else:
             shape = tuple(3 if size < 0 else size for size in tensor.dims)
@@ -256,15 +264,14 @@ def good_cases(models: Configs) -> Iterator[Case]:
             yield Case(f"{model}-http-empty raw body", "empty body", True, "http", path, headers, b"")
 
 
-def _takes_pictures(config: Any) -> bool:
-    return any(
-        tensor.name == "data" and tensor.data_type == pb.model__config__pb2.TYPE_UINT8 for tensor in config.input
-    )
+def _takes_files(config: Any) -> bool:
+    files = FILES.get(config.name, {"data": ""})
+    return any(tensor.name in files and tensor.data_type == pb.model__config__pb2.TYPE_UINT8 for tensor in config.input)
 
 
 def _takes_an_empty_body(config: Any) -> bool:
     """Returns whether an empty body is the data of the model's only input: an empty tensor, or an empty text."""
-    if len(config.input) != 1 or _takes_pictures(config):
+    if len(config.input) != 1 or _takes_files(config):
         return False
     dims = list(config.input[0].dims)
     return dims == [1] if config.input[0].data_type == pb.model__config__pb2.TYPE_STRING else dims.count(-1) == 1
@@ -276,7 +283,7 @@ def _classified(config: Any) -> list[str]:
     types = pb.model__config__pb2
     refused = (types.TYPE_BOOL, types.TYPE_FP16, types.TYPE_STRING)
     few = [tensor for tensor in config.output if np.prod([abs(3 if n < 0 else n) for n in tensor.dims]) <= 16]
-    return [] if _takes_pictures(config) else [tensor.name for tensor in few if tensor.data_type not in refused]
+    return [] if _takes_files(config) else [tensor.name for tensor in few if tensor.data_type not in refused]
 
 
 def with_parameters(tensor: Any, parameters: Mapping[str, Any]) -> Any:
@@ -348,9 +355,9 @@ def bad_cases(models: Configs) -> Iterator[Case]:
         yield Case(f"{model}-grpc-unknown version", "unknown version", False, "grpc", message=message)
         for kind, text in (("no JSON", b"{"), ("no object", b"[]"), ("no inputs", b"{}")):
             yield Case(f"{model}-http-{kind}", kind, False, "http", path, {}, text)
-        if not _takes_an_empty_body(config) and not _takes_pictures(config):
+        if not _takes_an_empty_body(config) and not _takes_files(config):
             yield Case(f"{model}-http-empty body", "empty body", False, "http", path, {}, b"")
-        if not _takes_pictures(config):
+        if not _takes_files(config):
             counts = {"no classes": 0, "negative classes": -1, "classes as text": "2", "classes as a boolean": True}
             for kind, count in counts.items():
                 yield from _classifying(model, inputs, [config.output[0].name], count, kind, False)

@@ -19,7 +19,13 @@ from tests.system.running import ROOT, Server, running
 
 REPOSITORY = ROOT / "model_repository"
 MODELS = sorted(folder.name for folder in REPOSITORY.iterdir())
-PICTURE = np.frombuffer((ROOT / "docs" / "examples" / "digits.jpg").read_bytes(), np.uint8)
+EXAMPLES = ROOT / "docs" / "examples"
+# The files that a model takes, by the name of its input. Other inputs `data` take a picture.
+FILES = {
+    "keyword_spotter": {"data": "keywords/yes.wav"},
+    "pointcloud_segmenter": {"data": "room.ply"},
+    "bev_segmenter": {camera: f"street/{camera}.jpg" for camera in ("front", "left", "back", "right")},
+}
 
 Arrays = dict[str, np.ndarray]
 
@@ -33,15 +39,17 @@ def server(library: Path) -> Iterator[Server]:
 def inputs_of(metadata: dict[str, Any]) -> Arrays:
     """Returns an input for every tensor of the metadata.
 
-    `data` is a picture. The others are random numbers of the declared shape, with 1 for each unknown size.
+    FILES names the files, and any other `data` is a picture. The other inputs are random numbers of the declared shape,
+    with 1 for each unknown size.
     """
+    files = FILES.get(metadata["name"], {"data": "digits.jpg"})
     rng = np.random.default_rng(3)
     arrays = {}
     for tensor in metadata["inputs"]:
         sizes = [int(size) for size in tensor["shape"]]
-        if tensor["name"] == "data":
-            batched = len(sizes) == 2
-            arrays["data"] = PICTURE[None] if batched else PICTURE
+        if tensor["name"] in files:
+            file = np.frombuffer((EXAMPLES / files[tensor["name"]]).read_bytes(), np.uint8)
+            arrays[tensor["name"]] = file[None] if len(sizes) == 2 else file
             continue
         shape = [1 if size == -1 else size for size in sizes]
         dtype = np.dtype(triton_to_np_dtype(tensor["datatype"]))

@@ -158,7 +158,7 @@ def test_mistakes_are_one_clear_line(server, wire):
         (["plain", *there, "--batch", "2", "--shape", "x=1,1"], "--batch 2: model 'plain' has no batch dim"),
         (["double", *there, "--input", "z=1"], "--input: model 'double' has no input 'z', its inputs are 'x'"),
         (["double", *there, "--input", "x=@none.json"], "none.json: there is no such file"),
-        (["double", *there, "--image", PICTURE], "--image: model 'double' takes no picture"),
+        (["double", *there, "--image", PICTURE], "--image: model 'double' takes no file"),
     ):
         status, err = mistake(*options)
         assert status == 1

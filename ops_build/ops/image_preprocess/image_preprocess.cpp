@@ -1,5 +1,6 @@
 #include "image_preprocess.h"
 
+#include "core/ends.h"
 #include "images/codecs/decoder.h"
 #include "letterbox.h"
 #include "resampler.h"
@@ -36,20 +37,6 @@ Settings::Settings(const Attributes& attributes)
     normalization.bias[channel] = stated.bias[k];
     plane[channel] = k;
   }
-}
-
-/// Where each encoded picture of `data` begins and ends.
-Status check_ends(std::span<const std::int32_t> ends, std::int64_t total) {
-  std::int64_t begin = 0;
-  for (std::size_t i = 0; i < ends.size(); ++i) {
-    if (ends[i] < begin || ends[i] > total) {
-      return Status::invalid("input 'ends': expected offsets that don't decrease, within 0.." + std::to_string(total) +
-                             " (the size of 'data'), got " + std::to_string(ends[i]) + " at " + std::to_string(i) +
-                             (i ? " after " + std::to_string(begin) : ""));
-    }
-    begin = ends[i];
-  }
-  return {};
 }
 
 /// Writes the padding around the picture, or everywhere if `box` is empty.
@@ -123,11 +110,9 @@ class Cpu {
     const std::int64_t image_size = 3 * settings.height * settings.width;
     context.parallel_for(static_cast<std::int64_t>(ends.size()), 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) {
-        const auto begin = static_cast<std::size_t>(i ? ends[static_cast<std::size_t>(i - 1)] : 0);
-        const auto end = static_cast<std::size_t>(ends[static_cast<std::size_t>(i)]);
         float* image = images + i * image_size;
         float* geometry = geometries + i * 6;
-        const DecodeStatus status = preprocess(data.subspan(begin, end - begin), settings, image, geometry);
+        const DecodeStatus status = preprocess(row_of(data, ends, i), settings, image, geometry);
         statuses[i] = static_cast<std::int32_t>(status);
         if (status == DecodeStatus::good) continue;
         fill_pad(settings, Letterbox{}, image);

@@ -1,0 +1,1 @@
+"""The keyword spotter: LogMelSpectrogram and a small network that hears ten words."""

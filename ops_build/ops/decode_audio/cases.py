@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from opgate.ops_build.case import Array, Case
+from opgate.ops_build.images.pictures import flat
+
+Dtype = np.dtype[Any]
+
+
+def wav(
+    frames: bytes, *, kind: int = 1, bits: int = 16, channels: int = 1, rate: int = 16000, extensible: bool = False,
+    before: bytes = b"", size: int | None = None, block: int | None = None,
+) -> bytes:  # fmt: skip
+    """A WAV file of these frames. `before` are chunks before the data, `size` the stated size of the data."""
+    block = channels * bits // 8 if block is None else block
+    head = struct.pack("<HHIIHH", 0xFFFE if extensible else kind, channels, rate, rate * block % 2**32, block, bits)
+    if extensible:
+        head += struct.pack("<HHIH14x", 22, bits, 0, kind)
+    body = b"WAVE" + chunk(b"fmt ", head) + before
+    body += struct.pack("<4sI", b"data", len(frames) if size is None else size) + frames + b"\0" * (len(frames) % 2)
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack("<4sI", kind, len(data)) + data + b"\0" * (len(data) % 2)
+
+
+def sound(count: int, bits: int, kind: int = 1) -> bytes:
+    """Samples with the least and the greatest among them."""
+    rng = np.random.default_rng([count, bits, kind])
+    if kind == 3:
+        return rng.uniform(-1, 1, count).astype(f"<f{bits // 8}").tobytes()
+    values = rng.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), count)
+    values[:2] = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)[: min(2, count)]
+    if bits == 8:
+        return (values + 128).astype(np.uint8).tobytes()
+    return values.astype("<i4").view(np.uint8).reshape(-1, 4)[:, : bits // 8].tobytes()
+
+
+KINDS = [(1, 8), (1, 16), (1, 24), (1, 32), (3, 32), (3, 64)]
+
+
+def case(name: str, files: list[bytes], **attributes: Any) -> Case:
+    data, ends = flat(files)
+    return Case(name, {"data": data, "ends": ends}, {"samples": 40, **attributes}, (1e-6, 1e-7))
+
+
+def cases(types: Mapping[str, Dtype]) -> Iterator[Case]:
+    for kind, bits in KINDS:
+        name = f"{'float' if kind == 3 else 'integer'} {bits}"
+        for channels in (1, 2, 5):
+            for extensible in (False, True):
+                options = {"kind": kind, "bits": bits, "channels": channels, "extensible": extensible}
+                files = [wav(sound(count * channels, bits, kind), **options) for count in (3, 40, 57)]
+                yield case(f"{name}, {channels} channels, extensible {extensible}", files)
+    good = wav(sound(30, 16))
+    yield case("no rows", [])
+    yield case("one sample a row", [good, good], samples=1)
+    yield case("no samples in the file", [wav(b"")])
+    yield case("half a frame at the end", [wav(sound(5, 16) + b"\x01")])
+    yield case("other chunks", [wav(sound(30, 16), before=chunk(b"LIST", b"odd") + chunk(b"fact", b"\0" * 4))])
+    yield case("a size that was unknown", [wav(sound(9, 16), size=size) for size in (0xFFFFFFFF, 0x7FFFF000)])
+    yield case("two formats", [wav(sound(9, 16), before=wav(b"", channels=2)[12:36])])
+    rates = [wav(sound(9, 16), rate=rate) for rate in (8000, 16000, 4294967295)]
+    yield case("another rate", rates)
+    yield case("any rate", rates, sample_rate=0)
+    yield from bad_cases(good)
+
+
+def bad_cases(good: bytes) -> Iterator[Case]:
+    for name, file in [
+        ("empty", b""),
+        ("text", b"no sound at all"),
+        ("RIFF without a type", good[:8]),
+        ("another RIFF", good[:8] + b"WEBP" + good[12:]),
+        ("a head alone", good[:12]),
+        ("half a chunk's head", good[:17]),
+        ("a truncated format", good[:30]),
+        ("no data", good[:36]),
+        ("truncated data", good[:-10]),
+        ("data before the format", good[:12] + good[36:]),
+        ("a short format", b"RIFF\0\0\0\0WAVE" + chunk(b"fmt ", b"\1\0\1\0") + good[36:]),
+        ("a chunk larger than the file", good[:36] + b"LIST\xf0\xff\xff\x7f"),
+        ("mu-law", wav(b"\0" * 9, kind=7, bits=8)),
+        ("12 bits", wav(b"\0" * 9, bits=12)),
+        ("extensible without its GUID", wav(b"\0" * 8, kind=0xFFFE)),
+        ("no channels", wav(b"\0" * 8, channels=0)),
+        ("no rate", wav(b"\0" * 8, rate=0)),
+        ("a block of another size", wav(b"\0" * 8, block=3)),
+        ("65535 channels", wav(b"\0" * 8, bits=8, channels=65535)),
+        ("NaN", wav(np.array([0, np.nan], "<f4").tobytes(), kind=3, bits=32)),
+        ("infinite", wav(np.array([0, np.inf], "<f4").tobytes(), kind=3, bits=32)),
+        ("too large for f32", wav(np.array([1e39], "<f8").tobytes(), kind=3, bits=64)),
+    ]:
+        yield case(f"bad: {name}", [good, file, good])
+    data, ends = flat([good, good])
+    for name, wrong in (("decreasing", ends[::-1].copy()), ("too large", ends + 1), ("negative", ends - 200)):
+        inputs: dict[str, Array] = {"data": data, "ends": wrong}
+        yield Case(f"ends {name}", inputs, {"samples": 4}, error="input 'ends': expected offsets that don't decrease")
+    for attribute, value in (("samples", 0), ("samples", 1 << 27), ("sample_rate", -1)):
+        inputs = {"data": data, "ends": ends}
+        yield Case(f"{attribute} {value}", inputs, {"samples": 4, attribute: value}, error=f"attribute '{attribute}'")

@@ -1,0 +1,67 @@
+#include "decode_audio.h"
+
+#include "core/ends.h"
+#include "wav.h"
+
+namespace opgate::ops::decode_audio {
+namespace {
+
+/// What one file gives, apart from its samples.
+struct Row {
+  std::int32_t length = 0, rate = 0;
+  WavStatus status = WavStatus::good;
+};
+
+/// Decodes a file to `pcm`, which is silence if that fails.
+Row decode(Bytes file, std::int64_t sample_rate, std::span<float> pcm) {
+  constexpr std::size_t kMost = std::numeric_limits<std::int32_t>::max();
+  Row row;
+  Wav wav;
+  row.status = open_wav(file, wav);
+  if (row.status == WavStatus::good && sample_rate != 0 && wav.rate != sample_rate)
+    row.status = WavStatus::another_rate;
+  if (row.status == WavStatus::good) row.status = read_frames(wav, pcm);
+  if (row.status == WavStatus::good) {
+    row.length = static_cast<std::int32_t>(std::min(wav.length(), kMost));
+    row.rate = static_cast<std::int32_t>(std::min<std::size_t>(wav.rate, kMost));
+  } else {
+    std::fill(pcm.begin(), pcm.end(), 0.0f);
+  }
+  return row;
+}
+
+struct Cpu {
+  static Status check(const Attributes& attributes, const KnownSizes&) {
+    const std::int64_t samples = attributes.integer("samples"), rate = attributes.integer("sample_rate");
+    if (samples < 1 || samples > 1 << 26) return attributes.refuse("samples", "1..2^26");
+    if (rate < 0 || rate > std::numeric_limits<std::int32_t>::max())
+      return attributes.refuse("sample_rate", "a number of samples per second, or 0 for any");
+    return {};
+  }
+
+  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
+    const Bytes data = in["data"].span<std::uint8_t>();
+    const std::span<const std::int32_t> ends = in["ends"].span<std::int32_t>();
+    OPGATE_RETURN_IF_ERROR(check_ends(ends, static_cast<std::int64_t>(data.size())));
+    const std::int64_t samples = attributes.integer("samples"), rate = attributes.integer("sample_rate");
+    auto* const pcm = out["pcm"].data<float>();
+    auto* const lengths = out["length"].data<std::int32_t>();
+    auto* const rates = out["rate"].data<std::int32_t>();
+    auto* const statuses = out["status"].data<std::int32_t>();
+    context.parallel_for(static_cast<std::int64_t>(ends.size()), 1, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) {
+        const std::span<float> row(pcm + i * samples, static_cast<std::size_t>(samples));
+        const Row decoded = decode(row_of(data, ends, i), rate, row);
+        lengths[i] = decoded.length;
+        rates[i] = decoded.rate;
+        statuses[i] = static_cast<std::int32_t>(decoded.status);
+      }
+    });
+    return {};
+  }
+};
+
+}  // namespace
+}  // namespace opgate::ops::decode_audio
+
+OPGATE_CPU_KERNEL(DecodeAudio, opgate::ops::decode_audio::Cpu)

@@ -1,0 +1,115 @@
+// Reads WAV files: RIFF chunks with samples as integers of 8 to 32 bits or floats of 32 or 64.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/bytes.h"
+
+namespace opgate::ops::decode_audio {
+
+using Bytes = std::span<const std::uint8_t>;
+
+enum class WavStatus : std::int32_t { good = 0, not_a_wav = 1, corrupt = 2, unsupported = 3, another_rate = 4 };
+
+enum class Encoding { u8, i16, i24, i32, f32, f64 };
+
+/// What the chunks of a file say. `frames` has one sample of each channel for each moment.
+struct Wav {
+  Encoding encoding{};
+  std::size_t channels = 0, sample_bytes = 0;
+  std::uint32_t rate = 0;
+  Bytes frames;
+
+  std::size_t frame_bytes() const { return channels * sample_bytes; }
+  std::size_t length() const { return frames.size() / frame_bytes(); }
+};
+
+/// Reads the chunk 'fmt '.
+inline WavStatus read_format(Bytes chunk, Wav& wav) {
+  if (chunk.size() < 16) return WavStatus::corrupt;
+  std::uint16_t format = little_endian<std::uint16_t>(chunk.data());
+  const auto bits = little_endian<std::uint16_t>(chunk.data() + 14);
+  // WAVE_FORMAT_EXTENSIBLE: the format stands in the first two bytes of a GUID.
+  if (format == 0xFFFE && chunk.size() >= 40) format = little_endian<std::uint16_t>(chunk.data() + 24);
+  wav.channels = little_endian<std::uint16_t>(chunk.data() + 2);
+  wav.rate = little_endian<std::uint32_t>(chunk.data() + 4);
+  wav.sample_bytes = bits / 8;
+  if (format == 1 && bits == 8) {
+    wav.encoding = Encoding::u8;
+  } else if (format == 1 && bits == 16) {
+    wav.encoding = Encoding::i16;
+  } else if (format == 1 && bits == 24) {
+    wav.encoding = Encoding::i24;
+  } else if (format == 1 && bits == 32) {
+    wav.encoding = Encoding::i32;
+  } else if (format == 3 && bits == 32) {
+    wav.encoding = Encoding::f32;
+  } else if (format == 3 && bits == 64) {
+    wav.encoding = Encoding::f64;
+  } else {
+    return WavStatus::unsupported;
+  }
+  const bool fits = wav.channels != 0 && little_endian<std::uint16_t>(chunk.data() + 12) == wav.frame_bytes();
+  return fits && wav.rate != 0 ? WavStatus::good : WavStatus::corrupt;
+}
+
+/// Finds the format and the samples. `wav` refers to the bytes afterwards.
+inline WavStatus open_wav(Bytes file, Wav& wav) {
+  // Programs that write to a pipe don't know the size, and state one of at least this.
+  constexpr std::uint32_t kUnknownSize = 0x7FFF0000;
+  if (!has_at(file, 0, "RIFF") || !has_at(file, 8, "WAVE")) return WavStatus::not_a_wav;
+  std::size_t position = 12;
+  while (file.size() - position >= 8) {
+    const bool format = has_at(file, position, "fmt "), data = has_at(file, position, "data");
+    const auto stated = little_endian<std::uint32_t>(file.data() + position + 4);
+    position += 8;
+    const std::size_t rest = file.size() - position;
+    const std::size_t size = data && stated >= kUnknownSize ? rest : stated;
+    if (size > rest) return WavStatus::corrupt;
+    if (format) {
+      if (const WavStatus status = read_format(file.subspan(position, size), wav); status != WavStatus::good)
+        return status;
+    } else if (data) {
+      if (wav.channels == 0) return WavStatus::corrupt;
+      wav.frames = file.subspan(position, size);
+      return WavStatus::good;
+    }
+    position += std::min(rest, size + size % 2);
+  }
+  return WavStatus::corrupt;
+}
+
+/// A sample as a part of full scale.
+inline double sample(Encoding encoding, const std::uint8_t* from) {
+  switch (encoding) {
+    case Encoding::u8: return (static_cast<double>(*from) - 128) / 128;
+    case Encoding::i16: return static_cast<double>(little_endian<std::int16_t>(from)) / 32768;
+    case Encoding::i24:
+      return static_cast<double>(static_cast<std::int8_t>(from[2]) * 65536 + from[1] * 256 + from[0]) / 8388608;
+    case Encoding::i32: return static_cast<double>(little_endian<std::int32_t>(from)) / 2147483648.0;
+    case Encoding::f32: return static_cast<double>(little_endian<float>(from));
+    case Encoding::f64: return little_endian<double>(from);
+  }
+  return 0;
+}
+
+/// Writes the first frames, each as the mean of its channels, and zeros where there are no more.
+inline WavStatus read_frames(const Wav& wav, std::span<float> pcm) {
+  const std::size_t count = std::min(wav.length(), pcm.size());
+  const std::uint8_t* from = wav.frames.data();
+  for (std::size_t i = 0; i < count; ++i) {
+    double sum = 0;
+    for (std::size_t channel = 0; channel < wav.channels; ++channel, from += wav.sample_bytes) {
+      sum += sample(wav.encoding, from);
+    }
+    const double mean = sum / static_cast<double>(wav.channels);
+    if (!(std::abs(mean) <= static_cast<double>(std::numeric_limits<float>::max()))) return WavStatus::corrupt;
+    pcm[i] = static_cast<float>(mean);
+  }
+  std::fill(pcm.begin() + static_cast<std::ptrdiff_t>(count), pcm.end(), 0.0f);
+  return WavStatus::good;
+}
+
+}  // namespace opgate::ops::decode_audio
