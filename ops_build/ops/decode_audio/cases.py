@@ -55,7 +55,7 @@ def cases(types: Mapping[str, Dtype]) -> Iterator[Case]:
         name = f"{'float' if kind == 3 else 'integer'} {bits}"
         for channels in (1, 2, 5):
             for extensible in (False, True):
-                options = {"kind": kind, "bits": bits, "channels": channels, "extensible": extensible}
+                options: dict[str, Any] = {"kind": kind, "bits": bits, "channels": channels, "extensible": extensible}
                 files = [wav(sound(count * channels, bits, kind), **options) for count in (3, 40, 57)]
                 yield case(f"{name}, {channels} channels, extensible {extensible}", files)
     good = wav(sound(30, 16))
