@@ -67,6 +67,10 @@ def test_a_field_that_is_not_honoured_is_refused_by_name(repository, reason, blo
         ("version_policy { specific { versions: [ 7 ] } }", "version 7"),
         ('parameters { key: "intra_op_thread_count" value { string_value: "many" } }', "expected an integer"),
         ('parameters { key: "predict_fields" value { string_value: "a=nope" } }', "'nope' is not an output"),
+        (
+            'parameters { key: "predict_media_types" value { string_value: "audio/wav, sound" } }',
+            "expected types such as audio/wav, got 'sound'",
+        ),
         ('parameters { key: "row_status_output" value { string_value: "y" } }', "not an integer output"),
         ('model_operations { op_library_filename: "/tmp/a.so" }', "bare file name"),
     ],
