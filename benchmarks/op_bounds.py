@@ -120,29 +120,6 @@ def digits() -> Iterator[str]:
     )
 
 
-#: What the profiles in ops.md show of the others: the group of rows, and what it spends its time on.
-OTHERS = {
-    "Swish, SwishBackward, GeluBackward of 64 K": "arithmetic: an exponential and a division for each element",
-    "LeakyRelu, ClampedRelu, MyAdd of 64 K": "the call, a fifth of the row, and one vectorized loop",
-    "Asinh of 16 M": "new memory in PyTorch (above), 71% of the memory's bandwidth in ONNX Runtime",
-    "MultiClassNMS, DetectionPostprocess": "finding the candidates: one comparison for each anchor and class",
-    "TopKLabels of 1,000 classes": "comparing the logits with the least of the best, then the exponentials",
-    "DeformConv2d of 256 channels": "the matrix product, 75% of the time, at 108% of the speed of PyTorch's own",
-    "RMSNorm of large f16 rows": "the loop over a row, 91% of the time, which widens and narrows each number",
-    "DecodeImage and EncodeImage of JPEGs": "libjpeg: no function of opgate takes 5% of the time",
-    "ImagePreprocess of a JPEG of 1080p to 640": "libjpeg as well: the resampling takes 6%",
-    "SlidingWindow of 1,000 values": "the loop over the windows, 48%; the rest is the call",
-}
-
-
-def others() -> Iterator[str]:
-    yield "## The others"
-    yield ""
-    yield "| rows below their aims | their time goes to |"
-    yield "|---|---|"
-    yield from (f"| {rows} | {what} |" for rows, what in OTHERS.items())
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, help="file for the page")
@@ -160,8 +137,6 @@ def main() -> None:
             *memory(),
             "",
             *digits(),
-            "",
-            *others(),
         ]
     page = "\n".join(lines) + "\n"
     if arguments.output:

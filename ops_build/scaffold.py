@@ -16,6 +16,7 @@ from typing import Any
 
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.table import Attribute, Expr, Input, Op, Output, parse_signature, snake_case
+from opgate.ops_build.walk import DIVISIONS, OPERATIONS
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 _CPP_TYPES = {
@@ -282,10 +283,7 @@ def _evaluate(expr: Expr | None, sizes: Mapping[str, int]) -> int:
     if not isinstance(expr, list):
         return int(expr or 0)
     a, b = _evaluate(expr[1], sizes), _evaluate(expr[2], sizes)
-    operations = {"+": a + b, "-": a - b, "*": a * b, "min": min(a, b), "max": max(a, b)}
-    if expr[0] in operations:
-        return operations[expr[0]]
-    return {"/": a // b, "%": a % b, "ceildiv": -(-a // b)}[expr[0]] if b else 0
+    return 0 if b == 0 and expr[0] in DIVISIONS else OPERATIONS[expr[0]](a, b)
 
 
 def _value(attribute: Attribute) -> Any:

@@ -45,7 +45,7 @@ class Sizes(Protocol):
         """Returns the size as messages show it: "3", "rows"."""
 
 
-_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
+OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -55,7 +55,7 @@ _OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
     "max": max,
     "ceildiv": lambda a, b: -(-a // b),
 }
-_DIVISIONS = ("/", "%", "ceildiv")
+DIVISIONS = ("/", "%", "ceildiv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +157,13 @@ class Walk:
             return self._bound.get(expr)
         operation, a, b = expr[0], self.evaluate(expr[1]), self.evaluate(expr[2])
         numbers = self._number(a), self._number(b)
-        if operation in _DIVISIONS and numbers[1] == 0:
+        if operation in DIVISIONS and numbers[1] == 0:
             raise SignatureMismatch("a size is divided by zero")
         if a is None or b is None:
             return None
         if numbers[0] is None or numbers[1] is None:
             return self._sizes.apply(operation, a, b)
-        result = _OPERATIONS[operation](numbers[0], numbers[1])
+        result = OPERATIONS[operation](numbers[0], numbers[1])
         if result not in _INT64:
             raise SignatureMismatch("a size overflows 64 bits")
         return result

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from models.bev_segmenter.network import BevNetwork, View
 from models.bev_segmenter.scenes import Scene, scene
+from models.training import fit, save
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +37,15 @@ def train(recipe: Recipe, folder: Path) -> Path:
     rng = np.random.default_rng([recipe.seed, 1])
     streets = [scene(rng) for _ in track(range(recipe.streets), "draw streets")]
     network = BevNetwork(recipe.view).train()
-    optimizer = torch.optim.AdamW(network.parameters(), lr=recipe.learning_rate, weight_decay=0.02)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, total_steps=recipe.steps)
-    smooth = math.nan
-    for step in track(range(1, recipe.steps + 1), f"train {recipe.view}"):
+
+    def loss_of_batch() -> Tensor:
         pictures, occupied = tensors([streets[i] for i in rng.integers(len(streets), size=recipe.batch)])
-        loss = nn.functional.binary_cross_entropy_with_logits(network(pictures), occupied, pos_weight=torch.tensor(2.0))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(network.parameters(), 2.0)
-        optimizer.step()
-        schedule.step()
-        smooth = loss.item() if math.isnan(smooth) else 0.97 * smooth + 0.03 * loss.item()
-        if step % 100 == 0:
-            print(f"step {step}: loss {smooth:.4f}", flush=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{recipe.view}-{recipe.seed}.pt"
-    torch.save(network.state_dict(), path)
-    return path
+        return nn.functional.binary_cross_entropy_with_logits(network(pictures), occupied, pos_weight=torch.tensor(2.0))
+
+    title = f"train {recipe.view}"
+    rate = recipe.learning_rate
+    fit(network, loss_of_batch, title, steps=recipe.steps, learning_rate=rate, weight_decay=0.02, most_gradient=2.0)
+    return save(network, folder / f"{recipe.view}-{recipe.seed}.pt")
 
 
 def tensors(streets: Sequence[Scene]) -> tuple[Tensor, Tensor]:

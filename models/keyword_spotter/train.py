@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.progress import track
-from torch import nn
+from torch import Tensor, nn
 
 from models.keyword_spotter import noise, words
 from models.keyword_spotter.network import Front, KeywordNetwork
+from models.training import fit, save
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +33,15 @@ def train(recipe: Recipe, folder: Path) -> Path:
     recordings = words.recordings(folder / "recordings", test=False)
     batches = noise.Batches(np.random.default_rng([recipe.seed, 1]), recordings)
     network = KeywordNetwork(recipe.front).train()
-    optimizer = torch.optim.AdamW(network.parameters(), lr=recipe.learning_rate, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, total_steps=recipe.steps)
-    for step in track(range(1, recipe.steps + 1), f"train {recipe.front}"):
+
+    def loss_of_batch() -> Tensor:
         clips = batches.draw(recipe.batch)
         logits = network(torch.from_numpy(clips.pcm))
-        loss = nn.functional.cross_entropy(logits, torch.from_numpy(clips.labels), label_smoothing=0.05)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        if step % 250 == 0:
-            print(f"step {step}: loss {loss.item():.3f}", flush=True)
-    path = folder / f"{recipe.front}-{recipe.seed}.pt"
-    torch.save(network.state_dict(), path)
-    return path
+        return nn.functional.cross_entropy(logits, torch.from_numpy(clips.labels), label_smoothing=0.05)
+
+    title = f"train {recipe.front}"
+    fit(network, loss_of_batch, title, steps=recipe.steps, learning_rate=recipe.learning_rate, weight_decay=0.01)
+    return save(network, folder / f"{recipe.front}-{recipe.seed}.pt")
 
 
 def load(path: Path, front: Front = Front.mel) -> KeywordNetwork:

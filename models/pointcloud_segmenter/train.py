@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from rich.progress import track
 from torch import Tensor, nn
 
 from models.pointcloud_segmenter.network import Context, network_of
 from models.pointcloud_segmenter.scenes import LABELS, Scene, scene
+from models.training import fit, save
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +42,16 @@ def train(recipe: Recipe, folder: Path) -> Path:
     torch.set_num_threads(recipe.threads)
     rng = np.random.default_rng([recipe.seed, 1])
     network = network_of(recipe.context).train()
-    optimizer = torch.optim.AdamW(network.parameters(), lr=recipe.learning_rate, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, total_steps=recipe.steps)
-    smooth = math.nan
-    for step in track(range(1, recipe.steps + 1), f"train {recipe.context}"):
+
+    def loss_of_batch() -> Tensor:
         rooms = [scene(rng, int(rng.integers(500, 1100))) for _ in range(recipe.rooms)]
         xyz, offset, labels = joined(rooms)
-        loss = nn.functional.cross_entropy(network(xyz, offset), labels)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(network.parameters(), 2.0)
-        optimizer.step()
-        schedule.step()
-        smooth = loss.item() if math.isnan(smooth) else 0.97 * smooth + 0.03 * loss.item()
-        if step % 100 == 0:
-            print(f"step {step}: loss {smooth:.3f}", flush=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{recipe.context}-{recipe.seed}.pt"
-    torch.save(network.state_dict(), path)
-    return path
+        return nn.functional.cross_entropy(network(xyz, offset), labels)
+
+    title = f"train {recipe.context}"
+    rate = recipe.learning_rate
+    fit(network, loss_of_batch, title, steps=recipe.steps, learning_rate=rate, weight_decay=0.01, most_gradient=2.0)
+    return save(network, folder / f"{recipe.context}-{recipe.seed}.pt")
 
 
 def joined(rooms: Sequence[Scene]) -> tuple[Tensor, Tensor, Tensor]:

@@ -56,7 +56,7 @@ def _check_entry(
             f"run `opgate build` again if you changed it, or `opgate trust {path}` if you know who did",
         )
         return
-    if entry.get("engine", "onnxruntime") != "onnxruntime" or entry.get("devices") == ["cuda", "cpu"]:
+    if entry.get("engine", "onnxruntime") != "onnxruntime":
         return
     found = list(try_library(path, trusted, seconds))
     yield from found

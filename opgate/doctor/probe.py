@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from opgate.ops_build.verification.process_end import how_ended
 
 #: The ops of these domains come with ONNX Runtime.
 _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft",
@@ -43,10 +44,7 @@ def run(*arguments: str, stdin: str = "", seconds: float) -> Probed:
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return Probed(found)
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    try:
-        how = f"died of {signal.Signals(-done.returncode).name}"
-    except ValueError:
-        how = f"ended with exit status {done.returncode}"
+    how = how_ended(done.returncode).removeprefix("the process ")
     return Probed({}, how + (f": {' / '.join(lines[-2:])}" if lines else ""))
 
 
@@ -98,6 +96,7 @@ def _unknown_ops(gateway: Any, name: str) -> list[str]:
     import onnx
     from google.protobuf.message import DecodeError
 
+    from opgate.ops_build.onnx.nodes import nodes_of
     from opgate.service.repository.op_libraries import entries
 
     trusted = {
@@ -113,19 +112,11 @@ def _unknown_ops(gateway: Any, name: str) -> list[str]:
             except (DecodeError, OSError):
                 continue
             functions = {(function.domain, function.name) for function in model.functions}
-            for node in _nodes(model.graph):
+            for node in nodes_of(model):
                 op = (node.domain, node.op_type)
                 if node.domain not in _BUILT_IN and op not in functions and op not in trusted:
                     found.add("::".join(op))
     return sorted(found)
-
-
-def _nodes(graph: Any) -> Any:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _nodes(inner)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from opgate.ops_build.case import Array, Case
+from opgate.ops_build.table import Op
 
 #: (rtol, atol) by dtype, for cases without a tolerance: a few units in the last place for values of about 1.
 TOLERANCES: Mapping[str, tuple[float, float]] = {
@@ -57,3 +58,14 @@ def difference(actual: Array, expected: Array, tolerance: tuple[float, float]) -
         f"{len(positions)} of {a.size} elements differ, first at {list(first)}: "
         f"expected {e[first]:.9g}, got {a[first]:.9g}; largest difference {worst:.3g} (rtol {rtol:g}, atol {atol:g})"
     )
+
+
+def assert_same_with_constants(
+    op: Op, case: Case, types: Mapping[str, str], outputs: Mapping[str, Array], again: Mapping[str, Array]
+) -> None:
+    """Raises AssertionError if a second run, with all inputs but the first as constants of the model, gave something
+    else."""
+    for tensor in op.outputs:
+        allowed = tolerance(case, tensor.name, types.get(tensor.type, tensor.type))
+        failure = difference(again[tensor.name], outputs[tensor.name], allowed)
+        assert failure is None, f"output '{tensor.name}' with constant inputs: {failure}"

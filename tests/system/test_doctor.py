@@ -19,7 +19,7 @@ from tests import PROJECT
 #: Libraries for ONNX Runtime that fail, each in its own way: the source, and what is found.
 SOURCES = {
     "crash": ("__attribute__((constructor)) static void begin() { *(volatile int*)8 = 1; }", "died of SIGSEGV"),
-    "abort": ("__attribute__((constructor)) static void begin() { __builtin_abort(); }".replace("__builtin_abort", "abort"), "died of SIGABRT"),
+    "abort": ("__attribute__((constructor)) static void begin() { abort(); }", "died of SIGABRT"),
     "leave": ("__attribute__((constructor)) static void begin() { _exit(7); }", "ended with exit status 7"),
     "hang": ("__attribute__((constructor)) static void begin() { for (;;) pause(); }", "did not end within 6 seconds"),
     "symbol": ('extern "C" void of_nobody(); __attribute__((constructor)) static void begin() { of_nobody(); }', "undefined symbol: of_nobody"),

@@ -14,7 +14,7 @@ from opgate.ops_build.building.toolchain import NO_GPU, gpus
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.onnx.one_node_model import OneNodeModel, one_node_model
 from opgate.ops_build.table import Op
-from opgate.ops_build.verification.comparison import difference, tolerance
+from opgate.ops_build.verification.comparison import assert_same_with_constants
 from opgate.ops_build.verification.engine import Absent, Engine
 
 
@@ -80,10 +80,7 @@ class OnnxRuntimeEngine:
         outputs = self._run(op, one_node_model(op, case, types))
         if self.device in op.prepares and len(case.inputs) > 1:
             again = self._run(op, one_node_model(op, case, types, constants=True))
-            for tensor in op.outputs:
-                allowed = tolerance(case, tensor.name, types.get(tensor.type, tensor.type))
-                failure = difference(again[tensor.name], outputs[tensor.name], allowed)
-                assert failure is None, f"output '{tensor.name}' with constant inputs: {failure}"
+            assert_same_with_constants(op, case, types, outputs, again)
         return outputs
 
     def _run(self, op: Op, node_model: OneNodeModel) -> dict[str, Array]:
