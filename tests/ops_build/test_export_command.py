@@ -186,7 +186,7 @@ REFUSED = [
     ([*PICTURE, "--input", "x:f32[1]"], "two inputs have the same name"),
     ([*PICTURE, "--output", "a", "--output", "b"], "--output: expected 1 names, one for each output of the module, got 2"),
     ([*PICTURE, "--exporter", "other"], "--exporter: expected dynamo or legacy, got 'other'"),
-    ([*PICTURE, "--map", "asinh"], "--map: expected NAMESPACE::NAME=DOMAIN::OP, such as aten::asinh=Asinh, got 'asinh'"),
+    ([*PICTURE, "--map", "asinh"], "--map: expected NAMESPACE::NAME=DOMAIN::OP, such as aten::acosh=Acosh, got 'asinh'"),
     ([*PICTURE, "--map", "aten::asinh=No"], "--map aten::asinh: neither ONNX nor a library has ::No"),
     ([*PICTURE, "--max-batch-size", "4"], "with a max_batch_size the first dim of 'x' must be open, and it has the size 1"),
     ([*PICTURE, "--torch-library", __file__], "--torch-library: expected lib<domain>_torch.so"),

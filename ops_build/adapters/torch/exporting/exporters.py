@@ -51,10 +51,10 @@ class ExportSetting:
 
 
 def parse_mapping(text: str) -> OpMapping:
-    """Reads a text such as torch_cluster::grid=opgate::GridCluster or aten::asinh=Asinh. Raises ExportError."""
+    """Reads a text such as my_library::op=my_ops::Op or aten::acosh=Acosh. Raises ExportError."""
     found = re.fullmatch(r"(\w+::\w+)=(?:([\w.]+)::)?(\w+)", text)
     if found is None:
-        raise ExportError(f"--map: expected NAMESPACE::NAME=DOMAIN::OP, such as aten::asinh=Asinh, got '{text}'")
+        raise ExportError(f"--map: expected NAMESPACE::NAME=DOMAIN::OP, such as aten::acosh=Acosh, got '{text}'")
     return OpMapping(found[1], found[2] or "", found[3])
 
 
