@@ -98,6 +98,24 @@ Exit = Annotated[
 ]
 Queue = Annotated[int | None, typer.Option(help="Requests that may wait for one model.", show_default="1024")]
 Body = Annotated[int | None, typer.Option(help="Largest request body in bytes.", show_default="256 MiB")]
+Isolation = Annotated[
+    str | None,
+    typer.Option(
+        help="process: each instance of a model has a worker process, and a crash ends only that. Or none.",
+        show_default="none",
+    ),
+]
+WorkerMemory = Annotated[
+    int | None, typer.Option(help="Bytes that a worker process may allocate. 0 is no limit.", show_default="0")
+]
+WorkerNetwork = Annotated[
+    bool | None,
+    typer.Option("--worker-network/--no-worker-network", help="Let worker processes use networks.", show_default="yes"),
+]
+WorkerWrites = Annotated[
+    bool | None,
+    typer.Option("--worker-writes/--no-worker-writes", help="Let worker processes write files.", show_default="yes"),
+]
 RateLimit = Annotated[
     str | None,
     typer.Option(help="execution_count: instances run while their resources are free, or off.", show_default="off"),
@@ -152,6 +170,10 @@ def serve(
     ssl_ciphers: SslCiphers = None,
     http_restricted_api: HttpRestricted = None,
     grpc_restricted_protocol: GrpcRestricted = None,
+    isolation: Isolation = None,
+    worker_memory_bytes: WorkerMemory = None,
+    worker_network: WorkerNetwork = None,
+    worker_writes: WorkerWrites = None,
     rate_limit: RateLimit = None,
     rate_limit_resource: RateLimitResource = None,
     log_level: Level = None,

@@ -125,6 +125,12 @@ class Settings(BaseSettings):
     inline_limit_us: float = Field(default=100.0, ge=0)
     # Seconds. A model whose run takes longer is not ready. With Triton, a call may take so long, its queue included.
     run_timeout: float = Field(default=60.0, gt=0)
+    # Where models run: in this process, or each instance in a worker process of its own, which a crash ends alone. What
+    # worker processes may do: the bytes that one may allocate (0: no limit), sockets of a network, and writing files.
+    isolation: Literal["none", "process"] = "none"
+    worker_memory_bytes: int = Field(default=0, ge=0)
+    worker_network: bool = True
+    worker_writes: bool = True
     # Whether instances run only while the resources of their `rate_limiter` are free, and how many copies there are of
     # a resource: name:count or name:count:device, joined by commas. Without that, as many as the instance wants that
     # wants the most.

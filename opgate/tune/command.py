@@ -226,7 +226,7 @@ class _Tuner:
                 f"{busy:>4} at once, {threads:>2} thread{'s' if threads > 1 else ' '}, {rows:>4} rows: "
                 f"{cost.median * 1e3:8.3f} ms, {per_second:>10,.0f} rows/s"
             )
-        limit = min(inline_limit_us(self.settings, on_gpu=False) * 1e-6, seconds)
+        limit = min(inline_limit_us(self.settings, waits=False) * 1e-6, seconds)
         with console.status("measuring what a request costs beside its run"):
             overhead = self._overhead(costs, limit)
         typer.echo(

@@ -19,7 +19,7 @@ from opgate.service.execution.checks import Head, check_inputs
 from opgate.service.execution.cost import CostCurve, HandOver
 from opgate.service.execution.request import Request
 from opgate.service.execution.scheduler import Scheduler
-from opgate.service.execution.session import Session
+from opgate.service.execution.session import ModelSession
 from opgate.service.execution.spec import ModelSpec
 from opgate.service.repository.loader import LoadedModel, limits_of, load_model, on_cpu
 from opgate.service.settings import Settings
@@ -150,7 +150,7 @@ def _measure(model: LoadedModel, requests: Sequence[Request], rows: int, busy: i
     return Cost(np.array([wall for own in walls for wall in own[1:-1]]), sum(cpu) / len(cpu))
 
 
-def _run_once(session: Session, spec: ModelSpec, requests: Sequence[Request], rows: int) -> float:
+def _run_once(session: ModelSession, spec: ModelSpec, requests: Sequence[Request], rows: int) -> float:
     """Runs a batch as the scheduler does, and returns its seconds. Raises ServingError if it failed."""
     fresh = [Request(each.inputs, each.rows, each.key, each.outputs, weight=each.weight) for each in requests]
     batch = Batch(fresh, rows, CostCurve(HandOver(0.0)))

@@ -14,7 +14,7 @@ from opgate.service.errors import Kind, ServingError, internal, invalid
 from opgate.service.execution.cost import CostCurve, HandOver
 from opgate.service.execution.padding import cut, element_counts, mask, pad, padded_sizes
 from opgate.service.execution.request import Array, Request
-from opgate.service.execution.session import Session
+from opgate.service.execution.session import ModelSession
 from opgate.service.execution.spec import BatchInputSpec, ModelSpec, TensorSpec
 
 # The kind of a batch input that has as many elements as the longest row of a ragged input.
@@ -57,7 +57,7 @@ class Batch:
                 self.options.terminate = True
 
 
-def execute(session: Session, spec: ModelSpec, batch: Batch) -> None:
+def execute(session: ModelSession, spec: ModelSpec, batch: Batch) -> None:
     """Runs a batch and sets the result or the error of each request. Raises nothing.
 
     If a batch of several requests fails, each request runs again alone, so that only the request at fault fails.
@@ -87,7 +87,7 @@ def execute(session: Session, spec: ModelSpec, batch: Batch) -> None:
     batch.cpu_ns = thread_time_ns() - cpu
 
 
-def try_out(session: Session, spec: ModelSpec, request: Request) -> None:
+def try_out(session: ModelSession, spec: ModelSpec, request: Request) -> None:
     """Runs a single request and sets its result. Raises ServingError."""
     batch = Batch([request], request.rows, CostCurve(HandOver(0)))
     execute(session, spec, batch)
@@ -101,7 +101,7 @@ def _as_serving_error(spec: ModelSpec, error: Exception) -> ServingError:
     return internal(f"model '{spec.name}' failed: {type(error).__name__}: {error}")
 
 
-def _run(session: Session, spec: ModelSpec, batch: Batch, requests: list[Request]) -> None:
+def _run(session: ModelSession, spec: ModelSpec, batch: Batch, requests: list[Request]) -> None:
     feeds = assemble(spec, requests)
     wanted = requests[0].outputs
     status = spec.row_status

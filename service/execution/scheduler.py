@@ -22,7 +22,7 @@ from opgate.service.execution.policy import Choice, choose
 from opgate.service.execution.rate_limiter import Claim
 from opgate.service.execution.request import Request
 from opgate.service.execution.running import ON_LOOP
-from opgate.service.execution.session import Session
+from opgate.service.execution.session import ModelSession
 from opgate.service.execution.spec import Batching, ModelSpec, QueuePolicy
 from opgate.service.execution.waiting import Line, Waiting
 from opgate.service.execution.worker import Worker
@@ -47,18 +47,18 @@ class Scheduler:
     def __init__(
         self,
         spec: ModelSpec,
-        sessions: Sequence[Session],
+        sessions: Sequence[ModelSession],
         statistics: ModelStatistics,
         *,
         max_queue_size: int = 1024,
         inline_limit_us: float = 100.0,
-        run_timeout: float = 60.0,
+        run_timeout: float | None = 60.0,
         claims: Sequence[Claim] = (),
     ) -> None:
         """`sessions` has one entry for each instance, and so has `claims` if a rate limiter decides when they run. With
         `inline_limit_us` 0 no batch runs on the event loop.
 
-        While a run takes longer than `run_timeout` seconds, `overdue` says so.
+        While a run takes longer than `run_timeout` seconds, `overdue` says so. None is for sessions that end such runs.
         """
         self.spec = spec
         self._name = f"model '{spec.name}' version {spec.version}"
@@ -75,7 +75,7 @@ class Scheduler:
         self._alarm: Alarm | None = None
         self._run_timeout = run_timeout
         self._watch: asyncio.TimerHandle | None = None
-        self.overdue = ""  # why the model is not ready, if a run takes too long
+        self._overdue = ""  # that a run takes too long
         self._ran_on_loop = False  # as long as it is False, nothing can start while every instance is busy
         self._closed = False
         self._rest: asyncio.Event | None = None
@@ -109,8 +109,8 @@ class Scheduler:
         if late and not policy.delay:
             self._fail(request, too_late(self.spec.name, timeout))
             return
-        if self.overdue and not self._idle:
-            self._fail(request, ServingError(Kind.UNAVAILABLE, self.overdue))
+        if self._overdue and not self._idle:
+            self._fail(request, ServingError(Kind.UNAVAILABLE, self._overdue))
             return
         # An idle model accepts whatever it estimates, because only a run can show that the estimate is too high.
         if self._latency_limit is not None and (waiting.size or not self._idle):
@@ -158,6 +158,14 @@ class Scheduler:
     def try_out(self, request: Request) -> None:
         """Runs a request on the calling thread, past the queue and the statistics. Raises ServingError."""
         try_out(self.session, self.spec, request)
+
+    @property
+    def overdue(self) -> str:
+        """Why the model is not ready: a run takes too long, or none of its processes runs."""
+        if self._overdue:
+            return self._overdue
+        reasons = [worker.session.down for worker in self._workers]
+        return reasons[0] if all(reasons) else ""
 
     @property
     def hand_over_ns(self) -> float:
@@ -312,13 +320,24 @@ class Scheduler:
                 self._release(worker)
             self._complete(batch)
         else:
-            worker = worker or self._next_idle()
+            worker = worker or self._idle_worker()
             loop = asyncio.get_running_loop()
             batch.options = worker.session.run_options()
             worker.start(batch, loop)
-            if self._watch is None:
+            if self._watch is None and self._run_timeout is not None:
                 self._watch = loop.call_later(self._run_timeout, self._look_for_overdue)
         return True
+
+    def _idle_worker(self) -> Worker:
+        """Takes an idle instance, if it can be one that isn't down."""
+        worker = self._next_idle()
+        if worker.session.down:
+            for other in self._idle:
+                if not other.session.down:
+                    self._idle.remove(other)
+                    self._idle.append(worker)
+                    return other
+        return worker
 
     def _with_resources(self) -> Worker | None:
         """Returns an instance that was idle and has taken its resources now, None if there is none."""
@@ -343,6 +362,7 @@ class Scheduler:
     def _look_for_overdue(self) -> None:
         """Ends the requests of runs that take too long. The model is not ready until the engine returns."""
         self._watch = None
+        assert self._run_timeout is not None
         now = perf_counter_ns()
         for worker in self._workers:
             batch = worker.batch
@@ -350,23 +370,23 @@ class Scheduler:
                 continue
             batch.overdue = True
             self.statistics.overdue += 1
-            self.overdue = f"a run of model '{self.spec.name}' takes longer than {self._run_timeout:g} s"
+            self._overdue = f"a run of model '{self.spec.name}' takes longer than {self._run_timeout:g} s"
             ids = [request.id for request in batch.requests if request.id]
-            logger.error(self.overdue, extra={"model": self.spec.name, "version": self.spec.version, "ids": ids})
+            logger.error(self._overdue, extra={"model": self.spec.name, "version": self.spec.version, "ids": ids})
             for request in batch.requests:
                 if not request.ended:
-                    self._fail(request, ServingError(Kind.INTERNAL, self.overdue))
+                    self._fail(request, ServingError(Kind.INTERNAL, self._overdue))
             batch.stop_if_unwanted()
-        if self.overdue and not self._idle:
+        if self._overdue and not self._idle:
             for line in list(self._waiting.lines.values()):
                 for request in list(line):
-                    self._let_go(request, ServingError(Kind.UNAVAILABLE, self.overdue))
+                    self._let_go(request, ServingError(Kind.UNAVAILABLE, self._overdue))
         begun = [w.sent_ns for w in self._workers if w.batch is not None and not w.batch.overdue]
         if begun:
             delay = self._run_timeout - (now - min(begun)) / 1e9
             self._watch = asyncio.get_running_loop().call_later(delay, self._look_for_overdue)
 
-    def _execute(self, session: Session, batch: Batch) -> None:
+    def _execute(self, session: ModelSession, batch: Batch) -> None:
         set_running(self._name)
         execute(session, self.spec, batch)
         set_running(None)
@@ -376,7 +396,7 @@ class Scheduler:
         self._profile.hand_over.record(batch.begun_ns - worker.sent_ns + back_ns - batch.ended_ns)
         worker.batch = None
         if batch.overdue and not any(w.batch is not None and w.batch.overdue for w in self._workers):
-            self.overdue = ""
+            self._overdue = ""
             seconds = (back_ns - worker.sent_ns) / 1e9
             logger.warning(
                 "the run that took too long has ended: model '%s' is ready again after %.1f s", self.spec.name, seconds

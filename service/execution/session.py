@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnxruntime as ort
@@ -72,6 +72,25 @@ class EngineTensor:
     name: str
     type: str
     shape: tuple[int | str | None, ...]
+
+
+class ModelSession(Protocol):
+    """An opened model file, in this process or in one of its own. See `Session` for the methods."""
+
+    gpu: int | None
+    isolated: bool  # whether it runs in a process of its own
+    down: str  # why it can't run now
+    inputs: tuple[EngineTensor, ...]
+    outputs: tuple[EngineTensor, ...]
+    defaulted: tuple[EngineTensor, ...]
+
+    def run_options(self) -> Any: ...
+
+    def run(self, outputs: Sequence[str], feeds: dict[str, Array], options: Any = None) -> list[Array]: ...
+
+    def nodes(self) -> dict[str, set[str]]: ...
+
+    def close(self) -> None: ...
 
 
 def usable_cores() -> int:
@@ -163,6 +182,9 @@ class Session:
 
     A session on a GPU has a CUDA stream of its own.
     """
+
+    isolated = False
+    down = ""
 
     def __init__(self, path: Path, options: SessionOptions) -> None:
         """Opens the file. Raises ServingError (UNAVAILABLE) with the message of ONNX Runtime, or if it left out a

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 
 from opgate.service.execution.batch import Batch
-from opgate.service.execution.session import Session
+from opgate.service.execution.session import ModelSession
 
 logger = logging.getLogger("opgate.scheduler")
 
@@ -21,8 +21,8 @@ class Worker:
     def __init__(
         self,
         name: str,
-        session: Session,
-        run: Callable[[Session, Batch], None],
+        session: ModelSession,
+        run: Callable[[ModelSession, Batch], None],
         finished: Callable[[Worker, Batch], None],
     ) -> None:
         self.session = session

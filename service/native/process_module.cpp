@@ -55,6 +55,22 @@ using RunningOp = const char* (*)();
 std::array<std::atomic<RunningOp>, 64> op_sources;
 std::atomic<size_t> used_sources{0};
 
+// Where a crash writes the op that the thread ran, for a process that reads this memory too.
+std::atomic<char*> note{nullptr};
+std::atomic<size_t> note_size{0};
+
+void write_note(const char* op) {
+  char* const target = note.load();
+  const size_t room = note_size.load();
+  if (target == nullptr || room == 0) return;
+  size_t size = 0;
+  while (size + 1 < room && op[size] != 0) {
+    target[size] = op[size];
+    ++size;
+  }
+  target[size] = 0;
+}
+
 bool as_json = true;
 
 // Collects a line and writes it at once.
@@ -155,6 +171,7 @@ void add_running(Line& line) {
     if (op == nullptr) continue;
     line.add(", op ");
     line.add_escaped(op);
+    write_note(op);
     return;
   }
 }
@@ -203,6 +220,15 @@ PyObject* watch_crashes(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
+PyObject* note_crashes(PyObject*, PyObject* arguments) {
+  unsigned long long address, size;
+  if (!PyArg_ParseTuple(arguments, "KK:note_crashes", &address, &size)) return nullptr;
+  note_size = 0;
+  note = reinterpret_cast<char*>(address);
+  note_size = size;
+  Py_RETURN_NONE;
+}
+
 PyObject* set_running(PyObject*, PyObject* what) {
   Py_ssize_t size = 0;
   const char* text = nullptr;
@@ -236,11 +262,13 @@ PyObject* ask_for_op(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
-std::array<PyMethodDef, 5> methods = {{
+std::array<PyMethodDef, 6> methods = {{
     {"forward_signals", forward_signals, METH_VARARGS,
      "forward_signals(file)\n\nWrites the number of each SIGTERM and SIGINT as a byte to a file descriptor."},
     {"watch_crashes", watch_crashes, METH_VARARGS,
      "watch_crashes(json)\n\nMakes the process say on stderr what it ran when it crashes, as a line of JSON or text."},
+    {"note_crashes", note_crashes, METH_VARARGS,
+     "note_crashes(address, size)\n\nMakes a crash write the op that the thread ran to this memory, as a C string."},
     {"set_running", set_running, METH_O,
      "set_running(text or None)\n\nSays what this thread runs. A crash tells it, at most 256 bytes of it."},
     {"ask_for_op", ask_for_op, METH_VARARGS,

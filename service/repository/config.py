@@ -22,7 +22,7 @@ ENGINE_PARAMETERS = frozenset({
 BATCH_PARAMETERS = frozenset({"pad_inputs", "pad_masks", "pad_outputs", "pad_buckets", "batch_by"})
 PARAMETERS = ENGINE_PARAMETERS | {
     "row_status_output", "row_status_messages", "predict_count_output", "predict_fields", "predict_picture_model",
-    "predict_media_types", "gateway_backend", "golden_tolerance", "max_latency_ms",
+    "predict_media_types", "gateway_backend", "golden_tolerance", "max_latency_ms", "isolation",
 } | BATCH_PARAMETERS  # fmt: skip
 _STRING_OR_COMMENT = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|#.*""")
 SESSION_PREFIX = "session."  # passed to ONNX Runtime as session configuration entries
@@ -72,7 +72,7 @@ def _unsupported_with_triton(config: ModelConfig) -> Iterator[str]:
         yield "sequence_batching"
     if config.model_transaction_policy.decoupled:
         yield "model_transaction_policy.decoupled"
-    for key in sorted({"max_latency_ms", *BATCH_PARAMETERS}):
+    for key in sorted({"isolation", "max_latency_ms", *BATCH_PARAMETERS}):
         if key in config.parameters:
             yield f"parameter '{key}' of a model that Triton runs"
 

@@ -28,8 +28,11 @@ from opgate.service.execution.sequences import (
     SequenceScheduler,
     engine_spec,
 )
-from opgate.service.execution.session import Session, SessionOptions, usable_cores
+from opgate.service.execution.session import ModelSession, Session, SessionOptions, usable_cores
 from opgate.service.execution.spec import ModelSpec
+from opgate.service.isolation.confinement import Confinement
+from opgate.service.isolation.opening import OnnxOpening
+from opgate.service.isolation.session import ProcessSession
 from opgate.service.repository.autocomplete import complete
 from opgate.service.repository.config import (
     SESSION_PREFIX,
@@ -169,6 +172,28 @@ def load_model(
     path = confined(repository, path)
     _refuse_pointer(path)
     sessions, added = _open(path, config, [folder / str(version), folder], settings)
+    try:
+        loaded = _connect(repository, config, version, settings, limiter, states_batch, sessions, added)
+    except BaseException:
+        for session in dict.fromkeys(sessions):
+            session.close()
+        raise
+    loaded.statistics.load_seconds = time.perf_counter() - began
+    return loaded
+
+
+def _connect(
+    repository: Path,
+    config: ModelConfig,
+    version: int,
+    settings: Settings,
+    limiter: RateLimiter | None,
+    states_batch: bool | None,
+    sessions: Sequence[ModelSession],
+    added: list[str],
+) -> LoadedModel:
+    """Checks an opened model against its config, tries it out and gives it a queue. `added` is what `_open` added."""
+    folder = confined(repository, repository / config.name)
     session = sessions[0]
     stated = states_max_batch_size(folder) if states_batch is None else states_batch
     batch = 0 if stated else settings.default_max_batch_size
@@ -187,6 +212,7 @@ def load_model(
         runs = [partial(Sequencer(spec, sequences).try_out, run=run) for run in runs]
     warm_ups = prove(config, spec, folder, version, runs, limits)
     statistics = ModelStatistics()
+    statistics.workers = [session for session in sessions if isinstance(session, ProcessSession)]
     claims = _claims(config, limiter)
     if sequences is None:
         scheduler = _scheduler(spec, sessions, statistics, settings, claims)
@@ -195,13 +221,12 @@ def load_model(
         executor: Executor = scheduler
     else:
         executor = _sequence_scheduler(spec, sequences, sessions, statistics, settings, claims)
-    statistics.load_seconds = time.perf_counter() - began
     return LoadedModel(config, spec, executor, statistics, presentation)
 
 
 def _scheduler(
     spec: ModelSpec,
-    sessions: Sequence[Session],
+    sessions: Sequence[ModelSession],
     statistics: ModelStatistics,
     settings: Settings,
     claims: Sequence[Claim],
@@ -211,8 +236,10 @@ def _scheduler(
         sessions,
         statistics,
         max_queue_size=settings.max_queue_size,
-        inline_limit_us=inline_limit_us(settings, on_gpu=any(session.gpu is not None for session in sessions)),
-        run_timeout=settings.run_timeout,
+        # The event loop must not wait for a GPU, nor for another process.
+        inline_limit_us=inline_limit_us(settings, waits=any(s.isolated or s.gpu is not None for s in sessions)),
+        # A worker process that takes too long is ended, and its run with it.
+        run_timeout=None if all(session.isolated for session in sessions) else settings.run_timeout,
         claims=claims,
     )
 
@@ -220,7 +247,7 @@ def _scheduler(
 def _sequence_scheduler(
     spec: ModelSpec,
     sequences: SequenceBatching,
-    sessions: Sequence[Session],
+    sessions: Sequence[ModelSession],
     statistics: ModelStatistics,
     settings: Settings,
     claims: Sequence[Claim],
@@ -245,10 +272,10 @@ def _claims(config: ModelConfig, limiter: RateLimiter | None) -> list[Claim]:
     return limiter.add(needed) if limiter is not None and any(demand.resources for demand in needed) else []
 
 
-def inline_limit_us(settings: Settings, *, on_gpu: bool) -> float:
-    """Returns what a run on the event loop may cost in microseconds."""
-    if on_gpu:
-        return 0.0  # the event loop must not wait for a GPU
+def inline_limit_us(settings: Settings, *, waits: bool) -> float:
+    """Returns what a run on the event loop may cost in microseconds: nothing if it `waits` for something else."""
+    if waits:
+        return 0.0
     # On a single core a thread gives the event loop no time, and takes some for the change of threads.
     return settings.inline_limit_us * (_ON_ONE_CORE if usable_cores() == 1 else 1)
 
@@ -316,7 +343,7 @@ def _refuse_pointer(path: Path) -> None:
 
 def _open(
     path: Path, config: ModelConfig, places: Sequence[Path], settings: Settings
-) -> tuple[list[Session], list[str]]:
+) -> tuple[list[ModelSession], list[str]]:
     """Opens the sessions of a model with the op libraries that its config names.
 
     If the model has an op that these lack, it gets the trusted library that has it. Returns the sessions, and the names
@@ -338,8 +365,11 @@ def _open(
         added.append(f"op library {found.path.name}")
 
 
-def _sessions(path: Path, config: ModelConfig, libraries: Sequence[Library], settings: Settings) -> list[Session]:
-    """Opens the session of each instance. The instances on the CPU share one, each instance on a GPU has its own."""
+def _sessions(path: Path, config: ModelConfig, libraries: Sequence[Library], settings: Settings) -> list[ModelSession]:
+    """Opens the session of each instance.
+
+    The instances on the CPU share one, unless each has a process of its own. Each instance on a GPU has its own.
+    """
     asked = any(group.kind == ModelInstanceGroup.KIND_GPU or group.gpus for group in config.instance_group)
     devices = sorted(place(config), key=lambda device: device is None)  # an idle GPU is taken before an idle CPU
     images = tuple(library.image for library in libraries)
@@ -347,17 +377,38 @@ def _sessions(path: Path, config: ModelConfig, libraries: Sequence[Library], set
     on_gpu = on_cpu
     if libraries and any(device is not None for device in devices):
         on_gpu = _with_libraries_for_gpus(on_cpu, libraries, settings.trusted_directories())
-    shared: Session | None = None
-    sessions: list[Session] = []
-    for device in devices:
-        if device is None:
-            shared = shared or Session(path, on_cpu)
-            sessions.append(shared)
-            continue
-        session = Session(path, replace(on_gpu, gpu=device))
-        _check_nodes(config.name, device, session.nodes(), asked, on_gpu.tensorrt is not None)
-        sessions.append(session)
+    isolated = is_isolated(config, settings)
+    sessions: list[ModelSession] = []
+    with contextlib.ExitStack() as opened:
+        for device in devices:
+            if device is None and sessions and sessions[-1].gpu is None and not isolated:
+                sessions.append(sessions[-1])
+                continue
+            options = on_cpu if device is None else replace(on_gpu, gpu=device)
+            if isolated:
+                opening = OnnxOpening(config.name, path, options, confinement(settings), settings.log_format == "json")
+                session: ModelSession = ProcessSession(config.name, opening, settings.run_timeout)
+            else:
+                session = Session(path, options)
+            opened.callback(session.close)
+            if device is not None:
+                _check_nodes(config.name, device, session.nodes(), asked, on_gpu.tensorrt is not None)
+            sessions.append(session)
+        opened.pop_all()
     return sessions
+
+
+def is_isolated(config: ModelConfig, settings: Settings) -> bool:
+    """Returns whether a model runs in processes of its own. Raises ConfigError."""
+    asked = parameter(config, "isolation") or "none"
+    if asked not in ("none", "process"):
+        raise ConfigError(f"parameter 'isolation': expected none or process, got '{asked}'")
+    return "process" in (asked, settings.isolation)
+
+
+def confinement(settings: Settings) -> Confinement:
+    """Returns what worker processes may not do."""
+    return Confinement(settings.worker_memory_bytes, not settings.worker_network, not settings.worker_writes)
 
 
 def _check_nodes(model: str, gpu: int, nodes: Mapping[str, set[str]], asked: bool, tensorrt: bool) -> None:

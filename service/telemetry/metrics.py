@@ -64,6 +64,11 @@ _OWN_COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...] =
         "Elements that requests brought of inputs that runs pad to the longest row",
         lambda s: s.padded_elements,
     ),
+    (
+        "opgate_worker_deaths",
+        "Worker processes that ended although they should run",
+        lambda s: sum(worker.deaths for worker in s.workers),
+    ),
     ("opgate_padding_elements", "Elements that padding added to them", lambda s: s.padding_elements),
 )
 
@@ -126,9 +131,12 @@ class ModelCollector(Collector):
             "nv_inference_pending_request_count", "Requests that wait to be executed", labels=_LABELS
         )
         seconds = GaugeMetricFamily("nv_model_load_duration_secs", "Time that loading the model took", labels=_LABELS)
+        workers = GaugeMetricFamily("opgate_workers", "Worker processes that can run", labels=_LABELS)
         for labels, statistics in rows:
+            workers.add_metric(labels, sum(bool(worker.pid) for worker in statistics.workers))
             pending.add_metric(labels, statistics.pending + statistics.held)
             seconds.add_metric(labels, statistics.load_seconds)
+        yield workers
         yield pending
         yield seconds
         for name, text, read in _OWN_COUNTERS:

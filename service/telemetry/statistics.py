@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
 
 LATENCY_BOUNDS_NS = tuple(
     int(seconds * 1e9)
@@ -31,6 +33,16 @@ class Histogram:
         self.total += value
 
 
+class WorkerState(Protocol):
+    """What there is to say of the worker process of an instance."""
+
+    deaths: int
+
+    @property
+    def pid(self) -> int:
+        """The number of the process, 0 while there is none."""
+
+
 class BatchCount:
     """Totals of the executions with one batch size. Times are in nanoseconds."""
 
@@ -53,7 +65,7 @@ class ModelStatistics:
         "batch_rows", "batches", "cache_hit_ns", "cache_hits", "cache_miss_ns", "cache_misses", "executions",
         "fail_count", "fail_ns", "failures", "held", "infer_ns", "infer_seconds", "inferences", "input_ns", "last_ms",
         "load_seconds", "output_ns", "overdue", "padded_elements", "padding_elements", "pending", "queue_ns",
-        "queue_seconds", "request_ns", "request_seconds", "success_count",
+        "queue_seconds", "request_ns", "request_seconds", "success_count", "workers",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -61,6 +73,7 @@ class ModelStatistics:
         self.pending = 0
         self.held = 0  # requests that wait for an earlier one of their sequence, or for a place for it
         self.overdue = 0  # runs that outlived their limit
+        self.workers: Sequence[WorkerState] = ()  # the worker processes of the instances, if they have them
         self.padded_elements = 0  # of inputs that runs pad to the longest row, as the requests brought them
         self.padding_elements = 0  # that the padding added
         self.success_count = 0

@@ -1,0 +1,185 @@
+"""One worker process, as the gateway sees it: it starts, answers, and dies of something that can be named."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from opgate.service.errors import Kind, ServingError
+from opgate.service.isolation import channel
+from opgate.service.isolation.channel import Channel
+from opgate.service.isolation.segments import Segment
+
+# Seconds in which a process that is told to abort says which op it ran.
+_LAST_WORDS = 1.0
+_SIGNALS = {
+    signal.SIGSEGV: "SIGSEGV (a bad memory access)",
+    signal.SIGBUS: "SIGBUS (a bad memory access)",
+    signal.SIGFPE: "SIGFPE (a bad calculation)",
+    signal.SIGILL: "SIGILL (an illegal instruction)",
+    signal.SIGABRT: "SIGABRT (it gave up)",
+    signal.SIGKILL: "SIGKILL (from outside; the kernel sends it when memory runs out)",
+}
+
+
+class WorkerDiedError(ServingError):
+    """The process ended before it answered. `unread` says that it had not read the question."""
+
+    def __init__(self, reason: str, unread: bool = False) -> None:
+        super().__init__(Kind.INTERNAL, reason)
+        self.unread = unread
+
+
+class WorkerProcess:
+    """A worker process and the memory that it shares with the gateway. One thread at a time asks it."""
+
+    def __init__(
+        self, command: Sequence[str], kept: Sequence[int] = (), environment: dict[str, str] | None = None
+    ) -> None:
+        """Starts the process. `command` runs the worker's module, and gets the file descriptors as its arguments. The
+        process also gets the file descriptors `kept`.
+
+        The process ends when the thread that started it ends. Raises ServingError (UNAVAILABLE).
+        """
+        self._segment = Segment.create(0, channel.SIZE)
+        rings, wakes = os.eventfd(0, os.EFD_CLOEXEC), os.eventfd(0, os.EFD_CLOEXEC)
+        self._channel = Channel(self._segment, rings, wakes, worker=False)
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        files = (theirs.fileno(), self._segment.file, rings, wakes)
+        arguments = [str(file) for file in (*files, os.getpid())]
+        try:
+            # In a session of its own no Ctrl-C reaches it: the gateway finishes its requests first.
+            self._process = subprocess.Popen(
+                [*command, *arguments],
+                pass_fds=(*files, *kept),
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._socket.close()
+            os.close(rings)
+            os.close(wakes)
+            raise ServingError(Kind.UNAVAILABLE, f"no worker process can be started: {error}") from error
+        finally:
+            theirs.close()
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._ready = select.poll()
+        self._ready.register(wakes, select.POLLIN)
+        self._ready.register(self._pidfd, select.POLLIN)
+        self._wakes = wakes
+        self._known: set[int] = set()
+        self._lock = threading.Lock()
+        self._dead: str | None = None
+        self._late = ""
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
+    @property
+    def pidfd(self) -> int:
+        """A file descriptor that can be read when the process has ended."""
+        return self._pidfd
+
+    def open(self, opening: bytes, timeout: float) -> Any:
+        """Lets the process open its model. Returns its answer. Raises WorkerDiedError."""
+        self._channel.send_bytes(opening)
+        return self.answer(timeout, "the start of the worker process")
+
+    def ask(self, question: Any, timeout: float) -> Any:
+        """Sends a question and returns the answer. Raises WorkerDiedError, also after `timeout` seconds."""
+        self._channel.send(question)
+        return self.answer(timeout, "a run")
+
+    def answer(self, timeout: float, what: str) -> Any:
+        """Waits for a message. `what` names what takes too long."""
+        deadline = time.monotonic() + timeout
+        while True:
+            ready = self._ready.poll(max(0.0, (deadline - time.monotonic()) * 1000))
+            if any(file == self._wakes for file, _ in ready):
+                os.eventfd_read(self._wakes)
+                try:
+                    return self._channel.read()
+                except ValueError as error:
+                    self.kill()
+                    raise WorkerDiedError(f"{self.death()}, after it had overwritten an answer ({error})") from None
+            if ready:
+                unread = select.select([self._channel.rings], [], [], 0)[0]
+                raise WorkerDiedError(self.death(), bool(unread))
+            if time.monotonic() >= deadline:
+                self._late = f"{what} took longer than {timeout:g} s, so the worker process was ended"
+                self._end_with_words()
+                raise WorkerDiedError(self.death())
+
+    def share(self, segment: Segment) -> int:
+        """Lets the process have a segment. Returns its number."""
+        if segment.number not in self._known:
+            self._known.add(segment.number)
+            with contextlib.suppress(OSError):  # it has died, as the next answer tells
+                socket.send_fds(self._socket, [f"{segment.number} {segment.size}".encode()], [segment.file])
+        return segment.number
+
+    def forget(self, numbers: Sequence[int]) -> None:
+        """Takes segments as gone."""
+        self._known.difference_update(numbers)
+
+    def stop(self, number: int) -> None:
+        """Ends a run before its next node, if it still runs."""
+        with contextlib.suppress(OSError):
+            self._socket.send(f"{number} 0".encode())
+
+    def kill(self) -> None:
+        """Ends the process and those that it has started. Returns when it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def death(self) -> str:
+        """Returns what the process died of. It must have ended."""
+        with self._lock:
+            if self._dead is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)  # what it has started
+                self._dead = self._late or _cause(self._process.wait())
+                op = bytes(self._segment.memory[channel.NOTE : channel.NOTE + channel.NOTE_SIZE]).split(b"\0")[0]
+                if op:
+                    self._dead += f" in op {op.decode(errors='replace')}"
+            return self._dead
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):
+            self._socket.close()
+            for file in (self._channel.rings, self._wakes, self._pidfd):
+                os.close(file)
+
+    def _end_with_words(self) -> None:
+        """Ends a process that hangs. An abort lets it say where."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGABRT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LAST_WORDS)
+        self.kill()
+
+
+def command() -> list[str]:
+    """Returns the command that runs a worker in this environment."""
+    return [sys.executable, "-P", "-m", "opgate.service.isolation.worker"]
+
+
+def _cause(status: int) -> str:
+    if status < 0:
+        number = signal.Signals(-status) if -status in set(signal.Signals) else None
+        name = _SIGNALS.get(number, number.name) if number is not None else f"signal {-status}"
+        return f"its worker process died of {name}"
+    return f"its worker process ended with the exit status {status}"

@@ -1,0 +1,115 @@
+"""How tensors lie in shared memory. Both the gateway and its worker processes use this module.
+
+A tensor is described by its name, its dtype as NumPy writes it, its shape, and the offset and number of its bytes.
+Strings have the dtype `|O`, and each is its length in 4 little-endian bytes and then its bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from opgate.service.isolation.segments import Array, Segment
+
+try:
+    from opgate.service.native.json_tensors import pack_strings, unpack_strings
+except ImportError:  # a worker in an environment of another version of Python
+    pack_strings = unpack_strings = None  # type: ignore[assignment]
+
+Entry = list[Any]  # name, dtype, shape, offset, bytes
+
+STRINGS = "|O"
+#: The dtypes of tensors, as `numpy.dtype.str` has them.
+DTYPES = {
+    np.dtype(kind).str: np.dtype(kind)
+    for kind in ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "O")
+}
+# Tensors begin at multiples of this many bytes, so that kernels can read whole vector registers.
+_ALIGNMENT = 64
+_LENGTH = struct.Struct("<I")
+_MOST_STRING_BYTES = (1 << 32) - 1
+
+
+class Layout:
+    """Where arrays will lie in a segment."""
+
+    __slots__ = ("entries", "parts", "size")
+
+    def __init__(self, names: Sequence[str], arrays: Sequence[Array]) -> None:
+        """Raises TypeError for a dtype that no tensor has."""
+        self.entries: list[Entry] = []
+        self.parts: list[Array | bytes] = []
+        at = 0
+        for name, array in zip(names, arrays, strict=True):
+            dtype = array.dtype.str
+            if dtype not in DTYPES:
+                raise TypeError(f"tensor '{name}' has the dtype {array.dtype}, which no tensor has")
+            part: Array | bytes = _packed(array) if dtype == STRINGS else array
+            size = len(part) if isinstance(part, bytes) else part.nbytes
+            self.entries.append([name, dtype, array.shape, at, size])
+            self.parts.append(part)
+            at = (at + size + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
+        self.size = at
+
+    def write(self, segment: Segment) -> None:
+        """Copies the arrays to a segment."""
+        for (_, dtype, shape, at, size), part in zip(self.entries, self.parts, strict=True):
+            if isinstance(part, bytes):
+                segment.memory[at : at + size] = part
+            elif size:
+                np.copyto(np.ndarray(shape, DTYPES[dtype], segment.memory, at), part)
+
+
+def read(entry: Entry, memory: Any, limit: int) -> tuple[str, Array]:
+    """Returns the name and the elements of a tensor: a view of `memory`, which has `limit` bytes, or new strings.
+
+    Raises ValueError if the entry isn't one of a tensor that lies in the memory: whoever wrote it may have crashed.
+    """
+    name, kind, shape, at, size = entry
+    dtype = DTYPES[kind]
+    shape = tuple(map(int, shape))
+    count = math.prod(shape)
+    if min(shape, default=0) < 0 or at < 0 or size < 0 or at + size > limit:
+        raise ValueError(f"tensor '{name}' does not lie in its memory")
+    if kind == STRINGS:
+        array = np.empty(count, np.object_)
+        array[:] = _unpacked(memoryview(memory)[at : at + size], count)
+        return name, array.reshape(shape)
+    if size != count * dtype.itemsize:
+        raise ValueError(f"tensor '{name}' has {size} bytes, expected {count * dtype.itemsize}")
+    return name, np.ndarray(shape, dtype, memory, at) if size else np.empty(shape, dtype)
+
+
+def _packed(array: Array) -> bytes:
+    elements = array.reshape(-1).tolist()
+    if pack_strings is not None:
+        return pack_strings(elements)
+    parts = []
+    for element in elements:
+        data = element.encode() if isinstance(element, str) else bytes(element)
+        parts += [_LENGTH.pack(len(data)), data]
+    return b"".join(parts)
+
+
+def _unpacked(data: memoryview, count: int) -> list[str | bytes]:
+    """Returns strings: text where they are UTF-8, else bytes. Raises ValueError if there are not exactly `count`."""
+    if unpack_strings is not None:
+        return unpack_strings(data, 0, len(data), count, _MOST_STRING_BYTES)
+    found: list[str | bytes] = []
+    at = 0
+    for _ in range(count):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        text = bytes(data[at : at + length])
+        if len(text) != length:
+            raise ValueError(f"a string of {length} bytes is longer than the rest of its tensor")
+        at += length
+        try:
+            found.append(text.decode())
+        except UnicodeDecodeError:
+            found.append(text)
+    return found

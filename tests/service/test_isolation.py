@@ -1,0 +1,194 @@
+"""Shared memory between the gateway and its workers, and what a worker may not do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, save_model
+
+from opgate.service.errors import ServingError
+from opgate.service.execution.session import Session, SessionOptions
+from opgate.service.isolation import tensors
+from opgate.service.isolation.confinement import Confinement
+from opgate.service.isolation.opening import OnnxOpening
+from opgate.service.isolation.segments import Pool, Segment, leased
+from opgate.service.isolation.session import ProcessSession
+from opgate.service.isolation.tensors import DTYPES, Layout, read
+
+
+def test_a_segment_is_used_again_only_when_nothing_views_it() -> None:
+    pool = Pool()
+    memory = leased(pool, pool.take(1000))
+    segment = memory.lease.segment
+    array = np.ndarray((2, 3), np.float32, memory, 64)
+    part = array[1:].reshape(3)[::2]
+    del memory, array
+    assert pool.take(1000) is not segment
+    part[:] = 7
+    del part
+    assert pool.take(1000) is segment
+
+
+def test_a_pool_forgets_what_it_need_not_keep() -> None:
+    pool = Pool(most_idle_bytes=1 << 20)
+    segments = [pool.take(1 << 19) for _ in range(5)]
+    for segment in segments:
+        pool.give_back(segment)
+    assert pool.dropped() == [segment.number for segment in segments[:3]]
+    assert pool.dropped() == []
+    small = pool.take(10)  # not one of the large ones
+    assert small.size < 1 << 19
+
+
+def test_nobody_can_shrink_a_segment() -> None:
+    segment = Segment.create(1, 100_000)
+    with pytest.raises(PermissionError):
+        os.ftruncate(segment.file, 10)
+
+
+ARRAYS = {
+    "empty": np.zeros((0, 3), np.float32),
+    "scalar": np.array(5, np.int64),
+    "sliced": np.arange(24, dtype=np.float64).reshape(4, 6)[::2, 1::2],
+    "flags": np.array([True, False]),
+    "half": np.array([1.5], np.float16),
+    "texts": np.array([["a", "é"], ["", b"\xff\x00"]], np.object_),
+    "no_texts": np.zeros((0,), np.object_),
+}
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_tensors_come_back_as_they_were(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
+    if not native:
+        monkeypatch.setattr(tensors, "pack_strings", None)
+        monkeypatch.setattr(tensors, "unpack_strings", None)
+    layout = Layout(list(ARRAYS), list(ARRAYS.values()))
+    segment = Segment.create(1, layout.size)
+    layout.write(segment)
+    for entry in json.loads(json.dumps(layout.entries)):
+        name, array = read(entry, segment.memory, segment.size)
+        np.testing.assert_array_equal(array, ARRAYS[name])
+        assert array.dtype == ARRAYS[name].dtype and array.shape == ARRAYS[name].shape
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ["x", "<f4", [4], 1 << 20, 16],
+        ["x", "<f4", [4], -16, 16],
+        ["x", "<f4", [-4], 0, 16],
+        ["x", "<f4", [4], 0, 12],
+        ["x", "<f4", [1 << 62, 8], 0, 0],
+        ["x", "|O", [3], 0, 8],
+        ["x", "|O", [1], 0, 1 << 30],
+        ["x", "<M8[s]", [1], 0, 8],
+        ["x", "<f4", ["a"], 0, 8],
+        ["x"],
+        None,
+    ],
+)
+def test_entries_that_a_crash_has_overwritten_are_refused(entry: object) -> None:
+    segment = Segment.create(1, 1000)
+    segment.memory[:8] = b"\x02\0\0\0ab\x01\0"
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        read(entry, segment.memory, segment.size)  # type: ignore[arg-type]
+
+
+def test_a_dtype_that_no_tensor_has_is_refused() -> None:
+    with pytest.raises(TypeError, match="tensor 'x' has the dtype bfloat16"):
+        Layout(["x"], [np.zeros(3, ml_dtypes.bfloat16)])
+    assert len(DTYPES) == 13
+
+
+ATTEMPTS = """
+import json, os, socket, sys
+from opgate.service.isolation.confinement import Confinement, confine
+confine(Confinement(**json.loads(sys.argv[1])))
+def attempt(name, action):
+    try:
+        action()
+        print(name, "done")
+    except (OSError, MemoryError) as error:
+        print(name, type(error).__name__)
+attempt("internet", lambda: socket.socket())
+attempt("internet6", lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM))
+attempt("local", lambda: socket.socketpair())
+attempt("write", lambda: open(sys.argv[2], "w"))
+attempt("truncate", lambda: os.truncate(sys.argv[0], 0))
+attempt("remove", lambda: os.rmdir(sys.argv[3]))
+attempt("null", lambda: open("/dev/null", "w").write("x"))
+attempt("read", lambda: open(sys.argv[0]).read())
+attempt("memory", lambda: bytearray(1 << 30))
+print("privileges", open("/proc/self/status").read().split("NoNewPrivs:")[1].split()[0])
+"""
+
+
+@pytest.mark.parametrize("confined", [True, False])
+def test_a_confined_process(tmp_path: Path, confined: bool) -> None:
+    script, folder = tmp_path / "attempts.py", tmp_path / "folder"
+    script.write_text(ATTEMPTS)
+    folder.mkdir()
+    how = {"memory_bytes": 1 << 29, "no_network": True, "read_only": True} if confined else {}
+    command = [sys.executable, str(script), json.dumps(how), str(tmp_path / "new"), str(folder)]
+    finished = subprocess.run(command, capture_output=True, text=True, check=True)
+    told = dict(line.split() for line in finished.stdout.splitlines())
+    refused = "PermissionError" if confined else "done"
+    assert told == {
+        "internet": refused, "internet6": refused, "local": "done", "write": refused, "truncate": refused,
+        "remove": refused, "null": "done", "memory": "MemoryError" if confined else "done", "privileges": "1",
+        "read": "done",
+    }  # fmt: skip
+    assert (script.read_text() == ATTEMPTS) == confined
+
+
+def model(path: Path, kind: int) -> Path:
+    """Writes a model that returns its input."""
+    x, y = (helper.make_tensor_value_info(name, kind, ["n"]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "same", [x], [y])
+    save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "array"),
+    [
+        (TensorProto.FLOAT, np.arange(100_000, dtype=np.float32)),
+        (TensorProto.BFLOAT16, np.array([1, 2], np.uint16)),
+        (TensorProto.STRING, np.array(["a", b"\xff"], np.object_)),
+        (TensorProto.BOOL, np.array([], np.bool_)),
+    ],
+)
+def test_a_process_gives_what_a_session_gives(tmp_path: Path, kind: int, array: np.ndarray) -> None:
+    path = model(tmp_path / "model.onnx", kind)
+    here = Session(path, SessionOptions())
+    opening = OnnxOpening("same", path, SessionOptions(), Confinement(no_network=True, read_only=True), False)
+    there = ProcessSession("same", opening, 60)
+    try:
+        assert (there.inputs, there.outputs, there.defaulted) == (here.inputs, here.outputs, here.defaulted)
+        for _ in range(2):
+            np.testing.assert_array_equal(there.run(["y"], {"x": array})[0], here.run(["y"], {"x": array})[0])
+        errors = []
+        for session in (here, there):
+            with pytest.raises(ServingError) as raised:
+                session.run(["y"], {})
+            errors.append((raised.value.kind, raised.value.message))
+        assert errors[0] == errors[1]
+    finally:
+        there.close()
+
+
+def test_a_model_that_can_not_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    with pytest.raises(ServingError) as here:
+        Session(tmp_path / "model.onnx", SessionOptions())
+    opening = OnnxOpening("bad", tmp_path / "model.onnx", SessionOptions(), Confinement(), False)
+    with pytest.raises(ServingError) as there:
+        ProcessSession("bad", opening, 60)
+    assert (there.value.kind, there.value.message) == (here.value.kind, here.value.message)
