@@ -105,6 +105,14 @@ Isolation = Annotated[
         show_default="none",
     ),
 ]
+AllowPython = Annotated[
+    bool | None,
+    typer.Option(
+        "--allow-python-models/--no-python-models",
+        help='Serve models with backend "python", which run their model.py.',
+        show_default="no",
+    ),
+]
 WorkerMemory = Annotated[
     int | None, typer.Option(help="Bytes that a worker process may allocate. 0 is no limit.", show_default="0")
 ]
@@ -171,6 +179,7 @@ def serve(
     http_restricted_api: HttpRestricted = None,
     grpc_restricted_protocol: GrpcRestricted = None,
     isolation: Isolation = None,
+    allow_python_models: AllowPython = None,
     worker_memory_bytes: WorkerMemory = None,
     worker_network: WorkerNetwork = None,
     worker_writes: WorkerWrites = None,

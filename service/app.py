@@ -175,6 +175,7 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
     """
     settings = gateway.settings
     loop = asyncio.get_running_loop()
+    gateway.catalog.calls.loop = loop
     stop = asyncio.Event()
     http = _http_server(gateway) if settings.http else None
 

@@ -128,6 +128,7 @@ class Settings(BaseSettings):
     # Where models run: in this process, or each instance in a worker process of its own, which a crash ends alone. What
     # worker processes may do: the bytes that one may allocate (0: no limit), sockets of a network, and writing files.
     isolation: Literal["none", "process"] = "none"
+    allow_python_models: bool = False  # whether models with the backend "python" may run their model.py
     worker_memory_bytes: int = Field(default=0, ge=0)
     worker_network: bool = True
     worker_writes: bool = True

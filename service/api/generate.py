@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
@@ -11,11 +13,14 @@ from starlette.responses import StreamingResponse
 from opgate.service.api.kserve_http import JSON, Body, read_body, unless_left
 from opgate.service.api.status import error_body
 from opgate.service.errors import ServingError
+from opgate.service.execution.request import Array
 from opgate.service.execution.request import Request as InferRequest
 from opgate.service.execution.spec import ModelSpec
 from opgate.service.gateway import Gateway
+from opgate.service.repository.loader import LoadedModel
 from opgate.service.settings import smallest
 from opgate.service.wire import generate as wire
+from opgate.service.wire.responses import refuse_decoupled
 
 _EVENTS = "text/event-stream; charset=utf-8"
 
@@ -24,8 +29,8 @@ def router(gateway: Gateway) -> APIRouter:
     """Returns the routes of one gateway."""
     routes = APIRouter()
 
-    async def run(request: Request, stack: contextlib.ExitStack) -> tuple[ModelSpec, InferRequest]:
-        """Runs the model. Raises ServingError."""
+    async def read(request: Request, stack: contextlib.ExitStack) -> tuple[LoadedModel, InferRequest]:
+        """Reads a request, and holds its model while the stack is open. Raises ServingError."""
         model, version = request.path_params["model"], request.path_params.get("version", "")
         with gateway.reading(model, version):
             body = await read_body(gateway, request, *smallest(gateway.settings, "max_body_bytes", "max_json_bytes"))
@@ -34,23 +39,37 @@ def router(gateway: Gateway) -> APIRouter:
             stack.enter_context(gateway.inflated(body.most))
             asked = await gateway.work(body.size, lambda: _read(served.model.spec, body))
         request.scope["opgate.request"] = asked
-        await unless_left(request, gateway.infer(served.model, asked))
-        return served.model.spec, asked
+        return served.model, asked
 
     def _read(spec: ModelSpec, body: Body) -> InferRequest:
         return wire.read(spec, body.unpacked(), gateway.limits)
 
     async def generate(request: Request) -> Response:
         with contextlib.ExitStack() as stack:
-            spec, asked = await run(request, stack)
+            model, asked = await read(request, stack)
+            if model.spec.streams:
+                refuse_decoupled(model.spec, "generate")
+            await unless_left(request, gateway.infer(model, asked))
             cost = wire.answer_cost(asked)
-            content = await gateway.work(cost, lambda: wire.only_answer(spec, asked))
+            content = await gateway.work(cost, lambda: wire.only_answer(model.spec, asked))
         return Response(content, media_type=JSON)
 
     async def generate_stream(request: Request) -> Response:
         with contextlib.ExitStack() as stack:
-            spec, asked = await run(request, stack)
-        return StreamingResponse(stream(wire.events(spec, asked), asked), media_type=_EVENTS)
+            model, asked = await read(request, stack)
+            if model.spec.streams:
+                running = asyncio.ensure_future(gateway.infer(model, asked))
+                # An error before the first response still has a status of its own.
+                responses = asked.responses()
+                first = await unless_left(request, anext(responses, None))
+                if first is None:
+                    await running
+                held = stack.pop_all()
+                return StreamingResponse(
+                    _as_they_come(model.spec, asked, first, responses, running, held), media_type=_EVENTS
+                )
+            await unless_left(request, gateway.infer(model, asked))
+        return StreamingResponse(stream(wire.events(model.spec, asked), asked), media_type=_EVENTS)
 
     async def stream(events: Iterator[bytes], asked: InferRequest) -> AsyncIterator[bytes]:
         cost = wire.answer_cost(asked)
@@ -64,3 +83,25 @@ def router(gateway: Gateway) -> APIRouter:
         routes.add_api_route(prefix + "/generate", generate, methods=["POST"], include_in_schema=False)
         routes.add_api_route(prefix + "/generate_stream", generate_stream, methods=["POST"], include_in_schema=False)
     return routes
+
+
+async def _as_they_come(
+    spec: ModelSpec,
+    asked: InferRequest,
+    first: tuple[dict[str, Array], bool] | None,
+    others: AsyncIterator[tuple[dict[str, Array], bool]],
+    running: asyncio.Future[Any],
+    held: contextlib.ExitStack,
+) -> AsyncIterator[bytes]:
+    """Yields the responses of a model as events, and an error as the last one."""
+    with held:
+        try:
+            if first is not None:
+                yield wire.event(wire.part(spec, asked, first[0]))
+            async for outputs, _ in others:
+                yield wire.event(wire.part(spec, asked, outputs))
+            await running
+        except ServingError as error:
+            yield wire.event(error_body(error.message))
+        finally:
+            running.cancel()  # if the client has left

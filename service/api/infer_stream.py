@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from functools import partial
 from time import perf_counter_ns
 
 from google.protobuf.message import DecodeError
@@ -14,7 +15,7 @@ from tritonclient.grpc import service_pb2
 
 from opgate.service.api.status import GRPC
 from opgate.service.errors import Kind, ServingError, detached, internal
-from opgate.service.execution.request import Request
+from opgate.service.execution.request import Array, Request
 from opgate.service.gateway import Gateway, Reading
 from opgate.service.rpc.server import Call, Code, Message, RpcError
 from opgate.service.telemetry.journal import Answer, grpc_level, ids_of
@@ -39,6 +40,7 @@ class _Asked:
         self.began_ns = perf_counter_ns()
         self.model = self.version = ""
         self.request: Request | None = None
+        self.submitted = asyncio.Event()
         self.done = asyncio.Event()
         self.error: ServingError | None = None
         self.told = False  # whether the journal knows how it ended
@@ -47,6 +49,7 @@ class _Asked:
         """Ends the request with an error."""
         self.error = detached(error)
         self.done.set()
+        self.submitted.set()
 
 
 class InferStream:
@@ -66,7 +69,7 @@ class InferStream:
         reading = asyncio.create_task(self._read(messages))
         try:
             while (asked := await self._asked.get()) is not None:
-                await asked.done.wait()
+                await asked.submitted.wait()
                 async with contextlib.aclosing(self._answers(asked)) as found:
                     async for message in found:
                         yield message
@@ -138,6 +141,7 @@ class InferStream:
                 if (shared := request.shared) is not None and shared.unread:
                     await gateway.work(shared.cost, lambda: shared.read(request))
             gateway.submit(served.model, asked.request, lambda request: self._finish(asked, request))
+        asked.submitted.set()
 
     def _finish(self, asked: _Asked, request: Request) -> None:
         """Notes that a request has a result or an error. A result counts as held until the client has taken it."""
@@ -154,7 +158,24 @@ class InferStream:
 
     async def _answers(self, asked: _Asked) -> AsyncGenerator[Message, None]:
         """Yields the messages that answer a request. Raises RpcError."""
-        error, request = asked.error, asked.request
+        request = asked.request
+        if request is not None and request.context.spec.streams:
+            final = False
+            try:
+                async for outputs, final in request.responses():
+                    yield await self._gateway.work(_size(outputs), partial(wire.encode_part, request, outputs, final))
+                    del outputs
+            except ServingError as failed:
+                request.cancel()
+                asked.refuse(failed)
+            await asked.done.wait()
+            if asked.error is None:
+                if not final and request.options.empty_final_response:
+                    yield wire.encode_end(request)
+                self._tell(asked, Code.OK, "")
+                return
+        await asked.done.wait()
+        error = asked.error
         if error is None and request is not None:
             try:
                 cost, found = wire.encoding_cost(request), wire.encode_stream(request)
@@ -186,3 +207,8 @@ class InferStream:
             "grpc", self._call.method, code.name, ns, asked.model[:256], asked.version[:32], self._ids, self._call.peer
         )
         self._gateway.journal.answered(answer, asked.request, error, grpc_level(code.name))
+
+
+def _size(outputs: Mapping[str, Array]) -> int:
+    """Returns what writing a response costs, as `wire.encoding_cost` does."""
+    return sum(array.nbytes for array in outputs.values() if array.dtype.kind == "O")

@@ -68,8 +68,9 @@ def execute(session: ModelSession, spec: ModelSpec, batch: Batch) -> None:
     try:
         _run(session, spec, batch, requests)
     except Exception as error:
-        if len(requests) == 1:
-            requests[0].error = _as_serving_error(spec, error)
+        if len(requests) == 1 or spec.streams:  # responses of another run would come twice
+            for request in requests:
+                request.error = _as_serving_error(spec, error)
         else:
             for request in requests:
                 if request.ended:
@@ -102,6 +103,12 @@ def _as_serving_error(spec: ModelSpec, error: Exception) -> ServingError:
 
 
 def _run(session: ModelSession, spec: ModelSpec, batch: Batch, requests: list[Request]) -> None:
+    if session.takes_requests:
+        batch.executions += 1
+        batch.infer_start_ns = perf_counter_ns()
+        session.execute(spec, requests, batch.options)
+        batch.infer_end_ns = perf_counter_ns()
+        return
     feeds = assemble(spec, requests)
     wanted = requests[0].outputs
     status = spec.row_status

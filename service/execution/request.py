@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from collections.abc import Sequence as SequenceOf
 from time import perf_counter_ns
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +32,7 @@ class Options(NamedTuple):
     priority: int = 0  # 1 is the highest; 0 is the model's default
     sequence: Sequence | None = None
     empty_final_response: bool = False  # whether a stream without responses shall end with an empty one
+    parameters: Mapping[str, bool | int | float | str] = MappingProxyType({})  # the client's own, for models in Python
 
 
 class Times(NamedTuple):
@@ -46,6 +49,18 @@ class Times(NamedTuple):
 
 
 _NO_OPTIONS = Options()
+# Responses of one request that wait for the client to take those before them.
+_MOST_WAITING = 16
+
+
+class _Stream:
+    """Responses that nobody has taken yet."""
+
+    __slots__ = ("changed", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[dict[str, Array], bool]] = deque()
+        self.changed = asyncio.Event()
 
 
 class Request:
@@ -58,7 +73,7 @@ class Request:
 
     __slots__ = (
         "context", "done", "ended_ns", "error", "group", "id", "inputs", "key", "leave", "options", "outputs",
-        "received_ns", "result", "rows", "run_ns", "shared", "started_ns", "steps", "timer", "weight",
+        "received_ns", "result", "rows", "run_ns", "shared", "started_ns", "steps", "stream", "timer", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +108,7 @@ class Request:
         self.timer: asyncio.TimerHandle | None = None  # of the timeout
         self.done: Callable[[Request], None] = _no_callback
         self.result: dict[str, Array] | None = None
+        self.stream: _Stream | None = None  # of the responses of a model that gives several
         self.error: ServingError | None = None
 
     @property
@@ -113,10 +129,34 @@ class Request:
         """Calls `done`. The result or the error has been set."""
         self.ended_ns = perf_counter_ns()
         self.leave = None
+        if self.stream is not None:
+            self.stream.changed.set()
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
         self.done(self)
+
+    async def respond(self, outputs: dict[str, Array], final: bool) -> None:
+        """Takes one of several responses, maybe the last one. Waits while nobody takes those before it."""
+        stream = self.stream = self.stream or _Stream()
+        while len(stream.waiting) >= _MOST_WAITING and not self.ended:
+            stream.changed.clear()
+            await stream.changed.wait()
+        if not self.ended:
+            stream.waiting.append((outputs, final))
+            stream.changed.set()
+
+    async def responses(self) -> AsyncIterator[tuple[dict[str, Array], bool]]:
+        """Yields the responses as they come, until the request has ended."""
+        stream = self.stream = self.stream or _Stream()
+        while True:
+            while stream.waiting:
+                yield stream.waiting.popleft()
+                stream.changed.set()
+            if self.ended:
+                return
+            stream.changed.clear()
+            await stream.changed.wait()
 
     def cancel(self) -> None:
         """Ends the request of a client that has left. It gives up its place in the queue and its run at once."""

@@ -18,7 +18,8 @@ from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.datatypes import BY_ONNX, DATATYPES
 from opgate.service.execution.engine_strings import engine_strings
 from opgate.service.execution.gpus import CUDA, TENSORRT, why_not_loaded
-from opgate.service.execution.request import Array
+from opgate.service.execution.request import Array, Request
+from opgate.service.execution.spec import ModelSpec
 from opgate.service.native import process
 from opgate.service.native.engine_strings import first_bytes
 
@@ -79,6 +80,7 @@ class ModelSession(Protocol):
 
     gpu: int | None
     isolated: bool  # whether it runs in a process of its own
+    takes_requests: bool  # whether it has `execute` instead of `run`
     down: str  # why it can't run now
     inputs: tuple[EngineTensor, ...]
     outputs: tuple[EngineTensor, ...]
@@ -87,6 +89,8 @@ class ModelSession(Protocol):
     def run_options(self) -> Any: ...
 
     def run(self, outputs: Sequence[str], feeds: dict[str, Array], options: Any = None) -> list[Array]: ...
+
+    def execute(self, spec: ModelSpec, requests: Sequence[Request], options: Any = None) -> None: ...
 
     def nodes(self) -> dict[str, set[str]]: ...
 
@@ -184,6 +188,7 @@ class Session:
     """
 
     isolated = False
+    takes_requests = False
     down = ""
 
     def __init__(self, path: Path, options: SessionOptions) -> None:
@@ -263,6 +268,10 @@ class Session:
             text = str(error).strip()
             of_input = type(error).__name__ == "InvalidArgument" and _IN_NODE not in text
             raise EngineError(Kind.INVALID if of_input else Kind.INTERNAL, text) from error
+
+    def execute(self, spec: ModelSpec, requests: Sequence[Request], options: Any = None) -> None:
+        """Only a model in Python takes requests."""
+        raise NotImplementedError
 
     def _has_bytes(self, feeds: dict[str, Array]) -> bool:
         """Returns whether an input has an element that is not UTF-8. Raises EngineError if the engine can't take it."""

@@ -149,6 +149,10 @@ class RowStatus:
     messages: Mapping[int, str] = field(default_factory=dict)
 
 
+#: The platform of models in Python.
+PYTHON = "python"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One version of a model."""
@@ -166,6 +170,11 @@ class ModelSpec:
     row_status: RowStatus | None = None
     decoupled: bool = False  # whether each entry of the outputs is a response of its own, see service.wire.responses
     platform: str = "onnxruntime_onnx"
+
+    @property
+    def streams(self) -> bool:
+        """Whether a request gets its responses while it runs, see `Request.responses`."""
+        return self.decoupled and self.platform == PYTHON
 
     @property
     def batched(self) -> bool:

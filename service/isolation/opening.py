@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from opgate.service.isolation.channel import NOTE_SIZE
 from opgate.service.isolation.confinement import Confinement
-from opgate.service.isolation.segments import Array
+
+if TYPE_CHECKING:
+    from opgate.service.execution.session import SessionOptions
+    from opgate.service.isolation.worker import Link
 
 
 class Runner(Protocol):
@@ -17,11 +20,8 @@ class Runner(Protocol):
     def description(self) -> dict[str, Any]:
         """Returns what the gateway must know of the model, as JSON."""
 
-    def run_options(self) -> Any:
-        """Returns options for one run. Another thread may set their `terminate`."""
-
-    def run(self, outputs: Sequence[str], feeds: dict[str, Array], options: Any) -> Sequence[Array]:
-        """Returns the named outputs."""
+    def answer(self, question: Any) -> list[Any]:
+        """Answers a question of the gateway. An exception becomes an error."""
 
 
 class Opening(Protocol):
@@ -35,7 +35,7 @@ class Opening(Protocol):
     def files(self) -> tuple[int, ...]:
         """File descriptors of the gateway that the worker needs, under the same numbers."""
 
-    def open(self, note: int) -> Runner:
+    def open(self, note: int, link: Link) -> Runner:
         """Opens the model. `note` is the address of the memory in which a crash writes the op that it ran."""
 
 
@@ -45,7 +45,7 @@ class OnnxOpening:
 
     name: str
     path: Path
-    options: Any  # opgate.service.execution.session.SessionOptions
+    options: SessionOptions
     confinement: Confinement
     json_log: bool
 
@@ -55,29 +55,39 @@ class OnnxOpening:
         images = (*self.options.libraries, *self.options.tensorrt_plugins)
         return tuple(int(path.name) for path in images if path.parent == Path("/proc/self/fd"))
 
-    def open(self, note: int) -> Runner:
-        from opgate.service.isolation.channel import NOTE_SIZE
+    def open(self, note: int, link: Link) -> Runner:
+        """Opens the file. Raises ServingError as `Session` does."""
         from opgate.service.native import process
 
         process.watch_crashes(self.json_log)
         process.note_crashes(note, NOTE_SIZE)
-        process.set_running(self.name)
-        return _OnnxRunner(self.path, self.options)
+        process.set_running(f"model '{self.name}'")
+        return _OnnxRunner(self.path, self.options, link)
 
 
 class _OnnxRunner:
-    def __init__(self, path: Path, options: Any) -> None:
+    def __init__(self, path: Path, options: SessionOptions, link: Link) -> None:
         from opgate.service.execution.session import Session
 
         self._session = Session(path, options)
-        self.run_options = self._session.run_options
-        self.run = self._session.run
-        self._gpu = options.gpu
+        self._link = link
 
     def description(self) -> dict[str, Any]:
         session = self._session
         kinds = {"inputs": session.inputs, "outputs": session.outputs, "defaulted": session.defaulted}
         return {
             **{kind: [[t.name, t.type, t.shape] for t in tensors] for kind, tensors in kinds.items()},
-            "nodes": {} if self._gpu is None else {name: sorted(types) for name, types in session.nodes().items()},
+            "nodes": {} if session.gpu is None else {name: sorted(types) for name, types in session.nodes().items()},
         }
+
+    def answer(self, question: Any) -> list[Any]:
+        _, _, number, names, entries, source, target = question
+        link = self._link
+        feeds = dict(link.read(entries, source))
+        options = self._session.run_options()
+        link.number, link.options = number, options
+        try:
+            results = self._session.run(names, feeds, options)
+        finally:
+            link.options = None
+        return ["done", *link.write(names, results, target)]

@@ -12,8 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import opgate
 from opgate.service.errors import Kind, ServingError
 from opgate.service.isolation import channel
 from opgate.service.isolation.channel import Channel
@@ -172,9 +174,21 @@ class WorkerProcess:
         self.kill()
 
 
-def command() -> list[str]:
-    """Returns the command that runs a worker in this environment."""
-    return [sys.executable, "-P", "-m", "opgate.service.isolation.worker"]
+# An environment of its own has no opgate, and must not get the other packages of the gateway's.
+_BORROWED = """
+import sys, types
+sys.modules["opgate"] = opgate = types.ModuleType("opgate")
+opgate.__path__ = [{folder!r}]
+from opgate.service.isolation.worker import main
+main(sys.argv[1:])
+"""
+
+
+def command(python: Path | None = None) -> list[str]:
+    """Returns the command that runs a worker, with the gateway's packages or with those of another interpreter."""
+    if python is None:
+        return [sys.executable, "-P", "-m", "opgate.service.isolation.worker"]
+    return [str(python), "-c", _BORROWED.format(folder=str(Path(opgate.__file__).parent))]
 
 
 def _cause(status: int) -> str:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import pickle
 import select
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from opgate.service.errors import Kind, ServingError
+from opgate.service.execution.request import Request
 from opgate.service.execution.session import EngineError, EngineTensor
+from opgate.service.execution.spec import ModelSpec
 from opgate.service.isolation.opening import Opening
 from opgate.service.isolation.process import WorkerDiedError, WorkerProcess, command
 from opgate.service.isolation.segments import Array, Pool, View, leased
-from opgate.service.isolation.tensors import Layout, read
+from opgate.service.isolation.tensors import Entry, Layout, read
 
 logger = logging.getLogger("opgate.worker")
 
 # After this many deaths without a run between, the next start waits: twice as long after each further death.
 _AT_ONCE = 3
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
+# Bytes that a run gets for its outputs at once, if earlier ones needed them.
+_LARGEST_GUESS = 1 << 24
 # Seconds in which a model must be open. TensorRT takes minutes to build an engine.
 _START = 1200.0
 
@@ -52,15 +56,19 @@ class _RunOptions:
 class ProcessSession:
     """A model in a worker process of its own. It has the methods of `Session`, and one run at a time."""
 
-    def __init__(self, name: str, opening: Opening, run_timeout: float) -> None:
+    takes_requests = False
+    isolated = True
+
+    def __init__(self, name: str, opening: Opening, run_timeout: float, python: Path | None = None) -> None:
         """Starts the process. `name` is that of the model. Raises ServingError with why it doesn't open the model.
 
-        A run that takes longer than `run_timeout` seconds ends the process.
+        A run that takes longer than `run_timeout` seconds ends the process. `python` is the interpreter of another
+        environment.
         """
-        self.isolated = True
         self._name = name
         self._opening = pickle.dumps(opening)
         self._files = opening.files
+        self._command = command() if python is None else command(python)
         self._timeout = run_timeout
         self._pool = Pool()
         self._runs = threading.Lock()
@@ -83,12 +91,12 @@ class ProcessSession:
         if isinstance(self._first, ServingError):
             self._thread.join()
             raise self._first
-        found: Any = self._first
+        self.description: dict[str, Any] = self._first  # type: ignore[assignment]  # set by _supervise
         self.inputs, self.outputs, self.defaulted = (
-            tuple(EngineTensor(name, type_, tuple(shape)) for name, type_, shape in found[kind])
+            tuple(EngineTensor(name, type_, tuple(shape)) for name, type_, shape in self.description.get(kind, ()))
             for kind in ("inputs", "outputs", "defaulted")
         )
-        self._nodes = {provider: set(types) for provider, types in found["nodes"].items()}
+        self._nodes = {provider: set(types) for provider, types in self.description.get("nodes", {}).items()}
         self.gpu = getattr(getattr(opening, "options", None), "gpu", None)
 
     @property
@@ -112,55 +120,73 @@ class ProcessSession:
         the process can't run now.
         """
         layout = Layout(list(feeds), list(feeds.values()))
+        answer, held = self._ask("run", [list(outputs), layout.entries], layout, options)
+        return [array for _, array in self._tensors(answer[1], held, answer[2])]
+
+    def execute(self, spec: ModelSpec, requests: Sequence[Request], options: Any = None) -> None:
+        """Only a model in Python takes requests."""
+        raise NotImplementedError
+
+    def _ask(
+        self, kind: str, details: list[Any], layout: Layout, options: Any, context: Any = None
+    ) -> tuple[Any, dict[int, View]]:
+        """Asks the process to run. `layout` has the inputs, and `details` are what the process reads with them.
+        `context` is for `_reply`.
+
+        Returns its answer, and the segments of the run by their numbers. Raises as `run` does.
+        """
         source = leased(self._pool, self._pool.take(layout.size))
         layout.write(source.lease.segment)
         target = leased(self._pool, self._pool.take(self._result_size))
+        held = {view.lease.segment.number: view for view in (source, target)}
         with self._runs:
-            process, answer = self._ask(outputs, layout, source, target, options)
-            if answer[0] == "larger":
-                self._result_size = answer[1]
-                target = leased(self._pool, self._pool.take(answer[1]))
-                with self._noticing(process):
-                    answer = process.ask(["segment", process.share(target.lease.segment)], self._timeout)
+            while True:
+                process = self._running_process()
+                self._run_number += 1
+                if options is not None:
+                    options.number, options.process = self._run_number, process
+                try:
+                    forgotten = self._pool.dropped()
+                    process.forget(forgotten)
+                    numbers = [process.share(view.lease.segment) for view in (source, target)]
+                    answer = process.ask([kind, forgotten, self._run_number, *details, *numbers], self._timeout)
+                    while answer[0] not in ("done", "error"):
+                        answer = process.ask(self._reply(process, answer, held, context), self._timeout)
+                    break
+                except WorkerDiedError as error:
+                    with self._changed:
+                        if self._process is process:
+                            self._process = None
+                    if not error.unread:  # otherwise it had died before, and the request is not to blame
+                        raise
         self._failures = 0
         if answer[0] == "error":
             raise EngineError(Kind(answer[1]) if answer[1] else Kind.INTERNAL, answer[2])
+        return answer, held
+
+    def _reply(self, process: WorkerProcess, message: Any, held: dict[int, View], context: Any) -> Any:
+        """Returns what the process gets for a question of its own within a run."""
+        if message[0] != "segment":
+            return ["error", Kind.UNSUPPORTED.value, f"the gateway doesn't know {message[0]}"]
         try:
-            return [read(entry, target, target.size)[1] for entry in answer[1]]
+            view = leased(self._pool, self._pool.take(message[1]))
+        except (OSError, ValueError, TypeError) as error:
+            return ["error", Kind.INTERNAL.value, f"{message[1]} bytes of shared memory: {error}"]
+        number = process.share(view.lease.segment)
+        held[number] = view
+        self._result_size = max(self._result_size, min(message[1], _LARGEST_GUESS))
+        return ["segment", number]
+
+    def _tensors(self, entries: Sequence[Entry], held: Mapping[int, View], number: int) -> list[tuple[str, Array]]:
+        """Returns tensors that the process has written to a segment. Raises WorkerDiedError if they are none."""
+        try:
+            memory = held[number]
+            return [read(entry, memory, memory.size) for entry in entries]
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            process.kill()
+            process = self._process
+            if process is not None:
+                process.kill()
             raise WorkerDiedError(f"its worker process gave outputs that can't be read: {error}") from None
-
-    def _ask(
-        self, outputs: Sequence[str], layout: Layout, source: View, target: View, options: Any
-    ) -> tuple[WorkerProcess, Any]:
-        """Lets the process run. A process that had died before the question came is not to blame on its request."""
-        while True:
-            process = self._running_process()
-            self._run_number += 1
-            if options is not None:
-                options.number, options.process = self._run_number, process
-            forgotten = self._pool.dropped()
-            process.forget(forgotten)
-            numbers = process.share(source.lease.segment), process.share(target.lease.segment)
-            question = ["run", self._run_number, list(outputs), layout.entries, *numbers, forgotten]
-            try:
-                with self._noticing(process):
-                    return process, process.ask(question, self._timeout)
-            except WorkerDiedError as error:
-                if not error.unread:
-                    raise
-
-    @contextlib.contextmanager
-    def _noticing(self, process: WorkerProcess) -> Iterator[None]:
-        """Takes the process as gone at once if it dies in the block."""
-        try:
-            yield
-        except WorkerDiedError:
-            with self._changed:
-                if self._process is process:
-                    self._process = None
-            raise
 
     def close(self) -> None:
         """Ends the process. Nothing may run the session any more."""
@@ -204,7 +230,7 @@ class ProcessSession:
         """Returns a process that has opened the model, or why there is none. The first time that goes to `_first`."""
         process: WorkerProcess | None = None
         try:
-            process = WorkerProcess(command(), self._files)
+            process = WorkerProcess(self._command, self._files)
             self.starts += 1
             kind, *rest = process.open(self._opening, _START)
             if kind == "error":

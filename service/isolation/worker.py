@@ -12,27 +12,41 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from opgate.service.isolation import channel
 from opgate.service.isolation.channel import Channel
 from opgate.service.isolation.confinement import NotConfinedError, confine
-from opgate.service.isolation.opening import Opening, Runner
-from opgate.service.isolation.segments import Segment
-from opgate.service.isolation.tensors import Layout, read
+from opgate.service.isolation.opening import Opening
+from opgate.service.isolation.segments import Array, Segment
+from opgate.service.isolation.tensors import Entry, Layout, read
 
 _PR_SET_PDEATHSIG = 1
 _KEPT = 4096  # characters of an error's text
 
 
-class _Gateway:
-    """The gateway's end of the socket: it brings segments and stops runs, and its end ends this process."""
+class Refusal(Exception):
+    """The gateway could not do what the worker asked for. `kind` is that of its error."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+
+class Link:
+    """The worker's side of the connection."""
+
+    def __init__(self, talk: Channel, connection: socket.socket) -> None:
+        """After this the process ends when the gateway does."""
+        self.number = 0  # of the run
+        self.options: Any = None  # of the run. Its `terminate` is set when nobody needs the result
+        self._talk = talk
         self._socket = connection
         self._segments: dict[int, Segment] = {}
         self._arrived = threading.Condition()
-        self._running = (0, None)  # the number of the run, and its options
+        self._turn = threading.Lock()
         threading.Thread(target=self._listen, daemon=True, name="gateway").start()
 
     def _listen(self) -> None:
@@ -42,16 +56,36 @@ class _Gateway:
                 os._exit(0)  # the gateway has gone, and nobody waits for a result
             first, second = map(int, message.split())
             if not files:
-                number, options = self._running
-                if number == first and options is not None:
+                options = self.options
+                if self.number == first and options is not None:
                     options.terminate = True
                 continue
             with self._arrived:
                 self._segments[first] = Segment(first, files[0], second)
                 self._arrived.notify_all()
 
+    def receive(self) -> Any:
+        """Returns the next question. Segments that the gateway no longer has are unmapped."""
+        question = self._talk.receive()
+        for number in question[1]:
+            self._segments.pop(number, None)
+        return question
+
+    def send(self, message: Any) -> None:
+        """Sends the last message that answers a question."""
+        self._talk.send(message)
+
+    def ask(self, message: Any) -> Any:
+        """Asks the gateway something within a run. Raises Refusal. Threads take turns."""
+        with self._turn:
+            self._talk.send(message)
+            answer = self._talk.receive()
+        if answer[0] == "error":
+            raise Refusal(answer[1], answer[2])
+        return answer
+
     def segment(self, number: int) -> Segment:
-        """Returns a segment. The gateway has sent it before it said its number."""
+        """Returns a segment. The gateway sends it before it says its number."""
         found = self._segments.get(number)
         if found is None:
             with self._arrived:
@@ -59,14 +93,21 @@ class _Gateway:
             found = self._segments[number]
         return found
 
-    def forget(self, numbers: list[int]) -> None:
-        """Unmaps segments that the gateway no longer has."""
-        for number in numbers:
-            self._segments.pop(number, None)
+    def read(self, entries: Sequence[Entry], number: int) -> list[tuple[str, Array]]:
+        """Returns the tensors in a segment."""
+        segment = self.segment(number)
+        return [read(entry, segment.memory, segment.size) for entry in entries]
 
-    def runs(self, number: int, options: Any) -> None:
-        """Says what runs now, so that the gateway can stop it."""
-        self._running = (number, options)
+    def write(self, names: Sequence[str], arrays: Sequence[Array], number: int = 0) -> tuple[list[Entry], int]:
+        """Copies tensors to a segment: to one of the gateway's choice if that one is 0 or too small.
+
+        Returns their entries, and the number of the segment.
+        """
+        layout = Layout(names, arrays)
+        if not number or layout.size > self.segment(number).size:
+            number = self.ask(["segment", layout.size])[1]
+        layout.write(self.segment(number))
+        return layout.entries, number
 
 
 def main(arguments: list[str]) -> None:
@@ -78,52 +119,36 @@ def main(arguments: list[str]) -> None:
         os._exit(0)
     segment = Segment(0, memory, channel.SIZE)
     talk = Channel(segment, rings, wakes, worker=True)
-    with socket.socket(fileno=connection) as line:
-        os.eventfd_read(wakes)
-        opening: Opening = pickle.loads(talk.read_bytes())
-        try:
-            confine(opening.confinement)
-            runner = opening.open(ctypes.addressof(ctypes.c_char.from_buffer(segment.memory, channel.NOTE)))
-        except NotConfinedError as error:
-            talk.send(["error", "", f"a worker process can't be confined: {error}"])
-            return
-        except Exception as error:
-            talk.send(_error(error))
-            return
-        talk.send(["ready", runner.description()])
-        _serve(talk, _Gateway(line), runner)
-
-
-def _serve(talk: Channel, gateway: _Gateway, runner: Runner) -> None:
+    os.eventfd_read(wakes)
+    opening: Opening = pickle.loads(talk.read_bytes())
+    link = Link(talk, socket.socket(fileno=connection))
+    try:
+        confine(opening.confinement)
+        runner = opening.open(ctypes.addressof(ctypes.c_char.from_buffer(segment.memory, channel.NOTE)), link)
+    except NotConfinedError as error:
+        link.send(["error", "", f"a worker process can't be confined: {error}"])
+        return
+    except Exception as error:
+        link.send(failure(error))
+        return
+    link.send(["done", runner.description()])
     while True:
-        _, number, names, entries, source, target, forgotten = talk.receive()
-        gateway.forget(forgotten)
-        memory = gateway.segment(source)
+        question = link.receive()
         try:
-            feeds = dict(read(entry, memory.memory, memory.size) for entry in entries)
-            options = runner.run_options()
-            gateway.runs(number, options)
-            try:
-                layout = Layout(names, runner.run(names, feeds, options))
-            finally:
-                gateway.runs(0, None)
+            answer = runner.answer(question)
         except Exception as error:
-            talk.send(_error(error))
-            continue
-        out = gateway.segment(target)
-        while layout.size > out.size:
-            talk.send(["larger", layout.size])
-            out = gateway.segment(talk.receive()[1])
-        layout.write(out)
-        del feeds, memory
-        talk.send(["done", layout.entries])
-        del layout, out
+            answer = failure(error)
+        link.send(answer)
+        del question, answer
 
 
-def _error(error: Exception) -> list[Any]:
-    kind = getattr(error, "kind", None)
-    text = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
-    return ["error", "" if kind is None else kind.value, text[:_KEPT]]
+def failure(error: Exception) -> list[Any]:
+    """Returns the answer that says what failed."""
+    kind = getattr(error, "kind", "")
+    text = getattr(error, "message", None)
+    if not isinstance(text, str):
+        text = f"{type(error).__name__}: {error}"
+    return ["error", getattr(kind, "value", kind), text[:_KEPT]]
 
 
 if __name__ == "__main__":

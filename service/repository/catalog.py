@@ -16,9 +16,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.rate_limiter import RateLimiter, read_supplies
 from opgate.service.execution.response_cache import ResponseCache
+from opgate.service.isolation.calls import Calls
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.ensembles import step_models
-from opgate.service.repository.loader import LoadedModel
+from opgate.service.repository.loader import LoadedModel, limits_of
 from opgate.service.repository.loading import Loading, Outcome, needed_by, read_configs, unavailable, versions_after
 from opgate.service.repository.repositories import Repositories, Source, only_source
 from opgate.service.settings import Settings
@@ -80,6 +81,7 @@ class Catalog:
             self._limiter = RateLimiter(read_supplies(settings.rate_limit_resource))
         self.cache = ResponseCache(settings.response_cache_byte_size)
         self.repositories = Repositories(settings.repositories())
+        self.calls = Calls(self.find, limits_of(settings))
         self._entries: dict[str, Entry] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._listeners: list[Callable[[], None]] = []
@@ -131,7 +133,7 @@ class Catalog:
     def loading(self) -> Loading:
         """Returns what loads models beside those that serve."""
         serving = {name: dict(entry.versions) for name, entry in self._entries.items()}
-        return Loading(self._settings, self.triton, serving, self._step, self.cache, self._limiter)
+        return Loading(self._settings, self.triton, serving, self._step, self.cache, self._limiter, self.calls)
 
     def _step(self, name: str, version: int) -> LoadedModel:
         return self.find(name, "" if version < 0 else str(version))

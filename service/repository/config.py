@@ -67,6 +67,11 @@ def refuse_unsupported(config: ModelConfig, remote: bool = False) -> None:
         raise ConfigError("the config asks for features that this gateway doesn't support: " + "; ".join(refused))
 
 
+def in_python(config: ModelConfig) -> bool:
+    """Returns whether a model is one in Python."""
+    return (config.backend or config.platform) == "python" and not config.HasField("ensemble_scheduling")
+
+
 def _unsupported_with_triton(config: ModelConfig) -> Iterator[str]:
     if config.HasField("sequence_batching"):
         yield "sequence_batching"
@@ -82,8 +87,8 @@ def _unsupported(config: ModelConfig) -> Iterator[str]:
     engine = config.backend or config.platform
     if not ensemble and "ensemble" in (config.platform, config.backend):
         yield "platform 'ensemble' without ensemble_scheduling, which has its steps"
-    elif not ensemble and engine not in ("", "onnxruntime", "onnxruntime_onnx"):
-        yield f"backend '{engine}' (only 'onnxruntime' and ensembles are served)"
+    elif not ensemble and engine not in ("", "onnxruntime", "onnxruntime_onnx", "python"):
+        yield f"backend '{engine}' (only 'onnxruntime', 'python' and ensembles are served)"
     if config.backend not in ("", "onnxruntime") and ensemble:
         yield f"backend '{config.backend}' together with ensemble_scheduling"
     if ensemble and config.platform not in ("", "ensemble"):
@@ -94,6 +99,8 @@ def _unsupported(config: ModelConfig) -> Iterator[str]:
     yield from _optimization(config)
     yield from _tensors(config)
     for key in config.parameters:
+        if in_python(config):
+            break  # its parameters are for its model.py
         if key not in PARAMETERS and not key.startswith(SESSION_PREFIX):
             close = difflib.get_close_matches(key, PARAMETERS, 1, 0.8)
             yield f"parameter '{key}'" + (f" (is {close[0]} meant?)" if close else "")

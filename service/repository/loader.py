@@ -30,13 +30,14 @@ from opgate.service.execution.sequences import (
 )
 from opgate.service.execution.session import ModelSession, Session, SessionOptions, usable_cores
 from opgate.service.execution.spec import ModelSpec
-from opgate.service.isolation.confinement import Confinement
+from opgate.service.isolation.calls import Calls
 from opgate.service.isolation.opening import OnnxOpening
 from opgate.service.isolation.session import ProcessSession
 from opgate.service.repository.autocomplete import complete
 from opgate.service.repository.config import (
     SESSION_PREFIX,
     ConfigError,
+    in_python,
     parameter,
     read_config,
     refuse_unsupported,
@@ -51,6 +52,7 @@ from opgate.service.repository.padding_config import with_padding
 from opgate.service.repository.paths import confined, file_name
 from opgate.service.repository.presentation import Presentation, read_presentation
 from opgate.service.repository.proving import prove
+from opgate.service.repository.python_models import confinement, open_python
 from opgate.service.repository.sequence_config import read_sequences
 from opgate.service.repository.specification import make_spec
 from opgate.service.repository.validation import check_against_engine
@@ -157,8 +159,11 @@ def load_model(
     settings: Settings,
     limiter: RateLimiter | None = None,
     states_batch: bool | None = None,
+    calls: Calls | None = None,
 ) -> LoadedModel:
-    """Opens one version of an ONNX model. Raises ServingError (UNAVAILABLE) with the reason.
+    """Opens one version of an ONNX model, or of a model in Python, whose `calls` go to other models.
+
+    Raises ServingError (UNAVAILABLE) with the reason.
 
     With `limiter` its instances run only when that lets them. `states_batch` says whether the config says what
     max_batch_size is; None means that it was read from the model's folder.
@@ -166,12 +171,16 @@ def load_model(
     began = time.perf_counter()
     config = copied(config)
     folder = confined(repository, repository / config.name)
-    path = folder / str(version) / file_name(config.default_model_filename or "model.onnx", "default_model_filename")
+    usual = "model.py" if in_python(config) else "model.onnx"
+    path = folder / str(version) / file_name(config.default_model_filename or usual, "default_model_filename")
     if not path.is_file():
         raise ConfigError(f"there is no model file {config.name}/{version}/{path.name}")
     path = confined(repository, path)
     _refuse_pointer(path)
-    sessions, added = _open(path, config, [folder / str(version), folder], settings)
+    if in_python(config):
+        sessions, added = open_python(path, config, version, folder, settings, calls)
+    else:
+        sessions, added = _open(path, config, [folder / str(version), folder], settings)
     try:
         loaded = _connect(repository, config, version, settings, limiter, states_batch, sessions, added)
     except BaseException:
@@ -197,7 +206,8 @@ def _connect(
     session = sessions[0]
     stated = states_max_batch_size(folder) if states_batch is None else states_batch
     batch = 0 if stated else settings.default_max_batch_size
-    added += complete(config, config.name, session.inputs, session.outputs, batch)
+    if not in_python(config):
+        added += complete(config, config.name, session.inputs, session.outputs, batch)
     if added:
         logger.info("config completed: %s", ", ".join(added), extra={"model": config.name, "version": version})
     spec = make_spec(config, version, repository, folder)
@@ -205,7 +215,8 @@ def _connect(
     spec = with_padding(config, spec, session.inputs, session.outputs, limits)
     sequences = read_sequences(config, folder, limits)
     engine = spec if sequences is None else engine_spec(spec, sequences)
-    check_against_engine(engine, session.inputs, session.outputs, session.defaulted)
+    if not in_python(config):
+        check_against_engine(engine, session.inputs, session.outputs, session.defaulted)
     presentation = read_presentation(config, spec)
     runs = [partial(try_out, session, engine) for session in dict.fromkeys(sessions)]
     if sequences is not None:
@@ -404,11 +415,6 @@ def is_isolated(config: ModelConfig, settings: Settings) -> bool:
     if asked not in ("none", "process"):
         raise ConfigError(f"parameter 'isolation': expected none or process, got '{asked}'")
     return "process" in (asked, settings.isolation)
-
-
-def confinement(settings: Settings) -> Confinement:
-    """Returns what worker processes may not do."""
-    return Confinement(settings.worker_memory_bytes, not settings.worker_network, not settings.worker_writes)
 
 
 def _check_nodes(model: str, gpu: int, nodes: Mapping[str, set[str]], asked: bool, tensorrt: bool) -> None:

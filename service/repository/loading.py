@@ -13,6 +13,7 @@ from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.rate_limiter import RateLimiter
 from opgate.service.execution.response_cache import CachedExecutor, ResponseCache
 from opgate.service.execution.spec import ModelSpec
+from opgate.service.isolation.calls import Calls
 from opgate.service.repository.config import ConfigError, parameter, refuse_unsupported, runs_on_triton
 from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.loader import LoadedModel, load_config, load_ensemble, load_model
@@ -54,10 +55,11 @@ class Loading:
         find: Find,
         cache: ResponseCache,
         limiter: RateLimiter | None = None,
+        calls: Calls | None = None,
     ) -> None:
         """`serving` has the versions that serve by model. One whose files are the same is taken from there.
 
-        `find` finds models that are not loaded now, for the steps of ensembles.
+        `find` finds models that are not loaded now, for the steps of ensembles. `calls` are those of models in Python.
         """
         self._settings = settings
         self._triton = triton
@@ -65,6 +67,7 @@ class Loading:
         self._find = find
         self._cache = cache
         self._limiter = limiter
+        self._calls = calls
         self._outcomes: dict[str, Outcome] = {}
         self._libraries: Hashable = stamp_of_libraries(settings.trusted_directories())
 
@@ -126,7 +129,9 @@ class Loading:
             refuse_unsupported(config)
             loaded = load_ensemble(source.repository, config, version, self._settings, self._step)
         else:
-            loaded = load_model(source.repository, config, version, self._settings, self._limiter, source.states_batch)
+            loaded = load_model(
+                source.repository, config, version, self._settings, self._limiter, source.states_batch, self._calls
+            )
         if config.response_cache.enable:
             loaded.executor = CachedExecutor(loaded.executor, self._cache, loaded.statistics)
         return loaded

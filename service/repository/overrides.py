@@ -112,6 +112,11 @@ def _powers(config: ModelConfig) -> dict[str, str]:
     found: dict[str, str] = {}
     if config.model_operations.op_library_filename:
         found["model_operations"] = ", ".join(config.model_operations.op_library_filename)
+    if config.backend not in ("", "onnxruntime") or config.platform not in ("", "onnxruntime_onnx", "ensemble"):
+        found["backend"] = config.backend or config.platform
+        found["default_model_filename"] = config.default_model_filename
+        for key, parameter in config.parameters.items():
+            found[f"parameter {key}"] = parameter.string_value
     accelerators = config.optimization.execution_accelerators
     for accelerator in (*accelerators.gpu_execution_accelerator, *accelerators.cpu_execution_accelerator):
         for key, value in accelerator.parameters.items():

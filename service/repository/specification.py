@@ -15,8 +15,16 @@ from tritonclient.grpc.model_config_pb2 import (
 )
 
 from opgate.service.execution.datatypes import BY_CONFIG, DataType
-from opgate.service.execution.spec import Batching, BatchInputSpec, ModelSpec, QueuePolicy, RowStatus, TensorSpec
-from opgate.service.repository.config import ConfigError, parameter
+from opgate.service.execution.spec import (
+    PYTHON,
+    Batching,
+    BatchInputSpec,
+    ModelSpec,
+    QueuePolicy,
+    RowStatus,
+    TensorSpec,
+)
+from opgate.service.repository.config import ConfigError, in_python, parameter
 from opgate.service.repository.paths import read_labels
 
 Tensor: TypeAlias = ModelInput | ModelOutput
@@ -43,8 +51,14 @@ def make_spec(config: ModelConfig, version: int, repository: Path, folder: Path)
         batch_by=_batch_by(config, inputs),
         row_status=_row_status(config, outputs),
         decoupled=config.model_transaction_policy.decoupled,
-        platform="ensemble" if config.HasField("ensemble_scheduling") else "onnxruntime_onnx",
+        platform=_platform(config),
     )
+
+
+def _platform(config: ModelConfig) -> str:
+    if config.HasField("ensemble_scheduling"):
+        return "ensemble"
+    return PYTHON if in_python(config) else "onnxruntime_onnx"
 
 
 def _datatype(value: int, where: str) -> DataType:

@@ -78,14 +78,19 @@ def only_answer(spec: ModelSpec, request: Request) -> bytes:
     if (count := count_responses(spec, result)) != 1:
         text = f"generate sends one response, model '{spec.name}' made {count}: use generate_stream"
         raise ServingError(Kind.UNSUPPORTED, text)
-    return b"".join(_answer(spec, request.id, next(responses(spec, result))))
+    return part(spec, request, next(responses(spec, result)))
+
+
+def part(spec: ModelSpec, request: Request, outputs: Mapping[str, Array]) -> bytes:
+    """Returns one of several responses as JSON. Raises ServingError (INVALID) for an output that is not text."""
+    return b"".join(_answer(spec, request.id, outputs))
 
 
 def events(spec: ModelSpec, request: Request) -> Iterator[bytes]:
     """Yields the responses of a finished request as server-sent events. Raises ServingError (INVALID) for an output
     that is not text."""
     for response in responses(spec, request.result or {}):
-        yield event(b"".join(_answer(spec, request.id, response)))
+        yield event(part(spec, request, response))
 
 
 def event(data: bytes) -> bytes:

@@ -450,12 +450,22 @@ def encode_stream(request: Request) -> Iterator[list[bytes | memoryview]]:
     result = request.result or {}
     left = count_responses(plan.spec, result)
     if not left and request.options.empty_final_response:
-        yield _in_stream([_final(_answer_head(plan, (), ()), True)])
+        yield encode_end(request)
     for outputs in responses(plan.spec, result):
         left -= 1
         parts = _encode(request, outputs)
         # Fields may come in any order, and those of a message that is given in parts are merged.
         yield _in_stream([_final(b"", not left), *parts])
+
+
+def encode_part(request: Request, outputs: Mapping[str, Array], final: bool) -> list[bytes | memoryview]:
+    """Returns the encoded ModelStreamInferResponse of one of several responses, in parts. Raises as `encode` does."""
+    return _in_stream([_final(b"", final), *_encode(request, outputs)])
+
+
+def encode_end(request: Request) -> list[bytes | memoryview]:
+    """Returns the encoded ModelStreamInferResponse without outputs that ends several responses."""
+    return _in_stream([_final(_answer_head(request.context, (), ()), True)])
 
 
 def stream_error(text: str, id: str) -> list[bytes | memoryview]:

@@ -22,6 +22,11 @@ SHARED_MEMORY = ("shared_memory_region", "shared_memory_byte_size", "shared_memo
 _RESERVED = "triton_"
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 _NO_OPTIONS = Options()
+# Those that `request_options` reads. All others are the client's own.
+_KNOWN = frozenset((
+    "timeout", "priority", "sequence_id", "sequence_start", "sequence_end", EMPTY_FINAL_RESPONSE,
+    "binary_data_output", "content_type", "headers",
+))  # fmt: skip
 # Characters of a text that names a sequence, as in Triton.
 _MOST_ID = 128
 
@@ -122,6 +127,7 @@ def request_options(parameters: Mapping[str, Any]) -> Options:
         _number(parameters, "priority", "a level"),
         _sequence(parameters),
         flag(parameters, EMPTY_FINAL_RESPONSE),
+        {key: value for key, value in parameters.items() if key not in _KNOWN},
     )
 
 

@@ -1,0 +1,149 @@
+"""Opens models in Python: a `model.py` that runs in worker processes, in the gateway's environment or in its own."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import shutil
+import tarfile
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from google.protobuf import json_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from opgate import folders
+from opgate.service.execution.session import ModelSession
+from opgate.service.isolation.calls import Calls
+from opgate.service.isolation.confinement import Confinement
+from opgate.service.isolation.python_model import PythonOpening
+from opgate.service.isolation.python_session import PythonSession
+from opgate.service.repository.config import ConfigError, parameter, state_defaults
+from opgate.service.repository.devices import place
+from opgate.service.settings import Settings
+from opgate.service.wire.proto_json import to_plain
+
+logger = logging.getLogger("opgate.repository")
+
+ENVIRONMENT = "EXECUTION_ENV_PATH"
+_MODEL_FOLDER = "$$TRITON_MODEL_DIRECTORY"
+
+
+def open_python(
+    path: Path, config: ModelConfig, version: int, folder: Path, settings: Settings, calls: Calls | None
+) -> tuple[list[ModelSession], list[str]]:
+    """Opens the sessions of a model in Python, and completes its config.
+
+    Returns them, and what was added to the config. Raises ConfigError if such models aren't allowed, or if its
+    environment is none, and ServingError with what the model raised.
+    """
+    if not settings.allow_python_models:
+        raise ConfigError(
+            "backend 'python': models in Python run whatever their model.py says, and are served only with "
+            "--allow-python-models (OPGATE_ALLOW_PYTHON_MODELS)"
+        )
+    if calls is None:
+        raise ConfigError("backend 'python': only the gateway runs models in Python")
+    python = _interpreter(parameter(config, ENVIRONMENT), folder)
+    arguments = {
+        "model_config": json.dumps(to_plain(config, with_defaults=True)),
+        "model_instance_kind": "CPU",
+        "model_instance_device_id": "0",
+        "model_instance_name": f"{config.name}_0",
+        "model_name": config.name,
+        "model_repository": str(folder),
+        "model_version": str(version),
+    }
+    opening = PythonOpening(
+        path,
+        arguments,
+        confinement(settings),
+        completes=True,
+        log_level=settings.log_level,
+        json_log=settings.log_format == "json",
+    )
+    completing = PythonSession(config.name, opening, settings.run_timeout, calls, python)
+    completing.close()
+    added = _complete(config, completing.description["config"])
+    arguments["model_config"] = json.dumps(to_plain(config, with_defaults=True))
+    sessions: list[ModelSession] = []
+    with contextlib.ExitStack() as opened:
+        for index, device in enumerate(place(config)):
+            kind = {} if device is None else {"model_instance_kind": "GPU", "model_instance_device_id": str(device)}
+            own = {**arguments, **kind, "model_instance_name": f"{config.name}_{index}"}
+            of_instance = replace(opening, arguments=own, completes=False)
+            session = PythonSession(config.name, of_instance, settings.run_timeout, calls, python)
+            opened.callback(session.close)
+            sessions.append(session)
+        opened.pop_all()
+    return sessions, added
+
+
+def confinement(settings: Settings) -> Confinement:
+    """Returns what worker processes may not do."""
+    return Confinement(settings.worker_memory_bytes, not settings.worker_network, not settings.worker_writes)
+
+
+def _complete(config: ModelConfig, found: dict[str, object]) -> list[str]:
+    """Takes over what `auto_complete_config` added. Returns the names of the fields. Raises ConfigError."""
+    before = to_plain(config)
+    try:
+        completed = json_format.ParseDict(found, ModelConfig())
+    except (json_format.ParseError, ValueError) as error:
+        raise ConfigError(f"auto_complete_config: {error}") from None
+    if completed.name != config.name:
+        raise ConfigError(f"auto_complete_config: expected the name '{config.name}', got '{completed.name}'")
+    config.CopyFrom(completed)
+    config.backend = "python"
+    state_defaults(config)
+    if not config.input or not config.output:
+        raise ConfigError("a model in Python needs inputs and outputs, in its config or from auto_complete_config")
+    after = to_plain(config)
+    return [
+        name
+        for name in ("max_batch_size", "input", "output", "dynamic_batching")
+        if after.get(name) != before.get(name)
+    ]
+
+
+def _interpreter(given: str, folder: Path) -> Path | None:
+    """Returns the interpreter of an environment: a folder, or an archive of conda-pack. None stands for the gateway's.
+
+    Raises ConfigError.
+    """
+    if not given:
+        return None
+    path = Path(given.replace(_MODEL_FOLDER, str(folder)))
+    if not path.is_absolute():
+        path = folder / path
+    where = f"parameter '{ENVIRONMENT}'"
+    if path.is_file():
+        path = _unpacked(path, where)
+    python = path / "bin" / "python3"
+    if not python.exists():
+        raise ConfigError(f"{where}: expected an environment with bin/python3, or an archive of conda-pack, got {path}")
+    return python
+
+
+def _unpacked(archive: Path, where: str) -> Path:
+    """Unpacks an archive once. Returns the folder."""
+    with archive.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    target = folders.builds() / "environments" / digest
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix=f"{digest[:12]}-", dir=target.parent))
+    try:
+        with tarfile.open(archive) as packed:
+            packed.extractall(new, filter="tar")
+        with contextlib.suppress(OSError):  # another gateway was quicker
+            new.rename(target)
+    except (OSError, tarfile.TarError) as error:
+        raise ConfigError(f"{where}: {archive.name} can't be unpacked: {error}") from None
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return target

@@ -1,0 +1,313 @@
+"""Models with a model.py: the same files in the gateway and in a real Triton server give the same answers."""
+
+from __future__ import annotations
+
+import json
+import queue
+import shutil
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc_client
+from tritonclient.utils import InferenceServerException
+
+from tests.system.clients import CLIENTS, connect
+from tests.system.running import Server, running
+from tests.system.test_triton import Triton, installed
+
+MODELS = Path(__file__).with_name("python_models")
+CONFIGS = {
+    "add_sub": "",
+    "echo": """input [ { name: "TEXT" data_type: TYPE_STRING dims: [ -1 ] } ]
+        output [ { name: "LOUD" data_type: TYPE_STRING dims: [ -1 ] }, { name: "TOLD" data_type: TYPE_STRING dims: [ 1 ] } ]""",
+    "caller": """max_batch_size: 8 input [ { name: "X" data_type: TYPE_FP32 dims: [ 4 ] } ]
+        output [ { name: "Y" data_type: TYPE_FP32 dims: [ 4 ] } ]""",
+    "counter": """input [ { name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+        output [ { name: "NUMBER" data_type: TYPE_INT32 dims: [ 1 ] } ]
+        model_transaction_policy { decoupled: true }""",
+}
+
+
+def write(repository: Path, name: str, config: str, source: str = "") -> Path:
+    """Writes a model in Python."""
+    folder = repository / name
+    (folder / "1").mkdir(parents=True)
+    if source:
+        (folder / "1" / "model.py").write_text(source)
+    else:
+        shutil.copy(MODELS / f"{name}.py", folder / "1" / "model.py")
+    (folder / "config.pbtxt").write_text(f'backend: "python" instance_group {{ kind: KIND_CPU }} {config}')
+    return folder
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("python") / "models"
+    for name, config in CONFIGS.items():
+        write(folder, name, config)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gateway(repository: Path) -> Iterator[Server]:
+    with running(repository, "--allow-python-models") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def triton(repository: Path) -> Iterator[Any]:
+    installed()
+    server = Triton(repository)
+    assert server.listens.wait(300) and server.process.poll() is None, "".join(server.log)
+    yield server
+    assert server.stop() == 0, "".join(server.log)
+
+
+@pytest.fixture(params=["gateway", "triton"])
+def server(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
+
+
+def tensor(protocol: str, name: str, array: np.ndarray, datatype: str) -> Any:
+    made = CLIENTS[protocol].InferInput(name, array.shape, datatype)
+    made.set_data_from_numpy(array)
+    return made
+
+
+def pair(protocol: str, a: np.ndarray, b: np.ndarray) -> list[Any]:
+    return [tensor(protocol, "INPUT0", a, "FP32"), tensor(protocol, "INPUT1", b, "FP32")]
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+def test_a_config_that_the_model_completes(server: Any, protocol: str) -> None:
+    client = connect(server, protocol)
+    a, b = np.arange(8, dtype=np.float32).reshape(2, 4), np.full((2, 4), 0.5, np.float32)
+    found = client.infer("add_sub", pair(protocol, a, b))
+    np.testing.assert_array_equal(found.as_numpy("OUTPUT0"), a + b)
+    np.testing.assert_array_equal(found.as_numpy("OUTPUT1"), a - b)
+    only = [CLIENTS[protocol].InferRequestedOutput("OUTPUT1")]
+    assert client.infer("add_sub", pair(protocol, a, b), outputs=only).as_numpy("OUTPUT0") is None
+    client.close()
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+def test_errors(server: Any, protocol: str) -> None:
+    client = connect(server, protocol)
+    good, bad = np.ones((1, 4), np.float32), np.full((1, 4), -1, np.float32)
+    with pytest.raises(InferenceServerException, match="INPUT0 is negative") as raised:
+        client.infer("add_sub", pair(protocol, bad, good))
+    assert raised.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
+    with pytest.raises(InferenceServerException, match="thirteen is not served"):
+        client.infer("add_sub", pair(protocol, 13 * good, good))
+    np.testing.assert_array_equal(client.infer("add_sub", pair(protocol, good, good)).as_numpy("OUTPUT0"), 2 * good)
+    client.close()
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+def test_strings_and_what_a_request_says_of_itself(server: Any, protocol: str) -> None:
+    client = connect(server, protocol)
+    text = np.array(["viele", "Wörter", ""], np.object_)
+    inputs = [tensor(protocol, "TEXT", text, "BYTES")]
+    found = client.infer("echo", inputs, request_id="r7", parameters={"mine": "x", "number": 3, "flag": True})
+    assert [element.decode() for element in found.as_numpy("LOUD")] == ["VIELE", "WÖRTER", ""]
+    told = json.loads(found.as_numpy("TOLD")[0])
+    assert told["id"] == "r7" and told["outputs"] == ["LOUD", "TOLD"] and told["cancelled"] is False
+    assert told["parameters"] == {"mine": "x", "number": 3, "flag": True}
+    client.close()
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+def test_a_model_calls_another(server: Any, protocol: str) -> None:
+    client = connect(server, protocol)
+    x = np.arange(4, dtype=np.float32).reshape(1, 4)
+    found = client.infer("caller", [tensor(protocol, "X", x, "FP32")])
+    np.testing.assert_array_equal(found.as_numpy("Y"), 2 * x)
+    with pytest.raises(InferenceServerException, match="INPUT0 is negative"):
+        client.infer("caller", [tensor(protocol, "X", -1 - x, "FP32")])
+    client.close()
+
+
+def stream(server: Any, counts: list[int], final: bool = False) -> list[Any]:
+    """Returns the numbers that a stream sends for these counts, errors as text, and None for an empty final response."""
+    client = grpc_client.InferenceServerClient(f"127.0.0.1:{server.grpc}")
+    answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+    client.start_stream(lambda result, error: answers.put((result, error)))
+    found: list[Any] = []
+    for count in counts:
+        inputs = [tensor("grpc", "COUNT", np.array([count], np.int32), "INT32")]
+        client.async_stream_infer("counter", inputs, enable_empty_final_response=final)
+        expected = 1 if count < 0 else count + final
+        for _ in range(expected):
+            result, error = answers.get(timeout=20)
+            number = None if error is not None else result.as_numpy("NUMBER")
+            found.append(str(error) if error is not None else None if number is None else int(number[0]))
+    client.stop_stream()
+    assert answers.empty()
+    client.close()
+    return found
+
+
+def test_a_decoupled_model_sends_responses_from_a_thread(server: Any) -> None:
+    assert stream(server, [3, 0, 2]) == [0, 1, 2, 0, 1]
+    assert stream(server, [2, 0], final=True) == [0, 1, None, None]
+    (error,) = stream(server, [-1])
+    assert "-1 responses can't be sent" in error
+
+
+def test_responses_come_while_the_model_runs(gateway: Server) -> None:
+    """A client that takes nothing stops the model, and one that leaves cancels it."""
+    body = json.dumps({"COUNT": 10_000_000}).encode()
+    request = urllib.request.Request(f"{gateway.url}/v2/models/counter/generate_stream", body)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        lines = [answer.readline() for _ in range(5)]
+    assert json.loads(lines[2].removeprefix(b"data: "))["NUMBER"] == 1
+    # The instance is free again.
+    assert stream(gateway, [2]) == [0, 1]
+
+
+def test_generate_stream_and_generate(gateway: Server) -> None:
+    url = f"{gateway.url}/v2/models/counter/generate"
+    with urllib.request.urlopen(f"{url}_stream", json.dumps({"COUNT": 2}).encode(), timeout=20) as answer:
+        events = [line for line in answer.read().split(b"\n\n") if line]
+    assert [json.loads(event.removeprefix(b"data: "))["NUMBER"] for event in events] == [0, 1]
+    for path, count, status in ((url, 1, 501), (f"{url}_stream", -1, 400)):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(path, json.dumps({"COUNT": count}).encode(), timeout=20)
+        assert refused.value.code == status
+
+
+def test_requests_share_a_batch(gateway: Server) -> None:
+    clients = [
+        threading.Thread(target=test_a_config_that_the_model_completes, args=(gateway, "http")) for _ in range(8)
+    ]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
+    rows = gateway.metric("nv_inference_count", "add_sub")
+    assert rows > gateway.metric("nv_inference_exec_count", "add_sub")
+
+
+SERVED = (
+    'input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ] output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]'
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import nothing_of_that_name", "ModuleNotFoundError"),
+        ("class Other: pass", "has no class TritonPythonModel"),
+        ("class TritonPythonModel: pass", "has no method execute"),
+        ("def (", "SyntaxError"),
+        (
+            "class TritonPythonModel:\n def initialize(self, a): raise ValueError('no weights')\n def execute(self, r): ...",
+            "no weights",
+        ),
+        ("import os\nos._exit(3)", "exit status 3"),
+    ],
+)
+def test_models_that_can_not_be_loaded(tmp_path: Path, source: str, said: str) -> None:
+    write(tmp_path, "broken", SERVED, source)
+    with running(tmp_path, "--allow-python-models", "--no-strict-readiness") as server:
+        client = connect(server, "http")
+        (listed,) = client.get_model_repository_index()
+        assert listed["state"] == "UNAVAILABLE" and said in listed["reason"]
+        client.close()
+
+
+ANSWERS = """
+import numpy as np, triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        return {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("None", "expected a list of 1 responses, got NoneType"),
+        ("[]", "expected a list of 1 responses, got 0"),
+        ("[3]", "expected pb_utils.InferenceResponse, got int"),
+        ("[pb_utils.InferenceResponse([])]", "output 'y' is missing"),
+        ("[pb_utils.InferenceResponse([pb_utils.Tensor('z', np.ones(1, np.float32))])]", "it gave the output 'z'"),
+        ("[pb_utils.InferenceResponse([pb_utils.Tensor('y', np.ones(1))])]", "expected FP32, the model gave float64"),
+        ("[pb_utils.InferenceResponse([pb_utils.Tensor('y', np.ones(1, 'M8[s]'))])]", "no type for datetime64"),
+    ],
+)
+def test_responses_that_break_the_rules(tmp_path: Path, returned: str, said: str) -> None:
+    write(tmp_path, "wrong", SERVED, ANSWERS.replace("{}", returned))
+    with running(tmp_path, "--allow-python-models") as server:
+        client = connect(server, "http")
+        with pytest.raises(InferenceServerException, match=said) as raised:
+            client.infer("wrong", [tensor("http", "x", np.ones(1, np.float32), "FP32")])
+        assert raised.value.status() == "500"
+        client.close()
+
+
+def test_python_models_are_off_unless_they_are_allowed(repository: Path) -> None:
+    with running(repository, "--no-strict-readiness") as server:
+        client = connect(server, "http")
+        reasons = {model["name"]: model["reason"] for model in client.get_model_repository_index()}
+        assert all("--allow-python-models" in reason for reason in reasons.values()) and len(reasons) == len(CONFIGS)
+        client.close()
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+def test_a_load_call_brings_no_code(repository: Path, protocol: str) -> None:
+    with running(repository, "--allow-python-models", "--model-control-mode", "explicit") as server:
+        client = connect(server, protocol)
+        config = {"backend": "python", "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [1]}]}
+        attempts: list[tuple[str, dict[str, Any], dict[str, bytes], str]] = [
+            ("new", config, {"file:1/model.py": b"x"}, "no code"),
+            ("new", config, {"file:1/model.onnx": b"x"}, "backend"),
+            ("echo", {**config, "default_model_filename": "other.py"}, {}, "default_model_filename"),
+            (
+                "echo",
+                {**config, "parameters": {"EXECUTION_ENV_PATH": {"string_value": "/tmp"}}},
+                {},
+                "EXECUTION_ENV_PATH",
+            ),
+            ("echo", {**config, "model_operations": {"op_library_filename": ["x.so"]}}, {}, "model_operations"),
+            ("add", {"platform": "python"}, {"file:1/model.onnx": b"x"}, "backend"),
+        ]
+        for name, given, files, said in attempts:
+            with pytest.raises(InferenceServerException, match=said):
+                client.load_model(name, config=json.dumps(given), files=files or None)
+        assert (
+            all(model.get("state", "") != "READY" for model in client.get_model_repository_index())
+            if protocol == "http"
+            else True
+        )
+        client.close()
+
+
+FINALIZES = """
+import triton_python_backend_utils as pb_utils, pathlib
+class TritonPythonModel:
+    def initialize(self, args):
+        self.args = args
+        pb_utils.Logger.log_warn("it begins in " + pb_utils.get_model_dir())
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", pb_utils.get_input_tensor_by_name(r, "x").as_numpy())]) for r in requests]
+    def finalize(self):
+        pathlib.Path(self.args["model_repository"], "ended").write_text(self.args["model_instance_name"])
+"""
+
+
+def test_a_model_logs_and_finalizes(tmp_path: Path) -> None:
+    folder = write(tmp_path, "ending", SERVED, FINALIZES)
+    with running(tmp_path, "--allow-python-models") as server:
+        assert any("it begins in " + str(folder / "1") in line for line in server.log)
+    end = time.monotonic() + 10
+    while not (folder / "ended").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert (folder / "ended").read_text() == "ending_0"
