@@ -92,6 +92,11 @@ def _install(folder: Path, log: Log) -> Installation:
     # The backend is this project's own, and may have changed.
     _replace(folder / "backends" / "onnxruntime" / "model.py", Path(__file__).with_name("triton_onnxruntime.py"))
     site = python / "lib" / f"python{_python()}" / "site-packages"
+    # Models in Python run in an isolated Python, which looks for modules beside the backend.
+    for name in ("numpy", "numpy.libs"):
+        link = folder / "backends" / "python" / name
+        if not link.exists() and (site / name).exists():
+            link.symlink_to(site / name)
     return Installation(package, site, folder / "backends")
 
 

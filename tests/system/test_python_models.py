@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import queue
 import shutil
+import tarfile
 import threading
 import time
 import urllib.error
 import urllib.request
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -311,3 +313,57 @@ def test_a_model_logs_and_finalizes(tmp_path: Path) -> None:
     while not (folder / "ended").exists() and time.monotonic() < end:
         time.sleep(0.05)
     assert (folder / "ended").read_text() == "ending_0"
+
+
+WHERE = """
+import importlib.util, sys
+import numpy as np, triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        told = f"{sys.prefix} {importlib.util.find_spec('fastapi') is None}"
+        answer = pb_utils.InferenceResponse([pb_utils.Tensor("PREFIX", np.array([told.encode()], np.object_))])
+        return [answer for _ in requests]
+"""
+TOLD = """input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]
+    output [ { name: "PREFIX" data_type: TYPE_STRING dims: [ 1 ] } ]
+    parameters { key: "EXECUTION_ENV_PATH" value { string_value: "%s" } }"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment that has NumPy and nothing else."""
+    folder = tmp_path_factory.mktemp("environment") / "env"
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    packages = Path(np.__file__).parents[1]
+    for name in ("numpy", "numpy.libs"):
+        (site / name).symlink_to(packages / name)
+    return folder
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_environment_of_its_own(tmp_path: Path, environment: Path, packed: bool) -> None:
+    folder = write(
+        tmp_path, "where", TOLD % "$$TRITON_MODEL_DIRECTORY/env.tar.gz" if packed else TOLD % environment, WHERE
+    )
+    if packed:
+        with tarfile.open(folder / "env.tar.gz", "w:gz") as archive:
+            archive.add(environment, ".")
+    with running(tmp_path, "--allow-python-models") as server:
+        client = connect(server, "http")
+        found = client.infer("where", [tensor("http", "x", np.ones(1, np.float32), "FP32")]).as_numpy("PREFIX")[0]
+        client.close()
+    prefix, alone = found.decode().split()
+    assert alone == "True"
+    assert (Path(prefix) == environment) == (not packed)
+    if packed:
+        shutil.rmtree(prefix)  # it is kept for the next start of such a model
+
+
+def test_an_environment_that_is_none(tmp_path: Path) -> None:
+    write(tmp_path, "where", TOLD % "nothing", WHERE)
+    with running(tmp_path, "--allow-python-models", "--no-strict-readiness") as server:
+        client = connect(server, "http")
+        (listed,) = client.get_model_repository_index()
+        assert "EXECUTION_ENV_PATH" in listed["reason"] and "bin/python3" in listed["reason"]
+        client.close()
