@@ -52,7 +52,7 @@ from opgate.service.repository.padding_config import with_padding
 from opgate.service.repository.paths import confined, file_name
 from opgate.service.repository.presentation import Presentation, read_presentation
 from opgate.service.repository.proving import prove
-from opgate.service.repository.python_models import confinement, open_python
+from opgate.service.repository.python_models import check_allowed, confinement, open_python
 from opgate.service.repository.sequence_config import read_sequences
 from opgate.service.repository.specification import make_spec
 from opgate.service.repository.validation import check_against_engine
@@ -171,6 +171,8 @@ def load_model(
     began = time.perf_counter()
     config = copied(config)
     folder = confined(repository, repository / config.name)
+    if in_python(config):
+        check_allowed(settings)
     usual = "model.py" if in_python(config) else "model.onnx"
     path = folder / str(version) / file_name(config.default_model_filename or usual, "default_model_filename")
     if not path.is_file():

@@ -37,14 +37,9 @@ def open_python(
 ) -> tuple[list[ModelSession], list[str]]:
     """Opens the sessions of a model in Python, and completes its config.
 
-    Returns them, and what was added to the config. Raises ConfigError if such models aren't allowed, or if its
-    environment is none, and ServingError with what the model raised.
+    Returns them, and what was added to the config. Raises ConfigError if its environment is
+    none, and ServingError with what the model raised.
     """
-    if not settings.allow_python_models:
-        raise ConfigError(
-            "backend 'python': models in Python run whatever their model.py says, and are served only with "
-            "--allow-python-models (OPGATE_ALLOW_PYTHON_MODELS)"
-        )
     if calls is None:
         raise ConfigError("backend 'python': only the gateway runs models in Python")
     python = _interpreter(parameter(config, ENVIRONMENT), folder)
@@ -80,6 +75,15 @@ def open_python(
             sessions.append(session)
         opened.pop_all()
     return sessions, added
+
+
+def check_allowed(settings: Settings) -> None:
+    """Raises ConfigError if models in Python are not allowed."""
+    if not settings.allow_python_models:
+        raise ConfigError(
+            "backend 'python': models in Python run whatever their model.py says, and are served only with "
+            "--allow-python-models (OPGATE_ALLOW_PYTHON_MODELS)"
+        )
 
 
 def confinement(settings: Settings) -> Confinement:
