@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from opgate.ops_build.adapters.torch.exporting.export_model import Job
     from opgate.ops_build.adapters.torch.exporting.exporters import ExportSetting
 
-from opgate.import_model import Seed, Sizes
+from opgate.import_model import MaxBatchSize, Overwrite, Seed, Sizes, Version
 
 Inputs = Annotated[
     list[str] | None,
@@ -34,10 +34,6 @@ TorchLibraries = Annotated[
     typer.Option(exists=True, help="Your lib<domain>_torch.so, with lib<domain>_onnxruntime.so beside it. Repeatable."),
 ]
 Folders = Annotated[list[Path] | None, typer.Option(exists=True, help="Folder with your ops. Repeatable.")]
-MaxBatchSize = Annotated[
-    int | None,
-    typer.Option(min=0, help="Rows of a batch. Default: 8 if all first dims are N or named batch, else 0."),
-]
 
 
 def export(
@@ -56,8 +52,8 @@ def export(
     torch_library: TorchLibraries = None,
     folder: Folders = None,
     max_batch_size: MaxBatchSize = None,
-    version: Annotated[int, typer.Option(min=1, help="The version to write.")] = 1,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a version that is there.")] = False,
+    version: Version = 1,
+    overwrite: Overwrite = False,
     seed: Seed = 0,
 ) -> None:
     """Export a module of PyTorch into a model repository, and compare the model with the module.
@@ -74,12 +70,12 @@ def export(
     from opgate.ops_build.adapters.torch.exporting.exporters import ExportSetting, parse_mapping
     from opgate.ops_build.adapters.torch.exporting.inputs import parse_inputs
     from opgate.ops_build.onnx.model_inputs import sizes_of
+    from opgate.ops_build.onnx.repository import check_free
 
     try:
         if exporter not in ("", *EXPORTERS):
             raise ValueError(f"--exporter: expected {' or '.join(EXPORTERS)}, got '{exporter}'")
-        if (to / str(version)).exists() and not overwrite:
-            raise ValueError(f"{to / str(version)} is there: choose another --version, or replace it with --overwrite")
+        check_free(to, version, overwrite=overwrite)
         maps = tuple(parse_mapping(text) for text in mappings or ())
         names = [name.strip() for name in dynamic.split(",") if name.strip()]
         setting = ExportSetting(exporter, (), opset, maps, tuple(output or ()))

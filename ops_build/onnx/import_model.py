@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import helper
+from onnx.external_data_helper import load_external_data_for_model
 
 from opgate.ops_build.case import Array
 from opgate.ops_build.onnx import cleanup, foreign, grid_attention, schema
@@ -61,14 +62,13 @@ class Imported:
         return any(not node.refusal for node in self.foreign) or any(outcome.kept for outcome in self.fusions)
 
 
-def import_file(source: Path, target: Path, setting: Setting) -> Imported:
-    """Imports the model of a file and writes `target`, if anything was rewritten. Raises DecompositionError, InputError
-    and OSError."""
-    model = load_to_rewrite(source, target)
-    imported = import_model(model, setting, source.resolve().parent)
-    if imported.changed:
-        onnx.save(model, target)
-    return imported
+def load(source: Path, target: Path | None) -> onnx.ModelProto:
+    """Returns the model of a file, to rewrite it. `target` is the file to write. Without one, weights that are in files
+    beside it come into the model. Raises DecompositionError and OSError."""
+    model = load_to_rewrite(source, target or source)
+    if target is None:
+        load_external_data_for_model(model, str(source.resolve().parent))
+    return model
 
 
 def import_model(model: onnx.ModelProto, setting: Setting, folder: Path | None = None) -> Imported:

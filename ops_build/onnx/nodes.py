@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import onnx
@@ -79,3 +80,10 @@ def nodes_of(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """Yields all nodes of a model, also those in functions and in attributes."""
     for body in bodies_of(model):
         yield from body.node
+
+
+def op_counts(model: onnx.ModelProto, ops: Iterable[Op]) -> list[str]:
+    """Returns a line of a report for each op that a model has: its name and the number of its nodes."""
+    known = {(op.domain, op.name) for op in ops}
+    counts = Counter(f"{n.domain}::{n.op_type}" for n in nodes_of(model) if (n.domain, n.op_type) in known)
+    return [f"{name}: {count} node{'s' if count > 1 else ''}" for name, count in counts.items()]

@@ -27,7 +27,7 @@ _TYPES = {
 
 
 class RepositoryError(ValueError):
-    """A model doesn't fit a repository. The message names the tensor."""
+    """A model doesn't fit a repository. The message names the tensor or the folder."""
 
 
 def batch_dim(model: onnx.ModelProto) -> str | None:
@@ -72,6 +72,14 @@ def _dims(name: str, shape: Shape | None, *, batched: bool) -> str:
             raise RepositoryError(f"with a max_batch_size the first dim of '{name}' must be open, and it has {got}")
         shape = shape[1:]
     return ", ".join(str(size) if isinstance(size, int) else "-1" for size in shape)
+
+
+def check_free(folder: Path, version: int, *, overwrite: bool) -> None:
+    """Raises RepositoryError if a version of a model is there and may not be replaced."""
+    if (folder / str(version)).exists() and not overwrite:
+        raise RepositoryError(
+            f"{folder / str(version)} is there: choose another --version, or replace it with --overwrite"
+        )
 
 
 def write(model: onnx.ModelProto, folder: Path, config: str, version: int = 1) -> Path:

@@ -261,3 +261,21 @@ def test_who_runs_what_is_left() -> None:
     assert found["mine::Thing"][0] == 2 and "--custom-library" in found["mine::Thing"][1]
     assert "::NoSuchOp" in found and "::Relu" not in found
     assert engines_of("org.openvinotoolkit", "Anything") == "OpenVINO"
+
+
+def test_a_model_with_weights_beside_it_comes_into_a_repository(library: Path, tmp_path: Path) -> None:
+    """Nothing in it is rewritten. With --to it is written all the same, with its weights."""
+    model = model_of(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        {"x": (FLOAT, ["N", 600])},
+        constants={"w": np.ones(600, np.float32)},
+    )
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", FLOAT, ["N", 600]))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    result = in_process(tmp_path / "m.onnx", "--to", tmp_path / "models" / "added", "--library", library)
+    assert result.exit_code == 0, result.output
+    (tmp_path / "weights").unlink()
+    written = onnx.load(tmp_path / "models" / "added" / "1" / "model.onnx")
+    np.testing.assert_array_equal(numpy_helper.to_array(written.graph.initializer[0]), np.ones(600, np.float32))
+    config = (tmp_path / "models" / "added" / "config.pbtxt").read_text()
+    assert 'name: "added"' in config and "max_batch_size: 8" in config and "op_library_filename" not in config

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,18 +19,14 @@ from opgate.ops_build.adapters.torch.exporting.inputs import (
     specs_of_examples,
 )
 from opgate.ops_build.onnx import foreign, repository, schema
+from opgate.ops_build.onnx.agreement import OTHER_SIZES, Pair, compared, complete_outputs
 from opgate.ops_build.onnx.decompose import DecompositionError, decompose
 from opgate.ops_build.onnx.model_inputs import InputError
-from opgate.ops_build.onnx.nodes import nodes_of
-from opgate.ops_build.onnx.sessions import SessionError, one_line, session
-from opgate.ops_build.onnx.trials import TOLERANCES, difference
+from opgate.ops_build.onnx.nodes import nodes_of, op_counts
 from opgate.ops_build.onnx.unknown import unknown_ops
 from opgate.ops_build.table import Op
 
-#: Results may be this many times further apart than those of a single op.
-SLACK = 50
-#: A written model is checked with open dims of the traced sizes, and of these times the traced sizes.
-OTHER_SIZES = 2
+EXPORT = Pair("the export", "the module")
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -65,8 +60,8 @@ class Exported:
 
 
 def export_into_repository(job: Job) -> Exported:
-    """Exports a module, checks the model and writes it. Raises ExportError, FactoryError, InputError and
-    RepositoryError; then nothing was written."""
+    """Exports a module, checks the model and writes it. Raises ExportError, Disagreement, FactoryError, InputError
+    and RepositoryError; then nothing was written."""
     made = factory.make(job.reference)
     specs, inputs, sizes = _inputs(job, made)
     with factory.functions_with_symbolic() as functions:
@@ -133,25 +128,8 @@ def _rewritten(model: onnx.ModelProto, job: Job) -> list[str]:
             f"the export has {unknown.name}, which no library has: give the library with --torch-library, map it with "
             f"--map, or let its symbolic name an op of opgate"
         )
-    _complete_outputs(model)
-    counts = Counter(
-        f"{node.domain}::{node.op_type}" for node in nodes_of(model) if (node.domain, node.op_type) in known
-    )
-    return [*lines, *(f"{name}: {count} node{'s' if count > 1 else ''}" for name, count in counts.items())]
-
-
-def _complete_outputs(model: onnx.ModelProto) -> None:
-    """States the types and shapes of outputs that the exporter left open, as shape inference finds them."""
-    stated = onnx.ModelProto()
-    stated.CopyFrom(model)
-    del stated.graph.value_info[:]  # the exporter gives the dims of results that it can't infer names of their own
-    for value in stated.graph.output:
-        value.ClearField("type")
-    inferred = {value.name: value for value in onnx.shape_inference.infer_shapes(stated).graph.output}
-    for value in model.graph.output:
-        found = inferred[value.name].type.tensor_type
-        if found.elem_type and (found.HasField("shape") or not value.type.tensor_type.HasField("shape")):
-            value.type.CopyFrom(inferred[value.name].type)
+    complete_outputs(model)
+    return [*lines, *op_counts(model, job.setting.ops)]
 
 
 def _checked(
@@ -163,7 +141,7 @@ def _checked(
     model: onnx.ModelProto,
     libraries: Sequence[Path],
 ) -> list[str]:
-    """Compares a model with the module, and returns the lines of the report. Raises ExportError if they differ."""
+    """Compares a model with the module, and returns the lines of the report. Raises Disagreement if they differ."""
     sets = {"": inputs}
     seeded = made.examples is None
     if seeded:
@@ -216,39 +194,10 @@ def _compared(
     tensors: Tensors,
     expected: Tensors,
 ) -> str:
-    """Runs a model and returns how far its results are from those of the module. Raises ExportError if that is far."""
-    feeds = {}
-    used = {value.name for value in model.graph.input}
-    for spec, tensor in zip(specs, tensors, strict=True):
+    """Runs a model and returns how far its results are from those of the module. Raises Disagreement if that is
+    far."""
+    for spec in specs:
         if spec.dtype == "bf16":
             raise InputError(f"input '{spec.name}' is bf16, which ONNX Runtime takes from no client: state f32 or f16")
-        if spec.name in used:
-            feeds[spec.name] = tensor.numpy()
-    try:
-        results = session(model, libraries).run(None, feeds)
-    except SessionError as error:
-        raise ExportError(f"ONNX Runtime doesn't load the export: {error}") from None
-    except Exception as error:  # the classes of onnxruntime's exceptions share no other base
-        raise ExportError(f"ONNX Runtime doesn't run the export: {one_line(error)}") from None
-    if len(results) != len(expected):
-        raise ExportError(f"the export has {len(results)} outputs, the module {len(expected)}")
-    greatest = 0.0
-    for value, result, tensor in zip(model.graph.output, results, expected, strict=True):
-        array = tensor.detach().numpy()
-        if result.shape != array.shape or result.dtype != array.dtype:
-            got = f"{result.dtype} {list(result.shape)}"
-            raise ExportError(
-                f"output '{value.name}': the module gives {array.dtype} {list(array.shape)}, the export {got}"
-            )
-        apart = difference(array, result)
-        allowed = SLACK * TOLERANCES.get(_dtype(array.dtype.name), 0.0)
-        if not apart <= allowed:
-            raise ExportError(
-                f"output '{value.name}' of the export differs from the module's by {apart:.1e} of its magnitude"
-            )
-        greatest = max(greatest, apart)
-    return f"the greatest difference is {greatest:.1e}"
-
-
-def _dtype(name: str) -> str:
-    return {"float16": "f16", "float32": "f32", "float64": "f64"}.get(name, name)
+    feeds = {spec.name: tensor.numpy() for spec, tensor in zip(specs, tensors, strict=True)}
+    return compared(EXPORT, model, libraries, feeds, [tensor.detach().numpy() for tensor in expected])
