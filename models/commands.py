@@ -16,9 +16,7 @@ OpsLibrary = Annotated[Path, typer.Option(help="The op library for ONNX Runtime.
 
 def new_app(model: str) -> typer.Typer:
     """Returns the commands of a model, none yet."""
-    return typer.Typer(
-        add_completion=False, no_args_is_help=True, help=f"The {model}: training, export, evaluation, pictures."
-    )
+    return typer.Typer(add_completion=False, no_args_is_help=True, help=f"The {model}, for the model repository.")
 
 
 def say_exported(path: Path) -> None:
