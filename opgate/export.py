@@ -80,6 +80,10 @@ def export(
     try:
         if exporter not in ("", *EXPORTERS):
             raise ValueError(f"--exporter: expected {' or '.join(EXPORTERS)}, got '{exporter}'")
+        if to.resolve().name.startswith("."):
+            raise ValueError(
+                f"--to: expected a folder whose name begins with no '.', which no server looks at, got {to}"
+            )
         if (to / str(version)).exists() and not overwrite:
             raise ValueError(f"{to / str(version)} is there: choose another --version, or replace it with --overwrite")
         maps = tuple(parse_mapping(text) for text in mappings or ())

@@ -36,7 +36,7 @@ def sizes_of(options: Iterable[str]) -> dict[str, int]:
     sizes = {}
     for text in options:
         name, value = split_option(text, "DIM=SIZE")
-        if not value.isdigit() or int(value) < 1:
+        if not value.isdecimal() or int(value) < 1:
             raise InputError(f"expected a size of 1 or more for dim '{name}', got '{value}'")
         sizes[name] = int(value)
     return sizes

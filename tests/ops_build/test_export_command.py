@@ -189,6 +189,9 @@ REFUSED = [
     ([*PICTURE, "--input", "x:f32[1]"], "two inputs have the same name"),
     ([*PICTURE, "--output", "a", "--output", "b"], "--output: expected 1 names, one for each output of the module, got 2"),
     ([*PICTURE, "--size", "H=4"], "--size: no input has an open dim 'H'"),
+    ([*PICTURE, "--opset", "99"], "--opset 99: the exporter dynamo can write opset 18 only"),
+    ([*PICTURE, "--to", ".m"], "--to: expected a folder whose name begins with no '.'"),
+    ([f"{HERE}:Picture", "--input", "x:f32[1,3,²,4]"], "input 'x': expected a number or a name for a dim, got '²'"),
     ([*PICTURE, "--exporter", "other"], "--exporter: expected dynamo or legacy, got 'other'"),
     ([*PICTURE, "--map", "asinh"], "--map: expected NAMESPACE::NAME=DOMAIN::OP, such as aten::acosh=Acosh, got 'asinh'"),
     ([*PICTURE, "--map", "aten::asinh=No"], "--map aten::asinh: neither ONNX nor a library has ::No"),
@@ -204,7 +207,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("arguments", "message"), REFUSED, ids=[row[1][:60] for row in REFUSED])
 def test_what_is_refused(tmp_path: Path, arguments: list[str], message: str) -> None:
-    result = run(*arguments, "--to", tmp_path / "m")
+    result = run("--to", tmp_path / "m", *arguments)
     assert result.exit_code == 1, result.output
     assert message in result.output
     assert not (tmp_path / "m").exists()
