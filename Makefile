@@ -76,8 +76,8 @@ models: $(VENV)/.models
 	$(BIN)/python -m models.my_add
 	$(BIN)/python -m models.digit_detector train
 	$(BIN)/python -m models.digit_detector export
-	$(BIN)/python -m models.leaky_relu
-	$(BIN)/python -m models.knn
+	$(BIN)/python -m models.leaky_relu export
+	$(BIN)/python -m models.knn export
 	@command -v espeak-ng >/dev/null || { echo "the keyword spotter's words need espeak-ng: apt-get install espeak-ng"; exit 1; }
 	for model in keyword_spotter pointcloud_segmenter bev_segmenter; do \
 	  $(BIN)/python -m models.$$model train && $(BIN)/python -m models.$$model export || exit 1; \

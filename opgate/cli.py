@@ -219,6 +219,8 @@ def new(
     Without a signature it is an elementwise formula for the CPU and for CUDA. With one it has a kernel and a reference
     that read what the signature names and give zeros, until you write what they should compute.
     """
+    import shlex
+
     from opgate.ops_build.building.options import BuildOptions
     from opgate.ops_build.scaffold import new_op
 
@@ -228,7 +230,7 @@ def new(
         raise _fail(error) from None
     for path in paths:
         typer.echo(f"wrote {folder / path.name}")
-    ops = folder.parent
+    ops = shlex.quote(str(folder.parent))
     typer.echo(f"next: opgate build {ops}, then opgate verify --folder {ops}")
 
 

@@ -82,14 +82,22 @@ def export(
         specs, sizes = parse_inputs(inputs or (), names), sizes_of(size or ())
         job = _job(factory, to, setting, torch_library or [], folder or [])
         exported = export_into_repository(
-            replace(job, specs=specs, sizes=sizes, seed=seed, max_batch_size=max_batch_size, version=version)
+            replace(
+                job,
+                specs=specs,
+                sizes=sizes,
+                seed=seed,
+                max_batch_size=max_batch_size,
+                version=version,
+                overwrite=overwrite,
+            )
         )
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         typer.echo(f"opgate: {error}", err=True)
         raise typer.Exit(1) from None
     for line in exported.report:
         typer.echo(line)
-    typer.echo(f"wrote {exported.path} and {to / 'config.pbtxt'}")
+    typer.echo(f"wrote {' and '.join(map(str, exported.paths))}")
 
 
 def _job(reference: str, to: Path, setting: ExportSetting, libraries: list[Path], folders: list[Path]) -> Job:
@@ -109,5 +117,5 @@ def _job(reference: str, to: Path, setting: ExportSetting, libraries: list[Path]
             )
         pairs.append((library, beside))
     ops = [op for library, _ in pairs for op in load(library).ops]
-    by_domain = {load(library).ops[0].domain: beside for library, beside in pairs}
+    by_domain = {op.domain: beside for library, beside in pairs for op in load(library).ops}
     return Job(reference, to, replace(setting, ops=ops), (), by_domain, [*folders, SOURCE / "ops"])

@@ -37,7 +37,7 @@ MaxBatchSize = Annotated[
     typer.Option(min=0, help="Rows of a batch. Default: 8 if all first dims are N or named batch, else 0."),
 ]
 Version = Annotated[int, typer.Option(min=1, help="The version to write.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a version that is there.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a version and a config.pbtxt that are there.")]
 
 
 def import_model(
@@ -113,8 +113,8 @@ def import_model(
             lines += checked(converted, setting, tolerance)
         written = ""
         if to:
-            config = repository.config_text(made, to.name, _names_in(made, libraries), max_batch_size)
-            written = f"{repository.write(made, to, config, version)} and {to / 'config.pbtxt'}"
+            config = repository.config_text(made, to.resolve().name, _names_in(made, libraries), max_batch_size)
+            written = " and ".join(map(str, repository.write(made, to, config, version, overwrite=overwrite)))
         elif converted or imported.changed:
             save(made, target)
             written = str(target)

@@ -24,8 +24,12 @@ def run(
     library: Annotated[
         list[Path] | None,
         typer.Option(
-            "--custom_library_so_paths", "--custom-library-so-paths", help="Library of the model's ops, repeatable."
+            "--custom_library_so_paths", "--custom-library-so-paths", help="Libraries of the model's ops. Repeatable."
         ),
+    ] = None,
+    more_libraries: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[LIBRARY]...", help="Further libraries behind --custom_library_so_paths A.so."),
     ] = None,
     shape_file: Annotated[
         list[Path] | None,
@@ -60,9 +64,15 @@ def run(
     try:
         if engine not in ENGINES:
             raise ValueError(f"--engine: expected {', '.join(ENGINES)}, got '{engine}'")
+        if more_libraries and not library:
+            raise ValueError(f"{more_libraries[0]}: expected options, such as --custom_library_so_paths A.so B.so")
+        if save is not None and not execute:
+            raise ValueError("--save writes the results of a run: give --run too")
         own = BuildOptions().library("torch" if engine == "torch" else "onnxruntime")
         model = load_model(input_model)
-        libraries = libraries_of(model, library or (), own, [*(folder or ()), SOURCE / "ops"])
+        libraries = libraries_of(
+            model, [*(library or ()), *(more_libraries or ())], own, [*(folder or ()), SOURCE / "ops"]
+        )
         model = _with_shapes(model, shape_file or [], libraries)
         if output_model is not None:
             import onnx
@@ -124,7 +134,14 @@ def _run(
 
 
 def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes an .npz file. numpy.savez doesn't take every name: "file" is an argument of its own."""
+    import zipfile
+
     import numpy as np
 
-    np.savez(path, **dict(arrays))  # type: ignore[arg-type]
-    typer.echo(f"wrote {path if path.suffix == '.npz' else f'{path}.npz'}")
+    target = path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array)
+    typer.echo(f"wrote {target}")

@@ -31,6 +31,16 @@ _CPP_TYPES = {
     "bool": "bool",
 }
 _GETTERS = {"int": "integer", "float": "number", "bool": "boolean", "str": "text", "choice": "text"}
+#: The words of Python and of C++, and what the templates call their own.
+_TAKEN = frozenset([
+    *keyword.kwlist,
+    "in", "out", "attributes", "np", "Array", "alignas", "alignof", "auto", "bool", "case", "catch", "char",
+    "concept", "const", "constexpr", "default", "delete", "do", "double", "enum", "explicit", "export",
+    "extern", "false", "float", "friend", "goto", "inline", "int", "long", "mutable", "namespace", "new",
+    "noexcept", "nullptr", "operator", "private", "protected", "public", "register", "requires", "short",
+    "signed", "sizeof", "static", "struct", "switch", "template", "this", "throw", "true", "typedef", "typeid",
+    "typename", "union", "unsigned", "using", "virtual", "void", "volatile", "xor", "compl",
+])  # fmt: skip
 _VALUES: Mapping[str, Any] = {"int": 2, "float": 0.5, "bool": True, "str": "text"}
 
 
@@ -50,7 +60,10 @@ def new_op(folder: Path, signature: str | None, library: Path) -> list[Path]:
     if folder.is_dir() and any(folder.iterdir()):
         raise ScaffoldError(f"{folder} is not empty: name a new folder")
     if signature is None:
-        texts = _elementwise(folder.name)
+        name = "".join(part.capitalize() for part in folder.name.split("_"))
+        if snake_case(name) != folder.name:
+            raise ScaffoldError(f"the op {name} lies in a folder named {snake_case(name)}, got {folder.name}")
+        texts = _elementwise(name, folder.name)
     elif library.is_file():
         op = parse_signature(library, signature)
         if snake_case(op.name) != folder.name:
@@ -65,9 +78,8 @@ def new_op(folder: Path, signature: str | None, library: Path) -> list[Path]:
     return paths
 
 
-def _elementwise(stem: str) -> dict[str, str]:
+def _elementwise(name: str, stem: str) -> dict[str, str]:
     """Returns the files of an op that gives x * factor."""
-    name = "".join(part.capitalize() for part in stem.split("_"))
     return {
         target.replace("op.", f"{stem}."): _filled(f"elementwise/{target}", name=name, stem=stem)
         for target in ("op.h", "op.cpp", "op.cu", "reference.py", "cases.py", "README.md")
@@ -75,7 +87,10 @@ def _elementwise(stem: str) -> dict[str, str]:
 
 
 def _skeleton(op: Op) -> dict[str, str]:
-    """Returns the files of an op that gives zeros."""
+    """Returns the files of an op that gives zeros. Raises ScaffoldError for a name that its code can't have."""
+    for name in (*(tensor.name for tensor in op.inputs), *(attribute.name for attribute in op.attributes), *_names(op)):
+        if name in _TAKEN:
+            raise ScaffoldError(f"'{name}' has a meaning in the kernel or in the reference: call it otherwise")
     values = {
         "name": op.name,
         "stem": snake_case(op.name),

@@ -125,14 +125,14 @@ class SignatureError(ValueError):
 def read_table(library: Path) -> list[Op]:
     """Returns the ops of a compiled op library, sorted by name.
 
-    Raises ValueError if the library states an op wrongly, and OSError if the library can't be loaded.
+    Raises ValueError if the library states an op wrongly or isn't opgate's, and OSError if it can't be loaded.
     """
     return _ops(_call(library, "opgate_table"), library.name)
 
 
 def loaded_table(library: Path) -> list[Op]:
     """Returns the ops of a library that the process has loaded from this path, as read_table does."""
-    return _ops(_ask(ctypes.CDLL(str(library)), "opgate_table"), library.name)
+    return _ops(_ask(ctypes.CDLL(str(library)), library, "opgate_table"), library.name)
 
 
 def cpu_level(library: Path) -> str:
@@ -170,11 +170,13 @@ def _call(library: Path, name: str, *arguments: bytes) -> Any:
     """
     folders.load_shipped_dependencies()  # the library may be that of a wheel
     with tempfile.TemporaryDirectory() as folder:
-        return _ask(ctypes.CDLL(shutil.copy(library, folder)), name, *arguments)
+        return _ask(ctypes.CDLL(shutil.copy(library, folder)), library, name, *arguments)
 
 
-def _ask(loaded: ctypes.CDLL, name: str, *arguments: bytes) -> Any:
-    function = getattr(loaded, name)
+def _ask(loaded: ctypes.CDLL, library: Path, name: str, *arguments: bytes) -> Any:
+    function = getattr(loaded, name, None)
+    if function is None:
+        raise ValueError(f"{library} exports no {name}: expected an op library that opgate built")
     function.restype = ctypes.c_char_p
     function.argtypes = [ctypes.c_char_p] * len(arguments)
     return json.loads(function(*arguments).decode(errors="replace"))

@@ -8,15 +8,13 @@ from typing import Annotated
 import typer
 
 from models.bev_segmenter.network import View
+from models.commands import OPS_LIBRARY, REPOSITORY, OpsLibrary, Repository, new_app, say_exported
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="The bird's-eye segmenter: training, export, evaluation."
-)
+app = new_app("bird's-eye segmenter")
 
 HERE = Path(__file__).parent
 BUILD = HERE / "build"
 
-Repository = Annotated[Path, typer.Option(help="The model repository.")]
 Seed = Annotated[int, typer.Option(help="Seed of the weights and of the streets.")]
 
 
@@ -41,12 +39,11 @@ def evaluate(view: View = View.splat, seed: Seed = 0, streets: int = 500) -> Non
 
 
 @app.command()
-def export(repository: Repository = Path("model_repository"), seed: Seed = 0) -> None:
+def export(repository: Repository = REPOSITORY, seed: Seed = 0) -> None:
     """Write bev_segmenter/1/model.onnx to the model repository."""
     from models.bev_segmenter.export import export as export_model
 
-    path = export_model(BUILD / f"{View.splat}-{seed}.pt", repository)
-    typer.echo(f"{path}  {path.stat().st_size:,} bytes")
+    say_exported(export_model(BUILD / f"{View.splat}-{seed}.pt", repository))
 
 
 @app.command()
@@ -61,10 +58,8 @@ def examples(folder: Path = Path("docs/examples/street")) -> None:
 @app.command()
 def picture(
     path: Path = HERE / "streets.png",
-    repository: Repository = Path("model_repository"),
-    ops_library: Annotated[Path, typer.Option(help="The op library for ONNX Runtime.")] = Path(
-        "build/ops/libopgate_onnxruntime.so"
-    ),
+    repository: Repository = REPOSITORY,
+    ops_library: OpsLibrary = OPS_LIBRARY,
 ) -> None:
     """Draw test streets with the map that the served file gives, and with the true one."""
     from models.bev_segmenter.pictures import write_picture

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 from PIL import Image, ImageDraw, ImageFont
 
 from models.bev_segmenter.files import jpeg
 from models.bev_segmenter.rig import CAMERAS, CELLS
 from models.bev_segmenter.scenes import Scene, held_out_scenes
+from models.commands import session_of
 
 _SCALE = 3
 _STREETS, _CELL = 2, 5
@@ -30,15 +30,6 @@ def write_examples(folder: Path) -> Iterator[Path]:
         yield path
 
 
-def session_of(repository: Path, ops_library: Path) -> Any:
-    """Returns a session of the served file."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.register_custom_ops_library(str(ops_library.resolve()))
-    model = repository / "bev_segmenter" / "1" / "model.onnx"
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
 def feed_of(files: Sequence[Sequence[bytes]]) -> dict[str, npt.NDArray[Any]]:
     """Returns the inputs of the model for the four encoded pictures of each street."""
     feed: dict[str, npt.NDArray[Any]] = {}
@@ -50,7 +41,7 @@ def feed_of(files: Sequence[Sequence[bytes]]) -> dict[str, npt.NDArray[Any]]:
 
 def write_picture(repository: Path, ops_library: Path, path: Path) -> None:
     """Draws the first large test streets: four pictures, what the served file finds, and the truth."""
-    session = session_of(repository, ops_library)
+    session = session_of("bev_segmenter", repository, ops_library)
     side = CELLS * _CELL
     row_height = 2 * (_HEIGHT + _BAR)
     figure = Image.new("RGB", (2 * _WIDTH + 2 * (side + 12), _STREETS * row_height), "white")

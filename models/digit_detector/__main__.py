@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from models.commands import OPS_LIBRARY, REPOSITORY, OpsLibrary, Repository, new_app
+
 if TYPE_CHECKING:
     from models.digit_detector.evaluate import Detector
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="The digit detector: training, export, evaluation.")
+app = new_app("digit detector")
 
 HERE = Path(__file__).parent
 WEIGHTS = HERE / "build" / "weights.pt"
@@ -24,8 +26,6 @@ class Engine(StrEnum):
     reference = "reference"
 
 
-Repository = Annotated[Path, typer.Option(help="The model repository.")]
-OpsLibrary = Annotated[Path, typer.Option(help="The op library for ONNX Runtime.")]
 ScoreThreshold = Annotated[float | None, typer.Option(help="Score threshold. Default: that of the served file.")]
 
 
@@ -46,7 +46,7 @@ def train(
 
 
 @app.command()
-def export(weights: Path = WEIGHTS, repository: Repository = Path("model_repository")) -> None:
+def export(weights: Path = WEIGHTS, repository: Repository = REPOSITORY) -> None:
     """Write the ONNX files of the digit models and of draw_detections."""
     from models.digit_detector.export import export_all
 
@@ -56,9 +56,9 @@ def export(weights: Path = WEIGHTS, repository: Repository = Path("model_reposit
 
 @app.command()
 def evaluate(
-    repository: Repository = Path("model_repository"),
+    repository: Repository = REPOSITORY,
     engine: Engine = Engine.fused,
-    ops_library: OpsLibrary = Path("build/ops/libopgate_onnxruntime.so"),
+    ops_library: OpsLibrary = OPS_LIBRARY,
     score_threshold: ScoreThreshold = None,
 ) -> None:
     """Print the mean average precision on the 500 test scenes."""
@@ -83,9 +83,9 @@ def example(folder: Path = Path("docs/examples")) -> None:
 @app.command()
 def figure(
     path: Path = HERE / "detections.png",
-    repository: Repository = Path("model_repository"),
+    repository: Repository = REPOSITORY,
     engine: Engine = Engine.fused,
-    ops_library: OpsLibrary = Path("build/ops/libopgate_onnxruntime.so"),
+    ops_library: OpsLibrary = OPS_LIBRARY,
     score_threshold: ScoreThreshold = None,
 ) -> None:
     """Write the README's figure: six test scenes with the boxes that the detector finds."""

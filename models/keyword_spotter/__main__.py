@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
+from models.commands import OPS_LIBRARY, REPOSITORY, OpsLibrary, Repository, new_app, say_exported
 from models.keyword_spotter.network import Front
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="The keyword spotter: training, export, evaluation.")
+app = new_app("keyword spotter")
 
 HERE = Path(__file__).parent
 BUILD = HERE / "build"
 
-Repository = Annotated[Path, typer.Option(help="The model repository.")]
 Seed = Annotated[int, typer.Option(help="Seed of the weights and of the noise.")]
 
 
@@ -41,12 +41,11 @@ def evaluate(front: Front = Front.mel, seed: Seed = 0) -> None:
 
 
 @app.command()
-def export(repository: Repository = Path("model_repository"), seed: Seed = 0) -> None:
+def export(repository: Repository = REPOSITORY, seed: Seed = 0) -> None:
     """Write keyword_spotter/1/model.onnx to the model repository."""
     from models.keyword_spotter.export import export as export_model
 
-    path = export_model(BUILD / f"{Front.mel}-{seed}.pt", repository)
-    typer.echo(f"{path}  {path.stat().st_size:,} bytes")
+    say_exported(export_model(BUILD / f"{Front.mel}-{seed}.pt", repository))
 
 
 @app.command()
@@ -61,10 +60,8 @@ def examples(folder: Path = Path("docs/examples/keywords")) -> None:
 @app.command()
 def picture(
     path: Path = HERE / "keywords.png",
-    repository: Repository = Path("model_repository"),
-    ops_library: Annotated[Path, typer.Option(help="The op library for ONNX Runtime.")] = Path(
-        "build/ops/libopgate_onnxruntime.so"
-    ),
+    repository: Repository = REPOSITORY,
+    ops_library: OpsLibrary = OPS_LIBRARY,
     clips: Annotated[Path, typer.Option(help="Folder with WAV files.")] = Path("docs/examples/keywords"),
 ) -> None:
     """Draw clips as the network sees them, with what the served file hears."""

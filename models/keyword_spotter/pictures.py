@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from models.commands import session_of
 from models.keyword_spotter import noise, words
 from opgate.ops_build.ops.log_mel_spectrogram.reference import reference as log_mel
 
@@ -37,10 +37,7 @@ def write_examples(recordings: Path, folder: Path) -> Iterator[Path]:
 
 def write_picture(repository: Path, ops_library: Path, clips: Path, path: Path) -> None:
     """Draws the log-mel spectrogram of each clip, with its word and the likeliest label of the served file."""
-    options = onnxruntime.SessionOptions()
-    options.register_custom_ops_library(str(ops_library.resolve()))
-    model = repository / "keyword_spotter" / "1" / "model.onnx"
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = session_of("keyword_spotter", repository, ops_library)
     files = sorted(clips.glob("*.wav"))
     width, height = _TILE[0] + 8, _TILE[1] + _GAP + 8
     figure = Image.new("RGB", (_COLUMNS * width, -(-len(files) // _COLUMNS) * height), "white")

@@ -7,16 +7,14 @@ from typing import Annotated
 
 import typer
 
+from models.commands import OPS_LIBRARY, REPOSITORY, OpsLibrary, Repository, new_app, say_exported
 from models.pointcloud_segmenter.network import Context
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="The point cloud segmenter: training, export, evaluation."
-)
+app = new_app("point cloud segmenter")
 
 HERE = Path(__file__).parent
 BUILD = HERE / "build"
 
-Repository = Annotated[Path, typer.Option(help="The model repository.")]
 Seed = Annotated[int, typer.Option(help="Seed of the weights and of the rooms.")]
 
 
@@ -42,12 +40,11 @@ def evaluate(context: Context = Context.neighbours, seed: Seed = 0, rooms: int =
 
 
 @app.command()
-def export(repository: Repository = Path("model_repository"), seed: Seed = 0) -> None:
+def export(repository: Repository = REPOSITORY, seed: Seed = 0) -> None:
     """Write pointcloud_segmenter/1/model.onnx to the model repository."""
     from models.pointcloud_segmenter.export import export as export_model
 
-    path = export_model(BUILD / f"{Context.neighbours}-{seed}.pt", repository)
-    typer.echo(f"{path}  {path.stat().st_size:,} bytes")
+    say_exported(export_model(BUILD / f"{Context.neighbours}-{seed}.pt", repository))
 
 
 @app.command()
@@ -62,10 +59,8 @@ def examples(folder: Path = Path("docs/examples")) -> None:
 @app.command()
 def picture(
     path: Path = HERE / "rooms.png",
-    repository: Repository = Path("model_repository"),
-    ops_library: Annotated[Path, typer.Option(help="The op library for ONNX Runtime.")] = Path(
-        "build/ops/libopgate_onnxruntime.so"
-    ),
+    repository: Repository = REPOSITORY,
+    ops_library: OpsLibrary = OPS_LIBRARY,
 ) -> None:
     """Draw test rooms with the labels that the served file gives, and with the true ones."""
     from models.pointcloud_segmenter.pictures import write_picture

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 from PIL import Image, ImageDraw, ImageFont
 
+from models.commands import session_of
 from models.pointcloud_segmenter.files import ply
 from models.pointcloud_segmenter.scenes import LABELS, Scene, held_out_scenes
 
@@ -28,15 +28,6 @@ def write_examples(folder: Path) -> Iterator[Path]:
     yield from (cloud, labels)
 
 
-def session_of(repository: Path, ops_library: Path) -> Any:
-    """Returns a session of the served file."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.register_custom_ops_library(str(ops_library.resolve()))
-    model = repository / "pointcloud_segmenter" / "1" / "model.onnx"
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
 def labels_of(session: Any, file: bytes) -> npt.NDArray[np.int32]:
     """Returns the label of each point of a file."""
     feed = {"data": np.frombuffer(file, np.uint8), "ends": np.array([len(file)], np.int32)}
@@ -49,7 +40,7 @@ def labels_of(session: Any, file: bytes) -> npt.NDArray[np.int32]:
 
 def write_picture(repository: Path, ops_library: Path, path: Path) -> None:
     """Draws the first test rooms: the found labels above the true ones."""
-    session = session_of(repository, ops_library)
+    session = session_of("pointcloud_segmenter", repository, ops_library)
     width, height = _ROOMS * _TILE[0], 2 * (_TILE[1] + _BAR) + _BAR
     figure = Image.new("RGB", (width, height), "white")
     draw, font = ImageDraw.Draw(figure), ImageFont.load_default(13)

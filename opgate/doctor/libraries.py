@@ -9,7 +9,7 @@ from typing import Any
 from opgate.doctor.findings import Finding, mend_of
 from opgate.doctor.probe import run
 from opgate.service.repository.config import ConfigError
-from opgate.service.repository.op_libraries import MANIFEST, entries, sha256, trusted_library
+from opgate.service.repository.op_libraries import MANIFEST, check_processor, entries, sha256, trusted_library
 
 
 def check_trusted(folders: Sequence[Path], default: Path, seconds: float) -> Iterator[Finding]:
@@ -31,14 +31,13 @@ def check_trusted(folders: Sequence[Path], default: Path, seconds: float) -> Ite
             yield Finding(f"folder {folder}", error.message, f"see the message, or remove {folder / MANIFEST}")
             continue
         for entry in listed:
-            yield from _check_entry(folder, entry, folders, domains, seconds)
+            yield from _check_entry(folder, entry, domains, seconds)
         yield from _unlisted(folder, listed)
 
 
 def _check_entry(
     folder: Path,
     entry: Mapping[str, Any],
-    trusted: Sequence[Path],
     domains: dict[tuple[str, str, str], Path],
     seconds: float,
 ) -> Iterator[Finding]:
@@ -58,7 +57,12 @@ def _check_entry(
         return
     if entry.get("engine", "onnxruntime") != "onnxruntime":
         return
-    found = list(try_library(path, trusted, seconds))
+    try:
+        check_processor(path, str(entry.get("flags", "")))
+    except ConfigError as error:
+        yield Finding(where, error.message, "build it again on this machine")
+        return
+    found = list(_load(path, seconds))
     yield from found
     domain = entry.get("domain")
     if found or not domain:
@@ -87,13 +91,18 @@ def _unlisted(folder: Path, listed: Iterable[Mapping[str, Any]]) -> Iterator[Fin
 
 
 def try_library(path: Path, trusted: Sequence[Path], seconds: float) -> Iterator[Finding]:
-    """Loads a library in a process of its own, if it is trusted: the doctor runs no code that the gateway wouldn't."""
-    where = f"library {path}"
+    """Loads a library if it is trusted: the doctor runs no code that the gateway wouldn't."""
     try:
         trusted_library(path.name, [path.parent], trusted)
     except ConfigError as error:
-        yield Finding(where, error.message, f"run `opgate trust {path}` if you know who built it")
+        yield Finding(f"library {path}", error.message, f"run `opgate trust {path}` if you know who built it")
         return
+    yield from _load(path, seconds)
+
+
+def _load(path: Path, seconds: float) -> Iterator[Finding]:
+    """Loads a library in a process of its own."""
+    where = f"library {path}"
     probed = run("library", str(path), seconds=seconds)
     if probed.ended:
         yield Finding(

@@ -18,7 +18,10 @@ from opgate.service.repository.paths import model_names, version_numbers
 from opgate.service.repository.repositories import check_repository
 from opgate.service.settings import Settings
 
-_AGREE = "change config.pbtxt or the model's file, so that they agree: docs/gateway.md says what a config may state"
+_MEND = (
+    "do what the message says; if it names only what is wrong, change config.pbtxt or the model's file, so that they "
+    "agree: docs/gateway.md says what a config may state"
+)
 
 
 def check_repositories(folders: Sequence[Path]) -> Iterator[Finding]:
@@ -79,8 +82,7 @@ def check_model(repository: Path, name: str, settings: Settings, seconds: float)
 def _reasons(found: Mapping[str, Any], where: str) -> Iterator[Finding]:
     for version, reason in found.get("reasons", {}).items():
         of = where if version == "0" else f"{where} version {version}"
-        told = any(word in reason for word in ("`", "install ", "export it", "state "))
-        yield Finding(of, reason, "do what the message says" if told else _AGREE)
+        yield Finding(of, reason, _MEND)
     unknown = found.get("unknown", ())
     if len(unknown) > 1:
         yield Finding(

@@ -108,7 +108,7 @@ def _unknown_ops(gateway: Any, name: str) -> list[str]:
     for repository in gateway.catalog.repositories.folders:
         for file in sorted((repository / name).glob("*/*.onnx")):
             try:
-                model = onnx.load(file, load_external_data=False)
+                model = onnx.load(file, format="protobuf", load_external_data=False)
             except (DecodeError, OSError):
                 continue
             functions = {(function.domain, function.name) for function in model.functions}
@@ -122,7 +122,7 @@ def _unknown_ops(gateway: Any, name: str) -> list[str]:
 def main() -> None:
     kind, name = sys.argv[1:]
     found = probe_library(Path(name)) if kind == "library" else probe_model(name, json.load(sys.stdin))
-    print(json.dumps(found), flush=True)
+    print("\n" + json.dumps(found), flush=True)  # a library may have written a part of a line
     os._exit(0)  # a library's end is not what is tried here
 
 

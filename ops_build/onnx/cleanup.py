@@ -42,7 +42,9 @@ def remove_unused(model: onnx.ModelProto, before: set[str]) -> None:
     infos.value_info.extend(info for info in graph.value_info if info.name in made)
     del graph.value_info[:]
     graph.value_info.extend(infos.value_info)
-    domains = {node.domain for node in nodes_of(model)} | {function.domain for function in model.functions} | {""}
+    domains = (
+        {node.domain for node in nodes_of(model)} | {function.domain for function in model.functions} | {"", "ai.onnx"}
+    )
     opsets = onnx.ModelProto()
     opsets.opset_import.extend(opset for opset in model.opset_import if opset.domain in domains)
     del model.opset_import[:]

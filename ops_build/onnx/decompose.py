@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import FunctionProto, ModelProto, NodeProto, helper
-from onnx.external_data_helper import _get_all_tensors, uses_external_data
+from onnx.external_data_helper import ExternalDataInfo, _get_all_tensors, uses_external_data
 from onnx.parser import ParseError, parse_function
 
 from opgate.ops_build.onnx.nodes import node_attributes, nodes_of
@@ -203,13 +203,16 @@ def load_to_rewrite(source: Path, target: Path) -> ModelProto:
     DecompositionError and OSError.
     """
     try:
-        model = onnx.load(source, load_external_data=False)
+        model = onnx.load(source, format="protobuf", load_external_data=False)
     except DecodeError:
         raise DecompositionError(f"{source} is no ONNX model") from None
     if not model.HasField("graph"):  # an empty file
         raise DecompositionError(f"{source} is no ONNX model")
-    has_weight_files = any(uses_external_data(tensor) for tensor in _get_all_tensors(model))
-    if has_weight_files and source.resolve().parent != target.resolve().parent:
+    weights = [ExternalDataInfo(tensor) for tensor in _get_all_tensors(model) if uses_external_data(tensor)]
+    for place in dict.fromkeys(info.location for info in weights):
+        if not source.resolve().with_name(place).is_file():
+            raise DecompositionError(f"{source} has weights in the file {place} beside it, which is not there")
+    if weights and source.resolve().parent != target.resolve().parent:
         raise DecompositionError(
             f"{source} has weights in files beside it: expected an output in the same folder, got {target}"
         )

@@ -63,6 +63,11 @@ def _swish(match: Match, values: Values) -> str:
     return f"y = opgate.Swish <alpha = {float_text(alpha)}> (x)"
 
 
+def _gelu(match: Match, values: Values) -> str:
+    stated = [attribute.s.decode() for node in match.nodes if node.op_type == "Gelu" for attribute in node.attribute]
+    return f'y = opgate.Gelu <approximate = "{stated[0] if stated else "none"}"> (x)'
+
+
 def _norm(match: Match, values: Values) -> str | None:
     """Returns the node of RMSNorm or LayerNorm, if the means are over the last axis and the factors have one axis."""
     if not all(_over_last_axis(node, values) for node in match.nodes if node.op_type == "ReduceMean"):
@@ -102,6 +107,17 @@ def _returns_to_type(match: Match, values: Values) -> bool:
 
 _TWO = "two = Constant <value_float = 2.0> ()"
 _ONE = "one = Constant <value_float = 1.0> ()"
+
+
+#: The share below x, doubled, of x by the root of 2.
+_DOUBLED = tuple(
+    f"{scaled} e = Erf (d) {_ONE} a = Add (e, one)"
+    for scaled in (
+        "root = Constant <value_float = 1.4142135> () d = Div (x, root)",
+        "inverse = Constant <value_float = 0.70710677> () d = Mul (x, inverse)",
+    )
+)
+_HALVED = ("m = Mul (x, a) y = Mul (m, half)", "m = Mul (x, half) y = Mul (m, a)", "m = Mul (a, half) y = Mul (x, m)")
 
 
 def _squares(of: str) -> tuple[str, ...]:
@@ -159,6 +175,17 @@ FUSIONS = (
             Pattern("a = Mul (x, alpha) s = Sigmoid (a) y = Mul (x, s)", ("x",), ("alpha",)),
         ),
         _swish,
+    ),
+    Fusion(
+        "Gelu",
+        (
+            *(
+                Pattern(f"{doubled} half = Constant <value_float = 0.5> () {halved}", ("x",))
+                for doubled, halved in itertools.product(_DOUBLED, _HALVED)
+            ),
+            Pattern("y = Gelu (x)", ("x",)),
+        ),
+        _gelu,
     ),
     Fusion("LayerNorm", _norms(centred=True), _norm),
     Fusion("RMSNorm", _norms(centred=False), _norm),

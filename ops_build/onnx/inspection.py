@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.inliner
 
 from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.onnx.flops import flops_of
-from opgate.ops_build.onnx.model_inputs import concrete
-from opgate.ops_build.onnx.nodes import is_standard, nodes_of
+from opgate.ops_build.onnx.model_inputs import check_sizes, concrete
+from opgate.ops_build.onnx.nodes import graphs_of, is_standard, nodes_of
 from opgate.ops_build.onnx.run_model import Libraries, RunError, runner
 from opgate.ops_build.onnx.sessions import SessionError
 from opgate.ops_build.onnx.unknown import engines_of, unknown_ops
@@ -60,13 +61,14 @@ class Inspection:
 def inspect(model: onnx.ModelProto, libraries: Libraries, torch: Libraries, sizes: Mapping[str, int]) -> Inspection:
     """Looks at a model. `torch` are the libraries of its ops for PyTorch.
 
-    A dim that the model leaves open has the size of `sizes`, or else 1 in front and 8 elsewhere. Raises InputError if
-    an input has no rank.
+    A dim that the model leaves open has the size of `sizes`, or else 1 in front and 8 elsewhere. Raises InputError for
+    the size of a dim that the model doesn't have.
     """
     ops = {(op.domain, op.name): op for table in libraries.tables.values() for op in table}
-    sized = _sized(model, sizes)
+    check_sizes(model, sizes)
+    sized = _without_functions(_sized(model, sizes), ops)
     values = Values(sized)
-    nodes = tuple(_node(node, values, ops, libraries) for node in nodes_of(sized))
+    nodes = tuple(_node(node, values, ops, libraries) for graph in graphs_of(sized) for node in graph.node)
     weights = [prod(tensor.dims) for tensor in model.graph.initializer]
     opsets = ", ".join(f"{opset.domain or 'ai.onnx'} {opset.version}" for opset in model.opset_import)
     return Inspection(
@@ -92,12 +94,22 @@ def _sized(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.ModelProto:
     del copy.graph.value_info[:]
     values, opened = Values(model), dict(sizes)
     for value in _inputs(copy):
-        shape = concrete(value.name, values.shape(value.name), opened)
+        stated = values.shape(value.name)
+        if stated is None:
+            continue
+        shape = concrete(value.name, stated, opened)
         for dim, size in zip(value.type.tensor_type.shape.dim, shape, strict=True):
             dim.dim_value = size
     for value in copy.graph.output:  # their dims follow
         value.type.tensor_type.ClearField("shape")
     return copy
+
+
+def _without_functions(model: onnx.ModelProto, ops: Collection[tuple[str, str]]) -> onnx.ModelProto:
+    """Puts the nodes of functions in the place of each call, but for functions of ops, which a library runs."""
+    if not model.functions:
+        return model
+    return onnx.inliner.inline_selected_functions(model, list(ops), exclude=True)
 
 
 def _node(node: onnx.NodeProto, values: Values, ops: Mapping[tuple[str, str], Op], libraries: Libraries) -> Node:

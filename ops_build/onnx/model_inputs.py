@@ -36,10 +36,20 @@ def sizes_of(options: Iterable[str]) -> dict[str, int]:
     sizes = {}
     for text in options:
         name, value = split_option(text, "DIM=SIZE")
-        if not value.isdigit() or int(value) < 1:
+        if not value.isdecimal() or int(value) < 1:
             raise InputError(f"expected a size of 1 or more for dim '{name}', got '{value}'")
         sizes[name] = int(value)
     return sizes
+
+
+def check_sizes(model: onnx.ModelProto, sizes: Iterable[str]) -> None:
+    """Raises InputError for a name that no dim in a model has."""
+    graph = model.graph
+    values = (*graph.input, *graph.output, *graph.value_info)
+    named = {dim.dim_param: None for value in values for dim in value.type.tensor_type.shape.dim if dim.dim_param}
+    for name in sizes:
+        if name not in named:
+            raise InputError(f"--size: the model has no open dim '{name}': expected {', '.join(named) or 'none'}")
 
 
 def feeds(
@@ -53,7 +63,11 @@ def feeds(
     """
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = {value.name: value for value in model.graph.input if value.name not in initializers}
-    texts = dict(split_option(text, "NAME=FILE.npy, NAME=JSON or NAME=f32[1,3,8,8]") for text in given)
+    pairs = [split_option(text, "NAME=FILE.npy, NAME=JSON or NAME=f32[1,3,8,8]") for text in given]
+    texts = dict(pairs)
+    if len(texts) < len(pairs):
+        raise InputError(f"an input has two values: {', '.join(name for name, _ in pairs)}")
+    check_sizes(model, sizes or ())
     for name in texts:
         if name not in inputs:
             raise InputError(f"the model has no input '{name}': expected {', '.join(inputs) or 'none'}")
@@ -99,9 +113,18 @@ def read_value(name: str, text: str, dtype: str, rng: np.random.Generator) -> Ar
 
 def _from_json(value: Any, wanted: np.dtype[Any]) -> Array:
     array = np.asarray(value)
-    if wanted != np.dtype(object) and not np.can_cast(array.dtype, wanted, "same_kind") and array.size:
+    if wanted == np.dtype(object):
+        if array.size and array.dtype.kind != "U":
+            raise ValueError
+        return array.astype(object)
+    whole = array.dtype.kind in "iub" and wanted.kind in "iu"
+    if array.size and not whole and not np.can_cast(array.dtype, wanted, "same_kind"):
         raise ValueError
-    return array.astype(wanted)
+    with np.errstate(over="ignore"):
+        converted = array.astype(wanted)
+    if (whole and not np.array_equal(converted, array)) or (np.isinf(converted) & ~np.isinf(array)).any():
+        raise OverflowError
+    return converted
 
 
 def concrete(name: str, shape: Shape | None, sizes: dict[str, int]) -> list[int]:

@@ -67,7 +67,18 @@ def is_standard(node: onnx.NodeProto) -> bool:
 
 def bodies_of(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
     """Yields everything that contains nodes: the graph, the functions, and the graphs in attributes of nodes."""
-    bodies: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
+    return _with_inner([model.graph, *model.functions])
+
+
+def graphs_of(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """Yields the graph and the graphs in attributes of its nodes. They share their names, as those in functions
+    don't."""
+    return (body for body in _with_inner([model.graph]) if isinstance(body, onnx.GraphProto))
+
+
+def _with_inner(
+    bodies: list[onnx.GraphProto | onnx.FunctionProto],
+) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
     while bodies:
         body = bodies.pop()
         for node in body.node:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import onnx
 
 from opgate.ops_build.onnx.values import Shape, Values
 
+#: How large a file may be: protobuf can't write a larger one.
+LARGEST = 2**31 - 2**20
 #: How many rows a batch has at most, if the export doesn't state it.
 MAX_BATCH_SIZE = 8
 
@@ -49,18 +53,22 @@ def config_text(model: onnx.ModelProto, name: str, libraries: Sequence[str], max
     if max_batch_size is None:
         max_batch_size = MAX_BATCH_SIZE if batch_dim(model) else 0
     values = Values(model)
-    lines = [f'name: "{name}"', 'backend: "onnxruntime"', f"max_batch_size: {max_batch_size}"]
+    lines = [f"name: {_quoted(name)}", 'backend: "onnxruntime"', f"max_batch_size: {max_batch_size}"]
     for kind, tensors in (("input", model.graph.input), ("output", model.graph.output)):
         for value in tensors:
             dims = _dims(value.name, values.shape(value.name), batched=max_batch_size > 0)
             dtype = values.dtype(value.name)
             if dtype is None:
                 raise RepositoryError(f"{kind} '{value.name}' has no type that a config can state")
-            lines.append(f'{kind} {{ name: "{value.name}" data_type: {_TYPES[dtype]} dims: [ {dims} ] }}')
+            lines.append(f"{kind} {{ name: {_quoted(value.name)} data_type: {_TYPES[dtype]} dims: [ {dims} ] }}")
     if max_batch_size:
         lines.append("dynamic_batching {}")
-    lines += [f'model_operations {{ op_library_filename: "{library}" }}' for library in libraries]
+    lines += [f"model_operations {{ op_library_filename: {_quoted(library)} }}" for library in libraries]
     return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _dims(name: str, shape: Shape | None, *, batched: bool) -> str:
@@ -75,18 +83,36 @@ def _dims(name: str, shape: Shape | None, *, batched: bool) -> str:
 
 
 def check_free(folder: Path, version: int, *, overwrite: bool) -> None:
-    """Raises RepositoryError if a version of a model is there and may not be replaced."""
+    """Raises RepositoryError if a model can't be written there: a version may not be replaced, or no server looks at a
+    folder of that name."""
+    if folder.resolve().name.startswith("."):
+        raise RepositoryError(
+            f"--to: expected a folder whose name begins with no '.', which no server looks at, got {folder}"
+        )
     if (folder / str(version)).exists() and not overwrite:
         raise RepositoryError(
             f"{folder / str(version)} is there: choose another --version, or replace it with --overwrite"
         )
 
 
-def write(model: onnx.ModelProto, folder: Path, config: str, version: int = 1) -> Path:
-    """Writes <folder>/<version>/model.onnx and <folder>/config.pbtxt. Returns the path of the model."""
-    path = folder / str(version) / "model.onnx"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    large = model.ByteSize() > 2**31 - 2**20  # what protobuf can't write
-    onnx.save(model, path, save_as_external_data=large, location="model.onnx.data" if large else None)
-    (folder / "config.pbtxt").write_text(config)
-    return path
+def write(
+    model: onnx.ModelProto, folder: Path, config: str, version: int = 1, *, overwrite: bool = False
+) -> list[Path]:
+    """Writes <folder>/<version>/model.onnx, and <folder>/config.pbtxt if it is not there or `overwrite` is set. Returns
+    the paths of what it wrote.
+
+    A gateway may serve the folder: it finds the whole model or none.
+    """
+    path, config_path = folder / str(version) / "model.onnx", folder / "config.pbtxt"
+    folder.mkdir(parents=True, exist_ok=True)
+    large = model.ByteSize() > LARGEST
+    with tempfile.TemporaryDirectory(prefix=".", dir=folder) as made:
+        name = Path(made) / "model.onnx"
+        onnx.save(model, name, save_as_external_data=large, location="model.onnx.data" if large else None)
+        path.parent.mkdir(exist_ok=True)
+        for file in sorted(Path(made).iterdir(), reverse=True):  # the weights first
+            file.replace(path.with_name(file.name))
+    if config_path.exists() and not overwrite:
+        return [path]
+    config_path.write_text(config, encoding="utf-8")
+    return [path, config_path]

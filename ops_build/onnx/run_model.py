@@ -11,6 +11,7 @@ from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
+from onnx.external_data_helper import load_external_data_for_model
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
@@ -52,11 +53,15 @@ class Libraries:
 def load_model(path: Path) -> onnx.ModelProto:
     """Loads a model with its weights. Raises RunError."""
     try:
-        model = onnx.load(path)
-    except (DecodeError, onnx.checker.ValidationError):
+        model = onnx.load(path, format="protobuf", load_external_data=False)
+    except DecodeError:
         raise RunError(f"{path} is no ONNX model") from None
     if not model.HasField("graph"):
         raise RunError(f"{path} is no ONNX model")
+    try:
+        load_external_data_for_model(model, str(path.resolve().parent))
+    except (onnx.checker.ValidationError, OSError, ValueError) as error:
+        raise RunError(f"{path}: its weights in other files can't be read: {one_line(error)}") from None
     return model
 
 
@@ -72,7 +77,7 @@ def libraries_of(model: onnx.ModelProto, paths: Sequence[Path], own: Path, folde
             raise RunError(f"{path} is not there")
         try:
             tables[path] = read_table(path)
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError):
             continue  # a library that somebody else built
     domains = {op.domain for table in tables.values() for op in table}
     used = {node.domain for node in nodes_of(model)}
@@ -128,7 +133,11 @@ def _torch_operators(libraries: Libraries) -> list[type[OpRun]]:
         from opgate.ops_build.adapters.torch.registration import load
     except ImportError as error:
         raise RunError(f"the engine torch needs PyTorch (pip install 'opgate[torch]'): {error}") from None
-    return [torch_operator(op, library.overload(op)) for library in map(load, libraries.tables) for op in library.ops]
+    try:
+        loaded = [load(path) for path in libraries.tables]
+    except ImportError as error:  # LoadError
+        raise RunError(str(error)) from None
+    return [torch_operator(op, library.overload(op)) for library in loaded for op in library.ops]
 
 
 def torch_operator(op: Op, overload: Any) -> type[OpRun]:

@@ -33,7 +33,7 @@ ShapeFunction = Callable[[ModelProto, NodeProto], tuple[ModelProto, bool]]
 
 
 class ShapeFunctionError(ValueError):
-    """A file of shape functions can't be used, or a function in it fails. The message names the file."""
+    """A file of shape functions can't be used, a function in it fails, or shapes contradict each other."""
 
 
 def get_shape(graph: GraphProto, name: str) -> list[int | str] | None:
@@ -84,8 +84,10 @@ def load(path: Path) -> dict[str, ShapeFunction]:
             names = runpy.run_path(str(path))
     except Exception as error:
         raise ShapeFunctionError(f"{path}: {type(error).__name__}: {error}") from error
-    for name, function in names.get("shape_functions", {}).items():
-        functions[name] = _in_poprts_form(function)
+    stated = names.get("shape_functions", {})
+    if not isinstance(stated, dict):
+        raise ShapeFunctionError(f"{path}: expected shape_functions = {{...}}, got {type(stated).__name__}")
+    functions.update({name: _in_poprts_form(function) for name, function in stated.items()})
     if not functions:
         raise ShapeFunctionError(
             f"{path} has no shape function: expected shape_functions = {{...}} or register_shape_func"
@@ -151,7 +153,7 @@ def _in_poprts_form(function: Callable[[NodeProto, list[Any]], Sequence[Any] | N
 def infer_shapes(model: ModelProto, functions: dict[str, ShapeFunction]) -> ModelProto:
     """Infers the shapes of a whole graph: by onnx's own inference and by the functions for the ops that it doesn't
     know. Raises ShapeFunctionError."""
-    model = onnx.shape_inference.infer_shapes(model)
+    model = _inferred(model)
     done: set[tuple[str, ...]] = set()
     while True:
         before = len(done)
@@ -164,9 +166,16 @@ def infer_shapes(model: ModelProto, functions: dict[str, ShapeFunction]) -> Mode
             model, known = _called(function, model, node)
             if known:
                 done.add(tuple(node.output))
-                model = onnx.shape_inference.infer_shapes(model)
+                model = _inferred(model)
         if len(done) == before:
             return model
+
+
+def _inferred(model: ModelProto) -> ModelProto:
+    try:
+        return onnx.shape_inference.infer_shapes(model)
+    except onnx.shape_inference.InferenceError as error:
+        raise ShapeFunctionError(f"the shapes of the model contradict each other: {error}") from None
 
 
 def _called(function: ShapeFunction, model: ModelProto, node: NodeProto) -> tuple[ModelProto, bool]:

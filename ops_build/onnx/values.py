@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from onnx.external_data_helper import load_external_data_for_tensor, uses_extern
 
 from opgate.ops_build.case import Array
 from opgate.ops_build.dtypes import DTYPES
-from opgate.ops_build.onnx.nodes import nodes_of
+from opgate.ops_build.onnx.nodes import graphs_of
 
 #: A shape: numbers, names, and None for unknown sizes.
 Shape = Sequence[int | str | None]
@@ -35,14 +36,24 @@ class Values:
         # A caller may replace an initializer that is an input too, from IR version 4 on.
         replaceable = {value.name for value in graph.input} if model.ir_version >= 4 else set()
         self._tensors = {tensor.name: tensor for tensor in graph.initializer if tensor.name not in replaceable}
-        self.producers: dict[str, NodeProto] = {}
+        # Two branches may give a name to different tensors. `inside` knows those of one branch.
+        made: dict[str, list[NodeProto]] = {}
         self.consumers: dict[str, list[NodeProto]] = {}
-        for node in nodes_of(model):
-            for output in node.output:
-                self.producers[output] = node
-            for name in node.input:
-                self.consumers.setdefault(name, []).append(node)
+        for body in graphs_of(model):
+            for node in body.node:
+                for output in node.output:
+                    made.setdefault(output, []).append(node)
+                for name in node.input:
+                    self.consumers.setdefault(name, []).append(node)
+        self.producers = {name: nodes[0] for name, nodes in made.items() if len(nodes) == 1}
         self.outputs = {value.name for value in graph.output}
+
+    def inside(self, graph: onnx.GraphProto) -> Values:
+        """Returns these tensors as the nodes of a graph in a node see them: with the constants of their own graph."""
+        inner = copy(self)
+        inner.producers = self.producers | {output: node for node in graph.node for output in node.output}
+        inner._tensors = self._tensors | {tensor.name: tensor for tensor in graph.initializer}
+        return inner
 
     def constant(self, name: str) -> Array | None:
         """Returns the value of a constant of the model, or None if the tensor is none."""

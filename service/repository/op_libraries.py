@@ -163,12 +163,12 @@ def _listed(path: Path, listed: Iterable[Mapping[str, Any]]) -> Library | None:
     entry = next((entry for entry in listed if entry.get("sha256") == digest), None)
     if entry is None:
         return None
-    _check_processor(path, str(entry.get("flags", "")))
+    check_processor(path, str(entry.get("flags", "")))
     folders.load_shipped_dependencies()  # the library may be a copy of the wheel's
     return Library(path.resolve(), digest, _image(path.name, data, digest))
 
 
-def _check_processor(path: Path, flags: str) -> None:
+def check_processor(path: Path, flags: str) -> None:
     """Raises ConfigError if a library was compiled for a later processor: its first call would end the process."""
     for flag in flags.split():
         level = flag.removeprefix("-march=x86-64-")

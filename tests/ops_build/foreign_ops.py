@@ -60,6 +60,19 @@ class Grid(Function):
         return g.op("custom::torch_cluster_grid", pos, size, *[t for t in (start, end) if t is not None])
 
 
+class GridSampler(Function):
+    """mmdeploy's grid_sampler."""
+
+    @staticmethod
+    def forward(ctx, x, grid, mode, padding, align_corners):
+        return torch.grid_sampler(x, grid, mode, padding, bool(align_corners))
+
+    @staticmethod
+    def symbolic(g, x, grid, mode, padding, align_corners):
+        numbers = {"interpolation_mode_i": mode, "padding_mode_i": padding, "align_corners_i": align_corners}
+        return g.op("mmdeploy::grid_sampler", x, grid, **numbers)
+
+
 class CornerPool(Function):
     @staticmethod
     def forward(ctx, x, mode):

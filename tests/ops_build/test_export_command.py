@@ -14,15 +14,18 @@ import pytest
 import typer
 from click.testing import Result
 from google.protobuf import text_format
+from onnx import TensorProto, helper, numpy_helper
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from typer.testing import CliRunner
 
 from opgate.ops_build.building.build import Build
+from opgate.ops_build.onnx import repository
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 
 from opgate.export import export  # noqa: E402
+from opgate.ops_build.adapters.torch.exporting.factory import FactoryError, named  # noqa: E402
 
 HERE = "tests.ops_build.exported_modules"
 BOTH = pytest.mark.parametrize("exporter", ["dynamo", "legacy"])
@@ -185,6 +188,10 @@ REFUSED = [
     ([*PICTURE, "--dynamic", "Q"], "--dynamic: no input has a dim 'Q'"),
     ([*PICTURE, "--input", "x:f32[1]"], "two inputs have the same name"),
     ([*PICTURE, "--output", "a", "--output", "b"], "--output: expected 1 names, one for each output of the module, got 2"),
+    ([*PICTURE, "--size", "H=4"], "--size: no input has an open dim 'H'"),
+    ([*PICTURE, "--opset", "99"], "--opset 99: the exporter dynamo can write opset 18 only"),
+    ([*PICTURE, "--to", ".m"], "--to: expected a folder whose name begins with no '.'"),
+    ([f"{HERE}:Picture", "--input", "x:f32[1,3,²,4]"], "input 'x': expected a number or a name for a dim, got '²'"),
     ([*PICTURE, "--exporter", "other"], "--exporter: expected dynamo or legacy, got 'other'"),
     ([*PICTURE, "--map", "asinh"], "--map: expected NAMESPACE::NAME=DOMAIN::OP, such as aten::acosh=Acosh, got 'asinh'"),
     ([*PICTURE, "--map", "aten::asinh=No"], "--map aten::asinh: neither ONNX nor a library has ::No"),
@@ -200,7 +207,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("arguments", "message"), REFUSED, ids=[row[1][:60] for row in REFUSED])
 def test_what_is_refused(tmp_path: Path, arguments: list[str], message: str) -> None:
-    result = run(*arguments, "--to", tmp_path / "m")
+    result = run("--to", tmp_path / "m", *arguments)
     assert result.exit_code == 1, result.output
     assert message in result.output
     assert not (tmp_path / "m").exists()
@@ -213,6 +220,39 @@ def test_a_version_that_is_there_stays(tmp_path: Path) -> None:
     assert (
         result.exit_code == 1 and "is there: choose another --version, or replace it with --overwrite" in result.output
     )
-    good(*PICTURE, "--to", tmp_path / "m", "--version", 2)
+    changed = before + b"instance_group { count: 2 }\n"
+    (tmp_path / "m" / "config.pbtxt").write_bytes(changed)
+    lines = good(*PICTURE, "--to", tmp_path / "m", "--version", 2)
+    assert lines[-2:] == [
+        f"{tmp_path}/m/config.pbtxt is there and stays: --overwrite replaces it",
+        f"wrote {tmp_path}/m/2/model.onnx",
+    ]
+    assert (tmp_path / "m" / "config.pbtxt").read_bytes() == changed
     good(*PICTURE, "--to", tmp_path / "m", "--overwrite")
     assert (tmp_path / "m" / "config.pbtxt").read_bytes() == before
+
+
+def test_the_folder_here_and_names_with_quotes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m").mkdir()
+    monkeypatch.chdir(tmp_path / "m")
+    good(*PICTURE, "--to", ".", "--output", 'a "b" \\')
+    _, config = written(tmp_path / "m")
+    assert config.name == "m" and config.output[0].name == 'a "b" \\'
+
+
+def test_weights_that_a_file_can_not_hold_lie_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repository, "LARGEST", 10)
+    weight = numpy_helper.from_array(np.arange(1000, dtype=np.float32), "w")
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1000])
+    graph = helper.make_graph([helper.make_node("Neg", ["w"], ["y"])], "g", [], [y], [weight])
+    for _ in range(2):
+        repository.write(helper.make_model(graph), tmp_path, "")
+        assert (tmp_path / "1" / "model.onnx.data").stat().st_size == 4000
+    assert onnx.load(tmp_path / "1" / "model.onnx").graph.initializer[0].raw_data == weight.raw_data
+
+
+def test_a_missing_import_of_a_module_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "networks.py").write_text("import network")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FactoryError, match="networks can't be imported: No module named 'network'"):
+        named("networks:f")

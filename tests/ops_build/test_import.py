@@ -212,6 +212,31 @@ def test_a_foreign_node_becomes_an_op_that_computes_the_same(
         np.testing.assert_allclose(output, tensor.numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("align_corners", [0, 1])
+@pytest.mark.parametrize("padding", range(3))
+@pytest.mark.parametrize("mode", range(3))
+def test_a_grid_sampler_becomes_grid_sample(setting: Setting, mode: int, padding: int, align_corners: int) -> None:
+    inputs = (normal(2, 3, 5, 6), 3 * uniform(2, 4, 3, 2) - 1.5)
+    model = exported(Call(ops.GridSampler, mode, padding, align_corners), inputs, 17)
+    imported = import_model(model, setting)
+    assert [(node.op, node.refusal) for node in imported.foreign] == [("ai.onnx::GridSample", "")]
+    assert imported.ran and not imported.unknown
+    expected = torch.grid_sampler(*inputs, mode, padding, bool(align_corners))
+    np.testing.assert_allclose(run(model, inputs, None)[0], expected.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_grid_sampler_before_grid_sample_is_refused(setting: Setting) -> None:
+    model = exported(Call(ops.GridSampler, 0, 0, 0), (normal(2, 3, 5, 6), uniform(2, 4, 3, 2)), 15)
+    (node,) = import_model(model, setting).foreign
+    assert node.refusal == "the model has opset 15 of ONNX, and GridSample came with opset 16"
+
+
+class Gelus(torch.nn.Module):
+    def forward(self, x):
+        y = F.gelu(x) + 0.5 * x * (1 + torch.erf(x * 0.5**0.5))
+        return y * (0.5 * (torch.erf(y / 2**0.5) + 1)) - x
+
+
 class Activations(torch.nn.Module):
     def forward(self, x):
         return F.mish(F.silu(x) + 1) + x * torch.tanh(torch.log(1 + torch.exp(x))) + x * torch.sigmoid(1.5 * x)
@@ -257,6 +282,7 @@ SAMPLES = (normal(2, 30, 2, 8), uniform(2, 5, 2, 2, 4, 2), uniform(2, 5, 2, 2, 4
 #: For each module: its inputs, and the ops after the import.
 FUSED = {
     "activations": (Activations(), (normal(3, 50),), ["Swish", "Mish", "Mish", "Swish"]),
+    "Gelu": (Gelus(), (normal(3, 50),), ["Gelu"] * 3),
     "norms": (Norms(), (normal(2, 5, 32),), ["LayerNorm", "RMSNorm", "LayerNorm", "RMSNorm"]),
     "a norm in f16": (HalfNorm(), (normal(4, 32).half(),), ["RMSNorm"]),
     "attention": (Attention([(4, 6), (2, 3)]), SAMPLES, ["MultiScaleDeformableAttention"]),
@@ -287,6 +313,16 @@ def test_a_subgraph_becomes_an_op_that_computes_the_same(
         np.testing.assert_allclose(output, expected, rtol=tolerance, atol=tolerance)
     onnx.checker.check_model(model, full_check=True)
     assert "GridSample" not in {node.op_type for node in model.graph.node}
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_the_operator_gelu_of_onnx_becomes_the_op(setting: Setting, library: Path, approximate: str) -> None:
+    x = normal(3, 50)
+    model = standard([helper.make_node("Gelu", ["x"], ["y"], approximate=approximate)], [3, 50], opset=20)
+    imported = import_model(model, setting)
+    assert op_types(model) == ["Gelu"] and imported.ran
+    expected = F.gelu(x, approximate=approximate)
+    np.testing.assert_allclose(run(model, (x,), library)[0], expected.numpy(), rtol=2e-5, atol=2e-5)
 
 
 def test_a_subgraph_stays_if_no_time_falls(setting: Setting) -> None:

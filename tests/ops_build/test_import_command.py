@@ -109,12 +109,22 @@ def test_files_and_options_that_are_refused(library: Path, tmp_path: Path) -> No
     (tmp_path / "text.onnx").write_text("no model")
     np.save(tmp_path / "f64.npy", np.zeros((20, 3)))
     np.save(tmp_path / "small.npy", np.zeros((20, 2), np.float32))
+    (tmp_path / "config.pbtxt").write_text('name: "good"')
+    weights = {"nsample": 4, "w": np.ones((2, 2000), np.float32)}
+    onnx.save(
+        model_of([KNN], POINTS, ["idx"], weights), tmp_path / "lost.onnx", save_as_external_data=True, location="lost"
+    )
+    (tmp_path / "lost").unlink()
     plain = model_of([helper.make_node("Relu", ["xyz"], ["y"])], POINTS)
     onnx.save(plain, tmp_path / "plain.onnx")
     for arguments, message in [
         (["cut.onnx"], "cut.onnx is no ONNX model"),
         (["empty.onnx"], "empty.onnx is no ONNX model"),
         (["text.onnx"], "text.onnx is no ONNX model"),
+        (["config.pbtxt"], "config.pbtxt is no ONNX model"),
+        (["lost.onnx"], "lost.onnx has weights in the file lost beside it, which is not there"),
+        (["good.onnx", "--size", "m=3"], "--size: the model has no open dim 'm': expected none"),
+        (["good.onnx", "--library", __file__], "test_import_command.py: "),
         (["plain.onnx"], "nothing was rewritten"),
         (["good.onnx", "--input", "abc=[1]"], "the model has no input 'abc': expected xyz, offset"),
         (["good.onnx", "--input", "offset"], "expected NAME=FILE.npy, NAME=JSON or NAME=f32[1,3,8,8], got 'offset'"),
@@ -127,7 +137,7 @@ def test_files_and_options_that_are_refused(library: Path, tmp_path: Path) -> No
         (["good.onnx", "--input", "xyz=gone.npy"], "input 'xyz': gone.npy:"),
         (["good.onnx", "--size", "n=0"], "expected a size of 1 or more for dim 'n', got '0'"),
     ]:  # fmt: skip
-        finished = in_process(tmp_path / arguments[0], *arguments[1:], "--library", library)
+        finished = in_process(tmp_path / arguments[0], "--library", library, *arguments[1:])
         assert finished.exit_code == 1, arguments
         assert message in finished.output, (arguments, finished.output)
         assert not (tmp_path / f"{Path(arguments[0]).stem}_imported.onnx").exists()
@@ -241,6 +251,43 @@ def test_nodes_in_branches_and_functions(library: Path) -> None:
     model.functions.append(parser.parse_function(text))
     (result,) = foreign.rewrite(model)
     assert "it is in a function of the model" in result.refusal
+
+
+def test_branches_and_functions_keep_their_own_tensors(library: Path) -> None:
+    """Each branch has a constant nsample, with another number, and a function has a tensor with a name of the graph."""
+
+    def branch(count: int) -> onnx.GraphProto:
+        inner = [helper.make_node("Constant", [], ["nsample"], value_int=count), KNN]
+        return helper.make_graph(inner, "branch", [], [helper.make_tensor_value_info("idx", INT32, None)])
+
+    nodes = [
+        node("mmcv::MMCVCornerPool", ["picture"], ["pooled"], mode=0),
+        helper.make_node("If", ["chosen"], ["chosen_idx"], then_branch=branch(2), else_branch=branch(5)),
+        helper.make_node("Exp", ["xyz"], ["s"]),
+        helper.make_node("Mul", ["s", "xyz"], ["y"]),
+    ]
+    inputs = {**POINTS, "picture": (FLOAT, [1, 1, 3, 3]), "chosen": (TensorProto.BOOL, [])}
+    model = model_of(nodes, inputs, ["pooled", "chosen_idx", "y"])
+    model.opset_import.append(helper.make_opsetid("custom", 1))
+    text = '<domain: "local", opset_import: ["": 17]> Silu (xyz) => (y) { s = Sigmoid (xyz) y = Mul (s, xyz) }'
+    model.functions.append(parser.parse_function(text))
+    imported = import_model(model, Setting(read_table(library), library, measure=lambda before, after: (2.0, 1.0)))
+    assert len(imported.foreign) == 3 and not imported.unknown and not imported.fusions
+    (choice,) = (node for node in model.graph.node if node.op_type == "If")
+    counts = {
+        attribute.name: helper.get_node_attr_value(inner, "nsample")
+        for attribute in choice.attribute
+        for inner in attribute.g.node
+        if inner.domain == "opgate"
+    }
+    assert counts == {"then_branch": 2, "else_branch": 5}
+
+
+def test_the_operator_set_ai_onnx_stays(library: Path) -> None:
+    model = model_of([KNN, helper.make_node("Relu", ["dist"], ["y"])], POINTS, ["idx", "y"], NSAMPLE)
+    model.opset_import[0].domain = "ai.onnx"
+    import_model(model, Setting(read_table(library), library))
+    assert {opset.domain: opset.version for opset in model.opset_import} == {"ai.onnx": 17, "opgate": 1}
 
 
 def test_who_runs_what_is_left() -> None:

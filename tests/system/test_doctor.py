@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
+from opgate import processor
 from opgate.doctor.findings import mend_of
+from opgate.doctor.libraries import check_trusted
 from opgate.ops_build.adapters.onnxruntime.toolchain import find_onnxruntime_headers
 from opgate.ops_build.building.toolchain import toolchain_folder
 from opgate.service.repository.op_libraries import trust
@@ -24,6 +26,7 @@ SOURCES = {
     "hang": ("__attribute__((constructor)) static void begin() { for (;;) pause(); }", "did not end within 6 seconds"),
     "symbol": ('extern "C" void of_nobody(); __attribute__((constructor)) static void begin() { of_nobody(); }', "undefined symbol: of_nobody"),
     "base": ('extern "C" void OrtGetApiBase(); void* kept = reinterpret_cast<void*>(&OrtGetApiBase);', "undefined symbol: OrtGetApiBase"),
+    "chatty": ('__attribute__((constructor)) static void begin() { if (write(1, "half a line", 11)) {} }', "exports no function RegisterCustomOps"),
     "bare": ("int nothing;", "exports no function RegisterCustomOps"),
     "version": (
         '#include <onnxruntime_c_api.h>\nextern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(OrtSessionOptions*, '
@@ -99,6 +102,16 @@ def test_each_library_that_fails_is_named_with_its_mend(broken, tmp_path):
         assert MENDS.get(name, "") in by_name[name]["mend"], by_name[name]
         assert by_name[name]["mend"] and by_name[name]["is_error"]
     assert "git lfs pull" in by_name["text"]["mend"]
+
+
+def test_a_library_for_later_processors_is_not_loaded(broken, tmp_path, monkeypatch):
+    shutil.copy(broken / "libcrash.so", tmp_path)
+    manifest = tmp_path / "manifest.json"
+    trust(tmp_path / "libcrash.so", tmp_path)
+    manifest.write_text(manifest.read_text().replace('"ops": []', '"ops": [], "flags": "-march=x86-64-v4"'))
+    monkeypatch.setattr(processor, "missing", lambda level: {"avx512f"})
+    (found,) = check_trusted([tmp_path], tmp_path, 6)
+    assert "was compiled with -march=x86-64-v4, and this processor lacks avx512f" in found.what
 
 
 def test_what_is_wrong_with_trust_is_found(library, tmp_path):

@@ -90,7 +90,7 @@ def load(path: Path | str) -> OpLibrary:
     try:
         functions = tf.load_op_library(str(path))
         ops = tuple(loaded_table(path))
-    except (*_LOAD_ERRORS, AttributeError, ValueError) as error:
+    except (*_LOAD_ERRORS, ValueError) as error:
         raise LoadError(
             f"TensorFlow {tf.__version__} can't load {path}: {error}. A library works only with the TensorFlow that it "
             "was built with: opgate build builds it again"

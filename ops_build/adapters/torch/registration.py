@@ -63,7 +63,7 @@ def load(path: Path | str) -> OpLibrary:
         raise LoadError(f"{path} is not there: run opgate build")
     try:
         table = read_table(path)
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise LoadError(f"{path} is no op library: {error}") from error
     if not table:
         raise LoadError(f"{path} holds no op")

@@ -15,7 +15,7 @@ from onnx import GraphProto, NodeProto, helper
 from opgate.ops_build.onnx.bodies import Names, instantiate
 from opgate.ops_build.onnx.foreign import attention, bev, graphcore, mmcv, points
 from opgate.ops_build.onnx.foreign.node import Foreign, ForeignNode, Refused
-from opgate.ops_build.onnx.nodes import bodies_of
+from opgate.ops_build.onnx.nodes import bodies_of, graphs_of
 from opgate.ops_build.onnx.values import Values
 
 REWRITES: tuple[Foreign, ...] = (
@@ -65,7 +65,8 @@ def rewrite(model: onnx.ModelProto, folder: Path | None = None) -> list[Rewritte
         refused = []
         rewritten = 0
         for graph, node in list(_foreign_nodes(model)):
-            result = _rewrite_node(model, graph, node, values, names)
+            seen = values if graph is model.graph else values.inside(graph)
+            result = _rewrite_node(model, graph, node, seen, names)
             (refused if result.refusal else done).append(result)
             rewritten += not result.refusal
         if not rewritten:
@@ -82,7 +83,7 @@ def _in_function(node: NodeProto) -> Rewritten:
     entry = rewrite_of(node)
     assert entry is not None
     reason = "it is in a function of the model: use onnx.inliner.inline_local_functions before the import"
-    return Rewritten(f"{node.domain}::{node.op_type}", label_of(node), f"opgate::{entry.op}", refusal=reason)
+    return Rewritten(f"{node.domain}::{node.op_type}", label_of(node), entry.becomes, refusal=reason)
 
 
 def _forget_types(model: onnx.ModelProto) -> None:
@@ -109,11 +110,11 @@ def label_of(node: NodeProto) -> str:
 
 
 def _foreign_nodes(model: onnx.ModelProto) -> Iterator[tuple[GraphProto, NodeProto]]:
-    for body in bodies_of(model):
-        if isinstance(body, GraphProto):
-            for node in list(body.node):
-                if rewrite_of(node) is not None:
-                    yield body, node
+    # A graph is copied when one of its nodes is replaced, so the graphs in its nodes go first.
+    for graph in reversed(list(graphs_of(model))):
+        for node in list(graph.node):
+            if rewrite_of(node) is not None:
+                yield graph, node
 
 
 def _rewrite_node(
@@ -130,14 +131,14 @@ def _rewrite_node(
         foreign.check()
         body = entry.body(foreign)
     except Refused as error:
-        return Rewritten(name, label, f"opgate::{entry.op}", refusal=str(error))
+        return Rewritten(name, label, entry.becomes, refusal=str(error))
     given = {key.removesuffix("?"): value for key, value in zip(entry.inputs, node.input, strict=False) if value}
     for output, tensor in zip(entry.outputs, node.output, strict=False):
         if tensor:
             given[output] = tensor
     nodes = instantiate(body, given, entry.outputs, names, opset, label or node.op_type)
     replace(graph, [node], nodes)
-    return Rewritten(name, label, f"opgate::{entry.op}", note=entry.note)
+    return Rewritten(name, label, entry.becomes, note=entry.note)
 
 
 def replace(graph: GraphProto, removed: Iterable[NodeProto], added: Iterable[NodeProto]) -> None:

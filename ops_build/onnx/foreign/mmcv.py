@@ -1,4 +1,5 @@
-"""The nodes of mmcv and mmdeploy: rotated boxes, deformable convolution, soft NMS and corner pooling."""
+"""The nodes of mmcv and mmdeploy: rotated boxes, deformable convolution, soft NMS, corner pooling and sampling at
+places."""
 
 from __future__ import annotations
 
@@ -147,6 +148,21 @@ def _corner_pool(node: ForeignNode) -> str:
     return f'y = opgate.CornerPool <mode = "{modes[mode]}"> (x)'
 
 
+def _grid_sampler(node: ForeignNode) -> str:
+    """The numbers are those of PyTorch's grid_sampler."""
+    if node.opset < 16:
+        raise Refused(f"the model has opset {node.opset} of ONNX, and GridSample came with opset 16")
+    modes = ("bilinear", "nearest", "bicubic") if node.opset < 20 else ("linear", "nearest", "cubic")
+    paddings = ("zeros", "border", "reflection")
+    mode, padding = node.integer("interpolation_mode", 0), node.integer("padding_mode", 0)
+    for name, number in (("interpolation_mode", mode), ("padding_mode", padding)):
+        if number not in range(3):
+            raise Refused(f"attribute '{name}': expected 0, 1 or 2, got {number}")
+    corners = int(bool(node.integer("align_corners", 0)))
+    settings = f'mode = "{modes[mode]}", padding_mode = "{paddings[padding]}", align_corners = {corners}'
+    return f"output = GridSample <{settings}> (input, grid)"
+
+
 def _names(*types: str) -> tuple[str, ...]:
     return tuple(f"{domain}::{op_type}" for domain in ("mmdeploy", "mmcv") for op_type in types)
 
@@ -205,5 +221,13 @@ REWRITES = (
         outputs=("y",),
         attributes=("mode",),
         body=_corner_pool,
+    ),
+    Foreign(
+        names=_names("grid_sampler"),
+        op="ai.onnx::GridSample",
+        inputs=("input", "grid"),
+        outputs=("output",),
+        attributes=("interpolation_mode", "padding_mode", "align_corners"),
+        body=_grid_sampler,
     ),
 )

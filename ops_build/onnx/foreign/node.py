@@ -40,7 +40,8 @@ class Foreign:
     `names` are the names of the op, domain::type; the domain * stands for every domain, because TensorRT's parser
     ignores it. `inputs` and `outputs` are the names that the body uses, optional ones with ?. `attributes` are the
     names of all attributes that the op may have. `body` returns the nodes that replace the node, see `bodies`; it
-    raises Refused. `op` is the op of opgate that the body uses. `note` says how the results may differ.
+    raises Refused. `op` is the op of opgate that the body uses, or domain::type of another. `note` says how the results
+    may differ.
     """
 
     names: tuple[str, ...]
@@ -50,6 +51,11 @@ class Foreign:
     body: Callable[[ForeignNode], str]
     attributes: tuple[str, ...] = ()
     note: str = ""
+
+    @property
+    def becomes(self) -> str:
+        """What a report calls the op."""
+        return self.op if "::" in self.op else f"opgate::{self.op}"
 
 
 @dataclass(frozen=True)
@@ -124,9 +130,7 @@ class ForeignNode:
         label = f"input {index} ({self.rewrite.inputs[index]})"
         value = self.constant(index)
         if value is None:
-            raise Refused(
-                f"{label} is not a constant of the model, and opgate::{self.rewrite.op} has it as an attribute"
-            )
+            raise Refused(f"{label} is not a constant of the model, and {self.rewrite.becomes} has it as an attribute")
         if value.size != 1 or value.dtype.kind not in "iu":
             raise Refused(f"{label}: expected one integer, got {value.dtype} of shape {list(value.shape)}")
         return int(value.reshape(()))

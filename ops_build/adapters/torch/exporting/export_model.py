@@ -49,13 +49,14 @@ class Job:
     seed: int = 0
     max_batch_size: int | None = None
     version: int = 1
+    overwrite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The file that was written, and the lines of the report."""
+    """The files that were written, and the lines of the report."""
 
-    path: Path
+    paths: list[Path]
     report: list[str]
 
 
@@ -72,9 +73,13 @@ def export_into_repository(job: Job) -> Exported:
     used = sorted({node.domain for node in nodes_of(model)} & job.libraries.keys())
     libraries = [job.libraries[domain] for domain in used]
     report += _checked(job, made, specs, inputs, sizes, model, libraries)
-    config = repository.config_text(model, job.target.name, [path.name for path in libraries], job.max_batch_size)
-    path = repository.write(model, job.target, config, job.version)
-    return Exported(path, report)
+    config = repository.config_text(
+        model, job.target.resolve().name, [path.name for path in libraries], job.max_batch_size
+    )
+    paths = repository.write(model, job.target, config, job.version, overwrite=job.overwrite)
+    if len(paths) == 1:
+        report.append(f"{job.target / 'config.pbtxt'} is there and stays: --overwrite replaces it")
+    return Exported(paths, report)
 
 
 def _inputs(job: Job, made: factory.Made) -> tuple[Sequence[InputSpec], Tensors, dict[str, int]]:
@@ -82,13 +87,21 @@ def _inputs(job: Job, made: factory.Made) -> tuple[Sequence[InputSpec], Tensors,
     if made.examples is None:
         if not job.specs:
             raise InputError(f"{job.reference} gives no example inputs: state each with --input NAME:DTYPE[SIZES]")
+        _check_sizes(job, job.specs)
         sizes = sizes_for(job.specs, job.sizes)
         return job.specs, random_tensors(job.specs, sizes, job.seed), sizes
     names = factory.parameter_names(made.module, len(made.examples))
     specs = job.specs or specs_of_examples(made.examples, names)
+    _check_sizes(job, specs)
     sizes = dict(job.sizes)
     bind(specs, made.examples, sizes)
     return specs, made.examples, sizes
+
+
+def _check_sizes(job: Job, specs: Sequence[InputSpec]) -> None:
+    for dim in job.sizes:
+        if not any(dim in spec.dims for spec in specs):
+            raise InputError(f"--size: no input has an open dim '{dim}'")
 
 
 def _output_names(stated: Sequence[str], count: int) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from torch.onnx import symbolic_helper
 from opgate.ops_build.adapters.torch.exporting.inputs import InputSpec
 from opgate.ops_build.adapters.torch.onnx_export import register_symbolics, translation_table
 from opgate.ops_build.onnx import schema
+from opgate.ops_build.onnx.foreign import opset_of
 from opgate.ops_build.table import Op
 
 EXPORTERS = ("dynamo", "legacy")
@@ -68,9 +69,12 @@ def export(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             run = _dynamo if setting.exporter == "dynamo" else _legacy
-            return run(module, tuple(inputs), specs, setting, targets)
+            model = run(module, tuple(inputs), specs, setting, targets)
     except Exception as error:
         raise ExportError(_explained(error, setting.exporter)) from error
+    if (wrote := opset_of(model)) != setting.opset:  # dynamo only warns that it can't convert a model
+        raise ExportError(f"--opset {setting.opset}: the exporter {setting.exporter} can write opset {wrote} only")
+    return model
 
 
 def _schema(mapping: OpMapping, ops: Mapping[tuple[str, str], Op], opset: int) -> onnx.defs.OpSchema:

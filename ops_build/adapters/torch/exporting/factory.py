@@ -37,7 +37,7 @@ def named(reference: str) -> Any:
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise FactoryError(f"{module_name} can't be imported: {error}") from error
         raise FactoryError(f"there is no module {module_name}, neither installed nor in {here}") from None
     except Exception as error:

@@ -47,7 +47,7 @@ def parse_inputs(texts: Iterable[str], dynamic: Sequence[str]) -> list[InputSpec
         dims: list[int | str] = []
         for part in found[3].split(",") if found[3].strip() else []:
             dim = part.strip()
-            if dim.isdigit():
+            if dim.isdecimal():
                 dims.append(int(dim))
             elif dim in dynamic:
                 dims.append(dim)

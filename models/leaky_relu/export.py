@@ -1,14 +1,10 @@
-"""The tutorials' activation as a model: y = LeakyRelu(x) with alpha 0.1, on rows of any length.
-
-`python -m models.leaky_relu` exports it from PyTorch into the model repository.
-"""
+"""Exports LeakyRelu with alpha 0.1."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
-import typer
 from torch import Tensor, nn
 
 import opgate.torch
@@ -23,12 +19,8 @@ class LeakyRelu(nn.Module):
         return y
 
 
-def main(repository: Path = Path("model_repository")) -> None:
-    """Write leaky_relu/1/model.onnx to the model repository."""
+def export(repository: Path) -> Path:
+    """Writes leaky_relu/1/model.onnx and returns its path."""
     path = repository / "leaky_relu" / "1" / "model.onnx"
     export_module(LeakyRelu(), {"x": torch.randn(2, 3)}, {"x": {0: "n", 1: "m"}}, {"y": ("n", "m")}, path)
-    typer.echo(path)
-
-
-if __name__ == "__main__":
-    typer.run(main)
+    return path

@@ -1,14 +1,10 @@
-"""The tutorials' search for neighbours as a model: KNNQuery finds the three points nearest to each query.
-
-`python -m models.knn` exports it from PyTorch into the model repository.
-"""
+"""Exports KNNQuery, which finds the three points nearest to each query."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
-import typer
 from torch import Tensor, nn
 
 import opgate.torch
@@ -29,14 +25,10 @@ class Neighbours(nn.Module):
         return idx, dist
 
 
-def main(repository: Path = Path("model_repository")) -> None:
-    """Write knn/1/model.onnx to the model repository."""
+def export(repository: Path) -> Path:
+    """Writes knn/1/model.onnx and returns its path."""
     path = repository / "knn" / "1" / "model.onnx"
     inputs = {"xyz": torch.randn(9, 3), "queries": torch.randn(5, 3)}
     dims = {"xyz": {0: "n"}, "queries": {0: "m"}}
     export_module(Neighbours(), inputs, dims, {"idx": ("m", NEIGHBOURS), "dist": ("m", NEIGHBOURS)}, path)
-    typer.echo(path)
-
-
-if __name__ == "__main__":
-    typer.run(main)
+    return path

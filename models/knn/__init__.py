@@ -1,0 +1,1 @@
+"""The tutorials' search for neighbours as a model."""

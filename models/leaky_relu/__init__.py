@@ -1,0 +1,1 @@
+"""The tutorials' activation as a model."""
