@@ -111,7 +111,8 @@ def test_a_library_that_torch_can_not_load_is_said(libraries):
     pytest.importorskip("torch")
     model = model_of([helper.make_node("Mish", ["x"], ["y"], domain="opgate")], {"x": [3]}, ["y"])
     found = {report.engine: report for report in inspect(model, libraries, libraries, {}).engines}
-    assert "is no op library for torch" in found["torch (standard operators in NumPy)"].missing
+    # Another test may have loaded the ops in this process. Then that is the reason.
+    assert "libopgate_onnxruntime.so" in found["torch (standard operators in NumPy)"].missing
     assert found["onnxruntime cpu"].runs
 
 

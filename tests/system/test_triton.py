@@ -171,8 +171,9 @@ def test_shared_memory(targets):
     theirs_at, ours_at = targets
     texts = b"".join(len(text).to_bytes(4, "little") + text for text in (b"a", b"bcd", b"", b"xyz"))
     found, said = set(), {}
-    with shared_file(np.arange(16, dtype=np.float32).tobytes() + texts + bytes(REGION_BYTES - 64 - len(texts))) as file:
-        cases = list(shared_memory_cases(file.key))
+    content = np.arange(16, dtype=np.float32).tobytes() + texts + bytes(REGION_BYTES - 64 - len(texts))
+    with shared_file(content) as file, shared_file(bytes(8)) as short:
+        cases = list(shared_memory_cases(file.key, short.key))
         assert len(cases) > 50
         for case in cases:
             answers, written = [], []
