@@ -523,15 +523,17 @@ def test_calls_made_while_the_server_stops_are_answered_or_refused_safely():
             echo = client.unary_unary("/test.Test/Late")
             await echo(b"first")
             answers = []
+            enough = asyncio.Event()
 
             async def make():
-                for _ in range(40):
+                for number in range(40):
                     answers.append(asyncio.ensure_future(echo(b"x", timeout=5)))
                     await asyncio.sleep(0.001)
+                    if number == 12:
+                        enough.set()
 
             making = asyncio.ensure_future(make())
-            while len(answers) < 12:  # on a busy machine these take longer than the others
-                await asyncio.sleep(0.001)
+            await enough.wait()
             assert await server.stop(5) == 0
             await making
             results = await asyncio.gather(*answers, return_exceptions=True)
