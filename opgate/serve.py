@@ -113,16 +113,20 @@ AllowPython = Annotated[
         show_default="no",
     ),
 ]
-WorkerMemory = Annotated[
+IsolationMemory = Annotated[
     int | None, typer.Option(help="Bytes that a worker process may allocate. 0 is no limit.", show_default="0")
 ]
-WorkerNetwork = Annotated[
+IsolationNetwork = Annotated[
     bool | None,
-    typer.Option("--worker-network/--no-worker-network", help="Let worker processes use networks.", show_default="yes"),
+    typer.Option(
+        "--isolation-network/--no-isolation-network", help="Let worker processes use networks.", show_default="yes"
+    ),
 ]
-WorkerWrites = Annotated[
+IsolationWrites = Annotated[
     bool | None,
-    typer.Option("--worker-writes/--no-worker-writes", help="Let worker processes write files.", show_default="yes"),
+    typer.Option(
+        "--isolation-writes/--no-isolation-writes", help="Let worker processes write files.", show_default="yes"
+    ),
 ]
 RateLimit = Annotated[
     str | None,
@@ -180,9 +184,9 @@ def serve(
     grpc_restricted_protocol: GrpcRestricted = None,
     isolation: Isolation = None,
     allow_python_models: AllowPython = None,
-    worker_memory_bytes: WorkerMemory = None,
-    worker_network: WorkerNetwork = None,
-    worker_writes: WorkerWrites = None,
+    isolation_memory_bytes: IsolationMemory = None,
+    isolation_network: IsolationNetwork = None,
+    isolation_writes: IsolationWrites = None,
     rate_limit: RateLimit = None,
     rate_limit_resource: RateLimitResource = None,
     log_level: Level = None,

@@ -129,9 +129,9 @@ class Settings(BaseSettings):
     # worker processes may do: the bytes that one may allocate (0: no limit), sockets of a network, and writing files.
     isolation: Literal["none", "process"] = "none"
     allow_python_models: bool = False  # whether models with the backend "python" may run their model.py
-    worker_memory_bytes: int = Field(default=0, ge=0)
-    worker_network: bool = True
-    worker_writes: bool = True
+    isolation_memory_bytes: int = Field(default=0, ge=0)
+    isolation_network: bool = True
+    isolation_writes: bool = True
     # Whether instances run only while the resources of their `rate_limiter` are free, and how many copies there are of
     # a resource: name:count or name:count:device, joined by commas. Without that, as many as the instance wants that
     # wants the most.

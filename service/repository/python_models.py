@@ -88,7 +88,7 @@ def check_allowed(settings: Settings) -> None:
 
 def confinement(settings: Settings) -> Confinement:
     """Returns what worker processes may not do."""
-    return Confinement(settings.worker_memory_bytes, not settings.worker_network, not settings.worker_writes)
+    return Confinement(settings.isolation_memory_bytes, not settings.isolation_network, not settings.isolation_writes)
 
 
 def _complete(config: ModelConfig, found: dict[str, object]) -> list[str]:

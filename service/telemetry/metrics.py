@@ -65,7 +65,7 @@ _OWN_COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...] =
         lambda s: s.padded_elements,
     ),
     (
-        "opgate_worker_deaths",
+        "opgate_model_process_deaths",
         "Worker processes that ended although they should run",
         lambda s: sum(worker.deaths for worker in s.workers),
     ),
@@ -131,7 +131,7 @@ class ModelCollector(Collector):
             "nv_inference_pending_request_count", "Requests that wait to be executed", labels=_LABELS
         )
         seconds = GaugeMetricFamily("nv_model_load_duration_secs", "Time that loading the model took", labels=_LABELS)
-        workers = GaugeMetricFamily("opgate_workers", "Worker processes that can run", labels=_LABELS)
+        workers = GaugeMetricFamily("opgate_model_processes", "Worker processes that can run", labels=_LABELS)
         for labels, statistics in rows:
             workers.add_metric(labels, sum(bool(worker.pid) for worker in statistics.workers))
             pending.add_metric(labels, statistics.pending + statistics.held)

@@ -65,7 +65,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[
     env = {
         "OPGATE_OPS_PATH": str(library.parent),
         "OPGATE_RUN_TIMEOUT": str(RUN_TIMEOUT),
-        "OPGATE_WORKER_MEMORY_BYTES": str(1 << 29),
+        "OPGATE_ISOLATION_MEMORY_BYTES": str(1 << 29),
     }
     with running(repository, env=env) as started:
         yield started
@@ -125,7 +125,7 @@ class Others:
 @pytest.mark.parametrize("protocol", CLIENTS)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_death_costs_one_request(server: Server, protocol: str, way: int) -> None:
-    before = server.metric("opgate_worker_deaths_total", "dying")
+    before = server.metric("opgate_model_process_deaths_total", "dying")
     client = connect(server, protocol)
     with Others(server, "dying") as others:
         others.wait(10)
@@ -135,8 +135,8 @@ def test_a_death_costs_one_request(server: Server, protocol: str, way: int) -> N
         others.wait(20)
     client.close()
     assert not others.wrong
-    assert (server.metric("opgate_worker_deaths_total", "dying") > before) == (way != 106)
-    assert server.metric("opgate_workers", "dying") == 1
+    assert (server.metric("opgate_model_process_deaths_total", "dying") > before) == (way != 106)
+    assert server.metric("opgate_model_processes", "dying") == 1
 
 
 def worker_of(server: Server) -> list[int]:
@@ -151,7 +151,9 @@ def test_an_idle_worker_that_is_killed_is_replaced(server: Server) -> None:
     for pid in before:
         os.kill(pid, signal.SIGKILL)
     end = time.monotonic() + 30
-    while len(now := set(worker_of(server))) != 2 or now & before or server.metric("opgate_workers", "dying") != 1:
+    while (
+        len(now := set(worker_of(server))) != 2 or now & before or server.metric("opgate_model_processes", "dying") != 1
+    ):
         assert time.monotonic() < end, now
         time.sleep(0.05)
     client = connect(server, "http")
