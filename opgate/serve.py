@@ -113,6 +113,10 @@ AllowPython = Annotated[
         show_default="no",
     ),
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(help="Gateway processes that share the port, the cores and the memory.", show_default="1"),
+]
 IsolationMemory = Annotated[
     int | None, typer.Option(help="Bytes that a worker process may allocate. 0 is no limit.", show_default="0")
 ]
@@ -182,6 +186,7 @@ def serve(
     ssl_ciphers: SslCiphers = None,
     http_restricted_api: HttpRestricted = None,
     grpc_restricted_protocol: GrpcRestricted = None,
+    workers: Workers = None,
     isolation: Isolation = None,
     allow_python_models: AllowPython = None,
     isolation_memory_bytes: IsolationMemory = None,

@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
@@ -37,6 +37,10 @@ from opgate.service.native import process
 from opgate.service.settings import Settings, misspelt
 from opgate.service.signals import SignalThread
 from opgate.service.telemetry import logs
+from opgate.service.telemetry.logs import LogSettings
+
+if TYPE_CHECKING:
+    from opgate.service.processes.member import Member
 
 logger = logging.getLogger("opgate")
 # Open files, most of them connections.
@@ -168,12 +172,15 @@ def _tls(settings: Settings) -> dict[str, Any]:
     }
 
 
-async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
-    """Serves a loaded gateway until SIGTERM or SIGINT, then finishes the accepted requests.
+async def serve(gateway: Gateway, thread: SignalThread | None = None, member: Member | None = None) -> bool:
+    """Serves a loaded gateway until SIGTERM or SIGINT, then finishes the accepted requests. `member` is what makes it
+    one of several processes.
 
     Returns False if the time for that ran out.
     """
     settings = gateway.settings
+    if member is not None:
+        await member.join(gateway)
     loop = asyncio.get_running_loop()
     gateway.catalog.calls.loop = loop
     stop = asyncio.Event()
@@ -185,12 +192,13 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
 
     if thread is not None:
         thread.on_stop(lambda: loop.call_soon_threadsafe(on_signal))
-    rpc = GrpcServer(gateway) if settings.grpc else None
+    rpc = GrpcServer(gateway, None if member is None else member.grpc) if settings.grpc else None
     listening: dict[str, int] = {}
     serving: asyncio.Task[None] | None = None
     if http is not None:
         gateway.connections = http.server_state.connections  # type: ignore[assignment]
-        bound = listen("HTTP", settings.http_host, settings.http_port, "--http-host")
+        bound = None if member is None else member.http
+        bound = bound or listen("HTTP", settings.http_host, settings.http_port, "--http-host")
         listening["http_port"] = bound.getsockname()[1]
         serving = asyncio.create_task(http.serve(sockets=[bound]))
         while not http.started and not serving.done():  # noqa: ASYNC110  # uvicorn has no event for its start
@@ -205,14 +213,25 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None) -> bool:
     gc.collect()
     gc.freeze()
     gateway.control.start()
-    logger.info("listening", extra={"host": settings.http_host, **listening})
+    if member is None:
+        logger.info("listening", extra={"host": settings.http_host, **listening})
+    else:
+        member.listening()
     await stop.wait()
     logger.info("stopping", extra={"running": gateway.running})
+    return await _finish(gateway, http, serving, rpc)
+
+
+async def _finish(
+    gateway: Gateway, http: _HttpServer | None, serving: asyncio.Task[None] | None, rpc: GrpcServer | None
+) -> bool:
+    """Finishes the accepted requests and closes everything. Returns False if the time for that ran out."""
+    loop = asyncio.get_running_loop()
     if http is not None:
         http.should_exit = True
     await asyncio.gather(
         *([serving] if serving is not None else []),
-        *([rpc.stop(settings.shutdown_timeout)] if rpc is not None else []),
+        *([rpc.stop(gateway.settings.shutdown_timeout)] if rpc is not None else []),
     )
     await gateway.control.close()
     try:
@@ -262,7 +281,7 @@ def _allow_many_connections() -> None:
 
 
 def run(settings: Settings) -> int:
-    """Loads the repository and serves it. Returns the exit status.
+    """Loads the repository and serves it, in this process or in several that it starts. Returns the exit status.
 
     The status is 0 after a clean stop, 1 if the gateway can't start or if requests were lost.
     """
@@ -271,8 +290,26 @@ def run(settings: Settings) -> int:
     for name, meant in misspelt(os.environ):
         logger.warning("%s is no setting, %s is", name, meant)
     _allow_many_connections()
+    if settings.workers > 1:
+        from opgate.service.processes.supervisor import supervise
+
+        # A second more than the processes have.
+        thread = signals.SignalThread(settings.shutdown_timeout + 2, ON_LOOP, settings.run_timeout)
+        return supervise(settings, thread)
+    return _run(settings, log_settings)
+
+
+def run_member(settings: Settings, member: Member) -> int:
+    """Runs one of several gateway processes. Returns its exit status, as `run` does."""
+    log_settings = logs.configure(settings.log_level, settings.log_format)
+    process.watch_crashes(settings.log_format == "json")
+    return _run(settings, log_settings, member)
+
+
+def _run(settings: Settings, log_settings: LogSettings, member: Member | None = None) -> int:
     # A second more than the stop may take, because that is the better way to end.
-    thread = signals.SignalThread(settings.shutdown_timeout + 1, ON_LOOP, settings.run_timeout)
+    seconds = settings.shutdown_timeout + 1
+    thread = signals.SignalThread(seconds, ON_LOOP, settings.run_timeout, alone=member is None)
     try:
         gateway = Gateway(settings, log_settings)
         gateway.catalog.load_all()
@@ -283,7 +320,7 @@ def run(settings: Settings) -> int:
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            clean = runner.run(serve(gateway, thread))
+            clean = runner.run(serve(gateway, thread, member))
     except (OSError, RuntimeError) as error:
         logger.error("the server can't start: %s", error)
         return 1

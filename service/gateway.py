@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from opgate.service.errors import Kind, ServingError, detached, kind_of
 from opgate.service.execution.request import Array, Request, run
-from opgate.service.execution.session import usable_cores
+from opgate.service.processes.everywhere import Everywhere
 from opgate.service.repository.catalog import Catalog
 from opgate.service.repository.control import ModelControl
-from opgate.service.repository.loader import LoadedModel, limits_of
+from opgate.service.repository.loader import LoadedModel, cores_of, limits_of
 from opgate.service.settings import Settings
 from opgate.service.shared_memory import Regions
 from opgate.service.telemetry import logs
@@ -140,6 +140,9 @@ class Gateway:
         self.tracing = Tracing(_trace_settings(settings), self.tracer, self._trace)
         self.tracing.tell()
         self._log_settings = log_settings
+        self.everywhere = Everywhere(self)
+        self.deaths = 0  # of the gateway processes that had the place of this one
+        self.metrics: Callable[[], bytes] = bytes  # returns those of this process
         self.connections: Collection[Connection] = ()  # the open connections of HTTP
         self.grpc_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # those of gRPC, and bytes that they hold
         self.running = 0  # accepted requests that are not answered yet
@@ -149,7 +152,7 @@ class Gateway:
         self._served: dict[tuple[str, str], Served] = {}
         self.catalog.on_change(self._served.clear)
         self._inflated = 0  # bytes that are reserved for unpacked bodies
-        self._threads = ThreadPoolExecutor(usable_cores(), "opgate-work")
+        self._threads = ThreadPoolExecutor(cores_of(settings), "opgate-work")
 
     def _trace(self, on: bool) -> None:
         self.journal.set_recorder(self.tracing if on else None)

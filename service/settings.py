@@ -119,7 +119,10 @@ class Settings(BaseSettings):
     keep_alive_timeout: int = Field(default=75, ge=1)  # seconds until an idle connection is closed
     shutdown_timeout: float = Field(default=30.0, ge=0)  # seconds to finish the accepted requests
     shutdown_grace: float = Field(default=1.0, ge=0)  # the first of these seconds, in which new requests are answered
-    intra_op_threads: int = Field(default=0, ge=0)  # threads of a session; 0: usable cores divided by instances
+    # Gateway processes on one port. Each has its share of the cores, and of the limits in bytes on all requests.
+    workers: int = Field(default=1, ge=1, le=256)
+    # Threads of a session; 0: usable cores divided by processes and instances.
+    intra_op_threads: int = Field(default=0, ge=0)
     # A run that costs less than handing it to a thread happens on the event loop, unless it costs more than this. Where
     # the process may use only one core it is five times as much.
     inline_limit_us: float = Field(default=100.0, ge=0)
@@ -169,6 +172,17 @@ class Settings(BaseSettings):
     def _check_mode(self) -> Self:
         if self.load_model and self.model_control_mode != "explicit":
             raise ValueError("--load-model (OPGATE_LOAD_MODEL) needs --model-control-mode explicit")
+        return self
+
+    @model_validator(mode="after")
+    def _check_workers(self) -> Self:
+        if self.workers == 1:
+            return self
+        alone = f"expected --workers 1 (OPGATE_WORKERS), got {self.workers}"
+        if self.rate_limit != "off":
+            raise ValueError(f"--rate-limit {self.rate_limit} counts the resources of one process: {alone}")
+        if read_trace_config(self.trace_config).file:
+            raise ValueError(f"--trace-config file=... is a file that one process writes: {alone}")
         return self
 
     @classmethod

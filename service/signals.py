@@ -21,8 +21,13 @@ logger = logging.getLogger("opgate")
 class SignalThread:
     """Waits for SIGTERM or SIGINT. It ends the process if nothing else does: after `seconds`, or at a second signal."""
 
-    def __init__(self, seconds: float, on_loop: OnLoop, hold_limit: float) -> None:
-        """A run that holds the event loop for more than `hold_limit` seconds is logged."""
+    def __init__(self, seconds: float, on_loop: OnLoop, hold_limit: float, *, alone: bool = True) -> None:
+        """A run that holds the event loop for more than `hold_limit` seconds is logged.
+
+        Without `alone` another process ends this one if it must end at once, and a second signal means nothing: it may
+        come from whatever sent the first one to both.
+        """
+        self._alone = alone
         self._seconds = seconds
         self._on_loop = on_loop
         self._hold_limit = hold_limit
@@ -54,7 +59,10 @@ class SignalThread:
             end_process(0)
             return
         self._stop()
-        if self._came(self._seconds):
+        end = time.monotonic() + self._seconds
+        while (again := self._came(max(0.0, end - time.monotonic()))) and not self._alone:
+            pass
+        if again:
             logger.warning("a second signal came: stopping at once")
         elif self._on_loop.since_ns:
             model = self._on_loop.model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import platform
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from fastapi import APIRouter, Response
 
 from opgate.service.execution.response_cache import ResponseCache
 from opgate.service.gateway import Gateway, package_version
+from opgate.service.processes.merging import merge_metrics
 from opgate.service.telemetry.metrics import CONTENT_TYPE, Metrics
 
 if TYPE_CHECKING:
@@ -40,6 +42,10 @@ class Numbers:
         """Returns the number of open connections of gRPC, and the bytes of messages that they hold."""
         return self._gateway.grpc_connections()
 
+    def deaths(self) -> int:
+        """Returns how many gateway processes had the place of this one and died."""
+        return self._gateway.deaths
+
     def running(self) -> int:
         """Returns the number of requests under way."""
         return self._gateway.running
@@ -64,10 +70,13 @@ class Numbers:
 def router(gateway: Gateway) -> APIRouter:
     """Returns the routes of one gateway."""
     routes = APIRouter()
-    metrics = Metrics(gateway.catalog.models, Numbers(gateway))
+    gateway.metrics = Metrics(gateway.catalog.models, Numbers(gateway)).text
 
     async def read_metrics() -> Response:
-        return Response(metrics.text(), media_type=CONTENT_TYPE)
+        texts = await gateway.everywhere.run("metrics")
+        if len(texts) > 1:
+            texts = [await asyncio.to_thread(merge_metrics, texts, gateway.everywhere.past())]
+        return Response(texts[0], media_type=CONTENT_TYPE)
 
     routes.add_api_route("/metrics", read_metrics, methods=["GET"], include_in_schema=False)
     return routes

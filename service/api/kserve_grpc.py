@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from time import perf_counter_ns
@@ -17,13 +18,13 @@ from tritonclient.grpc import service_pb2
 from opgate.service.api import operations
 from opgate.service.api.infer_stream import InferStream
 from opgate.service.api.shared_memory import SharedMemoryCalls
+from opgate.service.api.statistics import read_statistics
 from opgate.service.api.status import GRPC
 from opgate.service.errors import Kind, ServingError, detached, internal, invalid
 from opgate.service.execution.request import Request
 from opgate.service.execution.spec import ModelSpec, TensorSpec
 from opgate.service.gateway import LONG_COST, Gateway, Reading, Served, extensions, package_version
 from opgate.service.listening import listen
-from opgate.service.repository.overrides import Override, read_override
 from opgate.service.rpc import health, reflection
 from opgate.service.rpc.server import (
     Call,
@@ -40,7 +41,6 @@ from opgate.service.rpc.server import (
 )
 from opgate.service.settings import Settings
 from opgate.service.telemetry.journal import NO_IDS, Answer, grpc_level, ids_of
-from opgate.service.telemetry.statistics_message import model_statistics
 from opgate.service.tokens import group_of_rpc
 from opgate.service.wire import kserve_grpc as wire
 from opgate.service.wire.kserve_grpc import Decoder, encode, encoding_cost, parameter_values
@@ -271,7 +271,7 @@ class InferenceService:
         def stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
             return InferStream(gateway, decoder, call).answers(messages)
 
-        shared = None if gateway.regions is None else SharedMemoryCalls(gateway.regions)
+        shared = None if gateway.regions is None else SharedMemoryCalls(gateway.everywhere, gateway.regions)
         # A client that may load models may send their files.
         largest_load = gateway.settings.max_body_bytes if gateway.control.is_explicit else _MOST_BYTES
         special: dict[str, Method] = {
@@ -389,16 +389,8 @@ class InferenceService:
     def _ModelConfig(self, asked: Any) -> Any:
         return service_pb2.ModelConfigResponse(config=self._find(asked).model.config)
 
-    def _ModelStatistics(self, asked: Any) -> Any:
-        catalog = self._gateway.catalog
-        if not asked.name:
-            models = list(catalog.models())
-        elif asked.version:
-            models = [self._find(asked).model]
-        else:
-            self._find(asked)
-            models = [self._gateway.find(asked.name, str(n)).model for n in catalog.versions(asked.name)]
-        return service_pb2.ModelStatisticsResponse(model_stats=[model_statistics(model) for model in models])
+    async def _ModelStatistics(self, asked: Any) -> Any:
+        return await read_statistics(self._gateway, asked.name, asked.version)
 
     async def _RepositoryIndex(self, asked: Any) -> Any:
         response = service_pb2.RepositoryIndexResponse()
@@ -418,29 +410,27 @@ class InferenceService:
         self._wait(journaled, self._loaded(message), "RepositoryModelLoad")
 
     async def _loaded(self, message: bytes) -> Any:
-        def read() -> tuple[str, Override]:
+        def read() -> tuple[str, Mapping[str, Any]]:
             try:
                 asked = service_pb2.RepositoryModelLoadRequest.FromString(message)
             except DecodeError:
                 raise invalid("the message is not a RepositoryModelLoadRequest") from None
-            parameters = parameter_values(asked.parameters)
-            return asked.model_name, read_override(asked.model_name, parameters)
+            return asked.model_name, parameter_values(asked.parameters)
 
-        name, override = await asyncio.to_thread(read)
-        await self._gateway.control.load(name, override)
+        await self._gateway.everywhere.run("load", *await asyncio.to_thread(read))
         return service_pb2.RepositoryModelLoadResponse()
 
     async def _RepositoryModelUnload(self, asked: Any, call: Call) -> Any:
         self._gateway.check_operator(call.peer, self._gateway.grpc_tokens, "model-repository")
         parameters = parameter_values(asked.parameters)
-        await self._gateway.control.unload(asked.model_name, flag(parameters, "unload_dependents"))
+        await self._gateway.everywhere.run("unload", asked.model_name, flag(parameters, "unload_dependents"))
         return service_pb2.RepositoryModelUnloadResponse()
 
-    def _TraceSetting(self, asked: Any, call: Call) -> Any:
-        return operations.trace_setting(self._gateway, asked, call.peer)
+    async def _TraceSetting(self, asked: Any, call: Call) -> Any:
+        return await operations.trace_setting(self._gateway, asked, call.peer)
 
-    def _LogSettings(self, asked: Any, call: Call) -> Any:
-        return operations.log_settings(self._gateway, asked, call.peer)
+    async def _LogSettings(self, asked: Any, call: Call) -> Any:
+        return await operations.log_settings(self._gateway, asked, call.peer)
 
     def _find(self, asked: Any) -> Served:
         return self._gateway.find(asked.name, asked.version)
@@ -455,7 +445,8 @@ def _tensor(spec: ModelSpec, tensor: TensorSpec) -> Any:
 class GrpcServer:
     """The gRPC server of one gateway."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, listener: socket.socket | None = None) -> None:
+        """`listener` is a socket with a port, if there is one already. Raises OSError if the port is taken."""
         settings = gateway.settings
         self._gateway = gateway
         self._health = health.Health()
@@ -482,7 +473,7 @@ class GrpcServer:
         host, option = settings.http_host, "--http-host"
         if settings.grpc_host:
             host, option = settings.grpc_host, "--grpc-host"
-        self._listener = listen("gRPC", host, settings.grpc_port, option)
+        self._listener = listener or listen("gRPC", host, settings.grpc_port, option)
         self.port = self._listener.getsockname()[1]
         self.lost = 0  # calls that the stop cut off
 

@@ -12,17 +12,15 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
-from tritonclient.grpc import service_pb2
 
+from opgate.service.api.statistics import read_statistics
 from opgate.service.api.status import HTTP, error_body, error_headers
 from opgate.service.errors import Kind, ServingError, invalid, too_large
 from opgate.service.execution.spec import TensorSpec
 from opgate.service.gateway import Gateway, extensions, package_version
 from opgate.service.packing import deflate
 from opgate.service.repository.loader import LoadedModel
-from opgate.service.repository.overrides import read_override
 from opgate.service.settings import smallest
-from opgate.service.telemetry.statistics_message import model_statistics
 from opgate.service.wire.compression import decompress, wanted_encoding
 from opgate.service.wire.kserve_json import encode, encoding_cost, size_of
 from opgate.service.wire.kserve_rules import flag
@@ -201,15 +199,7 @@ class _Routes:
 
     async def statistics(self, request: Request) -> Response:
         """Answers with the counts and durations of one model, or of all models."""
-        model, version = _model_and_version(request)
-        if not model:
-            models = list(self._gateway.catalog.models())
-        elif version:
-            models = [self._model(request)]
-        else:
-            self._model(request)
-            models = [self._gateway.find(model, str(number)).model for number in self._gateway.catalog.versions(model)]
-        message = service_pb2.ModelStatisticsResponse(model_stats=[model_statistics(m) for m in models])
+        message = await read_statistics(self._gateway, *_model_and_version(request))
         return answer(to_plain(message, with_defaults=True))
 
     async def index(self, request: Request) -> Response:
@@ -225,15 +215,15 @@ class _Routes:
         self._gateway.control.check_explicit()
         name = request.path_params["model"]
         parameters = await self._parameters(request, smallest(self._gateway.settings, "max_body_bytes"))
-        override = await asyncio.to_thread(read_override, name, parameters)
-        await self._gateway.control.load(name, override)
+        await self._gateway.everywhere.run("load", name, parameters)
         return Response(status_code=200)
 
     async def unload(self, request: Request) -> Response:
         """Unloads a model, and with `unload_dependents` the models of its steps."""
         check_operator(self._gateway, request, "model-repository")
         parameters = await self._parameters(request, (_MAX_INDEX_BYTES, ""))
-        await self._gateway.control.unload(request.path_params["model"], flag(parameters, "unload_dependents"))
+        dependents = flag(parameters, "unload_dependents")
+        await self._gateway.everywhere.run("unload", request.path_params["model"], dependents)
         return Response(status_code=200)
 
     async def _parameters(self, request: Request, limit: tuple[int, str]) -> dict[str, Any]:

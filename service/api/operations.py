@@ -23,14 +23,13 @@ def router(gateway: Gateway) -> APIRouter:
         model = _model(gateway, request.path_params.get("model", ""), request.path_params.get("version", ""))
         if request.method == "POST":
             check_operator(gateway, request, "trace")
-            changes = await read_object(gateway, request, _MOST_BYTES)
-            return answer(gateway.tracing.update(model, changes).as_map())
+            await gateway.everywhere.run("trace", model, await read_object(gateway, request, _MOST_BYTES))
         return answer(gateway.tracing.settings(model).as_map())
 
     async def logging(request: Request) -> Response:
         if request.method == "POST":
             check_operator(gateway, request, "logging")
-            gateway.log_settings().update(await read_object(gateway, request, _MOST_BYTES))
+            await gateway.everywhere.run("log", await read_object(gateway, request, _MOST_BYTES))
         return answer(gateway.log_settings().as_map())
 
     for prefix in ("/v2", "/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
@@ -40,25 +39,25 @@ def router(gateway: Gateway) -> APIRouter:
     return routes
 
 
-def trace_setting(gateway: Gateway, asked: Any, peer: str) -> Any:
+async def trace_setting(gateway: Gateway, asked: Any, peer: str) -> Any:
     """Returns the answer to the RPC TraceSetting. A setting without values is taken back. Raises ServingError."""
     model = _model(gateway, asked.model_name)
     changes = {name: list(setting.value) or None for name, setting in asked.settings.items()}
     if changes:
         gateway.check_operator(peer, gateway.grpc_tokens, "trace")
-        gateway.tracing.update(model, changes)
+        await gateway.everywhere.run("trace", model, changes)
     response = service_pb2.TraceSettingResponse()
     for name, value in gateway.tracing.settings(model).as_map().items():
         response.settings[name].value.extend(value if isinstance(value, list) else [value])
     return response
 
 
-def log_settings(gateway: Gateway, asked: Any, peer: str) -> Any:
+async def log_settings(gateway: Gateway, asked: Any, peer: str) -> Any:
     """Returns the answer to the RPC LogSettings. A setting without a value is taken back. Raises ServingError."""
     changes = parameter_values(asked.settings)
     if changes:
         gateway.check_operator(peer, gateway.grpc_tokens, "logging")
-        gateway.log_settings().update(changes)
+        await gateway.everywhere.run("log", changes)
     response = service_pb2.LogSettingsResponse()
     for name, value in gateway.log_settings().as_map().items():
         _set(response.settings[name], value)

@@ -11,6 +11,7 @@ from tritonclient.grpc import service_pb2
 from opgate.service.api.kserve_http import answer, read_body
 from opgate.service.errors import Kind, ServingError, invalid
 from opgate.service.gateway import Gateway
+from opgate.service.processes.everywhere import Everywhere
 from opgate.service.shared_memory import Regions
 from opgate.service.wire.json_tensors import parse_object
 
@@ -41,20 +42,21 @@ class _Routes:
 
     async def register(self, request: Request) -> Response:
         """Registers a region."""
-        regions = self._regions()
+        self._regions()
         body = await read_body(self._gateway, request, _MAX_BODY_BYTES)
         message = parse_object(bytes(body.unpacked()))
         key = message.get("key")
         if not isinstance(key, str):
             raise invalid(f"key: expected the name of shared memory, got {_kind(key)}")
-        regions.register(_name(request), key, _number(message, "offset", 0), _number(message, "byte_size", None))
+        numbers = _number(message, "offset", 0), _number(message, "byte_size", None)
+        await self._gateway.everywhere.run("register", _name(request), key, *numbers)
         return Response(status_code=200)
 
     async def unregister(self, request: Request) -> Response:
         """Unregisters a region, or all of them."""
-        regions = self._regions()
+        self._regions()
         await read_body(self._gateway, request, _MAX_BODY_BYTES)
-        regions.unregister(_name(request))
+        await self._gateway.everywhere.run("unregister", _name(request))
         return Response(status_code=200)
 
     async def cuda_status(self, request: Request) -> Response:
@@ -81,7 +83,8 @@ class SharedMemoryCalls:
     CudaSharedMemoryRegister is missing, so that it is not supported.
     """
 
-    def __init__(self, regions: Regions) -> None:
+    def __init__(self, everywhere: Everywhere, regions: Regions) -> None:
+        self._everywhere = everywhere
         self._regions = regions
 
     def SystemSharedMemoryStatus(self, asked: Any) -> Any:
@@ -93,14 +96,14 @@ class SharedMemoryCalls:
             status.offset, status.byte_size = region.offset, region.byte_size
         return response
 
-    def SystemSharedMemoryRegister(self, asked: Any) -> Any:
+    async def SystemSharedMemoryRegister(self, asked: Any) -> Any:
         """Registers a region."""
-        self._regions.register(asked.name, asked.key, asked.offset, asked.byte_size)
+        await self._everywhere.run("register", asked.name, asked.key, asked.offset, asked.byte_size)
         return service_pb2.SystemSharedMemoryRegisterResponse()
 
-    def SystemSharedMemoryUnregister(self, asked: Any) -> Any:
+    async def SystemSharedMemoryUnregister(self, asked: Any) -> Any:
         """Unregisters a region, or all of them."""
-        self._regions.unregister(asked.name)
+        await self._everywhere.run("unregister", asked.name)
         return service_pb2.SystemSharedMemoryUnregisterResponse()
 
     def CudaSharedMemoryStatus(self, asked: Any) -> Any:

@@ -79,6 +79,7 @@ class ModelSession(Protocol):
     """An opened model file, in this process or in one of its own. See `Session` for the methods."""
 
     gpu: int | None
+    intra_op_threads: int  # 0 if the gateway doesn't say how many
     isolated: bool  # whether it runs in a process of its own
     takes_requests: bool  # whether it has `execute` instead of `run`
     down: str  # why it can't run now
@@ -213,6 +214,7 @@ class Session:
             EngineTensor(i.name, i.type, tuple(i.shape)) for i in self._session.get_overridable_initializers()
         )
         self.gpu = options.gpu
+        self.intra_op_threads = options.intra_op_threads
         # NumPy has no bfloat16. Such tensors travel as uint16 bits in OrtValues.
         inputs, bf16 = (*self.inputs, *self.defaulted), DATATYPES["BF16"].onnx
         self._bf16_inputs = frozenset(tensor.name for tensor in inputs if tensor.type == bf16)

@@ -153,7 +153,7 @@ class WorkerProcess:
             if self._dead is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)  # what it has started
-                self._dead = self._late or _cause(self._process.wait())
+                self._dead = self._late or cause_of_death(self._process.wait(), "its worker process")
                 op = bytes(self._segment.memory[channel.NOTE : channel.NOTE + channel.NOTE_SIZE]).split(b"\0")[0]
                 if op:
                     self._dead += f" in op {op.decode(errors='replace')}"
@@ -191,9 +191,10 @@ def command(python: Path | None = None) -> list[str]:
     return [str(python), "-c", _BORROWED.format(folder=str(Path(opgate.__file__).parent))]
 
 
-def _cause(status: int) -> str:
+def cause_of_death(status: int, what: str) -> str:
+    """Returns the sentence that says what a process died of. `status` is that of subprocess, `what` names it."""
     if status < 0:
         number = signal.Signals(-status) if -status in set(signal.Signals) else None
         name = _SIGNALS.get(number, number.name) if number is not None else f"signal {-status}"
-        return f"its worker process died of {name}"
-    return f"its worker process ended with the exit status {status}"
+        return f"{what} died of {name}"
+    return f"{what} ended with the exit status {status}"

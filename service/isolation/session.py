@@ -97,7 +97,9 @@ class ProcessSession:
             for kind in ("inputs", "outputs", "defaulted")
         )
         self._nodes = {provider: set(types) for provider, types in self.description.get("nodes", {}).items()}
-        self.gpu = getattr(getattr(opening, "options", None), "gpu", None)
+        options = getattr(opening, "options", None)
+        self.gpu = getattr(options, "gpu", None)
+        self.intra_op_threads: int = getattr(options, "intra_op_threads", 0)
 
     @property
     def pid(self) -> int:
@@ -215,7 +217,7 @@ class ProcessSession:
                 return
             self.deaths += 1
             self._failures += 1
-            wait = _wait(self._failures)
+            wait = wait_before_start(self._failures)
             logger.error("model '%s': %s", self._name, reason, extra={"model": self._name, "deaths": self._failures})
             if wait:
                 with self._changed:
@@ -260,6 +262,6 @@ class ProcessSession:
         return process.death()
 
 
-def _wait(failures: int) -> float:
-    """Returns how many seconds the next start waits."""
+def wait_before_start(failures: int) -> float:
+    """Returns how many seconds the next start of a process waits after so many deaths in a row."""
     return 0.0 if failures <= _AT_ONCE else min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (failures - _AT_ONCE - 1))

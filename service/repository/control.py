@@ -45,11 +45,12 @@ class ModelControl:
         self._job: Future[Any] | None = None  # the last one that the thread got
         self._polling: asyncio.Task[None] | None = None
 
-    async def load(self, name: str, override: Override) -> None:
+    async def load(self, name: str, override: Override) -> list[str]:
         """Loads a model as its files are now, and the models of its steps if it is an ensemble.
 
-        Raises ServingError: UNAVAILABLE if clients may not load models, NOT_FOUND if no repository has it, INVALID if
-        it can't be loaded or the override isn't allowed. What served before still does then.
+        Returns the names of all models that were loaded or were needed for that. Raises ServingError: UNAVAILABLE if
+        clients may not load models, NOT_FOUND if no repository has it, INVALID if it can't be loaded or the override
+        isn't allowed. What served before still does then.
         """
         kept = False
         try:
@@ -67,12 +68,14 @@ class ModelControl:
         if outcome.reasons:
             reasons = "; ".join(f"version {v}: {why}" if v else why for v, why in sorted(outcome.reasons.items()))
             raise invalid(f"failed to load '{name}': {reasons}")
+        return list(outcomes)
 
-    async def unload(self, name: str, dependents: bool = False) -> None:
+    async def unload(self, name: str, dependents: bool = False) -> list[str]:
         """Unloads a model, and the ensembles that use it. With `dependents` the models of its steps go as well.
 
-        Returns when they take no more requests. They are closed when the accepted ones are answered. A model that isn't
-        loaded is left as it is. Raises ServingError (UNAVAILABLE) if clients may not unload models.
+        Returns the names of the models, without those ensembles, when they take no more requests. They are closed when
+        the accepted ones are answered. A model that isn't loaded is left as it is. Raises ServingError (UNAVAILABLE) if
+        clients may not unload models.
         """
         self.check_explicit()
         async with self._lock:
@@ -88,6 +91,7 @@ class ModelControl:
                     )
             for each in names:
                 self._keep_folder(each, None)
+            return [each for each in names if self._catalog.entry(each) is not None]
 
     async def index(self, only_ready: bool) -> list[tuple[str, str, str, str]]:
         """Returns name, version, state and reason of every model of the repositories. A model that nobody has loaded

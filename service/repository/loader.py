@@ -216,6 +216,11 @@ def _connect(
     limits = limits_of(settings)
     spec = with_padding(config, spec, session.inputs, session.outputs, limits)
     sequences = read_sequences(config, folder, limits)
+    if sequences is not None and settings.workers > 1:
+        raise ConfigError(
+            "sequence_batching keeps the state of a sequence in one process: expected --workers 1 (OPGATE_WORKERS), "
+            f"got {settings.workers}"
+        )
     engine = spec if sequences is None else engine_spec(spec, sequences)
     if not in_python(config):
         check_against_engine(engine, session.inputs, session.outputs, session.defaulted)
@@ -225,6 +230,7 @@ def _connect(
         runs = [partial(Sequencer(spec, sequences).try_out, run=run) for run in runs]
     warm_ups = prove(config, spec, folder, version, runs, limits)
     statistics = ModelStatistics()
+    statistics.instances, statistics.intra_op_threads = len(sessions), session.intra_op_threads
     statistics.workers = [session for session in sessions if isinstance(session, ProcessSession)]
     claims = _claims(config, limiter)
     if sequences is None:
@@ -285,12 +291,17 @@ def _claims(config: ModelConfig, limiter: RateLimiter | None) -> list[Claim]:
     return limiter.add(needed) if limiter is not None and any(demand.resources for demand in needed) else []
 
 
+def cores_of(settings: Settings) -> int:
+    """Returns how many cores a gateway process counts on: its share of those that all of them may use."""
+    return max(1, usable_cores() // settings.workers)
+
+
 def inline_limit_us(settings: Settings, *, waits: bool) -> float:
     """Returns what a run on the event loop may cost in microseconds: nothing if it `waits` for something else."""
     if waits:
         return 0.0
     # On a single core a thread gives the event loop no time, and takes some for the change of threads.
-    return settings.inline_limit_us * (_ON_ONE_CORE if usable_cores() == 1 else 1)
+    return settings.inline_limit_us * (_ON_ONE_CORE if cores_of(settings) == 1 else 1)
 
 
 def load_ensemble(
@@ -454,7 +465,7 @@ def _with_libraries_for_gpus(
 def _session_options(config: ModelConfig, instances: int, settings: Settings) -> SessionOptions:
     """Returns the options that the sessions of all instances share."""
     providers = accelerators(config)
-    threads = settings.intra_op_threads or max(1, usable_cores() // instances)
+    threads = settings.intra_op_threads or max(1, cores_of(settings) // instances)
     levels = {-1: "basic", 0: "all", 1: "extended", 2: "disabled"}
     return SessionOptions(
         intra_op_threads=_number(config, "intra_op_thread_count") or threads,

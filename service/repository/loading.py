@@ -115,9 +115,17 @@ class Loading:
                 continue
             loaded.stamp = stamp
             outcome.versions[version] = loaded
+            statistics = loaded.statistics
             logger.info(
                 "model loaded",
-                extra={"model": config.name, "version": version, "seconds": round(loaded.statistics.load_seconds, 3)},
+                extra={
+                    "model": config.name,
+                    "version": version,
+                    "seconds": round(statistics.load_seconds, 3),
+                    "instances": statistics.instances or None,
+                    "intra_op_threads": statistics.intra_op_threads or None,
+                    "processes": self._settings.workers,
+                },
             )
 
     def _load_version(self, source: Source, config: ModelConfig, version: int) -> LoadedModel:

@@ -99,6 +99,8 @@ class Source(Protocol):
     def connections(self) -> tuple[int, int]: ...
     def grpc_connections(self) -> tuple[int, int]: ...
 
+    def deaths(self) -> int: ...
+
     def running(self) -> int: ...
 
     def cache(self) -> ResponseCache: ...
@@ -132,11 +134,19 @@ class ModelCollector(Collector):
         )
         seconds = GaugeMetricFamily("nv_model_load_duration_secs", "Time that loading the model took", labels=_LABELS)
         workers = GaugeMetricFamily("opgate_model_processes", "Worker processes that can run", labels=_LABELS)
+        instances = GaugeMetricFamily("opgate_instances", "Runs of a model at once", labels=_LABELS)
+        threads = GaugeMetricFamily("opgate_intra_op_threads", "Threads of a run of ONNX Runtime", labels=_LABELS)
         for labels, statistics in rows:
             workers.add_metric(labels, sum(bool(worker.pid) for worker in statistics.workers))
+            if statistics.instances:
+                instances.add_metric(labels, statistics.instances)
+            if statistics.intra_op_threads:
+                threads.add_metric(labels, statistics.intra_op_threads)
             pending.add_metric(labels, statistics.pending + statistics.held)
             seconds.add_metric(labels, statistics.load_seconds)
         yield workers
+        yield instances
+        yield threads
         yield pending
         yield seconds
         for name, text, read in _OWN_COUNTERS:
@@ -210,6 +220,8 @@ class GatewayCollector(Collector):
         connections, held = source.grpc_connections()
         yield GaugeMetricFamily("opgate_grpc_connections", "Open connections of gRPC", connections)
         yield GaugeMetricFamily("opgate_grpc_held_bytes", "Bytes of messages that calls and connections hold", held)
+        yield GaugeMetricFamily("opgate_gateway_processes", "Gateway processes that serve", 1)
+        yield CounterMetricFamily("opgate_gateway_process_deaths", "Gateway processes that died", source.deaths())
         yield GaugeMetricFamily("opgate_running_requests", "Inference requests without an answer", source.running())
         cache = source.cache()
         yield GaugeMetricFamily("opgate_cache_bytes", "Bytes of results in the response cache", cache.bytes)

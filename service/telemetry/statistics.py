@@ -63,13 +63,15 @@ class ModelStatistics:
 
     __slots__ = (
         "batch_rows", "batches", "cache_hit_ns", "cache_hits", "cache_miss_ns", "cache_misses", "executions",
-        "fail_count", "fail_ns", "failures", "held", "infer_ns", "infer_seconds", "inferences", "input_ns", "last_ms",
-        "load_seconds", "output_ns", "overdue", "padded_elements", "padding_elements", "pending", "queue_ns",
-        "queue_seconds", "request_ns", "request_seconds", "success_count", "workers",
+        "fail_count", "fail_ns", "failures", "held", "infer_ns", "infer_seconds", "inferences", "input_ns", "instances",
+        "intra_op_threads", "last_ms", "load_seconds", "output_ns", "overdue", "padded_elements", "padding_elements",
+        "pending", "queue_ns", "queue_seconds", "request_ns", "request_seconds", "success_count", "workers",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.load_seconds = 0.0
+        self.instances = 0  # of this process; 0 if it runs no model file itself
+        self.intra_op_threads = 0  # of each run; 0 if the gateway doesn't say how many
         self.pending = 0
         self.held = 0  # requests that wait for an earlier one of their sequence, or for a place for it
         self.overdue = 0  # runs that outlived their limit

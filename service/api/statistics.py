@@ -1,0 +1,16 @@
+"""The statistics of models, as both protocols have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opgate.service.gateway import Gateway
+from opgate.service.processes.merging import merge_statistics
+
+
+async def read_statistics(gateway: Gateway, name: str, version: str) -> Any:
+    """Returns Triton's ModelStatisticsResponse of a version of a model, of all its versions if `version` is empty, or
+    of all models. Raises ServingError as `Gateway.find` does."""
+    if name:
+        gateway.find(name, version)
+    return merge_statistics(await gateway.everywhere.run("statistics", name, version))

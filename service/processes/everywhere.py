@@ -1,0 +1,99 @@
+"""What happens in every gateway process when a client asks one of them for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from opgate.service.errors import Kind, ServingError
+from opgate.service.repository.overrides import read_override
+from opgate.service.shared_memory import Regions
+from opgate.service.telemetry.statistics_message import model_statistics
+
+if TYPE_CHECKING:
+    from opgate.service.gateway import Gateway
+
+
+class Everywhere:
+    """Runs operations in all gateway processes. Here that is this one: with several of them, `Member` asks the others.
+
+    An operation is a function of this module. Its arguments and its value can be pickled.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def run(self, operation: str, *arguments: Any) -> list[Any]:
+        """Runs an operation in every process, in the same order everywhere. Returns what it returned in each.
+
+        Raises ServingError if it failed in one.
+        """
+        return [await perform(self._gateway, operation, arguments)]
+
+    def past(self) -> bytes:
+        """Returns the counters of processes that have died, as metrics."""
+        return b""
+
+
+async def perform(gateway: Gateway, operation: str, arguments: tuple[Any, ...]) -> Any:
+    """Runs an operation in this process and returns its value. Raises ServingError."""
+    return await OPERATIONS[operation](gateway, *arguments)
+
+
+async def load(gateway: Gateway, name: str, parameters: Mapping[str, Any]) -> list[str]:
+    """Loads a model with the parameters of a load request. Returns the names of all models that it took."""
+    override = await asyncio.to_thread(read_override, name, parameters)
+    return await gateway.control.load(name, override)
+
+
+async def unload(gateway: Gateway, name: str, dependents: bool) -> list[str]:
+    """Unloads a model, with `dependents` those of its steps too. Returns their names."""
+    return await gateway.control.unload(name, dependents)
+
+
+async def register(gateway: Gateway, name: str, key: str, offset: int, byte_size: int) -> None:
+    """Registers a region of shared memory."""
+    _regions(gateway).register(name, key, offset, byte_size)
+
+
+async def unregister(gateway: Gateway, name: str) -> None:
+    """Unregisters a region of shared memory, or all of them if the name is empty."""
+    _regions(gateway).unregister(name)
+
+
+async def trace(gateway: Gateway, model: str, changes: Mapping[str, Any]) -> None:
+    """Changes the trace settings of a model, "" for those of all models."""
+    gateway.tracing.update(model, changes)
+
+
+async def log(gateway: Gateway, changes: Mapping[str, Any]) -> None:
+    """Changes the settings of the log."""
+    gateway.log_settings().update(changes)
+
+
+async def metrics(gateway: Gateway) -> bytes:
+    """Returns the metrics of a process."""
+    return gateway.metrics()
+
+
+async def statistics(gateway: Gateway, name: str, version: str) -> list[bytes]:
+    """Returns the messages of the statistics of a model, of all its versions or of all models. A model that doesn't
+    serve in this process has none."""
+    found = [model for model in gateway.catalog.models() if name in ("", model.spec.name)]
+    return [model_statistics(model).SerializeToString() for model in found if version in ("", model.spec.version)]
+
+
+OPERATIONS = {
+    function.__name__: function for function in (load, unload, register, unregister, trace, log, metrics, statistics)
+}
+# Operations that wait for others of their kind, because they take a while.
+SLOW = frozenset(("load", "unload"))
+# Operations that only read. They don't wait for ever.
+READS = frozenset(("metrics", "statistics"))
+
+
+def _regions(gateway: Gateway) -> Regions:
+    if gateway.regions is None:
+        raise ServingError(Kind.UNSUPPORTED, "shared memory is turned off on this server")
+    return gateway.regions

@@ -1,0 +1,140 @@
+"""One of several gateway processes: its side of the connection to the supervisor.
+
+`python -m opgate.service.processes.member` is started by the supervisor with the file descriptor of that connection
+and the number of the supervisor's process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import itertools
+import logging
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+from opgate.service import app
+from opgate.service.errors import Kind, ServingError, kind_of
+from opgate.service.processes.everywhere import READS, SLOW, Everywhere, perform
+from opgate.service.processes.messages import Opening, Outcome, packed, read, receive, values_of
+
+if TYPE_CHECKING:
+    from opgate.service.gateway import Gateway
+
+logger = logging.getLogger("opgate.processes")
+
+_PR_SET_PDEATHSIG = 1
+# Seconds in which every process must answer what only reads.
+_MOST_READ = 5.0
+
+
+class Member(Everywhere):
+    """A gateway process among several. It runs operations in all of them."""
+
+    def __init__(self, connection: socket.socket, opening: Opening) -> None:
+        self._connection = connection
+        self.opening = opening
+        self.http = None if opening.http is None else socket.socket(fileno=opening.http)
+        self.grpc = None if opening.grpc is None else socket.socket(fileno=opening.grpc)
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[list[Outcome]]] = {}
+        self._doing: set[asyncio.Task[None]] = set()
+        self._past = b""
+        self._slow = asyncio.Lock()
+        self._listen = asyncio.Event()
+
+    async def join(self, gateway: Gateway) -> None:
+        """Tells the supervisor that the models are loaded. Returns when this process has done what others have done
+        before, and shall listen."""
+        self._gateway = gateway
+        gateway.everywhere = self
+        gateway.deaths = self.opening.deaths
+        self._connection.setblocking(False)
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._connection)
+        self._following = asyncio.create_task(self._follow(reader))
+        self._send("loaded")
+        await self._listen.wait()
+        await asyncio.gather(*self._doing)
+
+    def listening(self) -> None:
+        """Tells the supervisor that this process serves."""
+        self._send("listening")
+
+    def past(self) -> bytes:
+        """Returns the counters of processes that have died, as the last answer to `metrics` brought them."""
+        return self._past
+
+    async def run(self, operation: str, *arguments: Any) -> list[Any]:
+        """Asks the supervisor to run an operation in every process."""
+        number = next(self._numbers)
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._send("run", number, operation, arguments)
+        try:
+            return values_of(await asyncio.wait_for(answer, _MOST_READ if operation in READS else None))
+        except TimeoutError:
+            text = f"a gateway process did not answer in {_MOST_READ:g} s, expected the {operation} of all"
+            raise ServingError(Kind.UNAVAILABLE, text) from None
+        finally:
+            del self._asked[number]
+
+    def _send(self, *message: Any) -> None:
+        self._writer.write(packed(message))
+
+    async def _follow(self, reader: asyncio.StreamReader) -> None:
+        while (message := await read(reader)) is not None:
+            match message:
+                case ("do", order, operation, arguments):
+                    task = asyncio.create_task(self._do(order, operation, arguments))
+                    self._doing.add(task)
+                    task.add_done_callback(self._doing.discard)
+                case ("done", number, outcomes, past):
+                    self._past = past
+                    if number in self._asked and not self._asked[number].done():
+                        self._asked[number].set_result(outcomes)
+                case ("listen",):
+                    self._listen.set()
+        logger.error("the supervisor has gone")
+        os._exit(1)
+
+    async def _do(self, order: int, operation: str, arguments: tuple[Any, ...]) -> None:
+        """Runs an operation and tells what came of it. One that was run before this process was there is 0."""
+        try:
+            if operation in SLOW:
+                async with self._slow:
+                    outcome = Outcome(await perform(self._gateway, operation, arguments))
+            else:
+                outcome = Outcome(await perform(self._gateway, operation, arguments))
+        except Exception as error:
+            if not isinstance(error, ServingError):
+                logger.exception("%s failed", operation)
+            text = error.message if isinstance(error, ServingError) else f"{type(error).__name__}: {error}"
+            outcome = Outcome(error=(kind_of(error).value, text))
+        if order:
+            self._send("did", order, outcome)
+        elif outcome.error is not None:
+            logger.error("what clients changed before can't be done again (%s): %s", operation, outcome.error[1])
+
+
+def main(arguments: list[str]) -> int:
+    """Runs a gateway process until the supervisor ends it. Returns the exit status."""
+    connection, parent = socket.socket(fileno=int(arguments[0])), int(arguments[1])
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return 1
+    opening: Opening = receive(connection)
+    make = logging.getLogRecordFactory()
+
+    def record(*details: Any, **more: Any) -> logging.LogRecord:
+        made = make(*details, **more)
+        made.gateway_process = opening.place
+        return made
+
+    logging.setLogRecordFactory(record)
+    return app.run_member(opening.settings, Member(connection, opening))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,281 @@
+"""Starts several gateway processes on one port, replaces one that dies, and lets them do together what clients ask."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from opgate.service.isolation.process import cause_of_death
+from opgate.service.isolation.session import wait_before_start
+from opgate.service.listening import bind_shared, listen
+from opgate.service.processes.merging import add_past
+from opgate.service.processes.messages import Opening, Outcome, packed, read
+from opgate.service.processes.state import State
+from opgate.service.settings import Settings
+from opgate.service.signals import SignalThread
+
+logger = logging.getLogger("opgate.processes")
+
+# Limits in bytes on all requests together. Each process gets its share of them.
+SHARED = ("max_inflated_bytes", "max_grpc_bytes", "max_shared_memory_bytes", "response_cache_byte_size")
+# A process that served for so many seconds did not die of its start.
+_HEALTHY = 30.0
+
+
+@dataclass(eq=False)
+class _Child:
+    """A gateway process."""
+
+    place: int
+    process: asyncio.subprocess.Process
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    joined: bool = False  # whether it takes part in what all do
+    listening_since: float = 0.0
+    metrics: bytes = b""  # that it told last
+
+    def send(self, *message: Any) -> None:
+        self.writer.write(packed(message))
+
+
+@dataclass(eq=False)
+class _Order:
+    """An operation that processes run. `number` is that of the one that has asked for it."""
+
+    asker: _Child
+    number: int
+    operation: str
+    arguments: tuple[Any, ...]
+    waits_for: set[_Child] = field(default_factory=set)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+
+def share_of(settings: Settings) -> Settings:
+    """Returns the settings of one of the processes."""
+    return settings.model_copy(update={name: getattr(settings, name) // settings.workers for name in SHARED})
+
+
+class Supervisor:
+    """The gateway processes. Everything happens on the event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._children: set[_Child] = set()
+        self._orders: dict[int, _Order] = {}
+        self._numbers = itertools.count(1)
+        self._state = State()
+        self._past = b""  # the counters of processes that have died
+        self._deaths = [0] * (settings.workers + 1)  # by place
+        self._failures = [0] * (settings.workers + 1)  # deaths in a row, by place
+        self._following: set[asyncio.Task[None]] = set()
+        self._held: list[socket.socket] = []  # they keep the ports while no process listens
+        self._ports: dict[str, int] = {}
+        self._served = self._stopping = self._failed = False
+        self._stopped = asyncio.Event()
+
+    async def run(self, thread: SignalThread) -> bool:
+        """Serves until a signal comes. Returns whether every process ended cleanly.
+
+        Raises OSError if a port is taken.
+        """
+        loop = asyncio.get_running_loop()
+        settings = self._settings
+        if settings.http:
+            self._hold("http", "HTTP", settings.http_host, "--http-host")
+        if settings.grpc:
+            option = "--grpc-host" if settings.grpc_host else "--http-host"
+            self._hold("grpc", "gRPC", settings.grpc_host or settings.http_host, option)
+        thread.on_stop(lambda: loop.call_soon_threadsafe(self._stop))
+        for place in range(1, settings.workers + 1):
+            self._follow(self._keep(place))
+        await self._stopped.wait()
+        while self._following:
+            await asyncio.wait(self._following)
+        return not self._failed
+
+    def _hold(self, name: str, protocol: str, host: str, option: str) -> None:
+        """Takes a port for all processes."""
+        port = getattr(self._settings, f"{name}_port")
+        if port:
+            listen(protocol, host, port, option).close()  # others of this user could share it otherwise
+        held = bind_shared(host, port)
+        self._held.append(held)
+        self._ports[f"{name}_port"] = held.getsockname()[1]
+
+    def _follow(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._following.add(task)
+        task.add_done_callback(self._following.discard)
+
+    def _stop(self) -> None:
+        """Lets every process finish what it has accepted."""
+        self._stopping = True
+        self._stopped.set()
+        for child in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                child.process.send_signal(signal.SIGTERM)
+
+    async def _keep(self, place: int) -> None:
+        """Runs a process, and another one when it has died."""
+        while not self._stopping:
+            child = await self._start(place)
+            await self._obey(child)
+            status = await child.process.wait()
+            self._forget(child)
+            if self._stopping:
+                self._failed |= status != 0 and child.listening_since > 0  # else it had accepted nothing
+                return
+            cause = cause_of_death(status, f"gateway process {place} of {self._settings.workers}")
+            if not self._served:
+                logger.error("%s before all served", cause)
+                self._failed = True
+                self._stop()
+                return
+            self._deaths[place] += 1
+            healthy = child.listening_since and time.monotonic() - child.listening_since > _HEALTHY
+            self._failures[place] = 1 if healthy else self._failures[place] + 1
+            wait = wait_before_start(self._failures[place])
+            when = f"in {wait:g} s" if wait else "now"
+            logger.error("%s: another one starts %s", cause, when, extra={"deaths": self._deaths[place]})
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), wait)
+
+    async def _start(self, place: int) -> _Child:
+        settings = self._settings
+        sockets = {}
+        for name in ("http", "grpc"):
+            if port := self._ports.get(f"{name}_port"):
+                host = (settings.grpc_host if name == "grpc" else None) or settings.http_host
+                sockets[name] = bind_shared(host, port)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        files = {name: bound.fileno() for name, bound in sockets.items()}
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "opgate.service.processes.member",
+            str(theirs.fileno()),
+            str(os.getpid()),
+        ]
+        try:
+            # In a session of its own no Ctrl-C reaches it: the supervisor tells it.
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                pass_fds=(theirs.fileno(), *files.values()),
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        finally:
+            # The sockets are the process' own: when it dies, the system hands new connections to the others.
+            for bound in (theirs, *sockets.values()):
+                bound.close()
+        ours.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        child = _Child(place, process, reader, writer)
+        opening = Opening(share_of(settings), place, self._deaths[place], files.get("http"), files.get("grpc"))
+        writer.write(packed(opening))
+        self._children.add(child)
+        if self._stopping:
+            self._stop()
+        return child
+
+    async def _obey(self, child: _Child) -> None:
+        """Does what a process says, until it ends."""
+        while (message := await read(child.reader)) is not None:
+            match message:
+                case ("loaded",):
+                    self._join(child)
+                case ("listening",):
+                    child.listening_since = time.monotonic()
+                    self._tell_listening(child)
+                case ("run", number, operation, arguments):
+                    self._run(_Order(child, number, operation, arguments))
+                case ("did", order, outcome):
+                    self._did(child, order, outcome)
+
+    def _join(self, child: _Child) -> None:
+        """Lets a process do what the others have done and do now. Then it listens, the first ones at the same time."""
+        for operation, arguments in self._state.operations():
+            child.send("do", 0, operation, arguments)
+        child.joined = True
+        for number, order in self._orders.items():
+            order.waits_for.add(child)
+            child.send("do", number, order.operation, order.arguments)
+        joined = [each for each in self._children if each.joined]
+        if self._served:
+            child.send("listen")
+        elif len(joined) == self._settings.workers:
+            for each in joined:
+                each.send("listen")
+
+    def _tell_listening(self, child: _Child) -> None:
+        settings = self._settings
+        count = sum(bool(each.listening_since) for each in self._children)
+        if self._served:
+            logger.info("gateway process %d of %d listens again", child.place, settings.workers)
+        elif count == settings.workers:
+            self._served = True
+            told = {"host": settings.http_host, **self._ports, "processes": settings.workers}
+            logger.info("listening", extra=told)
+
+    def _run(self, order: _Order) -> None:
+        number = next(self._numbers)
+        self._orders[number] = order
+        order.waits_for = {child for child in self._children if child.joined}
+        data = packed(("do", number, order.operation, order.arguments))
+        for child in order.waits_for:
+            child.writer.write(data)
+
+    def _did(self, child: _Child, number: int, outcome: Outcome) -> None:
+        order = self._orders[number]
+        order.waits_for.discard(child)
+        order.outcomes.append(outcome)
+        if order.operation == "metrics" and outcome.error is None:
+            child.metrics = outcome.value
+        self._finish(number)
+
+    def _finish(self, number: int) -> None:
+        """Answers the process that has asked, if no other still works at it."""
+        order = self._orders[number]
+        if order.waits_for:
+            return
+        del self._orders[number]
+        failed = sum(outcome.error is not None for outcome in order.outcomes)
+        if not failed and order.outcomes:
+            self._state.note(order.operation, order.arguments, order.outcomes[0].value)
+        elif order.operation == "register" and failed < len(order.outcomes):  # no process may know it alone
+            self._run(_Order(order.asker, 0, "unregister", order.arguments[:1]))
+        if order.asker in self._children:
+            order.asker.send("done", order.number, order.outcomes, self._past)
+
+    def _forget(self, child: _Child) -> None:
+        """Nobody waits any more for a process that has ended."""
+        self._children.discard(child)
+        child.writer.close()
+        if child.metrics:
+            self._past = add_past(self._past, child.metrics)
+        for number in list(self._orders):
+            self._orders[number].waits_for.discard(child)
+            self._finish(number)
+
+
+def supervise(settings: Settings, thread: SignalThread) -> int:
+    """Serves with several processes. Returns the exit status, as `run` of opgate.service.app does."""
+    try:
+        clean = asyncio.run(Supervisor(settings).run(thread))
+    except OSError as error:
+        logger.error("the server can't start: %s", error)
+        return 1
+    if clean:
+        logger.info("every gateway process has stopped")
+    return 0 if clean else 1
