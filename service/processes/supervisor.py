@@ -15,6 +15,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from opgate.service.execution.session import usable_cores
 from opgate.service.isolation.process import cause_of_death
 from opgate.service.isolation.session import wait_before_start
 from opgate.service.listening import bind_shared, listen
@@ -95,6 +96,8 @@ class Supervisor:
         if settings.grpc:
             option = "--grpc-host" if settings.grpc_host else "--http-host"
             self._hold("grpc", "gRPC", settings.grpc_host or settings.http_host, option)
+        if settings.workers > (cores := usable_cores()):
+            logger.warning("%d gateway processes share %d cores", settings.workers, cores)
         thread.on_stop(lambda: loop.call_soon_threadsafe(self._stop))
         for place in range(1, settings.workers + 1):
             self._follow(self._keep(place))
