@@ -40,7 +40,7 @@ from opgate.service.telemetry import logs
 from opgate.service.telemetry.logs import LogSettings
 
 if TYPE_CHECKING:
-    from opgate.service.processes.member import Member
+    from opgate.service.processes.member import Listen, Member
 
 logger = logging.getLogger("opgate")
 # Open files, most of them connections.
@@ -100,6 +100,14 @@ class _HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leaves the signals to `serve`, which handles them for HTTP and gRPC."""
         yield
+
+    async def listen_too(self, listener: socket.socket) -> asyncio.AbstractServer:
+        """Takes the connections of one more socket too. They are those of this server in everything else."""
+        others = self.servers
+        await self.startup(sockets=[listener])
+        (server,) = self.servers
+        self.servers = [*others, server]
+        return server
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answers what comes on open connections for a moment, stops to listen, and waits for the last answers."""
@@ -187,6 +195,8 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None, member: Me
     http = _http_server(gateway) if settings.http else None
 
     def on_signal() -> None:
+        if member is not None:
+            member.leave()
         gateway.stop(loop.time())
         stop.set()
 
@@ -216,7 +226,12 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None, member: Me
     if member is None:
         logger.info("listening", extra={"host": settings.http_host, **listening})
     else:
-        member.listening()
+        listeners: dict[str, Listen] = {}
+        if http is not None:
+            listeners["http"] = http.listen_too
+        if rpc is not None:
+            listeners["grpc"] = rpc.listen_too
+        member.listening(listeners)
     await stop.wait()
     logger.info("stopping", extra={"running": gateway.running})
     return await _finish(gateway, http, serving, rpc)

@@ -492,6 +492,10 @@ class GrpcServer:
         self._gateway.catalog.on_change(self._tell_health)
         await self._server.start(self._listener)
 
+    async def listen_too(self, listener: socket.socket) -> asyncio.AbstractServer:
+        """Takes the connections of one more socket too."""
+        return await self._server.start(listener)
+
     def _tell_health(self) -> None:
         for name in ("", SERVICE):
             self._health.set(name, self._gateway.is_ready())

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from opgate.service import app
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("opgate.processes")
 
+# Lets a server listen on one more socket.
+Listen = Callable[[socket.socket], Awaitable[asyncio.AbstractServer]]
+
 _PR_SET_PDEATHSIG = 1
 # Seconds in which every process must answer what only reads.
 _MOST_READ = 5.0
@@ -37,8 +41,15 @@ class Member(Everywhere):
     def __init__(self, connection: socket.socket, opening: Opening) -> None:
         self._connection = connection
         self.opening = opening
-        self.http = None if opening.http is None else socket.socket(fileno=opening.http)
-        self.grpc = None if opening.grpc is None else socket.socket(fileno=opening.grpc)
+        self._sockets: dict[int, dict[str, socket.socket]] = {}
+        for place, files in opening.sockets.items():
+            self._sockets[place] = {name: socket.socket(fileno=file) for name, file in files.items()}
+            for file in files.values():
+                os.set_inheritable(file, False)
+        own = self._sockets.pop(opening.place)
+        self.http, self.grpc = own.get("http"), own.get("grpc")
+        self._listeners: Mapping[str, Listen] = {}
+        self._adopted: dict[int, list[asyncio.AbstractServer]] = {}
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[list[Outcome]]] = {}
         self._doing: set[asyncio.Task[None]] = set()
@@ -59,9 +70,28 @@ class Member(Everywhere):
         await self._listen.wait()
         await asyncio.gather(*self._doing)
 
-    def listening(self) -> None:
-        """Tells the supervisor that this process serves."""
+    def listening(self, listeners: Mapping[str, Listen]) -> None:
+        """Tells the supervisor that this process serves. `listeners` let it listen on further sockets of a protocol."""
+        self._listeners = listeners
         self._send("listening")
+
+    def leave(self) -> None:
+        """Leaves the sockets to the other processes, because this one stops."""
+        self._send("leaving")
+        for sockets in self._sockets.values():
+            for bound in sockets.values():
+                bound.close()
+        self._sockets.clear()
+
+    async def _adopt(self, place: int) -> None:
+        """Takes the connections of a process that has died, until `release`."""
+        servers = self._adopted.setdefault(place, [])
+        for name, bound in self._sockets.get(place, {}).items():
+            servers.append(await self._listeners[name](bound.dup()))
+
+    def _release(self, place: int) -> None:
+        for server in self._adopted.pop(place, ()):
+            server.close()
 
     def past(self) -> bytes:
         """Returns the counters of processes that have died, as the last answer to `metrics` brought them."""
@@ -94,6 +124,10 @@ class Member(Everywhere):
                     self._past = past
                     if number in self._asked and not self._asked[number].done():
                         self._asked[number].set_result(outcomes)
+                case ("adopt", place):
+                    await self._adopt(place)
+                case ("release", place):
+                    self._release(place)
                 case ("listen",):
                     self._listen.set()
         logger.error("the supervisor has gone")

@@ -2,8 +2,10 @@
 
 The processes are those of one user and run the same code, so they trust each other's pickles.
 
-A process sends         ("loaded",), ("listening",), ("run", number, operation, arguments), ("did", order, outcome)
-The supervisor sends    Opening, ("listen",), ("do", order, operation, arguments), ("done", number, outcomes, past)
+A process sends         ("loaded",), ("listening",), ("leaving",), ("run", number, operation, arguments),
+                        ("did", order, outcome)
+The supervisor sends    Opening, ("listen",), ("do", order, operation, arguments), ("done", number, outcomes, past),
+                        ("adopt", place), ("release", place)
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import os
 import pickle
 import socket
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +32,8 @@ class Opening:
     settings: Settings
     place: int
     deaths: int  # of the processes that had its place before
-    http: int | None  # file descriptors of the sockets on which it shall listen
-    grpc: int | None
+    # By place, the file descriptors of the sockets for "http" and "grpc". A process listens on those of its own place.
+    sockets: Mapping[int, Mapping[str, int]]
 
 
 @dataclass(frozen=True)

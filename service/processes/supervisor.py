@@ -43,6 +43,7 @@ class _Child:
     writer: asyncio.StreamWriter
     joined: bool = False  # whether it takes part in what all do
     listening_since: float = 0.0
+    leaving: bool = False
     metrics: bytes = b""  # that it told last
 
     def send(self, *message: Any) -> None:
@@ -79,7 +80,9 @@ class Supervisor:
         self._deaths = [0] * (settings.workers + 1)  # by place
         self._failures = [0] * (settings.workers + 1)  # deaths in a row, by place
         self._following: set[asyncio.Task[None]] = set()
-        self._held: list[socket.socket] = []  # they keep the ports while no process listens
+        # By place. They stay open when the process of the place dies: another one takes the connections meanwhile.
+        self._sockets: dict[int, dict[str, socket.socket]] = {}
+        self._takers: dict[int, _Child] = {}  # by place, the process that takes the connections
         self._ports: dict[str, int] = {}
         self._served = self._stopping = self._failed = False
         self._stopped = asyncio.Event()
@@ -92,10 +95,10 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         settings = self._settings
         if settings.http:
-            self._hold("http", "HTTP", settings.http_host, "--http-host")
+            self._bind("http", "HTTP", settings.http_host, "--http-host")
         if settings.grpc:
             option = "--grpc-host" if settings.grpc_host else "--http-host"
-            self._hold("grpc", "gRPC", settings.grpc_host or settings.http_host, option)
+            self._bind("grpc", "gRPC", settings.grpc_host or settings.http_host, option)
         if settings.workers > (cores := usable_cores()):
             logger.warning("%d gateway processes share %d cores", settings.workers, cores)
         thread.on_stop(lambda: loop.call_soon_threadsafe(self._stop))
@@ -106,14 +109,15 @@ class Supervisor:
             await asyncio.wait(self._following)
         return not self._failed
 
-    def _hold(self, name: str, protocol: str, host: str, option: str) -> None:
-        """Takes a port for all processes."""
+    def _bind(self, name: str, protocol: str, host: str, option: str) -> None:
+        """Makes a socket for each process, all with one port."""
         port = getattr(self._settings, f"{name}_port")
         if port:
             listen(protocol, host, port, option).close()  # others of this user could share it otherwise
-        held = bind_shared(host, port)
-        self._held.append(held)
-        self._ports[f"{name}_port"] = held.getsockname()[1]
+        for place in range(1, self._settings.workers + 1):
+            bound = bind_shared(host, port)
+            port = self._ports[f"{name}_port"] = bound.getsockname()[1]
+            self._sockets.setdefault(place, {})[name] = bound
 
     def _follow(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -124,6 +128,9 @@ class Supervisor:
         """Lets every process finish what it has accepted."""
         self._stopping = True
         self._stopped.set()
+        for sockets in self._sockets.values():
+            for bound in sockets.values():
+                bound.close()  # the processes close theirs when they have answered
         for child in self._children:
             with contextlib.suppress(ProcessLookupError):
                 child.process.send_signal(signal.SIGTERM)
@@ -154,14 +161,10 @@ class Supervisor:
                 await asyncio.wait_for(self._stopped.wait(), wait)
 
     async def _start(self, place: int) -> _Child:
-        settings = self._settings
-        sockets = {}
-        for name in ("http", "grpc"):
-            if port := self._ports.get(f"{name}_port"):
-                host = (settings.grpc_host if name == "grpc" else None) or settings.http_host
-                sockets[name] = bind_shared(host, port)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        files = {name: bound.fileno() for name, bound in sockets.items()}
+        files = {
+            each: {name: bound.fileno() for name, bound in sockets.items()} for each, sockets in self._sockets.items()
+        }
         command = [
             sys.executable,
             "-P",
@@ -174,19 +177,16 @@ class Supervisor:
             # In a session of its own no Ctrl-C reaches it: the supervisor tells it.
             process = await asyncio.create_subprocess_exec(
                 *command,
-                pass_fds=(theirs.fileno(), *files.values()),
+                pass_fds=(theirs.fileno(), *(file for some in files.values() for file in some.values())),
                 stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
             )
         finally:
-            # The sockets are the process' own: when it dies, the system hands new connections to the others.
-            for bound in (theirs, *sockets.values()):
-                bound.close()
+            theirs.close()
         ours.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         child = _Child(place, process, reader, writer)
-        opening = Opening(share_of(settings), place, self._deaths[place], files.get("http"), files.get("grpc"))
-        writer.write(packed(opening))
+        writer.write(packed(Opening(share_of(self._settings), place, self._deaths[place], files)))
         self._children.add(child)
         if self._stopping:
             self._stop()
@@ -200,7 +200,11 @@ class Supervisor:
                     self._join(child)
                 case ("listening",):
                     child.listening_since = time.monotonic()
+                    self._take_over(child)
                     self._tell_listening(child)
+                case ("leaving",):
+                    child.leaving = True
+                    self._give_up(child)
                 case ("run", number, operation, arguments):
                     self._run(_Order(child, number, operation, arguments))
                 case ("did", order, outcome):
@@ -220,6 +224,30 @@ class Supervisor:
         elif len(joined) == self._settings.workers:
             for each in joined:
                 each.send("listen")
+
+    def _take_over(self, child: _Child) -> None:
+        """Lets a process that listens take the connections of its place, and of those where nobody does."""
+        taker = self._takers.get(child.place)
+        if taker is not None:
+            taker.send("release", child.place)
+        self._takers[child.place] = child
+        if self._served:
+            self._share_out()
+
+    def _give_up(self, child: _Child) -> None:
+        """Lets others take the connections that a process takes."""
+        self._takers = {place: taker for place, taker in self._takers.items() if taker is not child}
+        if self._served and not self._stopping:
+            self._share_out()
+
+    def _share_out(self) -> None:
+        """Finds a process for the connections of each place where nobody takes them."""
+        able = [child for child in self._children if child.listening_since and not child.leaving]
+        for place in self._sockets:
+            if place not in self._takers and able:
+                taker = min(able, key=lambda child: list(self._takers.values()).count(child))
+                self._takers[place] = taker
+                taker.send("adopt", place)
 
     def _tell_listening(self, child: _Child) -> None:
         settings = self._settings
@@ -265,6 +293,7 @@ class Supervisor:
         """Nobody waits any more for a process that has ended."""
         self._children.discard(child)
         child.writer.close()
+        self._give_up(child)
         if child.metrics:
             self._past = add_past(self._past, child.metrics)
         for number in list(self._orders):

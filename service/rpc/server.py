@@ -121,14 +121,14 @@ class Server:
         self.stopping = self.refuses = False  # whether it takes no new connections, and no new calls
         # Messages are packed and unpacked there, few at once because of their memory.
         self.threads = ThreadPoolExecutor(2, "rpc-packing")
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._closed: asyncio.Event | None = None
 
-    async def start(self, listener: socket.socket) -> None:
-        """Begins to accept connections."""
+    async def start(self, listener: socket.socket) -> asyncio.Server:
+        """Begins to accept connections. May be called for several sockets. Returns what closes this one."""
         loop = asyncio.get_running_loop()
         options = self.options
-        self._server = await loop.create_server(
+        server = await loop.create_server(
             lambda: Protocol(self),
             sock=listener,
             backlog=_BACKLOG,
@@ -136,14 +136,16 @@ class Server:
             ssl_handshake_timeout=None if options.tls is None else options.read_timeout,
             ssl_shutdown_timeout=None if options.tls is None else _TLS_GOODBYE,
         )
+        self._servers.append(server)
+        return server
 
     async def stop(self, seconds: float) -> int:
         """Stops to listen and to take new calls, and gives the calls under way `seconds` to end.
 
         Returns how many calls did not end in time.
         """
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         self._closed = asyncio.Event()
         self.stopping = True
         notice = min(_NOTICE, seconds / 2)
