@@ -257,20 +257,36 @@ class Load(threading.Thread):
     def run(self):
         while not self.ends.is_set():
             try:
-                status, _, _ = self.connection.send(infer_request(1.0)).read()
+                status, headers, _ = self.connection.send(infer_request(1.0)).read()
             except (OSError, EOFError):
                 self.lost += 1
-                self.connection.socket.close()
-                self.connection = Connection(self.server)
+                self.connect_again()
                 continue
             self.answered += status == 200
             if status != 200:
                 self.wrong.append(status)
+            if headers.get("connection") == "close":
+                self.connect_again()
         self.connection.socket.close()
 
+    def connect_again(self):
+        self.connection.socket.close()
+        self.connection = Connection(self.server)
 
-def listens_again(server, times):
-    wait_until(lambda: sum("listens again" in line for line in list(server.log)) == times, 30)
+
+def listens_again(server):
+    wait_until(lambda: any("listens again" in line for line in list(server.log)), 30)
+
+
+def all_served(clients):
+    """Waits until each client has got further answers, ends them, and checks that no answer was an error."""
+    before = [each.answered for each in clients]
+    wait_until(lambda: all(each.answered > count for each, count in zip(clients, before, strict=True)))
+    for each in clients:
+        each.ends.set()
+    for each in clients:
+        each.join(10)
+    assert [each.wrong for each in clients] == [[]] * len(clients)
 
 
 def test_a_process_that_dies_is_replaced_and_knows_what_the_others_know(repository):
@@ -292,17 +308,11 @@ def test_a_process_that_dies_is_replaced_and_knows_what_the_others_know(reposito
         victim, other = processes(server)
         mine = connections(victim, server.http)
         os.kill(victim, signal.SIGKILL)
-        listens_again(server, 1)
+        listens_again(server)
         assert other in processes(server) and victim not in processes(server) and len(processes(server)) == 2
-        before = [each.answered for each in clients]
-        wait_until(lambda: all(each.answered > count for each, count in zip(clients, before, strict=True)))
-        for each in clients:
-            each.ends.set()
-        for each in clients:
-            each.join(10)
+        all_served(clients)
         # Each connection had one request at most.
         assert sum(each.lost for each in clients) <= mine
-        assert [each.wrong for each in clients] == [[]] * len(clients)
         assert any("gateway process" in line and "died of SIGKILL" in line for line in server.log)
 
         def known(client):
@@ -320,6 +330,16 @@ def test_a_process_that_dies_is_replaced_and_knows_what_the_others_know(reposito
         assert server.metric("nv_inference_request_success", "double") >= counted
         assert "opgate_gateway_process_deaths_total 1.0" in server.get("/metrics")
         assert "opgate_gateway_processes 2.0" in server.get("/metrics")
+
+
+def test_a_process_that_is_stopped_alone_loses_nothing(repository):
+    with running(repository, *EXPLICIT) as server:
+        clients = [Load(server) for _ in range(8)]
+        wait_until(lambda: all(each.answered > 20 for each in clients))
+        os.kill(processes(server)[0], signal.SIGTERM)
+        listens_again(server)
+        all_served(clients)
+        assert [each.lost for each in clients] == [0] * len(clients)
 
 
 def test_sigterm_loses_no_request(repository):
