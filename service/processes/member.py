@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from opgate.service import app
-from opgate.service.errors import Kind, ServingError, kind_of
-from opgate.service.processes.everywhere import READS, SLOW, Everywhere, perform
+from opgate.service.errors import ServingError, kind_of
+from opgate.service.processes.everywhere import SLOW, Everywhere, perform
 from opgate.service.processes.messages import Opening, Outcome, packed, read, receive, values_of
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ logger = logging.getLogger("opgate.processes")
 Listen = Callable[[socket.socket], Awaitable[asyncio.AbstractServer]]
 
 _PR_SET_PDEATHSIG = 1
-# Seconds in which every process must answer what only reads.
-_MOST_READ = 5.0
 
 
 class Member(Everywhere):
@@ -46,7 +44,7 @@ class Member(Everywhere):
             self._sockets[place] = {name: socket.socket(fileno=file) for name, file in files.items()}
             for file in files.values():
                 os.set_inheritable(file, False)
-        own = self._sockets.pop(opening.place)
+        own = self._sockets.pop(opening.place, {})
         self.http, self.grpc = own.get("http"), own.get("grpc")
         self._listeners: Mapping[str, Listen] = {}
         self._adopted: dict[int, list[asyncio.AbstractServer]] = {}
@@ -87,7 +85,10 @@ class Member(Everywhere):
         """Takes the connections of a process that has died, until `release`."""
         servers = self._adopted.setdefault(place, [])
         for name, bound in self._sockets.get(place, {}).items():
-            servers.append(await self._listeners[name](bound.dup()))
+            try:
+                servers.append(await self._listeners[name](bound.dup()))
+            except OSError as error:  # there are no file descriptors left
+                logger.error("the connections of gateway process %d wait until it serves again: %s", place, error)
 
     def _release(self, place: int) -> None:
         for server in self._adopted.pop(place, ()):
@@ -103,10 +104,7 @@ class Member(Everywhere):
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         self._send("run", number, operation, arguments)
         try:
-            return values_of(await asyncio.wait_for(answer, _MOST_READ if operation in READS else None))
-        except TimeoutError:
-            text = f"a gateway process did not answer in {_MOST_READ:g} s, expected the {operation} of all"
-            raise ServingError(Kind.UNAVAILABLE, text) from None
+            return values_of(await answer)
         finally:
             del self._asked[number]
 

@@ -15,10 +15,12 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from opgate.service.errors import Kind
 from opgate.service.execution.session import usable_cores
 from opgate.service.isolation.process import cause_of_death
 from opgate.service.isolation.session import wait_before_start
 from opgate.service.listening import bind_shared, listen
+from opgate.service.processes.everywhere import READS
 from opgate.service.processes.merging import add_past
 from opgate.service.processes.messages import Opening, Outcome, packed, read
 from opgate.service.processes.state import State
@@ -29,6 +31,8 @@ logger = logging.getLogger("opgate.processes")
 
 # Limits in bytes on all requests together. Each process gets its share of them.
 SHARED = ("max_inflated_bytes", "max_grpc_bytes", "max_shared_memory_bytes", "response_cache_byte_size")
+# Seconds in which every process must answer what only reads.
+_MOST_READ = 5.0
 # A process that served for so many seconds did not die of its start.
 _HEALTHY = 30.0
 
@@ -59,7 +63,7 @@ class _Order:
     operation: str
     arguments: tuple[Any, ...]
     waits_for: set[_Child] = field(default_factory=set)
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: dict[_Child, Outcome] = field(default_factory=dict)
 
 
 def share_of(settings: Settings) -> Settings:
@@ -122,7 +126,14 @@ class Supervisor:
     def _follow(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._following.add(task)
-        task.add_done_callback(self._following.discard)
+        task.add_done_callback(self._followed)
+
+    def _followed(self, task: asyncio.Task[None]) -> None:
+        self._following.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the supervisor failed", exc_info=error)
+            self._failed = True
+            self._stop()
 
     def _stop(self) -> None:
         """Lets every process finish what it has accepted."""
@@ -138,21 +149,27 @@ class Supervisor:
     async def _keep(self, place: int) -> None:
         """Runs a process, and another one when it has died."""
         while not self._stopping:
-            child = await self._start(place)
-            await self._obey(child)
-            status = await child.process.wait()
-            self._forget(child)
-            if self._stopping:
-                self._failed |= status != 0 and child.listening_since > 0  # else it had accepted nothing
-                return
-            cause = cause_of_death(status, f"gateway process {place} of {self._settings.workers}")
+            name = f"gateway process {place} of {self._settings.workers}"
+            listening_since = 0.0
+            try:
+                child = await self._start(place)
+            except OSError as error:
+                cause = f"{name} can't be started ({error})"
+            else:
+                await self._obey(child)
+                status = await child.process.wait()
+                self._forget(child)
+                cause, listening_since = cause_of_death(status, name), child.listening_since
+                if self._stopping:
+                    self._failed |= status != 0 and listening_since > 0  # else it had accepted nothing
+                    return
             if not self._served:
                 logger.error("%s before all served", cause)
                 self._failed = True
                 self._stop()
                 return
             self._deaths[place] += 1
-            healthy = child.listening_since and time.monotonic() - child.listening_since > _HEALTHY
+            healthy = listening_since and time.monotonic() - listening_since > _HEALTHY
             self._failures[place] = 1 if healthy else self._failures[place] + 1
             wait = wait_before_start(self._failures[place])
             when = f"in {wait:g} s" if wait else "now"
@@ -263,14 +280,18 @@ class Supervisor:
         number = next(self._numbers)
         self._orders[number] = order
         order.waits_for = {child for child in self._children if child.joined}
+        if order.operation in READS:
+            asyncio.get_running_loop().call_later(_MOST_READ, self._give_up_waiting, number)
         data = packed(("do", number, order.operation, order.arguments))
         for child in order.waits_for:
             child.writer.write(data)
 
     def _did(self, child: _Child, number: int, outcome: Outcome) -> None:
+        if number not in self._orders:
+            return  # nobody waits for it any more
         order = self._orders[number]
         order.waits_for.discard(child)
-        order.outcomes.append(outcome)
+        order.outcomes[child] = outcome
         if order.operation == "metrics" and outcome.error is None:
             child.metrics = outcome.value
         self._finish(number)
@@ -281,13 +302,26 @@ class Supervisor:
         if order.waits_for:
             return
         del self._orders[number]
-        failed = sum(outcome.error is not None for outcome in order.outcomes)
-        if not failed and order.outcomes:
-            self._state.note(order.operation, order.arguments, order.outcomes[0].value)
-        elif order.operation == "register" and failed < len(order.outcomes):  # no process may know it alone
+        # What a process counted that has died meanwhile is in the past.
+        outcomes = [outcome for child, outcome in order.outcomes.items() if child in self._children]
+        failed = sum(outcome.error is not None for outcome in outcomes)
+        if not failed and outcomes:
+            self._state.note(order.operation, order.arguments, outcomes[0].value)
+        elif order.operation == "register" and failed < len(outcomes):  # no process may know it alone
             self._run(_Order(order.asker, 0, "unregister", order.arguments[:1]))
+        self._answer(order, outcomes)
+
+    def _answer(self, order: _Order, outcomes: list[Outcome]) -> None:
         if order.asker in self._children:
-            order.asker.send("done", order.number, order.outcomes, self._past)
+            order.asker.send("done", order.number, outcomes, self._past)
+
+    def _give_up_waiting(self, number: int) -> None:
+        """Answers the process that has asked for something that not every process tells in time."""
+        order = self._orders.pop(number, None)
+        if order is not None:
+            places = ", ".join(str(child.place) for child in order.waits_for)
+            text = f"gateway process {places} did not tell its {order.operation} in {_MOST_READ:g} s"
+            self._answer(order, [Outcome(error=(Kind.UNAVAILABLE.value, text))])
 
     def _forget(self, child: _Child) -> None:
         """Nobody waits any more for a process that has ended."""

@@ -242,6 +242,38 @@ def test_a_model_with_sequences_is_refused(server, protocol):
         client.load_model("sum")
 
 
+def get(connection, path):
+    status, _, body = connection.send(f"GET {path} HTTP/1.1\r\nHost: t\r\n\r\n".encode()).read()
+    return status, body.decode()
+
+
+def connection_with(server, pid):
+    """A connection with one of the processes."""
+    while True:
+        before = connections(pid, server.http)
+        connection = Connection(server)
+        assert get(connection, "/v2/health/live")[0] == 200
+        if connections(pid, server.http) > before:
+            return connection
+        connection.socket.close()
+
+
+def test_metrics_without_those_of_a_process_are_none(server):
+    asked, hangs = processes(server)
+    with connection_with(server, asked) as connection:
+        assert get(connection, "/metrics")[0] == 200
+        os.kill(hangs, signal.SIGSTOP)
+        try:
+            for path, what in ("/metrics", "metrics"), ("/v2/models/stats", "statistics"):
+                status, text = get(connection, path)
+                assert status == 503
+                assert re.search(rf"gateway process [12] did not tell its {what} in 5 s", text)
+            assert get(connection, "/v2/health/ready")[0] == 200
+        finally:
+            os.kill(hangs, signal.SIGCONT)
+        assert get(connection, "/metrics")[0] == 200
+
+
 class Load(threading.Thread):
     """A client that sends one request after the other, and connects again when its connection is lost."""
 
