@@ -11,9 +11,8 @@ from opgate.doctor.findings import Finding
 from opgate.doctor.libraries import try_library
 from opgate.doctor.probe import run
 from opgate.service.errors import ServingError
-from opgate.service.execution.session import usable_cores
 from opgate.service.repository.config import ConfigError
-from opgate.service.repository.loader import load_config
+from opgate.service.repository.loader import cores_of, load_config
 from opgate.service.repository.paths import model_names, version_numbers
 from opgate.service.repository.repositories import check_repository
 from opgate.service.settings import Settings
@@ -110,7 +109,7 @@ def _odd_versions(folder: Path, where: str) -> Iterator[Finding]:
 
 def _threads(config: Any, settings: Settings, where: str) -> Iterator[Finding]:
     """Compares the threads that run at once with the cores. The instances on the CPU share the threads of a session."""
-    cores = usable_cores()
+    cores = cores_of(settings)
     instances = sum(group.count or 1 for group in config.instance_group) or 1
     text = config.parameters["intra_op_thread_count"].string_value if config.parameters else ""
     stated = int(text) if text.isdecimal() else 0
@@ -119,10 +118,11 @@ def _threads(config: Any, settings: Settings, where: str) -> Iterator[Finding]:
     if at_once <= cores:
         return
     reason = "intra_op_thread_count" if stated else "OPGATE_INTRA_OP_THREADS" if settings.intra_op_threads else "count"
+    place = "this machine" if settings.workers == 1 else "a gateway process"
     yield Finding(
         where,
         f"{instances} instance{'s' * (instances > 1)} and {threads} threads of their session are {at_once} threads at "
-        f"once, and this machine has {cores} core{'s' * (cores > 1)}",
+        f"once, and {place} has {cores} core{'s' * (cores > 1)}",
         f"lower {reason}: without it a session has as many threads as cores",
         is_error=False,
     )

@@ -42,8 +42,8 @@ class Member(Everywhere):
         self._sockets: dict[int, dict[str, socket.socket]] = {}
         for place, files in opening.sockets.items():
             self._sockets[place] = {name: socket.socket(fileno=file) for name, file in files.items()}
-            for file in files.values():
-                os.set_inheritable(file, False)
+            for bound in self._sockets[place].values():
+                bound.set_inheritable(False)
         own = self._sockets.pop(opening.place, {})
         self.http, self.grpc = own.get("http"), own.get("grpc")
         self._listeners: Mapping[str, Listen] = {}
@@ -153,6 +153,7 @@ class Member(Everywhere):
 def main(arguments: list[str]) -> int:
     """Runs a gateway process until the supervisor ends it. Returns the exit status."""
     connection, parent = socket.socket(fileno=int(arguments[0])), int(arguments[1])
+    connection.set_inheritable(False)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return 1

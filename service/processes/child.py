@@ -1,0 +1,56 @@
+"""A gateway process as the supervisor sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from opgate.service.processes.messages import Opening, packed
+
+_MODULE = "opgate.service.processes.member"
+
+
+@dataclass(eq=False)
+class Child:
+    """A gateway process, and how far it has come."""
+
+    place: int
+    process: asyncio.subprocess.Process
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    joined: bool = False  # whether it takes part in what all do
+    listening_since: float = 0.0
+    leaving: bool = False  # whether it finishes what it has accepted
+    metrics: bytes = b""  # that it told last
+
+    def send(self, *message: Any) -> None:
+        """Sends a message."""
+        self.writer.write(packed(message))
+
+
+async def start(opening: Opening) -> Child:
+    """Starts a process. It ends when the thread that called this ends. Raises OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    files = [file for names in opening.sockets.values() for file in names.values()]
+    command = [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), str(os.getpid())]
+    try:
+        # In a session of its own no Ctrl-C reaches it: the supervisor tells it.
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            pass_fds=(theirs.fileno(), *files),
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    ours.setblocking(False)
+    reader, writer = await asyncio.open_unix_connection(sock=ours)
+    writer.write(packed(opening))
+    return Child(opening.place, process, reader, writer)
