@@ -1,7 +1,7 @@
-"""Sends a million tiny requests, ten thousand pictures and a thousand tensors of 32 MB while models are reloaded, workers
-are killed, and clients leave or dawdle. Checks every answer, and watches the memory.
+"""Sends a million tiny requests, ten thousand pictures and a thousand tensors of 32 MB while models are reloaded,
+workers are killed, and clients leave or dawdle. Checks every answer, and watches the memory.
 
-    python benchmarks/soak_workers.py [--tiny 1000000] [--pictures 10000] [--large 1000] [--output benchmarks/results/soak_workers.md]
+    python benchmarks/soak_workers.py [--tiny 1000000] [--pictures 10000] [--large 1000] [--output FILE]
 
 `make soak` runs it. It needs `opgate build`. The report has what was answered, what killed batches cost, and the memory
 of the gateway over time, as a table and a picture. It exits with 1 if an answer is wrong or missing.
@@ -32,8 +32,9 @@ def text_of(report: Report, image: str) -> str:
         "",
         f"Machine: {machine()}",
         "",
-        f"{report.seconds:.0f} s with {report.kills} kills of workers (SIGKILL, SIGSEGV, SIGSTOP), {report.reloads} reloads of models and "
-        f"{report.left} clients that left. {len(report.wrong)} answers were wrong, missing or swapped. A kill costs the "
+        f"{report.seconds:.0f} s with {report.kills} kills of workers (SIGKILL, SIGSEGV, SIGSTOP), {report.reloads} "
+        f"reloads of models and {report.left} clients that left. {len(report.wrong)} answers were wrong, missing or "
+        "swapped. A kill costs the "
         "requests of the batch that runs.",
         "",
         "| requests | answered | failed with a killed worker |",
