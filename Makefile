@@ -6,6 +6,7 @@
 # make check   formatting, lint and types
 # make models  train and export every model again (installs torch, needs opgate build --engine torch and espeak-ng)
 # make bench   the benchmarks; results go to benchmarks/results/
+# make soak    minutes of requests while models are reloaded and workers killed; writes benchmarks/results/soak_workers.md
 # make load-test  send requests to a running gateway for DURATION (60s); HOST=http://... names another gateway
 
 PYTHON ?= python3
@@ -25,7 +26,7 @@ USERS ?= 8
 DURATION ?= 60s
 BIN := $(VENV)/bin
 
-.PHONY: serve test test-all gpu-check fuzz check format models bench load-test build clean
+.PHONY: serve test test-all gpu-check fuzz check format models bench soak load-test build clean
 
 serve: build
 	exec $(BIN)/opgate serve $(ARGS)
@@ -86,6 +87,9 @@ models: $(VENV)/.models
 bench: $(VENV)/.bench build
 	$(BIN)/python benchmarks/serve_overhead.py
 	$(BIN)/python benchmarks/image_preprocess.py
+
+soak: $(VENV)/.test build
+	$(BIN)/python benchmarks/soak_workers.py --output benchmarks/results/soak_workers.md $(ARGS)
 
 # ARGS has options of deploy/locust/README.md, such as ARGS="--max-p99-ms 50 --shape ramp JsonUser".
 load-test: $(VENV)/.load

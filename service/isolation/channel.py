@@ -17,8 +17,13 @@ SIZE = 1 << 20
 #: Where a worker that crashes writes the op that it ran, and how many bytes.
 NOTE, NOTE_SIZE = SIZE - 256, 256
 _HALF = (SIZE - NOTE_SIZE) // 2
-_LENGTH = struct.Struct("<I")
-_MOST = _HALF - _LENGTH.size
+_HEAD = struct.Struct("<QQ")  # the length of the message, and the number of the run
+_MOST = _HALF - _HEAD.size
+
+
+def encoded(message: Any) -> bytes:
+    """Returns the bytes of a message."""
+    return json.dumps(message, separators=(",", ":")).encode()
 
 
 class Channel:
@@ -35,30 +40,29 @@ class Channel:
 
     def send(self, message: Any) -> None:
         """Writes a message for the other side and wakes it. Raises ValueError if it is too long."""
-        self.send_bytes(json.dumps(message, separators=(",", ":")).encode())
+        self.send_bytes(encoded(message))
 
-    def send_bytes(self, data: bytes) -> None:
-        """Does the same with a message that isn't JSON."""
+    def send_bytes(self, data: bytes, number: int = 0) -> None:
+        """Does the same with the bytes of a message, which may belong to a run with a number."""
         if len(data) > _MOST:
             raise ValueError(f"a message of {len(data)} bytes, at most {_MOST} have room")
-        begin = self._own + _LENGTH.size
+        begin = self._own + _HEAD.size
         self.memory[begin : begin + len(data)] = data
-        _LENGTH.pack_into(self.memory, self._own, len(data))
+        _HEAD.pack_into(self.memory, self._own, len(data), number)
         os.eventfd_write(self.rings, 1)
 
     def receive(self) -> Any:
         """Waits until the other side has written, and returns its message. Raises ValueError if it isn't JSON."""
         os.eventfd_read(self.wakes)
-        return self.read()
+        return json.loads(self.read_bytes()[0])
 
-    def read(self) -> Any:
-        """Returns the message that the other side wrote last. Raises ValueError if it isn't JSON."""
-        return json.loads(self.read_bytes())
+    def read_bytes(self) -> tuple[bytes, int]:
+        """Returns the bytes of the message that the other side wrote last, and the number of the run.
 
-    def read_bytes(self) -> bytes:
-        """Returns the bytes of the message that the other side wrote last. Raises ValueError if it can't be one."""
-        (length,) = _LENGTH.unpack_from(self.memory, self._peer)
+        Raises ValueError if there can't be such a message.
+        """
+        length, number = _HEAD.unpack_from(self.memory, self._peer)
         if length > _MOST:
             raise ValueError(f"a message of {length} bytes, at most {_MOST} have room")
-        begin = self._peer + _LENGTH.size
-        return self.memory[begin : begin + length]
+        begin = self._peer + _HEAD.size
+        return self.memory[begin : begin + length], number

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from opgate.service.isolation.channel import NOTE_SIZE
+from opgate.service.isolation.channel import NOTE_SIZE, encoded
 from opgate.service.isolation.confinement import Confinement
+from opgate.service.isolation.segments import MOST_PLANS, REPEATED, Array
+from opgate.service.isolation.tensors import STRINGS
 
 if TYPE_CHECKING:
     from opgate.service.execution.session import SessionOptions
@@ -20,8 +23,11 @@ class Runner(Protocol):
     def description(self) -> dict[str, Any]:
         """Returns what the gateway must know of the model, as JSON."""
 
-    def answer(self, question: Any) -> list[Any]:
-        """Answers a question of the gateway. An exception becomes an error."""
+    def again(self, data: bytes) -> bytes | None:
+        """Answers a question that came before in the same bytes. Returns None if it must be read."""
+
+    def answer(self, question: Any, data: bytes) -> list[Any]:
+        """Answers a question of the gateway, whose bytes are `data`. An exception becomes an error."""
 
 
 class Opening(Protocol):
@@ -65,12 +71,25 @@ class OnnxOpening:
         return _OnnxRunner(self.path, self.options, link)
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A run that has happened before: its inputs and outputs lie in the same places again."""
+
+    feeds: dict[str, Array]
+    names: list[str]
+    targets: list[Array]
+    number: int  # of the segment of the targets
+    answer: bytes
+
+
 class _OnnxRunner:
     def __init__(self, path: Path, options: SessionOptions, link: Link) -> None:
         from opgate.service.execution.session import Session
 
         self._session = Session(path, options)
         self._link = link
+        self._options = self._session.run_options()
+        self._plans: dict[bytes, _Plan] = {}
 
     def description(self) -> dict[str, Any]:
         session = self._session
@@ -80,14 +99,36 @@ class _OnnxRunner:
             "nodes": {} if session.gpu is None else {name: sorted(types) for name, types in session.nodes().items()},
         }
 
-    def answer(self, question: Any) -> list[Any]:
-        _, _, number, names, entries, source, target = question
+    def again(self, data: bytes) -> bytes | None:
+        plan = self._plans.get(data)
+        if plan is None:
+            return None
+        results = self._run(plan.names, plan.feeds)
+        for target, result in zip(plan.targets, results, strict=True):
+            if target.shape != result.shape or target.dtype != result.dtype:
+                return encoded(["done", *self._link.write(plan.names, results, plan.number)])
+            target[...] = result
+        return plan.answer
+
+    def answer(self, question: Any, data: bytes) -> list[Any]:
+        _, _, names, entries, source, target = question
         link = self._link
         feeds = dict(link.read(entries, source))
-        options = self._session.run_options()
-        link.number, link.options = number, options
+        written, number = link.write(names, self._run(names, feeds), target)
+        answer = ["done", written, number]
+        if (source, number) == REPEATED and all(entry[1] != STRINGS for entry in (*entries, *written)):
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            targets = [array for _, array in link.read(written, number)]
+            self._plans[data] = _Plan(feeds, names, targets, number, encoded(answer))
+        return answer
+
+    def _run(self, names: Sequence[str], feeds: dict[str, Array]) -> list[Array]:
+        link, options = self._link, self._options
+        link.options = options
         try:
-            results = self._session.run(names, feeds, options)
+            return self._session.run(names, feeds, options)
         finally:
             link.options = None
-        return ["done", *link.write(names, results, target)]
+            if options.terminate:
+                self._options = self._session.run_options()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -10,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -97,32 +97,41 @@ class WorkerProcess:
     def open(self, opening: bytes, timeout: float) -> Any:
         """Lets the process open its model. Returns its answer. Raises WorkerDiedError."""
         self._channel.send_bytes(opening)
-        return self.answer(timeout, "the start of the worker process")
+        return self.parsed(self._answer(timeout, "the start of the worker process"))
 
-    def ask(self, question: Any, timeout: float) -> Any:
-        """Sends a question and returns the answer. Raises WorkerDiedError, also after `timeout` seconds."""
-        self._channel.send(question)
-        return self.answer(timeout, "a run")
+    def ask(self, question: bytes, timeout: float, number: int = 0) -> bytes:
+        """Sends a question, which may belong to a run with a number, and returns the answer. Both are JSON.
 
-    def answer(self, timeout: float, what: str) -> Any:
+        Raises WorkerDiedError, also after `timeout` seconds.
+        """
+        self._channel.send_bytes(question, number)
+        return self._answer(timeout, "a run")
+
+    def parsed(self, answer: bytes) -> Any:
+        """Returns the values of an answer. Raises WorkerDiedError if it is not JSON."""
+        try:
+            return json.loads(answer)
+        except ValueError as error:
+            raise self._overwritten(error) from None
+
+    def _answer(self, timeout: float, what: str) -> bytes:
         """Waits for a message. `what` names what takes too long."""
-        deadline = time.monotonic() + timeout
-        while True:
-            ready = self._ready.poll(max(0.0, (deadline - time.monotonic()) * 1000))
-            if any(file == self._wakes for file, _ in ready):
-                os.eventfd_read(self._wakes)
+        for file, _ in self._ready.poll(timeout * 1000):
+            if file == self._wakes:
+                os.eventfd_read(file)
                 try:
-                    return self._channel.read()
+                    return self._channel.read_bytes()[0]
                 except ValueError as error:
-                    self.kill()
-                    raise WorkerDiedError(f"{self.death()}, after it had overwritten an answer ({error})") from None
-            if ready:
-                unread = select.select([self._channel.rings], [], [], 0)[0]
-                raise WorkerDiedError(self.death(), bool(unread))
-            if time.monotonic() >= deadline:
-                self._late = f"{what} took longer than {timeout:g} s, so the worker process was ended"
-                self._end_with_words()
-                raise WorkerDiedError(self.death())
+                    raise self._overwritten(error) from None
+            unread = select.select([self._channel.rings], [], [], 0)[0]
+            raise WorkerDiedError(self.death(), bool(unread))
+        self._late = f"{what} took longer than {timeout:g} s, so the worker process was ended"
+        self._end_with_words()
+        raise WorkerDiedError(self.death())
+
+    def _overwritten(self, error: ValueError) -> WorkerDiedError:
+        self.kill()
+        return WorkerDiedError(f"{self.death()}, after it had overwritten an answer ({error})")
 
     def share(self, segment: Segment) -> int:
         """Lets the process have a segment. Returns its number."""

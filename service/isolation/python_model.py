@@ -95,15 +95,19 @@ class PythonRunner:
         """Returns the config, completed if that was asked for."""
         return {"config": self._config}
 
-    def answer(self, question: Any) -> list[Any]:
+    def again(self, data: bytes) -> bytes | None:
+        """Returns None: requests differ in their ids and parameters."""
+        return None
+
+    def answer(self, question: Any, data: bytes) -> list[Any]:
         """Runs the requests of a batch, or lets the model end."""
         if question[0] == "finalize":
             if hasattr(self._model, "finalize"):
                 self._model.finalize()
             return ["done"]
-        _, _, number, heads, entries, source, target = question
+        _, _, heads, entries, source, target = question
         stop = _Stop()
-        self._link.number, self._link.options = number, stop
+        self._link.options = stop
         try:
             requests = self._requests(heads, self._link.read(entries, source), stop)
             responses = self._model.execute(requests)

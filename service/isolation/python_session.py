@@ -12,6 +12,7 @@ from opgate.service.execution.batch import assemble, split
 from opgate.service.execution.request import Array, Options, Request
 from opgate.service.execution.spec import ModelSpec
 from opgate.service.isolation.calls import Calls
+from opgate.service.isolation.channel import encoded
 from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
 from opgate.service.isolation.python_model import PythonOpening
 from opgate.service.isolation.segments import View
@@ -52,7 +53,8 @@ class PythonSession(ProcessSession):
             arrays += feeds.values()
             heads.append([len(feeds), *_head(request)])
         layout = Layout(names, arrays)
-        answer, held = self._ask("execute", [heads, layout.entries], layout, options, (spec, requests))
+        with self._runs:
+            answer, held = self._ask("execute", [heads, layout.entries], layout, options, (spec, requests))
         if spec.streams:
             for request in requests:
                 request.result = {}
@@ -73,7 +75,7 @@ class PythonSession(ProcessSession):
         process = self._process
         if process is not None:
             with contextlib.suppress(WorkerDiedError), self._runs:
-                process.ask(["finalize", []], _FINALIZE)
+                process.ask(encoded(["finalize", []]), _FINALIZE)
         super().close()
 
     def _reply(self, process: WorkerProcess, message: Any, held: dict[int, View], context: Any) -> Any:

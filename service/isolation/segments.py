@@ -17,7 +17,12 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_SMALLEST = 1 << 16
+#: Bytes of the smallest segments.
+SMALLEST = 1 << 16
+#: The numbers of the two segments that a session keeps for runs with small inputs and small outputs.
+REPEATED = (1, 2)
+#: How many such runs of different shapes both sides remember.
+MOST_PLANS = 256
 
 
 class Segment:
@@ -35,7 +40,7 @@ class Segment:
     @classmethod
     def create(cls, number: int, size: int) -> Segment:
         """Makes a segment of at least `size` bytes."""
-        rounded = max(_SMALLEST, 1 << (size - 1).bit_length()) if size else _SMALLEST
+        rounded = max(SMALLEST, 1 << (size - 1).bit_length()) if size else SMALLEST
         file = os.memfd_create(f"opgate-{number}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(file, rounded)
@@ -69,7 +74,7 @@ class Pool:
             if fitting:
                 best = min(fitting, key=lambda segment: segment.size)
                 # A much larger one would be missing for a large tensor.
-                if best.size <= max(_SMALLEST, 4 * size):
+                if best.size <= max(SMALLEST, 4 * size):
                     self._idle.remove(best)
                     self._idle_bytes -= best.size
                     return best

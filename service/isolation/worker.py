@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import pickle
 import signal
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from opgate.service.isolation import channel
-from opgate.service.isolation.channel import Channel
+from opgate.service.isolation.channel import Channel, encoded
 from opgate.service.isolation.confinement import NotConfinedError, confine
 from opgate.service.isolation.opening import Opening
 from opgate.service.isolation.segments import Array, Segment
@@ -64,16 +65,10 @@ class Link:
                 self._segments[first] = Segment(first, files[0], second)
                 self._arrived.notify_all()
 
-    def receive(self) -> Any:
-        """Returns the next question. Segments that the gateway no longer has are unmapped."""
-        question = self._talk.receive()
-        for number in question[1]:
+    def forget(self, numbers: Sequence[int]) -> None:
+        """Unmaps segments that the gateway no longer has."""
+        for number in numbers:
             self._segments.pop(number, None)
-        return question
-
-    def send(self, message: Any) -> None:
-        """Sends the last message that answers a question."""
-        self._talk.send(message)
 
     def ask(self, message: Any) -> Any:
         """Asks the gateway something within a run. Raises Refusal. Threads take turns."""
@@ -120,26 +115,31 @@ def main(arguments: list[str]) -> None:
     segment = Segment(0, memory, channel.SIZE)
     talk = Channel(segment, rings, wakes, worker=True)
     os.eventfd_read(wakes)
-    opening: Opening = pickle.loads(talk.read_bytes())
+    opening: Opening = pickle.loads(talk.read_bytes()[0])
     link = Link(talk, socket.socket(fileno=connection))
     try:
         confine(opening.confinement)
         runner = opening.open(ctypes.addressof(ctypes.c_char.from_buffer(segment.memory, channel.NOTE)), link)
     except NotConfinedError as error:
-        link.send(["error", "", f"a worker process can't be confined: {error}"])
+        talk.send(["error", "", f"a worker process can't be confined: {error}"])
         return
     except Exception as error:
-        link.send(failure(error))
+        talk.send(failure(error))
         return
-    link.send(["done", runner.description()])
+    talk.send(["done", runner.description()])
     while True:
-        question = link.receive()
+        os.eventfd_read(wakes)
+        data, link.number = talk.read_bytes()
         try:
-            answer = runner.answer(question)
+            answer = runner.again(data)
+            if answer is None:
+                question = json.loads(data)
+                link.forget(question[1])
+                answer = encoded(runner.answer(question, data))
+                del question
         except Exception as error:
-            answer = failure(error)
-        link.send(answer)
-        del question, answer
+            answer = encoded(failure(error))
+        talk.send_bytes(answer)
 
 
 def failure(error: Exception) -> list[Any]:

@@ -143,7 +143,9 @@ def _unpacked(archive: Path, where: str) -> Path:
     new = Path(tempfile.mkdtemp(prefix=f"{digest[:12]}-", dir=target.parent))
     try:
         with tarfile.open(archive) as packed:
-            packed.extractall(new, filter="tar")
+            # Python 3.11 has filters since 3.11.4. The operator wrote the archive, and links leave no folder with them.
+            filters = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
+            packed.extractall(new, **filters)  # type: ignore[arg-type]
         with contextlib.suppress(OSError):  # another gateway was quicker
             new.rename(target)
     except (OSError, tarfile.TarError) as error:

@@ -20,6 +20,7 @@ import yaml
 from onnx import TensorProto, helper
 from pydantic import ValidationError
 
+from tests.conftest import ALL
 from tests.service.onnx_models import batching, save, value
 from tests.system.running import ROOT, free_port
 
@@ -232,6 +233,7 @@ def test_a_killed_replica_costs_its_requests_in_flight_at_most(cluster: Cluster)
     assert set(load.answers) == {2.0}
 
 
+@pytest.mark.skipif(not ALL, reason="make test-all runs it: two replicas start anew")
 def test_a_new_version_rolls_out_without_an_error(cluster: Cluster) -> None:
     old = cluster.replicas()
     model(cluster.repository, 3.0, version=2)
@@ -247,6 +249,7 @@ def test_a_new_version_rolls_out_without_an_error(cluster: Cluster) -> None:
     assert set(load.answers) == {2.0, 3.0} and load.answers[-1] == 3.0
 
 
+@pytest.mark.skipif(not ALL, reason="make test-all runs it: replicas start until the cluster gives up")
 def test_a_version_that_can_not_be_served_is_not_rolled_out(cluster: Cluster) -> None:
     (cluster.repository / "scale" / "3").mkdir()
     (cluster.repository / "scale" / "3" / "model.onnx").write_bytes(b"no model")
@@ -259,6 +262,7 @@ def test_a_version_that_can_not_be_served_is_not_rolled_out(cluster: Cluster) ->
     assert "scale" in told["deployments"]["gateway"]["message"]
 
 
+@pytest.mark.skipif(not ALL, reason="make test-all runs it: the arguments are checked without a cluster, too")
 def test_wrong_arguments_are_named(cluster: Cluster) -> None:
     cluster.deploy([4])
     end = time.monotonic() + PATIENCE

@@ -57,7 +57,8 @@ class Way:
 
     arguments: tuple[str, ...] = ()
     seed: int = 0
-    #: `make test` takes every so many of the small cases: they show what the calls around a kernel do. 0: all cases.
+    #: `make test` takes every so many of the small cases: they show what the calls around a kernel do. 0: all of them,
+    #: and a few of the large ones, whose grids have several blocks.
     small: int = 0
 
     def engine(self, program: Path) -> KernelsEngine:
@@ -67,10 +68,19 @@ class Way:
         return KernelsEngine(program, self.arguments, environment)
 
     def cases(self, cases: list[Case]) -> list[Case]:
-        if ALL or not self.small:
+        if ALL:
             return cases
-        return [case for case in cases if all(np.size(array) <= 600 for array in arrays_of(case))][:: self.small]
+        small: list[Case] = []
+        large: list[Case] = []
+        for case in cases:
+            (small if all(np.size(array) <= 600 for array in arrays_of(case)) else large).append(case)
+        if self.small:
+            return small[:: self.small]
+        return small + large[:: max(1, -(-len(large) // _LARGE))]
 
+
+#: How many of the large cases of an op `make test` takes for each choice of dtypes.
+_LARGE = 3
 
 #: Through the adapters, the kernels run as ONNX Runtime and TensorRT call them.
 ONNX_RUNTIME, PLUGINS = Way(("--onnxruntime", ""), small=1), Way(("--plugins", ""), seed=3, small=1)

@@ -51,6 +51,8 @@ class EchoEngine:
     """Answers each output with the input x."""
 
     gpu = None
+    takes_requests = False
+    down = ""
     next_sleeps = 0.0  # seconds that the next run waits
     busy_ns = 0  # nanoseconds that each run computes
 

@@ -29,6 +29,8 @@ class Engine:
     """An engine whose runs take until `go` is set."""
 
     gpu = None
+    takes_requests = False
+    down = ""
 
     def __init__(self):
         self.go = threading.Event()

@@ -394,6 +394,8 @@ class Echo:
     """Answers with x, and takes a while for it."""
 
     gpu = None
+    takes_requests = False
+    down = ""
 
     def close(self):
         return None

@@ -229,7 +229,7 @@ class TestOverrides:
             ("[1]", "expected a model configuration in JSON"),
             ('{"no_such_field": 1}', "no_such_field"),
             ('{"max_batch_size": -1}', "max_batch_size"),
-            ('{"backend": "python"}', "backend 'python'"),
+            ('{"backend": "python"}', "backend: a load request can't set it"),
             ('{"platform": "tensorrt_plan"}', "tensorrt_plan"),
             ('{"name": "other"}', "other"),
             ('{"model_operations": {"op_library_filename": ["libevil.so"]}}', "can't set it"),

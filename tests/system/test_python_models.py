@@ -367,3 +367,21 @@ def test_an_environment_that_is_none(tmp_path: Path) -> None:
         (listed,) = client.get_model_repository_index()
         assert "EXECUTION_ENV_PATH" in listed["reason"] and "bin/python3" in listed["reason"]
         client.close()
+
+
+def test_a_step_of_an_ensemble(tmp_path: Path) -> None:
+    write(tmp_path, "add_sub", "")
+    (tmp_path / "twice" / "1").mkdir(parents=True)
+    (tmp_path / "twice" / "config.pbtxt").write_text("""platform: "ensemble" max_batch_size: 8
+        input [ { name: "X" data_type: TYPE_FP32 dims: [ 4 ] } ] output [ { name: "Y" data_type: TYPE_FP32 dims: [ 4 ] } ]
+        ensemble_scheduling { step [
+          { model_name: "add_sub" model_version: -1 input_map { key: "INPUT0" value: "X" }
+            input_map { key: "INPUT1" value: "X" } output_map { key: "OUTPUT0" value: "Z" } },
+          { model_name: "add_sub" model_version: -1 input_map { key: "INPUT0" value: "Z" }
+            input_map { key: "INPUT1" value: "X" } output_map { key: "OUTPUT0" value: "Y" } } ] }""")
+    with running(tmp_path, "--allow-python-models") as server:
+        client = connect(server, "http")
+        x = np.arange(4, dtype=np.float32).reshape(1, 4)
+        found = client.infer("twice", [tensor("http", "X", x, "FP32")]).as_numpy("Y")
+        np.testing.assert_array_equal(found, 3 * x)
+        client.close()

@@ -1,5 +1,6 @@
 // A kernel that ends its process, or never ends, if an element has one of some values: each in its own way.
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -20,8 +21,9 @@ struct DiesOnCpu {
     for (std::int64_t i = 0; i < x.size(); ++i) {
       const float value = x.data<float>()[i];
       volatile int begin = 0;
+      volatile std::uintptr_t nowhere = 8;
       switch (static_cast<int>(value)) {
-        case 101: *reinterpret_cast<volatile int*>(8) = 1; break;
+        case 101: *reinterpret_cast<volatile int*>(nowhere) = 1; break;
         case 102: std::abort();
         case 103: return out.bind("", deep(&begin));
         case 104: std::_Exit(7);

@@ -1,0 +1,87 @@
+"""Sends a million tiny requests, ten thousand pictures and a thousand tensors of 32 MB while models are reloaded,
+workers are killed, and clients leave or dawdle. Checks every answer, and watches the memory.
+
+    python benchmarks/soak_workers.py [--tiny 1000000] [--pictures 10000] [--large 1000] [--output FILE]
+
+`make soak` runs it. It needs `opgate build`. The report has what was answered, what killed batches cost, and the memory
+of the gateway over time, as a table and a picture. It exits with 1 if an answer is wrong or missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.pop(0)  # this folder, whose grpc.py is not the package
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.serve_overhead import machine
+from benchmarks.soak import picture
+from opgate import folders
+from tests.system.soaking import Report, soak
+
+
+def text_of(report: Report, image: str) -> str:
+    """Returns the report."""
+    first, last = report.tenths()
+    rows = [f"| {kind} | {count:,} | {report.died[kind]} |" for kind, count in sorted(report.answers.items())]
+    lines = [
+        "# Under load while workers die",
+        "",
+        f"Machine: {machine()}",
+        "",
+        f"{report.seconds:.0f} s with {report.kills} kills of workers (SIGKILL, SIGSEGV, SIGSTOP), {report.reloads} "
+        f"reloads of models and {report.left} clients that left. {len(report.wrong)} answers were wrong, missing or "
+        "swapped. A kill costs the "
+        "requests of the batch that runs.",
+        "",
+        "| requests | answered | failed with a killed worker |",
+        "|---|---|---|",
+        *rows,
+        "",
+        f"Resident memory of the gateway: {first:.0f} MB in the first tenth, {last:.0f} MB in the last one "
+        f"({100 * (last / first - 1):+.1f}%).",
+        "",
+        f"![memory]({image})",
+        "",
+        "Made by `python benchmarks/soak_workers.py`.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Runs it, and returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", type=int, default=1_000_000)
+    parser.add_argument("--pictures", type=int, default=10_000)
+    parser.add_argument("--large", type=int, default=1_000)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    library = folders.builds() / "ops" / "libopgate_onnxruntime.so"
+    with tempfile.TemporaryDirectory() as folder:
+        report = soak(
+            Path(folder),
+            library,
+            arguments.tiny,
+            arguments.pictures,
+            arguments.large,
+            lambda line: print(f"\r{line}", end="", file=sys.stderr, flush=True),
+        )
+    print(file=sys.stderr)
+    name = "soak_workers.svg"
+    text = text_of(report, name)
+    if arguments.output:
+        arguments.output.write_text(text)
+        points = [(round(seconds), gateway) for seconds, gateway, _ in report.memory]
+        arguments.output.with_name(name).write_text(picture("memory of the gateway over seconds", points))
+    print(text)
+    for line in report.wrong[:20]:
+        print(line, file=sys.stderr)
+    return bool(report.wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,294 @@
+"""A gateway under load while models are reloaded, workers are killed, and clients leave or dawdle. Every answer is checked.
+
+`tests/system/test_soak.py` runs it for seconds, `benchmarks/soak_workers.py` for hours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import tritonclient.http as http_client
+from onnx import TensorProto, helper
+
+from tests.service.onnx_models import save, value
+from tests.system.running import ROOT, Server, running
+
+LARGE = 8 << 20  # elements of 4 bytes
+RUN_TIMEOUT = 3.0
+_DIED = b"its worker process"
+_CONFIG = """backend: "onnxruntime" max_batch_size: 16 dynamic_batching { }
+parameters { key: "isolation" value { string_value: "process" } }"""
+
+
+@dataclass
+class Report:
+    """What came of a soak. `memory` has the time, the megabytes of the gateway, and those of its workers."""
+
+    answers: Counter[str] = field(default_factory=Counter)
+    died: Counter[str] = field(default_factory=Counter)  # requests of batches that were killed
+    wrong: list[str] = field(default_factory=list)
+    kills: int = 0
+    reloads: int = 0
+    left: int = 0
+    memory: list[tuple[float, float, float]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def tenths(self) -> tuple[float, float]:
+        """Returns the median megabytes of the gateway in the first and in the last tenth of the samples."""
+        values = [gateway for _, gateway, _ in self.memory]
+        part = max(1, len(values) // 10)
+        return float(np.median(values[:part])), float(np.median(values[-part:]))
+
+
+def make_models(repository: Path) -> None:
+    """Writes three isolated models: `tiny` doubles a number, `large` adds one to eight million, `pictures` decodes."""
+    tiny = [helper.make_node("Add", ["x", "x"], ["y"])]
+    save(repository, "tiny", tiny, [value("x", "FP32", ["n", 1])], [value("y", "FP32", ["n", 1])], config=_CONFIG)
+    one = helper.make_tensor("one", TensorProto.FLOAT, [], [1.0])
+    tensors = [value("x", "FP32", ["n", "m"])], [value("y", "FP32", ["n", "m"])]
+    save(
+        repository,
+        "large",
+        [helper.make_node("Add", ["x", "one"], ["y"])],
+        *tensors,
+        initializers=[one],
+        config=_CONFIG,
+    )
+    shutil.copytree(ROOT / "model_repository" / "digit_preprocess", repository / "pictures")
+    path = repository / "pictures" / "config.pbtxt"
+    text = path.read_text().replace('name: "digit_preprocess"', "")
+    path.write_text(text + 'parameters { key: "isolation" value { string_value: "process" } }\n')
+
+
+class _Connection:
+    """A connection of HTTP that sends one request after the other."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, head: bytes, body: bytes | memoryview, pause: float = 0.0) -> tuple[int, bytes]:
+        """Returns the status and the body of the answer. With `pause` it reads that slowly."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 20)
+        reader, writer = self._streams
+        writer.write(head)
+        writer.write(body)
+        await writer.drain()
+        answer = await reader.readuntil(b"\r\n\r\n")
+        length = int(answer.lower().split(b"\r\ncontent-length:")[1].split(b"\r\n")[0])
+        parts = []
+        while length:
+            if pause:
+                await asyncio.sleep(pause)
+            parts.append(await reader.read(min(length, 1 << 20)))
+            if not parts[-1]:
+                raise ConnectionError("the answer ends before its end")
+            length -= len(parts[-1])
+        return int(answer[9:12]), b"".join(parts)
+
+    def leave(self) -> None:
+        """Closes the connection, whatever is under way."""
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+            self._streams = None
+
+
+def binary_request(model: str, name: str, datatype: str, shape: list[int], outputs: list[str], size: int) -> bytes:
+    """Returns the head of an infer request in HTTP, with the JSON of its body."""
+    fields = {
+        "inputs": [{"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": size}}],
+        "outputs": [{"name": output, "parameters": {"binary_data": True}} for output in outputs],
+    }
+    text = json.dumps(fields).encode()
+    return (
+        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: t\r\nInference-Header-Content-Length: {len(text)}\r\n"
+        f"Content-Length: {len(text) + size}\r\n\r\n"
+    ).encode() + text
+
+
+class Soak:
+    """One run. The clients of a kind share the number of its requests."""
+
+    def __init__(self, server: Server, seed: int = 0) -> None:
+        self.report = Report()
+        self._server = server
+        self._random = random.Random(seed)
+        self._ended = asyncio.Event()
+
+    async def run(self, tiny: int, pictures: int, large: int, tell: Callable[[str], None]) -> Report:
+        """Sends so many requests of each kind. Returns when all are answered."""
+        began = time.monotonic()
+        self._pictures = await self._known_pictures()
+        beside = [
+            asyncio.create_task(work)
+            for work in (self._reload(), self._kill(), self._leave(), self._dawdle(), self._watch(tell))
+        ]
+        await asyncio.gather(
+            *(self._clients(8, tiny, self._tiny)),
+            *(self._clients(3, pictures, self._picture)),
+            *(self._clients(2, large, self._large)),
+        )
+        self._ended.set()
+        await asyncio.gather(*beside)
+        self.report.seconds = time.monotonic() - began
+        return self.report
+
+    def _clients(
+        self, count: int, requests: int, ask: Callable[[_Connection, int], Awaitable[None]]
+    ) -> list[Awaitable[None]]:
+        left = iter(range(requests))
+
+        async def client() -> None:
+            connection = _Connection(self._server.http)
+            for number in left:
+                await ask(connection, number)
+
+        return [client() for _ in range(count)]
+
+    def _judge(self, kind: str, status: int, body: bytes, expected: bool) -> None:
+        self.report.answers[kind] += 1
+        if status == 500 and _DIED in body:
+            self.report.died[kind] += 1
+        elif status != 200 or not expected:
+            self.report.wrong.append(f"{kind}: {status} {body[:200]!r}")
+
+    async def _tiny(self, connection: _Connection, number: int) -> None:
+        x = np.array([number], np.float32)
+        head = binary_request("tiny", "x", "FP32", [1, 1], ["y"], 4)
+        status, body = await connection.ask(head, x.tobytes())
+        self._judge("tiny", status, body, body.endswith((2 * x).tobytes()))
+
+    async def _picture(self, connection: _Connection, number: int) -> None:
+        head, data, answer = self._pictures[number % len(self._pictures)]
+        status, body = await connection.ask(head, data)
+        self._judge("picture", status, body, body == answer)
+
+    async def _large(self, connection: _Connection, number: int) -> None:
+        x = np.full(LARGE, number, np.float32)
+        x[:: 1 << 16] = np.arange(len(x[:: 1 << 16]))
+        head = binary_request("large", "x", "FP32", [1, LARGE], ["y"], x.nbytes)
+        status, body = await connection.ask(head, memoryview(x).cast("B"))
+        found = np.frombuffer(body, np.float32, offset=len(body) - x.nbytes) if status == 200 else x
+        x += 1
+        self._judge("large", status, body, np.array_equal(found, x))
+
+    async def _known_pictures(self) -> list[tuple[bytes, bytes, bytes]]:
+        """Returns requests for pictures with their answers, which the gateway gives before anything goes wrong."""
+        from io import BytesIO
+
+        from PIL import Image
+
+        generator = np.random.default_rng(0)
+        found = []
+        for side in (64, 200, 333, 500):
+            buffer = BytesIO()
+            Image.fromarray(generator.integers(0, 255, (side, side // 2, 3), np.uint8)).save(buffer, "JPEG")
+            data = buffer.getvalue()
+            head = binary_request("pictures", "data", "UINT8", [1, len(data)], ["image", "geometry"], len(data))
+            status, answer = await _Connection(self._server.http).ask(head, data)
+            assert status == 200, answer
+            found.append((head, data, answer))
+        return found
+
+    async def _pause(self, seconds: float) -> bool:
+        """Waits. Returns whether the run goes on."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), seconds)
+        return not self._ended.is_set()
+
+    async def _reload(self) -> None:
+        client = http_client.InferenceServerClient(f"127.0.0.1:{self._server.http}")
+        while await self._pause(self._random.uniform(0.5, 2)):
+            name = self._random.choice(["tiny", "pictures", "large"])
+            folder = Path(self._folder) / name
+            (folder / "changed").write_text(str(self.report.reloads))  # otherwise nothing would be loaded
+            await asyncio.to_thread(client.load_model, name)
+            self.report.reloads += 1
+        await asyncio.to_thread(client.close)
+
+    async def _kill(self) -> None:
+        while await self._pause(self._random.uniform(0.5, 2)):
+            workers = self.workers()
+            if workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(
+                        self._random.choice(workers),
+                        self._random.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGKILL, signal.SIGSTOP]),
+                    )
+                    self.report.kills += 1
+
+    async def _leave(self) -> None:
+        """Clients that leave in the midst of a request, or before its answer."""
+        while await self._pause(0.1):
+            connection = _Connection(self._server.http)
+            head, data, _ = self._random.choice(self._pictures)
+            asking = asyncio.create_task(connection.ask(head, data[: self._random.choice([10, len(data)])]))
+            await asyncio.sleep(self._random.uniform(0, 0.05))
+            connection.leave()
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            self.report.left += 1
+
+    async def _dawdle(self) -> None:
+        """A client that reads slowly."""
+        x = np.arange(1 << 20, dtype=np.float32)
+        head = binary_request("large", "x", "FP32", [1, x.size], ["y"], x.nbytes)
+        connection = _Connection(self._server.http)
+        while not self._ended.is_set():
+            status, body = await connection.ask(head, x.tobytes(), pause=0.05)
+            self._judge("slow", status, body, body.endswith((x + 1).tobytes()))
+
+    async def _watch(self, tell: Callable[[str], None]) -> None:
+        began = time.monotonic()
+        while await self._pause(1.0):
+            sample = time.monotonic() - began, self._server.megabytes("VmRSS"), sum(map(_megabytes, self.workers()))
+            self.report.memory.append(sample)
+            tell(f"{dict(self.report.answers)}, {sample[1]:.0f} MB and {sample[2]:.0f} MB of workers")
+
+    @property
+    def _folder(self) -> str:
+        arguments = self._server.process.args
+        assert isinstance(arguments, list)
+        return str(arguments[arguments.index("--model-repository") + 1])
+
+    def workers(self) -> list[int]:
+        """Returns the worker processes."""
+        listed = Path(f"/proc/{self._server.process.pid}/task").glob("*/children")
+        found = []
+        for path in listed:
+            with contextlib.suppress(OSError):
+                found += [int(pid) for pid in path.read_text().split()]
+        return found
+
+
+def _megabytes(process: int) -> float:
+    """Returns the memory that a process has for itself."""
+    try:
+        text = Path(f"/proc/{process}/smaps_rollup").read_text()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Private_")) / 1024
+
+
+def soak(
+    repository: Path, library: Path, tiny: int, pictures: int, large: int, tell: Callable[[str], None] = lambda _: None
+) -> Report:
+    """Runs a gateway with the models in `repository`, and sends so many requests of each kind."""
+    make_models(repository)
+    env = {"OPGATE_OPS_PATH": str(library.parent), "OPGATE_RUN_TIMEOUT": str(RUN_TIMEOUT)}
+    options = ["--model-control-mode", "explicit", "--load-model", "*"]
+    with running(repository, *options, env=env) as server:
+        return asyncio.run(Soak(server).run(tiny, pictures, large, tell))

@@ -1,0 +1,16 @@
+"""A short soak: see `soaking`. `make soak` runs the long one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.system.soaking import soak
+
+
+def test_no_answer_is_wrong_missing_or_swapped(tmp_path: Path, library: Path) -> None:
+    report = soak(tmp_path, library, tiny=8000, pictures=300, large=20)
+    assert not report.wrong, report.wrong[:5]
+    assert report.answers["tiny"] == 8000 and report.answers["picture"] == 300 and report.answers["large"] == 20
+    assert report.kills and report.reloads and report.left and report.answers["slow"]
+    # A kill costs the requests of one batch.
+    assert sum(report.died.values()) <= 16 * report.kills
