@@ -109,6 +109,7 @@ class ProcessSession:
             for kind in ("inputs", "outputs", "defaulted")
         )
         self._nodes = {provider: set(types) for provider, types in self.description.get("nodes", {}).items()}
+        logger.info("a worker process runs model '%s': %s", name, opening.confinement, extra={"model": name})
         self.gpu = getattr(getattr(opening, "options", None), "gpu", None)
 
     @property
