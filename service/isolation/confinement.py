@@ -46,6 +46,12 @@ class Confinement:
     no_network: bool = False
     read_only: bool = False
 
+    def __str__(self) -> str:
+        parts = ["no new privileges"]
+        if self.memory_bytes:
+            parts.append(f"at most {self.memory_bytes} bytes")
+        return ", ".join(parts + ["no network"] * self.no_network + ["no files written"] * self.read_only)
+
 
 class NotConfinedError(RuntimeError):
     """The kernel can't take a right away that should go."""

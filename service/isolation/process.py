@@ -44,9 +44,7 @@ class WorkerDiedError(ServingError):
 class WorkerProcess:
     """A worker process and the memory that it shares with the gateway. One thread at a time asks it."""
 
-    def __init__(
-        self, command: Sequence[str], kept: Sequence[int] = (), environment: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, command: Sequence[str], kept: Sequence[int] = ()) -> None:
         """Starts the process. `command` runs the worker's module, and gets the file descriptors as its arguments. The
         process also gets the file descriptors `kept`.
 
@@ -64,7 +62,6 @@ class WorkerProcess:
                 [*command, *arguments],
                 pass_fds=(*files, *kept),
                 stdin=subprocess.DEVNULL,
-                env=environment,
                 start_new_session=True,
             )
         except OSError as error:

@@ -91,7 +91,6 @@ class ProcessSession:
         self._closed = False
         self._failures = 0  # deaths and failed starts since the last run that returned
         self.down = ""  # why the model can't run now, while nobody tries to start the process
-        self.starts = 0
         self.deaths = 0
         self._end = os.eventfd(0, os.EFD_CLOEXEC)
         self._first: Any = None  # what the first start found, or its error
@@ -109,6 +108,7 @@ class ProcessSession:
             for kind in ("inputs", "outputs", "defaulted")
         )
         self._nodes = {provider: set(types) for provider, types in self.description.get("nodes", {}).items()}
+        logger.info("a worker process runs model '%s': %s", name, opening.confinement, extra={"model": name})
         options = getattr(opening, "options", None)
         self.gpu = getattr(options, "gpu", None)
         self.intra_op_threads: int = getattr(options, "intra_op_threads", 0)
@@ -304,7 +304,6 @@ class ProcessSession:
         process: WorkerProcess | None = None
         try:
             process = WorkerProcess(self._command, self._files)
-            self.starts += 1
             kind, *rest = process.open(self._opening, _START)
             if kind == "error":
                 raise ServingError(Kind.UNAVAILABLE, rest[1])

@@ -22,7 +22,7 @@ SHARED_MEMORY = ("shared_memory_region", "shared_memory_byte_size", "shared_memo
 _RESERVED = "triton_"
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 _NO_OPTIONS = Options()
-# Those that `request_options` reads. All others are the client's own.
+# Those that mean something to the gateway, here or where a body is read. All others are the client's own.
 _KNOWN = frozenset((
     "timeout", "priority", "sequence_id", "sequence_start", "sequence_end", EMPTY_FINAL_RESPONSE,
     "binary_data_output", "content_type", "headers",

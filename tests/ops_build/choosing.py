@@ -1,10 +1,12 @@
-"""Chooses cases of ops for engines on which `make test` doesn't run all of them."""
+"""Chooses ops and cases for builds and engines on which `make test` doesn't run all of them."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.case import Case
 from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.op_folder import folder_of
@@ -23,3 +25,12 @@ def chosen_cases(
             cases = folder_of(op, [folder]).cases(numpy_types(types))
             most = MOST_OF_OTHERS if index else MOST
             yield op, types, cases if everything else cases[:: -(-len(cases) // most)]
+
+
+def folder_of_ops(folder: Path, names: Iterable[str]) -> Path:
+    """Makes a folder of links to these ops of opgate, to build them alone. Returns it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name in names:
+        (folder / name).symlink_to(SOURCE / "ops" / name)
+    return folder

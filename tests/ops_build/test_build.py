@@ -143,6 +143,16 @@ def test_a_forgotten_registration_is_found(tmp_path: Path) -> None:
         build(op_of_ones_own(tmp_path, "forgotten", ""), silent)
 
 
+@pytest.mark.parametrize("folder", ["core", *(f"adapters/{one.name}" for one in (SOURCE / "adapters").glob("[a-z]*"))])
+def test_no_source_is_forgotten(folder: str) -> None:
+    """The sources of the core and of an adapter are named in the one that includes them, or in a CMakeLists.txt."""
+    joined = SOURCE / folder / ("core.cpp" if folder == "core" else "adapter.cpp")
+    lists = [SOURCE / "CMakeLists.txt", SOURCE / "gpu" / "CMakeLists.txt", SOURCE / folder / "CMakeLists.txt"]
+    text = "".join(file.read_text() for file in [joined, *lists] if file.exists())
+    sources = [f"{folder}/{file.name}" for file in (SOURCE / folder).glob("*.cpp") if file != joined]
+    assert sources and not [source for source in sources if source not in text]
+
+
 def test_the_table_of_a_rebuilt_library_is_read_anew(library: Path, fixture_library: Path, tmp_path: Path) -> None:
     copy = tmp_path / "lib.so"
     shutil.copy(library, copy)

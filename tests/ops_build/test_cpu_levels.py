@@ -19,6 +19,7 @@ from opgate.ops_build.building.options import SOURCE, BuildOptions
 from opgate.ops_build.table import cpu_level
 from tests import PROJECT
 from tests.conftest import ALL, OPTIONS, silent
+from tests.ops_build.choosing import folder_of_ops
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors than x86-64 have one level")
 
@@ -30,12 +31,8 @@ OPS = ("mish", "my_add", "rms_norm", "resample_audio", "multi_class_nms")
 @pytest.fixture(scope="module")
 def options() -> BuildOptions:
     output = PROJECT / "build" / "cpu_levels"
-    folder = output / "ops"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for name in OPS:
-        (folder / name).symlink_to(SOURCE / "ops" / name)
-    return BuildOptions(output, ops=(SOURCE / "ops" if ALL else folder,), arch="", engines=("onnxruntime",), cuda="")
+    ops = SOURCE / "ops" if ALL else folder_of_ops(output / "ops", OPS)
+    return BuildOptions(output, ops=(ops,), arch="", engines=("onnxruntime",), cuda="")
 
 
 @pytest.fixture(scope="module")

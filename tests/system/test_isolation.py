@@ -179,6 +179,11 @@ def test_a_worker_that_keeps_dying_makes_its_model_unready(server: Server) -> No
     client.close()
 
 
+def test_the_log_says_what_confines_the_workers(server: Server) -> None:
+    said = [line for line in server.log if "a worker process runs model" in line]
+    assert len(said) == 2 and all("no new privileges, at most 536870912 bytes" in line for line in said)
+
+
 def test_large_results_are_kept_while_others_run(server: Server) -> None:
     """Results are views of shared memory, which must not be used again before they are sent."""
     client = connect(server, "http")

@@ -58,6 +58,10 @@ def convert_saved_model(folder: Path, ops: Sequence[Op], signature: str = "") ->
             lambda: convert.from_function(traced, list(specs.values()), opset=OPSET, custom_ops=custom)
         )
     model = with_ops(made, ops, complete=True)
+    # A signature has no order of its own, and TensorFlow gives another one each time.
+    ordered = sorted(model.graph.input, key=lambda value: value.name)
+    del model.graph.input[:]
+    model.graph.input.extend(ordered)
 
     def run(feeds: Mapping[str, Array]) -> list[Array]:
         outputs = function(**{name: tf.constant(feeds[name], spec.dtype) for name, spec in specs.items()})
