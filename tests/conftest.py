@@ -26,15 +26,17 @@ if not ALL:
 #: The build that all tests share. CI sets OPGATE_STRICT, so that it doesn't build everything twice.
 OPTIONS = BuildOptions()
 
-#: The folders whose tests start servers and wait for clocks. These tests run one after the other.
+#: The folders whose tests start servers and wait for clocks. These tests run in two processes, which share the cores.
 SERVED = ("deploy", "models", "rpc", "service", "system")
 #: The files among them whose tests build more than they serve.
 BUILT = ("test_readme", "test_wheel")
 #: The files whose tests share a build of emulated kernels. One of them writes faults into it.
 EMULATED = ("test_cuda_emulation", "test_gpu_check", "test_onnxruntime_host", "test_tensorrt_emulation")
+#: The groups of tests that start servers: one of them would take longer than all other tests.
+SERVERS = ("servers", "more servers")
 #: The groups that take longest. They begin first, so that none of them runs alone in the end.
 LONG = (
-    "servers",
+    *SERVERS,
     "emulation",
     "test_sanitizers",
     "test_wheel",
@@ -69,14 +71,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Lets servers go before compilers, where pytest-xdist runs both at the same time."""
-    if "PYTEST_XDIST_WORKER" in os.environ and group_of(item.path) != "servers":
+    if "PYTEST_XDIST_WORKER" in os.environ and group_of(item.path) not in SERVERS:
         os.setpriority(os.PRIO_PROCESS, 0, 10)
 
 
 def group_of(file: Path) -> str:
     """Returns the name of the tests that run in one process with the tests of a file."""
     if file.parent.name in SERVED and file.stem not in BUILT:
-        return "servers"
+        return SERVERS[file.parent.name == "system" and file.stem >= "test_m"]
     return "emulation" if file.stem in EMULATED else file.stem
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from opgate.ops_build.building.options import SOURCE, BuildError
@@ -49,8 +49,9 @@ def _kernel_name(source: str, end: int) -> int:
     return name.start()
 
 
-def copy(target: Path, source: Path, ops: Path) -> None:
-    """Writes the rewritten sources to `target` and deletes all other files there.
+def copy(target: Path, source: Path, ops: Path, kernels: Collection[str] = ()) -> None:
+    """Writes the rewritten sources to `target` and deletes all other files there. With `kernels` it leaves out the
+    kernels of all other ops.
 
     It leaves unchanged files alone, so that they aren't compiled again.
     """
@@ -58,6 +59,8 @@ def copy(target: Path, source: Path, ops: Path) -> None:
     for pattern in PARTS:
         root, inside = (ops, pattern.removeprefix("ops/")) if pattern.startswith("ops/") else (source, pattern)
         for file in root.glob(inside):
+            if kernels and file.suffix == ".cu" and file.parent.name not in kernels:
+                continue
             relative = ("ops" if root == ops else "") / file.relative_to(root)
             try:
                 text = rewritten(file.read_text())
@@ -86,18 +89,20 @@ def build(
     onnxruntime: tuple[Path, Path] | None = None,
     batch: int = 1,
     alone: Iterable[str] = (),
+    kernels: Collection[str] = (),
 ) -> Path:
     """Builds the program that runs the kernels of `ops` in `folder`, and returns its path.
 
     `source` is the folder ops_build, or a copy with other kernels. `ops` is a folder of ops, by default that of
     `source`. `tensorrt` is the folder of TensorRT's headers: with it the program has the plugins too. `onnxruntime` is
     the folder of ONNX Runtime's header and a source that plays ONNX Runtime: with it the program has that adapter.
-    `batch` kernels are compiled together, but not those of the ops (snake_case) in `alone`, which change often. Raises
-    BuildError with the compiler's messages if the build fails.
+    `batch` kernels are compiled together, but not those of the ops (snake_case) in `alone`, which change often. With
+    `kernels` the program has the kernels of these ops only. Raises BuildError with the compiler's messages if the build
+    fails.
     """
     if not shutil.which("cmake"):
         raise BuildError("cmake is not installed. On Debian or Ubuntu: apt-get install cmake")
-    copy(folder / "kernels", source, ops or source / "ops")
+    copy(folder / "kernels", source, ops or source / "ops", kernels)
     include, host = onnxruntime or ("", "")
     configure = [
         "cmake",

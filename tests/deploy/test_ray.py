@@ -209,6 +209,7 @@ def test_settings_are_checked_before_they_are_deployed() -> None:
             Arguments(settings=settings)
 
 
+@pytest.mark.skipif(not ALL, reason="make test-all runs it: a cluster starts")
 def test_it_serves_the_gateway(cluster: Cluster) -> None:
     assert cluster.infer() == 2.0
     assert len(cluster.replicas()) == 1

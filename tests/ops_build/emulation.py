@@ -3,6 +3,7 @@ too, and with ONNX Runtime's header its adapter and a host that plays ONNX Runti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from opgate.ops_build.adapters.onnxruntime.toolchain import HeadersNotFound, find_onnxruntime_headers
@@ -18,6 +19,30 @@ from tests.ops_build.faults import chosen
 #: The build of opgate's ops, and that of the fixture ops.
 FOLDER = PROJECT / "build" / "cuda_emulation"
 FIXTURES = PROJECT / "build" / "cuda_emulation_fixtures"
+#: The ops whose kernels are emulated: in `make test` one or two of each way in which threads work together.
+OPS = sorted(file.stem for file in (SOURCE / "ops").glob("*/*.cu"))
+if not ALL:
+    OPS = [
+        "bev_pool_v2",
+        "corner_pool",
+        "deform_conv2d",
+        "grid_cluster",
+        "layer_norm",
+        "log_mel_spectrogram",
+        "mish",
+        "multi_class_nms",
+        "multi_scale_deformable_attention",
+        "my_add",
+        "resize_normalize",
+        "rms_norm",
+        "rms_norm_backward",
+        "segment_reduce",
+        "soft_nms",
+        "three_interpolate_backward",
+        "top_k_labels",
+        "voxel_of_point",
+        "voxelize",
+    ]
 HOST = Path(__file__).parent / "onnxruntime_host" / "host.cpp"
 
 
@@ -38,8 +63,8 @@ def tensorrt_include() -> Path | None:
 
 
 def build(source: Path = SOURCE) -> Path:
-    """Builds the program with opgate's ops from the sources in `source`, and returns its path."""
-    return _build(FOLDER, source, None)
+    """Builds the program with the kernels of OPS from the sources in `source`, and returns its path."""
+    return _build(FOLDER, source, None, OPS)
 
 
 def build_fixtures() -> Path:
@@ -47,7 +72,7 @@ def build_fixtures() -> Path:
     return _build(FIXTURES, SOURCE, FIXTURE_OPS)
 
 
-def _build(folder: Path, source: Path, ops: Path | None) -> Path:
+def _build(folder: Path, source: Path, ops: Path | None, kernels: Sequence[str] = ()) -> Path:
     include = onnxruntime_include()
     onnxruntime = (include, HOST) if include else None
     return emulated.build(
@@ -58,4 +83,5 @@ def _build(folder: Path, source: Path, ops: Path | None) -> Path:
         onnxruntime=onnxruntime,
         batch=1 if ALL else 14,
         alone=sorted({fault.op for fault in chosen(FAULTS)}),
+        kernels=kernels,
     )

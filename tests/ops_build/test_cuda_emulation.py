@@ -1,4 +1,4 @@
-"""The CUDA kernels on the CPU: every case of every op under the address and undefined-behaviour sanitizers.
+"""The CUDA kernels on the CPU: the cases of the ops under the address and undefined-behaviour sanitizers.
 
 ops_build/cuda_emulation/include/emulation.h says which errors this finds and which only a GPU shows.
 """
@@ -31,11 +31,10 @@ from opgate.ops_build.verification.verify import References, verify_cell
 from tests import PROJECT
 from tests.conftest import ALL
 from tests.ops_build.cuda_faults import FAULTS
-from tests.ops_build.emulation import build, onnxruntime_include, tensorrt_include
+from tests.ops_build.emulation import OPS, build, onnxruntime_include, tensorrt_include
 from tests.ops_build.faults import Fault, chosen
 
 KERNELS = sorted((SOURCE / "ops").glob("*/*.cu"))
-NAMES = [kernel.stem for kernel in KERNELS]
 
 
 def engine(program: Path, *arguments: str, seed: int = 0) -> KernelsEngine:
@@ -98,7 +97,7 @@ def engines(program: Path) -> Iterator[list[tuple[Way, KernelsEngine]]]:
         one.close()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPS)
 def test_every_case(program: Path, engines: list[tuple[Way, KernelsEngine]], name: str) -> None:
     op = op_of(program, name)
     folder = folder_of(op, [SOURCE / "ops"])

@@ -104,7 +104,8 @@ def nodes_of(model: onnx.ModelProto) -> list[tuple[str, str]]:
 def test_every_op_is_exported_and_runs(ops: list[Op], library: Path, tmp_path: Path, dynamo: bool) -> None:
     table = translation_table(ops)
     register_symbolics(ops)
-    for op in ops:
+    # That exporter takes more than a second for a module.
+    for op in ops if ALL or not dynamo else ops[::3]:
         for case in trials(op):
             inputs = tensors(op, case)
             file = tmp_path / f"{op.name}.onnx"

@@ -19,7 +19,7 @@ from tests.rpc.fuzz import make_corpus
 FUZZ = Path(make_corpus.__file__).parent
 SOURCES = FUZZ.parents[2] / "service" / "rpc"
 FLAGS = ("-std=c++20", "-O1", "-g1", "-fPIC", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-MUTATIONS = 400
+MUTATIONS = 200
 
 
 def compiled(target, *arguments):
