@@ -2,7 +2,7 @@
 # make test    set up what tests need and run them
 # make test-all  like make test, but compiles the kernels for every CUDA architecture and tries every fault
 # make gpu-check run every case of every op on an NVIDIA GPU (needs nvcc); writes benchmarks/results/<gpu>.md
-# make fuzz    send made-up bytes to the gRPC connection for FUZZ_SECONDS under the sanitizers (needs clang++)
+# make fuzz    send made-up inputs to readers and to a gateway for FUZZ_SECONDS; TARGET="http grpc" takes some (needs clang++)
 # make check   formatting, lint and types
 # make models  train and export every model again (installs torch, needs opgate build --engine torch and espeak-ng)
 # make bench   the benchmarks; results go to benchmarks/results/
@@ -19,6 +19,8 @@ EXTRAS ?= $(RUNTIME),test
 # How many processes run the tests. One starts servers and mostly waits, the others compile. Each takes about 2 GB.
 PROCESSES ?= 3
 FUZZ_SECONDS ?= 300
+# Those of tests/fuzz/README.md, all by default.
+TARGET ?=
 # Where the load goes, how many users send it and for how long. An empty GRPC_HOST is port 8001 of HOST.
 HOST ?= http://127.0.0.1:8000
 GRPC_HOST ?=
@@ -51,16 +53,9 @@ gpu-check:
 	  $(MAKE) $(VENV)/.serve && $(BIN)/python -m opgate.ops_build.gpu.check $(ARGS); \
 	fi
 
-# Inputs that reach something new are kept in build/fuzz/found, and a later run begins with them. One that breaks a rule
-# or takes long is written to build/fuzz/crash-* or timeout-*, and `build/fuzz/run FILE` runs it again.
-fuzz:
-	@command -v clang++ >/dev/null || \
-	  { echo "make fuzz needs clang++: apt-get install -y --no-install-recommends clang libclang-rt-dev"; exit 1; }
-	mkdir -p build/fuzz/found
-	clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iservice/rpc \
-	  tests/rpc/fuzz/fuzz_connection.cpp service/rpc/connection.cpp -lnghttp2 -o build/fuzz/run
-	build/fuzz/run -max_total_time=$(FUZZ_SECONDS) -timeout=20 -entropic_scale_per_exec_time=1 -print_final_stats=1 \
-	  -artifact_prefix=build/fuzz/ build/fuzz/found tests/rpc/fuzz/corpus
+# tests/fuzz/README.md says what the targets are and what becomes of what is found.
+fuzz: $(VENV)/.test build
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(TARGET)
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .

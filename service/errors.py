@@ -49,6 +49,23 @@ def detached(error: E) -> E:
     return error.with_traceback(None)
 
 
+def json_kind(value: object) -> str:
+    """Returns what JSON calls a value, for messages about one of another kind."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list() | tuple():
+            return "a list"
+        case _:
+            return "an object"
+
+
 def invalid(message: str) -> ServingError:
     """Returns the error for a mistake of the client."""
     return ServingError(Kind.INVALID, message)

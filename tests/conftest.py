@@ -27,7 +27,7 @@ if not ALL:
 OPTIONS = BuildOptions()
 
 #: The folders whose tests start servers and wait for clocks. These tests run in two processes, which share the cores.
-SERVED = ("deploy", "models", "rpc", "service", "system")
+SERVED = ("deploy", "fuzz", "models", "rpc", "service", "system")
 #: The files among them whose tests build more than they serve.
 BUILT = ("test_readme", "test_wheel")
 #: The files whose tests share a build of emulated kernels. One of them writes faults into it.

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from opgate.service.api.statistics import read_statistics
 from opgate.service.api.status import HTTP, error_body, error_headers
-from opgate.service.errors import Kind, ServingError, invalid, too_large
+from opgate.service.errors import Kind, ServingError, invalid, json_kind, too_large
 from opgate.service.execution.spec import TensorSpec
 from opgate.service.gateway import Gateway, extensions, package_version
 from opgate.service.packing import deflate
@@ -141,7 +141,7 @@ async def read_object(gateway: Gateway, request: Request, limit: int, setting: s
         except orjson.JSONDecodeError as error:
             raise invalid(f"the request is not valid JSON: {error}") from None
     if not isinstance(found, dict):
-        raise invalid(f"the request: expected a JSON object, got {type(found).__name__}")
+        raise invalid(f"the request: expected a JSON object, got {json_kind(found)}")
     return found
 
 
@@ -229,7 +229,7 @@ class _Routes:
     async def _parameters(self, request: Request, limit: tuple[int, str]) -> dict[str, Any]:
         parameters = (await read_object(self._gateway, request, *limit)).get("parameters", {})
         if not isinstance(parameters, dict):
-            raise invalid(f"parameters: expected an object, got {type(parameters).__name__}")
+            raise invalid(f"parameters: expected an object, got {json_kind(parameters)}")
         return parameters
 
     async def infer(self, request: Request) -> Response:

@@ -34,7 +34,7 @@ MODULES = (
     Module("native/engine_strings", ("engine_strings_module.cpp",)),
     Module("native/json_tensors", ("json_tensors.cpp", "json_tensors_module.cpp")),
     Module("native/process", ("process_module.cpp",)),
-    Module("native/protobuf", ("protobuf_module.cpp",)),
+    Module("native/protobuf", ("protobuf_fields.cpp", "protobuf_module.cpp")),
     # Debian's static nghttp2 is not compiled for shared objects, so the shared one is linked.
     Module("rpc/connection", ("connection.cpp", "connection_module.cpp"), ("-lnghttp2",)),
 )

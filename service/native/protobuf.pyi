@@ -1,4 +1,4 @@
-"""Reads the data of tensors in encoded ModelInferRequests, without an object for each number: protobuf_module.cpp."""
+"""Reads the data of tensors in encoded ModelInferRequests, without an object for each number: protobuf_fields.cpp."""
 
 class TooLarge(ValueError):
     """A message has more beside the data of its tensors than it may have."""

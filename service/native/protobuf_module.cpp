@@ -1,151 +1,18 @@
-// The Python module opgate.service.native.protobuf, see protobuf.pyi. Source of the encoding:
-// https://protobuf.dev/programming-guides/encoding/
+// The Python module opgate.service.native.protobuf, see protobuf.pyi. protobuf_fields.h reads the encoding.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
-#include <string>
-#include <utility>
 #include <vector>
+
+#include "protobuf_fields.h"
 
 namespace {
 
-enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
-
-// The numbers of the fields that hold the data of tensors, by Triton's grpc_service.proto.
-constexpr uint64_t kInputs = 5, kRawInputContents = 7;  // of a ModelInferRequest
-constexpr uint64_t kContents = 5;                       // of an InferInputTensor
+using namespace opgate::protobuf;
 
 PyObject* too_large = nullptr;
 PyObject* broken = nullptr;
-
-struct Span {
-  size_t at, size;
-};
-
-// A field of an encoded message: its number and type, where it begins, and where its value lies.
-struct Field {
-  uint64_t number;
-  uint32_t type;
-  size_t begin;
-  Span value;
-  uint64_t varint;
-};
-
-// Reads the fields of a message, or of a part of one, in their order.
-class Reader {
- public:
-  Reader(const uint8_t* data, Span span) : data_(data), at_(span.at), end_(span.at + span.size) {}
-
-  // Returns false at the end, and if the data is broken.
-  bool next(Field& field) {
-    if (at_ == end_) return false;
-    field.begin = at_;
-    uint64_t tag = 0, size = 0;
-    if (!varint(tag)) return fail();
-    field.number = tag >> 3;
-    field.type = static_cast<uint32_t>(tag & 7);
-    switch (field.type) {
-      case kVarint: {
-        const size_t at = at_;
-        if (!varint(field.varint)) return fail();
-        field.value = {at, at_ - at};
-        return field.number != 0 || fail();
-      }
-      case kFixed64: size = 8; break;
-      case kFixed32: size = 4; break;
-      case kBytes:
-        if (!varint(size)) return fail();
-        break;
-      default: return fail();
-    }
-    if (field.number == 0 || size > end_ - at_) return fail();
-    field.value = {at_, static_cast<size_t>(size)};
-    at_ += static_cast<size_t>(size);
-    return true;
-  }
-
-  // Reads a varint that is no field, of a packed list.
-  bool varint(uint64_t& value) {
-    value = 0;
-    for (int shift = 0; shift < 64 && at_ < end_; shift += 7) {
-      const uint8_t byte = data_[at_++];
-      value |= static_cast<uint64_t>(byte & 127) << shift;
-      if (byte < 128) return true;
-    }
-    return false;
-  }
-
-  bool is_broken() const { return broken_; }
-  size_t at() const { return at_; }
-
- private:
-  bool fail() {
-    broken_ = true;
-    return false;
-  }
-
-  const uint8_t* data_;
-  size_t at_, end_;
-  bool broken_ = false;
-};
-
-void append_varint(std::string& to, uint64_t value) {
-  for (; value > 127; value >>= 7) to += static_cast<char>(value & 127 | 128);
-  to += static_cast<char>(value);
-}
-
-// What `split` finds.
-struct Parts {
-  std::string head;
-  std::vector<Span> raws;
-  std::vector<std::pair<size_t, Span>> contents;  // with the index of the input
-};
-
-enum class Outcome { kFine, kBroken, kLarge };
-
-Outcome split_message(const uint8_t* data, size_t size, size_t most_head, size_t most_parts, Parts& parts) {
-  Reader reader(data, {0, size});
-  const auto* text = reinterpret_cast<const char*>(data);
-  size_t inputs = 0;
-  Field field;
-  while (reader.next(field)) {
-    if (field.type == kBytes && field.number == kRawInputContents) {
-      parts.raws.push_back(field.value);
-    } else if (field.type == kBytes && field.number == kInputs) {
-      // The input without its contents.
-      std::string rest;
-      bool whole = true;
-      Reader inner(data, field.value);
-      Field part;
-      while (inner.next(part)) {
-        if (part.type == kBytes && part.number == kContents) {
-          parts.contents.emplace_back(inputs, part.value);
-          whole = false;
-        } else {
-          rest.append(text + part.begin, inner.at() - part.begin);
-        }
-        if (rest.size() > most_head || parts.contents.size() > most_parts) return Outcome::kLarge;
-      }
-      if (inner.is_broken()) return Outcome::kBroken;
-      if (whole) {
-        parts.head.append(text + field.begin, reader.at() - field.begin);
-      } else {
-        append_varint(parts.head, kInputs << 3 | kBytes);
-        append_varint(parts.head, rest.size());
-        parts.head += rest;
-      }
-      ++inputs;
-    } else {
-      if (reader.at() - field.begin > most_head) return Outcome::kLarge;
-      parts.head.append(text + field.begin, reader.at() - field.begin);
-    }
-    if (parts.head.size() > most_head || parts.raws.size() > most_parts) return Outcome::kLarge;
-  }
-  return reader.is_broken() ? Outcome::kBroken : Outcome::kFine;
-}
 
 PyObject* split(PyObject*, PyObject* args) {
   Py_buffer message;
@@ -179,58 +46,6 @@ PyObject* split(PyObject*, PyObject* args) {
     return nullptr;
   }
   return Py_BuildValue("(y#NN)", parts.head.data(), static_cast<Py_ssize_t>(parts.head.size()), raws, contents);
-}
-
-// Puts numbers into memory, and counts those that have no room.
-struct Target {
-  char* data;
-  size_t itemsize, room, count;
-
-  void put(uint64_t bits) {
-    if (count < room) {
-      if (itemsize == 1) {
-        data[count] = bits != 0;  // booleans
-      } else {
-        std::memcpy(data + count * itemsize, &bits, itemsize);  // the low bytes
-      }
-    }
-    ++count;
-  }
-
-  void copy(const uint8_t* from, size_t items) {
-    if (count < room) std::memcpy(data + count * itemsize, from, std::min(items, room - count) * itemsize);
-    count += items;
-  }
-};
-
-// Appends the entries of a repeated field of numbers, packed or not. Returns false if the data is broken.
-bool read_numbers(const uint8_t* data, Span span, uint64_t number, uint32_t type, Target& target) {
-  Reader reader(data, span);
-  Field field;
-  while (reader.next(field)) {
-    if (field.number != number) continue;
-    if (field.type == kBytes) {
-      if (type == kVarint) {
-        Reader list(data, field.value);
-        const size_t end = field.value.at + field.value.size;
-        uint64_t value = 0;
-        while (list.at() < end) {
-          if (!list.varint(value)) return false;
-          target.put(value);
-        }
-      } else {
-        if (field.value.size % target.itemsize != 0) return false;
-        target.copy(data + field.value.at, field.value.size / target.itemsize);
-      }
-    } else if (field.type == type) {
-      if (type == kVarint) {
-        target.put(field.varint);
-      } else {
-        target.copy(data + field.value.at, 1);
-      }
-    }
-  }
-  return !reader.is_broken();
 }
 
 PyObject* numbers(PyObject*, PyObject* args) {

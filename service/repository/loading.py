@@ -255,7 +255,7 @@ def read_configs(sources: Sequence[Source], triton: bool) -> dict[str, ModelConf
 
 
 def chosen_versions(config: ModelConfig, present: list[int]) -> list[int]:
-    """Returns the versions that the version policy selects. Raises ConfigError if one is missing."""
+    """Returns the versions that the version policy selects. Raises ConfigError if one is missing, or there is none."""
     if not present:
         raise ConfigError("the model's folder has no version: expected a folder named by a number, such as 1")
     policy = config.version_policy
@@ -263,6 +263,8 @@ def chosen_versions(config: ModelConfig, present: list[int]) -> list[int]:
     if choice == "all":
         return present
     if choice == "specific":
+        if not policy.specific.versions:
+            raise ConfigError("version_policy.specific names no version")
         missing = sorted(set(policy.specific.versions) - set(present))
         if missing:
             raise ConfigError(f"version_policy wants version {missing[0]}, present are {present}")

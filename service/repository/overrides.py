@@ -20,7 +20,7 @@ from typing import Any
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from opgate.service.errors import ServingError, invalid
+from opgate.service.errors import ServingError, invalid, json_kind
 from opgate.service.repository.config import SESSION_PREFIX
 from opgate.service.repository.loader import load_config
 from opgate.service.repository.repositories import Source
@@ -129,11 +129,11 @@ def _powers(config: ModelConfig) -> dict[str, str]:
 
 def _config(value: Any) -> tuple[ModelConfig, bool]:
     if not isinstance(value, str):
-        raise invalid(f"parameter config: expected a string with JSON, got {type(value).__name__}")
+        raise invalid(f"parameter config: expected a string with JSON, got {json_kind(value)}")
     try:
         fields = json.loads(value)
         if not isinstance(fields, dict):
-            raise ValueError(f"expected an object, got {type(fields).__name__}")
+            raise ValueError(f"expected an object, got {json_kind(fields)}")
         config = json_format.ParseDict(fields, ModelConfig(), max_recursion_depth=32)
     except (ValueError, RecursionError, json_format.ParseError) as error:
         raise invalid(f"parameter config: expected a model configuration in JSON: {str(error)[:500]}") from None
@@ -155,7 +155,7 @@ def _content(key: str, value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     if not isinstance(value, str):
-        raise invalid(f"parameter {key[:80]!r}: expected the file's bytes in base64, got {type(value).__name__}")
+        raise invalid(f"parameter {key[:80]!r}: expected the file's bytes in base64, got {json_kind(value)}")
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from opgate.service.repository.config import ConfigError
 
+# The longest name that the file systems of Linux have.
+_MOST_BYTES = 255
+
 
 def confined(repository: Path, path: Path) -> Path:
     """Returns the real path. Raises ConfigError if it lies outside the repository."""
@@ -19,6 +22,8 @@ def file_name(text: str, field: str) -> str:
     """Returns a file name that a config states. Raises ConfigError that names the field if it is not a bare name."""
     if not text or text != Path(text).name or text in (".", ".."):
         raise ConfigError(f"{field} '{text}': expected a bare file name, got a path")
+    if "\0" in text or len(text.encode()) > _MOST_BYTES:
+        raise ConfigError(f"{field} {text[:80]!r}: no file can have this name")
     return text
 
 

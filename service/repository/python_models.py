@@ -124,10 +124,14 @@ def _interpreter(given: str, folder: Path) -> Path | None:
     if not path.is_absolute():
         path = folder / path
     where = f"parameter '{ENVIRONMENT}'"
-    if path.is_file():
-        path = _unpacked(path, where)
-    python = path / "bin" / "python3"
-    if not python.exists():
+    try:
+        if path.is_file():
+            path = _unpacked(path, where)
+        python = path / "bin" / "python3"
+        found = python.exists()
+    except OSError as error:  # a name that is too long, a folder that nobody may read
+        raise ConfigError(f"{where}: '{given[:200]}' can't be read: {error.strerror}") from None
+    if not found:
         raise ConfigError(f"{where}: expected an environment with bin/python3, or an archive of conda-pack, got {path}")
     return python
 

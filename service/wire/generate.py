@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.errors import Kind, ServingError, invalid, json_kind
 from opgate.service.execution.checks import Limits
 from opgate.service.execution.request import Array, Request
 from opgate.service.execution.spec import ModelSpec
@@ -41,11 +41,11 @@ def read(spec: ModelSpec, body: Bytes, limits: Limits) -> Request:
         plain = _plain(name, value)
         if name == "id":
             if not isinstance(plain, str):
-                raise invalid(f"id: expected a string, got {type(plain).__name__}")
+                raise invalid(f"id: expected a string, got {json_kind(plain)}")
             id = plain
         elif name == "parameters":
             if not isinstance(plain, dict):
-                raise invalid(f"parameters: expected an object, got {type(plain).__name__}")
+                raise invalid(f"parameters: expected an object, got {json_kind(plain)}")
             parameters.update(plain)
         else:
             parameters[name] = plain

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.errors import Kind, ServingError, invalid, json_kind
 from opgate.service.execution.checks import Limits
 from opgate.service.execution.datatypes import DataType
 from opgate.service.execution.request import Array
@@ -44,7 +44,7 @@ def parse_object(data: bytes | memoryview) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise invalid(f"the request is not valid JSON: {error}") from None
     if not isinstance(message, dict):
-        raise invalid(f"expected a JSON object, got {type(message).__name__}")
+        raise invalid(f"expected a JSON object, got {json_kind(message)}")
     return message
 
 

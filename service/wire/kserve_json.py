@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.errors import Kind, ServingError, invalid, json_kind
 from opgate.service.execution.checks import Head, Limits, check_inputs, check_outputs
 from opgate.service.execution.datatypes import DATATYPES, DataType
 from opgate.service.execution.request import Array, Options, Request
@@ -249,7 +249,7 @@ class Decoder:
         outputs, binary = self._outputs(message, parameters, of_request)
         id = message.get("id", "")
         if not isinstance(id, str):
-            raise invalid(f"id: expected a string, got {type(id).__name__}")
+            raise invalid(f"id: expected a string, got {json_kind(id)}")
         plan = Plan(
             id,
             fit.rows,
@@ -301,7 +301,7 @@ def _items(message: Mapping[str, Any], key: str, limits: Limits) -> list[dict[st
 
 
 def _kind(value: Any) -> str:
-    return "nothing" if value is None else type(value).__name__
+    return "nothing" if value is None else json_kind(value)
 
 
 def _head(item: Mapping[str, Any]) -> Head:

@@ -110,8 +110,8 @@ def test_the_adapter(environment: dict[str, str]) -> None:
 
 
 def test_damaged_pictures(library: Path, environment: dict[str, str]) -> None:
-    tests = PROJECT / "tests" / "ops" / "test_image_ops.py"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)]
+    tests = [str(PROJECT / "tests" / "ops" / name) for name in ("test_image_ops.py", "test_fuzzed_files.py")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     assert " passed" in run(command, environment | {"OPGATE_OPS_LIBRARY": str(library)})
 
 

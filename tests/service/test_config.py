@@ -6,6 +6,7 @@ import pytest
 
 from opgate.service.repository.catalog import Catalog
 from opgate.service.repository.config import ConfigError
+from opgate.service.repository.python_models import _interpreter
 from tests.service.onnx_models import (
     PIPELINE_CONFIG,
     batching,
@@ -64,7 +65,15 @@ def test_a_field_that_is_not_honoured_is_refused_by_name(repository, reason, blo
         ('max_batch_size: 8 output [ { name: "y" data_type: TYPE_FP32 dims: [ 7 ] } ]', "output 'y'"),
         ('default_model_filename: "../x.onnx"', "bare file name"),
         ('default_model_filename: "none.onnx"', "there is no model file"),
+        (f'default_model_filename: "{"x" * 256}"', "no file can have this name"),
+        ('default_model_filename: "a\\000b"', "no file can have this name"),
+        (f'model_operations {{ op_library_filename: "{"é" * 128}" }}', "no file can have this name"),
+        (
+            f'max_batch_size: 8 output [ {{ name: "y" data_type: TYPE_FP32 dims: [ 4 ] label_filename: "{"x" * 256}" }} ]',
+            "no file can have this name",
+        ),
         ("version_policy { specific { versions: [ 7 ] } }", "version 7"),
+        ("version_policy { specific { } }", "version_policy.specific names no version"),
         ('parameters { key: "intra_op_thread_count" value { string_value: "many" } }', "expected an integer"),
         ('parameters { key: "predict_fields" value { string_value: "a=nope" } }', "'nope' is not an output"),
         (
@@ -293,3 +302,9 @@ def test_each_cycle_of_ensembles_is_said_by_itself(repository, load):
     assert reasons["d"].endswith("in a cycle: d -> e -> c -> d")
     assert reasons["self"].endswith("in a cycle: self -> self")
     assert "step 'a'" in reasons["f"]
+
+
+@pytest.mark.parametrize("given", ["x" * 300, "a\0b"])
+def test_an_environment_that_no_file_system_has_is_refused(tmp_path, given):
+    with pytest.raises(ConfigError, match="parameter 'EXECUTION_ENV_PATH'"):
+        _interpreter(given, tmp_path)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import httpx
+import jsonschema
 import pytest
 from onnx import TensorProto, helper
 
@@ -238,6 +241,32 @@ def test_the_document_describes_each_model(post):
     assert page.status_code == 200
     assert "cdn" not in page.text
     assert post("/static-offline-docs/swagger-ui-bundle.js", "GET").status_code == 200
+
+
+def test_the_document_says_what_is_refused(post):
+    """schemathesis found each of these: what the document allows is taken, and what it doesn't is refused."""
+    paths = post("/openapi.json", "GET").json()["paths"]
+
+    def schema(path, media="application/json"):
+        return paths[path]["post"]["requestBody"]["content"][media]["schema"]
+
+    largest = 3.4028235677973366e38  # it rounds to the largest FP32
+    for path, good, bad in (
+        ("/predict/floats", {"x": [largest, 0, 0, 0]}, {"x": [math.nextafter(largest, math.inf), 0, 0, 0]}),  # no FP32
+        ("/predict/numbers", {"i": 7}, {"i": [1, 2]}),  # a tensor of one element needs no list
+        ("/predict/numbers", {"i": [7]}, {"i": [2**63]}),  # no INT64
+        (
+            "/v2/models/floats/infer",
+            {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]},
+            {"inputs": []},
+        ),
+    ):
+        for body, status in ((good, 200), (bad, 400)):
+            assert jsonschema.Draft202012Validator(schema(path)).is_valid(body) == (status == 200), body
+            assert post(path, json=body).status_code == status, body
+    field = schema("/predict/floats", "multipart/form-data")["properties"]["x"]
+    assert (field["type"], field["contentMediaType"]) == ("string", "application/json")
+    assert post("/predict/floats", files={"x": (None, "[1, 2, 3, 4]")}).status_code == 200
 
 
 def test_the_kserve_routes_work_under_any_asgi_server(post):

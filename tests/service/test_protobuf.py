@@ -8,7 +8,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2] / "service" / "native" / "protobuf_module.cpp"
+NATIVE = Path(__file__).resolve().parents[2] / "service" / "native"
+SOURCES = [str(NATIVE / name) for name in ("protobuf_fields.cpp", "protobuf_module.cpp")]
 
 # Runs in a process of its own, because the sanitizer must be loaded before Python.
 PROGRAM = """
@@ -94,7 +95,7 @@ def test_any_bytes_under_the_sanitizers(tmp_path):
         "-fno-sanitize-recover=all",
     ]
     include = f"-I{sysconfig.get_path('include')}"
-    subprocess.run(["g++", *flags, include, str(SOURCE), "-o", str(module)], check=True, timeout=300)
+    subprocess.run(["g++", *flags, include, *SOURCES, "-o", str(module)], check=True, timeout=300)
     library = subprocess.run(["g++", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True)
     env = {
         **os.environ,

@@ -297,7 +297,8 @@ def test_arrays_are_views_of_the_body():
 
 BAD = [
     (b" ", None, "not valid JSON"),
-    (b"[]", None, "expected a JSON object"),
+    (b"[]", None, "expected a JSON object, got a list"),
+    (b"null", None, "expected a JSON object, got null"),
     (b"{}", None, "'inputs': expected a list of objects, got nothing"),
     (b'{"inputs":{}}', None, "'inputs': expected a list"),
     (b'{"inputs":[1]}', None, "'inputs': expected a list"),

@@ -551,7 +551,7 @@ def ask(server, path, body=None, method="POST"):
     [
         (b"", "not valid JSON"),
         (b"{", "not valid JSON"),
-        (b"[]", "expected a JSON object, got list"),
+        (b"[]", "expected a JSON object, got a list"),
         (b"{}", "key: expected the name of shared memory, got nothing"),
         (b'{"key": 3, "byte_size": 8}', "key: expected the name of shared memory, got 3"),
         (b'{"key": "/k"}', "byte_size: expected a number of bytes, got nothing"),
