@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from opgate.processor import usable_cores
 from opgate.service.errors import Kind, ServingError, detached, kind_of
 from opgate.service.execution.request import Array, Request, run
-from opgate.service.execution.session import usable_cores
 from opgate.service.repository.catalog import Catalog
 from opgate.service.repository.control import ModelControl
 from opgate.service.repository.loader import LoadedModel, limits_of

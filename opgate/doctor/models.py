@@ -10,8 +10,8 @@ from typing import Any
 from opgate.doctor.findings import Finding
 from opgate.doctor.libraries import try_library
 from opgate.doctor.probe import run
+from opgate.processor import usable_cores
 from opgate.service.errors import ServingError
-from opgate.service.execution.session import usable_cores
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.loader import load_config
 from opgate.service.repository.paths import model_names, version_numbers
