@@ -1,7 +1,9 @@
-"""The levels of x86-64, and which of them this machine's processor has."""
+"""This machine's processor: how many cores a process may use, and which of the levels of x86-64 it has."""
 
 from __future__ import annotations
 
+import math
+import os
 import re
 from pathlib import Path
 
@@ -25,3 +27,16 @@ def native_flags(machine: str) -> str:
     if machine != "x86_64":
         return "-mcpu=native"
     return f"-march=x86-64-{next((level for level in reversed(LEVELS) if not missing(level)), 'v2')}"
+
+
+def usable_cores() -> int:
+    """Returns the number of cores that this process may use: its CPU affinity, capped by the CPU quota of its control
+    group."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()[:2]
+        if quota != "max":
+            cores = min(cores, max(1, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):
+        pass  # without a version 2 control group only the affinity is known
+    return max(1, cores)

@@ -129,7 +129,7 @@ class _Tuner:
 
     def __init__(self, name: str, version: str, repository: Path | None, slo: Slo, output: Path) -> None:
         from opgate.load.model import LoadError
-        from opgate.service.execution.session import usable_cores
+        from opgate.processor import usable_cores
         from opgate.service.repository.loader import load_config
         from opgate.service.repository.loading import chosen_versions
         from opgate.service.repository.paths import version_numbers

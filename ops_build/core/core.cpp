@@ -15,3 +15,4 @@
 #include "core/sizes.cpp"
 #include "core/symbols.cpp"
 #include "core/table_json.cpp"
+#include "core/threads.cpp"

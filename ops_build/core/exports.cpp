@@ -1,4 +1,5 @@
-// What Python calls in a library of any engine: the op table and the signature parser, as JSON.
+// What Python calls in a library of any engine: the op table and the signature parser, as JSON, and the op that runs.
+#include "running.h"
 #include "table_json.h"
 
 #define OPGATE_EXPORT extern "C" __attribute__((visibility("default")))
@@ -15,3 +16,7 @@ OPGATE_EXPORT const char* opgate_parse_signature(const char* signature) {
   text = opgate::signature_json(signature);
   return text.c_str();
 }
+
+/// The op that the calling thread runs, null if it runs none. For the last words of a process that crashes. In a thread
+/// that never ran an op of this library, the first call may allocate.
+OPGATE_EXPORT const char* opgate_running_op() { return opgate::running_op; }

@@ -510,7 +510,7 @@ void answer_case(const CaseToRun& wanted, const Options& options, cudaStream_t s
   const Op* const op = Table::instance().find(wanted.op);
   if (!op) return write_error("there is no op " + wanted.op);
   Attributes attributes;
-  if (Status status = make_attributes(op->signature, wanted, attributes); !status.ok()) {
+  if (Status status = packed::make_attributes(op->signature, wanted.attributes, attributes); !status.ok()) {
     return write_error(status.message());
   }
   KernelCache kernels(1);

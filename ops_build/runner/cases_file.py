@@ -2,20 +2,17 @@
 
 Numbers are little-endian.
 
-    case       text op, u64 wanted (bit i: output i), u32 count, tensors (the inputs), u32 count, attributes
-    attribute  text name, u8 kind, value
+    case       text op, u64 wanted (bit i: output i), u32 count, tensors (the inputs), attributes
     result     text error; if that is empty: u32 count, tensors (the outputs), f64 milliseconds
     tensor     u8 0 (absent), or u8 1, u8 dtype, u32 rank, i64 dims..., the elements; those of `str` are texts
-    text       u32 bytes, UTF-8
 
-The kind of an attribute is its index in the C++ type AttributeValue: 0 int (i64), 1 float (f64), 2 bool (u8), 3 text.
-The kinds 4 to 7 are lists of those; a list is a u32 count and the elements. A dtype is its index in the C++ enum DType.
+packed.py says how attributes and texts are packed. A dtype is its index in the C++ enum DType.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import IO, Any
@@ -24,13 +21,11 @@ import numpy as np
 
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.dtypes import DTYPES
-from opgate.ops_build.table import Attribute, Op
+from opgate.ops_build.packed import attribute_bytes, text_bytes
+from opgate.ops_build.table import Op
 
 _NAMES = {dtype.numpy: name for name, dtype in DTYPES.items()}
 _CODES = {name: code for code, name in enumerate(DTYPES)}
-_KINDS = {"int": 0, "float": 1, "bool": 2, "str": 3, "choice": 3}
-#: The kind of a list is the kind of its elements plus this number.
-_LIST = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +51,8 @@ def case_bytes(op: Op, case: Case, outputs: Iterable[str]) -> bytes:
         case_input = case.inputs.get(tensor.name)
         inputs += case_input if isinstance(case_input, Sequence) else [case_input]
     declared = {attribute.name: attribute for attribute in op.attributes}
-    parts = [_text(op.name), struct.pack("<QI", wanted, len(inputs)), *map(_tensor, inputs)]
-    parts.append(struct.pack("<I", len(case.attributes)))
-    parts += [_text(name) + _attribute(declared[name], value) for name, value in case.attributes.items()]
-    return b"".join(parts)
+    parts = [text_bytes(op.name), struct.pack("<QI", wanted, len(inputs)), *map(_tensor, inputs)]
+    return b"".join([*parts, attribute_bytes(declared, case.attributes)])
 
 
 def read_result(file: IO[bytes]) -> Result:
@@ -73,11 +66,6 @@ def read_result(file: IO[bytes]) -> Result:
     return Result(outputs, milliseconds)
 
 
-def _text(text: str) -> bytes:
-    encoded = text.encode()
-    return struct.pack("<I", len(encoded)) + encoded
-
-
 def _tensor(array: Array | None) -> bytes:
     if array is None:
         return b"\0"
@@ -86,22 +74,8 @@ def _tensor(array: Array | None) -> bytes:
         raise ValueError(f"no signature has a tensor of {array.dtype}")
     head = struct.pack(f"<BBI{array.ndim}q", 1, _CODES[name], array.ndim, *array.shape)
     if name == "str":
-        return head + b"".join(_text(str(text)) for text in array.flat)
+        return head + b"".join(text_bytes(str(text)) for text in array.flat)
     return head + np.ascontiguousarray(array).tobytes()
-
-
-def _attribute(declared: Attribute, value: Any) -> bytes:
-    kind = _KINDS[declared.kind]
-    element: Callable[[Any], bytes] = {
-        0: lambda v: struct.pack("<q", v),
-        1: lambda v: struct.pack("<d", np.float32(v)),  # an attribute in a model has single precision
-        2: lambda v: struct.pack("<B", bool(v)),
-        3: _text,
-    }[kind]
-    if not declared.list:
-        return struct.pack("<B", kind) + element(value)
-    values: Sequence[Any] = value
-    return struct.pack("<BI", kind + _LIST, len(values)) + b"".join(element(v) for v in values)
 
 
 def _read_tensor(file: IO[bytes]) -> Array | None:

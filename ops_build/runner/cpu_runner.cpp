@@ -141,7 +141,7 @@ void answer_case(const CaseToRun& wanted) {
   const Op* const op = Table::instance().find(wanted.op);
   if (!op) return write_error("there is no op " + wanted.op);
   Attributes attributes;
-  Status status = make_attributes(op->signature, wanted, attributes);
+  Status status = packed::make_attributes(op->signature, wanted.attributes, attributes);
   if (!status.ok()) return write_error(status.message());
   KernelCache kernels(1);
   const HeapInputs inputs(op->signature, wanted);

@@ -98,19 +98,6 @@ class ModelSession(Protocol):
     def close(self) -> None: ...
 
 
-def usable_cores() -> int:
-    """Returns the number of cores that this process may use: its CPU affinity, capped by the CPU quota of its control
-    group."""
-    cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()[:2]
-        if quota != "max":
-            cores = min(cores, max(1, math.ceil(int(quota) / int(period))))
-    except (OSError, ValueError):
-        pass  # without a version 2 control group only the affinity is known
-    return max(1, cores)
-
-
 def _ort_options(options: SessionOptions) -> Any:
     session_options = ort.SessionOptions()
     session_options.intra_op_num_threads = options.intra_op_threads

@@ -11,7 +11,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from opgate.service.execution.session import usable_cores
+from opgate.processor import usable_cores
 from opgate.service.isolation.process import cause_of_death
 from opgate.service.isolation.session import wait_before_start
 from opgate.service.listening import bind_shared, listen

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
+from opgate.processor import usable_cores
 from opgate.service.errors import ServingError
 from opgate.service.execution.batch import try_out
 from opgate.service.execution.checks import Limits
@@ -28,7 +29,7 @@ from opgate.service.execution.sequences import (
     SequenceScheduler,
     engine_spec,
 )
-from opgate.service.execution.session import ModelSession, Session, SessionOptions, usable_cores
+from opgate.service.execution.session import ModelSession, Session, SessionOptions
 from opgate.service.execution.spec import ModelSpec
 from opgate.service.isolation.calls import Calls
 from opgate.service.isolation.opening import OnnxOpening

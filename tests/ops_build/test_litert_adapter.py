@@ -212,6 +212,9 @@ def test_a_library_needs_nothing_of_litert(path: Path) -> None:
     assert not {name for name in symbols(path, "--undefined-only") if "TfLite" in name}
     assert symbols(path, "--defined-only") == {
         "opgate_parse_signature",
+        "opgate_run",
+        "opgate_run_message",
+        "opgate_running_op",
         "opgate_table",
         "tflite_plugin_create_delegate",
         "tflite_plugin_destroy_delegate",

@@ -889,6 +889,9 @@ def test_exported_symbols(library: registration.OpLibrary) -> None:
     assert symbols(library.path, "--defined-only") == {
         "opgate_table",
         "opgate_parse_signature",
+        "opgate_run",
+        "opgate_run_message",
+        "opgate_running_op",
         "opgate_torch_register",
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import re
 import shutil
 import tarfile
 import threading
@@ -15,11 +16,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
+import opgate
+from opgate.ops_build.building.options import BuildOptions
 from tests.system.clients import CLIENTS, connect
 from tests.system.running import Server, running
 from tests.system.test_triton import Triton, installed
@@ -384,4 +388,85 @@ def test_a_step_of_an_ensemble(tmp_path: Path) -> None:
         x = np.arange(4, dtype=np.float32).reshape(1, 4)
         found = client.infer("twice", [tensor("http", "X", x, "FP32")]).as_numpy("Y")
         np.testing.assert_array_equal(found, 3 * x)
+        client.close()
+
+
+NEAREST = """input [ { name: "POINTS" data_type: TYPE_FP32 dims: [ -1, -1, -1 ] } ]
+    output [ { name: "IDX" data_type: TYPE_INT32 dims: [ -1, 3 ] }, { name: "DIST" data_type: TYPE_FP32 dims: [ -1, 3 ] },
+             { name: "PROCESS" data_type: TYPE_INT64 dims: [ 1 ] } ]
+    parameters { key: "library" value { string_value: "%s" } }"""
+
+
+def expected_neighbours(points: np.ndarray) -> np.ndarray:
+    distances = ((points[:, None] - points[None]) ** 2).sum(-1)
+    return np.argsort(distances, axis=1)[:, :3]
+
+
+@pytest.mark.parametrize("own_environment", [False, True])
+def test_a_model_calls_ops(tmp_path: Path, library: Path, environment: Path, own_environment: bool) -> None:
+    config = NEAREST.replace("[ -1, -1, -1 ]", "[ -1, 3 ]") % library
+    if own_environment:
+        (site,) = environment.glob("lib/python*/site-packages")
+        if not (site / "ml_dtypes").exists():
+            (site / "ml_dtypes").symlink_to(Path(ml_dtypes.__file__).parent)
+        config += f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}'
+    write(tmp_path, "nearest", config)
+    with running(tmp_path, "--allow-python-models") as server:
+        client = connect(server, "http")
+        for count in (7, 500):
+            points = np.random.default_rng(count).random((count, 3), np.float32)
+            found = client.infer("nearest", [tensor("http", "POINTS", points, "FP32")])
+            np.testing.assert_array_equal(found.as_numpy("IDX"), expected_neighbours(points))
+            assert found.as_numpy("DIST").shape == (count, 3)
+            assert found.as_numpy("PROCESS")[0] != server.process.pid
+        client.close()
+
+
+def test_the_example_of_the_page(tmp_path: Path, library: Path) -> None:
+    if not BuildOptions().library().is_file():
+        pytest.skip("opgate build has not written its library")
+    page = (Path(opgate.__file__).parents[1] / "docs" / "workers.md").read_text()
+    (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    config = SERVED.replace('"x"', '"X"').replace('"y"', '"Y"').replace("[ 1 ]", "[ -1 ]")
+    write(tmp_path, "mish", config, source)
+    with running(tmp_path, "--allow-python-models") as server:
+        client = connect(server, "http")
+        x = np.linspace(-3, 3, 5, dtype=np.float32)
+        found = client.infer("mish", [tensor("http", "X", x, "FP32")]).as_numpy("Y")
+        np.testing.assert_allclose(found, x * np.tanh(np.log1p(np.exp(x))), rtol=1e-5)
+        client.close()
+
+
+def test_what_an_op_refuses_is_the_error_of_the_request(tmp_path: Path, library: Path) -> None:
+    write(tmp_path, "nearest", NEAREST % library)
+    with running(tmp_path, "--allow-python-models") as server:
+        client = connect(server, "http")
+        said = r"KNNQuery: input 'xyz': expected T\[n, d\], got f32\[1, 2, 3\]"
+        with pytest.raises(InferenceServerException, match=said) as raised:
+            client.infer("nearest", [tensor("http", "POINTS", np.ones((1, 2, 3), np.float32), "FP32")])
+        assert raised.value.status() == "400"
+        client.close()
+
+
+DIES = """
+import opgate.numpy, triton_python_backend_utils as pb_utils
+mine = opgate.numpy.load({library!r})
+class TritonPythonModel:
+    def execute(self, requests):
+        arrays = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", mine.dies_on(x[None])[0])]) for x in arrays]
+"""
+
+
+def test_a_crash_in_an_op_of_a_model_in_python_names_it(tmp_path: Path, fixture_library: Path) -> None:
+    write(tmp_path, "dying", SERVED, DIES.format(library=str(fixture_library)))
+    with running(tmp_path, "--allow-python-models") as server:
+        client = connect(server, "http")
+        with pytest.raises(InferenceServerException, match=r"model 'dying': .*died of SIGSEGV .* in op DiesOn"):
+            client.infer("dying", [tensor("http", "x", np.array([101], np.float32), "FP32")])
+        end = time.monotonic() + 30
+        while not client.is_model_ready("dying") and time.monotonic() < end:
+            time.sleep(0.05)
+        found = client.infer("dying", [tensor("http", "x", np.array([3], np.float32), "FP32")])
+        assert found.as_numpy("y") == [6]
         client.close()

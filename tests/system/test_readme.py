@@ -84,6 +84,13 @@ def test_pytorch_and_its_export(built: Build) -> None:
         assert finished.stdout.strip().splitlines()[-1] == program.strip().splitlines()[-1].split("# ")[1]
 
 
+def test_numpy(built: Build) -> None:
+    (program,) = [block for block in blocks("python") if "opgate.numpy" in block]
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.strip() == program.strip().splitlines()[-1].split("# ")[1]
+
+
 def test_tensorflow_and_litert(built: Build) -> None:
     pytest.importorskip("ai_edge_litert")
     for engine in ("tensorflow", "litert"):

@@ -170,6 +170,8 @@ def test_serving_needs_no_compiler_and_writes_nothing(installed: Installed) -> N
     assert "KNNQuery" in installed.opgate("ops")
     assert installed.opgate("--version") == "0.1.0\n"
     assert re.search(r"[1-9]\d* passed, 0 failed", installed.opgate("verify", "KNNQuery"))
+    program = "import numpy, opgate.numpy; print(opgate.numpy.mish(numpy.zeros(2, numpy.float32)))"
+    assert installed.run("-c", program).stdout == "[0. 0.]\n"
     assert installed.files() == before
 
 

@@ -3,4 +3,3 @@
 #include "adapters/litert/delegate.cpp"
 #include "adapters/litert/flexbuffer.cpp"
 #include "adapters/litert/node.cpp"
-#include "adapters/litert/threads.cpp"

@@ -5,9 +5,9 @@
 
 #include "core/invoke.h"
 #include "core/symbols.h"
+#include "core/threads.h"
 #include "flexbuffer.h"
 #include "tflite/core/c/common.h"
-#include "threads.h"
 
 namespace opgate::litert {
 

@@ -6,6 +6,7 @@
 
 #include "api.h"
 #include "call.h"
+#include "core/running.h"
 #include "inference.h"
 
 namespace opgate::ort {
@@ -38,20 +39,6 @@ OrtStatus* guarded(Body&& body) {
     return api->CreateStatus(ORT_FAIL, "an unknown exception");
   }
 }
-
-/// The op that this thread runs.
-thread_local const char* running_op = nullptr;
-
-class Running {
- public:
-  explicit Running(const Op& op) : before_(running_op) { running_op = op.signature.name.c_str(); }
-  Running(const Running&) = delete;
-  Running& operator=(const Running&) = delete;
-  ~Running() { running_op = before_; }
-
- private:
-  const char* before_;
-};
 
 void fill(Registered& registered) {
   registered.version = kApiVersion;
@@ -163,10 +150,6 @@ Status make_domain(OrtCustomOpDomain** domain) {
 
 }  // namespace
 }  // namespace opgate::ort
-
-/// The op that the calling thread runs, null if it runs none. For the last words of a process that crashes. In a thread
-/// that never ran an op of this library, the first call may allocate.
-extern "C" __attribute__((visibility("default"))) const char* opgate_running_op() { return opgate::ort::running_op; }
 
 extern "C" __attribute__((visibility("default"))) OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionOptions* options,
                                                                                             const OrtApiBase* base) {

@@ -1,9 +1,15 @@
 #include "threads.h"
 
-namespace opgate::litert {
+#include <system_error>
+
+namespace opgate {
 
 Threads::Threads(std::size_t count) {
-  for (std::size_t i = 1; i < count; ++i) threads_.emplace_back([this] { work(); });
+  try {
+    for (std::size_t i = 1; i < count; ++i) threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error&) {
+    // The process may have no more threads. It works with those that it has.
+  }
 }
 
 Threads::~Threads() {
@@ -51,4 +57,4 @@ void Threads::work() {
   }
 }
 
-}  // namespace opgate::litert
+}  // namespace opgate

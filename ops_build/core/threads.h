@@ -1,4 +1,4 @@
-// Threads for kernels. LiteRT gives its delegates none.
+// Threads for kernels, where the engine gives none: LiteRT gives its delegates none, and NumPy has none.
 #pragma once
 
 #include <condition_variable>
@@ -6,11 +6,11 @@
 #include <thread>
 #include <vector>
 
-namespace opgate::litert {
+namespace opgate {
 
 class Threads {
  public:
-  /// `count` threads run the tasks, and the caller is one of them.
+  /// `count` threads run the tasks, and the caller is one of them. There are fewer if the process may have no more.
   explicit Threads(std::size_t count);
   Threads(const Threads&) = delete;
   Threads& operator=(const Threads&) = delete;
@@ -34,4 +34,4 @@ class Threads {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace opgate::litert
+}  // namespace opgate
