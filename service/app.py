@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import anyio.to_thread
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -213,6 +214,8 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None, member: Me
         serving = asyncio.create_task(http.serve(sockets=[bound]))
         while not http.started and not serving.done():  # noqa: ASYNC110  # uvicorn has no event for its start
             await asyncio.sleep(0.005)
+        # anyio imports its part for asyncio now, and not on the loop in the first form with a large file.
+        anyio.to_thread.current_default_thread_limiter()
     if gateway.triton is not None:
         gateway.triton.start()
     if rpc is not None:
