@@ -54,13 +54,13 @@ class PythonSession(ProcessSession):
             heads.append([len(feeds), *_head(request)])
         layout = Layout(names, arrays)
         with self._runs:
-            answer, held = self._ask("execute", [heads, layout.entries], layout, options, (spec, requests))
+            process, answer, held = self._ask("execute", [heads, layout.entries], layout, options, (spec, requests))
         if spec.streams:
             for request in requests:
                 request.result = {}
             return
         _, results, number, entries = answer
-        tensors = self._tensors(entries, held, number) if entries else []
+        tensors = self._tensors(process, entries, held, number) if entries else []
         for request, (count, *error) in zip(requests, results, strict=True):
             own, tensors = dict(tensors[:count]), tensors[count:]
             try:
@@ -83,7 +83,7 @@ class PythonSession(ProcessSession):
             if message[0] == "call":
                 return self._call(process, message, held)
             if message[0] == "response":
-                return self._respond(message, held, *context)
+                return self._respond(process, message, held, *context)
         except ServingError as error:
             if isinstance(error, WorkerDiedError):
                 raise
@@ -92,7 +92,7 @@ class PythonSession(ProcessSession):
 
     def _call(self, process: WorkerProcess, message: Any, held: dict[int, View]) -> Any:
         _, name, version, request_id, outputs, timeout, parameters, entries, number = message
-        inputs = dict(self._tensors(entries, held, number)) if entries else {}
+        inputs = dict(self._tensors(process, entries, held, number)) if entries else {}
         options = Options(timeout_us=int(timeout), parameters=parameters)
         results = []
         for result in self._calls.call(str(name), int(version), inputs, outputs, str(request_id), options):
@@ -104,13 +104,20 @@ class PythonSession(ProcessSession):
             results.append([layout.entries, answer[1]])
         return ["results", results]
 
-    def _respond(self, message: Any, held: dict[int, View], spec: ModelSpec, requests: Sequence[Request]) -> Any:
+    def _respond(
+        self,
+        process: WorkerProcess,
+        message: Any,
+        held: dict[int, View],
+        spec: ModelSpec,
+        requests: Sequence[Request],
+    ) -> Any:
         _, index, is_response, entries, number, final, error = message
         request = requests[index]
         if error:
             request.error = request.error or ServingError(Kind(error[0]), f"model '{spec.name}': {error[1]}")
         elif is_response and not request.ended and request.error is None:
-            own = dict(self._tensors(entries, held, number)) if entries else {}
+            own = dict(self._tensors(process, entries, held, number)) if entries else {}
             held.pop(number, None)
             outputs = dict(zip(request.outputs, _checked(spec, request, own), strict=True))
             self._calls.respond(request, outputs, bool(final))

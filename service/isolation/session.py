@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import pickle
 import select
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,11 +142,12 @@ class ProcessSession:
                 if len(self._repeats) >= MOST_PLANS:
                     self._repeats.clear()
                 question = encoded(["run", [], list(outputs), layout.entries, *REPEATED])
-                targets = [array for _, array in self._tensors(layout.entries, self._small, REPEATED[0])]
+                memory = self._small[REPEATED[0]]
+                targets = [read(entry, memory, memory.size)[1] for entry in layout.entries]
                 repeat = self._repeats[key] = _Repeat(question, targets)
                 return self._run_again(repeat, feeds.values(), options)
-            answer, held = self._ask("run", [list(outputs), layout.entries], layout, options)
-            return [array for _, array in self._tensors(answer[1], held, answer[2])]
+            process, answer, held = self._ask("run", [list(outputs), layout.entries], layout, options)
+            return [array for _, array in self._tensors(process, answer[1], held, answer[2])]
 
     def _run_again(self, repeat: _Repeat, arrays: Iterable[Array], options: Any) -> list[Array]:
         """Runs on small inputs, which lie in a segment that is always there. Small outputs are copied from another."""
@@ -155,8 +155,6 @@ class ProcessSession:
         def question(process: WorkerProcess) -> bytes:
             for target, array in zip(repeat.targets, arrays, strict=True):
                 target[...] = array
-            for view in self._small.values():
-                process.share(view.lease.segment)
             return repeat.question
 
         process, data = self._converse(question, options)
@@ -164,7 +162,7 @@ class ProcessSession:
         if known is None:
             held = dict(self._small)
             answer = self._last_answer(process, data, held)
-            found = [array for _, array in self._tensors(answer[1], held, answer[2])]
+            found = [array for _, array in self._tensors(process, answer[1], held, answer[2])]
             if answer[2] != REPEATED[1]:
                 return found
             known = found
@@ -181,11 +179,11 @@ class ProcessSession:
 
     def _ask(
         self, kind: str, details: list[Any], layout: Layout, options: Any, context: Any = None
-    ) -> tuple[Any, dict[int, View]]:
+    ) -> tuple[WorkerProcess, Any, dict[int, View]]:
         """Asks the process to run. `layout` has the inputs, and `details` are what the process reads with them.
         `context` is for `_reply`.
 
-        Returns its answer, and the segments of the run by their numbers. Raises as `run` does.
+        Returns the process, its answer, and the segments of the run by their numbers. Raises as `run` does.
         """
         source = leased(self._pool, self._pool.take(layout.size))
         layout.write(source.lease.segment)
@@ -198,7 +196,8 @@ class ProcessSession:
             numbers = [process.share(view.lease.segment) for view in (source, target)]
             return encoded([kind, forgotten, *details, *numbers])
 
-        return self._last_answer(*self._converse(question, options), held, context), held
+        process, data = self._converse(question, options)
+        return process, self._last_answer(process, data, held, context), held
 
     def _converse(self, question: Callable[[WorkerProcess], bytes], options: Any) -> tuple[WorkerProcess, bytes]:
         """Asks the process, or the one that follows it if it had died before. Returns it, and its first message."""
@@ -208,34 +207,32 @@ class ProcessSession:
             if options is not None:
                 options.number, options.process = self._run_number, process
             try:
-                with self._noticing(process):
-                    return process, process.ask(question(process), self._timeout, self._run_number)
+                return process, process.ask(question(process), self._timeout, self._run_number)
             except WorkerDiedError as error:
+                self._forget(process)
                 if not error.unread:  # otherwise the request is not to blame
                     raise
 
     def _last_answer(self, process: WorkerProcess, data: bytes, held: dict[int, View], context: Any = None) -> Any:
         """Answers what the process asks until it is done. Returns its last message. Raises EngineError."""
-        with self._noticing(process):
+        try:
             answer = process.parsed(data)
             while answer[0] not in ("done", "error"):
                 reply = encoded(self._reply(process, answer, held, context))
                 answer = process.parsed(process.ask(reply, self._timeout))
+        except WorkerDiedError:
+            self._forget(process)
+            raise
         self._failures = 0
         if answer[0] == "error":
             raise EngineError(Kind(answer[1]) if answer[1] else Kind.INTERNAL, answer[2])
         return answer
 
-    @contextlib.contextmanager
-    def _noticing(self, process: WorkerProcess) -> Iterator[None]:
-        """Takes the process as gone at once if it dies in the block."""
-        try:
-            yield
-        except WorkerDiedError:
-            with self._changed:
-                if self._process is process:
-                    self._process = None
-            raise
+    def _forget(self, process: WorkerProcess) -> None:
+        """Takes the process as gone at once: it has died."""
+        with self._changed:
+            if self._process is process:
+                self._process = None
 
     def _reply(self, process: WorkerProcess, message: Any, held: dict[int, View], context: Any) -> Any:
         """Returns what the process gets for a question of its own within a run."""
@@ -250,15 +247,19 @@ class ProcessSession:
         self._result_size = max(self._result_size, min(message[1], _LARGEST_GUESS))
         return ["segment", number]
 
-    def _tensors(self, entries: Sequence[Entry], held: Mapping[int, View], number: int) -> list[tuple[str, Array]]:
-        """Returns tensors that the process has written to a segment. Raises WorkerDiedError if they are none."""
+    def _tensors(
+        self, process: WorkerProcess, entries: Sequence[Entry], held: Mapping[int, View], number: int
+    ) -> list[tuple[str, Array]]:
+        """Returns tensors that the process has written to a segment, with their names.
+
+        Raises WorkerDiedError if they are none.
+        """
         try:
             memory = held[number]
             return [read(entry, memory, memory.size) for entry in entries]
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            process = self._process
-            if process is not None:
-                process.kill()
+            process.kill()
+            self._forget(process)
             raise WorkerDiedError(f"its worker process gave outputs that can't be read: {error}") from None
 
     def close(self) -> None:
@@ -307,6 +308,8 @@ class ProcessSession:
             kind, *rest = process.open(self._opening, _START)
             if kind == "error":
                 raise ServingError(Kind.UNAVAILABLE, rest[1])
+            for view in self._small.values():
+                process.share(view.lease.segment)
             first: Any = rest[0]
         except ServingError as error:
             if process is not None:
