@@ -19,30 +19,13 @@ from tests.ops_build.faults import chosen
 #: The build of opgate's ops, and that of the fixture ops.
 FOLDER = PROJECT / "build" / "cuda_emulation"
 FIXTURES = PROJECT / "build" / "cuda_emulation_fixtures"
-#: The ops whose kernels are emulated: in `make test` one or two of each way in which threads work together.
+#: The ops whose kernels are emulated: in `make test` one of each way in which threads work together, and those
+#: with a fault.
 OPS = sorted(file.stem for file in (SOURCE / "ops").glob("*/*.cu"))
 if not ALL:
-    OPS = [
-        "bev_pool_v2",
-        "corner_pool",
-        "deform_conv2d",
-        "grid_cluster",
-        "layer_norm",
-        "log_mel_spectrogram",
-        "mish",
-        "multi_class_nms",
-        "multi_scale_deformable_attention",
-        "my_add",
-        "resize_normalize",
-        "rms_norm",
-        "rms_norm_backward",
-        "segment_reduce",
-        "soft_nms",
-        "three_interpolate_backward",
-        "top_k_labels",
-        "voxel_of_point",
-        "voxelize",
-    ]
+    some = "bev_pool_v2 layer_norm log_mel_spectrogram mish multi_class_nms my_add rms_norm segment_reduce soft_nms "
+    some += "three_interpolate_backward top_k_labels voxelize"
+    OPS = sorted({*some.split(), *(fault.op for fault in chosen(FAULTS))})
 HOST = Path(__file__).parent / "onnxruntime_host" / "host.cpp"
 
 

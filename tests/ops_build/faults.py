@@ -35,7 +35,7 @@ class Fault:
 
 
 #: How many faults `make test` tries of a list. Each takes a compilation.
-FEW = 4
+FEW = 3
 
 
 def chosen(faults: list[Fault]) -> list[Fault]:

@@ -28,7 +28,8 @@ from tests.system.running import ROOT, Server, running
 LARGE = 8 << 20  # elements of 4 bytes
 #: A stopped worker holds its requests for so many seconds. A busy machine needs some of them for a picture.
 RUN_TIMEOUT = 8.0
-_DIED = b"its worker process"
+#: The ends of killed and of stopped workers.
+_DIED = b" worker process "
 _CONFIG = """backend: "onnxruntime" max_batch_size: 16 dynamic_batching { }
 parameters { key: "isolation" value { string_value: "process" } }"""
 
