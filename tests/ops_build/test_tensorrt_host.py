@@ -38,6 +38,7 @@ FLAGS = [
     "-O1",
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover",
+    "-fno-sanitize=null,object-size,vptr,pointer-overflow",
 ]
 
 

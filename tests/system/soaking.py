@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import platform
 import random
 import shutil
 import signal
@@ -21,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import tritonclient.http as http_client
 from onnx import TensorProto, helper
+from tritonclient.utils import InferenceServerException
 
 from tests.service.onnx_models import save, value
 from tests.system.running import ROOT, Server, running
@@ -28,6 +30,8 @@ from tests.system.running import ROOT, Server, running
 LARGE = 8 << 20  # elements of 4 bytes
 #: A stopped worker holds its requests for so many seconds. A busy machine needs some of them for a picture.
 RUN_TIMEOUT = 8.0
+# The number of the system call `read`.
+_READ = "0" if platform.machine() == "x86_64" else "63"
 #: The ends of killed and of stopped workers.
 _DIED = b" worker process "
 _CONFIG = """backend: "onnxruntime" max_batch_size: 16 dynamic_batching { }
@@ -217,19 +221,24 @@ class Soak:
             name = self._random.choice(["tiny", "pictures", "large"])
             folder = Path(self._folder) / name
             (folder / "changed").write_text(str(self.report.reloads))  # otherwise nothing would be loaded
-            await asyncio.to_thread(client.load_model, name)
-            self.report.reloads += 1
+            try:
+                await asyncio.to_thread(client.load_model, name)
+                self.report.reloads += 1
+            except InferenceServerException as error:
+                if _DIED.decode() not in str(error):  # otherwise the worker was killed while it started
+                    raise
         await asyncio.to_thread(client.close)
 
     async def _kill(self) -> None:
         while await self._pause(self._random.uniform(0.5, 2)):
+            number = self._random.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGKILL, signal.SIGSTOP])
             workers = self.workers()
+            if number == signal.SIGSTOP:
+                # While it opens its model it may take minutes, so nobody would end it.
+                workers = [worker for worker in workers if _waits(worker)]
             if workers:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(
-                        self._random.choice(workers),
-                        self._random.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGKILL, signal.SIGSTOP]),
-                    )
+                    os.kill(self._random.choice(workers), number)
                     self.report.kills += 1
 
     async def _leave(self) -> None:
@@ -274,6 +283,16 @@ class Soak:
             with contextlib.suppress(OSError):
                 found += [int(pid) for pid in path.read_text().split()]
         return found
+
+
+def _waits(process: int) -> bool:
+    """Returns whether a worker sleeps until it is asked something, so that it has opened its model."""
+    folder = Path(f"/proc/{process}")
+    try:
+        state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
+        return state == "S" and (folder / "syscall").read_text().split()[0] == _READ
+    except OSError:
+        return False
 
 
 def _megabytes(process: int) -> float:
