@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import mmap
 import os
 import threading
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -61,36 +63,60 @@ class Pool:
     def __init__(self, most_idle_bytes: int = 1 << 28) -> None:
         """Segments that nothing uses are kept as long as they have no more than `most_idle_bytes` together."""
         self._lock = threading.Lock()
+        # Segments on their way back. Python may collect a lease anywhere, also in a thread that holds the lock.
+        self._returned: deque[Segment] = deque()
         self._idle: list[Segment] = []
         self._idle_bytes = 0
         self._dropped: list[int] = []
         self._most = most_idle_bytes
-        self._made = 0
+        self._closed = False
+        self._numbers = itertools.count(1)
 
     def take(self, size: int) -> Segment:
         """Returns a segment of at least `size` bytes that nothing else uses."""
+        self._sort_in()
+        found = self._fitting(size)
+        self._sort_in()
+        return found or Segment.create(next(self._numbers), size)
+
+    def _fitting(self, size: int) -> Segment | None:
         with self._lock:
             fitting = [segment for segment in self._idle if size <= segment.size]
-            if fitting:
-                best = min(fitting, key=lambda segment: segment.size)
-                # A much larger one would be missing for a large tensor.
-                if best.size <= max(SMALLEST, 4 * size):
-                    self._idle.remove(best)
-                    self._idle_bytes -= best.size
-                    return best
-            self._made += 1
-            number = self._made
-        return Segment.create(number, size)
+            best = min(fitting, key=lambda segment: segment.size, default=None)
+            # A much larger one would be missing for a large tensor.
+            if best is None or best.size > max(SMALLEST, 4 * size):
+                return None
+            self._idle.remove(best)
+            self._idle_bytes -= best.size
+            return best
 
     def give_back(self, segment: Segment) -> None:
         """Takes back a segment that nothing uses any more."""
+        self._returned.append(segment)
+        self._sort_in()
+
+    def _sort_in(self) -> None:
+        """Makes the segments that have come back idle. If another has the lock, it does so when it has released it."""
+        while self._returned and self._lock.acquire(blocking=False):
+            try:
+                segment = self._returned.popleft() if self._returned else None
+                if segment is None or self._closed:
+                    continue
+                self._idle.append(segment)
+                self._idle_bytes += segment.size
+                while self._idle_bytes > self._most and len(self._idle) > 1:
+                    oldest = self._idle.pop(0)
+                    self._idle_bytes -= oldest.size
+                    self._dropped.append(oldest.number)
+            finally:
+                self._lock.release()
+
+    def close(self) -> None:
+        """Frees the segments that nothing uses, and from now on each when nothing uses it any more."""
         with self._lock:
-            self._idle.append(segment)
-            self._idle_bytes += segment.size
-            while self._idle_bytes > self._most and len(self._idle) > 1:
-                oldest = self._idle.pop(0)
-                self._idle_bytes -= oldest.size
-                self._dropped.append(oldest.number)
+            self._closed = True
+            self._idle = []
+        self._sort_in()
 
     def dropped(self) -> list[int]:
         """Returns the numbers of the segments that no longer exist, each once."""
@@ -98,7 +124,8 @@ class Pool:
             return self._dropped
         with self._lock:
             numbers, self._dropped = self._dropped, []
-            return numbers
+        self._sort_in()
+        return numbers
 
 
 class Lease:

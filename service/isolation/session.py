@@ -270,6 +270,11 @@ class ProcessSession:
         os.eventfd_write(self._end, 1)
         self._thread.join()
         os.close(self._end)
+        # The model may stay in memory until Python collects it. What it shared with the process need not.
+        self._pool.close()
+        self._small = {}
+        self._repeats.clear()
+        self._results.clear()
 
     def _running_process(self) -> WorkerProcess:
         """Returns the process, after its start if it starts now."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
 import subprocess
@@ -45,6 +47,43 @@ def test_a_pool_forgets_what_it_need_not_keep() -> None:
     assert pool.dropped() == []
     small = pool.take(10)  # not one of the large ones
     assert small.size < 1 << 19
+
+
+def test_a_view_that_is_collected_while_the_pool_is_in_use_goes_back() -> None:
+    """Python's collector of cycles runs anywhere, so also in a thread that holds the lock of the pool."""
+    pool = Pool()
+    cycle: list[object] = [leased(pool, pool.take(1000))]
+    cycle.append(cycle)
+    segment = cycle[0].lease.segment  # type: ignore[attr-defined]
+    with pool._lock:
+        del cycle
+        gc.collect()
+    assert pool.take(1000) is segment
+
+
+def shared_files() -> int:
+    """Returns how many segments this process has open."""
+    targets = []
+    for file in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the file of this list has been closed
+            targets.append(os.readlink(f"/proc/self/fd/{file}"))
+    return sum("memfd:opgate" in target for target in targets)
+
+
+def test_a_closed_session_frees_what_it_shared(tmp_path: Path) -> None:
+    """Also while something still refers to the session, such as a cycle that Python has not collected."""
+    before = shared_files()
+    session = ProcessSession(
+        "same",
+        OnnxOpening("same", model(tmp_path / "model.onnx", TensorProto.FLOAT), SessionOptions(), Confinement(), False),
+        60,
+    )
+    outputs = [session.run(["y"], {"x": np.ones(size, np.float32)}) for size in (3, 1 << 20)]
+    assert shared_files() > before
+    session.close()
+    assert outputs[1][0].sum() == 1 << 20  # what was given stays
+    del outputs
+    assert shared_files() == before and session.deaths == 0
 
 
 def test_nobody_can_shrink_a_segment() -> None:

@@ -30,6 +30,9 @@ from tests.system.running import ROOT, Server, running
 LARGE = 8 << 20  # elements of 4 bytes
 #: A stopped worker holds its requests for so many seconds. A busy machine needs some of them for a picture.
 RUN_TIMEOUT = 8.0
+#: How much larger the share of its requests that one kind has sent may be than that of another: the load is the same from
+#: beginning to end.
+_AHEAD = 0.02
 # The number of the system call `read`.
 _READ = "0" if platform.machine() == "x86_64" else "63"
 #: The ends of killed and of stopped workers.
@@ -133,6 +136,7 @@ class Soak:
         self._server = server
         self._random = random.Random(seed)
         self._ended = asyncio.Event()
+        self._shares: list[float] = []  # of the requests of each kind that were sent
 
     async def run(self, tiny: int, pictures: int, large: int, tell: Callable[[str], None]) -> Report:
         """Sends so many requests of each kind. Returns when all are answered."""
@@ -156,11 +160,17 @@ class Soak:
         self, count: int, requests: int, ask: Callable[[_Connection, int], Awaitable[None]]
     ) -> list[Awaitable[None]]:
         left = iter(range(requests))
+        place = len(self._shares)
+        self._shares.append(0.0)
 
         async def client() -> None:
             connection = _Connection(self._server.http)
             for number in left:
+                self._shares[place] = number / requests
+                while self._shares[place] > min(self._shares) + _AHEAD:  # noqa: ASYNC110  # shares change all the time
+                    await asyncio.sleep(0.01)
                 await ask(connection, number)
+            self._shares[place] = 1.0
 
         return [client() for _ in range(count)]
 
