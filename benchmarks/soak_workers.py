@@ -26,6 +26,7 @@ from tests.system.soaking import Report, soak
 def text_of(report: Report, image: str) -> str:
     """Returns the report."""
     first, last = report.tenths()
+    shared, least = (choose(kind for _, _, kind, _ in report.memory) for choose in (max, min))
     rows = [f"| {kind} | {count:,} | {report.died[kind]} |" for kind, count in sorted(report.answers.items())]
     lines = [
         "# Under load while workers die",
@@ -41,8 +42,10 @@ def text_of(report: Report, image: str) -> str:
         "|---|---|---|",
         *rows,
         "",
-        f"Resident memory of the gateway: {first:.0f} MB in the first tenth, {last:.0f} MB in the last one "
-        f"({100 * (last / first - 1):+.1f}%).",
+        f"The gateway keeps {first[0]:.1f} MB of its own in the first tenth of the time, and {last[0]:.1f} MB in the "
+        f"last ({100 * (last[0] / first[0] - 1):+.1f}%): the least of its samples, one each second. With the requests "
+        f"under way the medians are {first[1]:.0f} and {last[1]:.0f} MB. It shares {shared:.0f} MB with its workers at "
+        f"most, and at least {least:.0f}.",
         "",
         f"![memory]({image})",
         "",
@@ -75,8 +78,8 @@ def main() -> int:
     text = text_of(report, name)
     if arguments.output:
         arguments.output.write_text(text)
-        points = [(round(seconds), gateway) for seconds, gateway, _ in report.memory]
-        arguments.output.with_name(name).write_text(picture("memory of the gateway over seconds", points))
+        points = [(round(seconds), own) for seconds, own, _, _ in report.memory]
+        arguments.output.with_name(name).write_text(picture("the gateway's own memory over seconds", points))
     print(text)
     for line in report.wrong[:20]:
         print(line, file=sys.stderr)

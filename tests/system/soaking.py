@@ -43,7 +43,8 @@ parameters { key: "isolation" value { string_value: "process" } }"""
 
 @dataclass
 class Report:
-    """What came of a soak. `memory` has the time, the megabytes of the gateway, and those of its workers."""
+    """What came of a soak. `memory` has the time, the gateway's own megabytes, those that it shares with its workers, and
+    the workers' own."""
 
     answers: Counter[str] = field(default_factory=Counter)
     died: Counter[str] = field(default_factory=Counter)  # requests of batches that were killed
@@ -51,14 +52,18 @@ class Report:
     kills: int = 0
     reloads: int = 0
     left: int = 0
-    memory: list[tuple[float, float, float]] = field(default_factory=list)
+    memory: list[tuple[float, float, float, float]] = field(default_factory=list)
     seconds: float = 0.0
 
-    def tenths(self) -> tuple[float, float]:
-        """Returns the median megabytes of the gateway in the first and in the last tenth of the samples."""
-        values = [gateway for _, gateway, _ in self.memory]
+    def tenths(self) -> tuple[list[float], list[float]]:
+        """Returns the gateway's own megabytes in the first and in the last tenth of the samples: the least and the median.
+
+        The least is what it keeps. The requests under way come on top of that.
+        """
+        values = [own for _, own, _, _ in self.memory]
         part = max(1, len(values) // 10)
-        return float(np.median(values[:part])), float(np.median(values[-part:]))
+        first, last = ([min(tenth), float(np.median(tenth))] for tenth in (values[:part], values[-part:]))
+        return first, last
 
 
 def make_models(repository: Path) -> None:
@@ -275,9 +280,10 @@ class Soak:
     async def _watch(self, tell: Callable[[str], None]) -> None:
         began = time.monotonic()
         while await self._pause(1.0):
-            sample = time.monotonic() - began, self._server.megabytes("VmRSS"), sum(map(_megabytes, self.workers()))
-            self.report.memory.append(sample)
-            tell(f"{dict(self.report.answers)}, {sample[1]:.0f} MB and {sample[2]:.0f} MB of workers")
+            own, shared = (self._server.megabytes(kind) for kind in ("RssAnon", "RssShmem"))
+            workers = sum(map(_megabytes, self.workers()))
+            self.report.memory.append((time.monotonic() - began, own, shared, workers))
+            tell(f"{dict(self.report.answers)}, {own:.0f} MB, {shared:.0f} MB shared and {workers:.0f} MB of workers")
 
     @property
     def _folder(self) -> str:
