@@ -135,7 +135,7 @@ def test_opcheck_of_every_case(library: registration.OpLibrary, cases: list[tupl
             torch.library.opcheck(call, tuple(tensors), arguments, test_utils=tests)
         except Exception as error:
             raise AssertionError(f"{op.name} {types} {case.name}: {error}") from error
-    assert len(tried) > 200
+    assert {op.name for op, _, _ in tried} == {op.name for op, _, _ in cases}
 
 
 def as_tuple(outputs: Any) -> tuple[Any, ...]:

@@ -25,8 +25,9 @@ from tests.system.test_http import Connection
 
 MB = 1 << 20
 SPARSE = 1 << 40  # bytes of a file in /dev/shm that has none until they are written
-# Milliseconds of CPU time for one turn of the event loop.
-TURN = 60
+# Milliseconds of CPU time for one turn of the event loop. Alone on a machine the longest takes 33; with compilers beside it on
+# the same cores, twice that.
+TURN = 100
 
 
 @contextlib.contextmanager

@@ -285,6 +285,7 @@ def test_a_version_that_one_server_lacks(models, pool, tmp_path):
     try:
         assert newer.listens.wait(120)
         with gateway(tmp_path / "models", [pool[0], newer]) as server:
+            wait_until(lambda: set(up(server).values()) == {"1.0"})
             for _ in range(20):
                 assert infer(server, "double/versions/2")[0] == 200
             assert set(up(server).values()) == {"1.0"}
