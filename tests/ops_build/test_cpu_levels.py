@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="other pr
 
 LEVELS = ("baseline", "x86-64-v3", "x86-64-v4")
 #: One op of each kind. `make test-all` takes all ops.
-OPS = ("my_add", "rms_norm", "multi_class_nms")
+OPS = ("mish", "my_add", "rms_norm", "resample_audio", "multi_class_nms")
 
 
 @pytest.fixture(scope="module")
