@@ -40,15 +40,63 @@ PyObject* forward_signals(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
-// What a thread runs. The slots are never freed: there is one for each thread that ever ran a model.
+// What a thread runs.
 struct Slot {
   std::array<char, 256> text;
   std::atomic<uint32_t> size{0};
+  std::atomic<bool> taken{false};
 };
 constexpr size_t kSlots = 1024;
 std::array<Slot, kSlots> slots;
-std::atomic<size_t> used_slots{0};
+std::atomic<size_t> used_slots{0};  // the slots before this one may be taken
 thread_local Slot* own_slot __attribute__((tls_model("initial-exec"))) = nullptr;
+
+// Returns a slot that no thread has, or null.
+Slot* free_slot() {
+  for (size_t i = 0; i < kSlots; ++i) {
+    if (slots[i].taken.exchange(true)) continue;
+    for (size_t used = used_slots; used <= i && !used_slots.compare_exchange_weak(used, i + 1);) {
+    }
+    return &slots[i];
+  }
+  return nullptr;
+}
+
+// What a thread holds until it ends: its slot, and the stack on which a handler runs. Models come and go with their threads.
+class Held {
+ public:
+  Held() = default;
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  ~Held() {
+    if (own_slot != nullptr) {
+      own_slot->size = 0;
+      own_slot->taken = false;
+      own_slot = nullptr;
+    }
+    if (stack_ == nullptr) return;
+    stack_t none{};
+    none.ss_flags = SS_DISABLE;
+    if (sigaltstack(&none, nullptr) == 0) std::free(stack_);
+  }
+
+  // Gives the thread a stack for handlers, if it has none. Otherwise none could run when the thread's own stack is full.
+  void use_signal_stack() {
+    constexpr size_t kBytes = 65536;
+    stack_t stack{};
+    if (sigaltstack(nullptr, &stack) != 0 || (stack.ss_flags & SS_DISABLE) == 0) return;
+    stack_ = std::malloc(kBytes);
+    stack.ss_sp = stack_;
+    stack.ss_size = kBytes;
+    stack.ss_flags = 0;
+    if (stack_ != nullptr) sigaltstack(&stack, nullptr);
+  }
+
+ private:
+  void* stack_ = nullptr;
+};
+thread_local Held held;
 
 // Functions of op libraries that return the op that the calling thread runs, or null.
 using RunningOp = const char* (*)();
@@ -154,7 +202,7 @@ void add_running(Line& line) {
     line.add_escaped({own_slot->text.data(), own_slot->size.load()});
   } else {
     std::string_view before = ". Under way: ";
-    for (size_t i = 0; i < std::min(used_slots.load(), kSlots); ++i) {
+    for (size_t i = 0; i < used_slots.load(); ++i) {
       const uint32_t size = slots[i].size.load();
       if (size == 0) continue;
       line.add(before);
@@ -195,22 +243,11 @@ void on_crash(int number) {
   raise(number);
 }
 
-// Without a stack of its own the handler could not run when the thread's stack is full.
-void use_signal_stack() {
-  constexpr size_t kBytes = 65536;
-  stack_t stack{};
-  if (sigaltstack(nullptr, &stack) != 0 || (stack.ss_flags & SS_DISABLE) == 0) return;
-  stack.ss_sp = std::malloc(kBytes);  // for as long as the thread lives
-  stack.ss_size = kBytes;
-  stack.ss_flags = 0;
-  if (stack.ss_sp != nullptr) sigaltstack(&stack, nullptr);
-}
-
 PyObject* watch_crashes(PyObject*, PyObject* arguments) {
   int json;
   if (!PyArg_ParseTuple(arguments, "p:watch_crashes", &json)) return nullptr;
   as_json = json != 0;
-  use_signal_stack();
+  held.use_signal_stack();
   struct sigaction action{};
   action.sa_handler = on_crash;
   action.sa_flags = static_cast<int>(SA_ONSTACK | SA_NODEFER | SA_RESETHAND);
@@ -234,13 +271,9 @@ PyObject* set_running(PyObject*, PyObject* what) {
   const char* text = nullptr;
   if (what != Py_None && (text = PyUnicode_AsUTF8AndSize(what, &size)) == nullptr) return nullptr;
   if (own_slot == nullptr) {
-    const size_t slot = used_slots.fetch_add(1);
-    if (slot >= kSlots) {
-      used_slots = kSlots;
-      Py_RETURN_NONE;
-    }
-    own_slot = &slots[slot];
-    use_signal_stack();
+    held.use_signal_stack();
+    own_slot = free_slot();
+    if (own_slot == nullptr) Py_RETURN_NONE;
   }
   const auto kept = static_cast<uint32_t>(std::min<size_t>(static_cast<size_t>(size), own_slot->text.size()));
   if (kept != 0) std::memcpy(own_slot->text.data(), text, kept);
