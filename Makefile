@@ -6,7 +6,7 @@
 # make check   formatting, lint and types
 # make models  train and export every model again (installs torch, needs opgate build --engine torch and espeak-ng)
 # make bench   the benchmarks; results go to benchmarks/results/
-# make soak    minutes of requests while models are reloaded and workers killed; writes benchmarks/results/soak_workers.md
+# make soak    minutes of requests while models are reloaded and workers killed; writes benchmarks/results/soak.md
 # make load-test  send requests to a running gateway for DURATION (60s); HOST=http://... names another gateway
 
 PYTHON ?= python3
@@ -84,7 +84,7 @@ bench: $(VENV)/.bench build
 	$(BIN)/python benchmarks/image_preprocess.py
 
 soak: $(VENV)/.test build
-	$(BIN)/python benchmarks/soak_workers.py --output benchmarks/results/soak_workers.md $(ARGS)
+	$(BIN)/python benchmarks/soak.py --output benchmarks/results/soak.md $(ARGS)
 
 # ARGS has options of deploy/locust/README.md, such as ARGS="--max-p99-ms 50 --shape ramp JsonUser".
 load-test: $(VENV)/.load

@@ -1,6 +1,6 @@
 """A gateway under load while models are reloaded, workers are killed, and clients leave or dawdle. Every answer is checked.
 
-`tests/system/test_soak.py` runs it for seconds, `benchmarks/soak_workers.py` for hours.
+`tests/system/test_soak.py` runs it for seconds, `benchmarks/soak.py` for hours.
 """
 
 from __future__ import annotations
