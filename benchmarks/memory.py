@@ -1,7 +1,7 @@
 """Watches the memory of the gateway under a million tiny requests and ten thousand of 32 MB, or under gRPC.
 
     python benchmarks/memory.py [--tiny 1000000] [--large 10000] [--output benchmarks/results/memory.md]
-    python benchmarks/memory.py --grpc [--tiny 1000000] [--connections 10000] [--output benchmarks/results/memory_grpc.md]
+    python benchmarks/memory.py --grpc [--tiny 1000000] [--connections 10000] [--output FILE]
 
 With --grpc it sends a million tiny calls, and then calls on ten thousand connections, with h2load (Debian's
 nghttp2-client). The report has the resident memory of the process over time, as a table and a picture. A leak would be

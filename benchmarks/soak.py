@@ -17,8 +17,8 @@ from pathlib import Path
 sys.path.pop(0)  # this folder, whose grpc.py is not the package
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.serve_overhead import machine
 from benchmarks.memory import picture
+from benchmarks.serve_overhead import machine
 from opgate import folders
 from tests.system.soaking import Report, soak
 

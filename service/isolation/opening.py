@@ -13,7 +13,7 @@ from opgate.service.isolation.segments import MOST_PLANS, REPEATED, Array
 from opgate.service.isolation.tensors import STRINGS
 
 if TYPE_CHECKING:
-    from opgate.service.execution.session import SessionOptions
+    from opgate.service.execution.session import BoundRun, SessionOptions
     from opgate.service.isolation.worker import Link
 
 
@@ -71,15 +71,15 @@ class OnnxOpening:
         return _OnnxRunner(self.path, self.options, link)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Plan:
     """A run that has happened before: its inputs and outputs lie in the same places again."""
 
     feeds: dict[str, Array]
-    names: list[str]
-    targets: list[Array]
+    targets: dict[str, Array]
     number: int  # of the segment of the targets
     answer: bytes
+    bound: BoundRun | None
 
 
 class _OnnxRunner:
@@ -89,6 +89,7 @@ class _OnnxRunner:
         self._session = Session(path, options)
         self._link = link
         self._options = self._session.run_options()
+        self._quiet = self._session.run_options(quiet=True)
         self._plans: dict[bytes, _Plan] = {}
 
     def description(self) -> dict[str, Any]:
@@ -103,10 +104,14 @@ class _OnnxRunner:
         plan = self._plans.get(data)
         if plan is None:
             return None
-        results = self._run(plan.names, plan.feeds)
-        for target, result in zip(plan.targets, results, strict=True):
+        if plan.bound is not None and self._run_bound(plan.bound):
+            return plan.answer
+        names = list(plan.targets)
+        results = self._run(names, plan.feeds)
+        for target, result in zip(plan.targets.values(), results, strict=True):
             if target.shape != result.shape or target.dtype != result.dtype:
-                return encoded(["done", *self._link.write(plan.names, results, plan.number)])
+                plan.bound = None
+                return encoded(["done", *self._link.write(names, results, plan.number)])
             target[...] = result
         return plan.answer
 
@@ -119,8 +124,10 @@ class _OnnxRunner:
         if (source, number) == REPEATED and all(entry[1] != STRINGS for entry in (*entries, *written)):
             if len(self._plans) >= MOST_PLANS:
                 self._plans.clear()
-            targets = [array for _, array in link.read(written, number)]
-            self._plans[data] = _Plan(feeds, names, targets, number, encoded(answer))
+            targets = dict(link.read(written, number))
+            if len(targets) == len(names):  # no output is asked for twice
+                bound = self._session.bind(feeds, targets)
+                self._plans[data] = _Plan(feeds, targets, number, encoded(answer), bound)
         return answer
 
     def _run(self, names: Sequence[str], feeds: dict[str, Array]) -> list[Array]:
@@ -132,3 +139,13 @@ class _OnnxRunner:
             link.options = None
             if options.terminate:
                 self._options = self._session.run_options()
+
+    def _run_bound(self, bound: BoundRun) -> bool:
+        link, options = self._link, self._quiet
+        link.options = options
+        try:
+            return bound.run(options)
+        finally:
+            link.options = None
+            if options.terminate:
+                self._quiet = self._session.run_options(quiet=True)

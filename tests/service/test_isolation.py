@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, save_model
 
 from opgate.service.errors import ServingError
-from opgate.service.execution.session import Session, SessionOptions
+from opgate.service.execution.session import EngineError, Session, SessionOptions
 from opgate.service.isolation import tensors
 from opgate.service.isolation.confinement import Confinement
 from opgate.service.isolation.opening import OnnxOpening
@@ -219,6 +219,39 @@ def test_a_process_gives_what_a_session_gives(tmp_path: Path, kind: int, array: 
                 session.run(["y"], {})
             errors.append((raised.value.kind, raised.value.message))
         assert errors[0] == errors[1]
+    finally:
+        there.close()
+
+
+def test_runs_of_the_same_shapes(tmp_path: Path) -> None:
+    """They read and write the same memory, unless an output has another shape, is an input, or can't be made."""
+    f32, i64 = TensorProto.FLOAT, TensorProto.INT64
+    nodes = [("NonZero", ["x"], ["places"]), ("Gather", ["x", "i"], ["y"]), ("Add", ["x", "x"], ["twice"])]
+    constant = helper.make_node("Constant", [], ["c"], value=helper.make_tensor("", f32, [1], [9.0]))
+    graph = helper.make_graph(
+        [constant, *(helper.make_node(*node) for node in nodes)],
+        "several",
+        [helper.make_tensor_value_info("x", f32, ["n"]), helper.make_tensor_value_info("i", i64, [1])],
+        [helper.make_tensor_value_info(name, f32, ["n"]) for name in ("x", "y", "twice", "c")]
+        + [helper.make_tensor_value_info("places", i64, [1, "m"])],
+    )
+    path = tmp_path / "model.onnx"
+    save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    here = Session(path, SessionOptions())
+    there = ProcessSession("several", OnnxOpening("several", path, SessionOptions(), Confinement(), False), 60)
+
+    def outcome(session: Session | ProcessSession, outputs: list[str], x: list[float], i: int) -> object:
+        feeds = {"x": np.array(x, np.float32), "i": np.array([i])}
+        try:
+            return [array.tolist() for array in session.run(outputs, feeds)]
+        except EngineError as error:
+            return error.kind, error.message
+
+    values = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 0.0, 8.0], [1.0, 1.0, 2.0]]
+    try:
+        for outputs in (["y", "twice", "c"], ["twice", "places"], ["x", "y"], ["y", "y"]):
+            for x, i in [(x, i) for x in values for i in (0, 2, 7, 1)]:
+                assert outcome(there, outputs, x, i) == outcome(here, outputs, x, i), (outputs, x, i)
     finally:
         there.close()
 
