@@ -3,10 +3,10 @@
     python benchmarks/isolation.py [--rounds 7] [--output benchmarks/results/isolation.md]
 
 A hop is the time of a run in a worker process less the time of the same run in this process. The bare round trip wakes
-another process by an eventfd and is woken by it, in Python, with nothing between. All are measured in turn. The
-scheduler of Linux may put both processes on one core, because only one of them runs at a time. Then each runs with the
-caches of the other. So the small runs are measured on a core each, too, as where other cores are free. The profile at
-the end says where the time of the smallest run goes.
+another process by an eventfd and is woken by it, in Python, with nothing between. All are measured in turn, with a core
+for each process, and the small runs with both processes on one core too: there a wake takes less, and each process runs
+with the caches of the other. Left alone, the scheduler of Linux puts one pair on one core and another pair on two, so
+that their times can't be compared. The profile at the end says where the time of the smallest run goes.
 """
 
 from __future__ import annotations
@@ -39,17 +39,13 @@ from opgate.service.isolation.worker import Link
 SIZES = {1: 2000, 1 << 10: 2000, 1 << 16: 1000, 1 << 20: 200, 1 << 23: 30}  # elements, and runs of a round
 
 
-APART, SCHEDULED, TOGETHER = "a core each", "as the scheduler has them", "one core"
+APART, TOGETHER = "a core each", "one core"
 
 
 def place(placement: str, *others: int) -> None:
-    """Puts this process on the first core, and the other processes on the last, or all on the first."""
+    """Puts this process on the first core, and the other processes on the last or on the first."""
     cores = sorted(os.sched_getaffinity(os.getppid()))
-    ours, theirs = {
-        APART: ([cores[0]], [cores[-1]]),
-        SCHEDULED: (cores, cores),
-        TOGETHER: ([cores[0]], [cores[0]]),
-    }[placement]
+    ours, theirs = [cores[0]], [cores[-1] if placement == APART else cores[0]]
     for process, allowed in ((os.getpid(), ours), *((other, theirs) for other in others)):
         for thread in Path(f"/proc/{process}/task").iterdir():
             os.sched_setaffinity(int(thread.name), allowed)
@@ -187,8 +183,7 @@ def main() -> None:
         there = ProcessSession("same", opening, 60)
         rows = []
         try:
-            plan = [(placement, size) for placement in (APART, TOGETHER) for size in list(SIZES)[:2]]
-            for placement, size in plan + [(SCHEDULED, size) for size in SIZES]:
+            for placement, size in [(APART, size) for size in SIZES] + [(TOGETHER, size) for size in list(SIZES)[:2]]:
                 place(placement, there.pid, bare.pid)
                 count = SIZES[size]
                 x = np.ones(size, np.float32)
