@@ -22,10 +22,13 @@ from benchmarks.serve_overhead import machine
 from opgate import folders
 from tests.system.soaking import Report, soak
 
+#: The load comes in so many parts, with a rest after each.
+_PARTS = 10
+
 
 def text_of(report: Report, image: str) -> str:
     """Returns the report."""
-    first, last = report.tenths()
+    first, last = report.rests[0], report.rests[-1]
     shared, least = (choose(kind for _, _, kind, _ in report.memory) for choose in (max, min))
     rows = [f"| {kind} | {count:,} | {report.died[kind]} |" for kind, count in sorted(report.answers.items())]
     lines = [
@@ -35,17 +38,17 @@ def text_of(report: Report, image: str) -> str:
         "",
         f"{report.seconds:.0f} s with {report.kills} kills of workers (SIGKILL, SIGSEGV, SIGSTOP), {report.reloads} "
         f"reloads of models and {report.left} clients that left. {len(report.wrong)} answers were wrong, missing or "
-        "swapped. A kill costs the "
-        "requests of the batch that runs.",
+        "swapped. A kill costs the requests of the batch that runs.",
         "",
         "| requests | answered | failed with a killed worker |",
         "|---|---|---|",
         *rows,
         "",
-        f"The gateway keeps {first[0]:.1f} MB of its own in the first tenth of the time, and {last[0]:.1f} MB in the "
-        f"last ({100 * (last[0] / first[0] - 1):+.1f}%): the least of its samples, one each second. With the requests "
-        f"under way the medians are {first[1]:.0f} and {last[1]:.0f} MB. It shares {shared:.0f} MB with its workers at "
-        f"most, and at least {least:.0f}.",
+        f"The load comes in {_PARTS} equal parts. After each the gateway rests for two seconds. Then it has so many "
+        "megabytes of its own: " + ", ".join(f"{own:.1f}" for own in report.rests) + ".",
+        "",
+        f"From the end of the first tenth to the end of the last that is {100 * (last / first - 1):+.1f}%. It shares "
+        f"{shared:.0f} MB with its workers at most, and at least {least:.0f}.",
         "",
         f"![memory]({image})",
         "",
@@ -71,6 +74,7 @@ def main() -> int:
             arguments.tiny,
             arguments.pictures,
             arguments.large,
+            _PARTS,
             lambda line: print(f"\r{line}", end="", file=sys.stderr, flush=True),
         )
     print(file=sys.stderr)

@@ -25,8 +25,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
+import ml_dtypes
 import typer
 
+import opgate
 from opgate import folders
 
 #: The version of nvidia-pytriton. It carries tritonserver 2.51.
@@ -92,11 +94,16 @@ def _install(folder: Path, log: Log) -> Installation:
     # The backend is this project's own, and may have changed.
     _replace(folder / "backends" / "onnxruntime" / "model.py", Path(__file__).with_name("triton_onnxruntime.py"))
     site = python / "lib" / f"python{_python()}" / "site-packages"
-    # Models in Python run in an isolated Python, which looks for modules beside the backend.
-    for name in ("numpy", "numpy.libs"):
+    # Models in Python run in an isolated Python, which looks for modules beside the backend. opgate.numpy needs these.
+    modules = {name: site / name for name in ("numpy", "numpy.libs")}
+    modules |= {module.__name__: Path(module.__path__[0]) for module in (opgate, ml_dtypes)}
+    for name, target in modules.items():
         link = folder / "backends" / "python" / name
-        if not link.exists() and (site / name).exists():
-            link.symlink_to(site / name)
+        if target.exists() and not (link.is_symlink() and link.readlink() == target):
+            new = link.with_name(f".{name}")
+            new.unlink(missing_ok=True)
+            new.symlink_to(target)
+            new.replace(link)
     return Installation(package, site, folder / "backends")
 
 

@@ -37,8 +37,8 @@ SERVERS = ("servers", "more servers")
 #: The groups that take longest. They begin first, so that none of them runs alone in the end.
 LONG = (
     *SERVERS,
+    "test_sanitizers",  # makes the shared build before others wait for it
     "emulation",
-    "test_sanitizers",
     "test_wheel",
     "test_torch_adapter",
     "test_build",

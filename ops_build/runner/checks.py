@@ -59,7 +59,6 @@ def sanitized(options: BuildOptions, log: Log, names: Iterable[str] = tuple(SANI
             options,
             output=options.output / f"sanitized_{sanitize.replace(',', '_')}",
             sanitize=sanitize,
-            build_type="RelWithDebInfo",
             engines=(),
         )
         sources.append(Program(name, "cpu", build_cpu_runner(own, log)))

@@ -56,7 +56,7 @@ def environment() -> dict[str, str]:
 def sanitized(options: BuildOptions) -> Path:
     from dataclasses import replace
 
-    options = replace(options, sanitize=SANITIZERS, build_type="RelWithDebInfo", engines=("onnxruntime",), cuda="")
+    options = replace(options, sanitize=SANITIZERS, engines=("onnxruntime",), cuda="")
     return build(options, silent).libraries["onnxruntime"]
 
 

@@ -74,7 +74,7 @@ def host(built: Build, tensorrt_headers: Path) -> Path:
 
 
 def sanitized(options: BuildOptions) -> Path:
-    options = replace(options, sanitize="address,undefined", build_type="RelWithDebInfo", engines=("tensorrt",))
+    options = replace(options, sanitize="address,undefined", engines=("tensorrt",))
     result = build(options, silent)
     return result.libraries["tensorrt"]
 

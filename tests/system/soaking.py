@@ -33,6 +33,8 @@ RUN_TIMEOUT = 8.0
 #: How much larger the share of its requests that one kind has sent may be than that of another: the load is the same from
 #: beginning to end.
 _AHEAD = 0.02
+#: Seconds after a part until the memory is read. What clients left behind is gone by then.
+_REST = 2.0
 # The number of the system call `read`.
 _READ = "0" if platform.machine() == "x86_64" else "63"
 #: The ends of killed and of stopped workers.
@@ -44,7 +46,7 @@ parameters { key: "isolation" value { string_value: "process" } }"""
 @dataclass
 class Report:
     """What came of a soak. `memory` has the time, the gateway's own megabytes, those that it shares with its workers, and
-    the workers' own."""
+    the workers' own. `rests` has the gateway's own after each part, when nothing is under way."""
 
     answers: Counter[str] = field(default_factory=Counter)
     died: Counter[str] = field(default_factory=Counter)  # requests of batches that were killed
@@ -53,17 +55,8 @@ class Report:
     reloads: int = 0
     left: int = 0
     memory: list[tuple[float, float, float, float]] = field(default_factory=list)
+    rests: list[float] = field(default_factory=list)
     seconds: float = 0.0
-
-    def tenths(self) -> tuple[list[float], list[float]]:
-        """Returns the gateway's own megabytes in the first and in the last tenth of the samples: the least and the median.
-
-        The least is what it keeps. The requests under way come on top of that.
-        """
-        values = [own for _, own, _, _ in self.memory]
-        part = max(1, len(values) // 10)
-        first, last = ([min(tenth), float(np.median(tenth))] for tenth in (values[:part], values[-part:]))
-        return first, last
 
 
 def make_models(repository: Path) -> None:
@@ -140,42 +133,50 @@ class Soak:
         self.report = Report()
         self._server = server
         self._random = random.Random(seed)
-        self._ended = asyncio.Event()
         self._shares: list[float] = []  # of the requests of each kind that were sent
 
-    async def run(self, tiny: int, pictures: int, large: int, tell: Callable[[str], None]) -> Report:
-        """Sends so many requests of each kind. Returns when all are answered."""
-        began = time.monotonic()
+    async def run(self, tiny: int, pictures: int, large: int, parts: int, tell: Callable[[str], None]) -> Report:
+        """Sends so many requests of each kind, in equal parts with a rest after each. Returns when all are answered."""
+        self._began = time.monotonic()
         self._pictures = await self._known_pictures()
-        beside = [
-            asyncio.create_task(work)
-            for work in (self._reload(), self._kill(), self._leave(), self._dawdle(), self._watch(tell))
-        ]
-        await asyncio.gather(
-            *(self._clients(8, tiny, self._tiny)),
-            *(self._clients(3, pictures, self._picture)),
-            *(self._clients(2, large, self._large)),
-        )
-        self._ended.set()
-        await asyncio.gather(*beside)
-        self.report.seconds = time.monotonic() - began
+        for part in range(parts):
+            self._ended = asyncio.Event()
+            self._shares.clear()
+            beside = [
+                asyncio.create_task(work)
+                for work in (self._reload(), self._kill(), self._leave(), self._dawdle(), self._watch(tell))
+            ]
+            kinds = ((8, tiny, self._tiny), (3, pictures, self._picture), (2, large, self._large))
+            await asyncio.gather(
+                *(
+                    client
+                    for clients, count, ask in kinds
+                    for client in self._clients(clients, range(count * part // parts, count * (part + 1) // parts), ask)
+                )
+            )
+            self._ended.set()
+            await asyncio.gather(*beside)
+            await asyncio.sleep(_REST)
+            self.report.rests.append(self._server.megabytes("RssAnon"))
+        self.report.seconds = time.monotonic() - self._began
         return self.report
 
     def _clients(
-        self, count: int, requests: int, ask: Callable[[_Connection, int], Awaitable[None]]
+        self, count: int, requests: range, ask: Callable[[_Connection, int], Awaitable[None]]
     ) -> list[Awaitable[None]]:
-        left = iter(range(requests))
+        left = iter(enumerate(requests))
         place = len(self._shares)
         self._shares.append(0.0)
 
         async def client() -> None:
             connection = _Connection(self._server.http)
-            for number in left:
-                self._shares[place] = number / requests
+            for done, number in left:
+                self._shares[place] = done / len(requests)
                 while self._shares[place] > min(self._shares) + _AHEAD:  # noqa: ASYNC110  # shares change all the time
                     await asyncio.sleep(0.01)
                 await ask(connection, number)
             self._shares[place] = 1.0
+            connection.leave()
 
         return [client() for _ in range(count)]
 
@@ -278,11 +279,10 @@ class Soak:
             self._judge("slow", status, body, body.endswith((x + 1).tobytes()))
 
     async def _watch(self, tell: Callable[[str], None]) -> None:
-        began = time.monotonic()
         while await self._pause(1.0):
             own, shared = (self._server.megabytes(kind) for kind in ("RssAnon", "RssShmem"))
             workers = sum(map(_megabytes, self.workers()))
-            self.report.memory.append((time.monotonic() - began, own, shared, workers))
+            self.report.memory.append((time.monotonic() - self._began, own, shared, workers))
             tell(f"{dict(self.report.answers)}, {own:.0f} MB, {shared:.0f} MB shared and {workers:.0f} MB of workers")
 
     @property
@@ -321,11 +321,17 @@ def _megabytes(process: int) -> float:
 
 
 def soak(
-    repository: Path, library: Path, tiny: int, pictures: int, large: int, tell: Callable[[str], None] = lambda _: None
+    repository: Path,
+    library: Path,
+    tiny: int,
+    pictures: int,
+    large: int,
+    parts: int = 1,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Runs a gateway with the models in `repository`, and sends so many requests of each kind."""
+    """Runs a gateway with the models in `repository`, and sends so many requests of each kind, in equal parts."""
     make_models(repository)
     env = {"OPGATE_OPS_PATH": str(library.parent), "OPGATE_RUN_TIMEOUT": str(RUN_TIMEOUT)}
     options = ["--model-control-mode", "explicit", "--load-model", "*"]
     with running(repository, *options, env=env) as server:
-        return asyncio.run(Soak(server).run(tiny, pictures, large, tell))
+        return asyncio.run(Soak(server).run(tiny, pictures, large, parts, tell))

@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 import venv
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,19 @@ def gateway(repository: Path) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def triton(repository: Path) -> Iterator[Any]:
+@contextmanager
+def running_triton(repository: Path) -> Iterator[Any]:
     installed()
     server = Triton(repository)
     assert server.listens.wait(300) and server.process.poll() is None, "".join(server.log)
     yield server
     assert server.stop() == 0, "".join(server.log)
+
+
+@pytest.fixture(scope="module")
+def triton(repository: Path) -> Iterator[Any]:
+    with running_triton(repository) as server:
+        yield server
 
 
 @pytest.fixture(params=["gateway", "triton"])
@@ -402,16 +409,17 @@ def expected_neighbours(points: np.ndarray) -> np.ndarray:
     return np.argsort(distances, axis=1)[:, :3]
 
 
-@pytest.mark.parametrize("own_environment", [False, True])
-def test_a_model_calls_ops(tmp_path: Path, library: Path, environment: Path, own_environment: bool) -> None:
+@pytest.mark.parametrize("where", ["gateway", "environment of its own", "triton"])
+def test_a_model_calls_ops(tmp_path: Path, library: Path, environment: Path, where: str) -> None:
     config = NEAREST.replace("[ -1, -1, -1 ]", "[ -1, 3 ]") % library
-    if own_environment:
+    if where == "environment of its own":
         (site,) = environment.glob("lib/python*/site-packages")
         if not (site / "ml_dtypes").exists():
             (site / "ml_dtypes").symlink_to(Path(ml_dtypes.__file__).parent)
         config += f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}'
     write(tmp_path, "nearest", config)
-    with running(tmp_path, "--allow-python-models") as server:
+    server_of = running_triton(tmp_path) if where == "triton" else running(tmp_path, "--allow-python-models")
+    with server_of as server:
         client = connect(server, "http")
         for count in (7, 500):
             points = np.random.default_rng(count).random((count, 3), np.float32)
