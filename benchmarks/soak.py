@@ -44,7 +44,7 @@ def text_of(report: Report, image: str) -> str:
         "|---|---|---|",
         *rows,
         "",
-        f"The load comes in {_PARTS} equal parts. After each the gateway rests for two seconds. Then it has so many "
+        f"The load comes in {_PARTS} equal parts. After each the gateway rests for five seconds. Then it has so many "
         "megabytes of its own: " + ", ".join(f"{own:.1f}" for own in report.rests) + ".",
         "",
         f"From the end of the first tenth to the end of the last that is {100 * (last / first - 1):+.1f}%. It shares "

@@ -32,6 +32,7 @@ from opgate.service.api.restrictions import RestrictedRoutes
 from opgate.service.api.status import error_body
 from opgate.service.errors import ServingError
 from opgate.service.execution.running import ON_LOOP
+from opgate.service.freed_memory import give_back_when_idle
 from opgate.service.gateway import Gateway, package_version
 from opgate.service.listening import listen
 from opgate.service.native import process
@@ -235,7 +236,9 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None, member: Me
         if rpc is not None:
             listeners["grpc"] = rpc.listen_too
         member.listening(listeners)
+    idle = asyncio.create_task(give_back_when_idle(lambda: gateway.accepted, lambda: gateway.running))
     await stop.wait()
+    idle.cancel()
     logger.info("stopping", extra={"running": gateway.running})
     return await _finish(gateway, http, serving, rpc)
 

@@ -145,6 +145,7 @@ class Gateway:
         self.metrics: Callable[[], bytes] = bytes  # returns those of this process
         self.connections: Collection[Connection] = ()  # the open connections of HTTP
         self.grpc_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # those of gRPC, and bytes that they hold
+        self.accepted = 0  # requests that began, all in all
         self.running = 0  # accepted requests that are not answered yet
         self.draining = False
         self.stopped_at = self.stop_at = 0.0  # when the stop began, and when it must end, by the event loop's clock
@@ -282,6 +283,7 @@ class Gateway:
         if self.running >= self.settings.max_concurrent_requests:
             model.statistics.failed(Kind.OVERLOADED.value, 0)
             raise ServingError(Kind.OVERLOADED, f"{self.running} requests are under way, which is the limit")
+        self.accepted += 1
         self.running += 1
 
     def _leave(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import difflib
 import logging
 import re
@@ -16,6 +15,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.rate_limiter import RateLimiter, read_supplies
 from opgate.service.execution.response_cache import ResponseCache
+from opgate.service.freed_memory import give_back
 from opgate.service.isolation.calls import Calls
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.ensembles import step_models
@@ -55,14 +55,10 @@ class Entry:
         return {} if self.versions and self.kept else self.reasons
 
 
-_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-
-
 async def _close(model: LoadedModel) -> None:
     """Closes a model, and gives its memory back to the system."""
     await model.close()
-    if _malloc_trim is not None:
-        await asyncio.to_thread(_malloc_trim, 0)
+    await give_back()
     logger.info("model closed", extra={"model": model.spec.name, "version": int(model.spec.version)})
 
 

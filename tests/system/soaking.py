@@ -33,8 +33,8 @@ RUN_TIMEOUT = 8.0
 #: How much larger the share of its requests that one kind has sent may be than that of another: the load is the same from
 #: beginning to end.
 _AHEAD = 0.02
-#: Seconds after a part until the memory is read. What clients left behind is gone by then.
-_REST = 2.0
+#: Seconds after a part until the memory is read. What clients left behind is gone by then, and freed memory given back.
+_REST = 5.0
 # The number of the system call `read`.
 _READ = "0" if platform.machine() == "x86_64" else "63"
 #: The ends of killed and of stopped workers.

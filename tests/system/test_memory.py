@@ -230,3 +230,24 @@ def test_the_memory_of_clients_that_leave_goes_with_them(server, begin):
         time.sleep(0.01 * (i % 4))
         connection.socket.close()
     wait_until(lambda: server.megabytes("VmRSS") - before < 100)
+
+
+def test_an_idle_gateway_gives_freed_memory_back(repository):
+    """A large request lets the C library keep what later ones free, up to twice as much as it took."""
+    with running(repository, "--max-body-bytes", str(64 * MB)) as server:
+        infer(server, rows=6 * MB)
+        before = server.megabytes("RssAnon")
+        threads = [threading.Thread(target=infer, args=(server, MB // 2)) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wait_until(lambda: server.megabytes("RssAnon") - before < 4)
+
+
+def infer(server, rows):
+    """Sends so many elements, of four bytes."""
+    with contextlib.closing(triton_http.InferenceServerClient(f"127.0.0.1:{server.http}")) as client:
+        x = triton_http.InferInput("x", [1, rows], "FP32")
+        x.set_data_from_numpy(np.ones((1, rows), np.float32))
+        assert client.infer("double", [x]).as_numpy("y").sum() == 2 * rows
