@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
@@ -40,14 +40,14 @@ def builds() -> Path:
     the user's cache."""
     if root := checkout():
         return root / "build"
-    try:
-        name = version("opgate")
-    except PackageNotFoundError:  # a wheel is made from the archive of the sources
+    # Another environment may run the package from here. What describes it lies beside it, and not in that environment.
+    described = next(iter(distributions(name="opgate", path=[str(PACKAGE.parent)])), None)
+    if described is None:  # a wheel is made from the archive of the sources
         return user_cache() / "sources"
     # Two wheels of a version may differ. What was built from one must not go before the other's library.
     manifest = SHIPPED_OPS / "manifest.json"
     digest = hashlib.sha256(manifest.read_bytes()).hexdigest()[:8] if manifest.is_file() else "bare"
-    return user_cache() / f"{name}-{digest}"
+    return user_cache() / f"{described.version}-{digest}"
 
 
 @cache

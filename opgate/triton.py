@@ -72,6 +72,7 @@ def install(folder: Path, log: Log) -> Installation:
 
 
 def _install(folder: Path, log: Log) -> Installation:
+    folder = folder.resolve()  # links in it lead to other parts of it
     python = folder / "python"
     wanted = f"nvidia-pytriton=={PACKAGE} numpy<2 onnxruntime=={version('onnxruntime')}"
     installed = folder / "installed.txt"
@@ -96,7 +97,7 @@ def _install(folder: Path, log: Log) -> Installation:
     site = python / "lib" / f"python{_python()}" / "site-packages"
     # Models in Python run in an isolated Python, which looks for modules beside the backend. opgate.numpy needs these.
     modules = {name: site / name for name in ("numpy", "numpy.libs")}
-    modules |= {module.__name__: Path(module.__path__[0]) for module in (opgate, ml_dtypes)}
+    modules |= {module.__name__: Path(module.__path__[0]).resolve() for module in (opgate, ml_dtypes)}
     for name, target in modules.items():
         link = folder / "backends" / "python" / name
         if target.exists() and not (link.is_symlink() and link.readlink() == target):

@@ -27,7 +27,7 @@ logger = logging.getLogger("opgate.session")
 
 # What ONNX Runtime says if a node failed.
 _IN_NODE = "while running"
-_FATAL = 4  # the severity of what ONNX Runtime logs of a run that may fail
+_OTHER_SHAPE = "The output OrtValue provided for output"
 # Why strings that aren't text are refused, if the gateway can't reach the engine's strings.
 _TEXT_ONLY = f"and BYTES tensors can hold nothing else with ONNX Runtime {ort.__version__}"
 _NO_CPU = "session.disable_cpu_ep_fallback"
@@ -223,16 +223,11 @@ class Session:
             self._on_gpu = frozenset(tensor.name for tensor, memory in memories if memory.name == "Cuda")
         self._arena_shrinkage = options.arena_shrinkage
 
-    def run_options(self, quiet: bool = False) -> Any:
-        """Returns options for one run. If another thread sets their `terminate`, the run ends before its next node.
-
-        With `quiet` ONNX Runtime does not log why the run fails.
-        """
+    def run_options(self) -> Any:
+        """Returns options for one run. If another thread sets their `terminate`, the run ends before its next node."""
         options = ort.RunOptions()
-        # That is the default. ONNX Runtime 1.32 takes 25 us to see that an option is not stated.
+        # That is the default. A run on OrtValues looks for it, and takes 25 us to find that it is not stated.
         options.add_run_config_entry("gpu_graph_id", "0")
-        if quiet:
-            options.log_severity_level = _FATAL
         if self._arena_shrinkage:
             options.add_run_config_entry("memory.enable_memory_arena_shrinkage", self._arena_shrinkage)
         return options
@@ -267,14 +262,24 @@ class Session:
             raise EngineError(Kind.INVALID if of_input else Kind.INTERNAL, text) from error
 
     def bind(self, feeds: dict[str, Array], outputs: dict[str, Array]) -> BoundRun | None:
-        """Returns runs that read and write this memory each time, or None if ONNX Runtime may use other memory.
+        """Returns runs that read and write this memory each time, or None if ONNX Runtime may need other memory.
 
         The arrays are C-contiguous and in host memory, and must stay where they are.
         """
-        moves = self._uses_values or self._string_inputs or self.gpu is not None
+        inputs = (*self.inputs, *self.defaulted)
         # An output that is an input of the graph is the value of that input. An empty tensor has no memory.
-        same = not outputs.keys().isdisjoint(tensor.name for tensor in (*self.inputs, *self.defaulted))
-        if moves or same or not all(array.size for array in (*feeds.values(), *outputs.values())):
+        if (
+            self._uses_values
+            or self._string_inputs
+            or self.gpu is not None
+            or any(tensor.name in outputs for tensor in inputs)
+            or not all(array.size for array in (*feeds.values(), *outputs.values()))
+        ):
+            return None
+        # The other sizes may depend on the elements.
+        known = {size for tensor in inputs for size in tensor.shape if size is not None}
+        sizes = [size for tensor in self.outputs if tensor.name in outputs for size in tensor.shape]
+        if not all(isinstance(size, int) or size in known for size in sizes):
             return None
         return BoundRun(self._session, feeds, outputs)
 
@@ -359,13 +364,13 @@ class BoundRun:
     def run(self, options: Any) -> bool:
         """Runs. `options` are those of `Session.run_options`.
 
-        Returns False if the run fails, be it because an output has another shape this time. A run that isn't bound says
-        why. Raises EngineError if another thread ended the run.
+        Returns False if an output has another shape this time: the model states wrong shapes. Raises EngineError.
         """
         try:
             self._session.run_with_iobinding(self._binding, options)
         except Exception as error:  # see Session.run
-            if options.terminate:
-                raise EngineError(Kind.INTERNAL, str(error).strip()) from error
-            return False
+            text = str(error).removeprefix("Error in execution: ").strip()
+            if _OTHER_SHAPE in text:
+                return False
+            raise EngineError(Kind.INTERNAL, text) from error
         return True

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from opgate.service.isolation.channel import NOTE_SIZE, encoded
 from opgate.service.isolation.confinement import Confinement
@@ -15,6 +16,8 @@ from opgate.service.isolation.tensors import STRINGS
 if TYPE_CHECKING:
     from opgate.service.execution.session import BoundRun, SessionOptions
     from opgate.service.isolation.worker import Link
+
+T = TypeVar("T")
 
 
 class Runner(Protocol):
@@ -89,7 +92,7 @@ class _OnnxRunner:
         self._session = Session(path, options)
         self._link = link
         self._options = self._session.run_options()
-        self._quiet = self._session.run_options(quiet=True)
+        self._binds = True
         self._plans: dict[bytes, _Plan] = {}
 
     def description(self) -> dict[str, Any]:
@@ -104,13 +107,15 @@ class _OnnxRunner:
         plan = self._plans.get(data)
         if plan is None:
             return None
-        if plan.bound is not None and self._run_bound(plan.bound):
-            return plan.answer
+        if plan.bound is not None:
+            if self._stoppable(plan.bound.run):
+                return plan.answer
+            self._binds = False
+            plan.bound = None
         names = list(plan.targets)
-        results = self._run(names, plan.feeds)
+        results = self._stoppable(partial(self._session.run, names, plan.feeds))
         for target, result in zip(plan.targets.values(), results, strict=True):
             if target.shape != result.shape or target.dtype != result.dtype:
-                plan.bound = None
                 return encoded(["done", *self._link.write(names, results, plan.number)])
             target[...] = result
         return plan.answer
@@ -119,33 +124,26 @@ class _OnnxRunner:
         _, _, names, entries, source, target = question
         link = self._link
         feeds = dict(link.read(entries, source))
-        written, number = link.write(names, self._run(names, feeds), target)
+        written, number = link.write(names, self._stoppable(partial(self._session.run, names, feeds)), target)
         answer = ["done", written, number]
         if (source, number) == REPEATED and all(entry[1] != STRINGS for entry in (*entries, *written)):
             if len(self._plans) >= MOST_PLANS:
                 self._plans.clear()
             targets = dict(link.read(written, number))
             if len(targets) == len(names):  # no output is asked for twice
-                bound = self._session.bind(feeds, targets)
+                bound = self._session.bind(feeds, targets) if self._binds else None
                 self._plans[data] = _Plan(feeds, targets, number, encoded(answer), bound)
         return answer
 
-    def _run(self, names: Sequence[str], feeds: dict[str, Array]) -> list[Array]:
+    def _stoppable(self, run: Callable[[Any], T]) -> T:
+        """Runs with options by which the gateway can end the run."""
         link, options = self._link, self._options
+        if options.terminate:  # the message came after the end of its run
+            options = self._options = self._session.run_options()
         link.options = options
         try:
-            return self._session.run(names, feeds, options)
+            return run(options)
         finally:
             link.options = None
             if options.terminate:
                 self._options = self._session.run_options()
-
-    def _run_bound(self, bound: BoundRun) -> bool:
-        link, options = self._link, self._quiet
-        link.options = options
-        try:
-            return bound.run(options)
-        finally:
-            link.options = None
-            if options.terminate:
-                self._quiet = self._session.run_options(quiet=True)

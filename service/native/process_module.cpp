@@ -1,7 +1,7 @@
 // The Python module opgate.service.native.process: signals that end the process, and its last words when it crashes.
 //
-// The handlers of this file do only what a signal handler may: they read memory that is written once or atomically, and
-// call write, sigaction and raise.
+// The handlers of this file do only what a signal handler may: they read memory that stays, and call write, sigaction
+// and raise. What another thread runs may be changing while they read it.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <signal.h>
@@ -54,7 +54,7 @@ thread_local Slot* own_slot __attribute__((tls_model("initial-exec"))) = nullptr
 // Returns a slot that no thread has, or null.
 Slot* free_slot() {
   for (size_t i = 0; i < kSlots; ++i) {
-    if (slots[i].taken.exchange(true)) continue;
+    if (slots[i].taken.load(std::memory_order_relaxed) || slots[i].taken.exchange(true)) continue;
     for (size_t used = used_slots; used <= i && !used_slots.compare_exchange_weak(used, i + 1);) {
     }
     return &slots[i];
@@ -62,7 +62,8 @@ Slot* free_slot() {
   return nullptr;
 }
 
-// What a thread holds until it ends: its slot, and the stack on which a handler runs. Models come and go with their threads.
+// What a thread holds until it ends: its slot, and the stack on which a handler runs. Models come and go with their
+// threads.
 class Held {
  public:
   Held() = default;
@@ -75,17 +76,21 @@ class Held {
       own_slot->taken = false;
       own_slot = nullptr;
     }
-    if (stack_ == nullptr) return;
-    stack_t none{};
-    none.ss_flags = SS_DISABLE;
-    if (sigaltstack(&none, nullptr) == 0) std::free(stack_);
+    stack_t stack{};
+    if (stack_ == nullptr || sigaltstack(nullptr, &stack) != 0) return;
+    if (stack.ss_sp == stack_) {  // nobody has given the thread another one
+      stack.ss_flags = SS_DISABLE;
+      if (sigaltstack(&stack, nullptr) != 0) return;
+    }
+    std::free(stack_);
   }
 
-  // Gives the thread a stack for handlers, if it has none. Otherwise none could run when the thread's own stack is full.
+  // Gives the thread a stack for handlers, if it has none. Otherwise none could run when the thread's own stack is
+  // full.
   void use_signal_stack() {
     constexpr size_t kBytes = 65536;
     stack_t stack{};
-    if (sigaltstack(nullptr, &stack) != 0 || (stack.ss_flags & SS_DISABLE) == 0) return;
+    if (stack_ != nullptr || sigaltstack(nullptr, &stack) != 0 || (stack.ss_flags & SS_DISABLE) == 0) return;
     stack_ = std::malloc(kBytes);
     stack.ss_sp = stack_;
     stack.ss_size = kBytes;
@@ -271,6 +276,7 @@ PyObject* set_running(PyObject*, PyObject* what) {
   const char* text = nullptr;
   if (what != Py_None && (text = PyUnicode_AsUTF8AndSize(what, &size)) == nullptr) return nullptr;
   if (own_slot == nullptr) {
+    if (text == nullptr) Py_RETURN_NONE;
     held.use_signal_stack();
     own_slot = free_slot();
     if (own_slot == nullptr) Py_RETURN_NONE;

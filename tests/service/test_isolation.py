@@ -224,16 +224,18 @@ def test_a_process_gives_what_a_session_gives(tmp_path: Path, kind: int, array: 
 
 
 def test_runs_of_the_same_shapes(tmp_path: Path) -> None:
-    """They read and write the same memory, unless an output has another shape, is an input, or can't be made."""
+    """They read and write the same memory, unless an output may have another shape, or is an input."""
     f32, i64 = TensorProto.FLOAT, TensorProto.INT64
-    nodes = [("NonZero", ["x"], ["places"]), ("Gather", ["x", "i"], ["y"]), ("Add", ["x", "x"], ["twice"])]
+    nodes = [("Add", ["x", "x"], ["twice"]), ("Gather", ["x", "i"], ["y"]), ("NonZero", ["x"], ["places"])]
+    nodes += [("Flatten", ["places"], ["rows"]), ("Gather", ["x", "places"], ["falsely_declared"])]
     constant = helper.make_node("Constant", [], ["c"], value=helper.make_tensor("", f32, [1], [9.0]))
+    shapes = {"x": ["n"], "y": [1], "twice": ["n"], "c": [1], "falsely_declared": [1, "n"]}
     graph = helper.make_graph(
         [constant, *(helper.make_node(*node) for node in nodes)],
         "several",
         [helper.make_tensor_value_info("x", f32, ["n"]), helper.make_tensor_value_info("i", i64, [1])],
-        [helper.make_tensor_value_info(name, f32, ["n"]) for name in ("x", "y", "twice", "c")]
-        + [helper.make_tensor_value_info("places", i64, [1, "m"])],
+        [helper.make_tensor_value_info(name, f32, shape) for name, shape in shapes.items()]
+        + [helper.make_tensor_value_info(name, i64, [1, "m"]) for name in ("places", "rows")],
     )
     path = tmp_path / "model.onnx"
     save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
@@ -245,15 +247,47 @@ def test_runs_of_the_same_shapes(tmp_path: Path) -> None:
         try:
             return [array.tolist() for array in session.run(outputs, feeds)]
         except EngineError as error:
-            return error.kind, error.message
+            return error.kind, error.message[error.message.index("Non-zero status") :]
 
     values = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 0.0, 8.0], [1.0, 1.0, 2.0]]
     try:
-        for outputs in (["y", "twice", "c"], ["twice", "places"], ["x", "y"], ["y", "y"]):
+        for outputs in (["y", "twice", "c"], ["twice", "places", "rows"], ["x", "y"], ["y", "y"], ["falsely_declared"]):
             for x, i in [(x, i) for x in values for i in (0, 2, 7, 1)]:
                 assert outcome(there, outputs, x, i) == outcome(here, outputs, x, i), (outputs, x, i)
     finally:
         there.close()
+
+
+def test_a_request_runs_once(tmp_path: Path) -> None:
+    """The numbers that a model draws tell how often it has run, whether a run fails or an output has another size."""
+    f32, i64 = TensorProto.FLOAT, TensorProto.INT64
+    nodes = [
+        helper.make_node("RandomUniformLike", ["x"], ["drawn"], seed=1.0),
+        helper.make_node("Gather", ["drawn", "i"], ["y"]),
+        helper.make_node("NonZero", ["x"], ["places"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "draws",
+        [helper.make_tensor_value_info("x", f32, ["n"]), helper.make_tensor_value_info("i", i64, [1])],
+        [helper.make_tensor_value_info("y", f32, [1]), helper.make_tensor_value_info("places", i64, [1, "m"])],
+    )
+    path = tmp_path / "model.onnx"
+    save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    drawn: list[list[float]] = []
+    sessions = [Session(path, SessionOptions())]
+    sessions += [ProcessSession("draws", OnnxOpening("draws", path, SessionOptions(), Confinement(), False), 60)]  # type: ignore[list-item]
+    for session in sessions:
+        numbers = []
+        for outputs in (["y"], ["y", "places"]):
+            for x, i in (([1.0, 2.0], 0), ([1.0, 2.0], 1), ([1.0, 2.0], 5), ([0.0, 2.0], 1), ([1.0, 2.0], 0)):
+                with contextlib.suppress(EngineError):
+                    numbers.append(
+                        float(session.run(outputs, {"x": np.array(x, np.float32), "i": np.array([i])})[0][0])
+                    )
+        session.close()
+        drawn.append(numbers)
+    assert len(drawn[0]) == 8 and drawn[0] == drawn[1]
 
 
 def test_a_model_that_can_not_be_opened(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import random
 import shutil
 import signal
 import time
+import urllib.error
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -156,6 +157,7 @@ class Soak:
             )
             self._ended.set()
             await asyncio.gather(*beside)
+            await self._all_run()
             await asyncio.sleep(_REST)
             self.report.rests.append(self._server.megabytes("RssAnon"))
         self.report.seconds = time.monotonic() - self._began
@@ -278,11 +280,30 @@ class Soak:
             status, body = await connection.ask(head, x.tobytes(), pause=0.05)
             self._judge("slow", status, body, body.endswith((x + 1).tobytes()))
 
+    async def _all_run(self) -> None:
+        """Lets stopped workers go on, and waits until every model is ready and nothing is under way."""
+        for worker in self.workers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGCONT)
+        while (await asyncio.to_thread(self._busy)) and await asyncio.sleep(0.1, True):
+            pass
+
+    def _busy(self) -> bool:
+        lines = self._server.get("/metrics").splitlines()
+        running = next(float(line.split()[1]) for line in lines if line.startswith("opgate_running_requests "))
+        try:
+            self._server.get("/v2/health/ready")
+        except urllib.error.HTTPError:
+            return True
+        return running > 0
+
     async def _watch(self, tell: Callable[[str], None]) -> None:
-        while await self._pause(1.0):
+        going = True
+        while going:
             own, shared = (self._server.megabytes(kind) for kind in ("RssAnon", "RssShmem"))
             workers = sum(map(_megabytes, self.workers()))
             self.report.memory.append((time.monotonic() - self._began, own, shared, workers))
+            going = await self._pause(1.0)
             tell(f"{dict(self.report.answers)}, {own:.0f} MB, {shared:.0f} MB shared and {workers:.0f} MB of workers")
 
     @property

@@ -72,9 +72,12 @@ def gateway(repository: Path) -> Iterator[Server]:
 def running_triton(repository: Path) -> Iterator[Any]:
     installed()
     server = Triton(repository)
-    assert server.listens.wait(300) and server.process.poll() is None, "".join(server.log)
-    yield server
-    assert server.stop() == 0, "".join(server.log)
+    try:
+        assert server.listens.wait(300) and server.process.poll() is None, "".join(server.log)
+        yield server
+    finally:
+        status = server.stop()
+    assert status == 0, "".join(server.log)
 
 
 @pytest.fixture(scope="module")

@@ -110,6 +110,14 @@ def test_it_owns_one_name_and_says_where_it_runs(wheel: Path) -> None:
     assert int(found[1]) <= int(tag[1]) and found[2] == tag[2]
 
 
+def test_it_builds_in_one_folder_whatever_environment_runs_it(installed: Installed, tmp_path: Path) -> None:
+    told = "from opgate import folders; print(folders.builds())"
+    (tmp_path / "opgate").symlink_to(installed.site / "opgate")
+    borrowed = f"import sys; sys.path.append({str(tmp_path)!r}); {told}"
+    own, other = installed.run("-c", told), installed.run("-I", "-S", "-c", borrowed)
+    assert own.stdout and own.stdout == other.stdout, (own, other)
+
+
 def test_each_library_in_it_has_its_license(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
