@@ -16,8 +16,8 @@ ARGS ?=
 RUNTIME ?= cpu
 # make test EXTRAS=cpu,test,torch,tensorrt also runs the tests of PyTorch and TensorRT, which are skipped otherwise.
 EXTRAS ?= $(RUNTIME),test
-# How many processes run the tests. One starts servers and mostly waits, the others compile. Each takes about 2 GB.
-PROCESSES ?= 3
+# How many processes run the tests. Two start servers and mostly wait, the others compile. Each takes about 2 GB.
+PROCESSES ?= 4
 FUZZ_SECONDS ?= 300
 # Those of tests/fuzz/README.md, all by default.
 TARGET ?=

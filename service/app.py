@@ -32,7 +32,7 @@ from opgate.service.api.restrictions import RestrictedRoutes
 from opgate.service.api.status import error_body
 from opgate.service.errors import ServingError
 from opgate.service.execution.running import ON_LOOP
-from opgate.service.freed_memory import give_back_when_idle
+from opgate.service.freed_memory import give_back_when_idle, use_few_arenas
 from opgate.service.gateway import Gateway, package_version
 from opgate.service.listening import listen
 from opgate.service.native import process
@@ -328,6 +328,7 @@ def run_member(settings: Settings, member: Member) -> int:
 
 
 def _run(settings: Settings, log_settings: LogSettings, member: Member | None = None) -> int:
+    use_few_arenas()
     # A second more than the stop may take, because that is the better way to end.
     seconds = settings.shutdown_timeout + 1
     thread = signals.SignalThread(seconds, ON_LOOP, settings.run_timeout, alone=member is None)
