@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-# Compiling the functions of librosa that numba compiles takes longer than running them.
-os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
 signal = pytest.importorskip("scipy.signal")
 librosa = pytest.importorskip("librosa")
 
