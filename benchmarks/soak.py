@@ -48,8 +48,8 @@ def text_of(report: Report, image: str) -> str:
         "megabytes of its own: " + ", ".join(f"{own:.1f}" for own in report.rests) + ".",
         "",
         f"From the end of the first tenth to the end of the last that is {100 * (last / first - 1):+.1f}%. It shares "
-        f"{shared:.0f} MB with its workers at most, and at least {least:.0f}. The steps of the plot are tensors of 32 MB "
-        "that wait for a stopped worker.",
+        f"{shared:.0f} MB with its workers at most, and at least {least:.0f}. The steps of the plot are tensors of "
+        "32 MB that wait for a stopped worker.",
         "",
         f"![memory]({image})",
         "",
