@@ -37,8 +37,9 @@ def text_of(report: Report, image: str) -> str:
         f"Machine: {machine()}",
         "",
         f"{report.seconds:.0f} s with {report.kills} kills of workers (SIGKILL, SIGSEGV, SIGSTOP), {report.reloads} "
-        f"reloads of models and {report.left} clients that left. {len(report.wrong)} answers were wrong, missing or "
-        "swapped. A kill costs the requests of the batch that runs.",
+        f"reloads of models, {report.unloads} unloads and {report.left} clients that left. "
+        f"{len(report.wrong)} answers were wrong, missing or swapped. A kill costs the requests of the batch that "
+        "runs.",
         "",
         "| requests | answered | failed with a killed worker |",
         "|---|---|---|",

@@ -54,6 +54,7 @@ class Report:
     wrong: list[str] = field(default_factory=list)
     kills: int = 0
     reloads: int = 0
+    unloads: int = 0
     left: int = 0
     memory: list[tuple[float, float, float, float]] = field(default_factory=list)
     rests: list[float] = field(default_factory=list)
@@ -61,9 +62,11 @@ class Report:
 
 
 def make_models(repository: Path) -> None:
-    """Writes three isolated models: `tiny` doubles a number, `large` adds one to eight million, `pictures` decodes."""
-    tiny = [helper.make_node("Add", ["x", "x"], ["y"])]
-    save(repository, "tiny", tiny, [value("x", "FP32", ["n", 1])], [value("y", "FP32", ["n", 1])], config=_CONFIG)
+    """Writes four isolated models: `tiny` doubles a number, `large` adds one to eight million, `pictures` decodes. `spare`
+    is as `tiny`."""
+    doubles = [helper.make_node("Add", ["x", "x"], ["y"])]
+    for name in ("tiny", "spare"):
+        save(repository, name, doubles, [value("x", "FP32", ["n", 1])], [value("y", "FP32", ["n", 1])], config=_CONFIG)
     one = helper.make_tensor("one", TensorProto.FLOAT, [], [1.0])
     tensors = [value("x", "FP32", ["n", "m"])], [value("y", "FP32", ["n", "m"])]
     save(
@@ -145,7 +148,14 @@ class Soak:
             self._shares.clear()
             beside = [
                 asyncio.create_task(work)
-                for work in (self._reload(), self._kill(), self._leave(), self._dawdle(), self._watch(tell))
+                for work in (
+                    self._reload(),
+                    self._unload(),
+                    self._kill(),
+                    self._leave(),
+                    self._dawdle(),
+                    self._watch(tell),
+                )
             ]
             kinds = ((8, tiny, self._tiny), (3, pictures, self._picture), (2, large, self._large))
             await asyncio.gather(
@@ -246,6 +256,27 @@ class Soak:
                 if _DIED.decode() not in str(error):  # otherwise the worker was killed while it started
                     raise
         await asyncio.to_thread(client.close)
+
+    async def _unload(self) -> None:
+        """Unloads a model and loads it again. It answers while it is loaded."""
+        connection = _Connection(self._server.http)
+        head = binary_request("spare", "x", "FP32", [1, 1], ["y"], 4)
+        change = "POST /v2/repository/models/spare/%s HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n"
+        x = np.array([3], np.float32)
+        while await self._pause(self._random.uniform(0.2, 1)):
+            status, body = await connection.ask(head, x.tobytes())
+            self._judge("spare", status, body, body.endswith((2 * x).tobytes()))
+            self._expect(*await connection.ask((change % "unload").encode(), b""))
+            self.report.unloads += 1
+            while not self._expect(*await connection.ask((change % "load").encode(), b"")):
+                pass
+        connection.leave()
+
+    def _expect(self, status: int, body: bytes) -> bool:
+        """Returns whether a model was loaded or unloaded. A worker may be killed while it starts."""
+        if status != 200 and _DIED not in body:
+            raise AssertionError(f"{status} {body[:200]!r}")
+        return status == 200
 
     async def _kill(self) -> None:
         while await self._pause(self._random.uniform(0.5, 2)):

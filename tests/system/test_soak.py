@@ -12,5 +12,6 @@ def test_no_answer_is_wrong_missing_or_swapped(tmp_path: Path, library: Path) ->
     assert not report.wrong, report.wrong[:5]
     assert report.answers["tiny"] == 8000 and report.answers["picture"] == 300 and report.answers["large"] == 20
     assert report.kills and report.reloads and report.left and report.answers["slow"]
+    assert report.unloads and report.answers["spare"]
     # A kill costs the requests of one batch.
     assert sum(report.died.values()) <= 16 * report.kills
