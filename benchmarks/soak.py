@@ -1,5 +1,5 @@
-"""Sends a million tiny requests, ten thousand pictures and a thousand tensors of 32 MB while models are reloaded,
-workers are killed, and clients leave or dawdle. Checks every answer, and watches the memory.
+"""Sends a million tiny requests, ten thousand pictures and a thousand tensors of 32 MB while models are reloaded
+and unloaded, workers are killed, and clients leave or dawdle. Checks every answer, and watches the memory.
 
     python benchmarks/soak.py [--tiny 1000000] [--pictures 10000] [--large 1000] [--output FILE]
 
