@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import resource
@@ -32,7 +31,7 @@ from opgate.service.api.restrictions import RestrictedRoutes
 from opgate.service.api.status import error_body
 from opgate.service.errors import ServingError
 from opgate.service.execution.running import ON_LOOP
-from opgate.service.freed_memory import give_back_when_idle, use_few_arenas
+from opgate.service.freed_memory import give_back_when_idle, keep_all, use_few_arenas
 from opgate.service.gateway import Gateway, package_version
 from opgate.service.listening import listen
 from opgate.service.native import process
@@ -223,9 +222,7 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None, member: Me
         gateway.grpc_connections = rpc.connections
         await rpc.start()
         listening["grpc_port"] = rpc.port
-    # The objects made until now live as long as the process: the garbage collector need not visit them again.
-    gc.collect()
-    gc.freeze()
+    keep_all()
     gateway.control.start()
     if member is None:
         logger.info("listening", extra={"host": settings.http_host, **listening})
@@ -236,7 +233,7 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None, member: Me
         if rpc is not None:
             listeners["grpc"] = rpc.listen_too
         member.listening(listeners)
-    idle = asyncio.create_task(give_back_when_idle(lambda: gateway.accepted, lambda: gateway.running))
+    idle = asyncio.create_task(give_back_when_idle(lambda: gateway.activity, lambda: gateway.running))
     await stop.wait()
     idle.cancel()
     logger.info("stopping", extra={"running": gateway.running})

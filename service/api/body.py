@@ -53,6 +53,10 @@ class _Reader(asyncio.BufferedProtocol):
         """Tells the connection, which knows what was under way."""
         self._owner.connection_lost(exc)
 
+    def forget_owner(self) -> None:
+        """Forgets the connection when it is lost: a transport may still know the reader."""
+        del self._owner
+
     def pause_writing(self) -> None:
         """Tells the connection."""
         self._owner.pause_writing()
@@ -100,6 +104,12 @@ class BodyReader(_Reader):
     def release(self) -> None:
         """Gives the buffer back."""
         self._buffer.release()
+
+    def forget_owner(self) -> None:
+        """Forgets the connection, to which `complete` belongs, too. Gives the buffer back."""
+        super().forget_owner()
+        del self._complete
+        self.release()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Returns the beginning of the part of the buffer that is still empty.

@@ -340,15 +340,20 @@ class InferConnection(HttpToolsProtocol):
         if isinstance(cycle, InferCycle) and cycle.request is not None and not cycle.response_complete:
             cycle.request.cancel()
         super().connection_lost(exc)
-        # Only the collector frees a connection, because its parts refer to each other. So nothing large may stay in it.
         self._held = b""
-        if self._reader is not None:
-            self._reader.release()
-            self._reader = None
         if isinstance(cycle, InferCycle):
             cycle.leave()
         elif cycle is not None:
             cycle.body = b""
+        # A connection and its parts refer to each other. It forgets them, or they forget it, so that what is left needs
+        # no collector of cycles.
+        self.cycle = None  # type: ignore[assignment]
+        self.pipeline.clear()
+        self.transport.forget_owner()  # type: ignore[attr-defined]
+        self._heads.forget_owner()
+        if self._reader is not None:
+            self._reader.forget_owner()
+            self._reader = None
 
     def data_received(self, data: bytes) -> None:
         if self._refused or self.transport.is_closing():

@@ -25,7 +25,7 @@ class LingeringTransport(asyncio.Transport):
     def __init__(self, transport: asyncio.Transport, owner: asyncio.BaseProtocol) -> None:
         super().__init__()
         self._transport = transport
-        self._owner = owner
+        self._owner: asyncio.BaseProtocol | None = owner
         self._closing = False
         # This is asked several times for each request.
         self.is_closing = transport.is_closing  # type: ignore[method-assign]
@@ -35,7 +35,7 @@ class LingeringTransport(asyncio.Transport):
         if self._closing:
             return
         self._close()
-        if self._transport.is_closing():
+        if self._transport.is_closing() or self._owner is None:
             return
         self._transport.set_protocol(self._owner)
         with contextlib.suppress(OSError, RuntimeError):  # reading was not paused, or the client has left
@@ -46,6 +46,11 @@ class LingeringTransport(asyncio.Transport):
             self._transport.close()
             return
         asyncio.get_running_loop().call_later(LINGER, self._transport.close)
+
+    def forget_owner(self) -> None:
+        """Forgets the owner, which must know that the connection is lost."""
+        self._owner = None
+        self._close()
 
     def _close(self) -> None:
         self._closing = True

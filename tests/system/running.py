@@ -94,15 +94,26 @@ class Server:
 
         Only for the program tests.system.watched_server.
         """
+        told = self.tell("longest turn")
+        return float(told["cpu_ms"]), float(told["ms"])
+
+    def cycles(self) -> int:
+        """Returns how many objects only the collector of cycles could free since the last call.
+
+        Only for the program tests.system.uncollected_server.
+        """
+        return int(self.tell("cycles")["objects"])
+
+    def tell(self, message: str) -> dict[str, Any]:
+        """Sends SIGUSR1, and returns the record that the program logs then."""
         before = len(self.log)
         self.process.send_signal(signal.SIGUSR1)
         for _ in range(1000):
             for line in self.log[before:]:
-                if "longest turn" in line:
-                    told = json.loads(line)
-                    return float(told["cpu_ms"]), float(told["ms"])
+                if f'"{message}"' in line:
+                    return dict(json.loads(line))
             time.sleep(0.01)
-        raise TimeoutError("the server did not tell its longest turn")
+        raise TimeoutError(f"the server did not tell: {message}")
 
     def megabytes(self, field: str) -> float:
         """Returns memory of the process: VmRSS is what it has, VmHWM the most that it had since `forget_peak`."""

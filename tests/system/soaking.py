@@ -21,9 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import tritonclient.http as http_client
 from onnx import TensorProto, helper
-from tritonclient.utils import InferenceServerException
 
 from tests.service.onnx_models import save, value
 from tests.system.running import ROOT, Server, running
@@ -244,36 +242,31 @@ class Soak:
         return not self._ended.is_set()
 
     async def _reload(self) -> None:
-        client = http_client.InferenceServerClient(f"127.0.0.1:{self._server.http}")
+        connection = _Connection(self._server.http)
         while await self._pause(self._random.uniform(0.5, 2)):
             name = self._random.choice(["tiny", "pictures", "large"])
             folder = Path(self._folder) / name
             (folder / "changed").write_text(str(self.report.reloads))  # otherwise nothing would be loaded
-            try:
-                await asyncio.to_thread(client.load_model, name)
-                self.report.reloads += 1
-            except InferenceServerException as error:
-                if _DIED.decode() not in str(error):  # otherwise the worker was killed while it started
-                    raise
-        await asyncio.to_thread(client.close)
+            self.report.reloads += await self._change(connection, "load", name)
+        connection.leave()
 
     async def _unload(self) -> None:
         """Unloads a model and loads it again. It answers while it is loaded."""
         connection = _Connection(self._server.http)
         head = binary_request("spare", "x", "FP32", [1, 1], ["y"], 4)
-        change = "POST /v2/repository/models/spare/%s HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n"
         x = np.array([3], np.float32)
         while await self._pause(self._random.uniform(0.2, 1)):
             status, body = await connection.ask(head, x.tobytes())
             self._judge("spare", status, body, body.endswith((2 * x).tobytes()))
-            self._expect(*await connection.ask((change % "unload").encode(), b""))
-            self.report.unloads += 1
-            while not self._expect(*await connection.ask((change % "load").encode(), b"")):
+            self.report.unloads += await self._change(connection, "unload", "spare")
+            while not await self._change(connection, "load", "spare"):
                 pass
         connection.leave()
 
-    def _expect(self, status: int, body: bytes) -> bool:
+    async def _change(self, connection: _Connection, change: str, model: str) -> bool:
         """Returns whether a model was loaded or unloaded. A worker may be killed while it starts."""
+        head = f"POST /v2/repository/models/{model}/{change} HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n"
+        status, body = await connection.ask(head.encode(), b"")
         if status != 200 and _DIED not in body:
             raise AssertionError(f"{status} {body[:200]!r}")
         return status == 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import ssl
 import threading
 import time
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+import trustme
 from onnx import TensorProto, helper
 from tritonclient.grpc import service_pb2
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
@@ -19,28 +21,30 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tests.service.onnx_models import double, identity, save, value, write_config
 from tests.system.conftest import PIPELINE, wait_until
 from tests.system.running import running
-from tests.system.test_http import Connection
+from tests.system.test_http import Connection, infer_request
 
 MB = 1 << 20
 
 
-@pytest.fixture
-def repository(tmp_path):
-    double(tmp_path, "double", config='backend: "onnxruntime"', shape=("a", "b"))
-    write_config(
-        tmp_path, "twice", PIPELINE.replace("max_batch_size: 8", "").replace("dims: [ 4 ]", "dims: [ -1, -1 ]")
-    )
-    identity(tmp_path, "texts", "BYTES", ("n",))
+def make_models(folder):
+    double(folder, "double", config='backend: "onnxruntime"', shape=("a", "b"))
+    write_config(folder, "twice", PIPELINE.replace("max_batch_size: 8", "").replace("dims: [ 4 ]", "dims: [ -1, -1 ]"))
+    identity(folder, "texts", "BYTES", ("n",))
     # The engine refuses sizes that seven doesn't divide.
     shape = helper.make_tensor("shape", TensorProto.INT64, [2], [7, -1])
     node = helper.make_node("Reshape", ["x", "shape"], ["y"])
-    save(tmp_path, "sevens", [node], [value("x", "FP32", ("n",))], [value("y", "FP32", (7, "k"))], initializers=[shape])
+    save(folder, "sevens", [node], [value("x", "FP32", ("n",))], [value("y", "FP32", (7, "k"))], initializers=[shape])
+
+
+@pytest.fixture
+def repository(tmp_path):
+    make_models(tmp_path)
     return tmp_path
 
 
 @contextlib.contextmanager
-def uncollected(repository, env=None):
-    options = ("--max-body-bytes", str(64 * MB))
+def uncollected(repository, *options, env=None):
+    options = ("--max-body-bytes", str(64 * MB), *options)
     with running(repository, *options, env=env, program="tests.system.uncollected_server") as started:
         yield started
 
@@ -139,7 +143,7 @@ def test_streams_that_wait_hold_no_data(repository):
         go_on.wait(60)
 
     at_once = {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=1048576"}
-    with uncollected(repository, at_once) as server, calls(server) as stub:
+    with uncollected(repository, env=at_once) as server, calls(server) as stub:
         next(stub.ModelStreamInfer(once()))
         before = server.megabytes("VmRSS")
         waiting = []
@@ -243,6 +247,114 @@ def test_an_idle_gateway_gives_freed_memory_back(repository):
         for thread in threads:
             thread.join()
         wait_until(lambda: server.megabytes("RssAnon") - before < 4)
+
+
+SMALL = infer_request()
+GET = b"GET %s HTTP/1.1\r\nHost: t\r\n%s\r\n"
+
+
+@pytest.fixture(scope="module", params=["HTTP", "HTTPS"])
+def door(request, tmp_path_factory):
+    """A server, and a function that connects to it and returns a socket that knows HTTP."""
+    folder = tmp_path_factory.mktemp("door")
+    make_models(folder / "models")
+    options, context = [], None
+    if request.param == "HTTPS":
+        authority = trustme.CA()
+        authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(folder / "localhost.pem")
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        options = [f"--ssl-certfile={folder / 'localhost.pem'}", f"--ssl-keyfile={folder / 'localhost.pem'}"]
+
+    @contextlib.contextmanager
+    def connect():
+        with Connection(server) as connection:
+            if context is not None:
+                connection.socket = context.wrap_socket(connection.socket, server_hostname="localhost")
+            yield connection
+            connection.socket.close()
+
+    with uncollected(folder / "models", *options) as server:
+        yield server, connect
+
+
+def answered(request, status=200):
+    def talk(server, connect):
+        with connect() as connection:
+            assert connection.send(request).read()[0] == status
+
+    return talk
+
+
+def unanswered(request):
+    def talk(server, connect):
+        with connect() as connection:
+            connection.send(request)
+
+    return talk
+
+
+def chunked(request):
+    head, body = request.split(b"\r\n\r\n", 1)
+    head = b"\r\n".join(line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length"))
+    return head + b"\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+
+def over_grpc(server, connect):
+    with contextlib.closing(triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}")) as client:
+        x = triton_grpc.InferInput("x", [1, 4], "FP32")
+        x.set_data_from_numpy(np.ones((1, 4), np.float32))
+        client.infer("double", [x])
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        pytest.param(answered(SMALL), id="infer"),
+        pytest.param(answered(BINARY), id="a large body"),
+        pytest.param(answered(chunked(SMALL)), id="a chunked body"),
+        pytest.param(answered(SMALL.replace(b"double", b"treble"), 404), id="no such model"),
+        pytest.param(answered(GET % (b"/v2/models/double", b"")), id="another route"),
+        pytest.param(answered(GET % (b"/v2", b"Connection: close\r\n")), id="the last request"),
+        pytest.param(answered(GET % (b"/metrics", b"")), id="metrics"),
+        pytest.param(answered(b"no HTTP\r\n\r\n", 400), id="no HTTP"),
+        pytest.param(unanswered(SMALL), id="a client that doesn't wait"),
+        pytest.param(unanswered(5 * SMALL), id="pipelined requests"),
+        pytest.param(unanswered(5 * (GET % (b"/v2", b""))), id="pipelined, another route"),
+        pytest.param(unanswered(BINARY[:200_000]), id="a part of a body"),
+        pytest.param(unanswered(chunked(BINARY)[:200_000]), id="a part of a chunked body"),
+        pytest.param(unanswered(SMALL[:40]), id="a part of a head"),
+        pytest.param(unanswered(b""), id="nothing"),
+        pytest.param(over_grpc, id="gRPC"),
+    ],
+)
+def test_a_connection_that_has_gone_leaves_nothing_for_the_collector(door, talk):
+    server, _ = door
+    talk(*door)
+    time.sleep(0.2)
+    server.cycles()
+    for _ in range(20):
+        talk(*door)
+    time.sleep(0.3)
+    assert server.cycles() < 20
+
+
+def test_an_idle_gateway_frees_the_models_that_have_gone(repository):
+    """Their parts refer to each other, so only the collector frees them. It doesn't come by itself here."""
+
+    def load_often():
+        with contextlib.closing(triton_http.InferenceServerClient(f"127.0.0.1:{server.http}")) as client:
+            for _ in range(150):
+                client.unload_model("sevens")
+                client.load_model("sevens")
+
+    with uncollected(repository, "--model-control-mode=explicit", "--load-model=*") as server:
+        load_often()
+        time.sleep(3)
+        before = server.megabytes("RssAnon")
+        load_often()
+        load_often()
+        wait_until(lambda: server.megabytes("RssAnon") - before < 1.5)
 
 
 def infer(server, rows):
