@@ -25,10 +25,40 @@ def _list(items: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": items}
 
 
+def _changes(settings: dict[str, Any]) -> dict[str, Any]:
+    """Describes a request that changes some settings. Null takes a change back."""
+    values = {name: {"anyOf": [value, {"type": "null"}]} for name, value in settings.items()}
+    return {**_object({}, **values), "additionalProperties": False}
+
+
 _METADATA = _list(_object({"name": _TEXT, "datatype": _TEXT, "shape": _SIZES}))
 _OUTPUT = _object(
     {"name": _TEXT, "datatype": _TEXT, "shape": _SIZES}, data={"type": "array"}, parameters={"type": "object"}
 )
+_FLAG = {"type": "boolean"}
+_LEVEL = {"enum": ["TIMESTAMPS", "OFF"]}
+
+
+def _number(least: int) -> dict[str, Any]:
+    """Describes a whole number, as a number or as text."""
+    pattern = f"^({'' if least > 0 else f'{least}|0|'}[1-9][0-9]{{0,17}})$"
+    return {"anyOf": [{"type": "integer", "minimum": least, "maximum": 10**18 - 1}, {**_TEXT, "pattern": pattern}]}
+
+
+_TRACE = {
+    "trace_level": {"anyOf": [_LEVEL, {"type": "array", "items": _LEVEL, "minItems": 1, "maxItems": 1}]},
+    "trace_rate": _number(1),
+    "trace_count": _number(-1),
+    "log_frequency": _number(0),
+}
+_LOG = {
+    "log_info": _FLAG,
+    "log_warning": _FLAG,
+    "log_error": _FLAG,
+    "log_verbose_level": {**_SIZE, "maximum": 2**31 - 1},
+    "log_format": {"enum": ["default", "ISO8601"]},
+}
+_REGION = {"key": _TEXT, "byte_size": _SIZE}
 _SCHEMAS = {
     "Error": _object({"error": _TEXT}),
     "Server": _object({"name": _TEXT, "version": _TEXT, "extensions": _list(_TEXT)}),
@@ -38,8 +68,19 @@ _SCHEMAS = {
     "Config": _object({"name": _TEXT, "max_batch_size": {"type": "integer"}}),
     "Statistics": _object({"model_stats": _list(_object({"name": _TEXT, "version": _TEXT}))}),
     "Index": _list(_object({"name": _TEXT}, version=_TEXT, state=_TEXT, reason=_TEXT)),
-    "IndexRequest": _object({}, ready={"type": "boolean"}),
+    "IndexRequest": _object({}, ready=_FLAG),
+    "LoadRequest": _object(
+        {}, parameters=_object({}, config={"type": "string", "contentMediaType": "application/json"})
+    ),
+    "UnloadRequest": _object({}, parameters=_object({}, unload_dependents=_FLAG)),
+    "TraceSettings": _object({**_TRACE, "trace_file": _TEXT, "trace_mode": _TEXT}),
+    "TraceSettingsRequest": _changes(_TRACE),
+    "LogSettings": _object({**_LOG, "log_file": _TEXT}),
+    "LogSettingsRequest": _changes(_LOG),
+    "Regions": _list(_object({"name": _TEXT, **_REGION, "offset": _SIZE})),
+    "Region": _object(_REGION, offset=_SIZE),
     "Answer": _object({"model_name": _TEXT, "model_version": _TEXT, "outputs": _list(_OUTPUT)}, id=_TEXT),
+    "Generated": _object({"model_name": _TEXT, "model_version": _TEXT}),
 }
 _JSON = "application/json"
 # The largest numbers that don't round to infinity. A request may not have larger ones, an answer may have Infinity.
@@ -48,28 +89,37 @@ _EXAMPLE_ELEMENTS = 64
 
 
 def schema(gateway: Gateway) -> dict[str, Any]:
-    """Returns the whole document."""
+    """Returns the whole document. What clients may not do on this gateway is in it, too."""
     paths: dict[str, Any] = {
-        "/v2": {"get": _read("Server metadata", "server", "Server")},
-        "/v2/health/live": {"get": _read("Whether the process answers", "server")},
-        "/v2/health/ready": {"get": _read("Whether every model is ready", "server")},
-        "/v2/models/stats": {"get": _read("Statistics of all models", "server", "Statistics")},
-        "/v2/repository/index": {
-            "post": _read("All models of the repository with their state", "server", "Index")
-            | {"requestBody": {"content": {_JSON: {"schema": _named("IndexRequest")}}}}
-        },
-        "/metrics": {"get": _read("Prometheus metrics", "server")},
+        "/v2": {"get": _call("Server metadata", "server", "Server")},
+        "/v2/health/live": {"get": _call("Whether the process answers", "server")},
+        "/v2/health/ready": {"get": _call("Whether every model is ready", "server")},
+        "/metrics": {"get": _call("Prometheus metrics", "server", media="text/plain")},
     }
-    paths["/metrics"]["get"]["responses"]["200"]["content"] = {"text/plain": {"schema": _TEXT}}
     for name in dict.fromkeys(model.spec.name for model in gateway.catalog.models()):
-        model = gateway.find(name).model
-        paths[f"/predict/{name}"] = {"post": _predict(model)}
-        prefix = f"/v2/models/{name}"
-        paths[prefix] = {"get": _read(f"Inputs and outputs of {name}", name, "Model")}
-        paths[f"{prefix}/ready"] = {"get": _read(f"Whether {name} is ready", name)}
-        paths[f"{prefix}/config"] = {"get": _read(f"The config of {name}", name, "Config")}
-        paths[f"{prefix}/stats"] = {"get": _read(f"Statistics of {name}", name, "Statistics")}
-        paths[f"{prefix}/infer"] = {"post": _infer(model.spec)}
+        paths |= _of_model(gateway.find(name).model, name, "")
+        versions = gateway.catalog.versions(name)
+        # A path for each version would tell nothing new of a model that has one.
+        for version in versions if len(versions) > 1 else ():
+            paths |= _of_model(gateway.find(name, str(version)).model, name, f"/versions/{version}")
+    paths["/v2/models/stats"] = {"get": _call("Statistics of all models", "server", "Statistics")}
+    paths |= _settings("/v2/trace/setting", "trace settings of all models", "TraceSettings", "operation")
+    paths |= _settings("/v2/logging", "settings of the log", "LogSettings", "operation")
+    index = {"post": _call("All models of the repository with their state", "repository", "Index", "IndexRequest")}
+    paths["/v2/repository/index"] = index
+    paths["/v2/repository/{repository}/index"] = _with_names(index, "repository")
+    for change, request in (("load", "LoadRequest"), ("unload", "UnloadRequest")):
+        call = _call(f"{change.capitalize()} a model", "repository", request=request)
+        paths[f"/v2/repository/models/{{model}}/{change}"] = _with_names({"post": call}, "model")
+    register = _call("Register a region", "shared memory, system", request="Region")
+    paths["/v2/systemsharedmemory/region/{region}/register"] = _with_names({"post": register}, "region")
+    for kind in ("system", "cuda"):
+        for prefix, which in (("", "all regions"), ("/region/{region}", "a region")):
+            route, names = f"/v2/{kind}sharedmemory{prefix}", ["region"] if prefix else []
+            tag = f"shared memory, {kind}"
+            status = _call(f"State of {which}", tag, "Regions")
+            paths[f"{route}/status"] = _with_names({"get": status}, *names)
+            paths[f"{route}/unregister"] = _with_names({"post": _call(f"Unregister {which}", tag)}, *names)
     return {
         "openapi": "3.1.0",
         "info": {"title": "opgate", "version": package_version(), "description": "Models with their custom ops."},
@@ -78,16 +128,52 @@ def schema(gateway: Gateway) -> dict[str, Any]:
     }
 
 
+def _of_model(model: LoadedModel, name: str, version: str) -> dict[str, Any]:
+    """Returns the paths of a model, or of one of its versions."""
+    prefix, number = f"/v2/models/{name}{version}", f"_{model.spec.version}" if version else ""
+    runs = {
+        f"/predict/{name}{version}": _predict(model) | {"operationId": f"predict_{name}{number}"},
+        f"{prefix}/infer": _infer(model.spec) | {"operationId": f"infer_{name}{number}"},
+        f"{prefix}/generate": _generate(model.spec, "Generated", _JSON),
+        f"{prefix}/generate_stream": _generate(model.spec, "", "text/event-stream"),
+    }
+    return {
+        **{path: {"post": run} for path, run in runs.items()},
+        prefix: {"get": _call(f"Inputs and outputs of {name}", name, "Model")},
+        f"{prefix}/ready": {"get": _call(f"Whether {name} is ready", name)},
+        f"{prefix}/config": {"get": _call(f"The config of {name}", name, "Config")},
+        f"{prefix}/stats": {"get": _call(f"Statistics of {name}", name, "Statistics")},
+        **_settings(f"{prefix}/trace/setting", f"trace settings of {name}", "TraceSettings", name),
+    }
+
+
+def _settings(path: str, what: str, schema: str, tag: str) -> dict[str, Any]:
+    """Returns a path that reads settings and changes some of them."""
+    change = _call(f"Change the {what}", tag, schema, f"{schema}Request")
+    return {path: {"get": _call(f"The {what}", tag, schema), "post": change}}
+
+
+def _with_names(operations: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Adds the names that a path has."""
+    parameters = [{"name": name, "in": "path", "required": True, "schema": _TEXT} for name in names]
+    return {**operations, "parameters": parameters} if names else operations
+
+
 def _named(schema: str) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{schema}"}
 
 
-def _read(summary: str, tag: str, schema: str = "") -> dict[str, Any]:
-    """Describes a route that answers with this schema, or with an empty body."""
+def _call(summary: str, tag: str, schema: str = "", request: str = "", media: str = _JSON) -> dict[str, Any]:
+    """Describes a call that answers with this schema, with something else than JSON, or else with an empty body.
+    `request` is the schema of its body. One without required members may be left out."""
     good: dict[str, Any] = {"description": "OK"}
-    if schema:
-        good["content"] = {_JSON: {"schema": _named(schema)}}
-    return {"summary": summary, "tags": [tag], "responses": {"200": good, **_errors()}}
+    if schema or media != _JSON:
+        good["content"] = {media: {"schema": _named(schema)} if schema else {}}
+    call = {"summary": summary, "tags": [tag], "responses": {"200": good, **_errors()}}
+    if not request:
+        return call
+    body = {"required": bool(_SCHEMAS[request]["required"]), "content": {_JSON: {"schema": _named(request)}}}
+    return call | {"requestBody": body}
 
 
 def _errors() -> dict[str, Any]:
@@ -98,14 +184,30 @@ def _errors() -> dict[str, Any]:
     }
 
 
-def _predict(model: LoadedModel) -> dict[str, Any]:
-    spec = model.spec
-    values = {
+def _values(spec: ModelSpec) -> dict[str, Any]:
+    """Describes an object that has a value for each input."""
+    return {
         "type": "object",
         "properties": {tensor.name: _value(tensor) for tensor in spec.inputs.values()},
         "required": [tensor.name for tensor in spec.inputs.values() if not tensor.optional],
         "additionalProperties": False,
     }
+
+
+def _generate(spec: ModelSpec, schema: str, media: str) -> dict[str, Any]:
+    """Describes a call that takes values as /predict does, and parameters beside them."""
+    values = _values(spec)
+    parameter = {"type": ["string", "number", "boolean"]}
+    others = {"id": _TEXT, "parameters": {"type": "object", "additionalProperties": parameter}}
+    request = {**values, "properties": {**others, **values["properties"]}, "additionalProperties": parameter}
+    call = _call(f"Run {spec.name} on plain JSON", spec.name, schema, media=media)
+    example = {tensor.name: _example(tensor, tensor.dims) for tensor in spec.inputs.values()}
+    return call | {"requestBody": {"required": True, "content": {_JSON: {"schema": request, "example": example}}}}
+
+
+def _predict(model: LoadedModel) -> dict[str, Any]:
+    spec = model.spec
+    values = _values(spec)
     body: dict[str, Any] = {}
     file = file_input(spec)
     if file is not None:
@@ -125,7 +227,6 @@ def _predict(model: LoadedModel) -> dict[str, Any]:
     return {
         "summary": f"Run {spec.name}",
         "tags": [spec.name],
-        "operationId": f"predict_{spec.name}",
         "requestBody": {"required": True, "content": body},
         "responses": {"200": {"description": "The answer of the model", "content": answers}, **_errors()},
     }
@@ -226,7 +327,6 @@ def _infer(spec: ModelSpec) -> dict[str, Any]:
     return {
         "summary": f"Run {spec.name} by the KServe v2 protocol",
         "tags": [spec.name],
-        "operationId": f"infer_{spec.name}",
         "requestBody": {"required": True, "content": {_JSON: {"schema": request, "example": {"inputs": inputs}}}},
         "responses": {
             "200": {"description": "The outputs", "content": {_JSON: {"schema": _named("Answer")}}},
