@@ -192,7 +192,7 @@ def verify(
         else:
             if older := newer_sources(options):
                 log(f"the sources are newer than {', '.join(older)}: run opgate build first to verify them")
-            table, sources = built_table(options), [*adapters_of(options)]
+            table, sources = with_cuda_kernels(built_table(options), options), [*adapters_of(options)]
         sources += sanitized(options, log) if sanitize else []
         if emulate_cuda:
             table, sources = with_cuda_kernels(table, options), [*sources, *emulated(options, log)]

@@ -137,7 +137,8 @@ def why_not_built(options: BuildOptions, what: str) -> str:
 def newer_sources(options: BuildOptions) -> list[str]:
     """Returns the names of the libraries that are older than one of their sources."""
     folders = [*options.ops, *(options.source / name for name in ("core", "adapters", "detection", "images"))]
-    sources = [file for folder in folders for file in folder.rglob("*.*") if file.suffix in SOURCE_SUFFIXES]
+    found = (file for folder in folders for file in folder.rglob("*.*") if file.suffix in SOURCE_SUFFIXES)
+    sources = [file for file in found if options.output not in file.parents]  # the emulation's copies are there
     newest = max((file.stat().st_mtime for file in sources), default=0.0)
     paths = [options.output / entry["file"] for entry in listed_libraries(options)]
     return [path.name for path in paths if path.is_file() and path.stat().st_mtime < newest]

@@ -46,17 +46,17 @@ __device__ inline FastFloat log_of_normal(FastFloat x) { return FastFloat(log_of
 
 namespace elementwise {
 
-/// The type in which CUDA kernels compute with T.
-template <typename T>
-using DeviceComputeType = std::conditional_t<std::is_same_v<ComputeType<T>, T>, T, FastFloat>;
+/// The type in which CUDA kernels compute with T, if `Narrow` is that for 16-bit types.
+template <typename T, typename Narrow>
+using DeviceComputeType = std::conditional_t<std::is_same_v<ComputeType<T>, T>, T, Narrow>;
 
 template <typename T>
 __device__ T rounded(FastFloat value) {
   return static_cast<T>(value.value);
 }
-template <typename T>
-__device__ T rounded(T value) {
-  return value;
+template <typename T, typename V>
+__device__ T rounded(V value) {
+  return static_cast<T>(value);
 }
 
 inline constexpr int kThreads = 256;
@@ -67,9 +67,8 @@ struct alignas(sizeof(T) * lanes) Lanes {
   T values[lanes];
 };
 
-template <int lanes, typename T, typename Function, typename... In>
+template <int lanes, typename C, typename T, typename Function, typename... In>
 __global__ void __launch_bounds__(kThreads) run(std::int64_t count, T* out, Function function, const In*... in) {
-  using C = DeviceComputeType<T>;
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const std::int64_t first = thread * lanes;
   if (first + lanes <= count) {
@@ -90,32 +89,39 @@ inline bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_
 
 }  // namespace elementwise
 
-/// out[i] = function(in[i]...) for `count` elements, on the stream of the call. 16-bit types are computed as FastFloat,
+/// out[i] = function(in[i]...) for `count` elements, on the stream of the call. 16-bit types are computed as `Narrow`,
 /// others as themselves. operator() of `function` must be OPGATE_HOST_DEVICE.
-template <typename T, typename Function, std::convertible_to<const T*>... In>
+template <typename T, typename Narrow = float, typename Function, std::convertible_to<const T*>... In>
 Status map_elements(Context& context, std::int64_t count, T* out, Function function, In... in) {
   using namespace elementwise;
   if (count == 0) return {};
+  using C = DeviceComputeType<T, Narrow>;
   constexpr int lanes = kBytes / sizeof(T);
   if ((aligned(out) && ... && aligned(in))) {
-    run<lanes><<<blocks_for((count + lanes - 1) / lanes, kThreads), kThreads, 0, stream_of(context)>>>(
+    run<lanes, C><<<blocks_for((count + lanes - 1) / lanes, kThreads), kThreads, 0, stream_of(context)>>>(
         count, out, function, static_cast<const T*>(in)...);
   } else {
-    run<1><<<blocks_for(count, kThreads), kThreads, 0, stream_of(context)>>>(count, out, function,
-                                                                             static_cast<const T*>(in)...);
+    run<1, C><<<blocks_for(count, kThreads), kThreads, 0, stream_of(context)>>>(count, out, function,
+                                                                                static_cast<const T*>(in)...);
   }
   return launched();
 }
 
+template <typename Narrow>
 struct CudaLoop {
-  template <typename... Arguments>
-  static Status run(Arguments&&... arguments) {
-    return map_elements(std::forward<Arguments>(arguments)...);
+  template <typename T, typename... Arguments>
+  static Status run(Context& context, std::int64_t count, T* out, Arguments&&... arguments) {
+    return map_elements<T, Narrow>(context, count, out, std::forward<Arguments>(arguments)...);
   }
 };
 
 /// The kernel of an elementwise op: OPGATE_CUDA_KERNEL(Tag, opgate::CudaElementwise<Formula>).
 template <typename Formula>
-using CudaElementwise = ElementwiseKernel<Formula, CudaLoop>;
+using CudaElementwise = ElementwiseKernel<Formula, CudaLoop<float>>;
+
+/// The same for a formula that uses only arithmetic, comparisons and the functions of elementary.h. It computes 16-bit
+/// types as FastFloat, with the fast approximations of the GPU.
+template <typename Formula>
+using FastCudaElementwise = ElementwiseKernel<Formula, CudaLoop<FastFloat>>;
 
 }  // namespace opgate

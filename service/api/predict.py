@@ -19,7 +19,7 @@ from opgate.service.execution.spec import ModelSpec
 from opgate.service.gateway import Gateway
 from opgate.service.repository.loader import LoadedModel
 from opgate.service.settings import smallest
-from opgate.service.wire.friendly import Value, file_request, labelled, picture_bytes, values_request
+from opgate.service.wire.friendly import Value, file_input, file_request, labelled, picture_bytes, values_request
 from opgate.service.wire.json_tensors import members
 
 
@@ -36,7 +36,7 @@ def router(gateway: Gateway) -> APIRouter:
         with gateway.reading(name, version) as served:
             wants = wanted_media(request.headers.get("accept", "*/*"))
             picture_model = _picture_model(served.model) if wants else ""
-            payload = await _payload(gateway, request, served.model.presentation.media_types)
+            payload = await _payload(gateway, request, served.model)
         if wants:
             name, version = picture_model, ""
         with gateway.reading(name, version) as served:
@@ -124,21 +124,18 @@ def wanted_media(accept: str) -> set[str]:
     return set()
 
 
-async def _payload(gateway: Gateway, request: Request, media_types: tuple[str, ...]) -> _Payload:
-    """Reads the body. `media_types` are those of the files that the model takes. Raises ServingError."""
-    settings = gateway.settings
+async def _payload(gateway: Gateway, request: Request, model: LoadedModel) -> _Payload:
+    """Reads the body. Raises ServingError."""
+    settings, media_types = gateway.settings, model.presentation.media_types
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media == "multipart/form-data":
         return await _form(gateway, request)
     # A model that takes a sound or a picture judges the bytes and not their name, of which some have several.
     families = {"image", *(known.partition("/")[0] for known in media_types)} - {"application"}
     if media not in (JSON, "application/octet-stream", *media_types) and media.partition("/")[0] not in families:
-        expected = ", ".join(media_types)
-        raise ServingError(
-            Kind.MEDIA_TYPE,
-            f"Content-Type: expected {expected}, application/octet-stream, multipart/form-data or application/json, "
-            f"got '{media[:80]}'",
-        )
+        of_files = (*media_types, "application/octet-stream") if file_input(model.spec) is not None else ()
+        expected = ", ".join((*of_files, "multipart/form-data")) + f" or {JSON}"
+        raise ServingError(Kind.MEDIA_TYPE, f"Content-Type: expected {expected}, got '{media[:80]}'")
     if media != JSON:
         body = await read_body(gateway, request, *smallest(settings, "max_body_bytes"))
         return _Payload(lambda: bytes(body.unpacked()), body.most, body.most)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnxruntime as ort
 
+from opgate import folders
 from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.datatypes import BY_ONNX, DATATYPES
 from opgate.service.execution.engine_strings import engine_strings
@@ -184,6 +185,7 @@ class Session:
         """Opens the file. Raises ServingError (UNAVAILABLE) with the message of ONNX Runtime, or if it left out a
         provider that the options ask for."""
         providers = _providers(options)
+        folders.load_shipped_dependencies()  # an op library may be a copy of the wheel's
         for plugins in options.tensorrt_plugins:
             _register(plugins)
         try:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opgate import folders, processor
+from opgate import processor
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.paths import file_name
 from opgate.service.repository.repositories import stamp_of
@@ -164,7 +164,6 @@ def _listed(path: Path, listed: Iterable[Mapping[str, Any]]) -> Library | None:
     if entry is None:
         return None
     check_processor(path, str(entry.get("flags", "")))
-    folders.load_shipped_dependencies()  # the library may be a copy of the wheel's
     return Library(path.resolve(), digest, _image(path.name, data, digest))
 
 

@@ -146,7 +146,12 @@ def test_values_as_json_and_as_a_form(post):
         ("floats", {"json": [1]}, 400, "expected a JSON object"),
         ("floats", {"content": b"{", "headers": {"content-type": "application/json"}}, 400, "not valid JSON"),
         ("floats", {"content": PNG, "headers": {"content-type": "image/png"}}, 415, "takes no file"),
-        ("floats", {"data": {"x": "1"}}, 415, "got 'application/x-www-form-urlencoded'"),
+        (
+            "floats",
+            {"data": {"x": "1"}},
+            415,
+            "expected multipart/form-data or application/json, got 'application/x-www-form-urlencoded'",
+        ),
         ("floats", {"files": {"x": ("a", b"123")}}, 400, "got 3 bytes"),
         ("floats", {"json": {"x": [1, 2, 3, 4]}, "headers": {"accept": "text/html"}}, 406, "expected application/json"),
         ("numbers", {"json": {"i": 99}}, 500, "model 'numbers'"),

@@ -45,7 +45,7 @@ parameters { key: "isolation" value { string_value: "process" } }"""
 @dataclass
 class Report:
     """What came of a soak. `memory` has the time, the gateway's own megabytes, those that it shares with its workers, and
-    the workers' own. `rests` has the gateway's own after each part, when nothing is under way."""
+    the workers' own. `rests` has the gateway's own after each of several parts, when nothing is under way."""
 
     answers: Counter[str] = field(default_factory=Counter)
     died: Counter[str] = field(default_factory=Counter)  # requests of batches that were killed
@@ -138,7 +138,8 @@ class Soak:
         self._shares: list[float] = []  # of the requests of each kind that were sent
 
     async def run(self, tiny: int, pictures: int, large: int, parts: int, tell: Callable[[str], None]) -> Report:
-        """Sends so many requests of each kind, in equal parts with a rest after each. Returns when all are answered."""
+        """Sends so many requests of each kind. If they come in several equal parts, a rest is after each. Returns when all
+        are answered."""
         self._began = time.monotonic()
         self._pictures = await self._known_pictures()
         for part in range(parts):
@@ -166,8 +167,9 @@ class Soak:
             self._ended.set()
             await asyncio.gather(*beside)
             await self._all_run()
-            await asyncio.sleep(_REST)
-            self.report.rests.append(self._server.megabytes("RssAnon"))
+            if parts > 1:
+                await asyncio.sleep(_REST)
+                self.report.rests.append(self._server.megabytes("RssAnon"))
         self.report.seconds = time.monotonic() - self._began
         return self.report
 

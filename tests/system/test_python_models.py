@@ -26,7 +26,7 @@ from tritonclient.utils import InferenceServerException
 import opgate
 from opgate.ops_build.building.options import BuildOptions
 from tests.system.clients import CLIENTS, connect
-from tests.system.running import Server, running
+from tests.system.running import ROOT, Server, running
 from tests.system.test_triton import Triton, installed
 
 MODELS = Path(__file__).with_name("python_models")
@@ -186,6 +186,22 @@ def test_responses_come_while_the_model_runs(gateway: Server) -> None:
     assert json.loads(lines[2].removeprefix(b"data: "))["NUMBER"] == 1
     # The instance is free again.
     assert stream(gateway, [2]) == [0, 1]
+
+
+def test_the_model_of_the_page(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "workers.md").read_text()
+    files = re.findall(r"```(?:python)?\n# (models/calm/\S+)\n(.*?)```", text, re.DOTALL)
+    assert len(files) == 2
+    for name, content in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (route, body) = re.findall(r"^curl localhost:8000(/v2/models/calm/\S+) -d '(.*)'$", text, re.MULTILINE)[0]
+    with (
+        running(tmp_path / "models", "--allow-python-models") as server,
+        urllib.request.urlopen(server.url + route, body.encode()) as answer,
+    ):
+        y = json.loads(answer.read())["Y"]
+    np.testing.assert_allclose(y, [0, 0.865098], rtol=1e-5)
 
 
 def test_generate_stream_and_generate(gateway: Server) -> None:

@@ -121,6 +121,10 @@ def test_from_an_idea(library: Path, tmp_path: Path) -> None:
     printed = follow("from-an-idea.md", tmp_path)
     assert " 0 failed" in printed and "0 errors, 0 warnings" in printed
     assert re.search(r"my_ops::Squash +│ library", printed)
+    assert "the build left out cuda: it was not asked for" in printed  # the op has a kernel for it
+    emulated = [sys.executable, "-m", "opgate", "verify", "--folder", "my_ops", "--emulate-cuda"]
+    done = subprocess.run(emulated, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "96 passed, 0 failed" in done.stdout, done.stdout + done.stderr
     text = (ROOT / "docs" / "from-an-idea.md").read_text()
     blocks = re.findall(r"```(?:cpp|python|sh)\n(.*?)```", text, re.DOTALL)
     assert sum(block.count("\n") for block in blocks) < 60

@@ -19,7 +19,7 @@ import pytest
 
 from tests.conftest import ALL
 from tests.ops_build.conftest import op_of_ones_own
-from tests.system.running import ROOT, running
+from tests.system.running import ROOT, Server, running
 
 TWICE = """
 OPGATE_OP(Twice, "Twice(x: f32[n]) -> (y: f32[n])", "2 * x.")
@@ -160,15 +160,9 @@ def test_serving_needs_no_compiler_and_writes_nothing(installed: Installed) -> N
     how = {"python": installed.python, "folder": installed.folder, "env": installed.env}
     with running(ROOT / "model_repository", **how) as server:
         index = urllib.request.Request(server.url + "/v2/repository/index", data=b"{}", method="POST")
-        picture = urllib.request.Request(
-            server.url + "/predict/digit_detector",
-            data=(ROOT / "docs" / "examples" / "digits.jpg").read_bytes(),
-            headers={"Content-Type": "image/jpeg"},
-        )
         with urllib.request.urlopen(index) as answer:
             assert {model["state"] for model in json.loads(answer.read())} == {"READY"}
-        with urllib.request.urlopen(picture) as answer:
-            labels = [found["label"] for found in json.loads(answer.read())["predictions"]]
+        labels = labels_of_picture(server)
         maps = Path(f"/proc/{server.process.pid}/maps").read_text()
     expected = json.loads((ROOT / "docs" / "examples" / "digits.json").read_text())["objects"]
     assert sorted(labels) == sorted(found["label"] for found in expected)
@@ -180,7 +174,22 @@ def test_serving_needs_no_compiler_and_writes_nothing(installed: Installed) -> N
     assert re.search(r"[1-9]\d* passed, 0 failed", installed.opgate("verify", "KNNQuery"))
     program = "import numpy, opgate.numpy; print(opgate.numpy.mish(numpy.zeros(2, numpy.float32)))"
     assert installed.run("-c", program).stdout == "[0. 0.]\n"
+    with running(
+        ROOT / "model_repository",
+        "--isolation=process",
+        "--model-control-mode=explicit",
+        "--load-model=digit_detector",
+        **how,
+    ) as server:
+        assert labels_of_picture(server) == labels
     assert installed.files() == before
+
+
+def labels_of_picture(server: Server) -> list[str]:
+    data = (ROOT / "docs" / "examples" / "digits.jpg").read_bytes()
+    request = urllib.request.Request(server.url + "/predict/digit_detector", data, {"Content-Type": "image/jpeg"})
+    with urllib.request.urlopen(request) as answer:
+        return [found["label"] for found in json.loads(answer.read())["predictions"]]
 
 
 def test_the_names_of_the_checkout_are_not_taken(installed: Installed) -> None:

@@ -2,4 +2,4 @@
 
 #include "core/elementwise.cuh"
 
-OPGATE_CUDA_KERNEL(Asinh, opgate::CudaElementwise<opgate::ops::asinh::Formula>)
+OPGATE_CUDA_KERNEL(Asinh, opgate::FastCudaElementwise<opgate::ops::asinh::Formula>)

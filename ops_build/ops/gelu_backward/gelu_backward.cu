@@ -4,7 +4,7 @@
 
 namespace opgate::ops::gelu_backward {
 
-using Cuda = gelu::ByApproximation<CudaElementwise, Exact, Tanh>;
+using Cuda = gelu::ByApproximation<FastCudaElementwise, Exact, Tanh>;
 
 }  // namespace opgate::ops::gelu_backward
 

@@ -2,4 +2,4 @@
 
 #include "core/elementwise.cuh"
 
-OPGATE_CUDA_KERNEL(Mish, opgate::CudaElementwise<opgate::ops::mish::Formula>)
+OPGATE_CUDA_KERNEL(Mish, opgate::FastCudaElementwise<opgate::ops::mish::Formula>)

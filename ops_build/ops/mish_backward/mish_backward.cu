@@ -2,4 +2,4 @@
 
 #include "core/elementwise.cuh"
 
-OPGATE_CUDA_KERNEL(MishBackward, opgate::CudaElementwise<opgate::ops::mish_backward::Formula>)
+OPGATE_CUDA_KERNEL(MishBackward, opgate::FastCudaElementwise<opgate::ops::mish_backward::Formula>)

@@ -4,7 +4,7 @@
 
 namespace opgate::ops::sigmoid_focal_loss {
 
-using Cuda = sigmoid_focal_loss::ByGamma<CudaElementwise, Loss>;
+using Cuda = sigmoid_focal_loss::ByGamma<FastCudaElementwise, Loss>;
 
 }  // namespace opgate::ops::sigmoid_focal_loss
 

@@ -4,7 +4,7 @@
 
 namespace opgate::ops::sigmoid_focal_loss_backward {
 
-using Cuda = sigmoid_focal_loss::ByGamma<CudaElementwise, Derivative>;
+using Cuda = sigmoid_focal_loss::ByGamma<FastCudaElementwise, Derivative>;
 
 }  // namespace opgate::ops::sigmoid_focal_loss_backward
 

@@ -2,4 +2,4 @@
 
 #include "core/elementwise.cuh"
 
-OPGATE_CUDA_KERNEL(Swish, opgate::CudaElementwise<opgate::ops::swish::Formula>)
+OPGATE_CUDA_KERNEL(Swish, opgate::FastCudaElementwise<opgate::ops::swish::Formula>)

@@ -2,4 +2,4 @@
 
 #include "core/elementwise.cuh"
 
-OPGATE_CUDA_KERNEL(SwishBackward, opgate::CudaElementwise<opgate::ops::swish_backward::Formula>)
+OPGATE_CUDA_KERNEL(SwishBackward, opgate::FastCudaElementwise<opgate::ops::swish_backward::Formula>)
