@@ -233,7 +233,9 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None, member: Me
         if rpc is not None:
             listeners["grpc"] = rpc.listen_too
         member.listening(listeners)
-    idle = asyncio.create_task(give_back_when_idle(lambda: gateway.activity, lambda: gateway.running))
+    idle = asyncio.create_task(
+        give_back_when_idle(lambda: gateway.accepted, lambda: gateway.catalog.closed, lambda: gateway.running)
+    )
     await stop.wait()
     idle.cancel()
     logger.info("stopping", extra={"running": gateway.running})

@@ -147,19 +147,15 @@ class Gateway:
         self.metrics: Callable[[], bytes] = bytes  # returns those of this process
         self.connections: Collection[Connection] = ()  # the open connections of HTTP
         self.grpc_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # those of gRPC, and bytes that they hold
-        self.activity = 0  # requests that began and changes of the models that serve, all in all
-        self.running = 0  # requests that are not answered yet
+        self.accepted = 0  # requests that began, all in all
+        self.running = 0  # accepted requests that are not answered yet
         self.draining = False
         self.stopped_at = self.stop_at = 0.0  # when the stop began, and when it must end, by the event loop's clock
         self._drained: asyncio.Event | None = None
         self._served: dict[tuple[str, str], Served] = {}
-        self.catalog.on_change(self._models_changed)
+        self.catalog.on_change(self._served.clear)
         self._inflated = 0  # bytes that are reserved for unpacked bodies
         self._threads = ThreadPoolExecutor(cores_of(settings), "opgate-work")
-
-    def _models_changed(self) -> None:
-        self._served.clear()
-        self.activity += 1
 
     def _trace(self, on: bool) -> None:
         self.journal.set_recorder(self.tracing if on else None)
@@ -289,7 +285,7 @@ class Gateway:
         if self.running >= self.settings.max_concurrent_requests:
             model.statistics.failed(Kind.OVERLOADED.value, 0)
             raise ServingError(Kind.OVERLOADED, f"{self.running} requests are under way, which is the limit")
-        self.activity += 1
+        self.accepted += 1
         self.running += 1
 
     def _leave(self) -> None:

@@ -170,24 +170,28 @@ class Regions:
             self._copied -= size
 
 
-def _open(name: str, key: str) -> int:
-    """Returns the descriptor of the file that a key names. Raises ServingError (INVALID, UNAVAILABLE)."""
-    refusal = invalid(
+def _refusal(name: str) -> ServingError:
+    """Returns the same error whatever is wrong, so that a client learns nothing of files."""
+    return invalid(
         f"shared memory region '{name}' can't be opened: its key must name shared memory of this machine which the "
         "server may read and write"
     )
+
+
+def _open(name: str, key: str) -> int:
+    """Returns the descriptor of the file that a key names. Raises ServingError (INVALID, UNAVAILABLE)."""
     file = key.removeprefix("/")
     if file in ("", ".", "..") or "/" in file or file.startswith(_NOT_OF_CLIENTS):
-        raise refusal
+        raise _refusal(name)
     try:
         descriptor = os.open(f"{_FOLDER}/{file}", _FLAGS)
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise ServingError(Kind.UNAVAILABLE, "the server can't open more files") from None
-        raise refusal from None
+        raise _refusal(name) from None
     except ValueError:  # no file has such a name
-        raise refusal from None
+        raise _refusal(name) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise refusal
+        raise _refusal(name)
     return descriptor

@@ -317,6 +317,7 @@ class InferConnection(HttpToolsProtocol):
         self._feeding = False
         self._more_follows = False  # whether the parser has not got all of what came
         self._ended = False  # whether the client sends nothing more
+        self._running: Any = None  # the last request that the application got; others may have come behind it
         self._taken = (0, 0.0)  # bytes of answers that the client has taken, and since when it has been so many
         # State of the request that arrives.
         self._body_left: int | None = 0  # bytes of its body that the parser has not got; None if it is chunked
@@ -340,11 +341,11 @@ class InferConnection(HttpToolsProtocol):
         if isinstance(cycle, InferCycle) and cycle.request is not None and not cycle.response_complete:
             cycle.request.cancel()
         super().connection_lost(exc)
+        running, self._running = self._running, None
+        if running is not None and not running.response_complete:  # uvicorn tells only the last one that has come
+            running.disconnected = True
+            running.message_event.set()
         self._held = b""
-        if isinstance(cycle, InferCycle):
-            cycle.leave()
-        elif cycle is not None:
-            cycle.body = b""
         # A connection and its parts refer to each other. It forgets them, or they forget it, so that what is left needs
         # no collector of cycles.
         self.cycle = None  # type: ignore[assignment]
@@ -354,6 +355,10 @@ class InferConnection(HttpToolsProtocol):
         if self._reader is not None:
             self._reader.forget_owner()
             self._reader = None
+        if isinstance(cycle, InferCycle):
+            cycle.leave()
+        elif cycle is not None:
+            cycle.body = b""
 
     def data_received(self, data: bytes) -> None:
         if self._refused or self.transport.is_closing():
@@ -775,6 +780,10 @@ class InferConnection(HttpToolsProtocol):
             cycle.start()
         else:
             super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         """Goes on to the next request. Replaces uvicorn's method, which starts a timer for each response.

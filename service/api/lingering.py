@@ -50,7 +50,6 @@ class LingeringTransport(asyncio.Transport):
     def forget_owner(self) -> None:
         """Forgets the owner, which must know that the connection is lost."""
         self._owner = None
-        self._close()
 
     def _close(self) -> None:
         self._closing = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -40,9 +41,10 @@ _LEVEL = {"enum": ["TIMESTAMPS", "OFF"]}
 
 
 def _number(least: int) -> dict[str, Any]:
-    """Describes a whole number, as a number or as text."""
-    pattern = f"^({'' if least > 0 else f'{least}|0|'}[1-9][0-9]{{0,17}})$"
-    return {"anyOf": [{"type": "integer", "minimum": least, "maximum": 10**18 - 1}, {**_TEXT, "pattern": pattern}]}
+    """Describes a whole number of 62 bits, as a number, as text, or as a list of one of them."""
+    pattern = f"^({'' if least > 0 else f'{least}|0|'}[1-9][0-9]{{0,18}})$"
+    forms = [{"type": "integer", "minimum": least, "maximum": 2**62 - 1}, {**_TEXT, "pattern": pattern}]
+    return {"anyOf": [*forms, {"type": "array", "items": {"anyOf": forms}, "minItems": 1, "maxItems": 1}]}
 
 
 _TRACE = {
@@ -58,7 +60,8 @@ _LOG = {
     "log_verbose_level": {**_SIZE, "maximum": 2**31 - 1},
     "log_format": {"enum": ["default", "ISO8601"]},
 }
-_REGION = {"key": _TEXT, "byte_size": _SIZE}
+_BYTES = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
+_REGION = {"key": _TEXT, "byte_size": {**_BYTES, "minimum": 1}}
 _SCHEMAS = {
     "Error": _object({"error": _TEXT}),
     "Server": _object({"name": _TEXT, "version": _TEXT, "extensions": _list(_TEXT)}),
@@ -77,8 +80,8 @@ _SCHEMAS = {
     "TraceSettingsRequest": _changes(_TRACE),
     "LogSettings": _object({**_LOG, "log_file": _TEXT}),
     "LogSettingsRequest": _changes(_LOG),
-    "Regions": _list(_object({"name": _TEXT, **_REGION, "offset": _SIZE})),
-    "Region": _object(_REGION, offset=_SIZE),
+    "Regions": _list(_object({"name": _TEXT, **_REGION, "offset": _BYTES})),
+    "Region": _object(_REGION, offset=_BYTES),
     "Answer": _object({"model_name": _TEXT, "model_version": _TEXT, "outputs": _list(_OUTPUT)}, id=_TEXT),
     "Generated": _object({"model_name": _TEXT, "model_version": _TEXT}),
 }
@@ -130,13 +133,17 @@ def schema(gateway: Gateway) -> dict[str, Any]:
 
 def _of_model(model: LoadedModel, name: str, version: str) -> dict[str, Any]:
     """Returns the paths of a model, or of one of its versions."""
-    prefix, number = f"/v2/models/{name}{version}", f"_{model.spec.version}" if version else ""
+    place = quote(name, safe="") + version
+    prefix = f"/v2/models/{place}"
     runs = {
-        f"/predict/{name}{version}": _predict(model) | {"operationId": f"predict_{name}{number}"},
-        f"{prefix}/infer": _infer(model.spec) | {"operationId": f"infer_{name}{number}"},
+        f"/predict/{place}": _predict(model),
+        f"{prefix}/infer": _infer(model.spec),
         f"{prefix}/generate": _generate(model.spec, "Generated", _JSON),
         f"{prefix}/generate_stream": _generate(model.spec, "", "text/event-stream"),
     }
+    if not version:  # with a version the name could be that of another model
+        for kind, run in zip(("predict", "infer"), runs.values(), strict=False):
+            run["operationId"] = f"{kind}_{name}"
     return {
         **{path: {"post": run} for path, run in runs.items()},
         prefix: {"get": _call(f"Inputs and outputs of {name}", name, "Model")},

@@ -55,13 +55,6 @@ class Entry:
         return {} if self.versions and self.kept else self.reasons
 
 
-async def _close(model: LoadedModel) -> None:
-    """Closes a model, and gives its memory back to the system."""
-    await model.close()
-    await give_back()
-    logger.info("model closed", extra={"model": model.spec.name, "version": int(model.spec.version)})
-
-
 class Catalog:
     """The models of the repositories.
 
@@ -72,6 +65,7 @@ class Catalog:
         """`triton` are the servers that run the models, if this process doesn't."""
         self._settings = settings
         self.triton = triton
+        self.closed = 0  # models that were replaced or unloaded and have ended
         self._limiter: RateLimiter | None = None
         if settings.rate_limit != "off":
             self._limiter = RateLimiter(read_supplies(settings.rate_limit_resource))
@@ -169,11 +163,18 @@ class Catalog:
 
     def _changed(self, replaced: Iterable[LoadedModel]) -> None:
         for model in replaced:
-            task = asyncio.get_running_loop().create_task(_close(model))
+            task = asyncio.get_running_loop().create_task(self._close(model))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
         for listener in self._listeners:
             listener()
+
+    async def _close(self, model: LoadedModel) -> None:
+        """Closes a model, and gives its memory back to the system."""
+        await model.close()
+        self.closed += 1
+        await give_back()
+        logger.info("model closed", extra={"model": model.spec.name, "version": int(model.spec.version)})
 
     def entries(self) -> Iterator[Entry]:
         """Yields what is known of every model that was loaded or tried."""

@@ -138,7 +138,7 @@ def test_elementwise_kernels_load_and_store_16_bytes_at_once(kernels: Sequence[K
     vectors = [kernel for kernel in kernels if kernel.function == "run" and kernel.arguments[0] != "1"]
     assert {"leaky_relu", "mish_backward", "my_add", "swish"} <= {kernel.op for kernel in vectors}
     for kernel in vectors:
-        _lanes, _output, _formula, *inputs = kernel.arguments
+        _lanes, _computed, _output, _formula, *inputs = kernel.arguments
         wide = kernel.code.count("LDG.E.128") + kernel.code.count("LDG.E.128.CONSTANT")
         assert wide == len(inputs), (kernel.name, wide)
         assert kernel.code.count("STG.E.128") == 1, kernel.name
@@ -158,7 +158,7 @@ def test_rms_norm_loads_all_before_it_computes(kernels: Sequence[Kernel]) -> Non
 def test_16_bit_types_use_fast_instructions(kernels: Sequence[Kernel]) -> None:
     """An exact division or exponential would be a call or a long sequence."""
     of_one_lane = {
-        kernel.arguments[1]: kernel for kernel in kernels if kernel.op == "mish" and kernel.arguments[0] == "1"
+        kernel.arguments[2]: kernel for kernel in kernels if kernel.op == "mish" and kernel.arguments[0] == "1"
     }
     for name in ("opgate::f16", "opgate::bf16"):
         assert len(of_one_lane[name].code) < len(of_one_lane["float"].code), name

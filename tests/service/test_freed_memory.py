@@ -8,7 +8,10 @@ import subprocess
 import sys
 import weakref
 
-from opgate.service.freed_memory import give_back
+import pytest
+
+from opgate.service import freed_memory
+from opgate.service.freed_memory import give_back_when_idle
 
 #: Keeps as many objects as a gateway that has started. Then cycles come and go, ten thousand at a time.
 _PROGRAM = """
@@ -40,12 +43,23 @@ class Node:
         self.itself = self
 
 
-def test_what_is_given_back_has_cycles():
+@pytest.mark.parametrize("closed", [0, 1])
+def test_the_collector_comes_only_after_a_model_has_closed(monkeypatch, closed):
+    """It walks all that came after the start, open connections too."""
+    monkeypatch.setattr(freed_memory, "_INTERVAL", 0.01)
+
+    async def main():
+        counts = [0, 0]
+        idle = asyncio.create_task(give_back_when_idle(lambda: counts[0], lambda: counts[1], lambda: 0))
+        await asyncio.sleep(0.05)
+        node = weakref.ref(Node())
+        counts[:] = [1, closed]
+        await asyncio.sleep(0.3)
+        idle.cancel()
+        return node() is None
+
     gc.disable()
     try:
-        node = weakref.ref(Node())
-        assert node() is not None
-        asyncio.run(give_back())
-        assert node() is None
+        assert asyncio.run(main()) == bool(closed)
     finally:
         gc.enable()

@@ -97,13 +97,6 @@ class Server:
         told = self.tell("longest turn")
         return float(told["cpu_ms"]), float(told["ms"])
 
-    def cycles(self) -> int:
-        """Returns how many objects only the collector of cycles could free since the last call.
-
-        Only for the program tests.system.uncollected_server.
-        """
-        return int(self.tell("cycles")["objects"])
-
     def tell(self, message: str) -> dict[str, Any]:
         """Sends SIGUSR1, and returns the record that the program logs then."""
         before = len(self.log)

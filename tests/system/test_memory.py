@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import ssl
+import struct
 import threading
 import time
 
@@ -17,8 +19,9 @@ import trustme
 from onnx import TensorProto, helper
 from tritonclient.grpc import service_pb2
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+from tritonclient.utils import InferenceServerException
 
-from tests.service.onnx_models import double, identity, save, value, write_config
+from tests.service.onnx_models import double, endless, identity, save, value, write_config
 from tests.system.conftest import PIPELINE, wait_until
 from tests.system.running import running
 from tests.system.test_http import Connection, infer_request
@@ -30,6 +33,7 @@ def make_models(folder):
     double(folder, "double", config='backend: "onnxruntime"', shape=("a", "b"))
     write_config(folder, "twice", PIPELINE.replace("max_batch_size: 8", "").replace("dims: [ 4 ]", "dims: [ -1, -1 ]"))
     identity(folder, "texts", "BYTES", ("n",))
+    endless(folder, "endless", config='backend: "onnxruntime"')
     # The engine refuses sizes that seven doesn't divide.
     shape = helper.make_tensor("shape", TensorProto.INT64, [2], [7, -1])
     node = helper.make_node("Reshape", ["x", "shape"], ["y"])
@@ -250,6 +254,7 @@ def test_an_idle_gateway_gives_freed_memory_back(repository):
 
 
 SMALL = infer_request()
+ENDLESS = infer_request(path="/v2/models/endless/infer")
 GET = b"GET %s HTTP/1.1\r\nHost: t\r\n%s\r\n"
 
 
@@ -286,10 +291,13 @@ def answered(request, status=200):
     return talk
 
 
-def unanswered(request):
+def unanswered(request, reset=False):
     def talk(server, connect):
         with connect() as connection:
             connection.send(request)
+            if reset:
+                time.sleep(0.03)
+                connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     return talk
 
@@ -298,13 +306,6 @@ def chunked(request):
     head, body = request.split(b"\r\n\r\n", 1)
     head = b"\r\n".join(line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length"))
     return head + b"\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
-
-
-def over_grpc(server, connect):
-    with contextlib.closing(triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}")) as client:
-        x = triton_grpc.InferInput("x", [1, 4], "FP32")
-        x.set_data_from_numpy(np.ones((1, 4), np.float32))
-        client.infer("double", [x])
 
 
 @pytest.mark.parametrize(
@@ -321,40 +322,68 @@ def over_grpc(server, connect):
         pytest.param(unanswered(SMALL), id="a client that doesn't wait"),
         pytest.param(unanswered(5 * SMALL), id="pipelined requests"),
         pytest.param(unanswered(5 * (GET % (b"/v2", b""))), id="pipelined, another route"),
+        pytest.param(unanswered(chunked(ENDLESS) + GET % (b"/v2", b""), reset=True), id="pipelined after a run"),
+        pytest.param(unanswered(ENDLESS, reset=True), id="a client that leaves a run"),
         pytest.param(unanswered(BINARY[:200_000]), id="a part of a body"),
         pytest.param(unanswered(chunked(BINARY)[:200_000]), id="a part of a chunked body"),
         pytest.param(unanswered(SMALL[:40]), id="a part of a head"),
         pytest.param(unanswered(b""), id="nothing"),
-        pytest.param(over_grpc, id="gRPC"),
     ],
 )
 def test_a_connection_that_has_gone_leaves_nothing_for_the_collector(door, talk):
-    server, _ = door
-    talk(*door)
-    time.sleep(0.2)
-    server.cycles()
+    server, connect = door
+    leaves_nothing(server, lambda: talk(*door), connect)
+
+
+def leaves_nothing(server, talk, connect):
+    def all_have_gone():
+        with connect() as connection:
+            metrics = connection.send(GET % (b"/metrics", b"")).read()[2]
+        return b"opgate_http_connections 1.0" in metrics and b"opgate_running_requests 0.0" in metrics
+
+    talk()
+    wait_until(all_have_gone)
+    server.tell("cycles")
     for _ in range(20):
-        talk(*door)
-    time.sleep(0.3)
-    assert server.cycles() < 20
+        talk()
+    wait_until(all_have_gone)
+    assert server.tell("cycles")["objects"] < 20
+
+
+def test_calls_of_grpc_leave_nothing_for_the_collector(server):
+    def call():
+        with contextlib.closing(triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}")) as client:
+            x = triton_grpc.InferInput("x", [1, 4], "FP32")
+            x.set_data_from_numpy(np.ones((1, 4), np.float32))
+            client.infer("double", [x])
+            with pytest.raises(InferenceServerException):
+                client.infer("sevens", [x])
+
+    leaves_nothing(server, call, lambda: Connection(server))
+
+
+def test_a_refused_region_leaves_nothing_for_the_collector(server):
+    request = b"POST /v2/systemsharedmemory/region/a/register HTTP/1.1\r\nHost: t\r\nContent-Length: 34\r\n\r\n"
+    body = b'{"key": "/not_there", "byte_size": 4}'
+    request = request.replace(b"34", b"%d" % len(body)) + body
+
+    def register():
+        with Connection(server) as connection:
+            assert connection.send(request).read()[0] == 400
+
+    leaves_nothing(server, register, lambda: Connection(server))
 
 
 def test_an_idle_gateway_frees_the_models_that_have_gone(repository):
     """Their parts refer to each other, so only the collector frees them. It doesn't come by itself here."""
-
-    def load_often():
+    with uncollected(repository, "--model-control-mode=explicit", "--load-model=*") as server:
         with contextlib.closing(triton_http.InferenceServerClient(f"127.0.0.1:{server.http}")) as client:
-            for _ in range(150):
+            for _ in range(50):
                 client.unload_model("sevens")
                 client.load_model("sevens")
-
-    with uncollected(repository, "--model-control-mode=explicit", "--load-model=*") as server:
-        load_often()
-        time.sleep(3)
-        before = server.megabytes("RssAnon")
-        load_often()
-        load_often()
-        wait_until(lambda: server.megabytes("RssAnon") - before < 1.5)
+        time.sleep(4)
+        told = server.tell("cycles")
+        assert told["objects"] > 1000 and told["left"] < 100
 
 
 def infer(server, rows):

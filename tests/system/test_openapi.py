@@ -33,6 +33,8 @@ def server(tmp_path_factory):
     identity(repository, "texts", "BYTES", shape=("batch", 1), config=batching())
     double(repository, "two", config=batching() + "\nversion_policy { all { } }")
     shutil.copytree(repository / "two" / "1", repository / "two" / "2")
+    for name in ("two_2", "a b%20{c}?d#e"):
+        double(repository, name, config=batching())
     with running(repository, "--model-control-mode=explicit", "--load-model=*") as started:
         yield started
 
@@ -111,7 +113,11 @@ def test_generate(call, document, route):
     ("path", "changes", "wrong"),
     [
         ("/v2/logging", {"log_verbose_level": 1, "log_info": True}, {"log_file": "a"}),
-        ("/v2/trace/setting", {"trace_rate": "7", "trace_level": ["OFF"], "trace_count": 3}, {"trace_rates": "7"}),
+        (
+            "/v2/trace/setting",
+            {"trace_rate": ["7"], "trace_level": ["OFF"], "trace_count": 2**62 - 1},
+            {"trace_rates": "7"},
+        ),
         ("/v2/models/two/trace/setting", {"log_frequency": "9"}, {"log_frequency": 0.5}),
     ],
 )
@@ -119,7 +125,8 @@ def test_settings(call, document, path, changes, wrong):
     before = call("GET", path)
     status, settings = call("POST", path, changes)
     assert status == 200
-    assert {str(settings[name]) for name in changes} == {str(value) for value in changes.values()}
+    assert {str(settings[name]) for name in changes} >= {str(v) for v in changes.values() if not isinstance(v, list)}
+    assert call("GET", path) == (200, settings)
     assert call("POST", path, wrong)[0] >= 400
     schema = document["paths"][path]["post"]["requestBody"]["content"][JSON]["schema"]
     validator = jsonschema.Draft202012Validator({**schema, "components": document["components"]})
@@ -136,10 +143,10 @@ def test_loads_and_unloads(call):
     assert call("POST", "/v2/repository/models/none/load", {}, load)[0] == 404
     for path, template in (("", ""), ("/models", "/{repository}")):
         status, rows = call("POST", f"/v2/repository{path}/index", {"ready": True}, f"/v2/repository{template}/index")
-        assert (status, len(rows)) == (200, 4)
+        assert (status, len(rows)) == (200, 6)
 
 
-def test_shared_memory(call):
+def test_shared_memory(call, document):
     memory = shared_memory.SharedMemory(create=True, size=4096)
     try:
         base, template = "/v2/systemsharedmemory/region/one", "/v2/systemsharedmemory/region/{region}"
@@ -147,6 +154,11 @@ def test_shared_memory(call):
         assert call("POST", f"{base}/register", region, f"{template}/register") == (200, "")
         for state in (call("GET", f"{base}/status", None, f"{template}/status"), call("GET", f"{base[:-11]}/status")):
             assert state == (200, [{"name": "one", **region}])
+        for wrong in ({"byte_size": 0}, {"offset": 2**70}, {"byte_size": 2**70}, {"offset": -1}, {"key": 3}):
+            assert call("POST", f"{base}_/register", {**region, **wrong}, f"{template}/register")[0] == 400
+            assert not jsonschema.Draft202012Validator(document["components"]["schemas"]["Region"]).is_valid(
+                {**region, **wrong}
+            )
         assert call("POST", f"{base}/unregister", None, f"{template}/unregister") == (200, "")
         assert call("POST", "/v2/systemsharedmemory/unregister") == (200, "")
         assert call("GET", "/v2/systemsharedmemory/status") == (200, [])

@@ -1,7 +1,7 @@
 """Runs a gateway without Python's collector of cycles, except where the gateway calls it.
 
-On SIGUSR1 it logs {"message": "cycles", "objects": ...}: how many objects only the collector could free since the last
-time. The arguments are those of `opgate serve`.
+On SIGUSR1 it logs {"message": "cycles", "objects": ..., "left": ...}: how many objects only the collector could free
+since the last time, and how many of them the gateway had left. The arguments are those of `opgate serve`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def count(phase, info):
 
 
 def tell():
-    gc.collect()
-    print(json.dumps({"message": "cycles", "objects": sum(collected)}), file=sys.stderr, flush=True)
+    left = gc.collect()
+    print(json.dumps({"message": "cycles", "objects": sum(collected), "left": left}), file=sys.stderr, flush=True)
     collected.clear()
 
 
