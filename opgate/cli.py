@@ -192,10 +192,11 @@ def verify(
         else:
             if older := newer_sources(options):
                 log(f"the sources are newer than {', '.join(older)}: run opgate build first to verify them")
-            table, sources = with_cuda_kernels(built_table(options), options), [*adapters_of(options)]
+            table, sources = built_table(options), [*adapters_of(options)]
+        if emulate_cuda or not library:
+            table = with_cuda_kernels(table, options)
         sources += sanitized(options, log) if sanitize else []
-        if emulate_cuda:
-            table, sources = with_cuda_kernels(table, options), [*sources, *emulated(options, log)]
+        sources += emulated(options, log) if emulate_cuda else []
         with supervised(sources, time_limit=timeout) as engines:
             green = verify_and_print(table, options.ops[0], engines, names or [], dtype or [])
     except (BuildError, OSError, ValueError) as error:

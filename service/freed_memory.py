@@ -32,8 +32,8 @@ def keep_all() -> None:
     """Tells Python's collector of cycles that all objects that there are now live as long as the process."""
     gc.collect()
     gc.freeze()
-    # It visits old objects again when those that grew old meanwhile are a quarter of what the last visit left. Nothing
-    # is left now. Otherwise it would wait for a quarter of the frozen ones.
+    # The collector visits old objects when as many have grown old since its last visit as a quarter of those that it
+    # left then. This visit leaves none. Without it the frozen objects would count, and the next visit would be far off.
     gc.collect()
 
 
@@ -47,8 +47,8 @@ async def give_back() -> None:
 async def give_back_when_idle(
     accepted: Callable[[], int], closed: Callable[[], int], running: Callable[[], int]
 ) -> None:
-    """Gives it back whenever requests were answered or models were closed, and then nothing happened from one look to
-    the next.
+    """Gives freed memory back whenever requests were answered or models were closed, and then nothing happened from one
+    look to the next.
 
     After models were closed it calls the collector before, because the parts of a model refer to each other. That takes
     the event loop milliseconds, or a tenth of a second if ten thousand connections are open.

@@ -13,6 +13,7 @@ from opgate.service.gateway import Gateway, package_version
 from opgate.service.repository.loader import LoadedModel
 from opgate.service.wire.friendly import file_input
 
+_JSON = "application/json"
 _TEXT = {"type": "string"}
 _SIZE = {"type": "integer", "minimum": 0}
 _SIZES = {"type": "array", "items": {"type": "integer", "minimum": -1}}
@@ -72,9 +73,7 @@ _SCHEMAS = {
     "Statistics": _object({"model_stats": _list(_object({"name": _TEXT, "version": _TEXT}))}),
     "Index": _list(_object({"name": _TEXT}, version=_TEXT, state=_TEXT, reason=_TEXT)),
     "IndexRequest": _object({}, ready=_FLAG),
-    "LoadRequest": _object(
-        {}, parameters=_object({}, config={"type": "string", "contentMediaType": "application/json"})
-    ),
+    "LoadRequest": _object({}, parameters=_object({}, config={**_TEXT, "contentMediaType": _JSON})),
     "UnloadRequest": _object({}, parameters=_object({}, unload_dependents=_FLAG)),
     "TraceSettings": _object({**_TRACE, "trace_file": _TEXT, "trace_mode": _TEXT}),
     "TraceSettingsRequest": _changes(_TRACE),
@@ -85,7 +84,6 @@ _SCHEMAS = {
     "Answer": _object({"model_name": _TEXT, "model_version": _TEXT, "outputs": _list(_OUTPUT)}, id=_TEXT),
     "Generated": _object({"model_name": _TEXT, "model_version": _TEXT}),
 }
-_JSON = "application/json"
 # The largest numbers that don't round to infinity. A request may not have larger ones, an answer may have Infinity.
 _LARGEST = {"FP16": 65519.99999999999, "BF16": 3.39617752923046e38, "FP32": 3.4028235677973366e38}
 _EXAMPLE_ELEMENTS = 64
@@ -135,17 +133,14 @@ def _of_model(model: LoadedModel, name: str, version: str) -> dict[str, Any]:
     """Returns the paths of a model, or of one of its versions."""
     place = quote(name, safe="") + version
     prefix = f"/v2/models/{place}"
-    runs = {
-        f"/predict/{place}": _predict(model),
-        f"{prefix}/infer": _infer(model.spec),
-        f"{prefix}/generate": _generate(model.spec, "Generated", _JSON),
-        f"{prefix}/generate_stream": _generate(model.spec, "", "text/event-stream"),
-    }
+    predict, infer = _predict(model), _infer(model.spec)
     if not version:  # with a version the name could be that of another model
-        for kind, run in zip(("predict", "infer"), runs.values(), strict=False):
-            run["operationId"] = f"{kind}_{name}"
+        predict["operationId"], infer["operationId"] = f"predict_{name}", f"infer_{name}"
     return {
-        **{path: {"post": run} for path, run in runs.items()},
+        f"/predict/{place}": {"post": predict},
+        f"{prefix}/infer": {"post": infer},
+        f"{prefix}/generate": {"post": _generate(model.spec, "Generated", _JSON)},
+        f"{prefix}/generate_stream": {"post": _generate(model.spec, "", "text/event-stream")},
         prefix: {"get": _call(f"Inputs and outputs of {name}", name, "Model")},
         f"{prefix}/ready": {"get": _call(f"Whether {name} is ready", name)},
         f"{prefix}/config": {"get": _call(f"The config of {name}", name, "Config")},
@@ -201,6 +196,10 @@ def _values(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
+def _example_values(spec: ModelSpec) -> dict[str, Any]:
+    return {tensor.name: _example(tensor, tensor.dims) for tensor in spec.inputs.values()}
+
+
 def _generate(spec: ModelSpec, schema: str, media: str) -> dict[str, Any]:
     """Describes a call that takes values as /predict does, and parameters beside them."""
     values = _values(spec)
@@ -208,8 +207,8 @@ def _generate(spec: ModelSpec, schema: str, media: str) -> dict[str, Any]:
     others = {"id": _TEXT, "parameters": {"type": "object", "additionalProperties": parameter}}
     request = {**values, "properties": {**others, **values["properties"]}, "additionalProperties": parameter}
     call = _call(f"Run {spec.name} on plain JSON", spec.name, schema, media=media)
-    example = {tensor.name: _example(tensor, tensor.dims) for tensor in spec.inputs.values()}
-    return call | {"requestBody": {"required": True, "content": {_JSON: {"schema": request, "example": example}}}}
+    body = {"required": True, "content": {_JSON: {"schema": request, "example": _example_values(spec)}}}
+    return call | {"requestBody": body}
 
 
 def _predict(model: LoadedModel) -> dict[str, Any]:
@@ -222,10 +221,7 @@ def _predict(model: LoadedModel) -> dict[str, Any]:
             body[media] = {"schema": {"type": "string", "format": "binary"}}
         form = {"type": "object", "properties": {file.name: {"type": "string", "format": "binary"}}}
         body["multipart/form-data"] = {"schema": form}
-    body["application/json"] = {
-        "schema": values,
-        "example": {tensor.name: _example(tensor, tensor.dims) for tensor in spec.inputs.values()},
-    }
+    body[_JSON] = {"schema": values, "example": _example_values(spec)}
     if file is None:
         body["multipart/form-data"] = {"schema": _form(values)}
     answers: dict[str, Any] = {"application/json": {"schema": _answer(model)}}

@@ -185,7 +185,8 @@ class Session:
         """Opens the file. Raises ServingError (UNAVAILABLE) with the message of ONNX Runtime, or if it left out a
         provider that the options ask for."""
         providers = _providers(options)
-        folders.load_shipped_dependencies()  # an op library may be a copy of the wheel's
+        if options.libraries or options.tensorrt_plugins:
+            folders.load_shipped_dependencies()  # one of them may be a copy of the wheel's
         for plugins in options.tensorrt_plugins:
             _register(plugins)
         try:

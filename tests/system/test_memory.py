@@ -363,13 +363,12 @@ def test_calls_of_grpc_leave_nothing_for_the_collector(server):
 
 
 def test_a_refused_region_leaves_nothing_for_the_collector(server):
-    request = b"POST /v2/systemsharedmemory/region/a/register HTTP/1.1\r\nHost: t\r\nContent-Length: 34\r\n\r\n"
     body = b'{"key": "/not_there", "byte_size": 4}'
-    request = request.replace(b"34", b"%d" % len(body)) + body
+    head = b"POST /v2/systemsharedmemory/region/a/register HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n"
 
     def register():
         with Connection(server) as connection:
-            assert connection.send(request).read()[0] == 400
+            assert connection.send(head % len(body) + body).read()[0] == 400
 
     leaves_nothing(server, register, lambda: Connection(server))
 

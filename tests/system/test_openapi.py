@@ -45,11 +45,14 @@ def document(server):
 
 
 @pytest.fixture
-def call(server, document):
-    """A function that makes a call and checks the answer against the document. Returns its status and what it has."""
+def validator(document):
+    """A function that returns the validator of a schema in the document."""
+    return lambda schema: jsonschema.Draft202012Validator({**schema, "components": document["components"]})
 
-    def fits(schema, instance):
-        jsonschema.Draft202012Validator({**schema, "components": document["components"]}).validate(instance)
+
+@pytest.fixture
+def call(server, document, validator):
+    """A function that makes a call and checks the answer against the document. Returns its status and what it has."""
 
     def call(method, path, body=None, template=""):
         data = None if body is None else json.dumps(body).encode()
@@ -60,14 +63,14 @@ def call(server, document):
             answer = error
         operation = document["paths"][template or path][method.lower()]
         if data is not None and answer.status == 200:
-            fits(operation["requestBody"]["content"][JSON]["schema"], body)
+            validator(operation["requestBody"]["content"][JSON]["schema"]).validate(body)
         content = answer.read()
         found = operation["responses"].get(str(answer.status), operation["responses"]["4XX"]).get("content", {})
         media = answer.headers.get("content-type", "").split(";")[0]
         assert set(found) == ({media} if content else set())
         text = json.loads(content) if media == JSON else content.decode()
         if found:
-            fits(found[media].get("schema", {}), text)
+            validator(found[media].get("schema", {})).validate(text)
         return answer.status, text
 
     return call
@@ -121,7 +124,7 @@ def test_generate(call, document, route):
         ("/v2/models/two/trace/setting", {"log_frequency": "9"}, {"log_frequency": 0.5}),
     ],
 )
-def test_settings(call, document, path, changes, wrong):
+def test_settings(call, document, validator, path, changes, wrong):
     before = call("GET", path)
     status, settings = call("POST", path, changes)
     assert status == 200
@@ -129,8 +132,7 @@ def test_settings(call, document, path, changes, wrong):
     assert call("GET", path) == (200, settings)
     assert call("POST", path, wrong)[0] >= 400
     schema = document["paths"][path]["post"]["requestBody"]["content"][JSON]["schema"]
-    validator = jsonschema.Draft202012Validator({**schema, "components": document["components"]})
-    assert not validator.is_valid(wrong)
+    assert not validator(schema).is_valid(wrong)
     assert call("POST", path, dict.fromkeys(changes)) == before
 
 
@@ -146,7 +148,7 @@ def test_loads_and_unloads(call):
         assert (status, len(rows)) == (200, 6)
 
 
-def test_shared_memory(call, document):
+def test_shared_memory(call, document, validator):
     memory = shared_memory.SharedMemory(create=True, size=4096)
     try:
         base, template = "/v2/systemsharedmemory/region/one", "/v2/systemsharedmemory/region/{region}"
@@ -156,9 +158,7 @@ def test_shared_memory(call, document):
             assert state == (200, [{"name": "one", **region}])
         for wrong in ({"byte_size": 0}, {"offset": 2**70}, {"byte_size": 2**70}, {"offset": -1}, {"key": 3}):
             assert call("POST", f"{base}_/register", {**region, **wrong}, f"{template}/register")[0] == 400
-            assert not jsonschema.Draft202012Validator(document["components"]["schemas"]["Region"]).is_valid(
-                {**region, **wrong}
-            )
+            assert not validator(document["components"]["schemas"]["Region"]).is_valid({**region, **wrong})
         assert call("POST", f"{base}/unregister", None, f"{template}/unregister") == (200, "")
         assert call("POST", "/v2/systemsharedmemory/unregister") == (200, "")
         assert call("GET", "/v2/systemsharedmemory/status") == (200, [])
