@@ -126,11 +126,16 @@ def _manifest(options: BuildOptions) -> dict[str, Any]:
     return manifest if isinstance(manifest, dict) else {}
 
 
+def left_out(options: BuildOptions) -> dict[str, str]:
+    """Returns what the last build with these options left out, an engine or "cuda", with the reasons."""
+    reasons: dict[str, str] = _manifest(options).get("left_out", {})
+    return reasons
+
+
 def why_not_built(options: BuildOptions, what: str) -> str:
     """Says why the last build with these options left out `what`, an engine or "cuda"."""
-    left_out = _manifest(options).get("left_out", {})
-    if what in left_out:
-        return f"the build left out {what}: {left_out[what]}"
+    if reason := left_out(options).get(what):
+        return f"the build left out {what}: {reason}"
     return "it was not built: run opgate build" + ("" if options.ops == BuildOptions().ops else f" {options.ops[0]}")
 
 

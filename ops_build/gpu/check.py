@@ -22,19 +22,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from opgate import folders
-from opgate.ops_build.building.build import build, build_runner
-from opgate.ops_build.building.options import BuildError
+from opgate.ops_build.building.build import build, build_runner, runner_of
+from opgate.ops_build.building.manifest import left_out as read_left_out
+from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import NO_GPU, LeftOut, find_cuda, gpus, toolchain_folder
 from opgate.ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, read_event
 from opgate.ops_build.gpu.items import Item, items_of
-from opgate.ops_build.gpu.stages import ENGINES, OPTIONS, RUNNER_MODES, STAGES, ops_on_cuda
+from opgate.ops_build.gpu.stages import ENGINES, OPTIONS, ROUNDS, RUNNER_MODES, STAGES, ops_on_cuda
 from opgate.ops_build.verification.report import by_engine, reasons_of
 from opgate.ops_build.verification.verify import Cell, types_label
 
@@ -297,6 +299,10 @@ def _times(results: Sequence[Result]) -> Iterator[str]:
             f"| {timing.op} | {timing.types} | {timing.case} | {timing.milliseconds:.4f} "
             f"| {timing.bandwidth / 1e9:,.0f} | {timing.bandwidth / copy:.0%} | {'; '.join(peers)} |"
         )
+    alone = dict.fromkeys(fact.text for result in results for fact in result.facts if fact.name == "no peer")
+    if alone:
+        yield ""
+        yield f"Without a peer: {', '.join(alone)}."
 
 
 def _kernels(kernels: Sequence[Profiled]) -> Iterator[str]:
@@ -318,6 +324,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=STAGES, default=list(STAGES), help="the stages to run")
     parser.add_argument("--op", action="append", default=[], help="an op to check; without it, all ops")
     parser.add_argument("--seconds", type=float, default=TIME_LIMIT, help="the time for everything, the build included")
+    parser.add_argument("--no-build", action="store_true", help="check the libraries of an earlier build as they are")
     arguments = parser.parse_args()
     deadline = time.monotonic() + arguments.seconds
     console = Console(soft_wrap=True)
@@ -334,12 +341,12 @@ def main() -> int:
         cuda = find_cuda(OPTIONS.cuda)
         # compute-sanitizer and ncu lie beside nvcc.
         os.environ["PATH"] = f"{cuda.nvcc.resolve().parent}{os.pathsep}{os.environ['PATH']}"
-        left_out = build_all(say)
+        left_out = left_out_of(OPTIONS) if arguments.no_build else build_all(say)
+        names = [op.name for op in ops_on_cuda()]
     except (BuildError, LeftOut) as error:
         say(f"gpu-check: {error}")
         return 2
     say(f"built in {time.monotonic() - began:.0f} s")
-    names = [op.name for op in ops_on_cuda()]
     if unknown := sorted({*arguments.op} - {*names}):
         say(f"gpu-check: --op {unknown[0]}: expected one of {', '.join(names)}")
         return 2
@@ -347,20 +354,28 @@ def main() -> int:
     gpu = devices[0][0]
     file = arguments.output / f"{re.sub(r'[^a-z0-9]+', '_', gpu.lower()).strip('_')}.md"
     arguments.output.mkdir(parents=True, exist_ok=True)
-    results: list[Result] = []
-    for stage in [stage for stage in STAGES if stage in arguments.only]:
-        say(f"{stage}:")
+    items = items_of(ops)
+    chosen = [option for name in arguments.op for option in ("--op", name)]
 
-        def command(skip: int, stage: str = stage) -> list[str]:
-            chosen = [option for name in arguments.op for option in ("--op", name)]
+    def run(stage: str) -> Result:
+        def command(skip: int) -> list[str]:
             return [sys.executable, "-m", "opgate.ops_build.gpu.stages", stage, "--skip", str(skip), *chosen]
 
-        results.append(run_stage(stage, items_of(ops), command, deadline, say))
-        say(f"{stage}: {results[-1].summary()} ({results[-1].seconds:.0f} s)")
-        file.write_text(page(gpu, _machine(cuda.version, results), results, left_out))
+        result = run_stage(stage, items, command, deadline, lambda text: say(f"{stage}: {text.strip()}"))
+        say(f"{stage}: {result.summary()} ({result.seconds:.0f} s)")
+        return result
+
+    results: dict[str, Result] = {}
+    for stages in ROUNDS:
+        wanted = [stage for stage in stages if stage in arguments.only]
+        with ThreadPoolExecutor(len(STAGES)) as pool:
+            for ended in as_completed([pool.submit(run, stage) for stage in wanted]):
+                results[ended.result().stage] = ended.result()
+                found = [results[stage] for stage in STAGES if stage in results]
+                file.write_text(page(gpu, _machine(cuda.version, found), found, left_out))
     say(f"wrote {file}")
-    failed = any(result.failures or result.deaths for result in results)
-    return 0 if not failed and any(result.passed for result in results) else 1
+    failed = any(result.failures or result.deaths for result in results.values())
+    return 0 if not failed and any(result.passed for result in results.values()) else 1
 
 
 def build_all(say: Callable[[str], None]) -> list[str]:
@@ -380,6 +395,17 @@ def build_all(say: Callable[[str], None]) -> list[str]:
             say(f"{engine}: {error}")
             left_out[engine] = f"its build failed: {str(error).splitlines()[-1]}"
             build(replace(OPTIONS, engines=engines), say)
+    return _reasons(left_out)
+
+
+def left_out_of(options: BuildOptions) -> list[str]:
+    """Returns what the last build with these options left out. Raises BuildError if its host program is missing."""
+    if not runner_of(options).is_file():
+        raise BuildError(f"{runner_of(options)} is not there: run make gpu-check without --no-build first")
+    return _reasons(read_left_out(options))
+
+
+def _reasons(left_out: Mapping[str, str]) -> list[str]:
     return [f"{name}, because {reason}" for name, reason in left_out.items()]
 
 

@@ -66,8 +66,8 @@ class Profiled:
 @dataclass(frozen=True, slots=True)
 class Fact:
     """A text for the page or the screen. `name` is "absent", why the stage can't run; "copy", the bytes that a copy
-    reads and writes per second; "version", of a package; "restart", why the next item needs a new process; or "note".
-    """
+    reads and writes per second; "version", of a package; "restart", why the next item needs a new process; "no peer",
+    an op that nothing was timed beside; or "note"."""
 
     name: str
     text: str

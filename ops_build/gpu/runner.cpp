@@ -16,6 +16,9 @@
 //                      second launch. Implies --padded.
 //   --streams          runs the case on two streams at once, with one kernel object; both must compute the same bits.
 //                      Implies --padded.
+//   --written          runs the case once more on memory that is filled with another pattern; both runs must compute
+//   the
+//                      same bits, so that no output shows what lay in its memory before
 //   --time RUNS        launches a graph of many calls RUNS times and reports the median time of a call. The calls use
 //                      different memory in turn, so that the inputs of a call are not in the L2 cache. Implies
 //                      --padded.
@@ -36,7 +39,8 @@ namespace {
 
 using namespace runner;
 
-constexpr int kPattern = 0xfb;  // makes floats of about -2.6e36 and negative integers
+constexpr int kPattern = 0xfb;       // makes floats of about -2.6e36 and negative integers
+constexpr int kOtherPattern = 0x3a;  // makes floats of about 7e-4 and positive integers
 #ifdef __SANITIZE_ADDRESS__
 constexpr std::size_t kZone = 0;  // the sanitizer checks reads and writes from the first byte on
 #else
@@ -82,6 +86,9 @@ class DeviceMemory {
 
   /// Fills the memory and the zone with the pattern.
   void clear() const { must(cudaMemsetAsync(start_, kPattern, offset_ + bytes_ + zone_, stream_), "filling memory"); }
+
+  /// Fills the memory with a value, but not the zone.
+  void fill(int value) const { must(cudaMemsetAsync(data(), value, bytes_, stream_), "filling memory"); }
 
   char* data() const { return static_cast<char*>(start_) + offset_; }
   std::size_t size() const { return bytes_; }
@@ -176,11 +183,12 @@ class KernelEngine final : public Engine {
 
   /// Fills everything that the kernel writes with the pattern.
   void clear() const {
-    for (const CreatedOutput& created : outputs_) {
-      if (created.memory) created.memory->clear();
-    }
-    for (const Memory& memory : scratch_) memory->clear();
-    if (sizes_) sizes_->clear();
+    for_all([](const DeviceMemory& memory) { memory.clear(); });
+  }
+
+  /// Fills everything that the kernel writes with another pattern.
+  void fill_otherwise() const {
+    for_all([](const DeviceMemory& memory) { memory.fill(kOtherPattern); });
   }
 
   /// The bytes of the outputs and of the scratch memory.
@@ -191,15 +199,18 @@ class KernelEngine final : public Engine {
     return bytes;
   }
 
-  /// Whether the outputs of both engines have the same bits.
-  bool same_outputs(const KernelEngine& other) const {
-    for (std::size_t i = 0; i < outputs_.size(); ++i) {
-      const CreatedOutput &mine = outputs_[i], &its = other.outputs_[i];
-      if (!mine.memory) continue;
-      const std::size_t count = bytes_of(mine.dtype, mine.dims);
-      if (!std::ranges::equal(mine.dims, its.dims) || mine.memory->read(count) != its.memory->read(count)) return false;
+  /// An output: its dims and its bytes. An output that nobody wants has none.
+  using Content = std::pair<std::vector<std::int64_t>, std::vector<char>>;
+
+  std::vector<Content> contents() const {
+    std::vector<Content> contents;
+    for (const CreatedOutput& created : outputs_) {
+      Content& content = contents.emplace_back();
+      if (!created.memory) continue;
+      content.first.assign(created.dims.begin(), created.dims.end());
+      content.second = created.memory->read(bytes_of(created.dtype, created.dims));
     }
-    return true;
+    return contents;
   }
 
   Status check() const {
@@ -228,6 +239,15 @@ class KernelEngine final : public Engine {
 
  private:
   using Memory = std::unique_ptr<DeviceMemory>;
+
+  template <typename Function>
+  void for_all(const Function& function) const {
+    for (const CreatedOutput& created : outputs_) {
+      if (created.memory) function(*created.memory);
+    }
+    for (const Memory& memory : scratch_) function(*memory);
+    if (sizes_) function(*sizes_);
+  }
 
   struct CreatedOutput {
     DType dtype = DType::f32;
@@ -264,7 +284,7 @@ Status call_kernel(const Op& op, const InputPointers& inputs, const Attributes& 
 struct Options {
   int timed_runs = 0;
   Layout layout;
-  bool padded = false, graph = false, streams = false;
+  bool padded = false, graph = false, streams = false, written = false;
   Call call = call_kernel;
 };
 
@@ -455,6 +475,24 @@ Status run_beside(PreparedCall& call, PreparedCall& second) {
   return {};
 }
 
+/// Runs the call again, on memory with another pattern. Both runs must compute the same bits.
+Status rerun_elsewhere(PreparedCall& call) {
+  OPGATE_RETURN_IF_ERROR(call.finish());
+  const auto before = call.engine().contents();
+  call.engine().fill_otherwise();
+  OPGATE_RETURN_IF_ERROR(call.run());
+  call.wait();
+  OPGATE_RETURN_IF_ERROR(call.finish());
+  const auto after = call.engine().contents();
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (before[i] != after[i]) {
+      return Status::internal("output " + std::to_string(i) +
+                              " differs when its memory held something else before: not all of it is written");
+    }
+  }
+  return {};
+}
+
 /// The time of a call in milliseconds, from a graph of many calls. The calls use as many sets of memory in turn as it
 /// takes to fill the L2 cache twice.
 Status time_call(const Op& op, const CaseToRun& wanted, const Attributes& attributes, const Options& options,
@@ -491,12 +529,13 @@ Status run_case(const Op& op, const CaseToRun& wanted, const Attributes& attribu
   OPGATE_RETURN_IF_ERROR(call.run());
   call.wait();
   if (options.graph) OPGATE_RETURN_IF_ERROR(replay(call));
+  if (options.written) OPGATE_RETURN_IF_ERROR(rerun_elsewhere(call));
   if (options.streams) {
     const Stream stream;
     PreparedCall second(op, wanted, attributes, options, kernels, stream.get());
     OPGATE_RETURN_IF_ERROR(run_beside(call, second));
     OPGATE_RETURN_IF_ERROR(call.finish());
-    if (!call.engine().same_outputs(second.engine()))
+    if (call.engine().contents() != second.engine().contents())
       return Status::internal("two streams at once computed different outputs");
     return {};
   }
@@ -549,6 +588,8 @@ Options parse(int count, char** arguments, cudaStream_t stream) {
       options.padded = options.graph = true;
     } else if (argument == "--streams") {
       options.padded = options.streams = true;
+    } else if (argument == "--written") {
+      options.written = true;
     } else if (argument == "--time" && i + 1 < count) {
       options.timed_runs = std::atoi(arguments[++i]);
       options.padded = true;
@@ -557,8 +598,8 @@ Options parse(int count, char** arguments, cudaStream_t stream) {
       must(caller->make(arguments[++i], options.call));
     } else {
       fail(
-          "usage: opgate_gpu_runner [--unaligned] [--exact] [--padded] [--graph] [--streams] [--time RUNS] "
-          "[--plugins LIBRARY] < cases > results, or --table, or --bandwidth");
+          "usage: opgate_gpu_runner [--unaligned] [--exact] [--padded] [--graph] [--streams] [--written] "
+          "[--time RUNS] [--plugins LIBRARY] < cases > results, or --table, or --bandwidth");
     }
   }
   return options;

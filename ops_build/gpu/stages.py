@@ -16,8 +16,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
@@ -47,27 +48,23 @@ RUNNER_MODES: Mapping[str, Sequence[str]] = {
     "unaligned": ("--unaligned", "--padded"),
     "graph": ("--graph",),
     "streams": ("--streams",),
+    "written": ("--written", "--padded"),
 }
 SANITIZER_TOOLS = ("memcheck", "initcheck", "synccheck", "racecheck")
 #: The engines with kernels for CUDA, by the name of the stage.
 ENGINES = ("onnxruntime", "torch", "tensorrt")
-#: All stages in the order in which the check runs them: what matters most comes first.
-STAGES = (
-    "kernels",
-    *ENGINES,
-    "large",
-    "times",
-    "peers",
-    "memcheck",
-    "graph",
-    "streams",
-    "unaligned",
-    "profile",
-    "torch-compile",
-    "initcheck",
-    "synccheck",
-    "racecheck",
+#: All stages in the order in which the check runs them: what matters most comes first. Those of one round run side by
+#: side, because they wait for references and tools more than for the GPU. A stage that measures has a round of its own.
+ROUNDS = (
+    ("kernels", *ENGINES, "written", "graph", "streams", "unaligned"),
+    ("times",),
+    ("peers",),
+    (*SANITIZER_TOOLS, "torch-compile", "large"),
+    ("profile",),
 )
+STAGES = tuple(stage for stages in ROUNDS for stage in stages)
+#: The processes that a tool of compute-sanitizer runs at once. Most of their time is the start of the tool.
+SANITIZED_AT_ONCE = 3
 
 
 def ops_on_cuda(names: Sequence[str] = ()) -> list[Op]:
@@ -134,31 +131,43 @@ def _cell(op: Op, types: Mapping[str, str], engine: Engine, most_cases: int | No
 
 def sanitize(tool: str, runner: Path, items: Sequence[Item], folder: Path) -> Iterator[Event]:
     """Runs every case of the items under a tool of compute-sanitizer, each item in a process of its own, so that an
-    error of the tool is a failure of that item.
+    error of the tool is a failure of that item. Some items run at once; their events come in the order of the items.
 
-    The tool writes its log into `folder`, because the standard output has the results of the program.
+    The tool writes its log into a subfolder of `folder`, because the standard output has the results of the program.
     """
     program = shutil.which("compute-sanitizer")
     if program is None:
         yield Fact("absent", "there is no compute-sanitizer on PATH: it comes with the CUDA toolkit")
         return
-    for op, types in items:
-        yield Begun(op.name, types_label(op, types))
-        for log in folder.glob(f"{tool}.*.log"):
-            log.unlink()
-        # After an error the next case runs in a new process, which must not write over the log: %p is its number.
-        options = ["--tool", tool, "--error-exitcode", "9", "--log-file", str(folder / f"{tool}.%p.log")]
-        engine = KernelsEngine(Path(program), [*options, str(runner), "--exact", "--padded"], name=tool)
-        cell = _cell(op, types, engine)
-        try:
-            engine.close()
-        except ProgramEnded as error:
-            cell.failures.append(str(error))
-        for log in sorted(folder.glob(f"{tool}.*.log")) if cell.failures else ():
-            lines = log.read_text(errors="replace").splitlines()
-            if not any("ERROR SUMMARY: 0 errors" in line for line in lines):
-                cell.failures.append(f"{tool}: {' / '.join(lines[:20])}")
-        yield Ended(cell)
+    with ThreadPoolExecutor(SANITIZED_AT_ONCE) as pool:
+        waiting: deque[tuple[Item, Future[Cell]]] = deque()
+        for item in [*items, *[None] * SANITIZED_AT_ONCE]:
+            if item is not None:
+                waiting.append((item, pool.submit(_sanitized, tool, program, runner, item, folder)))
+            if len(waiting) > (SANITIZED_AT_ONCE if item is not None else 0):
+                (op, types), cell = waiting.popleft()
+                yield Begun(op.name, types_label(op, types))
+                yield Ended(cell.result())
+
+
+def _sanitized(tool: str, program: str, runner: Path, item: Item, folder: Path) -> Cell:
+    op, types = item
+    logs = folder / f"{tool}.{op.name}.{'.'.join(types.values())}"
+    shutil.rmtree(logs, ignore_errors=True)
+    logs.mkdir()
+    # After an error the next case runs in a new process, which must not write over the log: %p is its number.
+    options = ["--tool", tool, "--error-exitcode", "9", "--log-file", str(logs / "%p.log")]
+    engine = KernelsEngine(Path(program), [*options, str(runner), "--exact", "--padded"], name=tool)
+    cell = _cell(op, types, engine)
+    try:
+        engine.close()
+    except ProgramEnded as error:
+        cell.failures.append(str(error))
+    for log in sorted(logs.glob("*.log")) if cell.failures else ():
+        lines = log.read_text(errors="replace").splitlines()
+        if not any("ERROR SUMMARY: 0 errors" in line for line in lines):
+            cell.failures.append(f"{tool}: {' / '.join(lines[:20])}")
+    return cell
 
 
 def compare_large(engine: KernelsEngine, items: Sequence[Item], large: Large = large_case) -> Iterator[Event]:

@@ -65,12 +65,11 @@ def _corners(boxes: Array, box_format: str) -> Array:
 def _greedy(corners: Array, candidates: list[tuple[float, int, int]], threshold: float) -> list[tuple[float, int, int]]:
     """Those of the candidates, the best first, that no better one of them suppresses."""
     kept: list[tuple[float, int, int]] = []
-    gone = np.zeros(len(corners), bool)
-    for candidate in candidates:
-        anchor = candidate[1]
-        if not gone[anchor]:
-            kept.append(candidate)
-            gone |= iou(corners[anchor], corners) > threshold
+    anchors, left = np.array([anchor for _, anchor, _ in candidates], int), np.arange(len(candidates))
+    while len(left):
+        best, left = left[0], left[1:]
+        kept.append(candidates[best])
+        left = left[~(iou(corners[anchors[best]], corners[anchors[left]]) > threshold)]
     return kept
 
 

@@ -50,13 +50,15 @@ def _walk(
         for label in labels
         for a in np.flatnonzero(scores[label] > np.float32(threshold))
     ]
+    candidates = sorted(passed)
+    anchors, classes = (np.array([candidate[k] for candidate in candidates], int) for k in (1, 2))
     kept: list[tuple[float, int, int]] = []
     numbers = dict.fromkeys(labels, 0)
-    gone = np.zeros(len(corners), bool)
-    for score, anchor, label in sorted(passed):
-        if gone[anchor] or numbers[label] == most:
-            continue
-        kept.append((score, anchor, label))
-        numbers[label] += 1
-        gone |= iou(corners[anchor], corners) > float(np.float32(iou_threshold))
+    left = np.arange(len(candidates))
+    while len(left):
+        best, left = left[0], left[1:]
+        if numbers[classes[best]] < most:
+            kept.append(candidates[best])
+            numbers[classes[best]] += 1
+            left = left[~(iou(corners[anchors[best]], corners[anchors[left]]) > float(np.float32(iou_threshold)))]
     return kept

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "core/elementwise.cuh"
 #include "rotary_embedding.h"
 
@@ -22,8 +24,11 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const std::int64_t position = positions ? positions[token] : token;
-  if (position < 0 || position >= layout.positions) return;  // nobody can report it without waiting
   const std::int64_t first = begin + (interleaved ? 2 * i : i), second = interleaved ? first + 1 : first + half;
+  if (position < 0 || position >= layout.positions) {  // nobody can report it without waiting
+    y[first] = y[second] = static_cast<T>(NAN);
+    return;
+  }
   const C c = static_cast<C>(cos[position * half + i]), s = static_cast<C>(sin[position * half + i]);
   const C a = static_cast<C>(x[first]), b = static_cast<C>(x[second]);
   y[first] = static_cast<T>(c * a - s * b);
