@@ -30,7 +30,11 @@ struct FastFloat {
   friend OPGATE_HOST_DEVICE FastFloat operator+(FastFloat a, FastFloat b) { return FastFloat(a.value + b.value); }
   friend OPGATE_HOST_DEVICE FastFloat operator-(FastFloat a, FastFloat b) { return FastFloat(a.value - b.value); }
   friend OPGATE_HOST_DEVICE FastFloat operator*(FastFloat a, FastFloat b) { return FastFloat(a.value * b.value); }
-  friend __device__ FastFloat operator/(FastFloat a, FastFloat b) { return FastFloat(__fdividef(a.value, b.value)); }
+  friend __device__ FastFloat operator/(FastFloat a, FastFloat b) {
+    // __fdividef gives 0 for a greater divisor.
+    const float scale = fabsf(b.value) > 0x1p126f ? 0.25f : 1.0f;
+    return FastFloat(__fdividef(scale * a.value, scale * b.value));
+  }
   // operator<=> would call a function of the host's standard library.
   friend OPGATE_HOST_DEVICE bool operator<(FastFloat a, FastFloat b) { return a.value < b.value; }
   friend OPGATE_HOST_DEVICE bool operator>(FastFloat a, FastFloat b) { return a.value > b.value; }

@@ -36,7 +36,7 @@ from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import NO_GPU, LeftOut, find_cuda, gpus, toolchain_folder
 from opgate.ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, read_event
 from opgate.ops_build.gpu.items import Item, items_of
-from opgate.ops_build.gpu.stages import ENGINES, OPTIONS, ROUNDS, RUNNER_MODES, STAGES, ops_on_cuda
+from opgate.ops_build.gpu.stages import CHECKS, ENGINES, MEASUREMENTS, OPTIONS, RUNNER_MODES, STAGES, ops_on_cuda
 from opgate.ops_build.verification.report import by_engine, reasons_of
 from opgate.ops_build.verification.verify import Cell, types_label
 
@@ -45,6 +45,8 @@ RESULTS = root / "benchmarks" / "results" if (root := folders.checkout()) else P
 #: The seconds after which the check stops, and those after which a stage that says nothing counts as hung.
 TIME_LIMIT = 570.0
 SILENCE_LIMIT = 120.0
+#: The share of the time that is kept for the stages that measure.
+KEPT = 0.5
 TIME_IS_UP = "the time is up"
 
 
@@ -357,19 +359,20 @@ def main() -> int:
     items = items_of(ops)
     chosen = [option for name in arguments.op for option in ("--op", name)]
 
-    def run(stage: str) -> Result:
+    def run(stage: str, until: float) -> Result:
         def command(skip: int) -> list[str]:
             return [sys.executable, "-m", "opgate.ops_build.gpu.stages", stage, "--skip", str(skip), *chosen]
 
-        result = run_stage(stage, items, command, deadline, lambda text: say(f"{stage}: {text.strip()}"))
+        result = run_stage(stage, items, command, until, lambda text: say(f"{stage}: {text.strip()}"))
         say(f"{stage}: {result.summary()} ({result.seconds:.0f} s)")
         return result
 
     results: dict[str, Result] = {}
-    for stages in ROUNDS:
-        wanted = [stage for stage in stages if stage in arguments.only]
+    checks, measurements = ([stage for stage in some if stage in arguments.only] for some in (CHECKS, MEASUREMENTS))
+    for stages in [checks, *([stage] for stage in measurements)]:
+        kept = arguments.seconds * KEPT if stages is checks and measurements else 0.0
         with ThreadPoolExecutor(len(STAGES)) as pool:
-            for ended in as_completed([pool.submit(run, stage) for stage in wanted]):
+            for ended in as_completed([pool.submit(run, stage, deadline - kept) for stage in stages]):
                 results[ended.result().stage] = ended.result()
                 found = [results[stage] for stage in STAGES if stage in results]
                 file.write_text(page(gpu, _machine(cuda.version, found), found, left_out))

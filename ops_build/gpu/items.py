@@ -24,3 +24,13 @@ def items_of(ops: Sequence[Op]) -> list[Item]:
 def large_case(op: Op, types: Mapping[str, str]) -> Case | None:
     """Returns the large case of an op of this project, or None if it has none."""
     return folder_of(op, [SOURCE / "ops"]).large(numpy_types(types))
+
+
+def measured(items: Sequence[Item]) -> list[Item]:
+    """Returns the items whose speed is measured: not f64 where an op has a narrower type, and one type of indices."""
+    rows: dict[tuple[str, str], Item] = {}
+    for op, types in items:
+        value = types.get("T", "")
+        if value != "f64" or len({choice.get("T") for choice in op.type_choices()}) == 1:
+            rows.setdefault((op.name, value), (op, types))
+    return list(rows.values())

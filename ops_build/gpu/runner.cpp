@@ -19,9 +19,9 @@
 //   --written          runs the case once more on memory that is filled with another pattern; both runs must compute
 //   the
 //                      same bits, so that no output shows what lay in its memory before
-//   --time RUNS        launches a graph of many calls RUNS times and reports the median time of a call. The calls use
-//                      different memory in turn, so that the inputs of a call are not in the L2 cache. Implies
-//                      --padded.
+//   --time RUNS        launches a graph of many calls RUNS times and reports the median time of a call, and no
+//                      outputs. The calls use different memory in turn, so that the inputs of a call are not in the L2
+//                      cache. A slow call is repeated less often. Implies --padded.
 //   --plugins LIBRARY  calls the TensorRT plugins of the ops instead of the kernels
 #include <algorithm>
 #include <cstdio>
@@ -224,10 +224,18 @@ class KernelEngine final : public Engine {
     return {};
   }
 
-  void write_outputs() const {
+  /// The bytes of the outputs, without padding.
+  std::size_t output_bytes() const {
+    std::size_t bytes = 0;
+    for (const CreatedOutput& created : outputs_) bytes += created.memory ? bytes_of(created.dtype, created.dims) : 0;
+    return bytes;
+  }
+
+  /// Writes the outputs, or that there are none.
+  void write_outputs(bool none) const {
     write(static_cast<std::uint32_t>(outputs_.size()));
     for (const CreatedOutput& created : outputs_) {
-      if (created.memory) {
+      if (created.memory && !none) {
         const HostTensor tensor{
             created.dtype, created.dims, created.memory->read(bytes_of(created.dtype, created.dims)), {}};
         write_tensor(&tensor);
@@ -425,15 +433,20 @@ class PreparedCall {
     if (!status.ok()) fail(op_.signature.name + ": " + status.message());
   }
 
-  /// Finds the exact dims of padded outputs, and checks that the kernels wrote to nothing but their outputs.
+  /// Finds the exact dims, and checks that the kernels wrote to nothing but their outputs.
   Status finish() {
-    if (options_.padded) OPGATE_RETURN_IF_ERROR(engine_.unpad(op_, inputs_.pointers(), attributes_));
+    OPGATE_RETURN_IF_ERROR(unpad());
     OPGATE_RETURN_IF_ERROR(engine_.check());
     return inputs_.check();
   }
 
+  /// Finds the exact dims of padded outputs.
+  Status unpad() { return options_.padded ? engine_.unpad(op_, inputs_.pointers(), attributes_) : Status(); }
+
   const KernelEngine& engine() const { return engine_; }
   cudaStream_t stream() const { return stream_; }
+  /// The bytes of the inputs and the outputs, and these with the scratch memory.
+  std::size_t tensor_bytes() const { return inputs_.bytes() + engine_.output_bytes(); }
   std::size_t bytes() const { return inputs_.bytes() + engine_.bytes(); }
 
  private:
@@ -498,6 +511,7 @@ Status rerun_elsewhere(PreparedCall& call) {
 Status time_call(const Op& op, const CaseToRun& wanted, const Attributes& attributes, const Options& options,
                  KernelCache& kernels, PreparedCall& first, double& milliseconds) {
   constexpr std::size_t kFewestCalls = 20, kMostSets = 64;
+  constexpr double kMostMilliseconds = 1000;
   int cache = 0;
   must(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, cuda::current_device()), "asking for the cache's size");
   const std::size_t bytes = std::max<std::size_t>(first.bytes(), 1);
@@ -507,7 +521,9 @@ Status time_call(const Op& op, const CaseToRun& wanted, const Attributes& attrib
     others.push_back(std::make_unique<PreparedCall>(op, wanted, attributes, options, kernels, first.stream()));
     OPGATE_RETURN_IF_ERROR(others.back()->run());
   }
-  const std::size_t calls = (kFewestCalls + sets - 1) / sets * sets;
+  const double once = median_time(1, first.stream(), [&] { return first.run(); });
+  const auto affordable = static_cast<std::size_t>(kMostMilliseconds / options.timed_runs / std::max(once, 1e-3));
+  const std::size_t calls = std::clamp<std::size_t>(affordable, 1, (kFewestCalls + sets - 1) / sets * sets);
   const auto run_all = [&]() -> Status {
     for (std::size_t i = 0; i < calls; ++i) {
       PreparedCall& call = i % sets ? *others[i % sets - 1] : first;
@@ -539,10 +555,9 @@ Status run_case(const Op& op, const CaseToRun& wanted, const Attributes& attribu
       return Status::internal("two streams at once computed different outputs");
     return {};
   }
-  OPGATE_RETURN_IF_ERROR(call.finish());
-  if (options.timed_runs > 0)
-    OPGATE_RETURN_IF_ERROR(time_call(op, wanted, attributes, options, kernels, call, milliseconds));
-  return {};
+  if (options.timed_runs == 0) return call.finish();
+  OPGATE_RETURN_IF_ERROR(call.unpad());
+  return time_call(op, wanted, attributes, options, kernels, call, milliseconds);
 }
 
 void answer_case(const CaseToRun& wanted, const Options& options, cudaStream_t stream) {
@@ -558,8 +573,8 @@ void answer_case(const CaseToRun& wanted, const Options& options, cudaStream_t s
   const Status status = run_case(*op, wanted, attributes, options, kernels, call, milliseconds);
   if (!status.ok()) return write_error(status.message());
   write_error("");
-  call.engine().write_outputs();
-  write(milliseconds);
+  call.engine().write_outputs(options.timed_runs > 0);
+  write_end(milliseconds, call.tensor_bytes());
 }
 
 /// Bytes per second, by the median time of copies of 1 GiB.
@@ -605,6 +620,14 @@ Options parse(int count, char** arguments, cudaStream_t stream) {
   return options;
 }
 
+/// Lets the device keep memory that was freed for later. Otherwise each wait gives it back.
+void keep_memory() {
+  cudaMemPool_t pool;
+  std::uint64_t all = UINT64_MAX;
+  must(cudaDeviceGetDefaultMemPool(&pool, 0), "finding the memory pool");
+  must(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "setting up the memory pool");
+}
+
 }  // namespace
 }  // namespace opgate
 
@@ -614,6 +637,7 @@ int main(int count, char** arguments) {
     std::puts(table_json(Table::instance()).c_str());
     return 0;
   }
+  keep_memory();
   const Stream stream;
   const Options options = parse(count, arguments, stream.get());
   for (CaseToRun wanted; read_case(wanted); wanted = {}) {

@@ -9,6 +9,7 @@ import argparse
 import csv
 import ctypes
 import dataclasses
+import itertools
 import math
 import multiprocessing
 import os
@@ -22,8 +23,6 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
-import numpy as np
-
 from opgate import folders
 from opgate.ops_build.building.build import runner_of
 from opgate.ops_build.building.manifest import built_table
@@ -31,9 +30,9 @@ from opgate.ops_build.building.options import SOURCE, BuildOptions
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.dtypes import numpy_types
 from opgate.ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, event_line
-from opgate.ops_build.gpu.items import Item, Large, items_of, large_case
+from opgate.ops_build.gpu.items import Item, Large, items_of, large_case, measured
 from opgate.ops_build.op_folder import folder_of, run_reference
-from opgate.ops_build.runner.cases_file import CaseFailed
+from opgate.ops_build.runner.cases_file import CaseFailed, case_bytes
 from opgate.ops_build.runner.engine import KernelsEngine, ProgramEnded
 from opgate.ops_build.table import Op
 from opgate.ops_build.verification.comparison import difference, tolerance
@@ -53,16 +52,12 @@ RUNNER_MODES: Mapping[str, Sequence[str]] = {
 SANITIZER_TOOLS = ("memcheck", "initcheck", "synccheck", "racecheck")
 #: The engines with kernels for CUDA, by the name of the stage.
 ENGINES = ("onnxruntime", "torch", "tensorrt")
-#: All stages in the order in which the check runs them: what matters most comes first. Those of one round run side by
-#: side, because they wait for references and tools more than for the GPU. A stage that measures has a round of its own.
-ROUNDS = (
-    ("kernels", *ENGINES, "written", "graph", "streams", "unaligned"),
-    ("times",),
-    ("peers",),
-    (*SANITIZER_TOOLS, "torch-compile", "large"),
-    ("profile",),
-)
-STAGES = tuple(stage for stages in ROUNDS for stage in stages)
+#: The stages whose results are right or wrong. They run side by side, because they wait for references and tools more
+#: than for the GPU.
+CHECKS = ("kernels", *ENGINES, "written", "graph", "streams", "unaligned", "large", *SANITIZER_TOOLS, "torch-compile")
+#: The stages that measure, one after the other, in the order of what matters most.
+MEASUREMENTS = ("times", "peers", "compiled-peers", "profile")
+STAGES = (*CHECKS, *MEASUREMENTS)
 #: The processes that a tool of compute-sanitizer runs at once. Most of their time is the start of the tool.
 SANITIZED_AT_ONCE = 3
 
@@ -82,18 +77,18 @@ def run_stage(stage: str, items: Sequence[Item], options: BuildOptions = OPTIONS
     elif stage == "large":
         yield from compare_large(KernelsEngine(runner), items)
     elif stage == "profile":
-        yield from profile(runner, items, options.output)
+        yield from profile(runner, measured(items), options.output)
     elif stage == "times":
         bandwidth = subprocess.run([str(runner), "--bandwidth"], capture_output=True, text=True, check=True)
         yield Fact("copy", bandwidth.stdout.strip())
-        yield from time_items(KernelsEngine(runner, ["--time", str(TIMED_RUNS)]), items)
+        yield from time_items(KernelsEngine(runner, ["--time", str(TIMED_RUNS)]), measured(items))
     elif stage in ENGINES:
         yield from verify_items(_engine_on_cuda(stage, options), items)
         yield from _versions(stage)
     elif stage == "torch-compile":
         yield from verify_items(_compiled(options), items, most_cases=2)
     else:
-        yield from _peers(items)
+        yield from _peers(items, compiled=stage == "compiled-peers")
 
 
 def verify_items(engine: Engine | Absent, items: Sequence[Item], most_cases: int | None = None) -> Iterator[Event]:
@@ -130,8 +125,9 @@ def _cell(op: Op, types: Mapping[str, str], engine: Engine, most_cases: int | No
 
 
 def sanitize(tool: str, runner: Path, items: Sequence[Item], folder: Path) -> Iterator[Event]:
-    """Runs every case of the items under a tool of compute-sanitizer, each item in a process of its own, so that an
-    error of the tool is a failure of that item. Some items run at once; their events come in the order of the items.
+    """Runs every case of the items under a tool of compute-sanitizer. The items of an op share a process, because the
+    tool takes seconds to start; what it reports is a failure of the last of them. Some ops run at once, and their
+    events come in the order of the items.
 
     The tool writes its log into a subfolder of `folder`, because the standard output has the results of the program.
     """
@@ -139,35 +135,33 @@ def sanitize(tool: str, runner: Path, items: Sequence[Item], folder: Path) -> It
     if program is None:
         yield Fact("absent", "there is no compute-sanitizer on PATH: it comes with the CUDA toolkit")
         return
+    ops = [list(group) for _, group in itertools.groupby(items, lambda item: item[0].name)]
     with ThreadPoolExecutor(SANITIZED_AT_ONCE) as pool:
-        waiting: deque[tuple[Item, Future[Cell]]] = deque()
-        for item in [*items, *[None] * SANITIZED_AT_ONCE]:
-            if item is not None:
-                waiting.append((item, pool.submit(_sanitized, tool, program, runner, item, folder)))
-            if len(waiting) > (SANITIZED_AT_ONCE if item is not None else 0):
-                (op, types), cell = waiting.popleft()
-                yield Begun(op.name, types_label(op, types))
-                yield Ended(cell.result())
+        for cells in pool.map(lambda some: _sanitized(tool, program, runner, some, folder), ops):
+            for cell in cells:
+                yield Begun(cell.op, cell.types)
+                yield Ended(cell)
 
 
-def _sanitized(tool: str, program: str, runner: Path, item: Item, folder: Path) -> Cell:
-    op, types = item
-    logs = folder / f"{tool}.{op.name}.{'.'.join(types.values())}"
+def _sanitized(tool: str, program: str, runner: Path, items: Sequence[Item], folder: Path) -> list[Cell]:
+    """Runs the cases of an op's items under the tool."""
+    logs = folder / f"{tool}.{items[0][0].name}"
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir()
     # After an error the next case runs in a new process, which must not write over the log: %p is its number.
     options = ["--tool", tool, "--error-exitcode", "9", "--log-file", str(logs / "%p.log")]
     engine = KernelsEngine(Path(program), [*options, str(runner), "--exact", "--padded"], name=tool)
-    cell = _cell(op, types, engine)
+    cells = [_cell(op, types, engine) for op, types in items]
+    failures = cells[-1].failures
     try:
         engine.close()
     except ProgramEnded as error:
-        cell.failures.append(str(error))
-    for log in sorted(logs.glob("*.log")) if cell.failures else ():
+        failures.append(str(error))
+    for log in sorted(logs.glob("*.log")) if any(cell.failures for cell in cells) else ():
         lines = log.read_text(errors="replace").splitlines()
         if not any("ERROR SUMMARY: 0 errors" in line for line in lines):
-            cell.failures.append(f"{tool}: {' / '.join(lines[:20])}")
-    return cell
+            failures.append(f"{tool}: {' / '.join(lines[:20])}")
+    return cells
 
 
 def compare_large(engine: KernelsEngine, items: Sequence[Item], large: Large = large_case) -> Iterator[Event]:
@@ -215,20 +209,28 @@ def _large_failure(
 
 
 def time_items(engine: KernelsEngine, items: Sequence[Item], large: Large = large_case) -> Iterator[Event]:
-    """Measures the items at their large cases. An op without a large case is left out."""
-    for op, types in items:
-        case = large(op, types)
-        if case is None:
-            continue
-        yield Begun(op.name, types_label(op, types))
-        try:
-            result = engine.run_wanted(op, case, [output.name for output in op.outputs])
-        except (CaseFailed, ProgramEnded) as error:
-            yield Ended(Cell(op.name, "times", types_label(op, types), failures=[f"{case.name}: {error}"]))
-            continue
-        arrays = [*case.inputs.values(), *(output for output in result.outputs if output is not None)]
-        size = sum(np.asarray(array).nbytes for array in arrays)
-        yield Timed(op.name, types_label(op, types), case.name, "kernel", result.milliseconds, size)
+    """Measures the items at their large cases. An op without a large case is left out. While one is measured, a thread
+    makes the next case."""
+
+    def make(item: Item) -> tuple[Case, bytes] | None:
+        op, case = item[0], large(*item)
+        return None if case is None else (case, case_bytes(op, case, [output.name for output in op.outputs]))
+
+    with ThreadPoolExecutor(1) as pool:
+        made: deque[Future[tuple[Case, bytes] | None]] = deque(pool.submit(make, item) for item in items[:1])
+        for index, (op, types) in enumerate(items):
+            made.extend(pool.submit(make, item) for item in items[index + 1 : index + 2])
+            found = made.popleft().result()
+            if found is None:
+                continue
+            case, packed = found
+            yield Begun(op.name, types_label(op, types))
+            try:
+                result = engine.run_packed(packed)
+            except (CaseFailed, ProgramEnded) as error:
+                yield Ended(Cell(op.name, "times", types_label(op, types), failures=[f"{case.name}: {error}"]))
+                continue
+            yield Timed(op.name, types_label(op, types), case.name, "kernel", result.milliseconds, result.bytes)
 
 
 #: What ncu measures, by the fields of Profiled.
@@ -321,13 +323,13 @@ def _compiled(options: BuildOptions) -> Engine | Absent:
     return CompiledTorchEngine(options.library("torch"), "cuda")
 
 
-def _peers(items: Sequence[Item]) -> Iterator[Event]:
+def _peers(items: Sequence[Item], compiled: bool) -> Iterator[Event]:
     try:
         from opgate.ops_build.gpu.peers import time_peers
     except ModuleNotFoundError as error:
         yield Fact("absent", f"the Python package {error.name} is not installed")
         return
-    yield from time_peers(items)
+    yield from time_peers(measured(items), compiled)
 
 
 def _versions(stage: str) -> Iterator[Fact]:

@@ -103,4 +103,10 @@ inline void write_error(const std::string& message) {
   write_bytes(message.data(), message.size());
 }
 
+/// Ends a result that has outputs: the time of a call and the bytes of its inputs and outputs, if they were measured.
+inline void write_end(double milliseconds = 0, std::uint64_t bytes = 0) {
+  write(milliseconds);
+  write(bytes);
+}
+
 }  // namespace opgate::runner

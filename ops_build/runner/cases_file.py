@@ -3,7 +3,7 @@
 Numbers are little-endian.
 
     case       text op, u64 wanted (bit i: output i), u32 count, tensors (the inputs), attributes
-    result     text error; if that is empty: u32 count, tensors (the outputs), f64 milliseconds
+    result     text error; if that is empty: u32 count, tensors (the outputs), f64 milliseconds, u64 bytes
     tensor     u8 0 (absent), or u8 1, u8 dtype, u32 rank, i64 dims..., the elements; those of `str` are texts
 
 packed.py says how attributes and texts are packed. A dtype is its index in the C++ enum DType.
@@ -30,11 +30,12 @@ _CODES = {name: code for code, name in enumerate(DTYPES)}
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outputs of a case in the order of the signature, and the time. An output that the case didn't ask for is
-    None."""
+    """The outputs of a case in the order of the signature, None for one that the case didn't ask for. A program that
+    measures gives no outputs but the time of a call, and the bytes of its inputs and outputs."""
 
     outputs: tuple[Array | None, ...]
     milliseconds: float
+    bytes: int
 
 
 class CaseFailed(RuntimeError):
@@ -62,8 +63,7 @@ def read_result(file: IO[bytes]) -> Result:
         raise CaseFailed(_exactly(file, length).decode(errors="replace"))
     (count,) = _read(file, "<I")
     outputs = tuple(_read_tensor(file) for _ in range(count))
-    (milliseconds,) = _read(file, "<d")
-    return Result(outputs, milliseconds)
+    return Result(outputs, *_read(file, "<dQ"))
 
 
 def _tensor(array: Array | None) -> bytes:

@@ -151,7 +151,7 @@ void answer_case(const CaseToRun& wanted) {
   write_error(status.message());
   if (!status.ok()) return;
   engine.write_outputs();
-  write(0.0);
+  write_end();
 }
 
 }  // namespace

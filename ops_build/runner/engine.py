@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -12,6 +14,8 @@ from opgate.ops_build.runner.cases_file import Result, case_bytes, read_result
 from opgate.ops_build.table import Op, parse_table
 from opgate.ops_build.verification.engine import EngineEnded
 from opgate.ops_build.verification.process_end import how_ended, last_words
+
+_PIPE_BYTES = 1 << 20
 
 
 class KernelsEngine:
@@ -53,11 +57,14 @@ class KernelsEngine:
         return {name: array for name, array in zip(names, outputs, strict=True) if array is not None}
 
     def run_wanted(self, op: Op, case: Case, outputs: Sequence[str]) -> Result:
-        """Runs a case that asks for the named outputs. Raises as `run` does.
+        """Runs a case that asks for the named outputs. Raises as `run` does."""
+        return self.run_packed(case_bytes(op, case, outputs))
 
-        The result has the time if "--time" is among the arguments of the program.
+    def run_packed(self, packed: bytes) -> Result:
+        """Runs a case that case_bytes has packed. Raises as `run` does.
+
+        If "--time" is among the arguments of the program, the result has the time and no outputs.
         """
-        packed = case_bytes(op, case, outputs)
         if self._process is None:
             self._messages.seek(0)
             self._messages.truncate()
@@ -68,6 +75,9 @@ class KernelsEngine:
                 stderr=self._messages,
                 env=self._environment,
             )
+            for pipe in (self._process.stdin, self._process.stdout):
+                with contextlib.suppress(OSError):  # a large tensor goes through in fewer pieces, if the system lets it
+                    fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)  # type: ignore[arg-type]
         process = self._process
         assert process.stdin is not None and process.stdout is not None
         try:

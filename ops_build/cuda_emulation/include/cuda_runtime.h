@@ -83,7 +83,12 @@ T atomicAdd(T* address, T value) {
 inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline float __expf(float x) { return std::exp(x); }
-inline float __fdividef(float a, float b) { return a / b; }
+/// As on a GPU, the quotient is lost where 1 / b is denormal: it is 0 there, and NaN for an infinite a (CUDA C++
+/// Programming Guide, "Intrinsic Functions").
+inline float __fdividef(float a, float b) {
+  const float size = std::fabs(b);
+  return size > 0x1p126f && size <= 0x1.fffffep127f ? a * 0.0f : a / b;
+}
 inline double normcdf(double x) { return 0.5 * std::erfc(-0.70710678118654752440 * x); }
 inline float normcdff(float x) { return static_cast<float>(normcdf(static_cast<double>(x))); }
 inline float __fmul_rn(float a, float b) { return emulation::rounded(a * b); }

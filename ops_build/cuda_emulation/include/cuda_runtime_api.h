@@ -148,6 +148,10 @@ inline cudaError_t cudaFree(void* memory) {
   if (memory) emulation::free(memory);
   return cudaSuccess;
 }
+enum cudaMemPoolAttr { cudaMemPoolAttrReleaseThreshold };
+using cudaMemPool_t = void*;
+inline cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) { return *pool = nullptr, cudaSuccess; }
+inline cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
 inline cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t stream) {
   emulation::check_stream(stream);
   if (stream->captured) return emulation::refused(cudaErrorStreamCaptureUnsupported);  // a graph would own the memory
