@@ -32,9 +32,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.serve_overhead import machine
 from opgate.service.execution.session import Session, SessionOptions
 from opgate.service.isolation.confinement import Confinement
+from opgate.service.isolation.link import Link
 from opgate.service.isolation.opening import OnnxOpening, Runner
-from opgate.service.isolation.session import ProcessSession
-from opgate.service.isolation.worker import Link
+from opgate.service.isolation.session import ProcessSession, WorkerLimits
 
 SIZES = {1: 2000, 1 << 10: 2000, 1 << 16: 1000, 1 << 20: 200, 1 << 23: 30}  # elements, and runs of a round
 
@@ -93,9 +93,9 @@ class Stamped:
     def __init__(self, opening: OnnxOpening, times: Path, runs: bool) -> None:
         self._opening, self._times, self._runs = opening, times, runs
 
-    def open(self, note: int, link: Link) -> Runner:
+    def open(self, link: Link) -> Runner:
         """Opens the model."""
-        runner = self._opening.open(note, link)
+        runner = self._opening.open(link)
         file = os.open(self._times, os.O_RDWR)
         return _Timed(runner, mmap.mmap(file, 8), self._runs)
 
@@ -125,7 +125,9 @@ def profile(opening: OnnxOpening, here: Session, bare: Bare, rounds: int) -> lis
     with tempfile.NamedTemporaryFile() as file:
         os.truncate(file.name, 8)
         times = mmap.mmap(file.fileno(), 8)
-        running, idle = (ProcessSession("same", Stamped(opening, Path(file.name), runs), 60) for runs in (True, False))
+        running, idle = (
+            ProcessSession("same", Stamped(opening, Path(file.name), runs), WorkerLimits(60)) for runs in (True, False)
+        )
         found: list[tuple[float, float, float, float, float]] = []
         place(APART, bare.pid, running.pid, idle.pid)
         try:
@@ -180,7 +182,7 @@ def main() -> None:
         save_same(path)
         here = Session(path, SessionOptions())
         opening = OnnxOpening("same", path, SessionOptions(), Confinement(), json_log=False)
-        there = ProcessSession("same", opening, 60)
+        there = ProcessSession("same", opening, WorkerLimits(60))
         rows = []
         try:
             for placement, size in [(APART, size) for size in SIZES] + [(TOGETHER, size) for size in list(SIZES)[:2]]:

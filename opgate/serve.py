@@ -132,6 +132,10 @@ IsolationWrites = Annotated[
         "--isolation-writes/--no-isolation-writes", help="Let worker processes write files.", show_default="yes"
     ),
 ]
+IsolationEnvironment = Annotated[
+    list[str] | None,
+    typer.Option(help="A variable of the environment that worker processes get; * and ? stand for others. Repeatable."),
+]
 RateLimit = Annotated[
     str | None,
     typer.Option(help="execution_count: instances run while their resources are free, or off.", show_default="off"),
@@ -192,6 +196,7 @@ def serve(
     isolation_memory_bytes: IsolationMemory = None,
     isolation_network: IsolationNetwork = None,
     isolation_writes: IsolationWrites = None,
+    isolation_environment: IsolationEnvironment = None,
     rate_limit: RateLimit = None,
     rate_limit_resource: RateLimitResource = None,
     log_level: Level = None,

@@ -34,6 +34,7 @@ _JOINED = {
     "model_repository": ",",
     "load_model": ",",
     "rate_limit_resource": ",",
+    "isolation_environment": ",",
     "http_restricted_api": ";",
     "grpc_restricted_protocol": ";",
     "trace_config": ";",
@@ -135,6 +136,10 @@ class Settings(BaseSettings):
     isolation_memory_bytes: int = Field(default=0, ge=0)
     isolation_network: bool = True
     isolation_writes: bool = True
+    # Bytes of the tensors of a run in a worker process, and names of the variables that it gets of the environment,
+    # with * and ?, joined by commas. A confined worker gets no others but those of isolation/process.py.
+    max_worker_bytes: int = Field(default=4 * 1024 * 1024 * 1024, ge=1 << 20)
+    isolation_environment: str = ""
     # Whether instances run only while the resources of their `rate_limiter` are free, and how many copies there are of
     # a resource: name:count or name:count:device, joined by commas. Without that, as many as the instance wants that
     # wants the most.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from opgate.service.errors import Kind, ServingError, internal, invalid
+from opgate.service.execution.checks import check_result
 from opgate.service.execution.cost import CostCurve, HandOver
 from opgate.service.execution.padding import cut, element_counts, mask, pad, padded_sizes
 from opgate.service.execution.request import Array, Request
@@ -117,6 +118,9 @@ def _run(session: ModelSession, spec: ModelSpec, batch: Batch, requests: list[Re
     batch.infer_start_ns = perf_counter_ns()
     arrays = session.run(names, feeds, batch.options)
     batch.infer_end_ns = perf_counter_ns()
+    if session.isolated:
+        for name, array in zip(names, arrays, strict=True):
+            check_result(spec, name, array)
     split(spec, requests, names, arrays)
 
 

@@ -9,8 +9,9 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.errors import Kind, ServingError, internal, invalid
 from opgate.service.execution.padding import rounded
+from opgate.service.execution.request import Array
 from opgate.service.execution.spec import ModelSpec, TensorSpec
 
 
@@ -195,6 +196,23 @@ def check_outputs(spec: ModelSpec, names: Sequence[str], limits: Limits) -> tupl
     if len(set(names)) != len(names):
         raise invalid(f"an output of model '{spec.name}' was asked for twice: {_names(names)}")
     return tuple(names)
+
+
+def check_result(spec: ModelSpec, name: str, array: Array) -> None:
+    """Raises ServingError (INTERNAL) if an output of a run doesn't have the datatype and the dims of the config.
+
+    ONNX Runtime in this process keeps to the model file. A worker process may say anything.
+    """
+    tensor = spec.outputs[name]
+    if array.dtype != tensor.datatype.dtype:
+        raise internal(f"output '{name}': expected {tensor.datatype.name}, the model gave {array.dtype}")
+    if name in spec.scattered:
+        return
+    dims = tensor.dims if tensor.reshape is None else tensor.reshape
+    wanted = (-1, *dims) if spec.batched else dims
+    shape = array.shape
+    if len(shape) != len(wanted) or any(want not in (-1, size) for want, size in zip(wanted, shape, strict=True)):
+        raise internal(f"output '{name}': expected shape {list(wanted)}, the model gave {list(shape)}")
 
 
 def _expected(spec: ModelSpec, tensor: TensorSpec) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
@@ -32,26 +33,50 @@ class Callee(Protocol):
 class Calls:
     """What the sessions of models in Python use of the gateway. `loop` is its event loop, once it runs."""
 
-    def __init__(self, find: Callable[[str, str], Callee], limits: Limits) -> None:
+    def __init__(self, find: Callable[[str, str], Callee], limits: Limits, write_timeout: float) -> None:
+        """`write_timeout` are the seconds in which a client must take something of what it gets."""
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.most_tensors = limits.max_tensors
         self._find = find
         self._limits = limits
+        self._write_timeout = write_timeout
 
     def call(
-        self, name: str, version: int, inputs: Mapping[str, Array], outputs: Sequence[str], id: str, options: Options
+        self,
+        name: str,
+        version: int,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str],
+        id: str,
+        options: Options,
+        seconds: float,
     ) -> list[dict[str, Array]]:
-        """Runs a request in a model, on any thread but that of the loop. Returns its responses. Raises ServingError."""
+        """Runs a request in a model, on any thread but that of the loop. Returns its responses.
+
+        Raises ServingError, with DEADLINE if that takes longer than `seconds`.
+        """
         exact = str(version) if version > 0 else ""
         running: Future[list[dict[str, Array]]] = self._on_loop(self._run(name, exact, inputs, outputs, id, options))
-        return running.result()
+        try:
+            return running.result(max(0.0, seconds))
+        except TimeoutError:
+            running.cancel()
+            text = f"model '{name}' did not answer before the run that called it must have ended"
+            raise ServingError(Kind.DEADLINE, text) from None
 
     def respond(self, request: Request, outputs: dict[str, Array], final: bool) -> None:
-        """Gives a request one of its responses. Waits until there is room for it, unless nobody wants it any more."""
+        """Gives a request one of its responses. Waits until there is room for it, unless nobody wants it any more.
+
+        A client that takes nothing for too long has left, also if its protocol doesn't say so.
+        """
         given = self._on_loop(request.respond(outputs, final))
+        end = time.monotonic() + 2 * self._write_timeout
         while not request.ended:
             with contextlib.suppress(TimeoutError):
                 given.result(_LOOK)
                 return
+            if time.monotonic() > end and self.loop is not None:
+                self.loop.call_soon_threadsafe(request.cancel)
         given.cancel()
 
     def _on_loop(self, what: Any) -> Future[Any]:

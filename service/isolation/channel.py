@@ -1,6 +1,10 @@
-"""Questions and answers between the gateway and a worker: they lie in shared memory, and an eventfd wakes the reader.
+"""Messages between the gateway and a worker: they lie in shared memory, and a byte in a pipe wakes the reader.
 
-Both sides use this module. Questions and answers are JSON. The worker may ask something itself before it answers.
+Both sides use this module. Messages are JSON. Each has the number of the run that it belongs to, 0 outside of runs, so
+that nobody takes the answer of one run for that of another. The worker may ask something itself before it answers.
+
+The gateway never waits to write: the pipe that it writes to is its own end, on which only it sets that writing doesn't
+block. A worker that leaves it full is at fault.
 """
 
 from __future__ import annotations
@@ -10,15 +14,27 @@ import os
 import struct
 from typing import Any
 
-from opgate.service.isolation.segments import Segment
+from opgate.service.isolation.memory import SharedMemory
 
-#: Bytes of the memory of a channel. Pages that nobody touches cost nothing.
-SIZE = 1 << 20
+#: Bytes of the memory of a channel.
+SIZE = 1 << 23
 #: Where a worker that crashes writes the op that it ran, and how many bytes.
 NOTE, NOTE_SIZE = SIZE - 256, 256
-_HALF = (SIZE - NOTE_SIZE) // 2
+#: Where the gateway writes the number of a run that nobody needs any more.
+_UNWANTED = NOTE - 8
+_HALF = (_UNWANTED // 2) & ~63
 _HEAD = struct.Struct("<QQ")  # the length of the message, and the number of the run
-_MOST = _HALF - _HEAD.size
+_NUMBER = struct.Struct("<Q")
+#: Bytes of a message.
+MOST_BYTES = _HALF - _HEAD.size
+
+
+class MessageTooLongError(ValueError):
+    """A message has more bytes than a channel takes."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"a message of {size} bytes, at most {MOST_BYTES} have room")
+        self.size = size
 
 
 def encoded(message: Any) -> bytes:
@@ -31,38 +47,48 @@ class Channel:
 
     __slots__ = ("_own", "_peer", "memory", "rings", "wakes")
 
-    def __init__(self, segment: Segment, rings: int, wakes: int, worker: bool) -> None:
-        """`rings` is the eventfd that wakes the other side, `wakes` the one that wakes this side."""
-        self.memory = segment.memory
+    def __init__(self, shared: SharedMemory, rings: int, wakes: int, worker: bool) -> None:
+        """`rings` is the end of a pipe that wakes the other side, `wakes` that of the one that wakes this side."""
+        self.memory = shared.memory
         self.rings = rings
         self.wakes = wakes
         self._own, self._peer = (_HALF, 0) if worker else (0, _HALF)
 
-    def send(self, message: Any) -> None:
-        """Writes a message for the other side and wakes it. Raises ValueError if it is too long."""
-        self.send_bytes(encoded(message))
+    def send(self, data: bytes, number: int = 0) -> None:
+        """Writes a message that belongs to a run for the other side and wakes it.
 
-    def send_bytes(self, data: bytes, number: int = 0) -> None:
-        """Does the same with the bytes of a message, which may belong to a run with a number."""
-        if len(data) > _MOST:
-            raise ValueError(f"a message of {len(data)} bytes, at most {_MOST} have room")
+        Raises MessageTooLongError, and OSError if the other side has gone or leaves its pipe full.
+        """
+        if len(data) > MOST_BYTES:
+            raise MessageTooLongError(len(data))
         begin = self._own + _HEAD.size
         self.memory[begin : begin + len(data)] = data
         _HEAD.pack_into(self.memory, self._own, len(data), number)
-        os.eventfd_write(self.rings, 1)
+        os.write(self.rings, b"!")
 
-    def receive(self) -> Any:
-        """Waits until the other side has written, and returns its message. Raises ValueError if it isn't JSON."""
-        os.eventfd_read(self.wakes)
-        return json.loads(self.read_bytes()[0])
+    def receive(self) -> tuple[bytes, int]:
+        """Waits until the other side has written, and returns its message as `read` does. Raises EOFError if the other
+        side has gone."""
+        if not os.read(self.wakes, 1):
+            raise EOFError
+        return self.read()
 
-    def read_bytes(self) -> tuple[bytes, int]:
-        """Returns the bytes of the message that the other side wrote last, and the number of the run.
+    def read(self) -> tuple[bytes, int]:
+        """Returns a copy of the message that the other side wrote last, and the number of its run.
 
         Raises ValueError if there can't be such a message.
         """
         length, number = _HEAD.unpack_from(self.memory, self._peer)
-        if length > _MOST:
-            raise ValueError(f"a message of {length} bytes, at most {_MOST} have room")
+        if length > MOST_BYTES:
+            raise MessageTooLongError(length)
         begin = self._peer + _HEAD.size
         return self.memory[begin : begin + length], number
+
+    def say_unwanted(self, number: int) -> None:
+        """Writes that nobody needs a run any more."""
+        _NUMBER.pack_into(self.memory, _UNWANTED, number)
+
+    def unwanted(self) -> int:
+        """Returns the number of the last run that nobody needs any more."""
+        found: int = _NUMBER.unpack_from(self.memory, _UNWANTED)[0]
+        return found

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from opgate.service.isolation.channel import NOTE_SIZE, encoded
 from opgate.service.isolation.confinement import Confinement
-from opgate.service.isolation.segments import MOST_PLANS, REPEATED, Array
+from opgate.service.isolation.memory import Array
 from opgate.service.isolation.tensors import STRINGS
 
 if TYPE_CHECKING:
     from opgate.service.execution.session import BoundRun, SessionOptions
-    from opgate.service.isolation.worker import Link
+    from opgate.service.isolation.link import Link
 
 T = TypeVar("T")
+
+#: Runs of different shapes that both sides remember, and the bytes of tensors that such a run may have.
+MOST_PLANS, SMALL = 256, 1 << 16
 
 
 class Runner(Protocol):
@@ -38,14 +41,14 @@ class Opening(Protocol):
 
     @property
     def confinement(self) -> Confinement:
-        """What the worker may not do."""
+        """What the worker may not do. The gateway hands it over before the worker gets the opening."""
 
     @property
     def files(self) -> tuple[int, ...]:
         """File descriptors of the gateway that the worker needs, under the same numbers."""
 
-    def open(self, note: int, link: Link) -> Runner:
-        """Opens the model. `note` is the address of the memory in which a crash writes the op that it ran."""
+    def open(self, link: Link) -> Runner:
+        """Opens the model."""
 
 
 @dataclass(frozen=True)
@@ -64,23 +67,23 @@ class OnnxOpening:
         images = (*self.options.libraries, *self.options.tensorrt_plugins)
         return tuple(int(path.name) for path in images if path.parent == Path("/proc/self/fd"))
 
-    def open(self, note: int, link: Link) -> Runner:
+    def open(self, link: Link) -> Runner:
         """Opens the file. Raises ServingError as `Session` does."""
         from opgate.service.native import process
 
         process.watch_crashes(self.json_log)
-        process.note_crashes(note, NOTE_SIZE)
+        process.note_crashes(link.note, NOTE_SIZE)
         process.set_running(f"model '{self.name}'")
         return _OnnxRunner(self.path, self.options, link)
 
 
-@dataclass(slots=True)
+@dataclass
 class _Plan:
     """A run that has happened before: its inputs and outputs lie in the same places again."""
 
     feeds: dict[str, Array]
     targets: dict[str, Array]
-    number: int  # of the segment of the targets
+    free: int
     answer: bytes
     bound: BoundRun | None
 
@@ -116,23 +119,24 @@ class _OnnxRunner:
         results = self._stoppable(partial(self._session.run, names, plan.feeds))
         for target, result in zip(plan.targets.values(), results, strict=True):
             if target.shape != result.shape or target.dtype != result.dtype:
-                return encoded(["done", *self._link.write(names, results, plan.number)])
+                return encoded(["done", self._link.write(names, results, plan.free)])
             target[...] = result
         return plan.answer
 
     def answer(self, question: Any, data: bytes) -> list[Any]:
-        _, _, names, entries, source, target = question
+        _, names, entries, free = question
         link = self._link
-        feeds = dict(link.read(entries, source))
-        written, number = link.write(names, self._stoppable(partial(self._session.run, names, feeds)), target)
-        answer = ["done", written, number]
-        if (source, number) == REPEATED and all(entry[1] != STRINGS for entry in (*entries, *written)):
+        feeds = dict(link.view(entries))
+        written = link.write(names, self._stoppable(partial(self._session.run, names, feeds)), free)
+        answer = ["done", written]
+        small = free <= SMALL and sum(entry[4] for entry in written) <= SMALL
+        if small and all(entry[1] != STRINGS for entry in (*entries, *written)):
             if len(self._plans) >= MOST_PLANS:
                 self._plans.clear()
-            targets = dict(link.read(written, number))
+            targets = dict(link.view(written))
             if len(targets) == len(names):  # no output is asked for twice
                 bound = self._session.bind(feeds, targets) if self._binds else None
-                self._plans[data] = _Plan(feeds, targets, number, encoded(answer), bound)
+                self._plans[data] = _Plan(feeds, targets, free, encoded(answer), bound)
         return answer
 
     def _stoppable(self, run: Callable[[Any], T]) -> T:

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import fnmatch
 import json
 import os
 import select
 import signal
-import socket
+import struct
 import subprocess
 import sys
+import termios
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import opgate
 from opgate.service.errors import Kind, ServingError
-from opgate.service.isolation import channel
+from opgate.service.isolation import channel, keeper
 from opgate.service.isolation.channel import Channel
-from opgate.service.isolation.segments import Segment
+from opgate.service.isolation.confinement import Confinement
+from opgate.service.isolation.memory import SharedMemory
 
 # Seconds in which a process that is told to abort says which op it ran.
 _LAST_WORDS = 1.0
+# Seconds in which the keeper of a process has ended it and all that it has started.
+_END = 15.0
 _SIGNALS = {
     signal.SIGSEGV: "SIGSEGV (a bad memory access)",
     signal.SIGBUS: "SIGBUS (a bad memory access)",
@@ -42,142 +50,216 @@ class WorkerDiedError(ServingError):
 
 
 class WorkerProcess:
-    """A worker process and the memory that it shares with the gateway. One thread at a time asks it."""
+    """A worker process and the memory that it shares with the gateway. One thread at a time asks it.
 
-    def __init__(self, command: Sequence[str], kept: Sequence[int] = ()) -> None:
-        """Starts the process. `command` runs the worker's module, and gets the file descriptors as its arguments. The
-        process also gets the file descriptors `kept`.
+    Nothing that the process does can hold up the gateway for longer than a timeout: writing to it never waits.
+    """
 
-        The process ends when the thread that started it ends. Raises ServingError (UNAVAILABLE).
+    def __init__(
+        self,
+        command: Sequence[str],
+        confinement: Confinement,
+        tensor_bytes: int,
+        kept: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Starts the process. `command` runs the worker's module, and gets the arguments of its `main`.
+
+        The tensors of a run may have `tensor_bytes`. The process also gets the file descriptors `kept`. It ends when
+        the thread that started it ends. Raises OSError.
         """
-        self._segment = Segment.create(0, channel.SIZE)
-        rings, wakes = os.eventfd(0, os.EFD_CLOEXEC), os.eventfd(0, os.EFD_CLOEXEC)
-        self._channel = Channel(self._segment, rings, wakes, worker=False)
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        files = (theirs.fileno(), self._segment.file, rings, wakes)
-        arguments = [str(file) for file in (*files, os.getpid())]
-        try:
+        with contextlib.ExitStack() as failed:
+            shared = SharedMemory.create("messages", channel.SIZE)
+            self.tensors = SharedMemory.create("tensors", tensor_bytes)
+            wakes_worker, wakes, unwanted = (_pipe(failed) for _ in range(3))
+            theirs = (shared.file, shared.size, self.tensors.file, tensor_bytes, wakes_worker[0], wakes[1], unwanted[0])
+            files = (shared.file, self.tensors.file, wakes_worker[0], wakes[1], unwanted[0])
             # In a session of its own no Ctrl-C reaches it: the gateway finishes its requests first.
             self._process = subprocess.Popen(
-                [*command, *arguments],
+                [*command, json.dumps(asdict(confinement)), str(os.getpid()), *map(str, theirs)],
                 pass_fds=(*files, *kept),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                env=environment,
             )
-        except OSError as error:
-            self._socket.close()
-            os.close(rings)
-            os.close(wakes)
-            raise ServingError(Kind.UNAVAILABLE, f"no worker process can be started: {error}") from error
-        finally:
-            theirs.close()
-        self._pidfd = os.pidfd_open(self._process.pid)
+            failed.callback(self.kill)
+            self._pidfd = os.pidfd_open(self._process.pid)
+            failed.pop_all()
+        for file in (wakes_worker[0], wakes[1], unwanted[0]):
+            os.close(file)
+        self._ours = (wakes_worker[1], wakes[0], unwanted[1], self._pidfd)
+        for file in self._ours[:3]:
+            os.set_blocking(file, False)
+        self._channel = Channel(shared, wakes_worker[1], wakes[0], worker=False)
+        self._unwanted = unwanted[1]
         self._ready = select.poll()
-        self._ready.register(wakes, select.POLLIN)
+        self._ready.register(wakes[0], select.POLLIN)
         self._ready.register(self._pidfd, select.POLLIN)
-        self._wakes = wakes
-        self._known: set[int] = set()
         self._lock = threading.Lock()
         self._dead: str | None = None
         self._late = ""
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
-        return self._process.pid
+        """The number of the process that runs the model, 0 if it has ended. Its keeper is the gateway's child."""
+        keeper = self._process.pid
+        try:
+            children = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+        except OSError:
+            return 0
+        return int(children[0]) if children else 0
 
     @property
     def pidfd(self) -> int:
-        """A file descriptor that can be read when the process has ended."""
+        """A file descriptor that can be read when the process has ended, and all that it has started."""
         return self._pidfd
 
-    def open(self, opening: bytes, timeout: float) -> Any:
-        """Lets the process open its model. Returns its answer. Raises WorkerDiedError."""
-        self._channel.send_bytes(opening)
-        return self.parsed(self._answer(timeout, "the start of the worker process"))
-
-    def ask(self, question: bytes, timeout: float, number: int = 0) -> bytes:
-        """Sends a question, which may belong to a run with a number, and returns the answer. Both are JSON.
-
-        Raises WorkerDiedError, also after `timeout` seconds.
-        """
-        self._channel.send_bytes(question, number)
-        return self._answer(timeout, "a run")
-
-    def parsed(self, answer: bytes) -> Any:
-        """Returns the values of an answer. Raises WorkerDiedError if it is not JSON."""
+    def open(self, opening: bytes, timeout: float, stops: int) -> Any:
+        """Lets the process open its model. Returns its answer. Raises WorkerDiedError, also if the descriptor `stops`
+        can be read before."""
+        self._ready.register(stops, select.POLLIN)
         try:
-            return json.loads(answer)
-        except ValueError as error:
-            raise self._overwritten(error) from None
+            late = f"the start of the worker process took longer than {timeout:g} s"
+            return self.parsed(self.ask(opening, 0, time.monotonic() + timeout, late))
+        finally:
+            self._ready.unregister(stops)
 
-    def _answer(self, timeout: float, what: str) -> bytes:
-        """Waits for a message. `what` names what takes too long."""
-        for file, _ in self._ready.poll(timeout * 1000):
-            if file == self._wakes:
-                os.eventfd_read(file)
-                try:
-                    return self._channel.read_bytes()[0]
-                except ValueError as error:
-                    raise self._overwritten(error) from None
-            unread = select.select([self._channel.rings], [], [], 0)[0]
-            raise WorkerDiedError(self.death(), bool(unread))
-        self._late = f"{what} took longer than {timeout:g} s, so the worker process was ended"
+    def ask(self, question: bytes, number: int, until: float, late: str) -> bytes:
+        """Sends a question that belongs to a run, or answers one of the process, and returns what the process says
+        then. Both are JSON.
+
+        Raises WorkerDiedError, also if time.monotonic() reaches `until`: `late` says what takes too long then. Raises
+        MessageTooLongError for a question that can't be sent, and then the process knows nothing of it.
+        """
+        try:
+            self._channel.send(question, number)
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError):
+                raise self._at_fault("it doesn't read what the gateway asks") from None
+        while ready := dict(self._ready.poll(max(0.0, until - time.monotonic()) * 1000)):
+            if ready.get(self._channel.wakes, 0) & select.POLLIN:
+                return self._message(number)
+            if self._pidfd in ready:
+                raise WorkerDiedError(self.death(), _unread(self._channel.rings))
+            if ready.keys() != {self._channel.wakes}:  # nobody needs it any more
+                self.kill()
+                raise WorkerDiedError(self.death())
+            # The other end of the pipe is closed, so the process is about to be gone.
+            self._ready.unregister(self._channel.wakes)
+            until = min(until, time.monotonic() + _END)
+        self._late = f"{late}, so the worker process was ended"
         self._end_with_words()
         raise WorkerDiedError(self.death())
 
-    def _overwritten(self, error: ValueError) -> WorkerDiedError:
+    def _message(self, number: int) -> bytes:
+        """Returns the message that has come. Raises WorkerDiedError if it is none, or one of another run."""
+        try:
+            os.read(self._channel.wakes, 1)
+            data, found = self._channel.read()
+        except (BlockingIOError, ValueError) as error:
+            raise self._at_fault(f"it had overwritten an answer ({error})") from None
+        if found != number:
+            raise self._at_fault(f"it answered run {found} in run {number}")
+        return data
+
+    def parsed(self, answer: bytes) -> Any:
+        """Returns the values of an answer. Raises WorkerDiedError if it is no list in JSON."""
+        try:
+            found = json.loads(answer)
+            if not isinstance(found, list) or not found:
+                raise ValueError("no list")
+        except (ValueError, RecursionError) as error:
+            raise self._at_fault(f"it had overwritten an answer ({error})") from None
+        return found
+
+    def _at_fault(self, why: str) -> WorkerDiedError:
+        """Ends the process because it broke the rules, and returns the error that says so."""
         self.kill()
-        return WorkerDiedError(f"{self.death()}, after it had overwritten an answer ({error})")
-
-    def share(self, segment: Segment) -> int:
-        """Lets the process have a segment. Returns its number."""
-        if segment.number not in self._known:
-            self._known.add(segment.number)
-            with contextlib.suppress(OSError):  # it has died, as the next answer tells
-                socket.send_fds(self._socket, [f"{segment.number} {segment.size}".encode()], [segment.file])
-        return segment.number
-
-    def forget(self, numbers: Sequence[int]) -> None:
-        """Takes segments as gone."""
-        self._known.difference_update(numbers)
+        return WorkerDiedError(f"{self.death()}, after {why}")
 
     def stop(self, number: int) -> None:
         """Ends a run before its next node, if it still runs."""
-        with contextlib.suppress(OSError):
-            self._socket.send(f"{number} 0".encode())
+        self._channel.say_unwanted(number)
+        with contextlib.suppress(OSError):  # it has died, or nobody there listens
+            os.write(self._unwanted, b"!")
 
     def kill(self) -> None:
-        """Ends the process and those that it has started. Returns when it has ended."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        """Ends the process and those that it has started. Returns when they have ended."""
+        self._process.send_signal(keeper.END)
+        self._end()
+
+    def _end(self) -> None:
+        """Waits until the process has ended, and ends it and its group by force if it doesn't in time."""
+        try:
+            self._process.wait(_END)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
     def death(self) -> str:
         """Returns what the process died of. It must have ended."""
         with self._lock:
             if self._dead is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)  # what it has started
                 self._dead = self._late or cause_of_death(self._process.wait(), "its worker process")
-                op = bytes(self._segment.memory[channel.NOTE : channel.NOTE + channel.NOTE_SIZE]).split(b"\0")[0]
-                if op:
-                    self._dead += f" in op {op.decode(errors='replace')}"
+                note = self._channel.memory[channel.NOTE : channel.NOTE + channel.NOTE_SIZE]
+                if op := note.split(b"\0")[0].decode(errors="replace"):
+                    self._dead += f" in op {''.join(letter if letter.isprintable() else '?' for letter in op)}"
             return self._dead
 
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError):
-            self._socket.close()
-            for file in (self._channel.rings, self._wakes, self._pidfd):
+            for file in self._ours:
                 os.close(file)
 
     def _end_with_words(self) -> None:
         """Ends a process that hangs. An abort lets it say where."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGABRT)
+        self._process.send_signal(keeper.ABORT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_LAST_WORDS)
+            return
         self.kill()
+
+
+def _pipe(failed: contextlib.ExitStack) -> tuple[int, int]:
+    """Returns the ends of a pipe, which `failed` closes."""
+    ends = os.pipe2(os.O_CLOEXEC)
+    for end in ends:
+        failed.callback(os.close, end)
+    return ends
+
+
+def _unread(pipe: int) -> bool:
+    """Returns whether bytes are left in a pipe."""
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))
+    return bool(count)
+
+
+# What a confined worker gets of the gateway's environment, besides what the operator names: where programs, libraries
+# and files are, how libraries use the processor, and the language.
+_HARMLESS = (
+    "PATH", "HOME", "USER", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "TERM", "LD_LIBRARY_PATH", "LD_PRELOAD",
+    "PYTHON*", "VIRTUAL_ENV", "CONDA_*", "XDG_CACHE_HOME", "CUDA_*", "NVIDIA_*", "OMP_*", "KMP_*", "OPENBLAS_*",
+    "MKL_*", "MALLOC_*", "GLIBC_TUNABLES",
+)  # fmt: skip
+# What no worker gets: the gateway's own settings, which may have tokens, and the keys of object stores.
+_OF_THE_GATEWAY = ("OPGATE_*", "AWS_*", "AZURE_*", "GOOGLE_*", "GCS_*", "S3_*")
+_OF_OPS = ("OPGATE_CPU_LEVEL", "OPGATE_GUARD", "OPGATE_TENSORRT_REGISTRY")
+
+
+def environment(confinement: Confinement, named: Sequence[str]) -> dict[str, str]:
+    """Returns the environment of a worker. `named` are names that the operator lets it have, with * and ?."""
+
+    def passes(name: str) -> bool:
+        if _fits(name, (*named, *_OF_OPS)):
+            return True
+        return _fits(name, _HARMLESS) if confinement.confines else not _fits(name, _OF_THE_GATEWAY)
+
+    return {name: value for name, value in os.environ.items() if passes(name)}
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 # An environment of its own has no opgate, and must not get the other packages of the gateway's.

@@ -22,11 +22,11 @@ import numpy as np
 from opgate.service.isolation import triton_python_backend_utils as utils
 from opgate.service.isolation.channel import NOTE_SIZE
 from opgate.service.isolation.confinement import Confinement
-from opgate.service.isolation.segments import Array
-from opgate.service.isolation.tensors import Entry
+from opgate.service.isolation.link import Refusal
+from opgate.service.isolation.memory import Array
 
 if TYPE_CHECKING:
-    from opgate.service.isolation.worker import Link
+    from opgate.service.isolation.link import Link
 
 _UTILS = "triton_python_backend_utils"
 # The kinds of opgate.service.errors that stand for Triton's codes.
@@ -60,9 +60,9 @@ class PythonOpening:
     json_log: bool = True
     files: tuple[int, ...] = ()
 
-    def open(self, note: int, link: Link) -> PythonRunner:
+    def open(self, link: Link) -> PythonRunner:
         """Loads the file, and lets its model initialize itself. Raises whatever that raises."""
-        _watch_crashes(note, f"model '{self.arguments['model_name']}'", self.json_log)
+        _watch_crashes(link.note, f"model '{self.arguments['model_name']}'", self.json_log)
         _log(self.log_level, self.json_log, self.arguments["model_name"])
         sys.modules[_UTILS] = utils
         utils.InferenceRequest.call = staticmethod(lambda request: _call(link, request))
@@ -105,19 +105,24 @@ class PythonRunner:
             if hasattr(self._model, "finalize"):
                 self._model.finalize()
             return ["done"]
-        _, _, heads, entries, source, target = question
+        _, heads, entries, free = question
+        link = self._link
         stop = _Stop()
-        self._link.options = stop
+        link.options = stop
         try:
-            requests = self._requests(heads, self._link.read(entries, source), stop)
+            # The model gets arrays of its own: it may keep them, and the next run changes the shared memory.
+            requests = self._requests(heads, link.copy(entries), stop)
+            link.begin(free)
             responses = self._model.execute(requests)
             if inspect.isawaitable(responses):
                 responses = asyncio.run(_waited(responses))
             if self._decoupled:
                 return self._when_all_are_sent(responses)
-            return self._results(responses, len(requests), target)
+            link.finish()
+            return self._results(responses, len(requests), free)
         finally:
-            self._link.options = None
+            link.options = None
+            link.finish()
 
     def _requests(
         self, heads: Sequence[Any], tensors: list[tuple[str, Array]], stop: _Stop
@@ -144,7 +149,7 @@ class PythonRunner:
             requests.append(request)
         return requests
 
-    def _results(self, responses: Any, expected: int, target: int) -> list[Any]:
+    def _results(self, responses: Any, expected: int, free: int) -> list[Any]:
         if not isinstance(responses, (list, tuple)) or len(responses) != expected:
             got = f"{len(responses)}" if isinstance(responses, (list, tuple)) else type(responses).__name__
             raise PythonModelError(f"execute: expected a list of {expected} responses, got {got}")
@@ -157,15 +162,14 @@ class PythonRunner:
             own = [] if error is not None else response.output_tensors()
             heads.append([len(own), *([] if error is None else _error(error))])
             tensors += own
-        entries, number = _write(self._link, tensors, target)
-        return ["done", heads, number, entries]
+        return ["done", heads, self._link.write(*_parts(tensors), free)]
 
     def _when_all_are_sent(self, responses: Any) -> list[Any]:
         if responses is not None:
             raise PythonModelError("execute of a decoupled model: expected None, it sends its responses")
         for sender in self._senders:
             sender.ended.wait()
-        return ["done", [], 0, []]
+        return ["done", [], []]
 
 
 class _Stop:
@@ -180,17 +184,15 @@ class _Sender:
     def __init__(self, link: Link, index: int) -> None:
         self.ended = threading.Event()
         self._link = link
+        self._number = link.number
         self._index = index
 
     def send(self, response: utils.InferenceResponse | None, final: bool) -> None:
-        entries: list[Entry] = []
-        number, error = 0, []
-        if response is not None and response.has_error():
-            error = _error(response.error())
-        elif response is not None:
-            entries, number = _write(self._link, response.output_tensors(), 0)
+        error = [] if response is None or not response.has_error() else _error(response.error())
+        tensors = [] if response is None or error else response.output_tensors()
+        message = ["response", self._index, response is not None, final, error]
         try:
-            self._link.ask(["response", self._index, response is not None, entries, number, final, error])
+            self._link.ask(message, self._number, *_parts(tensors))
         finally:
             if final:
                 self.ended.set()
@@ -223,26 +225,20 @@ def _completed(model: Any, config: dict[str, Any]) -> dict[str, Any]:
 
 def _call(link: Link, request: utils.InferenceRequest) -> list[utils.InferenceResponse]:
     """Lets the gateway run a request in another model."""
-    from opgate.service.isolation.worker import Refusal
-
-    tensors = request.inputs()
-    entries, number = _write(link, tensors, 0)
     head = [request.model_name, request.model_version, request.request_id(), request.requested_output_names()]
+    message = ["call", *head, request.timeout(), json.loads(request.parameters())]
     try:
-        _, results = link.ask(["call", *head, request.timeout(), json.loads(request.parameters()), entries, number])
+        results = link.ask(message, link.number, *_parts(request.inputs()))
     except Refusal as refusal:
         error = utils.TritonError(refusal.message, _CODES.get(refusal.kind, utils.TritonError.INTERNAL))
         return [utils.InferenceResponse(error=error)]
     return [
-        utils.InferenceResponse([utils.Tensor(name, _as_bytes(array)) for name, array in link.read(own, own_number)])
-        for own, own_number in results
+        utils.InferenceResponse([utils.Tensor(name, _as_bytes(array)) for name, array in result]) for result in results
     ]
 
 
-def _write(link: Link, tensors: Sequence[utils.Tensor], target: int) -> tuple[list[Entry], int]:
-    if not tensors:
-        return [], target
-    return link.write([tensor.name() for tensor in tensors], [tensor.as_numpy() for tensor in tensors], target)
+def _parts(tensors: Sequence[utils.Tensor]) -> tuple[list[str], list[Array]]:
+    return [tensor.name() for tensor in tensors], [tensor.as_numpy() for tensor in tensors]
 
 
 def _as_bytes(array: Array) -> Array:

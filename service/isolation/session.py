@@ -7,29 +7,45 @@ import os
 import pickle
 import select
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from opgate.service.errors import Kind, ServingError
+from opgate.service.execution.datatypes import BY_ONNX
 from opgate.service.execution.request import Request
 from opgate.service.execution.session import EngineError, EngineTensor
 from opgate.service.execution.spec import ModelSpec
-from opgate.service.isolation.channel import encoded
-from opgate.service.isolation.opening import Opening
-from opgate.service.isolation.process import WorkerDiedError, WorkerProcess, command
-from opgate.service.isolation.segments import MOST_PLANS, REPEATED, SMALLEST, Array, Pool, View, leased
-from opgate.service.isolation.tensors import STRINGS, Entry, Layout, read
+from opgate.service.isolation.channel import MOST_BYTES, MessageTooLongError, encoded
+from opgate.service.isolation.memory import Array
+from opgate.service.isolation.opening import MOST_PLANS, SMALL, Opening
+from opgate.service.isolation.process import WorkerDiedError, WorkerProcess, command, environment
+from opgate.service.isolation.tensors import STRINGS, Entry, Layout, copy, view
 
 logger = logging.getLogger("opgate.worker")
 
 # After this many deaths without a run between, the next start waits: twice as long after each further death.
 _AT_ONCE = 3
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
-# Bytes that a run gets for its outputs at once, if earlier ones needed them.
-_LARGEST_GUESS = 1 << 24
 # Seconds in which a model must be open. TensorRT takes minutes to build an engine.
 _START = 1200.0
+# Seconds in which a run waits for the start of a process in the place of one that died.
+_PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class WorkerLimits:
+    """What the operator allows the worker processes of all models.
+
+    A run that takes longer than `run_timeout` seconds ends its process. The tensors of a run may have `tensor_bytes`.
+    `environment` are names of variables that a worker gets, with * and ?.
+    """
+
+    run_timeout: float
+    tensor_bytes: int = 1 << 32
+    environment: tuple[str, ...] = ()
 
 
 class _RunOptions:
@@ -54,11 +70,50 @@ class _RunOptions:
             self.process.stop(self.number)
 
 
-class _Repeat(NamedTuple):
-    """A run on small inputs of some shapes: what the process is asked, and where the inputs go."""
+class Run:
+    """A run in a process, and when it must have ended, by time.monotonic()."""
 
-    question: bytes
-    targets: list[Array]
+    __slots__ = ("_timeout", "number", "process", "until")
+
+    def __init__(self, process: WorkerProcess, number: int, timeout: float) -> None:
+        self.process = process
+        self.number = number
+        self._timeout = timeout
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Lets the time of the run begin now."""
+        self.until = time.monotonic() + self._timeout
+
+    def copy(self, entry: Entry) -> tuple[str, Array]:
+        """Returns the name and a copy of a tensor in the memory of the process. Raises ValueError."""
+        return copy(entry, self.process.tensors.memory, self.process.tensors.size)
+
+
+class _SmallRuns:
+    """What is remembered of runs on small tensors in a process: such tensors have the same places each time."""
+
+    def __init__(self, process: WorkerProcess) -> None:
+        self.process = process
+        self._memory = process.tensors
+        # By names, dtypes and shapes: what the process is asked, and where the inputs go.
+        self.questions: dict[Hashable, tuple[bytes, list[Array]]] = {}
+        # Views of outputs, by their names and what the process answers for them.
+        self.results: dict[tuple[tuple[str, ...], bytes], list[Array]] = {}
+
+    def keep_question(self, key: Hashable, question: bytes, entries: Sequence[Entry]) -> None:
+        """Remembers where inputs lie."""
+        if len(self.questions) >= MOST_PLANS:
+            self.questions.clear()
+        self.questions[key] = question, [view(entry, self._memory.memory, self._memory.size)[1] for entry in entries]
+
+    def keep_result(self, key: tuple[tuple[str, ...], bytes], entries: Sequence[Entry]) -> None:
+        """Remembers where outputs lie, if they are small and no strings."""
+        if any(entry[1] == STRINGS for entry in entries) or sum(entry[4] for entry in entries) > SMALL:
+            return
+        if len(self.results) >= MOST_PLANS:
+            self.results.clear()
+        self.results[key] = [view(entry, self._memory.memory, self._memory.size)[1] for entry in entries]
 
 
 class ProcessSession:
@@ -66,51 +121,71 @@ class ProcessSession:
 
     takes_requests = False
     isolated = True
+    #: Bytes of tensors that stay in memory between runs.
+    KEPT_BYTES = 1 << 26
 
-    def __init__(self, name: str, opening: Opening, run_timeout: float, python: Path | None = None) -> None:
+    def __init__(self, name: str, opening: Opening, limits: WorkerLimits, python: Path | None = None) -> None:
         """Starts the process. `name` is that of the model. Raises ServingError with why it doesn't open the model.
 
-        A run that takes longer than `run_timeout` seconds ends the process. `python` is the interpreter of another
-        environment.
+        `python` is the interpreter of another environment.
         """
         self._name = name
         self._opening = pickle.dumps(opening)
+        self._confinement = opening.confinement
         self._files = opening.files
         self._command = command() if python is None else command(python)
-        self._timeout = run_timeout
-        self._pool = Pool()
+        self._limits = limits
+        self._late = f"a run took longer than {limits.run_timeout:g} s"
         self._runs = threading.Lock()
         self._run_number = 0
-        self._result_size = 0
-        self._small = {number: leased(self._pool, self._pool.take(0)) for number in REPEATED}
-        self._repeats: dict[Hashable, _Repeat] = {}
-        self._results: dict[bytes, list[Array]] = {}  # views of small outputs, by what the process answers for them
+        self._small: _SmallRuns | None = None
         self._changed = threading.Condition()
         self._process: WorkerProcess | None = None
         self._closed = False
         self._failures = 0  # deaths and failed starts since the last run that returned
         self.down = ""  # why the model can't run now, while nobody tries to start the process
         self.deaths = 0
-        self._end = os.eventfd(0, os.EFD_CLOEXEC)
         self._first: Any = None  # what the first start found, or its error
-        # The process ends with the thread that starts it. See worker.py.
+        self._end = os.eventfd(0, os.EFD_CLOEXEC)
+        # The process ends with the thread that starts it. See keeper.py.
         self._thread = threading.Thread(target=self._supervise, name=f"worker-{name}", daemon=True)
         self._thread.start()
         with self._changed:
             self._changed.wait_for(lambda: self._first is not None)
         if isinstance(self._first, ServingError):
             self._thread.join()
+            os.close(self._end)
             raise self._first
         self.description: dict[str, Any] = self._first  # type: ignore[assignment]  # set by _supervise
-        self.inputs, self.outputs, self.defaulted = (
-            tuple(EngineTensor(name, type_, tuple(shape)) for name, type_, shape in self.description.get(kind, ()))
-            for kind in ("inputs", "outputs", "defaulted")
-        )
-        self._nodes = {provider: set(types) for provider, types in self.description.get("nodes", {}).items()}
-        logger.info("a worker process runs model '%s': %s", name, opening.confinement, extra={"model": name})
+        try:
+            self._describe()
+        except (TypeError, ValueError, AttributeError) as error:
+            self.close()
+            text = f"its worker process says of the model what no model has: {error}"
+            raise ServingError(Kind.UNAVAILABLE, text) from None
         options = getattr(opening, "options", None)
         self.gpu = getattr(options, "gpu", None)
         self.intra_op_threads: int = getattr(options, "intra_op_threads", 0)
+
+    def _describe(self) -> None:
+        """Takes over what the process says of the model."""
+        self.inputs, self.outputs, self.defaulted = (
+            tuple(
+                EngineTensor(str(name), str(type_), tuple(shape))
+                for name, type_, shape in self.description.get(kind, ())
+            )
+            for kind in ("inputs", "outputs", "defaulted")
+        )
+        self._nodes = {provider: set(types) for provider, types in self.description.get("nodes", {}).items()}
+        self._expected = {tensor.name: tensor for tensor in self.outputs}
+        missing = "; ".join(map(str, self.description.get("missing", ())))
+        logger.info(
+            "a worker process runs model '%s': %s%s",
+            self._name,
+            replace(self._confinement, counted=bool(self.description.get("counted"))),
+            f". Not in force: {missing}" if missing else "",
+            extra={"model": self._name},
+        )
 
     @property
     def pid(self) -> int:
@@ -132,100 +207,105 @@ class ProcessSession:
         Raises EngineError if the model fails, WorkerDiedError if its process dies, and ServingError (UNAVAILABLE) if
         the process can't run now.
         """
-        key = (tuple(outputs), tuple([(name, array.dtype, array.shape) for name, array in feeds.items()]))
-        repeat = self._repeats.get(key)
         with self._runs:
-            if repeat is not None:
-                return self._run_again(repeat, feeds.values(), options)
-            layout = Layout(list(feeds), list(feeds.values()))
-            if layout.size <= SMALLEST and all(entry[1] != STRINGS for entry in layout.entries):
-                if len(self._repeats) >= MOST_PLANS:
-                    self._repeats.clear()
-                question = encoded(["run", [], list(outputs), layout.entries, *REPEATED])
-                memory = self._small[REPEATED[0]]
-                targets = [read(entry, memory, memory.size)[1] for entry in layout.entries]
-                repeat = self._repeats[key] = _Repeat(question, targets)
-                return self._run_again(repeat, feeds.values(), options)
-            process, answer, held = self._ask("run", [list(outputs), layout.entries], layout, options)
-            return [array for _, array in self._tensors(process, answer[1], held, answer[2])]
+            while True:
+                process = self._process or self._running_process()
+                small = self._small
+                if small is None or small.process is not process:
+                    small = self._small = _SmallRuns(process)
+                try:
+                    return self._run(process, small, outputs, feeds, options)
+                except WorkerDiedError as error:
+                    if not error.unread:  # otherwise the request is not to blame
+                        raise
 
-    def _run_again(self, repeat: _Repeat, arrays: Iterable[Array], options: Any) -> list[Array]:
-        """Runs on small inputs, which lie in a segment that is always there. Small outputs are copied from another."""
-
-        def question(process: WorkerProcess) -> bytes:
-            for target, array in zip(repeat.targets, arrays, strict=True):
+    def _run(
+        self, process: WorkerProcess, small: _SmallRuns, outputs: Sequence[str], feeds: dict[str, Array], options: Any
+    ) -> list[Array]:
+        names = tuple(outputs)
+        key = (names, tuple([(name, array.dtype, array.shape) for name, array in feeds.items()]))
+        known = small.questions.get(key)
+        if known is not None:
+            question, targets = known
+            for target, array in zip(targets, feeds.values(), strict=True):
                 target[...] = array
-            return repeat.question
-
-        process, data = self._converse(question, options)
-        known = self._results.get(data)
+        else:
+            layout = Layout(list(feeds), list(feeds.values()))
+            question = encoded(["run", names, layout.entries, layout.end])
+            self._write(process, layout)
+            if layout.end <= SMALL and all(entry[1] != STRINGS for entry in layout.entries):
+                small.keep_question(key, question, layout.entries)
+        run = self._begin(process, options)
+        data = self._asked(run, question)
+        results = small.results.get((names, data))
+        if results is not None:
+            self._failures = 0
+            return [array.copy() for array in results]
+        answer = self._last_answer(run, data)
+        found = self._outputs(run, answer, outputs)
+        small.keep_result((names, data), answer[1])
         if known is None:
-            held = dict(self._small)
-            answer = self._last_answer(process, data, held)
-            found = [array for _, array in self._tensors(process, answer[1], held, answer[2])]
-            if answer[2] != REPEATED[1]:
-                return found
-            known = found
-            if all(entry[1] != STRINGS for entry in answer[1]):
-                if len(self._results) >= MOST_PLANS:
-                    self._results.clear()
-                self._results[data] = known
-        self._failures = 0
-        return [array.copy() for array in known]
+            process.tensors.keep(self.KEPT_BYTES)
+        return found
 
     def execute(self, spec: ModelSpec, requests: Sequence[Request], options: Any = None) -> None:
         """Only a model in Python takes requests."""
         raise NotImplementedError
 
-    def _ask(
-        self, kind: str, details: list[Any], layout: Layout, options: Any, context: Any = None
-    ) -> tuple[WorkerProcess, Any, dict[int, View]]:
-        """Asks the process to run. `layout` has the inputs, and `details` are what the process reads with them.
-        `context` is for `_reply`.
+    def _write(self, process: WorkerProcess, layout: Layout) -> None:
+        """Copies the inputs of a run to the shared memory. Raises ServingError (TOO_LARGE) if they have no room."""
+        memory = process.tensors
+        if layout.end > memory.size:
+            text = f"the inputs take {layout.end} bytes, a run in a worker process has {memory.size}"
+            raise ServingError(Kind.TOO_LARGE, f"{text} (OPGATE_MAX_WORKER_BYTES)")
+        layout.write(memory.memory)
 
-        Returns the process, its answer, and the segments of the run by their numbers. Raises as `run` does.
+    def _begin(self, process: WorkerProcess, options: Any) -> Run:
+        """Begins a run. `options` are those of `run_options`."""
+        self._run_number += 1
+        if options is not None:
+            options.number, options.process = self._run_number, process
+        return Run(process, self._run_number, self._limits.run_timeout)
+
+    def _asked(self, run: Run, question: bytes) -> bytes:
+        """Asks the process to run, and returns its first message. Raises ServingError (TOO_LARGE) for a question that
+        is too long."""
+        try:
+            return run.process.ask(question, run.number, run.until, self._late)
+        except MessageTooLongError as error:
+            text = f"ids and parameters of requests take {error.size} bytes on the way to a worker process"
+            raise ServingError(Kind.TOO_LARGE, f"{text}, the limit is {MOST_BYTES}") from None
+        except WorkerDiedError:
+            self._forget(run.process)
+            raise
+
+    def _last_answer(self, run: Run, data: bytes) -> Any:
+        """Answers what the process asks until the run is done. Returns its last message.
+
+        Raises EngineError. After any other error the process is ended: it may wait for an answer that never comes.
         """
-        source = leased(self._pool, self._pool.take(layout.size))
-        layout.write(source.lease.segment)
-        target = leased(self._pool, self._pool.take(self._result_size))
-        held = {view.lease.segment.number: view for view in (source, target)}
-
-        def question(process: WorkerProcess) -> bytes:
-            forgotten = self._pool.dropped()
-            process.forget(forgotten)
-            numbers = [process.share(view.lease.segment) for view in (source, target)]
-            return encoded([kind, forgotten, *details, *numbers])
-
-        process, data = self._converse(question, options)
-        return process, self._last_answer(process, data, held, context), held
-
-    def _converse(self, question: Callable[[WorkerProcess], bytes], options: Any) -> tuple[WorkerProcess, bytes]:
-        """Asks the process, or the one that follows it if it had died before. Returns it, and its first message."""
-        while True:
-            process = self._process or self._running_process()
-            self._run_number += 1
-            if options is not None:
-                options.number, options.process = self._run_number, process
-            try:
-                return process, process.ask(question(process), self._timeout, self._run_number)
-            except WorkerDiedError as error:
-                self._forget(process)
-                if not error.unread:  # otherwise the request is not to blame
-                    raise
-
-    def _last_answer(self, process: WorkerProcess, data: bytes, held: dict[int, View], context: Any = None) -> Any:
-        """Answers what the process asks until it is done. Returns its last message. Raises EngineError."""
+        process = run.process
+        failure: EngineError | None = None
         try:
             answer = process.parsed(data)
             while answer[0] not in ("done", "error"):
-                reply = encoded(self._reply(process, answer, held, context))
-                answer = process.parsed(process.ask(reply, self._timeout))
-        except WorkerDiedError:
+                reply = encoded(self._reply(run, answer))
+                if len(reply) > MOST_BYTES:
+                    reply = encoded(["error", Kind.TOO_LARGE.value, f"the answer has {len(reply)} bytes of names"])
+                answer = process.parsed(process.ask(reply, run.number, run.until, self._late))
+            if answer[0] == "error":
+                _, kind, text = answer
+                failure = EngineError(Kind(kind) if kind else Kind.INTERNAL, str(text))
+        except BaseException as error:
+            process.kill()
             self._forget(process)
-            raise
+            if not isinstance(error, Exception) or isinstance(error, ServingError):
+                raise
+            text = f"its worker process asked for what nobody can give: {type(error).__name__}: {error}"
+            raise WorkerDiedError(text[:1000]) from None
         self._failures = 0
-        if answer[0] == "error":
-            raise EngineError(Kind(answer[1]) if answer[1] else Kind.INTERNAL, answer[2])
+        if failure is not None:
+            raise failure
         return answer
 
     def _forget(self, process: WorkerProcess) -> None:
@@ -234,33 +314,49 @@ class ProcessSession:
             if self._process is process:
                 self._process = None
 
-    def _reply(self, process: WorkerProcess, message: Any, held: dict[int, View], context: Any) -> Any:
+    def _reply(self, run: Run, message: Any) -> Any:
         """Returns what the process gets for a question of its own within a run."""
-        if message[0] != "segment":
-            return ["error", Kind.UNSUPPORTED.value, f"the gateway doesn't know {message[0]}"]
+        return ["error", Kind.UNSUPPORTED.value, f"the gateway doesn't know {str(message[0])[:80]}"]
+
+    def _outputs(self, run: Run, answer: Any, names: Sequence[str]) -> list[Array]:
+        """Returns copies of the outputs that a run has given, which are those that were asked for and of the types that
+        the model file states. Raises WorkerDiedError if they are others."""
         try:
-            view = leased(self._pool, self._pool.take(message[1]))
-        except (OSError, ValueError, TypeError) as error:
-            return ["error", Kind.INTERNAL.value, f"{message[1]} bytes of shared memory: {error}"]
-        number = process.share(view.lease.segment)
-        held[number] = view
-        self._result_size = max(self._result_size, min(message[1], _LARGEST_GUESS))
-        return ["segment", number]
+            _, entries = answer
+            found = [run.copy(entry) for entry in entries]
+            if [name for name, _ in found] != list(names):
+                raise ValueError(f"expected {list(names)}")
+            for name, array in found:
+                self._check(name, array)
+        except (ValueError, TypeError) as error:
+            raise self._unreadable(run, error) from None
+        return [array for _, array in found]
 
-    def _tensors(
-        self, process: WorkerProcess, entries: Sequence[Entry], held: Mapping[int, View], number: int
-    ) -> list[tuple[str, Array]]:
-        """Returns tensors that the process has written to a segment, with their names.
+    def _check(self, name: str, array: Array) -> None:
+        """Raises ValueError if an output is not as the model file states it."""
+        stated = self._expected.get(name)
+        if stated is None:
+            raise ValueError(f"there is no output '{name}'")
+        datatype = BY_ONNX.get(stated.type)
+        if datatype is not None and array.dtype != datatype.dtype:
+            raise ValueError(f"output '{name}' is {array.dtype}, the model says {datatype.name}")
 
-        Raises WorkerDiedError if they are none.
+    def _tensors(self, run: Run, entries: Sequence[Entry], most: int) -> list[tuple[str, Array]]:
+        """Returns copies of tensors that the process has written, with their names.
+
+        Raises WorkerDiedError if they are none, or more than `most`.
         """
         try:
-            memory = held[number]
-            return [read(entry, memory, memory.size) for entry in entries]
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            process.kill()
-            self._forget(process)
-            raise WorkerDiedError(f"its worker process gave outputs that can't be read: {error}") from None
+            if len(entries) > most:
+                raise ValueError(f"{len(entries)} tensors, expected at most {most}")
+            return [run.copy(entry) for entry in entries]
+        except (ValueError, TypeError) as error:
+            raise self._unreadable(run, error) from None
+
+    def _unreadable(self, run: Run, error: Exception) -> WorkerDiedError:
+        run.process.kill()
+        self._forget(run.process)
+        return WorkerDiedError(f"its worker process gave outputs that can't be read: {error}")
 
     def close(self) -> None:
         """Ends the process. Nothing may run the session any more."""
@@ -270,18 +366,15 @@ class ProcessSession:
         os.eventfd_write(self._end, 1)
         self._thread.join()
         os.close(self._end)
-        # The model may stay in memory until Python collects it. What it shared with the process need not.
-        self._pool.close()
-        self._small = {}
-        self._repeats.clear()
-        self._results.clear()
+        self._small = None
 
     def _running_process(self) -> WorkerProcess:
-        """Returns the process, after its start if it starts now."""
+        """Returns the process, after its start if it starts now. Raises ServingError (UNAVAILABLE)."""
         with self._changed:
-            self._changed.wait_for(lambda: self._process is not None or self.down or self._closed)
+            self._changed.wait_for(lambda: self._process is not None or self.down or self._closed, _PATIENCE)
             if self._process is None:
-                raise ServingError(Kind.UNAVAILABLE, self.down or "the model is being unloaded")
+                reason = "the model is being unloaded" if self._closed else "its worker process is still starting"
+                raise ServingError(Kind.UNAVAILABLE, self.down or reason)
             return self._process
 
     def _supervise(self) -> None:
@@ -309,17 +402,22 @@ class ProcessSession:
         """Returns a process that has opened the model, or why there is none. The first time that goes to `_first`."""
         process: WorkerProcess | None = None
         try:
-            process = WorkerProcess(self._command, self._files)
-            kind, *rest = process.open(self._opening, _START)
-            if kind == "error":
-                raise ServingError(Kind.UNAVAILABLE, rest[1])
-            for view in self._small.values():
-                process.share(view.lease.segment)
-            first: Any = rest[0]
-        except ServingError as error:
+            process = WorkerProcess(
+                self._command,
+                self._confinement,
+                self._limits.tensor_bytes,
+                self._files,
+                environment(self._confinement, self._limits.environment),
+            )
+            kind, *rest = process.open(self._opening, _START, self._end)
+            if kind != "done":
+                raise ServingError(Kind.UNAVAILABLE, str(rest[-1]))
+            first: Any = dict(rest[0])
+        except Exception as error:
             if process is not None:
                 process.kill()
-            process, first = None, error
+            process = None
+            first = error if isinstance(error, ServingError) else _not_started(error)
         with self._changed:
             if self._first is None:
                 self._first = first
@@ -338,6 +436,12 @@ class ProcessSession:
         if self._closed:
             process.kill()
         return process.death()
+
+
+def _not_started(error: Exception) -> ServingError:
+    """Returns the error of a start that failed because something is short, such as descriptors or memory."""
+    text = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    return ServingError(Kind.UNAVAILABLE, f"no worker process can be started: {text}")
 
 
 def wait_before_start(failures: int) -> float:

@@ -7,13 +7,14 @@ Strings have the dtype `|O`, and each is its length in 4 little-endian bytes and
 from __future__ import annotations
 
 import math
+import operator
 import struct
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from opgate.service.isolation.segments import Array, Segment
+from opgate.service.isolation.memory import Array
 
 try:
     from opgate.service.native.json_tensors import pack_strings, unpack_strings
@@ -30,20 +31,22 @@ DTYPES = {
 }
 # Tensors begin at multiples of this many bytes, so that kernels can read whole vector registers.
 _ALIGNMENT = 64
+# NumPy's arrays have no more dims.
+_MOST_DIMS = 32
 _LENGTH = struct.Struct("<I")
 _MOST_STRING_BYTES = (1 << 32) - 1
 
 
 class Layout:
-    """Where arrays will lie in a segment."""
+    """Where arrays will lie in shared memory: from `begin` to `end`, where the next one may begin."""
 
-    __slots__ = ("entries", "parts", "size")
+    __slots__ = ("end", "entries", "parts")
 
-    def __init__(self, names: Sequence[str], arrays: Sequence[Array]) -> None:
+    def __init__(self, names: Sequence[str], arrays: Sequence[Array], begin: int = 0) -> None:
         """Raises TypeError for a dtype that no tensor has."""
         self.entries: list[Entry] = []
         self.parts: list[Array | bytes] = []
-        at = 0
+        at = begin
         for name, array in zip(names, arrays, strict=True):
             dtype = array.dtype.str
             if dtype not in DTYPES:
@@ -53,35 +56,56 @@ class Layout:
             self.entries.append([name, dtype, array.shape, at, size])
             self.parts.append(part)
             at = (at + size + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
-        self.size = at
+        self.end = at
 
-    def write(self, segment: Segment) -> None:
-        """Copies the arrays to a segment."""
+    def write(self, memory: Any) -> None:
+        """Copies the arrays to their places."""
         for (_, dtype, shape, at, size), part in zip(self.entries, self.parts, strict=True):
             if isinstance(part, bytes):
-                segment.memory[at : at + size] = part
+                memory[at : at + size] = part
             elif size:
-                np.copyto(np.ndarray(shape, DTYPES[dtype], segment.memory, at), part)
+                np.copyto(np.ndarray(shape, DTYPES[dtype], memory, at), part)
 
 
-def read(entry: Entry, memory: Any, limit: int) -> tuple[str, Array]:
+def view(entry: Entry, memory: Any, limit: int) -> tuple[str, Array]:
     """Returns the name and the elements of a tensor: a view of `memory`, which has `limit` bytes, or new strings.
 
-    Raises ValueError if the entry isn't one of a tensor that lies in the memory: whoever wrote it may have crashed.
+    Raises ValueError if the entry isn't one of a tensor that lies in the memory: whoever wrote it may have crashed, or
+    may lie.
     """
-    name, kind, shape, at, size = entry
-    dtype = DTYPES[kind]
-    shape = tuple(map(int, shape))
-    count = math.prod(shape)
-    if min(shape, default=0) < 0 or at < 0 or size < 0 or at + size > limit:
-        raise ValueError(f"tensor '{name}' does not lie in its memory")
-    if kind == STRINGS:
+    name, dtype, shape, at, size = _checked(entry, limit)
+    if dtype.kind == "O":
+        count = math.prod(shape)
         array = np.empty(count, np.object_)
-        array[:] = _unpacked(memoryview(memory)[at : at + size], count)
+        # The lengths in front of the strings must stay as they are while they are read.
+        array[:] = _unpacked(memoryview(bytes(memory[at : at + size])), count)
         return name, array.reshape(shape)
-    if size != count * dtype.itemsize:
-        raise ValueError(f"tensor '{name}' has {size} bytes, expected {count * dtype.itemsize}")
     return name, np.ndarray(shape, dtype, memory, at) if size else np.empty(shape, dtype)
+
+
+def copy(entry: Entry, memory: Any, limit: int) -> tuple[str, Array]:
+    """Returns the name and the elements of a tensor as `view` does, and nobody can change them later."""
+    name, array = view(entry, memory, limit)
+    return name, array.copy() if array.base is not None and array.dtype.kind != "O" else array
+
+
+def _checked(entry: Entry, limit: int) -> tuple[str, np.dtype[Any], tuple[int, ...], int, int]:
+    """Returns the parts of an entry. Raises ValueError if it is not one of a tensor within `limit` bytes."""
+    try:
+        name, kind, shape, at, size = entry
+        dtype = DTYPES[kind]
+        shape = tuple([operator.index(dim) for dim in shape])
+        at, size = operator.index(at), operator.index(size)
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"no tensor has the entry {str(entry)[:200]}") from error
+    if not isinstance(name, str) or len(shape) > _MOST_DIMS:
+        raise ValueError(f"no tensor has the entry {str(entry)[:200]}")
+    if min(shape, default=0) < 0 or at < 0 or size < 0 or at + size > limit:
+        raise ValueError(f"tensor '{name[:80]}' does not lie in its memory")
+    count = math.prod(shape)
+    if size < count * _LENGTH.size if dtype.kind == "O" else size != count * dtype.itemsize:
+        raise ValueError(f"tensor '{name[:80]}' has {size} bytes, which its shape {list(shape)} does not fit")
+    return name, dtype, shape, at, size
 
 
 def _packed(array: Array) -> bytes:

@@ -212,6 +212,11 @@ class InferenceRequest:
         trace: Any = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
+        for name, number in {"model_version": model_version, "flags": flags, "timeout": timeout}.items():
+            if not isinstance(number, int):
+                raise TypeError(f"{name}: expected an integer, got {number!r}")
+        if timeout < 0:
+            raise ValueError(f"timeout: expected microseconds, got {timeout}")
         self._id = request_id
         self._correlation_id = correlation_id
         self._inputs = list(inputs)

@@ -71,7 +71,7 @@ class Catalog:
             self._limiter = RateLimiter(read_supplies(settings.rate_limit_resource))
         self.cache = ResponseCache(settings.response_cache_byte_size)
         self.repositories = Repositories(settings.repositories())
-        self.calls = Calls(self.find, limits_of(settings))
+        self.calls = Calls(self.find, limits_of(settings), settings.write_timeout)
         self._entries: dict[str, Entry] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._listeners: list[Callable[[], None]] = []

@@ -53,7 +53,7 @@ from opgate.service.repository.padding_config import with_padding
 from opgate.service.repository.paths import confined, file_name
 from opgate.service.repository.presentation import Presentation, read_presentation
 from opgate.service.repository.proving import prove
-from opgate.service.repository.python_models import check_allowed, confinement, open_python
+from opgate.service.repository.python_models import check_allowed, confinement, open_python, worker_limits
 from opgate.service.repository.sequence_config import read_sequences
 from opgate.service.repository.specification import make_spec
 from opgate.service.repository.validation import check_against_engine
@@ -412,7 +412,7 @@ def _sessions(path: Path, config: ModelConfig, libraries: Sequence[Library], set
             options = on_cpu if device is None else replace(on_gpu, gpu=device)
             if isolated:
                 opening = OnnxOpening(config.name, path, options, confinement(settings), settings.log_format == "json")
-                session: ModelSession = ProcessSession(config.name, opening, settings.run_timeout)
+                session: ModelSession = ProcessSession(config.name, opening, worker_limits(settings))
             else:
                 session = Session(path, options)
             opened.callback(session.close)

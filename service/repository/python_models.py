@@ -21,6 +21,7 @@ from opgate.service.isolation.calls import Calls
 from opgate.service.isolation.confinement import Confinement
 from opgate.service.isolation.python_model import PythonOpening
 from opgate.service.isolation.python_session import PythonSession
+from opgate.service.isolation.session import WorkerLimits
 from opgate.service.repository.config import ConfigError, parameter, state_defaults
 from opgate.service.repository.devices import place
 from opgate.service.settings import Settings
@@ -60,7 +61,8 @@ def open_python(
         log_level=settings.log_level,
         json_log=settings.log_format == "json",
     )
-    completing = PythonSession(config.name, opening, settings.run_timeout, calls, python)
+    limits = worker_limits(settings)
+    completing = PythonSession(config.name, opening, limits, calls, python)
     completing.close()
     added = _complete(config, completing.description["config"])
     arguments["model_config"] = json.dumps(to_plain(config, with_defaults=True))
@@ -70,7 +72,7 @@ def open_python(
             kind = {} if device is None else {"model_instance_kind": "GPU", "model_instance_device_id": str(device)}
             own = {**arguments, **kind, "model_instance_name": f"{config.name}_{index}"}
             of_instance = replace(opening, arguments=own, completes=False)
-            session = PythonSession(config.name, of_instance, settings.run_timeout, calls, python)
+            session = PythonSession(config.name, of_instance, limits, calls, python)
             opened.callback(session.close)
             sessions.append(session)
         opened.pop_all()
@@ -89,6 +91,12 @@ def check_allowed(settings: Settings) -> None:
 def confinement(settings: Settings) -> Confinement:
     """Returns what worker processes may not do."""
     return Confinement(settings.isolation_memory_bytes, not settings.isolation_network, not settings.isolation_writes)
+
+
+def worker_limits(settings: Settings) -> WorkerLimits:
+    """Returns what worker processes may take."""
+    names = tuple(part.strip() for part in settings.isolation_environment.split(",") if part.strip())
+    return WorkerLimits(settings.run_timeout, settings.max_worker_bytes, names)
 
 
 def _complete(config: ModelConfig, found: dict[str, object]) -> list[str]:

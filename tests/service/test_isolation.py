@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import subprocess
@@ -19,46 +18,10 @@ from opgate.service.errors import ServingError
 from opgate.service.execution.session import EngineError, Session, SessionOptions
 from opgate.service.isolation import tensors
 from opgate.service.isolation.confinement import Confinement
+from opgate.service.isolation.memory import SharedMemory
 from opgate.service.isolation.opening import OnnxOpening
-from opgate.service.isolation.segments import Pool, Segment, leased
-from opgate.service.isolation.session import ProcessSession
-from opgate.service.isolation.tensors import DTYPES, Layout, read
-
-
-def test_a_segment_is_used_again_only_when_nothing_views_it() -> None:
-    pool = Pool()
-    memory = leased(pool, pool.take(1000))
-    segment = memory.lease.segment
-    array = np.ndarray((2, 3), np.float32, memory, 64)
-    part = array[1:].reshape(3)[::2]
-    del memory, array
-    assert pool.take(1000) is not segment
-    part[:] = 7
-    del part
-    assert pool.take(1000) is segment
-
-
-def test_a_pool_forgets_what_it_need_not_keep() -> None:
-    pool = Pool(most_idle_bytes=1 << 20)
-    segments = [pool.take(1 << 19) for _ in range(5)]
-    for segment in segments:
-        pool.give_back(segment)
-    assert pool.dropped() == [segment.number for segment in segments[:3]]
-    assert pool.dropped() == []
-    small = pool.take(10)  # not one of the large ones
-    assert small.size < 1 << 19
-
-
-def test_a_view_that_is_collected_while_the_pool_is_in_use_goes_back() -> None:
-    """Python's collector of cycles runs anywhere, so also in a thread that holds the lock of the pool."""
-    pool = Pool()
-    cycle: list[object] = [leased(pool, pool.take(1000))]
-    cycle.append(cycle)
-    segment = cycle[0].lease.segment  # type: ignore[attr-defined]
-    with pool._lock:
-        del cycle
-        gc.collect()
-    assert pool.take(1000) is segment
+from opgate.service.isolation.session import ProcessSession, WorkerLimits
+from opgate.service.isolation.tensors import DTYPES, Layout, copy, view
 
 
 def shared_files() -> int:
@@ -76,7 +39,7 @@ def test_a_closed_session_frees_what_it_shared(tmp_path: Path) -> None:
     session = ProcessSession(
         "same",
         OnnxOpening("same", model(tmp_path / "model.onnx", TensorProto.FLOAT), SessionOptions(), Confinement(), False),
-        60,
+        WorkerLimits(60),
     )
     outputs = [session.run(["y"], {"x": np.ones(size, np.float32)}) for size in (3, 1 << 20)]
     assert shared_files() > before
@@ -86,10 +49,20 @@ def test_a_closed_session_frees_what_it_shared(tmp_path: Path) -> None:
     assert shared_files() == before and session.deaths == 0
 
 
-def test_nobody_can_shrink_a_segment() -> None:
-    segment = Segment.create(1, 100_000)
+def test_nobody_can_shrink_shared_memory() -> None:
+    memory = SharedMemory.create("test", 100_000)
     with pytest.raises(PermissionError):
-        os.ftruncate(segment.file, 10)
+        os.ftruncate(memory.file, 10)
+
+
+def test_shared_memory_gives_back_what_it_need_not_keep() -> None:
+    memory = SharedMemory.create("test", 1 << 24)
+    memory.memory[:] = b"x" * memory.size
+    memory.keep(1 << 24)
+    assert os.fstat(memory.file).st_blocks * 512 == 1 << 24
+    memory.keep(1 << 20)
+    assert os.fstat(memory.file).st_blocks * 512 == 1 << 20
+    assert memory.memory[(1 << 20) - 1 : (1 << 20) + 1] == b"x\0"
 
 
 ARRAYS = {
@@ -109,12 +82,23 @@ def test_tensors_come_back_as_they_were(monkeypatch: pytest.MonkeyPatch, native:
         monkeypatch.setattr(tensors, "pack_strings", None)
         monkeypatch.setattr(tensors, "unpack_strings", None)
     layout = Layout(list(ARRAYS), list(ARRAYS.values()))
-    segment = Segment.create(1, layout.size)
-    layout.write(segment)
+    shared = SharedMemory.create("test", layout.end)
+    layout.write(shared.memory)
     for entry in json.loads(json.dumps(layout.entries)):
-        name, array = read(entry, segment.memory, segment.size)
+        for reader in (view, copy):
+            name, array = reader(entry, shared.memory, shared.size)
+            np.testing.assert_array_equal(array, ARRAYS[name])
+            assert array.dtype == ARRAYS[name].dtype and array.shape == ARRAYS[name].shape
+
+
+def test_a_copy_stays_when_the_memory_changes() -> None:
+    layout = Layout(list(ARRAYS), list(ARRAYS.values()))
+    shared = SharedMemory.create("test", layout.end)
+    layout.write(shared.memory)
+    copies = [copy(entry, shared.memory, shared.size) for entry in layout.entries]
+    shared.memory[:] = b"\xfb" * shared.size
+    for name, array in copies:
         np.testing.assert_array_equal(array, ARRAYS[name])
-        assert array.dtype == ARRAYS[name].dtype and array.shape == ARRAYS[name].shape
 
 
 @pytest.mark.parametrize(
@@ -129,15 +113,25 @@ def test_tensors_come_back_as_they_were(monkeypatch: pytest.MonkeyPatch, native:
         ["x", "|O", [1], 0, 1 << 30],
         ["x", "<M8[s]", [1], 0, 8],
         ["x", "<f4", ["a"], 0, 8],
+        ["x", "<f4", ["4"], 0, 16],
+        ["x", "<f4", [4.0], 0, 16],
+        ["x", "<f4", [1] * 33, 0, 4],
+        ["x", "<f4", [4], 0.0, 16],
+        ["x", "<f4", [4], 0, 10**300],
+        ["x", ["<f4"], [4], 0, 16],
+        [5, "<f4", [4], 0, 16],
+        ["x", "|O", [1 << 40], 0, 8],
+        ["x", "|O", [1 << 62, 1 << 62], 0, 8],
+        ["x", "<f4", 4, 0, 16],
         ["x"],
         None,
     ],
 )
 def test_entries_that_a_crash_has_overwritten_are_refused(entry: object) -> None:
-    segment = Segment.create(1, 1000)
-    segment.memory[:8] = b"\x02\0\0\0ab\x01\0"
-    with pytest.raises((ValueError, KeyError, TypeError)):
-        read(entry, segment.memory, segment.size)  # type: ignore[arg-type]
+    shared = SharedMemory.create("test", 1000)
+    shared.memory[:8] = b"\x02\0\0\0ab\x01\0"
+    with pytest.raises(ValueError):
+        view(entry, shared.memory, shared.size)  # type: ignore[arg-type]
 
 
 def test_a_dtype_that_no_tensor_has_is_refused() -> None:
@@ -208,7 +202,7 @@ def test_a_process_gives_what_a_session_gives(tmp_path: Path, kind: int, array: 
     path = model(tmp_path / "model.onnx", kind)
     here = Session(path, SessionOptions())
     opening = OnnxOpening("same", path, SessionOptions(), Confinement(no_network=True, read_only=True), False)
-    there = ProcessSession("same", opening, 60)
+    there = ProcessSession("same", opening, WorkerLimits(60))
     try:
         assert (there.inputs, there.outputs, there.defaulted) == (here.inputs, here.outputs, here.defaulted)
         for _ in range(2):
@@ -240,7 +234,9 @@ def test_runs_of_the_same_shapes(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     here = Session(path, SessionOptions())
-    there = ProcessSession("several", OnnxOpening("several", path, SessionOptions(), Confinement(), False), 60)
+    there = ProcessSession(
+        "several", OnnxOpening("several", path, SessionOptions(), Confinement(), False), WorkerLimits(60)
+    )
 
     def outcome(session: Session | ProcessSession, outputs: list[str], x: list[float], i: int) -> object:
         feeds = {"x": np.array(x, np.float32), "i": np.array([i])}
@@ -276,7 +272,9 @@ def test_a_request_runs_once(tmp_path: Path) -> None:
     save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     drawn: list[list[float]] = []
     sessions = [Session(path, SessionOptions())]
-    sessions += [ProcessSession("draws", OnnxOpening("draws", path, SessionOptions(), Confinement(), False), 60)]  # type: ignore[list-item]
+    sessions += [
+        ProcessSession("draws", OnnxOpening("draws", path, SessionOptions(), Confinement(), False), WorkerLimits(60))
+    ]  # type: ignore[list-item]
     for session in sessions:
         numbers = []
         for outputs in (["y"], ["y", "places"]):
@@ -296,5 +294,5 @@ def test_a_model_that_can_not_be_opened(tmp_path: Path) -> None:
         Session(tmp_path / "model.onnx", SessionOptions())
     opening = OnnxOpening("bad", tmp_path / "model.onnx", SessionOptions(), Confinement(), False)
     with pytest.raises(ServingError) as there:
-        ProcessSession("bad", opening, 60)
+        ProcessSession("bad", opening, WorkerLimits(60))
     assert (there.value.kind, there.value.message) == (here.value.kind, here.value.message)
