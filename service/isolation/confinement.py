@@ -116,7 +116,7 @@ def confine(confinement: Confinement) -> list[str]:
 
     Returns what is not in force of what every worker should have. Raises NotConfinedError for what was asked for.
     """
-    if len(os.listdir("/proc/self/task")) != 1:
+    if len(list(Path("/proc/self/task").iterdir())) != 1:
         raise NotConfinedError("the process has threads already, which would keep their rights")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
@@ -200,9 +200,9 @@ def _drop_capabilities(libc: ctypes.CDLL) -> None:
         raise NotConfinedError(f"capabilities: {_error()}")
     effective, permitted, _, high_effective, high_permitted, _ = struct.unpack("<6I", data.raw)
     fewer = struct.pack("<6I", effective & kept, permitted & kept, 0, 0, 0, 0)
-    if (effective | permitted) & ~kept or high_effective | high_permitted:
-        if libc.capset(header, fewer):
-            raise NotConfinedError(f"capabilities: {_error()}")
+    has_others = (effective | permitted) & ~kept or high_effective | high_permitted
+    if has_others and libc.capset(header, fewer):
+        raise NotConfinedError(f"capabilities: {_error()}")
 
 
 # Opcodes of BPF: load a word, AND, jump if equal, jump if at least, return.

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import ml_dtypes
@@ -22,6 +23,8 @@ from opgate.service.isolation.memory import SharedMemory
 from opgate.service.isolation.opening import OnnxOpening
 from opgate.service.isolation.session import ProcessSession, WorkerLimits
 from opgate.service.isolation.tensors import DTYPES, Layout, copy, view
+from tests import PROJECT
+from tests.service.hostile_workers import WAYS, Hostile, Liar
 
 
 def shared_files() -> int:
@@ -296,3 +299,39 @@ def test_a_model_that_can_not_be_opened(tmp_path: Path) -> None:
     with pytest.raises(ServingError) as there:
         ProcessSession("bad", opening, WorkerLimits(60))
     assert (there.value.kind, there.value.message) == (here.value.kind, here.value.message)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_worker_that_breaks_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Each run ends in time, with the result of its own input or an error, and the next process serves again."""
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    files = len(os.listdir("/proc/self/fd"))
+    session = ProcessSession("hostile", Hostile(way), WorkerLimits(2, 1 << 24))
+    bad, good = np.array([666, 1, 2], np.float32), np.array([5, 6, 7], np.float32)
+    try:
+        for _ in range(2):
+            began = time.monotonic()
+            with contextlib.suppress(ServingError):
+                (y,) = session.run(["y"], {"x": bad})
+                assert y.dtype == np.float32 and y.shape == (3,)
+            for number in range(5):
+                x = good + number
+                with contextlib.suppress(ServingError):
+                    (y,) = session.run(["y"], {"x": x})
+                    if way != "changes":  # that one changes what it says itself
+                        np.testing.assert_array_equal(y, 2 * x)
+                time.sleep(0.1 if way == "late" else 0)
+            assert time.monotonic() - began < 30
+            if session.down:
+                break
+        assert session.deaths >= (way not in ("rings", "changes"))
+    finally:
+        session.close()
+    assert len(os.listdir("/proc/self/fd")) <= files
+
+
+def test_what_a_process_says_of_its_model_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    for way, said in (("Opens nothing", "exit status 1"), ("Describes nothing", "says of the model what no model has")):
+        with pytest.raises(ServingError, match=said):
+            ProcessSession("hostile", Liar(way), WorkerLimits(4, 1 << 24))
