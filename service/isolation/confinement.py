@@ -26,8 +26,10 @@ from pathlib import Path
 _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 22, 24, 38
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION = 0x20080522
-# Reading files that only their owner may read, as long as the process is that of root.
-_CAP_DAC_READ_SEARCH = 2
+# What root may do in a confined worker: read files of others. What no worker needs: to load modules (16), reach devices
+# (17), trace (19), administrate (21), reboot (22), watch (38), load BPF (39), and restore processes (40).
+_KEPT_CAPABILITIES = 1 << 2
+_DROPPED_CAPABILITIES = (16, 17, 19, 21, 22, 38, 39, 40)
 
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
 _LANDLOCK_VERSION = 1
@@ -133,8 +135,10 @@ def confine(confinement: Confinement) -> list[str]:
         missing.append(f"processes of the same user can be signalled: that needs Landlock {_WITH_SCOPES} (Linux 6.12)")
     if confinement.memory_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (confinement.memory_bytes, confinement.memory_bytes))
-    if confinement.confines:
-        _drop_capabilities(libc)
+    everything = (1 << 64) - 1
+    _keep_capabilities(
+        libc, _KEPT_CAPABILITIES if confinement.confines else everything - sum(1 << n for n in _DROPPED_CAPABILITIES)
+    )
     machine = platform.machine()
     if machine in _ARCHITECTURES:
         _filter_calls(libc, machine, confinement, version)
@@ -188,20 +192,19 @@ def _allow(libc: ctypes.CDLL, rules: int, path: Path, rights: int) -> None:
         os.close(file)
 
 
-def _drop_capabilities(libc: ctypes.CDLL) -> None:
-    """Drops what root may do and others may not, but for reading files."""
-    kept = 1 << _CAP_DAC_READ_SEARCH
+def _keep_capabilities(libc: ctypes.CDLL, kept: int) -> None:
+    """Drops what root may do and others may not, but for the capabilities of these bits."""
     for capability in range(64):
-        if capability != _CAP_DAC_READ_SEARCH:
+        if not kept >> capability & 1:
             libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails for who has none
     header = struct.pack("<Ii", _CAPABILITY_VERSION, 0)
     data = ctypes.create_string_buffer(24)
     if libc.capget(header, data):
         raise NotConfinedError(f"capabilities: {_error()}")
-    effective, permitted, _, high_effective, high_permitted, _ = struct.unpack("<6I", data.raw)
-    fewer = struct.pack("<6I", effective & kept, permitted & kept, 0, 0, 0, 0)
-    has_others = (effective | permitted) & ~kept or high_effective | high_permitted
-    if has_others and libc.capset(header, fewer):
+    # Effective, permitted and inheritable ones, the lower halves first.
+    masks = (kept & 0xFFFFFFFF,) * 3 + (kept >> 32,) * 3
+    fewer = struct.pack("<6I", *(had & mask for had, mask in zip(struct.unpack("<6I", data.raw), masks, strict=True)))
+    if fewer != data.raw and libc.capset(header, fewer):
         raise NotConfinedError(f"capabilities: {_error()}")
 
 
