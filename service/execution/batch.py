@@ -51,8 +51,8 @@ class Batch:
         self.overdue = False  # whether the run outlived its limit
 
     def stop_if_unwanted(self) -> None:
-        """Stops the run if every request has ended without it."""
-        if all(request.ended for request in self.requests):
+        """Stops the run if nobody waits for any of its requests."""
+        if all(request.unwanted for request in self.requests):
             self.stopped = True
             if self.options is not None:
                 self.options.terminate = True

@@ -72,7 +72,7 @@ class Request:
     """
 
     __slots__ = (
-        "context", "done", "ended_ns", "error", "group", "id", "inputs", "key", "leave", "options", "outputs",
+        "context", "done", "ended_ns", "error", "group", "id", "inputs", "key", "leave", "options", "origin", "outputs",
         "received_ns", "result", "rows", "run_ns", "shared", "started_ns", "steps", "stream", "timer", "weight",
     )  # fmt: skip
 
@@ -97,6 +97,8 @@ class Request:
         self.group: Hashable = None  # the values that the requests of a batch must have in common, if the model asks
         self.received_ns = perf_counter_ns()
         self.started_ns = 0
+        # The client's request that this one runs for. That one has the timeout, and gets the responses of a stream.
+        self.origin: Request | None = None
         # For the code that made the request; execution never reads them. `shared` has its tensors in shared memory.
         self.context: Any = None
         self.shared: Any = None
@@ -110,6 +112,11 @@ class Request:
         self.result: dict[str, Array] | None = None
         self.stream: _Stream | None = None  # of the responses of a model that gives several
         self.error: ServingError | None = None
+
+    @property
+    def unwanted(self) -> bool:
+        """Whether nobody waits for the result any more."""
+        return (self.origin or self).ended
 
     @property
     def ended(self) -> bool:

@@ -69,8 +69,13 @@ class ResponseCache:
 class CachedExecutor:
     """Answers from the cache, else has another executor run the request and keeps its result."""
 
-    def __init__(self, executor: Executor, cache: ResponseCache, statistics: ModelStatistics) -> None:
+    def __init__(
+        self, executor: Executor, cache: ResponseCache, statistics: ModelStatistics, *, reads_requests: bool
+    ) -> None:
+        """`reads_requests` says that the model, or a step of it, sees more of a request than its inputs, such as its
+        parameters and its id."""
         self._executor = executor
+        self._reads_requests = reads_requests
         self._cache = cache
         self._statistics = statistics
         self._loading: set[asyncio.Task[None]] = set()
@@ -78,7 +83,7 @@ class CachedExecutor:
     def submit(self, request: Request) -> None:
         """Accepts a checked request. `request.done` is called on this thread, maybe before this method returns."""
         if sum([_bytes_of(array) for array in request.inputs.values()]) < _LARGE:
-            self._look_up(request, digest(request))
+            self._look_up(request, digest(request, self._reads_requests))
             return
         request.leave = self._let_go
         task = asyncio.get_running_loop().create_task(self._submit_large(request))
@@ -87,7 +92,7 @@ class CachedExecutor:
 
     async def _submit_large(self, request: Request) -> None:
         try:
-            key = await asyncio.to_thread(digest, request)
+            key = await asyncio.to_thread(digest, request, self._reads_requests)
             if not request.ended:  # its client may have left
                 request.leave = None
                 self._look_up(request, key)
@@ -156,9 +161,14 @@ class CachedExecutor:
         self._cache.forget(self)
 
 
-def digest(request: Request) -> bytes:
-    """Returns a value that two requests share only if they ask for the same outputs of the same inputs."""
+def digest(request: Request, whole: bool = False) -> bytes:
+    """Returns a value that two requests share only if they ask for the same outputs of the same inputs. If `whole` is
+    set, they also have the same id, parameters and place in a sequence."""
     found = hashlib.sha256(repr(request.outputs).encode())
+    if whole:
+        options = request.options
+        said = (request.id, options.sequence, options.timeout_us, options.priority, sorted(options.parameters.items()))
+        found.update(repr(said).encode("utf-8", "surrogatepass"))
     for name in sorted(request.inputs):
         array = request.inputs[name]
         found.update(repr((name, array.dtype.str, array.shape)).encode())

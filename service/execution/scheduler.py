@@ -104,7 +104,7 @@ class Scheduler:
                 self._fail(request, queue_full(self.spec.name, full))
                 return
             policy = waiting.policy_of(request)
-        timeout = policy.timeout_us(request.options.timeout_us)
+        timeout = policy.timeout_us(request.options.timeout_us) if request.origin is None else 0
         late = timeout and perf_counter_ns() - request.received_ns >= timeout * 1000
         if late and not policy.delay:
             self._fail(request, too_late(self.spec.name, timeout))
@@ -209,6 +209,10 @@ class Scheduler:
             self._rested()
             return
         self._fail(request, error)
+        self.stop_if_unwanted(request)
+
+    def stop_if_unwanted(self, request: Request) -> None:
+        """Stops the run of a request if nobody waits for anything that it gives."""
         for worker in self._workers:
             if worker.batch is not None and request in worker.batch.requests:
                 worker.batch.stop_if_unwanted()

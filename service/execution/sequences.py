@@ -19,7 +19,7 @@ from opgate.service.execution.datatypes import DataType
 from opgate.service.execution.request import Array, Options, Request
 from opgate.service.execution.request import Sequence as Place
 from opgate.service.execution.scheduler import Scheduler
-from opgate.service.execution.spec import Batching, ModelSpec, TensorSpec
+from opgate.service.execution.spec import PYTHON, Batching, ModelSpec, TensorSpec
 from opgate.service.telemetry.statistics import ModelStatistics
 
 logger = logging.getLogger("opgate.sequences")
@@ -79,7 +79,10 @@ def engine_spec(spec: ModelSpec, sequences: SequenceBatching) -> ModelSpec:
     for state in sequences.states:
         inputs[state.input] = TensorSpec(state.input, state.datatype, state.dims)
         outputs.setdefault(state.output, TensorSpec(state.output, state.datatype, state.dims))
-    return replace(spec, inputs=inputs, outputs=outputs, batching=sequences.oldest if spec.batched else None)
+    batching = sequences.oldest
+    if batching is None and spec.platform == PYTHON:  # a model in Python gets the requests of a batch one by one
+        batching = Batching(adaptive=False, max_delay_ns=sequences.max_delay_ns)
+    return replace(spec, inputs=inputs, outputs=outputs, batching=batching if spec.batched else None)
 
 
 class Sequencer:
@@ -103,8 +106,9 @@ class Sequencer:
         # Requests of sequences whose states differ in shape can't share a batch.
         key = (request.key, tuple(array.shape for array in state.values()))
         wanted = (*request.outputs, *(name for name in self._states if name not in request.outputs))
-        part = Request(inputs, 1, key, wanted, id=request.id, weight=request.weight)
+        part = Request(inputs, 1, key, wanted, id=request.id, options=request.options, weight=request.weight)
         part.received_ns = request.received_ns
+        part.origin = request
         return part
 
     def controls(self, id: int | str, start: bool, end: bool, ready: bool) -> dict[str, Array]:
@@ -185,12 +189,13 @@ class Executions(ModelStatistics):
 class _Sequence:
     """The requests of one sequence that wait, and the state that the last one left."""
 
-    __slots__ = ("id", "idle_since_ns", "open", "place", "running", "state", "waiting")
+    __slots__ = ("id", "idle_since_ns", "open", "part", "place", "running", "state", "waiting")
 
     def __init__(self, id: int | str) -> None:
         self.id = id
         self.waiting: deque[Request] = deque()
         self.running = False
+        self.part: Request | None = None  # what runs for a request, if it doesn't share a batch
         self.open = False  # whether more requests may come without the flag START
         self.place: int | None = None
         self.state: dict[str, Array] | None = None  # None until a request with the flag START has run
@@ -218,7 +223,7 @@ class SequenceScheduler:
         max_queue_size: int = 1024,
     ) -> None:
         """`instances` run the requests to the model file: one for each instance of the model, or with `oldest` one for
-        all."""
+        all, unless the model is in Python."""
         self.spec = spec
         self.statistics = statistics
         self._sequencer = Sequencer(spec, sequences)
@@ -228,8 +233,10 @@ class SequenceScheduler:
         self._sequences: dict[int | str, _Sequence] = {}
         self._backlog: dict[int | str, _Sequence] = {}  # sequences that wait for a place, in order of arrival
         self._rows = max(1, spec.max_batch_size)
-        self._direct = None if sequences.oldest is not None else [_Rows(self, i, sequences) for i in instances]
-        places = sequences.candidates if self._direct is None else self._rows * len(instances)
+        # The rows of each instance, if the requests of a batch are joined to tensors with a row for each sequence.
+        joined = sequences.oldest is None and spec.platform != PYTHON
+        self._direct = [_Rows(self, instance, sequences) for instance in instances] if joined else None
+        places = (sequences.candidates if sequences.oldest is not None else self._rows) * len(instances)
         self._free = list(range(places - 1, -1, -1))
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -299,9 +306,13 @@ class SequenceScheduler:
         if (request := self.next_of(sequence)) is None:
             self.leave_if_over(sequence)
             return
-        part = self.part_of(sequence, request)
+        part = sequence.part = self.part_of(sequence, request)
         part.done = lambda finished: self.ended(sequence, request, finished.result, finished.error, finished)
-        self._instances[0].submit(part)
+        self._instance_of(sequence).submit(part)
+
+    def _instance_of(self, sequence: _Sequence) -> Scheduler:
+        assert sequence.place is not None
+        return self._instances[sequence.place % len(self._instances)]
 
     def row_of(self, sequence: _Sequence) -> int:
         """Returns the row of its instance that a sequence has."""
@@ -354,10 +365,11 @@ class SequenceScheduler:
         assert place is not None
         if not request.ended:  # otherwise its end has been counted
             self._count(request, error, part)
-        sequence.running = False
+        sequence.running, sequence.part = False, None
         if result is not None:
             sequence.state = self._sequencer.next_state(result)
-            request.result = {name: result[name] for name in request.outputs}
+            # The client's request got the responses of a stream as they came.
+            request.result = {} if self.spec.streams else {name: result[name] for name in request.outputs}
         if part is not None:
             request.started_ns, request.run_ns = part.started_ns, part.run_ns
         if place.end:
@@ -424,7 +436,7 @@ class SequenceScheduler:
 
     def _let_go(self, request: Request, error: ServingError) -> None:
         """Ends a request whose client left or whose time ran out. One that runs goes on, because the next ones of its
-        sequence need the state that it leaves."""
+        sequence need the state that it leaves; a model in Python can ask whether it is wanted."""
         place = request.options.sequence
         assert place is not None
         sequence = self._sequences.get(place.id)
@@ -434,6 +446,8 @@ class SequenceScheduler:
             self.rested()
             return
         self._fail(request, error)
+        if sequence is not None and sequence.part is not None and self.spec.platform == PYTHON:
+            self._instance_of(sequence).stop_if_unwanted(sequence.part)
 
     def _leave_queue(self, sequence: _Sequence, request: Request, error: ServingError) -> None:
         """Takes a request out of the queue. Without the first request of a sequence the ones behind it can't run."""

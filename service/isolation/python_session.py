@@ -157,10 +157,10 @@ class PythonSession(ProcessSession):
         run.begin_anew()
         if error:
             request.error = request.error or ServingError(Kind(error[0]), f"model '{spec.name}': {error[1]}")
-        elif is_response and not request.ended and request.error is None:
+        elif is_response and not request.unwanted and request.error is None:
             own = dict(self._tensors(run, entries, len(spec.outputs)))
             outputs = dict(zip(request.outputs, _checked(spec, request, own), strict=True))
-            self._calls.respond(request, outputs, bool(final))
+            self._calls.respond(request.origin or request, outputs, bool(final))
             run.begin_anew()
         return ["taken"]
 

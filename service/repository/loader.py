@@ -30,7 +30,7 @@ from opgate.service.execution.sequences import (
     engine_spec,
 )
 from opgate.service.execution.session import ModelSession, Session, SessionOptions
-from opgate.service.execution.spec import ModelSpec
+from opgate.service.execution.spec import PYTHON, ModelSpec
 from opgate.service.isolation.calls import Calls
 from opgate.service.isolation.opening import OnnxOpening
 from opgate.service.isolation.session import ProcessSession
@@ -272,12 +272,14 @@ def _sequence_scheduler(
     settings: Settings,
     claims: Sequence[Claim],
 ) -> SequenceScheduler:
-    # A sequence that has a row for itself has it in one instance, so each of these has a queue of its own.
-    together = sequences.oldest is not None
-    groups = [slice(None)] if together else [slice(i, i + 1) for i in range(len(sessions))]
+    # A sequence that has a row for itself has it in one instance, and a model in Python keeps what it knows of a sequence
+    # in one instance, so each of these has a queue of its own.
+    in_one = sequences.oldest is None or spec.platform == PYTHON
+    groups = [slice(i, i + 1) for i in range(len(sessions))] if in_one else [slice(None)]
     engine = engine_spec(spec, sequences)
+    counted = sequences.oldest is not None or spec.platform == PYTHON
     instances = [
-        _scheduler(engine, sessions[group], Executions(statistics, together), settings, claims[group])
+        _scheduler(engine, sessions[group], Executions(statistics, counted), settings, claims[group])
         for group in groups
     ]
     return SequenceScheduler(spec, sequences, instances, statistics, max_queue_size=settings.max_queue_size)

@@ -12,7 +12,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.rate_limiter import RateLimiter
 from opgate.service.execution.response_cache import CachedExecutor, ResponseCache
-from opgate.service.execution.spec import ModelSpec
+from opgate.service.execution.spec import PYTHON, ModelSpec
 from opgate.service.isolation.calls import Calls
 from opgate.service.repository.config import ConfigError, parameter, refuse_unsupported, runs_on_triton
 from opgate.service.repository.ensembles import step_models
@@ -141,7 +141,9 @@ class Loading:
                 source.repository, config, version, self._settings, self._limiter, source.states_batch, self._calls
             )
         if config.response_cache.enable:
-            loaded.executor = CachedExecutor(loaded.executor, self._cache, loaded.statistics)
+            loaded.executor = CachedExecutor(
+                loaded.executor, self._cache, loaded.statistics, reads_requests=_reads_requests(loaded)
+            )
         return loaded
 
     def _stamp(self, source: Source, config: ModelConfig, version: int) -> tuple[Hashable, ...]:
@@ -290,3 +292,8 @@ def needed_by(names: Sequence[str], configs: Mapping[str, ModelConfig | ServingE
 def unavailable(name: str, reason: str) -> ServingError:
     """Returns the error for a model that exists but didn't load."""
     return ServingError(Kind.UNAVAILABLE, f"model '{name}' is not available: {reason}")
+
+
+def _reads_requests(model: LoadedModel) -> bool:
+    """Returns whether a model, or one that it runs, sees more of a request than its inputs."""
+    return model.spec.platform == PYTHON or any(map(_reads_requests, model.steps))

@@ -1,6 +1,7 @@
 """Reads and writes the bodies of `generate` and `generate_stream`: a JSON object whose members are inputs and outputs.
 
-The members that are no input of the model are `id`, `parameters` and the client's own parameters.
+The members that are no input of the model are `id`, the client's own parameters, and `parameters`: an object with more
+inputs and parameters.
 """
 
 from __future__ import annotations
@@ -30,25 +31,29 @@ def read(spec: ModelSpec, body: Bytes, limits: Limits) -> Request:
 
     Raises ServingError (INVALID, TOO_LARGE).
     """
-    values: dict[str, JsonValue] = {}
+    given = members(body, limits)
+    values = {name: value for name, value in given.items() if name in spec.inputs}
     parameters: dict[str, Any] = {}
     others: list[str] = []
     id = ""
-    for name, value in members(body, limits).items():
-        if name in spec.inputs:
-            values[name] = value
+    for name, value in given.items():
+        if name in values:
             continue
-        plain = _plain(name, value)
         if name == "id":
+            plain = _plain(name, value)
             if not isinstance(plain, str):
                 raise invalid(f"id: expected a string, got {json_kind(plain)}")
             id = plain
         elif name == "parameters":
-            if not isinstance(plain, dict):
-                raise invalid(f"parameters: expected an object, got {json_kind(plain)}")
-            parameters.update(plain)
+            for inner, nested in _members_of(value, limits).items():
+                if inner in given and inner in spec.inputs:
+                    raise invalid(f"input '{inner[:80]}' is given twice: beside 'parameters' and in it")
+                if inner in spec.inputs:
+                    values[inner] = nested
+                else:
+                    parameters[inner] = _plain(inner, nested)
         else:
-            parameters[name] = plain
+            parameters[name] = _plain(name, value)
             others.append(name)
     missing = [name for name, tensor in spec.inputs.items() if not tensor.optional and name not in values]
     if missing and others:
@@ -60,6 +65,14 @@ def read(spec: ModelSpec, body: Bytes, limits: Limits) -> Request:
     request.id = id
     request.options = request_options(parameters)
     return request
+
+
+def _members_of(value: JsonValue, limits: Limits) -> Mapping[str, JsonValue]:
+    """Returns the members of the object "parameters": inputs too, as in Triton. Raises ServingError."""
+    data = bytes(view(value.body)[value.begin : value.end])
+    if not data.startswith(b"{"):
+        raise invalid(f"parameters: expected an object, got {json_kind(_plain('parameters', value))}")
+    return members(data, limits)
 
 
 def _plain(name: str, value: JsonValue) -> Any:

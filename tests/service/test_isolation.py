@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, save_model
 from opgate.service.errors import ServingError
 from opgate.service.execution.session import EngineError, Session, SessionOptions
 from opgate.service.isolation import tensors
-from opgate.service.isolation.confinement import Confinement
+from opgate.service.isolation.confinement import Confinement, NotConfinedError, confine
 from opgate.service.isolation.memory import SharedMemory
 from opgate.service.isolation.opening import OnnxOpening
 from opgate.service.isolation.session import ProcessSession, WorkerLimits
@@ -144,7 +144,7 @@ def test_a_dtype_that_no_tensor_has_is_refused() -> None:
 
 
 ATTEMPTS = """
-import json, os, socket, sys
+import json, mmap, os, socket, sys, threading
 from opgate.service.isolation.confinement import Confinement, confine
 confine(Confinement(**json.loads(sys.argv[1])))
 def attempt(name, action):
@@ -162,6 +162,12 @@ attempt("remove", lambda: os.rmdir(sys.argv[3]))
 attempt("null", lambda: open("/dev/null", "w").write("x"))
 attempt("read", lambda: open(sys.argv[0]).read())
 attempt("memory", lambda: bytearray(1 << 30))
+attempt("memfd", lambda: os.close(os.memfd_create("more")))
+attempt("shared", lambda: mmap.mmap(-1, 1 << 20).close())
+attempt("private", lambda: mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close())
+attempt("child", lambda: os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0))
+attempt("thread", lambda: threading.Thread(target=int).start())
+attempt("chmod", lambda: os.chmod(sys.argv[0], 0o600))
 print("privileges", open("/proc/self/status").read().split("NoNewPrivs:")[1].split()[0])
 """
 
@@ -179,9 +185,16 @@ def test_a_confined_process(tmp_path: Path, confined: bool) -> None:
     assert told == {
         "internet": refused, "internet6": refused, "local": "done", "write": refused, "truncate": refused,
         "remove": refused, "null": "done", "memory": "MemoryError" if confined else "done", "privileges": "1",
-        "read": "done",
+        "read": "done", "memfd": refused, "shared": refused, "private": "done", "child": refused, "thread": "done",
+        "chmod": refused,
     }  # fmt: skip
     assert (script.read_text() == ATTEMPTS) == confined
+
+
+def test_a_process_with_threads_is_not_confined() -> None:
+    """They would keep their rights."""
+    with pytest.raises(NotConfinedError, match="threads"):
+        confine(Confinement())
 
 
 def model(path: Path, kind: int) -> Path:
