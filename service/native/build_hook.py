@@ -36,7 +36,7 @@ MODULES = (
     Module("native/process", ("process_module.cpp",)),
     Module("native/protobuf", ("protobuf_fields.cpp", "protobuf_module.cpp")),
     # Debian's static nghttp2 is not compiled for shared objects, so the shared one is linked.
-    Module("rpc/connection", ("connection.cpp", "connection_module.cpp"), ("-lnghttp2",)),
+    Module("rpc/connection", ("connection.cpp", "header_filter.cpp", "connection_module.cpp"), ("-lnghttp2",)),
 )
 
 

@@ -272,8 +272,8 @@ def _sequence_scheduler(
     settings: Settings,
     claims: Sequence[Claim],
 ) -> SequenceScheduler:
-    # A sequence that has a row for itself has it in one instance, and a model in Python keeps what it knows of a sequence
-    # in one instance, so each of these has a queue of its own.
+    # A sequence that has a row for itself has it in one instance, and a model in Python keeps what it knows of a
+    # sequence in one instance, so each of these has a queue of its own.
     in_one = sequences.oldest is None or spec.platform == PYTHON
     groups = [slice(i, i + 1) for i in range(len(sessions))] if in_one else [slice(None)]
     engine = engine_spec(spec, sequences)

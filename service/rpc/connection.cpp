@@ -20,6 +20,8 @@ constexpr size_t kTextBytes = 4096;
 // Frames without data (pings, settings, window updates, new calls, ...) that a client may send at once. Bytes both
 // ways, messages that are sent and ended calls earn others.
 constexpr size_t kFrames = 20'000;
+// Frames after the first one of a head. The filter joins small ones.
+constexpr size_t kContinuations = 1000;
 constexpr size_t kFramesForAnswer = 8;  // for a message, and for the end of a call
 constexpr size_t kFramesForGone = 3;    // for a call that the client cancels
 constexpr size_t kBytesForFrame = 512;
@@ -109,6 +111,7 @@ Connection::Connection(Owner& owner, const Limits& limits)
   nghttp2_option_set_no_closed_streams(options, 1);
   nghttp2_option_set_max_settings(options, 32);
   nghttp2_option_set_max_outbound_ack(options, 1000);
+  nghttp2_option_set_max_continuations(options, kContinuations);
   nghttp2_option_set_stream_reset_rate_limit(options, kResets, kResetsASecond);
   nghttp2_session* session = nullptr;
   const int failed = nghttp2_session_server_new2(&session, callbacks, this, options);
@@ -173,10 +176,12 @@ bool Connection::receive(const uint8_t* data, size_t size, std::string& error) {
     error = failure_;
     return false;
   }
-  const ssize_t read = nghttp2_session_mem_recv(session_.get(), data, size);
-  if (read == static_cast<ssize_t>(size)) return true;
-  error = read == NGHTTP2_ERR_BAD_CLIENT_MAGIC ? "not HTTP/2" : nghttp2_strerror(static_cast<int>(read));
-  return false;
+  return filter_.take(data, size, [&](const uint8_t* part, size_t count) {
+    const ssize_t read = nghttp2_session_mem_recv(session_.get(), part, count);
+    if (read == static_cast<ssize_t>(count)) return true;
+    error = read == NGHTTP2_ERR_BAD_CLIENT_MAGIC ? "not HTTP/2" : nghttp2_strerror(static_cast<int>(read));
+    return false;
+  });
 }
 
 std::vector<Event> Connection::events() {
@@ -278,7 +283,7 @@ int Connection::on_header(nghttp2_session*, const nghttp2_frame* frame, const ui
   call->header_bytes += name_size + value_size + 32;
   // A little more than the limit gets an answer that says so. Much more is not decoded.
   if (call->header_bytes > 4 * me.limits_.header_bytes) return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
-  if (call->header_bytes > me.limits_.header_bytes || frame->headers.cat != NGHTTP2_HCAT_REQUEST) return 0;
+  if (frame->headers.cat != NGHTTP2_HCAT_REQUEST) return 0;
   const std::string_view name(reinterpret_cast<const char*>(name_at), name_size);
   const std::string_view value(reinterpret_cast<const char*>(value_at), value_size);
   if (name == ":path") {
@@ -291,7 +296,8 @@ int Connection::on_header(nghttp2_session*, const nghttp2_frame* frame, const ui
     call->timeout_us = timeout_of(value);
   } else if (name == "grpc-encoding") {
     call->encoding = value;
-  } else if (name[0] != ':' && name != "te" && name != "grpc-accept-encoding") {
+  } else if (name[0] != ':' && name != "te" && name != "grpc-accept-encoding" &&
+             call->header_bytes <= me.limits_.header_bytes) {
     call->metadata.emplace_back(name, value);
   }
   return 0;
@@ -325,6 +331,11 @@ void Connection::head_complete(Call& call) {
   if (call.method != "POST") return refuse_http(call, "405", "gRPC calls are POST requests\n");
   if (!is_grpc(call.content_type))
     return refuse_http(call, "415", "this port speaks gRPC: expected content-type application/grpc\n");
+  if (const size_t cut = filter_.cut(); cut != 0) {
+    return refuse(call, kResourceExhausted,
+                  "the metadata has an entry of " + std::to_string(cut) + " bytes, the limit is " +
+                      std::to_string(std::min(limits_.header_bytes, HeaderFilter::kLongest)));
+  }
   if (call.header_bytes > limits_.header_bytes) {
     return refuse(call, kResourceExhausted,
                   "the metadata has " + std::to_string(call.header_bytes) + " bytes, the limit is " +

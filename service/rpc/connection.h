@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "header_filter.h"
+
 namespace opgate::rpc {
 
 struct Limits {
@@ -233,6 +235,7 @@ class Connection {
   uint8_t frame_head_[9] = {};
   size_t frame_head_filled_ = 0;
   size_t skip_;  // bytes until the next frame begins
+  HeaderFilter filter_;
   bool ready_ = false;
   bool draining_ = false;
   bool refuses_ = false;

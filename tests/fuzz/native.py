@@ -52,7 +52,7 @@ _PARSER = [OPS / "core" / f"{name}.cpp" for name in ("lexer", "names", "parser",
 TARGETS = {
     "connection": Native(
         PROJECT / "tests" / "rpc" / "fuzz" / "fuzz_connection.cpp",
-        (SERVICE / "rpc" / "connection.cpp",),
+        (SERVICE / "rpc" / "connection.cpp", SERVICE / "rpc" / "header_filter.cpp"),
         SERVICE / "rpc",
         PROJECT / "tests" / "rpc" / "fuzz" / "corpus",
         ("-lnghttp2",),

@@ -31,7 +31,8 @@ def compiled(target, *arguments):
 @pytest.fixture(scope="module")
 def connection(tmp_path_factory):
     """The object file of the connection. Both tests need it."""
-    return compiled(tmp_path_factory.mktemp("fuzz") / "connection.o", "-c", SOURCES / "connection.cpp")
+    sources = (SOURCES / "connection.cpp", SOURCES / "header_filter.cpp")
+    return compiled(tmp_path_factory.mktemp("fuzz") / "connection.o", "-r", "-nostdlib", *sources)
 
 
 def counts_of(command, **environment):

@@ -231,6 +231,17 @@ def cases() -> dict[str, bytes]:
         "headers_too_many": case(
             start + unary(1, b"", *(field(f"x-{n}", "v" * 30) for n in range(40)))
             + unary(3, b"", field("x", "v" * 2100)) + unary(5, b"", *[field("x", "v" * 999)] * 6) + unary(7)),
+        "headers_long": case(
+            start + headers(1, request(UNARY), 0) + frame(CONTINUATION, 0, 1, b"\x40\x01x" + integer(70 << 10, 7))
+            + repeat(35, frame(CONTINUATION, 0, 1, long)) + frame(CONTINUATION, END_HEADERS, 1)
+            + data(1, message(b"l"), end=True) + unary(3, b"", bytes([0x80 | 62])), cut=251),
+        "headers_long_packed": case(
+            start + padded(HEADERS, 1, bytes(4) + b"\x10" + request(), PRIORITIZED, 200)
+            + frame(CONTINUATION, 0, 1, b"\x00" + integer(80 << 10, 7, 0x80))
+            + repeat(40, frame(CONTINUATION, 0, 1, long)) + frame(CONTINUATION, 0, 1, b"\x01v")
+            + frame(CONTINUATION, END_HEADERS, 1, field("x", "v" * 300)) + data(1, message(b"l"), end=True)
+            + headers(3, request(STREAM)) + headers(3, b"\x00\x01x" + integer(66 << 10, 7), END_STREAM)
+            + repeat(33, frame(CONTINUATION, 0, 3, long)) + frame(CONTINUATION, END_HEADERS, 3)),
         "headers_swept": case(start + headers(1, request(STREAM)), TAKES_NONE, 45, bytes([0x13])),
         "headers_continued_flood": case(start + headers(1, block, 0) + repeat(900, frame(CONTINUATION, 0, 1, b""))),
         "headers_bomb": case(
