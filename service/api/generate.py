@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from opgate.service.api.kserve_http import JSON, Body, read_body, unless_left
 from opgate.service.api.status import error_body
@@ -57,19 +58,18 @@ def router(gateway: Gateway) -> APIRouter:
     async def generate_stream(request: Request) -> Response:
         with contextlib.ExitStack() as stack:
             model, asked = await read(request, stack)
-            if model.spec.streams:
-                running = asyncio.ensure_future(gateway.infer(model, asked))
-                # An error before the first response still has a status of its own.
-                responses = asked.responses()
-                first = await unless_left(request, anext(responses, None))
-                if first is None:
-                    await running
-                held = stack.pop_all()
-                return StreamingResponse(
-                    _as_they_come(model.spec, asked, first, responses, running, held), media_type=_EVENTS
-                )
-            await unless_left(request, gateway.infer(model, asked))
-        return StreamingResponse(stream(wire.events(model.spec, asked), asked), media_type=_EVENTS)
+            if not model.spec.streams:
+                await unless_left(request, gateway.infer(model, asked))
+                return StreamingResponse(stream(wire.events(model.spec, asked), asked), media_type=_EVENTS)
+            running = asyncio.ensure_future(gateway.infer(model, asked))
+            running.add_done_callback(_heard)
+            stack.callback(running.cancel)  # the client may leave at any moment
+            # An error before the first response still has a status of its own.
+            responses = asked.responses()
+            first = await unless_left(request, anext(responses, None))
+            if first is None:
+                await running
+            return _Running(_as_they_come(model.spec, asked, first, responses, running), stack.pop_all())
 
     async def stream(events: Iterator[bytes], asked: InferRequest) -> AsyncIterator[bytes]:
         cost = wire.answer_cost(asked)
@@ -85,23 +85,38 @@ def router(gateway: Gateway) -> APIRouter:
     return routes
 
 
+class _Running(StreamingResponse):
+    """The responses of a run that goes on. The run ends with the response, also with one that is never sent."""
+
+    def __init__(self, events: AsyncIterator[bytes], held: contextlib.ExitStack) -> None:
+        super().__init__(events, media_type=_EVENTS)
+        self._held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the response."""
+        with self._held:
+            await super().__call__(scope, receive, send)
+
+
+def _heard(run: asyncio.Future[Any]) -> None:
+    """Takes the error of a run whose client may have left before it could be told."""
+    if not run.cancelled():
+        run.exception()
+
+
 async def _as_they_come(
     spec: ModelSpec,
     asked: InferRequest,
     first: tuple[dict[str, Array], bool] | None,
     others: AsyncIterator[tuple[dict[str, Array], bool]],
     running: asyncio.Future[Any],
-    held: contextlib.ExitStack,
 ) -> AsyncIterator[bytes]:
     """Yields the responses of a model as events, and an error as the last one."""
-    with held:
-        try:
-            if first is not None:
-                yield wire.event(wire.part(spec, asked, first[0]))
-            async for outputs, _ in others:
-                yield wire.event(wire.part(spec, asked, outputs))
-            await running
-        except ServingError as error:
-            yield wire.event(error_body(error.message))
-        finally:
-            running.cancel()  # if the client has left
+    try:
+        if first is not None:
+            yield wire.event(wire.part(spec, asked, first[0]))
+        async for outputs, _ in others:
+            yield wire.event(wire.part(spec, asked, outputs))
+        await running
+    except ServingError as error:
+        yield wire.event(error_body(error.message))
