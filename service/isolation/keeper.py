@@ -67,6 +67,7 @@ def _watch(worker: int, gateway: int) -> int:
         arrived = signal.sigwait(_SIGNALS)
         if arrived == ABORT:
             os.kill(worker, ABORT)
+            os.kill(worker, signal.SIGCONT)  # somebody may have stopped it
         elif arrived == END or (arrived == _GONE and os.getppid() != gateway):
             os.kill(worker, signal.SIGKILL)
         status = _reap(worker)

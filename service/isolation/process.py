@@ -185,8 +185,13 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Ends the process and those that it has started. Returns when they have ended."""
-        self._process.send_signal(keeper.END)
+        self._tell_keeper(keeper.END)
         self._end()
+
+    def _tell_keeper(self, what: signal.Signals) -> None:
+        """Sends a signal to the keeper, which goes on if somebody has stopped it."""
+        self._process.send_signal(what)
+        self._process.send_signal(signal.SIGCONT)
 
     def _end(self) -> None:
         """Waits until the process has ended, and ends it and its group by force if it doesn't in time."""
@@ -214,7 +219,7 @@ class WorkerProcess:
 
     def _end_with_words(self) -> None:
         """Ends a process that hangs. An abort lets it say where."""
-        self._process.send_signal(keeper.ABORT)
+        self._tell_keeper(keeper.ABORT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_LAST_WORDS)
             return

@@ -153,15 +153,17 @@ class PythonSession(ProcessSession):
         _, index, is_response, final, error, entries, _ = message
         spec, request = self._spec, self._requests[index]
         assert spec is not None
-        # A stream may take long, as long as it moves.
-        run.begin_anew()
+        # A stream may take long, as long as it moves and somebody wants it.
+        if not request.unwanted:
+            run.begin_anew()
         if error:
             request.error = request.error or ServingError(Kind(error[0]), f"model '{spec.name}': {error[1]}")
         elif is_response and not request.unwanted and request.error is None:
             own = dict(self._tensors(run, entries, len(spec.outputs)))
             outputs = dict(zip(request.outputs, _checked(spec, request, own), strict=True))
             self._calls.respond(request.origin or request, outputs, bool(final))
-            run.begin_anew()
+            if not request.unwanted:
+                run.begin_anew()
         return ["taken"]
 
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from pathlib import Path
+
+
+# Threads that the pools of a gateway process begin when they are first needed.
+_POOLS = 6
 
 
 def descendants(pid: int) -> list[int]:
@@ -39,6 +44,16 @@ def resources(pid: int) -> Counter[str]:
     return counts
 
 
+def settles(pid: int, before: Counter[str], seconds: float = 15.0) -> None:
+    """Waits until a process and its descendants have no more than before. Raises AssertionError with what is left."""
+    end = time.monotonic() + seconds
+    while more := more_than(pid, before):
+        assert time.monotonic() < end, f"there is more than before, (before, now): {more}"
+        time.sleep(0.05)
+
+
 def more_than(pid: int, before: Counter[str]) -> dict[str, tuple[int, int]]:
-    """Returns what there is more of than before: how many before and now."""
-    return {name: (before[name], count) for name, count in resources(pid).items() if count > before[name]}
+    """Returns what there is more of than before: how many before and now. Pools may begin a few threads at any time."""
+    now = resources(pid)
+    now["threads"] -= min(now["threads"], _POOLS)
+    return {name: (before[name], count) for name, count in now.items() if count > before[name]}

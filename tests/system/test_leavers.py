@@ -24,7 +24,7 @@ from tritonclient.grpc import service_pb2
 from tests.rpc.raw import Raw, headers, message
 from tests.service.onnx_models import endless
 from tests.system.conftest import wait_until
-from tests.system.resources import more_than, resources
+from tests.system.resources import resources, settles
 from tests.system.running import Server, running
 from tests.system.test_python_models import write
 
@@ -138,15 +138,16 @@ def leave_over_http(server: Server, head: bytes, content: bytes, reset: bool) ->
         with socket.create_connection(("127.0.0.1", server.http), timeout=10) as client:
             client.sendall(whole[:sent])
             time.sleep(seconds)
-            while reads > 0:
-                client.settimeout(0.3)
+            client.settimeout(0.3)
+            left = reads
+            while left > 0:
                 try:
-                    got = client.recv(min(reads, 65536))
+                    got = client.recv(min(left, 65536))
                 except TimeoutError:
                     break  # that was all of the answer
                 if not got:
                     break
-                reads -= len(got)
+                left -= len(got)
             if reset:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
@@ -180,7 +181,7 @@ def nothing_left(server: Server, model: str) -> Iterator[None]:
     before = resources(server.process.pid)
     yield
     answers(server, model)
-    wait_until(lambda: not more_than(server.process.pid, before), 15)
+    settles(server.process.pid, before)
     assert server.metric("nv_inference_pending_request_count", model) == 0
 
 
