@@ -207,7 +207,7 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None, member: Me
     listening: dict[str, int] = {}
     serving: asyncio.Task[None] | None = None
     if http is not None:
-        gateway.connections = http.server_state.connections  # type: ignore[assignment]
+        gateway.connections = http.server_state.connections
         bound = None if member is None else member.http
         bound = bound or listen("HTTP", settings.http_host, settings.http_port, "--http-host")
         listening["http_port"] = bound.getsockname()[1]

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from opgate.service.errors import Kind, ServingError, detached, kind_of
 from opgate.service.execution.request import Array, Request, run
@@ -19,6 +19,7 @@ from opgate.service.processes.everywhere import Everywhere
 from opgate.service.repository.catalog import Catalog
 from opgate.service.repository.control import ModelControl
 from opgate.service.repository.loader import LoadedModel, cores_of, limits_of
+from opgate.service.rpc.connection import Budget
 from opgate.service.settings import Settings
 from opgate.service.shared_memory import Regions
 from opgate.service.telemetry import logs
@@ -39,6 +40,9 @@ T = TypeVar("T")
 # Reading or writing a body that costs as much as this many bytes of JSON happens on a thread. It takes about a
 # millisecond, in which the event loop would serve nobody else.
 LONG_COST = 1 << 19
+
+# Bytes of a request or an answer that is small.
+SMALL = 1 << 16
 
 # The protocol extensions, each with the setting that it needs, "" for none.
 _EXTENSIONS = {
@@ -71,11 +75,9 @@ def extensions(settings: Settings) -> list[str]:
     return [name for name, setting in _EXTENSIONS.items() if not setting or getattr(settings, setting)]
 
 
-def _regions(settings: Settings) -> Regions | None:
+def _regions(settings: Settings, budget: Budget) -> Regions | None:
     """Returns the registry of shared memory, None if clients may not use it."""
-    if not settings.shared_memory:
-        return None
-    return Regions(settings.max_shared_memory_regions, settings.max_shared_memory_bytes)
+    return Regions(settings.max_shared_memory_regions, budget) if settings.shared_memory else None
 
 
 def _triton_pool(settings: Settings) -> TritonPool | None:
@@ -102,12 +104,6 @@ class Served:
     decoder: Decoder
 
 
-class Connection(Protocol):
-    """An open connection."""
-
-    def held_bytes(self) -> int: ...
-
-
 class Reading:
     """A context in which a request for a model is read. An error inside counts as a failure of that model."""
 
@@ -131,7 +127,8 @@ class Gateway:
         """`log_settings` are those of the process' log, if it has been configured."""
         self.settings = settings
         self.limits = limits_of(settings)
-        self.regions = _regions(settings)
+        self.budget = Budget(settings.max_held_bytes)  # of the bytes of requests and answers
+        self.regions = _regions(settings, self.budget)
         self.triton = _triton_pool(settings)
         self.catalog = Catalog(settings, self.triton)
         self.control = ModelControl(settings, self.catalog)
@@ -145,8 +142,8 @@ class Gateway:
         self.everywhere = Everywhere(self)
         self.deaths = 0  # of the gateway processes that had the place of this one
         self.metrics: Callable[[], bytes] = bytes  # returns those of this process
-        self.connections: Collection[Connection] = ()  # the open connections of HTTP
-        self.grpc_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # those of gRPC, and bytes that they hold
+        self.connections: Collection[object] = ()  # the open connections of HTTP
+        self.grpc_connections: Collection[object] = ()
         self.accepted = 0  # requests that began, all in all
         self.running = 0  # accepted requests that are not answered yet
         self.draining = False
@@ -154,7 +151,6 @@ class Gateway:
         self._drained: asyncio.Event | None = None
         self._served: dict[tuple[str, str], Served] = {}
         self.catalog.on_change(self._served.clear)
-        self._inflated = 0  # bytes that are reserved for unpacked bodies
         self._threads = ThreadPoolExecutor(cores_of(settings), "opgate-work")
 
     def _trace(self, on: bool) -> None:
@@ -228,20 +224,26 @@ class Gateway:
         return Reading(self.find(name, version))
 
     @contextlib.contextmanager
-    def inflated(self, most: int) -> Iterator[None]:
-        """Reserves memory for a body that is packed and becomes at most `most` bytes, until the block ends.
+    def holding(self, size: int) -> Iterator[None]:
+        """Counts bytes that a request holds besides its body, until the block ends.
 
-        Raises ServingError (OVERLOADED) if too much is reserved already.
+        Raises ServingError as `no_room` returns it.
         """
-        limit = self.settings.max_inflated_bytes
-        if self._inflated + most > limit and self._inflated:
-            text = f"unpacked bodies have {self._inflated} bytes, another may have {most}, the limit is {limit}"
-            raise ServingError(Kind.OVERLOADED, text)
-        self._inflated += most
         try:
+            if not self.budget.hold(size, size <= SMALL) and size:
+                raise self.no_room(size)
             yield
         finally:
-            self._inflated -= most
+            self.budget.let_go(size)
+
+    def no_room(self, size: int) -> ServingError:
+        """Returns the error for a request or an answer of so many bytes: OVERLOADED, or TOO_LARGE if there is never
+        room for them."""
+        budget = self.budget
+        if size > budget.most:
+            return ServingError(Kind.TOO_LARGE, f"one request may hold {budget.most} bytes (OPGATE_MAX_HELD_BYTES)")
+        text = f"requests and answers hold {budget.used} bytes, the limit is {budget.limit} (OPGATE_MAX_HELD_BYTES)"
+        return ServingError(Kind.OVERLOADED, text)
 
     async def work(self, cost: int, function: Callable[[], T]) -> T:
         """Calls a function that reads or writes a body, on a thread if that takes long. Returns what it returns.

@@ -92,8 +92,9 @@ class Settings(BaseSettings):
 
     max_body_bytes: int = Field(default=256 * 1024 * 1024, gt=0)
     max_decompressed_bytes: int = Field(default=256 * 1024 * 1024, gt=0)
-    # Bytes of unpacked bodies in the process: a small packed body can become a thousand times as large.
-    max_inflated_bytes: int = Field(default=1024 * 1024 * 1024, gt=0)
+    # Bytes of the requests that come or are under way, of packed ones as unpacked, of their inputs in shared memory,
+    # and of answers that nobody has taken.
+    max_held_bytes: int = Field(default=2 * 1024 * 1024 * 1024, gt=0)
     max_rank: int = Field(default=16, gt=0)
     max_elements: int = Field(default=256 * 1024 * 1024, gt=0)
     # Elements of a BYTES tensor. Each is an object that ONNX Runtime copies while nothing else of Python can run.
@@ -105,11 +106,7 @@ class Settings(BaseSettings):
     max_queue_size: int = Field(default=1024, gt=0)  # requests that wait for one model
     max_concurrent_requests: int = Field(default=8192, gt=0)  # requests under way in the process, for all models
     max_grpc_calls: int = Field(default=10_000, gt=0)  # of one connection at once
-    # Bytes of the messages of all gRPC calls under way, and of the answers that wait to be sent.
-    max_grpc_bytes: int = Field(default=1024 * 1024 * 1024, gt=0)
     max_shared_memory_regions: int = Field(default=1024, gt=0)  # registered, or unregistered but still in use
-    # Bytes of inputs that requests under way have copied from shared memory: a small request can name large ones.
-    max_shared_memory_bytes: int = Field(default=1024 * 1024 * 1024, gt=0)
     max_header_bytes: int = Field(default=64 * 1024, gt=0)
     body_timeout: float = Field(default=60.0, gt=0)  # seconds without a byte of a promised body
     write_timeout: float = Field(default=60.0, gt=0)  # seconds in which a client takes nothing of an answer

@@ -10,19 +10,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import threading
 import weakref
 
 import numpy as np
 
 from opgate.service.errors import Kind, ServingError, invalid
 from opgate.service.execution.request import Array
+from opgate.service.rpc.connection import Budget
 
 _FOLDER = "/dev/shm"
 # What a name may begin with that isn't a client's: semaphores, and the regions of Triton's backend in Python.
 _NOT_OF_CLIENTS = ("sem.", "triton_python_backend_shm_region_", "opgate_triton_")
 # Without O_NONBLOCK a pipe, or a lease that a client has on its file, would hold the event loop.
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+# Bytes of a small input.
+_SMALL = 1 << 16
 # Characters of a region's name.
 _MOST_CHARACTERS = 256
 
@@ -84,15 +86,13 @@ class Region:
 class Regions:
     """The regions by name. The event loop's thread registers and unregisters, any thread may find and copy."""
 
-    def __init__(self, most: int, most_copied: int) -> None:
-        """`most` bounds the regions, with those that are unregistered but in use. `most_copied` bounds the bytes that
-        are copied out of regions and not freed yet."""
+    def __init__(self, most: int, budget: Budget) -> None:
+        """`most` bounds the regions, with those that are unregistered but in use. `budget` counts the bytes that are
+        copied out of regions and not freed yet."""
         self._most = most
-        self._most_copied = most_copied
+        self._budget = budget
         self._regions: dict[str, Region] = {}
         self._open: weakref.WeakSet[Region] = weakref.WeakSet()
-        self._copied = 0
-        self._lock = threading.RLock()  # freeing memory calls `_freed`, maybe while this thread has the lock
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Opens a region for requests: `byte_size` bytes at `offset` of the file that `key` names, as shm_open does.
@@ -150,24 +150,27 @@ class Regions:
         return region
 
     def copy(self, region: Region, offset: int, size: int) -> Array:
-        """Returns a copy of `size` bytes of a region as UINT8. Raises ServingError: OVERLOADED if the copies that are
-        not freed yet would be over the limit, and as `Region.read` does."""
-        with self._lock:
-            if self._copied + size > self._most_copied:
-                raise ServingError(
-                    Kind.OVERLOADED,
-                    f"requests under way have {self._copied} bytes of inputs in shared memory, another has {size}, the "
-                    f"limit is {self._most_copied} (OPGATE_MAX_SHARED_MEMORY_BYTES)",
-                )
+        """Returns a copy of `size` bytes of a region as UINT8.
+
+        Raises ServingError: TOO_LARGE if there is never room for it, OVERLOADED if there is none now, and as
+        `Region.read` does.
+        """
+        budget = self._budget
+        if size > budget.most:
+            text = f"an input in shared memory has {size} bytes, the limit is {budget.most}"
+            raise ServingError(Kind.TOO_LARGE, f"{text} (OPGATE_MAX_HELD_BYTES)")
+        has_room = budget.hold(size, size <= _SMALL)
+        try:
+            if not has_room:
+                text = f"requests and answers hold {budget.used - size} bytes, an input in shared memory has {size}"
+                raise ServingError(Kind.OVERLOADED, f"{text}, the limit is {budget.limit} (OPGATE_MAX_HELD_BYTES)")
             memory: Array = np.empty(size, np.uint8)
-            self._copied += size
-        weakref.finalize(memory, self._freed, size)
+            weakref.finalize(memory, budget.let_go, size)
+        except BaseException:
+            budget.let_go(size)
+            raise
         region.read(offset, memoryview(memory))  # type: ignore[arg-type]  # NumPy's stubs hide that arrays are buffers
         return memory
-
-    def _freed(self, size: int) -> None:
-        with self._lock:
-            self._copied -= size
 
 
 def _refusal(name: str) -> ServingError:

@@ -33,14 +33,17 @@ class Numbers:
         """Returns the counts of answers by protocol, route and code."""
         return self._gateway.journal.counts
 
-    def connections(self) -> tuple[int, int]:
-        """Returns the number of open connections, and the bytes that they hold."""
-        connections = self._gateway.connections
-        return len(connections), sum(connection.held_bytes() for connection in connections)
+    def connections(self) -> int:
+        """Returns the number of open connections of HTTP."""
+        return len(self._gateway.connections)
 
-    def grpc_connections(self) -> tuple[int, int]:
-        """Returns the number of open connections of gRPC, and the bytes of messages that they hold."""
-        return self._gateway.grpc_connections()
+    def grpc_connections(self) -> int:
+        """Returns the number of open connections of gRPC."""
+        return len(self._gateway.grpc_connections)
+
+    def held_bytes(self) -> int:
+        """Returns the bytes that requests and answers hold."""
+        return self._gateway.budget.used
 
     def deaths(self) -> int:
         """Returns how many gateway processes had the place of this one and died."""

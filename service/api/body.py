@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from opgate.service.gateway import SMALL
+from opgate.service.rpc.connection import Budget
+
 ALIGNMENT = 64
 # Bytes of a body that are read at once. NumPy asks for huge pages for arrays of 4 MB and more, and to get one can take
 # the kernel ten milliseconds, so a turn of the event loop must not need many.
@@ -23,10 +26,47 @@ def aligned_buffer(length: int, tensors_at: int) -> np.ndarray[Any, np.dtype[np.
     return raw[start : start + length]
 
 
+class Counted:
+    """The bytes that the gateway's budget counts of a connection: of its request or of the answer."""
+
+    __slots__ = ("_budget", "bytes")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self.bytes = 0
+
+    def hold(self, size: int, small: bool = False) -> bool:
+        """Counts bytes. Returns whether there is room for them."""
+        self.bytes += size
+        return self._budget.hold(size, small)
+
+    def hold_answer(self, size: int) -> bool:
+        """Counts a large answer until the client has taken it, in the place of its request. Returns whether there is
+        room for it."""
+        if size <= SMALL:
+            return True
+        self.let_go()
+        if self.hold(size):
+            return True
+        self.let_go()
+        return False
+
+    def let_go(self) -> None:
+        """Counts none of the bytes any more."""
+        if self.bytes:
+            self._budget.let_go(self.bytes)
+            self.bytes = 0
+
+
 class Owner(Protocol):
     """The connection that lends its transport to a reader."""
 
     transport: asyncio.Transport
+
+    @property
+    def counted(self) -> Counted: ...
+
+    def refuse_body(self) -> None: ...
 
     def data_received(self, data: bytes) -> None: ...
 
@@ -89,7 +129,8 @@ class HeadReader(_Reader):
 class BodyReader(_Reader):
     """Reads from the transport until the buffer is full, and then calls `complete`.
 
-    It asks for no byte beyond the body, so the next request stays in the socket.
+    It asks for no byte beyond the body, so the next request stays in the socket. The owner counts the bytes that come,
+    and is told to refuse the body if there is no room for them.
     """
 
     def __init__(self, owner: Owner, buffer: memoryview, filled: int, complete: Callable[[], None], now: float) -> None:
@@ -121,6 +162,9 @@ class BodyReader(_Reader):
     def buffer_updated(self, nbytes: int) -> None:
         """Counts the bytes that came. Calls `complete` when the buffer is full."""
         self.filled += nbytes
+        if not self._owner.counted.hold(nbytes, len(self._buffer) <= SMALL):
+            self._owner.refuse_body()
+            return
         if self.filled == len(self._buffer):
             self.release()
             self._complete()

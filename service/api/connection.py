@@ -22,12 +22,12 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from opgate.service.api.body import BodyReader, HeadReader, aligned_buffer
+from opgate.service.api.body import BodyReader, Counted, HeadReader, aligned_buffer
 from opgate.service.api.lingering import LingeringTransport
 from opgate.service.api.status import HTTP, error_body, error_headers
 from opgate.service.errors import ServingError, detached, internal
 from opgate.service.execution.request import Request
-from opgate.service.gateway import LONG_COST, Gateway, Reading, Served
+from opgate.service.gateway import LONG_COST, SMALL, Gateway, Reading, Served
 from opgate.service.telemetry.journal import NO_IDS, Answer, Ids, http_level, ids_of
 from opgate.service.wire.compression import wanted_encoding
 from opgate.service.wire.kserve_json import encode, encoding_cost, size_of
@@ -49,7 +49,8 @@ UVICORN_MEMBERS = {
     "flow": frozenset(("pause_reading", "read_paused", "resume_reading", "write_paused")),
     "server_state": frozenset(("default_headers", "total_requests")),
     "cycle": frozenset(
-        ("body", "disconnected", "keep_alive", "message_event", "more_body", "response_complete", "response_started")
+        ("body", "disconnected", "keep_alive", "message_event", "more_body", "response_complete", "response_started",
+         "scope")
     ),
 }  # fmt: skip
 
@@ -215,6 +216,10 @@ class InferCycle:
             return
         finally:
             del encode  # it may know the exception, whose frames know it
+        size = size_of(parts)
+        if not self.owner.counted.hold_answer(size):
+            self.refuse(self.owner.gateway.no_room(size))
+            return
         if header_length is None:
             head = b"content-type: application/json\r\n"
         else:
@@ -282,12 +287,13 @@ _ANSWERED = ("http", _ROUTE, "200")
 
 
 class _Head:
-    """The head of a request, until all of it has come. `size` counts the bytes of pieces that hold nothing else."""
+    """The head of a request, until all of it has come. `size` counts the bytes of pieces that hold nothing else, `held`
+    those of all pieces."""
 
-    __slots__ = ("size",)
+    __slots__ = ("held", "size")
 
     def __init__(self) -> None:
-        self.size = 0
+        self.size = self.held = 0
 
 
 class InferConnection(HttpToolsProtocol):
@@ -326,6 +332,8 @@ class InferConnection(HttpToolsProtocol):
         self._trailer_bytes = 0
         self._is_http_1_0 = False
         self._reader: BodyReader | None = None
+        self.counted = Counted(self.gateway.budget)
+        self._counted_ahead = 0  # bytes of heads and requests that have come and can't be read yet
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(LingeringTransport(transport, self))
@@ -346,6 +354,8 @@ class InferConnection(HttpToolsProtocol):
             running.disconnected = True
             running.message_event.set()
         self._held = b""
+        self.counted.let_go()
+        self._count_ahead(0)
         # A connection and its parts refer to each other. It forgets them, or they forget it, so that what is left needs
         # no collector of cycles.
         self.cycle = None  # type: ignore[assignment]
@@ -387,7 +397,41 @@ class InferConnection(HttpToolsProtocol):
 
     def _hold(self, data: bytes) -> None:
         self._held += data
+        self._count_ahead(len(self._held))
         self.flow.pause_reading()
+
+    def _let_go_if_sent(self) -> None:
+        """Counts the last request no more if the client has taken its answer, but for what the buffers of the
+        connection have."""
+        if (
+            self.counted.bytes
+            and not self.flow.write_paused
+            and self.cycle is not None
+            and self.cycle.response_complete
+        ):
+            self.counted.let_go()
+
+    def _count_ahead(self, size: int) -> bool:
+        """Counts the bytes of heads and requests that have come and can't be read yet. Returns whether there is room
+        for them."""
+        more, self._counted_ahead = size - self._counted_ahead, size
+        return self.gateway.budget.hold(more, True) or more <= 0
+
+    def refuse_body(self) -> None:
+        """Answers that there is no room for the rest of the body, and closes the connection."""
+        cycle: Any = self.cycle
+        error = self.gateway.no_room(self.counted.bytes)
+        self.counted.let_go()
+        if type(cycle) is not InferCycle:
+            self._refuse(HTTP[error.kind], error.message)
+            return
+        if self._reader is not None:
+            self._reader.release()
+            self._reader = None
+            self.transport.set_protocol(self._heads)
+        self._refused = True
+        cycle.keep_alive = False
+        cycle.refuse(error)
 
     def _take(self, data: bytes) -> None:
         """Hands data to the parser, request by request, until one must wait for its answer."""
@@ -418,6 +462,14 @@ class InferConnection(HttpToolsProtocol):
                 self._check_head(partial.size)
             requests += not in_body
         self._feeding = self._more_follows = False
+        ahead = len(self._held)
+        if self._head is not None:
+            self._head.held += len(data)
+            ahead += self._head.held
+        if ahead != self._counted_ahead and not self._count_ahead(ahead) and self._head is not None:
+            self._count_ahead(0)
+            self._refuse(503, self.gateway.no_room(0).message)
+            return
         if self._held:
             self._go_on_soon()
             return
@@ -498,16 +550,6 @@ class InferConnection(HttpToolsProtocol):
         """Returns the address of the client."""
         return self.client[0] if self.client else ""
 
-    def held_bytes(self) -> int:
-        """Returns the bytes of requests and answers that the connection holds."""
-        cycle: Any = self.cycle
-        held = len(self._held) + self.transport.get_write_buffer_size()
-        if type(cycle) is InferCycle:
-            return held + (
-                0 if cycle.response_complete else cycle.filled if self._reader is None else self._reader.filled
-            )
-        return held + (0 if cycle is None else len(cycle.body))
-
     def is_owed(self) -> bool:
         """Returns whether the client still waits for an answer or for the rest of one."""
         if self.transport.get_write_buffer_size():
@@ -522,6 +564,7 @@ class InferConnection(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        self._let_go_if_sent()
         self._go_on_soon()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
@@ -618,14 +661,19 @@ class InferConnection(HttpToolsProtocol):
             cycle.message_event.set()
         self.gateway.journal.answered(Answer("http", "none", str(status), 0, client=self.peer()), error=message)
         body = error_body(message)
-        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[status] + head + body)
+        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n" % len(body)
+        if status == 503:
+            head += b"retry-after: %d\r\n" % self.gateway.settings.retry_after
+        self.transport.write(STATUS_LINE[status] + head + b"\r\n" + body)
         self.transport.close()
 
     def _read_body(self, cycle: InferCycle) -> None:
         """Lends the transport to a BodyReader that fills the rest of the request's buffer."""
         if cycle.buffer is None:
             cycle.buffer = aligned_buffer(cycle.length, cycle.framing.header_length or 0)
+        if not self.counted.hold(cycle.filled, cycle.length <= SMALL):
+            self.refuse_body()
+            return
 
         def complete() -> None:
             self._reader = None
@@ -768,8 +816,13 @@ class InferConnection(HttpToolsProtocol):
         cycle: Any = self.cycle
         if type(cycle) is InferCycle:
             cycle.feed(body)
-        else:
-            super().on_body(body)
+            return
+        if cycle.response_complete:
+            return
+        super().on_body(body)
+        small = self.counted.bytes + len(body) + (self._body_left or 0) <= SMALL
+        if not self.counted.hold(len(body), small):
+            self.refuse_body()
 
     def on_message_complete(self) -> None:
         self._body_left = 0
@@ -783,6 +836,7 @@ class InferConnection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._running = cycle
+        cycle.scope["opgate.counted"] = self.counted
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
@@ -793,6 +847,7 @@ class InferConnection(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
+        self._let_go_if_sent()
         self._idle_since = self.loop.time()
         if self.pipeline:
             cycle, app = self.pipeline.pop()

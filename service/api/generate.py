@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from opgate.service.api.kserve_http import JSON, Body, read_body, unless_left
+from opgate.service.api.kserve_http import JSON, Body, hold_answer, read_body, unless_left
 from opgate.service.api.status import error_body
 from opgate.service.errors import ServingError
 from opgate.service.execution.request import Array
@@ -37,7 +37,7 @@ def router(gateway: Gateway) -> APIRouter:
             body = await read_body(gateway, request, *smallest(gateway.settings, "max_body_bytes", "max_json_bytes"))
         with gateway.reading(model, version) as served:  # another version may have taken its place meanwhile
             stack.enter_context(served.model.held())
-            stack.enter_context(gateway.inflated(body.most))
+            stack.enter_context(gateway.holding(body.most))
             asked = await gateway.work(body.size, lambda: _read(served.model.spec, body))
         request.scope["opgate.request"] = asked
         return served.model, asked
@@ -53,13 +53,15 @@ def router(gateway: Gateway) -> APIRouter:
             await unless_left(request, gateway.infer(model, asked))
             cost = wire.answer_cost(asked)
             content = await gateway.work(cost, lambda: wire.only_answer(model.spec, asked))
+            hold_answer(gateway, request, len(content))
         return Response(content, media_type=JSON)
 
     async def generate_stream(request: Request) -> Response:
         with contextlib.ExitStack() as stack:
             model, asked = await read(request, stack)
             if not model.spec.streams:
-                await unless_left(request, gateway.infer(model, asked))
+                result = await unless_left(request, gateway.infer(model, asked))
+                hold_answer(gateway, request, sum(array.nbytes for array in result.values()))
                 return StreamingResponse(stream(wire.events(model.spec, asked), asked), media_type=_EVENTS)
             running = asyncio.ensure_future(gateway.infer(model, asked))
             running.add_done_callback(_heard)

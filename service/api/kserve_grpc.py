@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from time import perf_counter_ns
@@ -23,7 +23,7 @@ from opgate.service.api.status import GRPC
 from opgate.service.errors import Kind, ServingError, detached, internal, invalid
 from opgate.service.execution.request import Request
 from opgate.service.execution.spec import ModelSpec, TensorSpec
-from opgate.service.gateway import LONG_COST, Gateway, Reading, Served, extensions, package_version
+from opgate.service.gateway import LONG_COST, SMALL, Gateway, Reading, Served, extensions, package_version
 from opgate.service.listening import listen
 from opgate.service.rpc import health, reflection
 from opgate.service.rpc.server import (
@@ -44,6 +44,7 @@ from opgate.service.telemetry.journal import NO_IDS, Answer, grpc_level, ids_of
 from opgate.service.tokens import group_of_rpc
 from opgate.service.wire import kserve_grpc as wire
 from opgate.service.wire.kserve_grpc import Decoder, encode, encoding_cost, parameter_values
+from opgate.service.wire.kserve_json import size_of
 from opgate.service.wire.kserve_rules import flag
 from opgate.service.wire.responses import refuse_decoupled
 
@@ -246,6 +247,10 @@ class Infer(Journaled):
             return
         finally:
             del write
+        size = size_of(parts)
+        if size > SMALL and not self.call.hold(size):
+            self.refuse(self.gateway.no_room(size))
+            return
         self.call.answer(parts, self._trailers())
         journal = self.gateway.journal
         if journal.keeps_all:
@@ -461,7 +466,7 @@ class GrpcServer:
             Options(
                 max_message_bytes=settings.max_body_bytes,
                 max_unpacked_bytes=settings.max_decompressed_bytes,
-                max_held_bytes=settings.max_grpc_bytes,
+                budget=gateway.budget,
                 max_header_bytes=settings.max_header_bytes,
                 max_streams=settings.max_grpc_calls,
                 read_timeout=settings.body_timeout,
@@ -477,9 +482,10 @@ class GrpcServer:
         self.port = self._listener.getsockname()[1]
         self.lost = 0  # calls that the stop cut off
 
-    def connections(self) -> tuple[int, int]:
-        """Returns the number of open connections, and the bytes of messages that they hold."""
-        return len(self._server.connections), self._server.budget.used
+    @property
+    def connections(self) -> Collection[object]:
+        """The open connections."""
+        return self._server.connections
 
     def _refused(self, code: Code, text: str, path: str, peer: str) -> None:
         """Counts and logs a call that was answered before a handler saw it, or a connection that its client broke."""

@@ -35,6 +35,8 @@ _MAX_INDEX_BYTES = 65536
 _MOST_RATIO = 1040
 # A body that is packed counts as this many times its size, because that is about what it costs.
 _COMPRESSION_COST = 8
+# So many bytes are copied for what one byte of JSON costs.
+_COPIES_COST = 8
 
 
 def answer(content: Any, status: int = 200) -> Response:
@@ -61,6 +63,13 @@ class PartsResponse(Response):
         for part in self._parts:
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+
+def hold_answer(gateway: Gateway, request: Request, size: int) -> None:
+    """Counts an answer of so many bytes until the client has taken it. Raises ServingError as `Gateway.no_room`."""
+    counted = request.scope.get("opgate.counted")  # of the gateway's own connections
+    if counted is not None and not counted.hold_answer(size):
+        raise gateway.no_room(size)
 
 
 async def unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -128,14 +137,15 @@ async def read_body(gateway: Gateway, request: Request, limit: int, setting: str
     encoding = request.headers.get("content-encoding", "").strip().lower()
     encoding = "" if encoding == "identity" else encoding
     unpacked = smallest(gateway.settings, "max_decompressed_bytes")
-    return Body(b"".join(parts), encoding, *min((limit, setting), unpacked))
+    data = await gateway.work(size // _COPIES_COST, lambda: b"".join(parts))
+    return Body(data, encoding, *min((limit, setting), unpacked))
 
 
 async def read_object(gateway: Gateway, request: Request, limit: int, setting: str = "") -> dict[str, Any]:
     """Returns the JSON object in the body of a request, an empty one if there is no body. Raises ServingError."""
     with contextlib.ExitStack() as stack:
         body = await read_body(gateway, request, limit, setting)
-        stack.enter_context(gateway.inflated(body.most))
+        stack.enter_context(gateway.holding(body.most))
         try:
             found = await gateway.work(body.size, lambda: orjson.loads(body.unpacked() or b"{}"))
         except orjson.JSONDecodeError as error:
@@ -244,7 +254,7 @@ class _Routes:
             with gateway.reading(*_model_and_version(request)) as served:
                 stack.enter_context(served.model.held())
                 decoder = served.decoder
-                stack.enter_context(gateway.inflated(body.most))
+                stack.enter_context(gateway.holding(body.most))
                 infer_request = await gateway.work(
                     decoder.cost(body.size, header_length), lambda: decoder.decode(body.unpacked(), header_length)
                 )
@@ -257,6 +267,7 @@ class _Routes:
         if header_length is not None:
             headers["Inference-Header-Content-Length"] = str(header_length)
         media = JSON if header_length is None else "application/octet-stream"
+        hold_answer(gateway, request, size_of(parts))
         encoding = wanted_encoding(request.headers.get("accept-encoding", ""))
         if encoding:
             headers["Content-Encoding"] = encoding

@@ -11,7 +11,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from opgate.service.api.kserve_http import JSON, read_body, unless_left
+from opgate.service.api.kserve_http import JSON, hold_answer, read_body, unless_left
 from opgate.service.errors import Kind, ServingError, invalid, too_large
 from opgate.service.execution.request import Array
 from opgate.service.execution.request import Request as InferRequest
@@ -41,17 +41,20 @@ def router(gateway: Gateway) -> APIRouter:
             name, version = picture_model, ""
         with gateway.reading(name, version) as served:
             stack.enter_context(served.model.held())
-            stack.enter_context(gateway.inflated(payload.most))
+            stack.enter_context(gateway.holding(payload.most))
             infer_request = await gateway.work(
                 payload.size, lambda: _request(gateway, served.model.spec, payload.content())
             )
         request.scope["opgate.request"] = infer_request
         result = await unless_left(request, gateway.infer(served.model, infer_request))
         if wants:
-            return _picture(served.model, result, wants)
+            picture = _picture(served.model, result, wants)
+            hold_answer(gateway, request, len(picture.body))
+            return picture
         model = served.model
         size = sum(array.nbytes for array in result.values())
         content = await gateway.work(size, lambda: labelled(model.spec, model.presentation, result))
+        hold_answer(gateway, request, len(content))
         return Response(content, media_type=JSON)
 
     for path in ("/predict/{model}", "/predict/{model}/versions/{version}"):

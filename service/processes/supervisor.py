@@ -24,14 +24,16 @@ from opgate.service.signals import SignalThread
 logger = logging.getLogger("opgate.processes")
 
 # Limits in bytes on all requests together. Each process gets its share of them.
-SHARED = ("max_inflated_bytes", "max_grpc_bytes", "max_shared_memory_bytes", "response_cache_byte_size")
+SHARED = ("max_held_bytes", "response_cache_byte_size")
 # A process that served for so many seconds did not die of its start.
 _HEALTHY = 30.0
 
 
 def share_of(settings: Settings) -> Settings:
-    """Returns the settings of one of the processes."""
-    return settings.model_copy(update={name: getattr(settings, name) // settings.workers for name in SHARED})
+    """Returns the settings of one of the processes. Three bodies must have room in each."""
+    shares = {name: getattr(settings, name) // settings.workers for name in SHARED}
+    shares["max_held_bytes"] = max(shares["max_held_bytes"], min(settings.max_held_bytes, 3 * settings.max_body_bytes))
+    return settings.model_copy(update=shares)
 
 
 class Supervisor:

@@ -22,6 +22,8 @@ constexpr size_t kTextBytes = 4096;
 constexpr size_t kFrames = 20'000;
 // Frames after the first one of a head. The filter joins small ones.
 constexpr size_t kContinuations = 1000;
+// A call that holds no more than this is small.
+constexpr size_t kSmallCall = 64 << 10;
 constexpr size_t kFramesForAnswer = 8;  // for a message, and for the end of a call
 constexpr size_t kFramesForGone = 3;    // for a call that the client cancels
 constexpr size_t kBytesForFrame = 512;
@@ -153,7 +155,8 @@ void Connection::drop_all(Call& call) {
 bool Connection::hold(Call& call, size_t size) {
   call.held += size;
   held_ += size;
-  return owner_.hold(static_cast<ptrdiff_t>(size)) && held_ <= limits_.held_bytes;
+  const bool small = call.size <= kSmallCall && call.held <= kSmallCall;
+  return owner_.hold(static_cast<ptrdiff_t>(size), small) && held_ <= limits_.held_bytes;
 }
 
 void Connection::let_go(Call& call, size_t size) {

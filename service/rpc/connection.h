@@ -43,8 +43,9 @@ class Owner {
   // Makes memory of `allocate` larger. Returns false, and releases it, if that fails.
   virtual bool grow(Memory& memory, size_t size) = 0;
   virtual void release(const Memory& memory) = 0;
-  // Counts bytes of messages that the connection holds, less if negative. Returns whether they are within the limit.
-  virtual bool hold(ptrdiff_t bytes) = 0;
+  // Counts bytes of messages that the connection holds, less if negative. Returns whether they are within the limit,
+  // which is a little higher for those of a small call.
+  virtual bool hold(ptrdiff_t bytes, bool small = false) = 0;
   // Returns the number of the method with this path, or -1. Sets whether the client sends a stream of messages.
   virtual int find(std::string_view path, bool& client_streams) = 0;
 };

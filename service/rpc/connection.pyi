@@ -6,11 +6,24 @@ class ProtocolError(ValueError):
     """The client does not speak gRPC over HTTP/2. The text is "not HTTP/2" if its first bytes are no HTTP/2 at all."""
 
 class Budget:
-    """The bytes that the messages of all calls may take, over all connections that share it."""
+    """The bytes that requests and answers may take, over all connections that share it."""
 
     def __init__(self, limit: int, /) -> None: ...
     @property
     def used(self) -> int: ...
+    @property
+    def limit(self) -> int: ...
+    @property
+    def most(self) -> int:
+        """The bytes that one request may hold. The rest is for small requests."""
+    def hold(self, bytes: int, small: bool = False, /) -> bool:
+        """Counts bytes, also where there is no room for them. Returns whether there was.
+
+        Those of `small` requests have room up to the limit, others up to `most`.
+        """
+
+    def let_go(self, bytes: int, /) -> None:
+        """Counts bytes no more that `hold` has counted."""
 
 _Pairs = Sequence[tuple[str, str]] | None
 _Message = bytes | list[bytes | memoryview]

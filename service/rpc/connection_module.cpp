@@ -23,9 +23,19 @@ PyObject* protocol_error = nullptr;
 
 // ---- Budget: the bytes of messages that all connections hold ----
 
+// Small requests may have all of it, others leave this part of it to them.
+constexpr size_t kPartForSmall = 16;
+
 struct Budget {
   PyObject_HEAD size_t limit;
   size_t used;
+
+  size_t most() const { return limit - limit / kPartForSmall; }
+
+  bool hold(size_t bytes, bool small) {
+    used += bytes;
+    return used <= (small ? limit : most());
+  }
 };
 
 int budget_init(PyObject* self, PyObject* args, PyObject*) {
@@ -37,11 +47,37 @@ int budget_init(PyObject* self, PyObject* args, PyObject*) {
 
 PyObject* budget_used(PyObject* self, void*) { return PyLong_FromSize_t(reinterpret_cast<Budget*>(self)->used); }
 
+PyObject* budget_limit(PyObject* self, void*) { return PyLong_FromSize_t(reinterpret_cast<Budget*>(self)->limit); }
+
+PyObject* budget_most(PyObject* self, void*) { return PyLong_FromSize_t(reinterpret_cast<Budget*>(self)->most()); }
+
+PyObject* budget_hold(PyObject* self, PyObject* args) {
+  Py_ssize_t bytes = 0;
+  int small = 0;
+  if (!PyArg_ParseTuple(args, "n|p:hold", &bytes, &small)) return nullptr;
+  return PyBool_FromLong(reinterpret_cast<Budget*>(self)->hold(static_cast<size_t>(bytes), small != 0));
+}
+
+PyObject* budget_let_go(PyObject* self, PyObject* size) {
+  const Py_ssize_t bytes = PyLong_AsSsize_t(size);
+  if (bytes == -1 && PyErr_Occurred() != nullptr) return nullptr;
+  reinterpret_cast<Budget*>(self)->used -= static_cast<size_t>(bytes);
+  Py_RETURN_NONE;
+}
+
 PyGetSetDef budget_members[] = {{"used", budget_used, nullptr, "Bytes that are held.", nullptr},
+                                {"limit", budget_limit, nullptr, "Bytes that may be held.", nullptr},
+                                {"most", budget_most, nullptr, "Bytes that one request may hold.", nullptr},
                                 {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyMethodDef budget_methods[] = {
+    {"hold", budget_hold, METH_VARARGS, "Counts bytes. Returns whether there was room for them."},
+    {"let_go", budget_let_go, METH_O, "Counts bytes no more."},
+    {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot budget_slots[] = {{Py_tp_init, reinterpret_cast<void*>(budget_init)},
                               {Py_tp_getset, budget_members},
+                              {Py_tp_methods, budget_methods},
                               {Py_tp_doc, const_cast<char*>("The bytes that the messages of all calls may take.")},
                               {0, nullptr}};
 
@@ -84,10 +120,7 @@ class Messages final : public Owner {
 
   void release(const Memory& memory) override { Py_DECREF(object_of(memory)); }
 
-  bool hold(ptrdiff_t bytes) override {
-    budget_->used += static_cast<size_t>(bytes);
-    return budget_->used <= budget_->limit;
-  }
+  bool hold(ptrdiff_t bytes, bool small) override { return budget_->hold(static_cast<size_t>(bytes), small); }
 
   int find(std::string_view path, bool& client_streams) override {
     PyObject* key = PyUnicode_DecodeLatin1(path.data(), static_cast<Py_ssize_t>(path.size()), nullptr);

@@ -54,6 +54,8 @@ class Stream:
 
 
 Method = Unary | Stream
+# Bytes that a server may hold that has no other budget.
+_HELD = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,9 @@ class Options:
 
     max_message_bytes: int = 64 << 20
     max_unpacked_bytes: int | None = None  # of a packed message when it is unpacked; None: max_message_bytes
-    # Of the messages and metadata of all calls that have not ended, and of answers that wait. The calls of one
-    # connection may have half of it.
-    max_held_bytes: int = 1 << 30
+    # Counts the messages and metadata of all calls that have not ended, and answers that wait. Others may count in it
+    # too. The calls of one connection may have half of it. None: a gigabyte.
+    budget: Budget | None = None
     max_header_bytes: int = 16 << 10
     max_streams: int = 10_000  # calls at once of a connection
     read_timeout: float = 60.0  # in which nothing comes of a message that has begun, or of a connection
@@ -111,9 +113,8 @@ class Server:
             path: 2 * i + (isinstance(method, Stream) and method.client_streams)
             for i, (path, method) in enumerate(self.methods)
         }
-        most = max(self.options.max_held_bytes, self.options.max_message_bytes)
-        self.budget = Budget(most)
-        self.share = max(most // 2, self.options.max_message_bytes)  # of one connection
+        self.budget = self.options.budget or Budget(_HELD)
+        self.share = max(self.budget.limit // 2, self.options.max_message_bytes)  # of one connection
         self.buffer = bytearray(_READ)
         self.view = memoryview(self.buffer)
         self.connections: set[Protocol] = set()

@@ -96,8 +96,9 @@ class Source(Protocol):
 
     def answers(self) -> Mapping[tuple[str, str, str], int]: ...
 
-    def connections(self) -> tuple[int, int]: ...
-    def grpc_connections(self) -> tuple[int, int]: ...
+    def connections(self) -> int: ...
+    def grpc_connections(self) -> int: ...
+    def held_bytes(self) -> int: ...
 
     def deaths(self) -> int: ...
 
@@ -214,12 +215,9 @@ class GatewayCollector(Collector):
         for labels, count in sorted(source.answers().items()):
             answers.add_metric(list(labels), float(count))
         yield answers
-        connections, held = source.connections()
-        yield GaugeMetricFamily("opgate_http_connections", "Open connections of HTTP", connections)
-        yield GaugeMetricFamily("opgate_http_held_bytes", "Bytes of requests and answers that connections hold", held)
-        connections, held = source.grpc_connections()
-        yield GaugeMetricFamily("opgate_grpc_connections", "Open connections of gRPC", connections)
-        yield GaugeMetricFamily("opgate_grpc_held_bytes", "Bytes of messages that calls and connections hold", held)
+        yield GaugeMetricFamily("opgate_http_connections", "Open connections of HTTP", source.connections())
+        yield GaugeMetricFamily("opgate_grpc_connections", "Open connections of gRPC", source.grpc_connections())
+        yield GaugeMetricFamily("opgate_held_bytes", "Bytes that requests and answers hold", source.held_bytes())
         yield GaugeMetricFamily("opgate_gateway_processes", "Gateway processes that serve", 1)
         yield CounterMetricFamily("opgate_gateway_process_deaths", "Gateway processes that died", source.deaths())
         yield GaugeMetricFamily("opgate_running_requests", "Inference requests without an answer", source.running())

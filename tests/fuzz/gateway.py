@@ -148,7 +148,7 @@ class Fuzzed:
     def check_rest(self) -> None:
         """Checks that nothing of what was sent remains."""
         self.check_good_requests()
-        wanted = {"opgate_http_held_bytes": 0.0, "opgate_grpc_held_bytes": 0.0, "opgate_running_requests": 0.0}
+        wanted = {"opgate_held_bytes": 0.0, "opgate_running_requests": 0.0}
         for attempt in range(200):
             numbers = {name: self._number(name) for name in wanted}
             if numbers == wanted and self._files() <= self.files:

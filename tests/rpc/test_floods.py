@@ -25,6 +25,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
+from opgate.service.rpc.connection import Budget
 from opgate.service.rpc.server import Stream
 from tests.rpc.raw import PREFACE, Raw, headers, message
 from tests.rpc.test_server import MB, Service, channel, run, serving
@@ -406,7 +407,7 @@ def test_the_messages_of_all_calls_share_one_budget():
     """Three clients hold most of it, and the fourth has no room for its message."""
 
     async def main():
-        async with serving(max_message_bytes=4 * MB, max_held_bytes=10 * MB) as server, AsyncExitStack() as stack:
+        async with serving(max_message_bytes=4 * MB, budget=Budget(10 * MB)) as server, AsyncExitStack() as stack:
             options = {"grpc.use_local_subchannel_pool": 1}
             clients = [await stack.enter_async_context(channel(server, **options)) for _ in range(4)]
             held = [client.unary_unary("/test.Test/Never")(bytes(3 * MB)) for client in clients[:3]]
@@ -453,7 +454,7 @@ def test_answers_leave_the_budget_as_they_are_sent():
     """Each of these connections asks for more than the budget, and reads nothing."""
 
     async def main():
-        async with serving(max_held_bytes=64 * MB, write_timeout=30) as server:
+        async with serving(budget=Budget(64 * MB), write_timeout=30) as server:
             before, many = megabytes(), []
             for _ in range(10):
                 raw = await Raw.open(server, settings={4: (1 << 31) - 1})
@@ -486,7 +487,7 @@ def test_small_messages_of_a_stream_are_bounded():
 
         methods["/test.Test/Each"] = Stream(takes_none)
         service.methods = lambda: methods
-        async with serving(service, max_held_bytes=16 * MB, max_message_bytes=MB) as server:
+        async with serving(service, budget=Budget(16 * MB), max_message_bytes=MB) as server:
             raw = await Raw.open(server)
             await raw.settle()
             raw.send(headers(1, "Each"))
@@ -560,7 +561,7 @@ def test_metadata_counts_too():
     """Each call has 12 KB of it, in a few bytes: a table entry that is named again and again."""
 
     async def main():
-        async with serving(max_held_bytes=2 * MB, max_message_bytes=MB) as server:
+        async with serving(budget=Budget(2 * MB), max_message_bytes=MB) as server:
             raw = await Raw.open(server)
             value = b"v" * 1000
             entry = b"\x40\x01a\x7f" + bytes([len(value) - 127 & 127 | 128, len(value) - 127 >> 7]) + value
@@ -600,7 +601,7 @@ def test_one_connection_may_have_half_of_the_budget():
     async def main():
         options = {"grpc.use_local_subchannel_pool": 1}
         async with (
-            serving(max_message_bytes=2 * MB, max_held_bytes=12 * MB) as server,
+            serving(max_message_bytes=2 * MB, budget=Budget(12 * MB)) as server,
             channel(server, **options) as greedy,
             channel(server, **options) as other,
         ):

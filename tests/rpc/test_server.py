@@ -15,6 +15,7 @@ import pytest
 import trustme
 import uvloop
 
+from opgate.service.rpc.connection import Budget
 from opgate.service.rpc.server import Call, Code, Options, RpcError, Server, Stream, Unary, tls
 from tests.rpc.raw import Raw, headers
 from tests.rpc.raw import message as message_frame
@@ -398,7 +399,7 @@ def test_packed_messages_count_when_they_are_unpacked():
     """Each of these calls sends a few kilobytes, which become 3 MB."""
 
     async def main():
-        options = {"max_message_bytes": 4 * MB, "max_held_bytes": 20 * MB}
+        options = {"max_message_bytes": 4 * MB, "budget": Budget(20 * MB)}
         async with serving(**options) as server, channel(server) as client:
             never = client.unary_unary("/test.Test/Never")
             calls = [never(bytes(3 * MB), compression=grpc.Compression.Gzip, timeout=2) for _ in range(20)]

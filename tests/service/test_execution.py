@@ -52,6 +52,7 @@ class EchoEngine:
 
     gpu = None
     takes_requests = False
+    isolated = False
     down = ""
     next_sleeps = 0.0  # seconds that the next run waits
     busy_ns = 0  # nanoseconds that each run computes

@@ -30,6 +30,7 @@ class Engine:
 
     gpu = None
     takes_requests = False
+    isolated = False
     down = ""
 
     def __init__(self):

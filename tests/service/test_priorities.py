@@ -395,6 +395,7 @@ class Echo:
 
     gpu = None
     takes_requests = False
+    isolated = False
     down = ""
 
     def close(self):

@@ -110,6 +110,8 @@ def test_what_failed_in_some_processes():
 
 
 def test_the_share_of_a_process(settings):
-    shared = share_of(settings.model_copy(update={"workers": 4, "max_grpc_bytes": 4000}))
-    assert shared.max_grpc_bytes == 1000
+    shared = share_of(settings.model_copy(update={"workers": 4, "max_held_bytes": 1 << 34}))
+    assert shared.max_held_bytes == 1 << 32
+    small = share_of(settings.model_copy(update={"workers": 4, "max_held_bytes": 1 << 30}))
+    assert small.max_held_bytes == 3 * settings.max_body_bytes  # two bodies must have room in each
     assert shared.max_body_bytes == settings.max_body_bytes

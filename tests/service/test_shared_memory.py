@@ -17,6 +17,7 @@ from tritonclient.grpc import service_pb2
 
 from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.checks import Limits
+from opgate.service.rpc.connection import Budget
 from opgate.service.shared_memory import Regions
 from opgate.service.wire import kserve_grpc
 from opgate.service.wire.kserve_json import Decoder, encode
@@ -43,7 +44,7 @@ def shared():
 
 @pytest.fixture
 def regions():
-    return Regions(4, 1 << 20)
+    return Regions(4, Budget(1 << 20))
 
 
 def descriptors():
@@ -204,20 +205,19 @@ class TestCopies:
         assert caught.value.kind is Kind.UNAVAILABLE
 
     def test_the_copies_that_are_not_freed_are_bounded(self, shared):
-        regions = Regions(4, 10_000)
+        regions = Regions(4, Budget(10_000))
         regions.register("r", shared(), 0, 4096)
         region = regions.find("r")
         held = [regions.copy(region, 0, 4096).view(np.float32)[1:] for _ in range(2)]
-        with pytest.raises(
-            ServingError, match="have 8192 bytes of inputs in shared memory, another has 4096"
-        ) as caught:
+        with pytest.raises(ServingError, match="hold 8192 bytes, an input in shared memory has 4096") as caught:
             regions.copy(region, 0, 4096)
         assert caught.value.kind is Kind.OVERLOADED
         held.pop()
         held.append(regions.copy(region, 0, 4096))
 
     def test_copies_on_several_threads_are_all_counted_off(self, shared):
-        regions = Regions(4, 1 << 20)
+        budget = Budget(1 << 20)
+        regions = Regions(4, budget)
         regions.register("r", shared(), 0, 4096)
         region = regions.find("r")
 
@@ -231,7 +231,7 @@ class TestCopies:
         for thread in threads:
             thread.join()
         gc.collect()
-        assert regions._copied == 0
+        assert budget.used == 0
 
 
 LIMITS = Limits()

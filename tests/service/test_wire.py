@@ -23,6 +23,7 @@ from opgate.service.execution.checks import Limits
 from opgate.service.execution.datatypes import DATATYPES
 from opgate.service.execution.spec import ModelSpec, TensorSpec
 from opgate.service.native.protobuf import Broken, split
+from opgate.service.rpc.connection import Budget
 from opgate.service.shared_memory import Regions
 from opgate.service.wire import compression, generate, json_tensors, kserve_grpc, tensors
 from opgate.service.wire.kserve_json import Decoder, encode
@@ -521,7 +522,7 @@ class TestParametersOfTensors:
     )
     def test_bad_ones_in_json(self, of_input, of_output, text):
         with pytest.raises(ServingError) as caught:
-            Decoder(spec(), LIMITS, Regions(1, 1)).decode(parametrized(of_input, of_output), None)
+            Decoder(spec(), LIMITS, Regions(1, Budget(1))).decode(parametrized(of_input, of_output), None)
         assert caught.value.kind is Kind.INVALID
         assert text in caught.value.message
 

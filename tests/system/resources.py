@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-
 # Threads that the pools of a gateway process begin when they are first needed.
 _POOLS = 6
 

@@ -84,6 +84,13 @@ class Server:
                 return float(line.rsplit(" ", 1)[1])
         raise KeyError(f"{name} of {model}")
 
+    def number(self, name: str) -> float:
+        """Returns the value of a metric without labels."""
+        for line in self.get("/metrics").splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.rsplit(" ", 1)[1])
+        raise KeyError(name)
+
     def longest_turn(self) -> float:
         """Returns the most milliseconds of CPU time that the event loop took for a turn, see `longest_turns`."""
         return self.longest_turns()[0]

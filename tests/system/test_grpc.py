@@ -162,7 +162,7 @@ def test_a_large_message_whose_client_leaves_takes_no_memory(server):
             call = client.unary_unary(INFER).future(message, timeout=30)
             time.sleep(0.3)
             call.cancel()
-    wait_until(lambda: "opgate_grpc_held_bytes 0.0" in server.get("/metrics"))
+    wait_until(lambda: "opgate_held_bytes 0.0" in server.get("/metrics"))
     wait_until(lambda: "opgate_grpc_connections 0.0" in server.get("/metrics"))
     assert server.megabytes("VmRSS") - before < 100
 

@@ -8,6 +8,7 @@ import json
 import re
 import socket
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -39,8 +40,8 @@ SMALL = {
     "OPGATE_MAX_BODY_BYTES": "20000", "OPGATE_MAX_DECOMPRESSED_BYTES": "8000", "OPGATE_MAX_JSON_BYTES": "10000",
     "OPGATE_MAX_JSON_DEPTH": "8", "OPGATE_MAX_HEADER_BYTES": "2000", "OPGATE_MAX_RANK": "3", "OPGATE_MAX_ELEMENTS": "100",
     "OPGATE_MAX_STRINGS": "5", "OPGATE_MAX_STRING_BYTES": "50", "OPGATE_MAX_TENSORS": "3", "OPGATE_MAX_QUEUE_SIZE": "1",
-    "OPGATE_MAX_CONCURRENT_REQUESTS": "3", "OPGATE_MAX_INFLATED_BYTES": "9000", "OPGATE_MAX_GRPC_CALLS": "2",
-    "OPGATE_MAX_GRPC_BYTES": "25000", "OPGATE_MAX_SHARED_MEMORY_REGIONS": "2", "OPGATE_MAX_SHARED_MEMORY_BYTES": "100",
+    "OPGATE_MAX_CONCURRENT_REQUESTS": "3", "OPGATE_MAX_HELD_BYTES": "25000", "OPGATE_MAX_GRPC_CALLS": "2",
+    "OPGATE_MAX_SHARED_MEMORY_REGIONS": "2", "OPGATE_MAX_WORKER_BYTES": str(1 << 20),
 }  # fmt: skip
 
 
@@ -73,22 +74,17 @@ OVER = {
 }
 
 
-SHARED = {"shared_memory_region": "region", "shared_memory_byte_size": 104}
-OVER["OPGATE_MAX_SHARED_MEMORY_BYTES"] = infer(
-    "double", {"name": "x", "datatype": "FP32", "shape": [1, 26], "parameters": SHARED}
-)
 OVER["OPGATE_MAX_SHARED_MEMORY_REGIONS"] = post("double", b'{"key": "/key", "byte_size": 8}').replace(
     b"/v2/models/double/infer", b"/v2/systemsharedmemory/region/third/register"
 )
 
 
-PACKED_WAIT = gzip.compress(WAYS["infer"].partition(b"\r\n\r\n")[2])
-WAITS = post("endless", PACKED_WAIT, "Content-Encoding: gzip\r\n")
+ALMOST = infer("double", DOUBLE, id=" " * 9000)[:-1]
 # What is refused while what the setting limits is full.
 AGAIN = {
     "OPGATE_MAX_QUEUE_SIZE": WAYS["infer"],
     "OPGATE_MAX_CONCURRENT_REQUESTS": infer("double", DOUBLE),
-    "OPGATE_MAX_INFLATED_BYTES": WAITS,
+    "OPGATE_MAX_HELD_BYTES": ALMOST,
 }
 
 
@@ -102,7 +98,7 @@ def call(setting):
             [("x", "FP32", np.ones((1, 2), np.float32))],
             {"headers": {"y": "y" * 2000}},
         ),
-        "OPGATE_MAX_GRPC_BYTES": ("double", [("x", "FP32", np.ones((1, 2), np.float32))], {"request_id": "i" * 13_000}),
+        "OPGATE_MAX_HELD_BYTES": ("double", [("x", "FP32", np.ones((1, 2), np.float32))], {"request_id": "i" * 9000}),
         "OPGATE_MAX_BODY_BYTES": ("double", [("x", "FP32", np.ones((1, 5001), np.float32))]),
         "OPGATE_MAX_RANK": ("double", [("x", "FP32", np.ones((1, 1, 1, 2), np.float32))]),
         "OPGATE_MAX_ELEMENTS": ("double", [("x", "FP32", np.ones((1, 101), np.float32))]),
@@ -111,7 +107,6 @@ def call(setting):
         "OPGATE_MAX_TENSORS": ("double", [(f"x{i}", "FP32", np.ones((1, 2), np.float32)) for i in range(4)]),
         "OPGATE_MAX_QUEUE_SIZE": ("endless", [("x", "FP32", np.ones((1, 2), np.float32))]),
         "OPGATE_MAX_CONCURRENT_REQUESTS": ("double", [("x", "FP32", np.ones((1, 2), np.float32))]),
-        "OPGATE_MAX_SHARED_MEMORY_BYTES": ("double", [("x", "FP32", np.ones((1, 26), np.float32))]),
     }[setting]
 
 
@@ -148,9 +143,11 @@ def test_the_tables_have_every_limit_with_its_default():
 def occupied(server, setting):
     """Fills what the setting limits. Returns the connections that do."""
     held = [Connection(server)]
-    if setting == "OPGATE_MAX_INFLATED_BYTES":
-        held[0].send(WAITS)
-        wait_until(lambda: "opgate_running_requests 1.0" in server.get("/metrics"))
+    if setting == "OPGATE_MAX_HELD_BYTES":
+        held.append(Connection(server))
+        for connection in held:
+            connection.send(ALMOST)
+        wait_until(lambda: server.number("opgate_held_bytes") > 18_000)
         return held
     held[0].send(WAYS["infer"])
     time.sleep(0.1)
@@ -163,7 +160,10 @@ def occupied(server, setting):
     return held
 
 
-@pytest.mark.parametrize("row", [row for row in STATUS if row[3]], ids=[row[0] for row in STATUS if row[3]])
+OVER_HTTP = [row for row in STATUS if row[3] and row[0] != "OPGATE_MAX_WORKER_BYTES"]
+
+
+@pytest.mark.parametrize("row", OVER_HTTP, ids=[row[0] for row in OVER_HTTP])
 def test_over_http(server, regions, row):
     setting, _, _, status, _ = row
     held = [] if setting in OVER else occupied(server, setting)
@@ -184,7 +184,7 @@ def test_over_http(server, regions, row):
         assert connection.send(infer("double", DOUBLE)).read()[0] == 200
 
 
-CODES = [row for row in STATUS if row[4] and row[4] != "REFUSED_STREAM"]
+CODES = [row for row in STATUS if row[4] != "REFUSED_STREAM" and row[0] in {row[0] for row in OVER_HTTP} and row[4]]
 
 
 @pytest.mark.parametrize("row", CODES, ids=[row[0] for row in CODES])
@@ -200,19 +200,11 @@ def test_over_grpc(server, regions, row):
     tensors = []
     for name, datatype, array in inputs:
         tensors.append(triton_grpc.InferInput(name, list(array.shape), datatype))
-        if row[0] == "OPGATE_MAX_SHARED_MEMORY_BYTES":
-            tensors[-1].set_shared_memory("region", array.nbytes)
-        else:
-            tensors[-1].set_data_from_numpy(array)
+        tensors[-1].set_data_from_numpy(array)
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
-        if row[0] == "OPGATE_MAX_GRPC_BYTES":
-            running = client.async_infer("endless", tensors, lambda result, error: None, request_id="i" * 13_000)
-            wait_until(lambda: "opgate_running_requests 1.0" in server.get("/metrics"))
         with pytest.raises(triton_grpc.InferenceServerException) as caught:
             client.infer(model, tensors, **(arguments[0] if arguments else {}))
         assert caught.value.status() == f"StatusCode.{row[4]}"
-        if row[0] == "OPGATE_MAX_GRPC_BYTES":
-            running.cancel()
     for connection in held:
         connection.socket.close()
     wait_until(lambda: "opgate_running_requests 0.0" in server.get("/metrics"))
@@ -229,6 +221,22 @@ def test_calls_of_one_grpc_connection(server):
 
     assert "REFUSED_STREAM" in next(row for row in STATUS if row[0] == "OPGATE_MAX_GRPC_CALLS")
     assert asyncio.run(main()) == [(5, 7)]
+
+
+def test_tensors_of_a_run_in_a_worker(tmp_path, protocol):
+    row = next(row for row in STATUS if row[0] == "OPGATE_MAX_WORKER_BYTES")
+    double(tmp_path, "double", config='backend: "onnxruntime"', shape=("a", "b"))
+    with running(tmp_path, "--isolation", "process", env={row[0]: str(1 << 20)}) as server:
+        module = {"http": triton_http, "grpc": triton_grpc}[protocol]
+        with module.InferenceServerClient(f"127.0.0.1:{getattr(server, protocol)}") as client:
+            for size, refused in ((1 << 16, False), (1 << 19, True), (1 << 16, False)):
+                x = module.InferInput("x", [1, size], "FP32")
+                x.set_data_from_numpy(np.ones((1, size), np.float32))
+                with pytest.raises(module.InferenceServerException) if refused else nullcontext() as caught:
+                    client.infer("double", [x])
+                if refused:
+                    status = {"http": row[3], "grpc": f"StatusCode.{row[4]}"}[protocol]
+                    assert caught.value.status() == status and "OPGATE_MAX_WORKER_BYTES" in str(caught.value)
 
 
 def no_body(server):

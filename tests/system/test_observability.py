@@ -120,7 +120,7 @@ def test_metrics_of_the_gateway_itself(server):
     assert 'opgate_build_info{onnxruntime="' in text
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert float(values["process_resident_memory_bytes"]) > 1e7 and float(values["process_open_fds"]) > 5
-    assert float(values["opgate_http_held_bytes"]) > 50
+    assert float(values["opgate_held_bytes"]) > 50
     assert values["opgate_running_requests"] == "0.0"
     assert 'opgate_overdue_runs_total{model="double",version="1"}' in values
 

@@ -374,12 +374,12 @@ class TestBudget:
     @pytest.fixture(scope="class")
     @classmethod
     def tight(cls, tmp_path_factory):
-        """A server in which requests under way may have one input of eight booleans or indices in shared memory."""
+        """A server in which a request under way may have one large input in shared memory."""
         folder = tmp_path_factory.mktemp("tight")
         identity(folder, "truth", "BOOL", shape=("a",), config='backend: "onnxruntime"')
         pick(folder, "pick", 'backend: "onnxruntime"\nmax_batch_size: 8')
         endless(folder, "endless", config='backend: "onnxruntime"')
-        with running(folder, env={"OPGATE_MAX_SHARED_MEMORY_BYTES": "64"}) as started:
+        with running(folder, env={"OPGATE_MAX_HELD_BYTES": "400000"}) as started:
             yield started
 
     @pytest.mark.parametrize(
@@ -401,20 +401,21 @@ class TestBudget:
             for _ in range(30):
                 with pytest.raises(InferenceServerException) if problem else contextlib.nullcontext() as caught:
                     client.infer(model, [tensor], outputs=outputs, **how)
-                assert not problem or "OPGATE_MAX_SHARED_MEMORY_BYTES" not in str(caught.value), caught.value
+                assert not problem or "OPGATE_MAX_HELD_BYTES" not in str(caught.value), caught.value
+        wait_until(lambda: "opgate_held_bytes 0.0" in tight.get("/metrics"))
 
     def test_clients_that_leave_free_their_copies(self, tight, protocol, region):
         """The copy goes with the run, which ends a little later."""
         with connect(tight, protocol) as client:
             client.unregister_system_shared_memory()
             register(client, region)
-            tensor, _ = shared_input(protocol, np.zeros((4, 4), np.float32), "FP32", region, 0)
+            tensor, _ = shared_input(protocol, np.zeros((50_000, 1), np.float32), "FP32", region, 0)
             how = {"timeout": 200_000} if protocol == "http" else {"client_timeout": 0.2}
 
             def is_accepted():
                 with pytest.raises(InferenceServerException) as caught:
                     client.infer("endless", [tensor], **how)
-                return "OPGATE_MAX_SHARED_MEMORY_BYTES" not in str(caught.value)
+                return "OPGATE_MAX_HELD_BYTES" not in str(caught.value)
 
             for _ in range(3):
                 wait_until(is_accepted)
@@ -423,15 +424,33 @@ class TestBudget:
         with connect(tight, protocol) as client:
             client.unregister_system_shared_memory()
             register(client, region)
-            tensor, _ = shared_input(protocol, np.ones(65, np.bool_), "BOOL", region, 0)
+            running = threading.Thread(target=lambda: self._wait(tight, region), daemon=True)
+            running.start()
+            wait_until(lambda: tight.number("opgate_held_bytes") >= 200_000)
+            tensor, _ = shared_input(protocol, np.ones(200_000, np.bool_), "BOOL", region, 400_000)
+            with pytest.raises(
+                InferenceServerException, match=r"hold 200\d\d\d bytes, .* has 200000, the limit"
+            ) as caught:
+                client.infer("truth", [tensor])
+            assert caught.value.status() == {"http": "503", "grpc": "StatusCode.UNAVAILABLE"}[protocol]
+            running.join()
+            wait_until(lambda: "opgate_held_bytes 0.0" in tight.get("/metrics"))
+            client.infer("truth", [tensor], outputs=[shared_output(protocol, 200_000, 700_000)])
 
-            def is_refused():
-                with pytest.raises(InferenceServerException, match="another has 65, the limit is 64") as caught:
-                    client.infer("truth", [tensor])
-                assert caught.value.status() == {"http": "503", "grpc": "StatusCode.UNAVAILABLE"}[protocol]
-                return "have 0 bytes" in str(caught.value)
+    @staticmethod
+    def _wait(tight, region):
+        with connect(tight, "http") as client, contextlib.suppress(InferenceServerException):
+            tensor, _ = shared_input("http", np.zeros((50_000, 1), np.float32), "FP32", region, 0)
+            client.infer("endless", [tensor], timeout=1_000_000)
 
-            wait_until(is_refused)  # the runs of clients that left end a little later
+    def test_an_input_for_which_there_is_never_room(self, tight, protocol, region):
+        with connect(tight, protocol) as client:
+            client.unregister_system_shared_memory()
+            register(client, region)
+            tensor, _ = shared_input(protocol, np.ones(375_001, np.bool_), "BOOL", region, 0)
+            with pytest.raises(InferenceServerException, match="has 375001 bytes, the limit is 375000") as caught:
+                client.infer("truth", [tensor])
+            assert caught.value.status() == {"http": "413", "grpc": "StatusCode.RESOURCE_EXHAUSTED"}[protocol]
 
 
 class TestUnregister:

@@ -102,7 +102,7 @@ class Messages final : public Owner {
     std::free(memory.handle);
   }
 
-  bool hold(ptrdiff_t bytes) override {
+  bool hold(ptrdiff_t bytes, bool) override {
     used_ += bytes;
     check(used_ >= 0, "the budget is never negative");
     if (used_ > limit_) ++counts.over;
