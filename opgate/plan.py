@@ -64,18 +64,18 @@ def plan(
 
     settings = Settings() if model_repository is None else Settings(model_repository=model_repository)
     try:
-        compiler = _compiler(trtexec)
-        built = out_of_tree(folder, domain=domain) if folder else BuildOptions()
-        plugins = built.library("tensorrt")
-        if not plugins.is_file():
-            raise PlanError(f"{plugins} is not there: run opgate build")
-        compile_one = _Compiler(settings, compiler, plugins, built_table(built), option or [])
         source, target = settings.repository().resolve(), to.resolve()
         if target == source or source in target.parents or target in source.parents:
             raise PlanError(f"--to {to} and the model repository {source} must not lie in one another")
         names = sorted(path.name for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
         if unknown := sorted(set(models) - set(names)):
             raise PlanError(f"there is no model '{unknown[0]}' in {source}")
+        compiler = _compiler(trtexec)
+        built = out_of_tree(folder, domain=domain) if folder else BuildOptions()
+        plugins = built.library("tensorrt")
+        if not plugins.is_file():
+            raise PlanError(f"{plugins} is not there: run opgate build")
+        compile_one = _Compiler(settings, compiler, plugins, built_table(built), option or [])
         to.mkdir(parents=True, exist_ok=True)
         for name in models:
             typer.echo(f"{name}: compiling")

@@ -12,7 +12,6 @@ import onnxruntime as ort
 import pytest
 import shapely
 import shapely.affinity
-import torch
 from ensemble_boxes.ensemble_boxes_nms import cpu_soft_nms_float
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -224,6 +223,7 @@ def test_nms_keeps_the_boxes_that_onnx_keeps(
 def test_top_k_labels_are_those_of_torch(
     run_op: RunOp, n: int, c: int, k: int, activation: str, dtype: str, seed: int
 ) -> None:
+    torch = pytest.importorskip("torch")
     rng = np.random.default_rng(seed)
     logits = (rng.standard_normal((n, c)) * 4).astype(dtype)
     scores, labels = run_op("TopKLabels", {"logits": logits}, {"k": k, "activation": activation})
@@ -239,6 +239,7 @@ def test_top_k_labels_are_those_of_torch(
 
 
 def test_top_k_of_a_million(run_op: RunOp) -> None:
+    torch = pytest.importorskip("torch")
     logits = np.random.default_rng(3).standard_normal((1, 1_000_000)).astype(np.float32)
     scores, labels = run_op("TopKLabels", {"logits": logits}, {"k": 100})
     expected = torch.topk(torch.softmax(torch.from_numpy(logits).double(), 1), 100)
@@ -268,6 +269,7 @@ def test_soft_nms_is_that_of_ensemble_boxes(
     ("mode", "axis", "flipped"), [("top", 2, True), ("bottom", 2, False), ("left", 3, True), ("right", 3, False)]
 )
 def test_corner_pool_is_torchs_cummax(run_op: RunOp, mode: str, axis: int, flipped: bool, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
     rng = np.random.default_rng(axis)
     for shape in [(2, 3, 17, 40), (1, 1, 1, 5), (1, 2, 70, 600)]:
         x = rng.standard_normal(shape).astype(dtype)
@@ -325,6 +327,7 @@ def test_rotated_boxes_are_suppressed_as_their_polygons_overlap(
 def test_rotated_regions_agree_with_grid_sample(
     run_op: RunOp, size: tuple[int, int], ratio: int, aligned: bool, clockwise: bool
 ) -> None:
+    torch = pytest.importorskip("torch")
     rng = np.random.default_rng(ratio)
     (n, c, h, w), count, scale = (3, 5, 20, 30), 40, 0.5
     image = rng.normal(0, 1, (n, c, h, w)).astype(np.float32)

@@ -10,7 +10,6 @@ from typing import Any
 import fpsample
 import numpy as np
 import pytest
-import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.spatial import cKDTree
@@ -105,6 +104,7 @@ def test_the_tree_finds_what_sorting_finds(run_op: RunOp, data: st.DataObject, s
 
 def cells_of(pos: Array, size: Array, start: Array | None, end: Array | None) -> Array:
     """The clusters of torch_cluster's grid, in torch."""
+    torch = pytest.importorskip("torch")
     x, side = torch.from_numpy(pos), torch.from_numpy(size)
     low = x.amin(0) if start is None else torch.from_numpy(start)
     high = x.amax(0) if end is None else torch.from_numpy(end)
@@ -126,6 +126,7 @@ def test_cells_agree_with_torch(run_op: RunOp, n: int, d: int, dtype: Any) -> No
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_the_gradient_of_distances_agrees_with_autograd(run_op: RunOp, apart: bool) -> None:
+    torch = pytest.importorskip("torch")
     rng = np.random.default_rng(3)
     xyz, queries = rng.normal(0, 1, (200, 3)), rng.normal(0, 1, (90, 3))
     inputs = {"xyz": xyz, "offset": np.int32([200]), "new_xyz": queries if apart else None}
@@ -183,6 +184,7 @@ def test_other_reductions_agree_with_scipys_bins(run_op: RunOp, reduction: str, 
 
 
 def test_the_maximum_with_nans_agrees_with_torch(run_op: RunOp) -> None:
+    torch = pytest.importorskip("torch")
     rng = np.random.default_rng(6)
     points = rng.uniform(0, 4, (3000, 6)).astype(np.float32)
     points[:, 3:][rng.random((3000, 3)) < 0.03] = np.nan
@@ -238,6 +240,7 @@ def test_limits_and_batches_agree_with_a_loop_over_the_points(run_op: RunOp, dat
 @pytest.mark.parametrize("batch_columns", [0, 1])
 def test_the_voxels_of_points_agree_with_torch(run_op: RunOp, batch_columns: int, order: str) -> None:
     """torch.unique gives the map from points to distinct rows, in ascending order of the rows."""
+    torch = pytest.importorskip("torch")
     rng = np.random.default_rng(7)
     points = rng.normal(0, 4, (5000, 5)).astype(np.float32)
     points[:, 0] = rng.integers(0, 4, 5000)
@@ -374,6 +377,7 @@ def test_samples_agree_with_fpsample(run_op: RunOp, counts: list[int], d: int) -
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("n", "c", "m", "k"), [(1, 1, 1, 3), (300, 64, 900, 3), (40, 700, 50, 5), (2, 8, 500, 1)])
 def test_interpolation_agrees_with_autograd(run_op: RunOp, n: int, c: int, m: int, k: int, dtype: Any) -> None:
+    torch = pytest.importorskip("torch")
     rng = np.random.default_rng(n)
     features, weight, grad = (rng.normal(0, 1, shape).astype(dtype) for shape in ((n, c), (m, k), (m, c)))
     inputs = {"features": features, "idx": rng.integers(0, n, (m, k)).astype(np.int32), "weight": weight}
@@ -397,6 +401,7 @@ REDUCTIONS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
 def test_rows_of_segments_and_of_indices_agree_with_torch(
     run_op: RunOp, dims: tuple[int, ...], dtype: Any, reduce: str
 ) -> None:
+    torch = pytest.importorskip("torch")
     rng = np.random.default_rng(len(dims))
     x = rng.normal(0, 1, (700, *dims)).astype(dtype)
     index = rng.integers(0, 90, 700)

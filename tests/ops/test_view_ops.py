@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from benchmarks.op_works.views import attended, deform_conv, pooled
 from opgate.ops_build.case import Array
 from opgate.ops_build.ops.bev_pool_v2.cases import view, with_intervals
 from opgate.ops_build.ops.deform_conv2d.cases import conv
@@ -22,6 +21,7 @@ from opgate.ops_build.ops.multi_scale_deformable_attention.cases import attentio
 from tests.ops.conftest import RunOp
 
 torch = pytest.importorskip("torch")
+views = pytest.importorskip("benchmarks.op_works.views")  # it is written with torch
 
 #: How near f16, f32 and f64 come to sums in f64 of numbers of about 1.
 RELATIVE = {np.float16: 4e-3, np.float32: 1e-5, np.float64: 1e-12}
@@ -41,7 +41,7 @@ def test_bev_pool_agrees_with_index_add(run_op: RunOp, dtype: Any, data: st.Data
     depth, feat = (torch.from_numpy(inputs[name]).double().requires_grad_() for name in ("depth", "feat"))
     cells = len(depth) * int(np.prod(grid))
     ranks = {name: torch.from_numpy(array) for name, array in inputs.items() if name.startswith("ranks")}
-    expected = pooled({"depth": depth, "feat": feat, **ranks}, cells)
+    expected = views.pooled({"depth": depth, "feat": feat, **ranks}, cells)
     near = {"rtol": RELATIVE[dtype], "atol": RELATIVE[dtype]}
     given = inputs if data.draw(st.booleans()) else with_intervals(inputs)
     (bev,) = run_op("BevPoolV2", given, attributes)
@@ -79,7 +79,7 @@ def test_deformable_attention_agrees_with_grid_sample(
     inputs = attention(types, shapes, **given, seed=seed)
     differentiated = ("value", "sampling_locations", "attention_weights")
     wide = [torch.from_numpy(inputs[name]).double().requires_grad_() for name in differentiated]
-    expected = attended(dict(zip(differentiated, wide, strict=True)), shapes)
+    expected = views.attended(dict(zip(differentiated, wide, strict=True)), shapes)
     near = {"rtol": RELATIVE[dtype], "atol": 4 * RELATIVE[dtype]}
     (output,) = run_op("MultiScaleDeformableAttention", inputs)
     np.testing.assert_allclose(output, expected.detach(), **near)
@@ -173,7 +173,7 @@ def test_the_gradient_of_deformable_convolution_agrees_with_autograd(
     if dtype is np.float16:  # no sample on a pixel, where the slope jumps
         inputs["offset"] = (np.round(inputs["offset"].astype(np.float64) * 16) / 16 + 1 / 32).astype(dtype)
     wide = {name: torch.from_numpy(array).double().requires_grad_() for name, array in inputs.items()}
-    expected = deform_conv(attributes, wide)
+    expected = views.deform_conv(attributes, wide)
     near = {"rtol": RELATIVE[dtype], "atol": 4 * RELATIVE[dtype]}
     np.testing.assert_allclose(run_op("DeformConv2d", inputs, attributes)[0], expected.detach(), **near)
     grad = np.random.default_rng(1).standard_normal(expected.shape).astype(dtype)

@@ -28,7 +28,7 @@ from hyperframe.frame import (
 from opgate.service.rpc.connection import Budget
 from opgate.service.rpc.server import Stream
 from tests.rpc.raw import PREFACE, Raw, headers, message
-from tests.rpc.test_server import MB, Service, channel, run, serving
+from tests.rpc.test_server import MB, Service, channel, run, serving, until
 
 CALM, PROTOCOL_ERROR = 11, 1
 
@@ -531,11 +531,12 @@ def test_cancelled_calls_among_many_messages_cost_little():
             await raw.settle()
             raw.send(headers(1, "Last"))
             raw.send(*[headers(s, "Last") for s in range(3, 10_001, 2)])
-            await asyncio.sleep(0.3)
+            connection = next(iter(server.connections))
+            await until(lambda: len(connection.calls) == 5_000)
             cpu = time.process_time()
             raw.send(DataFrame(1, b"\0\0\0\0\0" * 30_000), *[RstStreamFrame(s) for s in range(3, 10_001, 2)])
-            await asyncio.sleep(1)
-            assert time.process_time() - cpu < 0.9 and len(next(iter(server.connections)).calls) == 1
+            await until(lambda: len(connection.calls) == 1)
+            assert time.process_time() - cpu < 0.9
             raw.close()
 
     run(main())
