@@ -1,5 +1,5 @@
 # make serve   set up, build the ops, start the gateway on 127.0.0.1 (HTTP 8000, gRPC 8001); RUNTIME=gpu for GPUs
-# make test    set up what tests need and run them
+# make test    set up what tests need, with the engines, and run them; PART=ops|engines|gateway|protocol|models runs a part
 # make test-all  like make test, but compiles the kernels for every CUDA architecture and tries every fault
 # make gpu-check run every case of every op on an NVIDIA GPU (needs nvcc); writes benchmarks/results/<gpu>.md
 # make fuzz    send made-up inputs to readers and to a gateway for FUZZ_SECONDS; TARGET="http grpc" takes some (needs clang++)
@@ -14,8 +14,10 @@ VENV ?= .venv
 ARGS ?=
 # cpu or gpu: which ONNX Runtime a new virtual environment gets. They can't be installed together.
 RUNTIME ?= cpu
-# make test EXTRAS=cpu,test,torch,tensorrt also runs the tests of PyTorch and TensorRT, which are skipped otherwise.
-EXTRAS ?= $(RUNTIME),test
+# The engines whose ops are tested, and nvcc, which compiles CUDA kernels. Tests of others are skipped.
+ENGINES ?= torch tensorflow litert tensorrt nvcc
+# ops, engines, gateway, protocol or models: which tests run. All by default.
+PART ?=
 # How many processes run the tests. Two start servers and mostly wait, the others compile. Each takes about 2 GB.
 PROCESSES ?= 4
 FUZZ_SECONDS ?= 300
@@ -28,21 +30,25 @@ USERS ?= 8
 DURATION ?= 60s
 BIN := $(VENV)/bin
 
-.PHONY: serve test test-all gpu-check fuzz check format models bench soak load-test build clean
+.PHONY: serve test .said-test test-all gpu-check fuzz check format models bench soak load-test build clean
 
 serve: build
 	exec $(BIN)/opgate serve $(ARGS)
 
 # For this machine's processor. CUDA kernels are compiled only for an ONNX Runtime that can run them.
 build: $(VENV)/.serve
+	@test -e build/ops/manifest.json || echo "compiling the op library: about 2 minutes on 2 cores, once"
 	$(BIN)/opgate build --arch native --engine onnxruntime --cuda "$$($(BIN)/python -c 'import onnxruntime as engine; \
 	  print("auto" * ("CUDAExecutionProvider" in engine.get_available_providers()))')"
 
-test: $(VENV)/.test
-	$(BIN)/python -m pytest --numprocesses $(PROCESSES) $(ARGS)
+test: .said-test $(VENV)/.test build/toolchain/.headers
+	@$(BIN)/python -m pytest --stages --numprocesses $(PROCESSES) --part "$(PART)" $(ARGS)
 
-test-all: $(VENV)/.test
-	OPGATE_TEST_ALL=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) $(ARGS)
+test-all: $(VENV)/.test build/toolchain/.headers
+	OPGATE_TEST_ALL=1 $(BIN)/python -m pytest --stages --numprocesses $(PROCESSES) --part "$(PART)" $(ARGS)
+
+.said-test:
+	@echo "The tests take about $(if $(PART),5,15) minutes on 2 cores, and the first time 5 more, for packages.$(if $(PART),, PART=ops|engines|gateway|protocol|models runs a part.)"
 
 # Uses the packages of $(PYTHON) if it has them, because the PyTorch and onnxruntime-gpu of a GPU machine are hard to
 # replace.
@@ -102,14 +108,21 @@ clean:
 NATIVE := $(wildcard service/native/*.cpp service/native/*.h service/native/build_hook.py service/rpc/*.cpp service/rpc/*.h)
 
 $(VENV)/.serve: pyproject.toml $(NATIVE) | $(VENV)/bin/pip
-	sh deploy/system-packages.sh serve
-	$(BIN)/pip install --quiet --editable '.[$(RUNTIME)]'
+	@sh deploy/system-packages.sh serve
+	@echo "installing the Python packages: about a minute, once"
+	@$(BIN)/pip install --quiet --editable '.[$(RUNTIME)]'
 	touch $@
 
 $(VENV)/.test: pyproject.toml $(NATIVE) | $(VENV)/bin/pip
-	sh deploy/system-packages.sh test
-	$(BIN)/pip install --quiet --editable '.[$(EXTRAS)]'
+	@sh deploy/system-packages.sh test
+	@echo "1 of 3  Python packages, about 2 GB"
+	@sh deploy/test-packages.sh $(VENV) $(RUNTIME),test "$(ENGINES)"
 	touch $@ $(VENV)/.serve
+
+build/toolchain/.headers: | $(VENV)/.test
+	@echo "2 of 3  headers of engines"
+	@sh deploy/test-headers.sh $(VENV) build/toolchain
+	@touch $@
 
 $(VENV)/.models: $(VENV)/.test
 	$(BIN)/pip install --quiet --editable '.[$(RUNTIME),test,models]'
@@ -124,6 +137,6 @@ $(VENV)/.load: $(VENV)/.serve
 	touch $@
 
 $(VENV)/bin/pip:
-	sh deploy/system-packages.sh venv
+	@sh deploy/system-packages.sh venv
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "opgate needs Python 3.11 or later: make PYTHON=/path/to/python3 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)

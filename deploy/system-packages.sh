@@ -1,12 +1,16 @@
 #!/bin/sh
 # Installs the system packages that a step needs, if it runs as root and apt-get is there. Otherwise prints the line to
 # run as root, and fails.
-# Usage: system-packages.sh venv|serve|test|ci
+# Usage: system-packages.sh venv|serve|test
+#
+# What tests can do without is installed too, as root. Otherwise its line is printed, and nothing fails.
 set -eu
 
 python=${PYTHON:-python3}
 missing=""
+wanted=""
 need() { missing="$missing $1"; }
+want() { wanted="$wanted $1"; }
 has() { command -v "$1" >/dev/null 2>&1; }
 # CXX may be a command with arguments, such as ccache g++.
 has_compiler() { has ${CXX:-g++}; }
@@ -22,7 +26,7 @@ venv)
   has "$python" || need python3
   "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 || need python3-venv
   ;;
-serve | test | ci)
+serve | test)
   has_compiler || need g++
   has cmake || need cmake
   # What CMake builds with. Debian's cmake doesn't bring it.
@@ -41,34 +45,37 @@ serve | test | ci)
     need libwebp-dev
     need libnghttp2-dev
   fi
-  if [ "$1" != serve ]; then
+  if [ "$1" = test ]; then
     has ninja || need ninja-build
     if has_compiler; then header libgtest-dev gtest/gtest.h; else need libgtest-dev; fi
-  fi
-  if [ "$1" = ci ]; then
-    has ccache || need ccache
+    # The tests make many builds, and most of them compile the same files of the core. The cache compiles each once.
+    has ccache || want ccache
+    has curl || want curl
+    has git || want git
     # To run the services of docker-compose.yml, and to check the unit of systemd.
-    has prometheus || need prometheus
-    has ip || need iproute2
+    has prometheus || want prometheus
+    has ip || want iproute2
+    has systemd-analyze || want systemd
     # perf_analyzer is linked with it.
-    ldconfig -p | grep -q libb64 || need libb64-0d
-    has systemd-analyze || need systemd
+    ldconfig -p 2>/dev/null | grep -q libb64 || want libb64-0d
     # A processor without AVX2 for the op library.
-    has qemu-x86_64 || need qemu-user
+    has qemu-x86_64 || want qemu-user
   fi
   ;;
 *)
-  echo "usage: $0 venv|serve|test|ci" >&2
+  echo "usage: $0 venv|serve|test" >&2
   exit 2
   ;;
 esac
 
-[ -n "$missing" ] || exit 0
-line="apt-get install -y --no-install-recommends$missing"
+[ -n "$missing$wanted" ] || exit 0
 if has apt-get && [ "$(id -u)" = 0 ]; then
+  echo "installing system packages:$missing$wanted"
   apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive $line
-else
-  echo "These system packages are missing. Run, as root: $line" >&2
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing $wanted >/dev/null
+elif [ -n "$missing" ]; then
+  echo "These system packages are missing. Run, as root: apt-get install -y --no-install-recommends$missing$wanted" >&2
   exit 1
+else
+  echo "Tests that need these system packages are skipped. As root: apt-get install -y --no-install-recommends$wanted" >&2
 fi

@@ -78,12 +78,15 @@ def build(
 
     from opgate.ops_build.building.build import build as compile_ops
     from opgate.ops_build.building.options import ENGINES, BuildError, BuildOptions, out_of_tree
+    from opgate.ops_build.building.progress import CompilerProgress
+
+    progress = CompilerProgress(typer.get_text_stream("stdout").isatty())
 
     def log(line: str) -> None:
         if verbose or not line.startswith(("[", "ninja:", "gmake")):
             typer.echo(line)
-        elif line.startswith("[") and typer.get_text_stream("stdout").isatty():
-            typer.echo(f"\r\033[K{line[:100]}\r", nl=False)
+        elif said := progress.line(line):
+            typer.echo(said, nl=not progress.terminal)
 
     try:
         options = out_of_tree(folder, output, domain) if folder else BuildOptions()

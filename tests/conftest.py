@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,9 @@ import pytest
 
 from opgate.ops_build.building.build import Build, build
 from opgate.ops_build.building.options import DEFAULT_OUTPUT, BuildOptions, out_of_tree
+from tests import skips
+from tests.parts import PARTS, part_of
+from tests.stages import Stages
 
 
 def silent(line: str) -> None:
@@ -22,8 +27,16 @@ if not ALL:
     os.environ.setdefault("OPGATE_ARCH", "native")
     # Sources that compile together take less than half the time. `make test-all` compiles one by one, as users do.
     os.environ.setdefault("OPGATE_BATCH", "14")
+# A compiler's warning fails the tests.
+os.environ.setdefault("OPGATE_STRICT", "1")
+if shutil.which("ccache"):
+    # The tests make many builds. A path below build/ is the same in the folder of every build.
+    os.environ.setdefault("CCACHE_DIR", str(DEFAULT_OUTPUT.parent / "ccache"))
+    os.environ |= {"CCACHE_NOHASHDIR": "1", "CCACHE_BASEDIR": str(DEFAULT_OUTPUT.parent)}
+    for language in ("C", "CXX", "CUDA"):
+        os.environ.setdefault(f"CMAKE_{language}_COMPILER_LAUNCHER", "ccache")
 
-#: The build that all tests share. CI sets OPGATE_STRICT, so that it doesn't build everything twice.
+#: The build that all tests share.
 OPTIONS = BuildOptions()
 
 #: The folders whose tests start servers and wait for clocks. These tests run in two processes, which share the cores.
@@ -47,8 +60,39 @@ LONG = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds what `make test` says."""
+    parser.addoption("--part", choices=("", *PARTS), default="", help="run the tests of one part")
+    parser.addoption("--stages", action="store_true", help="say how many tests of each part have run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Replaces the dots by lines."""
+    if config.getoption("--stages") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Stages(config))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fails a test that is skipped for a reason that tests/skips.py doesn't list."""
+    report = yield
+    skips.check(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Fails a file of tests that is skipped for a reason that tests/skips.py doesn't list."""
+    report = yield
+    skips.check(report)
+    return report
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts the tests of the longest groups first, and in a group the files that don't wait for the shared build."""
+    if part := config.getoption("--part"):
+        config.hook.pytest_deselected(items=[item for item in items if part_of(item.path) != part])
+        items[:] = [item for item in items if part_of(item.path) == part]
     groups = {item: group_of(item.path) for item in items}
     waiting = {item.path for item in items if {"built", "library"}.intersection(item.fixturenames)}  # type: ignore[attr-defined]
     places = {group: place for place, group in enumerate(LONG)}

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,7 +74,8 @@ def toolchain_folder() -> Path:
 
 
 def find_cuda(architectures: str) -> Cuda:
-    """Finds the CUDA compiler: the one that CUDACXX or CUDA_HOME names, on PATH, or in /usr/local/cuda.
+    """Finds the CUDA compiler: the one that CUDACXX or CUDA_HOME names, on PATH, in /usr/local/cuda, or of the package
+    nvidia-cuda-nvcc.
 
     `architectures` is in CMake's form, "all" for ALL_CUDA_ARCHITECTURES, or "auto" for those of the machine's GPUs;
     without a GPU "auto" means DEFAULT_CUDA_ARCHITECTURES. Raises LeftOut.
@@ -83,11 +85,12 @@ def find_cuda(architectures: str) -> Cuda:
     cuda_cxx, cuda_home = os.environ.get("CUDACXX"), os.environ.get("CUDA_HOME")
     if cuda_cxx and not shutil.which(cuda_cxx):
         raise LeftOut(f"CUDACXX is {cuda_cxx}: there is no such program")
-    candidates = (cuda_cxx, cuda_home and f"{cuda_home}/bin/nvcc", "nvcc", "/usr/local/cuda/bin/nvcc")
+    candidates = (cuda_cxx, cuda_home and f"{cuda_home}/bin/nvcc", "nvcc", "/usr/local/cuda/bin/nvcc", _packaged())
     nvcc = next((path for candidate in candidates if candidate and (path := shutil.which(candidate))), None)
     if nvcc is None:
         raise LeftOut(
-            "there is no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda: install the CUDA toolkit, 12.8 or later"
+            "there is no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda: install the CUDA toolkit, 12.8 or later, or the "
+            "extra nvcc of opgate"
         )
     text = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
     version = re.search(r"release (\d+)\.(\d+)", text)
@@ -100,6 +103,13 @@ def find_cuda(architectures: str) -> Cuda:
     elif architectures == "all":
         architectures = ALL_CUDA_ARCHITECTURES
     return Cuda(Path(nvcc), f"{version[1]}.{version[2]}", architectures)
+
+
+def _packaged() -> str:
+    """Returns where NVIDIA's Python packages have the compiler, or "" if they are not installed."""
+    for folder in sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/cu*/bin/nvcc"), reverse=True):
+        return str(folder)
+    return ""
 
 
 def gpus() -> list[tuple[str, str]]:
