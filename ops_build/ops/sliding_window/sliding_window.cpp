@@ -100,7 +100,8 @@ struct Cpu {
     for (std::int64_t w = first; w < last;) {
       const std::int64_t begin = w * step;  // a block begins where the next window does
       const T* const block = x + begin;
-      const double in_all = static_cast<double>(block[size - 1]), shift = in_all - in_all == 0 ? in_all : 0;
+      const double in_all = static_cast<double>(block[size - 1]);
+      const double shift = in_all * in_all - in_all * in_all == 0 ? in_all : 0;  // else distances overflow
       // before: from a value to the end of the block.
       before.add(size - 1, -1, block[size - 1], shift);
       for (std::int64_t i = size - 2; i >= 0; --i) before.add(i, i + 1, block[i], shift);
