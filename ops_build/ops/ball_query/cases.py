@@ -111,7 +111,7 @@ def grid_cases(rng: np.random.Generator, cloud: Any) -> Iterator[Case]:
     dense = rng.normal(0, 0.05, (2400, 3))
     queries = np.concatenate([dense[-300:], [[9, 9, 9], [np.nan, 0, 0], [5, 5, 5]]])
     for with_center in (True, False):
-        shell = {"min_radius": 1, "with_center": with_center, "nsample": 5, "new_xyz": queries}
+        shell: dict[str, Any] = {"min_radius": 1, "with_center": with_center, "nsample": 5, "new_xyz": queries}
         yield case(f"many points, nearer than min_radius, {with_center}", dense, 1.5, **shell)
         yield case(f"many points, no greatest radius, {with_center}", dense, np.inf, **shell)
     late = np.concatenate([dense[:2100] + 9, dense])
