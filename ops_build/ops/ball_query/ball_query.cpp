@@ -40,7 +40,7 @@ class Points {
  public:
   Points(Context& context, const Call<T>& call, std::int64_t most)
       : call_(call),
-        plain_{context.scratch<T>(call.d * (most + kLanes)).data(), most + kLanes, call.d},
+        plain_{context.scratch<T>(most ? call.d * (most + kLanes) : 0).data(), most + kLanes, call.d},
         sorted_(plain_),
         rows_() {}
 
@@ -52,6 +52,7 @@ class Points {
     planted_.emplace();
     looked_at_ = 0;
     const std::int64_t n = segment.points(), d = call_.d;
+    if (n == 0) return;
     const T* const from = call_.xyz + segment.begin * d;
     context.parallel_for(n, 1 << 15, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
