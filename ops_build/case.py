@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -39,3 +40,19 @@ def with_gradients(cases: Iterable[Case], name: str, like: str) -> Iterator[Case
         of = np.asarray(case.inputs[like])
         gradient = np.asarray(rng.standard_normal(of.shape)).astype(of.dtype)
         yield replace(case, inputs={name: gradient, **case.inputs})
+
+
+def edge_values(dtype: np.dtype[Any] | type[np.floating[Any]], *edges: float) -> Array:
+    """Returns numbers of a float dtype at which code that turns a float into an index goes wrong.
+
+    These are 0, every edge, and the halves beside them, each with the next number on both sides; numbers so small that
+    adding them to 1 gives 1; both zeros; NaN, the infinities and the greatest finite numbers. Edges are where one index
+    ends and another begins, and where none begins: -1, 0 and the size, for example. Take sizes that are powers of two,
+    because there the numbers below are twice as dense as those above, and an index of size 0.
+    """
+    limits = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    most, small = float(limits.max), float(limits.eps) / 4
+    exact = np.unique(np.array([at + beside for at in (0.0, *edges) for beside in (-0.5, 0.0, 0.5)], dtype))
+    special = np.array([small, -small, 0.0, -0.0, np.nan, np.inf, -np.inf, most, -most], dtype)
+    towards = [np.nextafter(exact, np.full_like(exact, end)) for end in (-np.inf, np.inf)]
+    return np.concatenate([towards[0], exact, towards[1], special])

@@ -144,7 +144,7 @@ class Walk:
             if self._is_negative(size):
                 raise SignatureMismatch(f"output '{output.name}': dim {text_of(expr)} is {size} for these inputs")
             dims.append(unknown(expr) if size is None else size)
-        self._check_bytes(output, dims)
+        self._check_bytes(f"output '{output.name}'", self.type_of(output), dims)
         return tuple(dims)
 
     def evaluate(self, expr: Expr) -> Size:
@@ -175,16 +175,17 @@ class Walk:
         except SignatureMismatch as error:
             raise SignatureMismatch(f"{kind} '{name}': {error}") from None
 
-    def _check_bytes(self, output: Output, dims: Sequence[Size]) -> None:
-        """Raises SignatureMismatch if no memory can hold the output. Sizes that aren't numbers are not checked."""
+    def _check_bytes(self, name: str, dtype: str | None, dims: Sequence[Size]) -> None:
+        """Raises SignatureMismatch if no memory can hold a tensor. A dim of 0 counts as 1: so kernels may multiply some
+        of the dims of a tensor without elements. Sizes that aren't numbers are not checked."""
         numbers = [self._number(size) for size in dims]
         known = [number for number in numbers if number is not None]
-        dtype = self.type_of(output)
-        itemsize = 1 if dtype in (None, "str") else DTYPES[str(dtype)].numpy.itemsize
-        if len(known) == len(numbers) and itemsize * prod(known) not in _INT64:
+        itemsize = DTYPES[dtype].numpy.itemsize if dtype is not None and dtype in DTYPES and dtype != "str" else 1
+        if len(known) == len(numbers) and itemsize * prod(number or 1 for number in known) not in _INT64:
             what = "a tensor of shape " if dtype is None else dtype
+            empty = ", with dims of 0 taken as 1" if 0 in known else ""
             raise SignatureMismatch(
-                f"output '{output.name}': expected fewer than 2^63 bytes, got {what}{self._text_of_dims(dims)}"
+                f"{name}: expected fewer than 2^63 bytes{empty}, got {what}{self._text_of_dims(dims)}"
             )
 
     def _number(self, size: Size) -> int | None:
@@ -248,6 +249,7 @@ class Walk:
             elif dim["kind"] == "name":
                 name, bound = dim["name"], self._bound.get(dim["name"])
                 self._bound[name] = self._merged(bound, sizes[0], tensor, known, name, bound)
+        self._check_bytes(f"input '{tensor.name}'", known.dtype, known.dims)
 
     def _bind_ellipsis(self, tensor: Input, known: KnownInput, sizes: Sequence[Size]) -> None:
         before = self._ellipsis

@@ -33,6 +33,15 @@ std::int64_t length_of(const AttributeValue& value) {
       value);
 }
 
+/// A value as messages show it: a long one is cut, between two characters of UTF-8.
+std::string shown(std::string text) {
+  constexpr std::size_t kMost = 200;
+  if (text.size() <= kMost) return text;
+  std::size_t end = kMost;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0u) == 0x80u) --end;
+  return text.substr(0, end) + "...";
+}
+
 std::string escaped(std::string_view text) {
   std::string result;
   for (const char c : text) c == '\n' ? result += "\\n" : result += c;
@@ -47,14 +56,14 @@ Status check(const Attribute& attribute, const AttributeValue& value) {
   }
   if (attribute.kind == Attribute::Kind::choice) {
     const std::string& chosen = std::get<std::string>(value);
-    if (!std::ranges::count(attribute.choices, chosen)) return Status::invalid(what + "'" + chosen + "'");
+    if (!std::ranges::count(attribute.choices, chosen)) return Status::invalid(what + "'" + shown(chosen) + "'");
   }
   if (attribute.kind == Attribute::Kind::text && attribute.list) {
     // An ONNX node stores the list as one string with an element per line.
     for (const std::string& element : std::get<std::vector<std::string>>(value)) {
       if (element.find('\n') == std::string::npos) continue;
       return Status::invalid("attribute '" + attribute.name + "': expected elements without line feeds, got '" +
-                             escaped(element) + "'");
+                             shown(escaped(element)) + "'");
     }
   }
   return {};
@@ -90,7 +99,7 @@ Status Attributes::refuse(std::string_view name, const std::string& expected) co
   std::size_t i = 0;
   while (i < values_.size() && signature_->attributes[i].name != name) ++i;
   return Status::invalid("attribute '" + std::string(name) + "': expected " + expected + ", got " +
-                         (i < values_.size() ? text_of(values_[i]) : "none"));
+                         (i < values_.size() ? shown(text_of(values_[i])) : "none"));
 }
 
 std::vector<std::string> lines(const std::string& text) {

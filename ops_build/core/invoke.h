@@ -41,6 +41,8 @@ Status named(const Op& op, Body&& body) {
     status = body();
   } catch (const std::bad_alloc&) {
     status = Status::internal("out of memory");
+  } catch (const std::length_error&) {  // of a vector that no memory holds
+    status = Status::internal("out of memory");
   } catch (const std::exception& error) {
     status = Status::internal(error.what());
   } catch (...) {

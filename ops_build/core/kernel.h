@@ -57,9 +57,9 @@ class Context {
   template <typename T>
   std::span<T> scratch(std::int64_t count) {
     static_assert(std::is_trivially_copyable_v<T>);
-    if (count == 0) return {};
-    return {static_cast<T*>(engine_.scratch(static_cast<std::size_t>(count) * sizeof(T))),
-            static_cast<std::size_t>(count)};
+    const std::size_t bytes = Workspace::bytes_of<T>(count);
+    if (bytes == 0) return {};
+    return {static_cast<T*>(engine_.scratch(bytes)), static_cast<std::size_t>(count)};
   }
 
   /// The memory that the kernel has stated with workspace().

@@ -13,6 +13,8 @@ Status Outputs::make(std::size_t index, bool bounded) {
                      : engine_.allocate_output(index, dtype, created.dims, &data);
   } catch (const std::bad_alloc&) {
     status = Status::internal("out of memory");
+  } catch (const std::length_error&) {  // of the texts of an output
+    status = Status::internal("out of memory");
   }
   if (!status.ok()) {
     return std::move(status).with_prefix("output '" + output.name + "', " + std::string(name_of(dtype)) +

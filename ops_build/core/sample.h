@@ -8,6 +8,13 @@
 
 namespace opgate {
 
+/// The pixel at or before a place greater than -1, in loops that vectorize on every processor: std::floor needs SSE4.1.
+/// Truncating x + 1 is no substitute, because just below a pixel the sum is rounded up to the next one.
+template <typename C>
+OPGATE_HOST_DEVICE std::int32_t pixel_before(C x) {
+  return static_cast<std::int32_t>(x) - static_cast<std::int32_t>(x < C(0));
+}
+
 /// Where a place lies among the four pixels around it.
 template <typename C>
 struct Sample {

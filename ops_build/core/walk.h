@@ -112,7 +112,7 @@ class Walk {
     const std::optional<std::int64_t> number = size ? algebra_.number(*size) : std::nullopt;
     return number && *number < 0 ? number : std::nullopt;
   }
-  Status check_bytes(const Output& output, std::span<const Size> dims);
+  Status check_bytes(std::optional<DType> dtype, std::span<const Size> dims);
   /// Adds to an error the input, output or size that it concerns.
   static Status in(const char* kind, const std::string& name, Status status) {
     return status.ok() ? status : std::move(status).with_prefix(std::string(kind) + " '" + name + "': ");
@@ -241,7 +241,7 @@ Status Walk<Algebra>::bind_dims(const Input& input, const Known& known) {
       bound = merged;
     }
   }
-  return {};
+  return in("input", input.name, check_bytes(known.dtype, dims));
 }
 
 template <typename Algebra>
@@ -357,13 +357,13 @@ Status Walk<Algebra>::output_dims(const Output& output, InlineVector<Size, 8>& d
     complete = complete && size.has_value();
     dims.push_back(size.value_or(Size{}));
   }
-  return complete ? check_bytes(output, dims) : Status();
+  return complete ? in("output", output.name, check_bytes(dtype_of(output.type), dims)) : Status();
 }
 
-/// Fails if no memory can hold the output. Sizes that aren't numbers are not checked.
+/// Fails if no memory can hold a tensor. A dim of 0 counts as 1: so kernels may multiply some of the dims of a tensor
+/// without elements. Sizes that aren't numbers are not checked.
 template <typename Algebra>
-Status Walk<Algebra>::check_bytes(const Output& output, std::span<const Size> dims) {
-  const std::optional<DType> dtype = dtype_of(output.type);
+Status Walk<Algebra>::check_bytes(std::optional<DType> dtype, std::span<const Size> dims) {
   std::int64_t bytes = dtype ? static_cast<std::int64_t>(size_of(*dtype)) : 1;
   if (bytes == 0) bytes = 1;  // the size of a string isn't known
   bool overflow = false, empty = false;
@@ -371,11 +371,11 @@ Status Walk<Algebra>::check_bytes(const Output& output, std::span<const Size> di
     const std::optional<std::int64_t> number = algebra_.number(size);
     if (!number) return {};
     empty = empty || *number == 0;
-    overflow = overflow || __builtin_mul_overflow(bytes, *number, &bytes);
+    overflow = overflow || __builtin_mul_overflow(bytes, *number == 0 ? 1 : *number, &bytes);
   }
-  if (!overflow || empty) return {};
-  return Status::invalid("output '" + output.name + "': expected fewer than 2^63 bytes, got " +
-                         (dtype ? std::string(name_of(*dtype)) : "a tensor of shape ") + text_of_dims(dims));
+  if (!overflow) return {};
+  return Status::invalid("expected fewer than 2^63 bytes" + std::string(empty ? ", with dims of 0 taken as 1" : "") +
+                         ", got " + (dtype ? std::string(name_of(*dtype)) : "a tensor of shape ") + text_of_dims(dims));
 }
 
 /// "input 'b': expected T[m] with T = f32, got i32[4]"

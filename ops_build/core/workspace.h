@@ -40,10 +40,18 @@ class Workspace {
   template <typename T>
   std::span<T> take(std::int64_t count) {
     static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= kAlignment);
-    if (count <= 0) return {};
+    const std::size_t bytes = bytes_of<T>(count);
+    if (bytes == 0) return {};
+    return {static_cast<T*>(take_bytes(bytes)), static_cast<std::size_t>(count)};
+  }
+
+  /// The bytes of `count` values of T, none for a negative count. Throws std::bad_alloc if no memory is that large.
+  template <typename T>
+  static std::size_t bytes_of(std::int64_t count) {
+    if (count <= 0) return 0;
     if (static_cast<std::uint64_t>(count) > std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T))
       throw std::bad_alloc();
-    return {static_cast<T*>(take_bytes(static_cast<std::size_t>(count) * sizeof(T))), static_cast<std::size_t>(count)};
+    return static_cast<std::size_t>(count) * sizeof(T);
   }
 
   /// The number of bytes that have been taken so far.

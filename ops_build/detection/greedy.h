@@ -44,6 +44,7 @@ std::vector<Candidate> candidates_of(const Picture& picture, float threshold) {
   float room[kBlock];
   std::vector<Candidate> found;
   const auto scores = scores_of(picture);
+  if (scores.length == 0) return found;  // of very many lines, perhaps
   for (std::int64_t line = 0; line < scores.lines; ++line) {
     for (std::int64_t begin = 0; begin < scores.length; begin += kBlock) {
       const std::int64_t count = std::min(kBlock, scores.length - begin);
@@ -153,6 +154,7 @@ std::vector<Kept<BoxOf<Picture>>> suppress(const Picture& picture, const Limits&
   std::vector<Kept<Box>> kept;
   if (limits.max_detections <= 0 || limits.max_per_class <= 0) return kept;
   std::vector<Candidate> candidates = candidates_of(picture, limits.score_threshold);
+  if (candidates.empty()) return kept;
   std::vector<std::int64_t> groups;
   if constexpr (requires { picture.groups(); }) groups = picture.groups();
   const std::int64_t classes = groups.empty() ? picture.classes : *std::max_element(groups.begin(), groups.end()) + 1;

@@ -29,7 +29,8 @@ OPGATE_HOST_DEVICE inline RotatedBox rotated_box_of(const float* box, bool clock
   result.sine = sin(angle);
   const double across = (fabs(result.cosine) * result.width + fabs(result.sine) * result.height) / 2;
   const double down = (fabs(result.sine) * result.width + fabs(result.cosine) * result.height) / 2;
-  const double zero = 0 * (across + down + result.x + result.y);  // NaN if the box isn't finite
+  const double sides = static_cast<double>(box[2]) + static_cast<double>(box[3]);
+  const double zero = 0 * (across + down + result.x + result.y + sides);  // NaN if the box isn't finite
   result.x1 = result.x - across + zero;
   result.x2 = result.x + across + zero;
   result.y1 = result.y - down + zero;
@@ -86,10 +87,14 @@ OPGATE_HOST_DEVICE inline Polygon cut(const Polygon& from, bool is_x, double sig
   return twice > 0 ? twice / 2 : 0;
 }
 
-/// Intersection over union. 0 for an empty union, and for boxes that aren't finite.
+/// Intersection over union. 0 for an empty union, for boxes without an area, and for those that aren't finite.
 OPGATE_HOST_DEVICE inline double iou(const RotatedBox& a, const RotatedBox& b) {
   if (!(a.x1 < b.x2 && b.x1 < a.x2 && a.y1 < b.y2 && b.y1 < a.y2)) return 0;
-  const double shared = shared_area(a, b), all = a.area + b.area - shared;
+  // What is rounded is no area of a box without one.
+  double shared = shared_area(a, b);
+  shared = shared < a.area ? shared : a.area;
+  shared = shared < b.area ? shared : b.area;
+  const double all = a.area + b.area - shared;
   return all > 0 ? shared / all : 0;
 }
 

@@ -87,4 +87,19 @@ def test_torch_checks_the_gradient_of_the_focal_loss(library: Path, attributes: 
     ops = pytest.importorskip("opgate.torch")
     x = torch.linspace(-4, 4, 24, dtype=torch.float64, requires_grad=True)
     target = (torch.arange(24) % 2).double()
-    assert torch.autograd.gradcheck(lambda x: ops.sigmoid_focal_loss(x, target, **attributes), x)
+    assert torch.autograd.gradcheck(
+        lambda x: ops.sigmoid_focal_loss(x, target, **attributes),
+        x,
+        check_forward_ad=True,
+        check_batched_forward_grad=True,
+    )
+
+
+def test_a_tangent_of_the_focal_loss_comes_from_the_logits(library: Path) -> None:
+    ops = pytest.importorskip("opgate.torch")
+    x, target = torch.linspace(-4, 4, 24, dtype=torch.float64), (torch.arange(24) % 2).double()
+    _, tangent = torch.func.jvp(lambda x: ops.sigmoid_focal_loss(x, target), (x,), (torch.ones_like(x),))
+    gradient = torch.func.grad(lambda x: ops.sigmoid_focal_loss(x, target).sum())(x)
+    torch.testing.assert_close(tangent, gradient)
+    with pytest.raises(NotImplementedError, match="can't be differentiated by its input 'target'"):
+        torch.func.jvp(ops.sigmoid_focal_loss, (x, target), (torch.ones_like(x), torch.ones_like(target)))

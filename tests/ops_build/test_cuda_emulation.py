@@ -211,6 +211,14 @@ def failures_of(program: Path, name: str) -> list[str]:
     return failures
 
 
+def test_spectrograms_of_more_frames_than_are_transformed_at_once(sources: Path) -> None:
+    """The energies that are held at once have more frames than the cases."""
+    file = "ops/log_mel_spectrogram/log_mel_spectrogram.cu"
+    few = Fault("few energies", "log_mel_spectrogram", file, "kEnergies = 1 << 22", "kEnergies = 1000")
+    with few.written_into(sources):
+        assert not failures_of(build(source=sources), few.op)
+
+
 @pytest.mark.parametrize("fault", chosen(FAULTS), ids=lambda fault: fault.name)
 def test_a_fault_is_found(sources: Path, fault: Fault) -> None:
     with fault.written_into(sources):

@@ -113,7 +113,7 @@ FAULTS = [
     Fault("the sign lost", "Asinh", "core/elementary.h", "std::copysign(select(a <= 3.40282347e38f, finite, a), x)", "select(a <= 3.40282347e38f, finite, a)"),
     Fault("the ceiling before the floor", "ClampedRelu", "ops/clamped_relu/clamped_relu.h", "select(positive > V(ceiling), V(ceiling), positive)", "select(x > V(ceiling), V(ceiling), positive)"),
     Fault("the weights of the classes swapped", "SigmoidFocalLoss", "ops/sigmoid_focal_loss/sigmoid_focal_loss.h", "V(alpha) * target + (V(1) - V(alpha)) * other", "V(alpha) * other + (V(1) - V(alpha)) * target"),
-    Fault("a factor lost", "SigmoidFocalLossBackward", "ops/sigmoid_focal_loss_backward/sigmoid_focal_loss_backward.h", "slope + V(gamma) * t.entropy * relative", "slope + t.entropy * relative"),
+    Fault("a factor lost", "SigmoidFocalLossBackward", "ops/sigmoid_focal_loss_backward/sigmoid_focal_loss_backward.h", "slope + V(gamma) * (t.entropy * relative)", "slope + t.entropy * relative"),
     Fault("one scale for all channels", "FakeQuantize", "ops/fake_quantize/channels.h", "return row % channels_;", "return 0 * row;"),
     Fault("a gradient beyond the range", "FakeQuantizeBackward", "ops/fake_quantize_backward/fake_quantize_backward.h", "select(rounded > high, V(0), grad_y)", "grad_y"),
     Fault("a default that is not the signature's", "KNNQuery", "core/walk.h", "evaluate(*dim.default_value, size)", "evaluate({}, size)"),

@@ -386,7 +386,21 @@ def test_errors_name_what_was_expected(functions: SimpleNamespace, mine: SimpleN
             "attribute 'nsample': expected int, got True",
             lambda: functions.knn_query(x, offset, nsample=True),
         ),
-        (ValueError, "more than 64 bits", lambda: functions.knn_query(x, offset, nsample=2**70)),
+        (
+            ValueError,
+            "attribute .nsample.: expected integers of 64 bits, got 11",
+            lambda: functions.knn_query(x, offset, nsample=2**70),
+        ),
+        (
+            ValueError,
+            "attribute .nsample.: expected integers of 64 bits, got .*9223372036854775808",
+            lambda: functions.ball_query(x, offset, max_radius=2**70, nsample=np.uint64(2**63)),
+        ),
+        (
+            TypeError,
+            r"^opgate::KNNQuery: attribute .nsample.: expected int, got 'x+\.\.\.x+'$",
+            lambda: functions.knn_query(x, offset, nsample="x" * 10_000),
+        ),
         (ValueError, "opgate::KNNQuery: .*nsample.*-1", lambda: functions.knn_query(x, offset, nsample=-1)),
         (
             ValueError,

@@ -32,6 +32,10 @@ struct Damaged : std::runtime_error {
   Damaged() : std::runtime_error("the node's options are no FlexBuffer map") {}
 };
 
+struct TooLarge : std::runtime_error {
+  TooLarge() : std::runtime_error("the node's options point to the same texts or lists too often") {}
+};
+
 /// A value at a place in the bytes. `width` is the number of bytes that it takes there; what it points to has elements
 /// of `element_width` bytes.
 struct Reference {
@@ -41,7 +45,7 @@ struct Reference {
 
 class Reader {
  public:
-  explicit Reader(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
+  explicit Reader(std::span<const std::uint8_t> bytes) : bytes_(bytes), left_(kFree + kTimes * bytes.size()) {}
 
   Reference root() const {
     if (bytes_.size() < 3) throw Damaged();
@@ -57,6 +61,7 @@ class Reader {
     const std::size_t keys = offset_from(begin - 3 * width, width);
     const std::size_t key_width = checked_width(number(begin - 2 * width, width));
     Options options;
+    take(count(begin, width) * sizeof(OptionValue));
     for (std::size_t i = 0; i < count(begin, width); ++i) {
       const std::size_t key = offset_from(keys + i * key_width, key_width);
       options[terminated(key)] = value(element(begin, width, i));
@@ -65,6 +70,16 @@ class Reader {
   }
 
  private:
+  /// Many offsets may point to the same text or list. What is made of it takes at most so many times the bytes that the
+  /// options have, and what small options need.
+  static constexpr std::size_t kTimes = 64, kFree = 1u << 20u;
+
+  /// Counts the bytes of what is made of the options.
+  void take(std::size_t bytes) const {
+    if (bytes > left_) throw TooLarge();
+    left_ -= bytes;
+  }
+
   static std::size_t checked_width(std::uint64_t width) {
     if (width != 1 && width != 2 && width != 4 && width != 8) throw Damaged();
     return static_cast<std::size_t>(width);
@@ -119,6 +134,7 @@ class Reader {
     for (std::size_t at = begin;; ++at) {
       check(at, 1);
       if (bytes_[at] == 0) return text;
+      take(1);
       text += static_cast<char>(bytes_[at]);
     }
   }
@@ -128,6 +144,7 @@ class Reader {
     if (reference.type == kKey) return terminated(begin);
     const std::size_t length = count(begin, reference.element_width);
     check(begin, length);
+    take(length);
     return {bytes_.begin() + static_cast<std::ptrdiff_t>(begin),
             bytes_.begin() + static_cast<std::ptrdiff_t>(begin + length)};
   }
@@ -167,6 +184,7 @@ class Reader {
     const Type type = reference.type == kVectorBool ? kBool : static_cast<Type>(reference.type - kElementOf);
     const std::size_t begin = target(reference), width = reference.element_width;
     std::vector<OptionValue> elements;
+    take(count(begin, width) * sizeof(OptionValue));
     for (std::size_t i = 0; i < count(begin, width); ++i)
       elements.push_back(value({begin + i * width, width, 1, type}));
     return joined(elements);
@@ -175,6 +193,7 @@ class Reader {
   OptionValue untyped(const Reference& reference) const {
     const std::size_t begin = target(reference), width = reference.element_width;
     std::vector<OptionValue> elements;
+    take(count(begin, width) * sizeof(OptionValue));
     for (std::size_t i = 0; i < count(begin, width); ++i) {
       const Reference found = element(begin, width, i);
       const bool nested = found.type == kVector || found.type == kMap || found.type >= kVectorBool;
@@ -211,6 +230,7 @@ class Reader {
   }
 
   std::span<const std::uint8_t> bytes_;
+  mutable std::size_t left_;  // the bytes that take() may still count
 };
 
 }  // namespace
@@ -222,7 +242,7 @@ Status read_options(std::span<const std::uint8_t> bytes, Options& options) {
     const Reader reader(bytes);
     options = reader.map(reader.root());
     return {};
-  } catch (const Damaged& error) {
+  } catch (const std::runtime_error& error) {
     return Status::invalid(error.what());
   }
 }

@@ -6,6 +6,7 @@ A call goes straight to the kernel: there is no graph, no session and no engine.
 from __future__ import annotations
 
 import ctypes
+import reprlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -19,6 +20,11 @@ from opgate.ops_build.dtypes import DTYPES
 from opgate.ops_build.op_functions import documentation, functions_of, signature_of
 from opgate.ops_build.packed import attribute_bytes
 from opgate.ops_build.table import Attribute, Input, Op
+
+#: Writes values for messages, and cuts long ones.
+_SHORT = reprlib.Repr()
+_SHORT.maxlist = _SHORT.maxtuple = 20
+_SHORT.maxstring = _SHORT.maxother = 200
 
 _DTYPES = [dtype.numpy for dtype in DTYPES.values()]
 _NAMES = list(DTYPES)
@@ -222,7 +228,10 @@ class _Call:
         try:
             return attribute_bytes(self._attributes, arguments)
         except struct.error:
-            raise ValueError(f"{self._label}: an integer of {dict(arguments)} has more than 64 bits") from None
+            name, value = next(item for item in arguments.items() if not _fits(self._attributes[item[0]], item[1]))
+            raise ValueError(
+                f"{self._label}: attribute '{name}': expected integers of 64 bits, got {_SHORT.repr(value)}"
+            ) from None
 
     def _check(self, declared: Attribute, value: Any) -> None:
         expected = _PYTHON_TYPES[declared.kind]
@@ -232,7 +241,9 @@ class _Call:
         for element in value if declared.list and good else [value]:
             good = good and isinstance(element, expected) and not (isinstance(element, bool) and bool not in expected)
         if not good:
-            raise TypeError(f"{self._label}: attribute '{declared.name}': expected {_kind(declared)}, got {value!r}")
+            raise TypeError(
+                f"{self._label}: attribute '{declared.name}': expected {_kind(declared)}, got {_SHORT.repr(value)}"
+            )
 
     def _expected(self, declared: Input) -> str:
         return f"expected {' or '.join(self._op.type_variables.get(declared.type, (declared.type,)))}"
@@ -241,10 +252,10 @@ class _Call:
         self, status: int, made: list[tuple[int, Any, Any]], given: Sequence[tuple[Input, Any]], codes: Sequence[int]
     ) -> BaseException:
         """Returns what a failed call raises."""
+        message = self._library.message().decode(errors="replace")
         if made and made[-1][0] < 0:
             error: BaseException = made[-1][1]
-            return error
-        message = self._library.message().decode(errors="replace")
+            return MemoryError(f"{message}: {error}") if isinstance(error, (MemoryError, ValueError)) else error
         if status != 1:
             return RuntimeError(message or f"{self._label}: out of memory")
         variables: dict[str, str] = {}
@@ -264,6 +275,12 @@ class _Call:
             arrays[index] = _as_strings(arrays[index], array) if index in arrays else array
         outputs = tuple([arrays[index] for index in self._returned])
         return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _fits(attribute: Attribute, value: Any) -> bool:
+    """Returns whether the integers of an attribute have at most 64 bits."""
+    integers = value if attribute.list else [value]
+    return attribute.kind != "int" or all(-(2**63) <= int(n) < 2**63 for n in integers)
 
 
 def _kind(attribute: Attribute) -> str:

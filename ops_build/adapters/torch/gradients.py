@@ -90,9 +90,13 @@ class _TableGradient(Gradient):
         forward = {attribute.name: attribute.default for attribute in op.attributes}
         self.attributes = {a.name: forward[a.name] for a in backward.attributes if a.name in forward}
         self.gradients = [inputs_of(output.name, inputs) for output in backward.outputs]
+        types = {*op.tensor_types}
+        self.has_tangents = op.elementwise and len(op.outputs) == 1 and len(types) == 1 and not self.variadic
 
     def save(self, ctx: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: Any) -> None:
         super().save(ctx, inputs, attributes, outputs)
+        if self.has_tangents:
+            ctx.set_materialize_grads(False)  # or an input without a tangent would have one of zeros
         tensors = inputs, outputs if isinstance(outputs, tuple) else (outputs,)
         kept = [tensors[side][index] for side, index in self.places]
         # The number of tensors of a variadic input. Any other tensor has none.
@@ -110,6 +114,8 @@ class _TableGradient(Gradient):
         ctx.present = [len(value) if isinstance(value, list) else value is not None for value in inputs]
 
     def backward(self, ctx: Any, gradients: Sequence[torch.Tensor], needed: Sequence[Any]) -> list[Any]:
+        if self.has_tangents and gradients[0] is None:
+            return [None] * len(self.op.inputs)
         by_output = dict(zip((tensor.name for tensor in self.op.outputs), gradients, strict=True))
         by_input = self._call(ctx, by_output, self._saved_of(ctx, ctx.saved_tensors))
         return [self._gradient_of(ctx, index, by_input, needed[index]) for index in range(len(self.op.inputs))]
@@ -117,8 +123,7 @@ class _TableGradient(Gradient):
     def jvp(self, ctx: Any, tangents: Sequence[Any]) -> Any:
         """Element i of the output of an elementwise op depends on the elements i of the inputs alone. So its Jacobian
         by an input is diagonal, and the product with a tangent is the product with a gradient."""
-        types = set(self.op.tensor_types)
-        if not self.op.elementwise or len(self.op.outputs) != 1 or len(types) != 1 or self.op.inputs[-1].variadic:
+        if not self.has_tangents:
             raise NotImplementedError(
                 f"{self.name} can't be differentiated in forward mode: {self.gradient_op.name} tells its tangents only "
                 "for an elementwise op with one output and one type. Call it on tensors without tangents, or use "

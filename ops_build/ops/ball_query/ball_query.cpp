@@ -1,9 +1,12 @@
 #include "ball_query.h"
 
+#include <atomic>
 #include <cmath>
 #include <limits>
+#include <mutex>
 #include <optional>
 
+#include "first_rows.h"
 #include "grid.h"
 
 namespace opgate::ops::ball_query {
@@ -37,7 +40,7 @@ class Points {
  public:
   Points(Context& context, const Call<T>& call, std::int64_t most)
       : call_(call),
-        plain_{context.scratch<T>(call.d * (most + kLanes)).data(), most + kLanes, call.d},
+        plain_{context.scratch<T>(most ? call.d * (most + kLanes) : 0).data(), most + kLanes, call.d},
         sorted_(plain_),
         rows_() {}
 
@@ -45,7 +48,11 @@ class Points {
   void load(Context& context, const Segment& segment) {
     segment_ = segment;
     grid_.reset();
+    tree_.reset();
+    planted_.emplace();
+    looked_at_ = 0;
     const std::int64_t n = segment.points(), d = call_.d;
+    if (n == 0) return;
     const T* const from = call_.xyz + segment.begin * d;
     context.parallel_for(n, 1 << 15, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
@@ -62,13 +69,14 @@ class Points {
     grid_.emplace(plain_, n, Grid<T>::width_of(call_.ball.below), sorted_, rows_);
   }
 
-  void run(std::int64_t begin, std::int64_t end) const {
+  void run(std::int64_t begin, std::int64_t end) {
     std::optional<RowSet> set;
     if (grid_) set.emplace(segment_.points());
+    std::vector<std::uint32_t> rows;
     for (std::int64_t i = begin; i < end; ++i) {
       const T* const query = call_.queries + i * call_.d;
       std::int32_t* const to = call_.idx + i * call_.nsample;
-      call_.finish(i, set ? search(query, *set, to) : scan(query, segment_.points(), to).found);
+      call_.finish(i, !finite(query) ? 0 : set ? search(query, *set, rows, to) : scan_all(query, rows, to));
     }
   }
 
@@ -78,6 +86,9 @@ class Points {
   }
 
  private:
+  static constexpr int kTreeAxes = D ? D : 8;
+  using Tree = FirstRows<T, kTreeAxes>;
+
   struct Scanned {
     std::int64_t found, points;
   };
@@ -94,18 +105,33 @@ class Points {
     return {found, std::min(first, most)};
   }
 
-  /// The same with the grid. Where the points near the query are many, the first rows of all are likely to have enough.
-  std::int64_t search(const T* query, RowSet& set, std::int32_t* to) const {
+  bool finite(const T* query) const {
     T zero = 0;
     for (std::int64_t axis = 0; axis < call_.d; ++axis) zero += query[axis] * T(0);
-    if (zero != 0) return 0;  // not finite
+    return zero == 0;
+  }
+
+  /// The same for all points of the segment.
+  std::int64_t scan_all(const T* query, std::vector<std::uint32_t>& rows, std::int32_t* to) {
+    const std::int64_t n = segment_.points();
+    const Scanned scanned = scan(query, std::min(n, kMany), to);
+    if (scanned.found == call_.nsample || scanned.points == n) return scanned.found;
+    if (const Tree* const tree = tree_for(n)) return find(*tree, query, rows, to);
+    return scan(query, n, to).found;
+  }
+
+  /// The same with the grid. Where the points near the query are many, the first rows of all are likely to have enough.
+  std::int64_t search(const T* query, RowSet& set, std::vector<std::uint32_t>& rows, std::int32_t* to) {
     const auto near = grid_->ranges_of(query);
     if (near.points == 0) return 0;
-    const std::int64_t enough = 2 * near.points;
-    if (call_.nsample * segment_.points() < near.points * enough / kPartOfCells) {
-      const Scanned scanned = scan(query, std::min(enough, segment_.points()), to);
-      if (scanned.found == call_.nsample || scanned.points == segment_.points()) return scanned.found;
+    const Tree* const tree = near.points > kMany ? tree_for(near.points) : nullptr;
+    const std::int64_t n = segment_.points(), enough = 2 * near.points;
+    const std::int64_t expected = call_.nsample * n / near.points * kPartOfCells;
+    if (expected < enough) {
+      const Scanned scanned = scan(query, std::min({tree ? 4 * expected : enough, enough, n}), to);
+      if (scanned.found == call_.nsample || scanned.points == n) return scanned.found;
     }
+    if (tree) return find(*tree, query, rows, to);
     for (int i = 0; i < near.count; ++i) {
       const auto& range = near.ranges[i];
       for (std::int64_t first = range.begin; first < range.end; first += kLanes) {
@@ -122,6 +148,21 @@ class Points {
     return found;
   }
 
+  std::int64_t find(const Tree& tree, const T* query, std::vector<std::uint32_t>& rows, std::int32_t* to) const {
+    tree.find(query, call_.ball, call_.last, static_cast<std::size_t>(call_.nsample), rows);
+    for (std::size_t i = 0; i < rows.size(); ++i) to[i] = static_cast<std::int32_t>(segment_.begin + rows[i]);
+    return static_cast<std::int64_t>(rows.size());
+  }
+
+  /// A tree for queries that would look at very many points, once there were so many of them that it pays; before that
+  /// nullptr. There is none for points of many coordinates.
+  const Tree* tree_for(std::int64_t points) {
+    if (call_.d > kTreeAxes) return nullptr;
+    if (looked_at_.fetch_add(points) < kTimeOfPlanting * segment_.points()) return nullptr;
+    std::call_once(*planted_, [&] { tree_.emplace(call_.xyz + segment_.begin * call_.d, segment_.points(), call_.d); });
+    return &*tree_;
+  }
+
   /// Whether a grid takes less time than it saves: some queries say how many points a scan looks at.
   bool pays() const {
     constexpr std::int64_t kFewPoints = 256, kFewQueries = 64, kSamples = 8;
@@ -136,7 +177,8 @@ class Points {
     return looked_at / kSamples * queries > kTimeOfPlacing * n + kTimeOfSearching * queries;
   }
 
-  static constexpr std::int64_t kTimeOfPlacing = 60, kTimeOfSearching = 500;
+  static constexpr std::int64_t kTimeOfPlacing = 60, kTimeOfSearching = 500, kTimeOfPlanting = 200;
+  static constexpr std::int64_t kMany = 2048;      ///< from so many points on, a tree is faster
   static constexpr std::int64_t kPartOfCells = 6;  ///< a ball has about this part of the 27 cells around it
 
   const Call<T>& call_;
@@ -144,6 +186,9 @@ class Points {
   std::span<std::uint32_t> rows_;
   Segment segment_{};
   std::optional<Grid<T>> grid_;
+  std::optional<Tree> tree_;
+  std::optional<std::once_flag> planted_;
+  std::atomic<std::int64_t> looked_at_ = 0;  ///< by queries that looked at many points
 };
 
 struct Cpu : Checked {

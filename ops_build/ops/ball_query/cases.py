@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from opgate.ops_build.case import Array, Case
+from opgate.ops_build.case import Array, Case, edge_values
 from opgate.ops_build.ops.knn_query.cases import error_cases as segment_errors
 
 RNG = np.random.default_rng
@@ -18,7 +18,8 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     names = {"float32": "f32", "float64": "f64"}
     to = {"float32": types["T"], "int32": types["I"]}
     for one in [*cases_of_f32(), *errors()]:
-        if to != {"float32": np.float32, "int32": np.int32} and len(one.inputs["xyz"]) > 1000:
+        first = to == {"float32": np.float32, "int32": np.int32}
+        if not first and len(one.inputs["xyz"]) > 1000 and not one.name.startswith("many points, nearer"):
             continue
         arrays = {name: np.asarray(value) for name, value in one.inputs.items()}
         inputs = {name: value.astype(to.get(value.dtype.name, value.dtype)) for name, value in arrays.items()}
@@ -100,6 +101,21 @@ def grid_cases(rng: np.random.Generator, cloud: Any) -> Iterator[Case]:
     # Coordinates in 64ths are exact, and many distances equal the radius.
     exact = rng.integers(-64, 64, (2000, 3)) / 64
     yield case("distances that equal the radius", exact, 0.125, nsample=50)
+    edges = edge_values(np.float32, 0.125, 0.25, 1e9, 2.0**30, 1e19)
+    for radius in (0.125, 2.0):
+        # Points around the edges of cells, which are as wide as the radius, along each axis and along all.
+        beside = np.concatenate([np.where(axes, edges[:, None], 0) for axes in [*np.eye(3), np.ones(3)]])
+        yield case(f"edges of cells of {radius}", np.concatenate([beside, cloud(300)]), radius, nsample=40)
+    # So many points near the queries that a tree finds those of balls: here none but the query itself, some far rows,
+    # and with an infinite radius, for which there is no grid.
+    dense = rng.normal(0, 0.05, (2400, 3))
+    queries = np.concatenate([dense[-300:], [[9, 9, 9], [np.nan, 0, 0], [5, 5, 5]]])
+    for with_center in (True, False):
+        shell: dict[str, Any] = {"min_radius": 1, "with_center": with_center, "nsample": 5, "new_xyz": queries}
+        yield case(f"many points, nearer than min_radius, {with_center}", dense, 1.5, **shell)
+        yield case(f"many points, no greatest radius, {with_center}", dense, np.inf, **shell)
+    late = np.concatenate([dense[:2100] + 9, dense])
+    yield case("many points, the first ones are far", late, 1.0, nsample=3, new_xyz=dense[-420:])
     yield case("tiny", cloud(1500) * 1e-21, 1e-22, nsample=32)
     yield case("denormal squares", cloud(1500) * 1e-22, 2e-23, nsample=32)
     yield case("huge", cloud(1500) * 1e19, 1e18, nsample=32)

@@ -67,6 +67,20 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     head = "ply\nformat ascii 1.0\nelement vertex 2\nproperty float x\nproperty float y\nproperty float z\nend_header\n"
     for body in ("1 2 3 4 5 6", "1\t2 3\n\n4 5\n6", "+1 -2. .3e1\n1e-60 1E2 6\n", "1 2 3\n4 5 6\n7 8 9\n"):
         yield case(f"numbers as text: {body!r}", [(head + body).encode()])
+    for word in (
+        *("1e-400", "-1e-400", "0.0e-999", "0." + "0" * 400 + "1", "1" + "0" * 400 + "e-400"),
+        *("1e-99999999999999999999", "1e-310", "4.9e-324", "2e-324", "1e-45", "7e-46", "3.4028235e38", "3.40282356e38"),
+    ):
+        yield case(f"a number at an edge: {word[:24]}", [(head + f"1 2 3 4 {word} 6").encode()])
+    for word in (
+        "1e400",
+        "-1e400",
+        "1" + "0" * 400,
+        "0." + "0" * 400 + "1e800",
+        "1e99999999999999999999",
+        "3.4028236e38",
+    ):
+        yield case(f"a number too large: {word[:24]}", [(head + f"1 2 3 4 {word} 6").encode()])
     yield case("no rows", [])
     yield case("as many points as may be", [npy(cloud(9)), ply(cloud(9))], max_points=9)
     yield from bad_cases(head)

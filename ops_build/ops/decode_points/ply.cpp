@@ -1,6 +1,7 @@
 // Reads PLY files, as text or little-endian.
 #include <array>
 #include <charconv>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -145,11 +146,30 @@ class HeaderReader {
   bool known_format_ = false;
 };
 
-/// Reads a number, which may have a plus sign.
+/// Whether a number that no double is near has a magnitude of more than 1: whether the place of its first digit that
+/// isn't 0, counted from the decimal point, is before it.
+bool is_large(std::string_view number) {
+  const std::size_t end = number.find_first_of("eE");
+  const std::string_view digits = number.substr(0, end);
+  std::int64_t exponent = 0;
+  if (end != std::string_view::npos) {
+    std::string_view text = number.substr(end + 1);
+    if (text.starts_with('+')) text.remove_prefix(1);
+    if (std::from_chars(text.data(), text.data() + text.size(), exponent).ec == std::errc::result_out_of_range)
+      return !text.starts_with('-');
+  }
+  const std::size_t first = digits.find_first_of("123456789"), point = std::min(digits.find('.'), digits.size());
+  return static_cast<std::int64_t>(point) - static_cast<std::int64_t>(first) + exponent > 0;
+}
+
+/// Reads a number, which may have a plus sign. One that is too small for a double is 0, and one that is too large is
+/// infinite.
 bool read_number(std::string_view word, double& value) {
   if (word.starts_with('+')) word.remove_prefix(1);
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  return error == std::errc() && end == word.data() + word.size();
+  if (error == std::errc::result_out_of_range) value = is_large(word) ? std::numeric_limits<double>::infinity() : 0;
+  const bool number = error == std::errc() || error == std::errc::result_out_of_range;
+  return number && end == word.data() + word.size();
 }
 
 CloudStatus read_text(const Vertices& vertices, std::string_view body, Cloud& cloud) {

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from opgate.ops_build.case import Array, Case
+from opgate.ops_build.case import Array, Case, edge_values
 
 #: Sums of some hundred products.
 TOLERANCE = {"float16": (4e-3, 2e-2), "bfloat16": (3e-2, 1e-1), "float32": (1e-5, 4e-5), "float64": (1e-12, 1e-12)}
@@ -57,6 +57,21 @@ def conv(
     return {name: np.asarray(array, dtype) for name, array in arrays.items()}, attributes
 
 
+def at_edges(dtype: np.dtype[Any], size: tuple[int, int]) -> Good:
+    """A channel for each edge value, which is sampled there along one axis or along both. A filter of one element
+    stands at pixel (0, 0), so that the offsets are the places of the samples; without pixels it stands in the
+    padding."""
+    values = edge_values(dtype, -1, 1, *(edge for side in size for edge in (side - 1, side)))
+    between = np.full_like(values, -0.25)
+    x, y = np.concatenate([values, between, values]), np.concatenate([between, values, values])
+    c, (h, w) = len(x), size
+    stride, pad = (8 if h else 1, 8 if w else 1), (0 if h else 1, 0 if w else 1)
+    few = {"n": 1, "c": c, "oc": c, "groups": c, "offset_groups": c}
+    inputs, attributes = conv(dtype, **few, size=size, kernel=(1, 1), stride=stride, pad=pad)  # type: ignore[arg-type]
+    inputs["offset"][...] = np.stack([y, x], 1).reshape(1, -1, 1, 1)
+    return f"places at the edges of {size}", inputs, attributes
+
+
 def good(dtype: np.dtype[Any]) -> Iterator[Good]:
     """Names, inputs and attributes that the op takes."""
     for bias in (False, True):
@@ -92,6 +107,8 @@ def good(dtype: np.dtype[Any]) -> Iterator[Good]:
     steps = np.array([-1, -0.5, 0, 0.25, 1, 3, 4, -4], dtype)
     inputs["offset"][...] = steps[np.arange(32) % 8].reshape(1, 2, 4, 4)
     yield "samples on pixels and on bounds", inputs, attributes
+    for size in [(4, 4), (1, 8), (0, 4), (2, 0)]:
+        yield at_edges(dtype, size)
     inputs, attributes = conv(dtype, n=1)
     inputs["offset"][0, :3, 0, 0] = [np.nan, np.inf, -np.inf]
     inputs["mask"][0, 4, 3, 3] = np.nan

@@ -7,6 +7,7 @@
 
 #include "core/elementwise.h"
 #include "core/rows.h"
+#include "core/sample.h"
 #include "gemm.h"
 #include "geometry.h"
 
@@ -99,9 +100,7 @@ void take(const Geometry& g, const C* offset, const C* mask, std::int64_t image,
       // A NaN is not inside. No branches: where samples lie can't be predicted.
       const bool inside = (x > C(-1)) & (y > C(-1)) & (x < width) & (y < height);
       const C safe_x = inside ? x : C(0), safe_y = inside ? y : C(0), factor = factors ? factors[i] : C(1);
-      // Truncation is the floor of numbers that aren't negative.
-      const std::int32_t left = static_cast<std::int32_t>(safe_x + C(1)) - 1;
-      const std::int32_t top = static_cast<std::int32_t>(safe_y + C(1)) - 1;
+      const std::int32_t left = pixel_before(safe_x), top = pixel_before(safe_y);
       const C right = safe_x - static_cast<C>(left), below = safe_y - static_cast<C>(top);
       const bool has_left = inside & (left >= 0), has_right = inside & (left + 1 < columns);
       const bool has_top = top >= 0, has_below = top + 1 < rows;

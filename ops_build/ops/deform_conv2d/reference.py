@@ -16,17 +16,16 @@ def corners(
     """For each offset group, tap and corner: the group, the tap, the samples (image, row and column of the output) that
     have a pixel there, its row and column, its weight, and the weight's slopes along y and x."""
     kh, kw = weight.shape[2:]
-    places = offset.astype(np.float64).reshape(
-        len(offset), offset.shape[1] // (2 * kh * kw), kh * kw, 2, *offset.shape[2:]
-    )
+    number = np.promote_types(offset.dtype, np.float32)  # places are rounded to it
+    places = offset.astype(number).reshape(len(offset), offset.shape[1] // (2 * kh * kw), kh * kw, 2, *offset.shape[2:])
     for group, tap in np.ndindex(places.shape[1], kh * kw):
         rows, columns = np.ogrid[: offset.shape[2], : offset.shape[3]]
         with np.errstate(all="ignore"):
             y = rows * attributes["stride_h"] - attributes["pad_h"] + tap // kw * attributes["dilation_h"]
             x = columns * attributes["stride_w"] - attributes["pad_w"] + tap % kw * attributes["dilation_w"]
-            y, x = y + places[:, group, tap, 0], x + places[:, group, tap, 1]
+            y, x = y.astype(number) + places[:, group, tap, 0], x.astype(number) + places[:, group, tap, 1]
             inside = (y > -1) & (x > -1) & (y < h) & (x < w)
-        y, x = np.where(inside, y, 0), np.where(inside, x, 0)
+        y, x = np.where(inside, y, 0).astype(np.float64), np.where(inside, x, 0).astype(np.float64)
         for down, right in np.ndindex(2, 2):
             row, column = np.floor(y).astype(int) + down, np.floor(x).astype(int) + right
             near_y, near_x = 1 - abs(y - row), 1 - abs(x - column)

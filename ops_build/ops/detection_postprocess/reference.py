@@ -92,4 +92,5 @@ def iou(one: Array, others: Array) -> Array:
 def _to_source(box: Array, geometry: Array) -> Array:
     scale, shift, size = (np.tile(geometry[i : i + 2].astype(np.float64), 2) for i in (0, 2, 4))
     with np.errstate(invalid="ignore"):
-        return np.clip((box - shift) * scale, 0, size)
+        corners = (box - shift) * scale
+        return np.where(corners < 0, 0, np.where(corners > size, size, corners))

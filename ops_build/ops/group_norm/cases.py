@@ -17,7 +17,18 @@ def cases(types: Mapping[str, np.dtype]) -> Iterator[Case]:
     def images(*shape: int) -> dict[str, Array]:
         return {"x": normal(*shape), "weight": normal(shape[1]), "bias": normal(shape[1])}
 
-    shapes = [(2, 6), (0, 6, 4), (2, 6, 0), (1, 6, 1), (2, 6, 5), (3, 6, 7, 9), (1, 6, 2, 3, 4), (2, 6, 37, 41)]
+    shapes = [
+        (2, 6),
+        (0, 6, 4),
+        (2, 6, 0),
+        (1, 6, 1),
+        (2, 6, 5),
+        (3, 6, 7, 9),
+        (1, 6, 2, 3, 4),
+        (2, 6, 15),
+        (2, 6, 16),
+        (2, 6, 37, 41),
+    ]
     for shape in shapes:
         for groups in (1, 3, 6):
             inputs = images(*shape)

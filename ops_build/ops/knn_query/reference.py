@@ -26,6 +26,7 @@ def reference(
                 squared = np.zeros(last - begin, xyz.dtype)
                 for square in np.square(xyz[begin:last] - queries[i]).T:
                     squared = squared + square
+            squared = np.where(np.isnan(squared), np.inf, squared)
             # The nsample smallest, and all that equal the largest of them.
             most = np.partition(squared, nsample - 1)[nsample - 1] if 0 < nsample < len(squared) else np.inf
             near = np.flatnonzero((squared <= most) & (squared < np.inf))

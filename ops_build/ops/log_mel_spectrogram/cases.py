@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from opgate.ops_build.case import Array, Case
+from opgate.ops_build.case import Array, Case, edge_values
 
 #: f32 transforms are exact to about 1e-6 of the loudest bin, and the logarithm of a quiet band shows it.
 TOLERANCE = (1e-5, 2e-3)
@@ -52,6 +52,12 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     for log in ("log10", "db"):
         yield case(log, noise(1, 2000), log=log)
     yield case("a high floor", 1e-3 * noise(1, 2000), floor=1.0)
+    # Frames 8 or 16 apart are transformed together on the CPU.
+    levels = np.repeat([1, 3e-5, 1000, 1, 0, 1e-12, 3e4, 1e-18, 0, 1e15], 1280).astype(np.float32)
+    yield case("quiet frames beside loud ones", levels * noise(1, len(levels)), floor=1e-37)
+    edges = edge_values(np.float32, 1, 32768)
+    levels = np.repeat(edges[np.abs(edges) < 1e15], 450)  # the greatest numbers have energies beyond f32
+    yield case("edge values", levels * noise(1, len(levels)), floor=1e-37)
     odd = noise(1, 9000)
     odd[0, [1500, 6000]] = np.nan
     yield case("NaN in two samples", odd)
@@ -65,6 +71,7 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         ("f_max", 9000.0, "attribute 'f_max'"),
         ("f_min", 8000.0, "attribute 'f_min'"),
         ("floor", 0.0, "attribute 'floor'"),
+        ("floor", 9e-38, "attribute 'floor': expected 1e-37..1e37, got 9e-38"),
         ("sample_rate", 0, "attribute 'sample_rate'"),
     ]
     for name, value, error in refused:

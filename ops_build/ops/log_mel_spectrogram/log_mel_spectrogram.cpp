@@ -1,5 +1,6 @@
 #include "log_mel_spectrogram.h"
 
+#include <cstring>
 #include <optional>
 
 #include "fft.h"
@@ -9,6 +10,34 @@ namespace {
 
 /// Two frames share a lane: one is the real part of what is transformed, the other the imaginary part.
 constexpr std::int64_t kFrames = 2 * kLanes;
+
+using Bits = std::int32_t __attribute__((vector_size(sizeof(Vector))));
+
+/// The bits of the greater magnitude in each lane. Floats have the order of their bits without the sign, and infinity
+/// and NaN come last.
+inline Bits greater(Bits most, const Vector& value) {
+  Bits bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  bits &= 0x7fffffff;
+  return bits > most ? bits : most;
+}
+
+/// The powers of two at or below magnitudes, from their bits, and the inverses of these. 0 for 0.
+struct Scale {
+  Vector value, inverse;
+
+  explicit Scale(Bits most) {
+    // The exponents of which both are normal numbers.
+    constexpr std::int32_t kUnit = 1 << 23;
+    Bits exponent = most & 0x7f800000;
+    exponent = exponent < kUnit ? kUnit - Bits{} : exponent;
+    exponent = exponent > 253 * kUnit ? 253 * kUnit - Bits{} : exponent;
+    const Bits opposite = 254 * kUnit - exponent;
+    exponent = most == 0 ? Bits{} : exponent;
+    std::memcpy(&value, &exponent, sizeof value);
+    std::memcpy(&inverse, &opposite, sizeof inverse);
+  }
+};
 
 class Cpu {
  public:
@@ -46,20 +75,24 @@ class Cpu {
     explicit Memory(const Fourier& fourier)
         : values(fourier.length()), other(fourier.length()), energies(fourier.length() / 2 + 1) {}
     std::vector<Complex> values, other;
-    std::vector<Complex> energies;  ///< of the even and of the odd frames
+    std::vector<Complex> energies;  ///< of the even and of the odd frames, divided by their scales
   };
 
   /// Computes `count` frames from frame `first` on.
   void run(const float* pcm, std::int64_t t, std::int64_t first, std::int64_t count, std::int64_t frames, float* mel,
            Memory& memory) const {
     load(pcm, t, first, count, true, true, memory.values);
-    if (finite(memory.values)) {
+    Complex scale{};
+    if (divide(memory.values, scale)) {
       const Complex* const spectrum = fourier_->run(memory.values.data(), memory.other.data());
       store_energies(spectrum, true, true, memory.energies.data());
     } else {
       // A NaN in one frame of a lane would reach the other.
       for (const bool even : {true, false}) {
         load(pcm, t, first, count, even, !even, memory.values);
+        Complex own;
+        divide(memory.values, own);
+        (even ? scale.re : scale.im) = even ? own.re : own.im;
         const Complex* const spectrum = fourier_->run(memory.values.data(), memory.other.data());
         store_energies(spectrum, even, !even, memory.energies.data());
       }
@@ -74,6 +107,7 @@ class Cpu {
         sum.re += energy.re * weight;
         sum.im += energy.im * weight;
       }
+      sum = {sum.re * scale.re * scale.re, sum.im * scale.im * scale.im};
       float energy[kFrames];
       for (int lane = 0; lane < kLanes; ++lane) {
         energy[lane] = sum.re[lane];
@@ -111,12 +145,21 @@ class Cpu {
     }
   }
 
-  static bool finite(const std::vector<Complex>& values) {
-    Vector zero{};
-    for (const Complex& value : values) zero += value.re * 0.0f + value.im * 0.0f;
-    float sum = 0;
-    for (int lane = 0; lane < kLanes; ++lane) sum += zero[lane];
-    return sum == 0;
+  /// Divides each frame by a power of two, its scale, so that of two frames in a lane none drowns in what the other is
+  /// rounded by. Returns whether all samples are finite.
+  static bool divide(std::vector<Complex>& values, Complex& scale) {
+    Bits re_most{}, im_most{};
+    for (const Complex& value : values) {
+      re_most = greater(re_most, value.re);
+      im_most = greater(im_most, value.im);
+    }
+    const Scale re(re_most), im(im_most);
+    for (Complex& value : values) value = {value.re * re.inverse, value.im * im.inverse};
+    scale = {re.value, im.value};
+    const Bits infinite = (re_most >= 0x7f800000) | (im_most >= 0x7f800000);
+    bool any = false;
+    for (int lane = 0; lane < kLanes; ++lane) any |= infinite[lane] != 0;
+    return !any;
   }
 
   /// Separates the transforms of the two frames of a lane and squares them.

@@ -8,16 +8,24 @@ namespace {
 constexpr int kThreads = 128;
 /// The samples of a frame that a block has in shared memory at a time.
 constexpr int kTile = 1024;
+/// The energies that are held at a time.
+constexpr std::int64_t kEnergies = 1 << 22;
+
+/// The frames `first`, ..., `first + count - 1` of all clips.
+struct Chunk {
+  std::int64_t first, count;
+};
 
 /// The energies of the bins of frames: a block computes kThreads bins of a frame, each thread the sum over all samples.
 __global__ void __launch_bounds__(kThreads)
-    transform(std::int64_t count, std::int64_t frames, std::int64_t t, std::int64_t bins, Settings settings,
+    transform(Chunk chunk, std::int64_t frames, std::int64_t t, std::int64_t bins, Settings settings,
               const float* __restrict__ pcm, const float* __restrict__ window, const Root* __restrict__ roots,
               float* __restrict__ energies) {
   __shared__ float tile[kTile];
   const int n = static_cast<int>(settings.n_fft);
   const int bin = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
-  for (std::int64_t frame = blockIdx.x; frame < count; frame += gridDim.x) {
+  for (std::int64_t i = blockIdx.x; i < chunk.count; i += gridDim.x) {
+    const std::int64_t frame = chunk.first + i;
     const float* const row = pcm + frame / frames * t;
     const std::int64_t begin = frame % frames * settings.hop - settings.padding;
     float re = 0, im = 0;
@@ -38,23 +46,24 @@ __global__ void __launch_bounds__(kThreads)
         if (root >= n) root -= n;
       }
     }
-    if (bin < bins) energies[frame * bins + bin] = re * re + im * im;
+    if (bin < bins) energies[i * bins + bin] = re * re + im * im;
   }
 }
 
 __global__ void __launch_bounds__(kThreads)
-    sum_bands(std::int64_t count, std::int64_t frames, std::int64_t bins, Settings settings,
+    sum_bands(Chunk chunk, std::int64_t frames, std::int64_t bins, Settings settings,
               const float* __restrict__ energies, const Band* __restrict__ bands, const float* __restrict__ weights,
               float* __restrict__ mel) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  const std::int64_t count = chunk.count * settings.n_mels;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += step) {
-    const std::int64_t frame = i % frames, m = i / frames % settings.n_mels, row = i / frames / settings.n_mels;
+    const std::int64_t m = i / chunk.count, frame = chunk.first + i % chunk.count;
     const Band band = bands[m];
-    const float* const from = energies + (row * frames + frame) * bins + band.first;
+    const float* const from = energies + i % chunk.count * bins + band.first;
     float sum = 0;
     for (int k = 0; k < band.count; ++k) sum += from[k] * weights[band.weights + k];
     const float held = sum < settings.floor ? settings.floor : sum;
-    mel[i] = settings.factor * logf(held);
+    mel[(frame / frames * settings.n_mels + m) * frames + frame % frames] = settings.factor * logf(held);
   }
 }
 
@@ -78,25 +87,31 @@ class Cuda {
     const Settings settings = Settings::of(attributes);
     const std::int64_t samples = in.size("t") + 2 * settings.padding - settings.n_fft;
     const std::int64_t frames = samples < 0 ? 0 : 1 + samples / settings.hop;
-    return workspace.take<float>(in.size("n") * frames * (settings.n_fft / 2 + 1));
+    const std::int64_t bins = settings.n_fft / 2 + 1;
+    return workspace.take<float>(std::min(in.size("n") * frames, frames_at_once(bins)) * bins);
   }
 
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const std::span<float> energies = workspace(context.workspace(), in, attributes);
-    const std::int64_t n = in.size("n"), frames = out["mel"].dim(2), bins = settings_.n_fft / 2 + 1;
     if (out["mel"].size() == 0) return {};
-    const dim3 blocks(blocks_for(n * frames, 1), static_cast<unsigned>((bins + kThreads - 1) / kThreads));
-    transform<<<blocks, kThreads, 0, stream_of(context)>>>(n * frames, frames, in.size("t"), bins, settings_,
-                                                           in["pcm"].data<float>(), window_.data(), roots_.data(),
-                                                           energies.data());
-    OPGATE_RETURN_IF_ERROR(launched());
-    const std::int64_t count = out["mel"].size();
-    sum_bands<<<blocks_for(count, kThreads), kThreads, 0, stream_of(context)>>>(
-        count, frames, bins, settings_, energies.data(), bands_.data(), weights_.data(), out["mel"].data<float>());
-    return launched();
+    const cudaStream_t stream = stream_of(context);
+    const std::int64_t frames = out["mel"].dim(2), all = in.size("n") * frames, bins = settings_.n_fft / 2 + 1;
+    for (std::int64_t first = 0; first < all; first += frames_at_once(bins)) {
+      const Chunk chunk{first, std::min(all - first, frames_at_once(bins))};
+      const dim3 blocks(blocks_for(chunk.count, 1), static_cast<unsigned>((bins + kThreads - 1) / kThreads));
+      transform<<<blocks, kThreads, 0, stream>>>(chunk, frames, in.size("t"), bins, settings_, in["pcm"].data<float>(),
+                                                 window_.data(), roots_.data(), energies.data());
+      OPGATE_RETURN_IF_ERROR(launched());
+      sum_bands<<<blocks_for(chunk.count * settings_.n_mels, kThreads), kThreads, 0, stream>>>(
+          chunk, frames, bins, settings_, energies.data(), bands_.data(), weights_.data(), out["mel"].data<float>());
+      OPGATE_RETURN_IF_ERROR(launched());
+    }
+    return {};
   }
 
  private:
+  static std::int64_t frames_at_once(std::int64_t bins) { return std::max<std::int64_t>(1, kEnergies / bins); }
+
   Settings settings_{};
   cuda::DeviceArray<float> window_, weights_;
   cuda::DeviceArray<Root> roots_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <string>
@@ -75,7 +76,8 @@ inline Status check_attributes(const Attributes& attributes, const KnownSizes& s
   if (!(high > 0 && high <= half)) return attributes.refuse("f_max", "0.." + std::to_string(half) + " Hz");
   if (!(low >= 0 && low < high)) return attributes.refuse("f_min", "0 Hz or more, and less than f_max");
   const double floor = attributes.number("floor");
-  if (!(floor >= 1e-37 && floor <= 1e37)) return attributes.refuse("floor", "1e-37..1e37");
+  // The attribute has single precision, in which 1e-37 is less than in f64.
+  if (!(floor >= 1e-37f && floor <= 1e37f)) return attributes.refuse("floor", "1e-37..1e37");
   const std::optional<std::int64_t> t = sizes["t"];
   if (t && attributes.integer("center") && attributes.text("pad") == "reflect" && *t <= n_fft / 2) {
     return Status::invalid("input 'pcm': expected more than " + std::to_string(n_fft / 2) +
@@ -147,7 +149,9 @@ struct Bands {
       const double left = edge(band), middle = edge(band + 1), right = edge(band + 2);
       const double scale = slaney ? 2 / (right - left) : 1;
       Band all{0, 0, static_cast<std::int32_t>(found.weights.size())};
-      for (std::int64_t bin = 0; bin <= n_fft / 2; ++bin) {
+      const auto first = std::max<std::int64_t>(static_cast<std::int64_t>(left / step) - 1, 0);
+      const auto last = std::min<std::int64_t>(static_cast<std::int64_t>(right / step) + 1, n_fft / 2);
+      for (std::int64_t bin = first; bin <= last; ++bin) {
         const double hertz = step * static_cast<double>(bin);
         const double weight = scale * std::min((hertz - left) / (middle - left), (right - hertz) / (right - middle));
         if (!(weight > 0)) continue;

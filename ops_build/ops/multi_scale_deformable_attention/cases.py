@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from opgate.ops_build.case import Array, Case
+from opgate.ops_build.case import Array, Case, edge_values
 from opgate.ops_build.ops.segment_reduce.cases import TOLERANCE
 
 Types = Mapping[str, np.dtype[Any]]
@@ -37,6 +37,18 @@ def attention(
     }
 
 
+def at_edges(types: Types, shapes: Sequence[tuple[int, int]]) -> dict[str, Array]:
+    """A query for each edge value of the first level, along one axis or along both."""
+    height, width = shapes[0]
+    x, y = (
+        edge_values(types["T"], *((at + 0.5) / side for at in (-1, 0, 1, side - 1, side))) for side in (width, height)
+    )
+    pairs = np.concatenate([np.stack(np.broadcast_arrays(x, 0.3), -1), np.stack(np.broadcast_arrays(0.3, y), -1)])
+    inputs = attention(types, shapes, b=1, queries=len(pairs), points=1)
+    inputs["sampling_locations"][...] = pairs[None, :, None, None, None]
+    return inputs
+
+
 def good(types: Types) -> Iterator[tuple[str, dict[str, Array]]]:
     """Names and inputs that the op takes."""
     for dims in (0, 1, 3, 8, 16, 31, 32, 64, 80):
@@ -64,6 +76,8 @@ def good(types: Types) -> Iterator[tuple[str, dict[str, Array]]]:
     edge["sampling_locations"][..., 0] = np.array([-0.125, 0, -0.109375, 0.125, 0.875, 1.125])
     edge["sampling_locations"][..., 1] = np.array([0.5, -0.125, 0.875, 1, 0.125, 0.3125])
     yield "samples on keys and on bounds", edge
+    for shapes in ([(4, 4), (0, 4), (4, 0)], [(1, 2)]):
+        yield f"places at the edges of {shapes[0]}", at_edges(types, shapes)
     odd = attention(types, [(3, 4)], points=4, spread=-0.1)
     odd["sampling_locations"][0, 0, 0, 0] = [[np.nan, 0.5], [0.5, np.inf], [-np.inf, np.nan], [3e4, -3e4]]
     odd["attention_weights"][0, 1, 0, 0, 0] = np.nan

@@ -63,9 +63,7 @@ class Corners {
       // A NaN is not inside.
       const bool inside = (x > C(-1)) & (y > C(-1)) & (x < wide[i]) & (y < high[i]);
       const C safe_x = inside ? x : C(0), safe_y = inside ? y : C(0);
-      // Truncation is the floor of numbers that aren't negative.
-      const std::int32_t left = static_cast<std::int32_t>(safe_x + C(1)) - 1;
-      const std::int32_t top = static_cast<std::int32_t>(safe_y + C(1)) - 1;
+      const std::int32_t left = pixel_before(safe_x), top = pixel_before(safe_y);
       to_right[i] = safe_x - static_cast<C>(left);
       to_below[i] = safe_y - static_cast<C>(top);
       const std::int32_t key = starts[i] + top * (columns[i] + 1) + left;

@@ -31,11 +31,14 @@ class Corner:
 
 def corners(spatial_shapes: Array, level_start_index: Array, sampling_locations: Array) -> Iterator[Corner]:
     for level, ((height, width), start) in enumerate(zip(spatial_shapes, level_start_index, strict=True)):
-        location = sampling_locations[:, :, :, level].astype(np.float64)
+        number = np.promote_types(sampling_locations.dtype, np.float32)  # places are rounded to it
+        location = sampling_locations[:, :, :, level].astype(number)
         with np.errstate(all="ignore"):
-            x, y = location[..., 0] * width - 0.5, location[..., 1] * height - 0.5
+            x, y = (
+                location[..., axis] * number.type(size) - number.type(0.5) for axis, size in ((0, width), (1, height))
+            )
             inside = (x > -1) & (y > -1) & (x < width) & (y < height)
-        x, y = np.where(inside, x, 0), np.where(inside, y, 0)
+        x, y = np.where(inside, x, 0).astype(np.float64), np.where(inside, y, 0).astype(np.float64)
         for down, right in np.ndindex(2, 2):
             column, row = np.floor(x).astype(int) + right, np.floor(y).astype(int) + down
             near_x, near_y = 1 - abs(x - column), 1 - abs(y - row)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from opgate.ops_build.case import Array, Case
+from opgate.ops_build.case import Array, Case, edge_values
 from opgate.ops_build.ops.multi_class_nms.cases import error_cases as limits_errors
 
 
@@ -85,12 +85,24 @@ def boundary_cases() -> Iterator[Case]:
         [[3, 3, 0, 0, 1, 0.9], [3, 3, 0, 0, 1, 0.8], [3, 3, 0, 9, 1, 0.7], [9, 9, -2, 2, 1, 0.6], [0, 0, 5, 5, 1, 0.5]]
     )
     yield Case("boxes without an area", flat, {"iou_threshold": 0.0})
+    rng = np.random.default_rng(5)
+    beside = rng.uniform([-3, -3, 0, 1, -4, 0.4], [3, 3, 0, 9, 4, 0.6], (60, 6))
+    beside[::2, 2:4] = beside[::2, 3:1:-1]
+    for threshold in (0.0, 1e-6):
+        lines = one([[0, 0, 7, 5, 0.4, 0.9], *beside.tolist()])
+        yield Case(f"boxes without a width, {threshold}", lines, {"iou_threshold": threshold})
     nan, inf = np.nan, np.inf
     odd = [[2.0, 2, 4, 4, 0, score] for score in (nan, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, inf, -inf)]
-    for row_index, (column, value) in enumerate([(0, nan), (1, inf), (2, inf), (3, nan), (4, nan), (4, inf)], 1):
+    for row_index, (column, value) in enumerate([(0, nan), (1, inf), (2, -inf), (3, nan), (4, nan), (4, inf)], 1):
         odd[row_index][column] = value
     yield Case("NaN and infinity", one(odd))
     yield Case("all scores but NaN", one(odd), {"score_threshold": -inf})
+    edges = edge_values(np.float32, 4).tolist()
+    for column, name in enumerate(["x", "y", "w", "h", "angle"]):
+        rows = [[2.0, 2, 4, 4, 0, 1 - at / 100] for at in range(len(edges))]
+        for at, value in enumerate(edges):
+            rows[at][column] = value
+        yield Case(f"edge values of {name}", one(rows), {"iou_threshold": 0.3})
     far = [[2e6, 0, 1024, 1024, 0.1, 0.9], [2e6 + 256, 0, 1024, 1024, 0.1, 0.8], [1e30, 0, 1e30, 1e30, 0.5, 0.7]]
     yield Case("huge coordinates", one([*far, [1e38, 1e38, 3e38, 3e38, 1e6, 0.6]]))
 

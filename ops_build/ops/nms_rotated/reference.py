@@ -59,8 +59,9 @@ def cached_iou(boxes: Array, clockwise: bool) -> Callable[[int, int], float]:
             known[key] = 0.0
             near = one is not None and np.hypot(*(boxes[a, :2] - boxes[b, :2])) < reach[a] + reach[b]
             if near and one is not None and other is not None:
-                shared = area(clipped(one - boxes[b, :2], other - boxes[b, :2]))
-                union = sum(float(np.prod(np.maximum(boxes[k, 2:4], 0))) for k in key) - shared
+                areas = [float(np.prod(np.maximum(boxes[k, 2:4], 0))) for k in key]
+                shared = min(area(clipped(one - boxes[b, :2], other - boxes[b, :2])), *areas)
+                union = sum(areas) - shared
                 known[key] = shared / union if union > 0 else 0.0
         return known[key]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from opgate.ops_build.case import Array, Case
+from opgate.ops_build.case import Array, Case, edge_values
 
 
 def noise(rows: int, samples: int) -> Array:
@@ -31,10 +31,14 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     odd = noise(1, 400)
     odd[0, 200] = np.nan
     yield case("NaN in a sample", odd, 3, 2)
+    # The greatest numbers are apart, because their sums overflow.
+    edges = np.stack([edge_values(np.float32, 1), np.zeros(24)], 1).repeat(9, 1).reshape(1, -1).astype(np.float32)
+    yield case("edge values", np.where(np.abs(edges) > 1e38, edges / 4, edges), 3, 2, zeros=2)
     yield case("a rate of 0", noise(1, 9), 0, 2, "from_rate|a size is divided by zero")
     yield case("a negative rate", noise(1, 9), 2, -2, "to_rate|expected")
     yield case("zeros 0", noise(1, 9), 3, 2, "attribute 'zeros': expected 1..1024, got 0", zeros=0)
     yield case("beta NaN", noise(1, 9), 3, 2, "attribute 'beta': expected 0..100", beta=float("nan"))
+    yield case("a filter of few weights a phase", noise(1, 9), 2**24, 2**24 - 1, "have no common factor", zeros=1)
     yield case("a filter too long", noise(1, 9), 16777213, 16777199, "have no common factor")
 
 

@@ -24,5 +24,6 @@ def reference(x: Array, *, from_rate: int, to_rate: int, zeros: int, beta: float
     y = np.zeros((len(x), wanted))
     for j in range(wanted):
         i = np.arange(max(0, -(-(j * down - half) // up)), min(x.shape[1], (j * down + half) // up + 1))
-        y[:, j] = x[:, i].astype(np.float64) @ response[j * down - i * up + half]
+        with np.errstate(invalid="ignore"):
+            y[:, j] = x[:, i].astype(np.float64) @ response[j * down - i * up + half]
     return y.astype(np.float32)

@@ -54,7 +54,7 @@ class Cpu {
 
   /// Has several partial sums, because they vectorize and round less than one sum.
   static float dot(const float* a, const float* b, std::int64_t count) {
-    constexpr std::int64_t kLanes = Filter::kMultiple;
+    constexpr std::int64_t kLanes = kMultiple;
     float lanes[kLanes] = {};
     std::int64_t i = 0;
     for (; i + kLanes <= count; i += kLanes) {

@@ -17,8 +17,11 @@ namespace opgate::ops::resample_audio {
 
 inline constexpr std::int64_t kMostRate = 1 << 24;
 inline constexpr std::int64_t kMostZeros = 1 << 10;
-/// The most weights of a filter: 256 MiB.
+/// The most weights of a filter, with those that are 0: 256 MiB.
 inline constexpr std::int64_t kMostWeights = std::int64_t{1} << 26;
+
+/// So many weights are multiplied side by side. What is behind the weights of a phase is 0.
+inline constexpr std::int64_t kMultiple = 16;
 
 /// The two rates without their common factor.
 struct Rates {
@@ -35,6 +38,9 @@ struct Rates {
 
   /// The most samples that an output depends on.
   std::int64_t taps(std::int64_t zeros) const { return 2 * half(zeros) / up + 1; }
+
+  /// The same, rounded up to a multiple of kMultiple: from the weights of a phase to those of the next one.
+  std::int64_t stride(std::int64_t zeros) const { return (taps(zeros) + kMultiple - 1) / kMultiple * kMultiple; }
 };
 
 inline Status check_attributes(const Attributes& attributes) {
@@ -47,7 +53,7 @@ inline Status check_attributes(const Attributes& attributes) {
   const double beta = attributes.number("beta");
   if (!(beta >= 0 && beta <= 100)) return attributes.refuse("beta", "0..100");
   const Rates rates = Rates::of(attributes);
-  if (rates.up * rates.taps(zeros) <= kMostWeights) return {};
+  if (rates.up * rates.stride(zeros) <= kMostWeights) return {};
   return Status::invalid("attributes 'from_rate' and 'to_rate': " + std::to_string(attributes.integer("from_rate")) +
                          " and " + std::to_string(attributes.integer("to_rate")) + " have no common factor, and " +
                          std::to_string(zeros) + " zeros on each side need a filter of more than " +
@@ -66,38 +72,24 @@ inline double bessel(double x) {
 
 /// The filter, sorted by phase: output j has the phase j down modulo up. Its weights begin at phase * stride.
 struct Filter {
-  /// A stride is a multiple of it. What is behind the weights of a phase is 0.
-  static constexpr std::int64_t kMultiple = 16;
-
   std::int64_t stride;
   std::vector<float> weights;
 
   static Filter of(const Attributes& attributes) {
     const std::int64_t zeros = attributes.integer("zeros");
-    const double beta = attributes.number("beta");
     const Rates rates = Rates::of(attributes);
-    const std::int64_t half = rates.half(zeros);
-    const double cutoff = 1.0 / static_cast<double>(std::max(rates.up, rates.down));
-    std::vector<double> response(static_cast<std::size_t>(2 * half + 1));
+    const std::int64_t half = rates.half(zeros), taps = rates.taps(zeros);
     double sum = 0;
-    for (std::int64_t m = -half; m <= half; ++m) {
-      const double at = static_cast<double>(m) / static_cast<double>(half);
-      const double phase = std::numbers::pi * cutoff * static_cast<double>(m);
-      const double window = bessel(beta * std::sqrt(std::max(0.0, 1 - at * at))) / bessel(beta);
-      const double value = (m == 0 ? 1 : std::sin(phase) / phase) * window;
-      response[static_cast<std::size_t>(m + half)] = value;
-      sum += value;
-    }
-    const std::int64_t taps = rates.taps(zeros);
-    Filter filter{(taps + kMultiple - 1) / kMultiple * kMultiple, {}};
+    const std::vector<double> response = response_of(rates, half, attributes.number("beta"), sum);
+    Filter filter{rates.stride(zeros), {}};
     filter.weights.assign(static_cast<std::size_t>(rates.up * filter.stride), 0.0f);
     for (std::int64_t phase = 0; phase < rates.up; ++phase) {
       // Sample first + k of the phase lies (phase - (first + k) up) steps before the output.
       for (std::int64_t k = 0; k < taps; ++k) {
         const std::int64_t step = phase - (first_sample(phase, half, rates.up) + k) * rates.up;
         if (step < -half || step > half) continue;
-        filter.weights[static_cast<std::size_t>(phase * filter.stride + k)] =
-            static_cast<float>(response[static_cast<std::size_t>(step + half)] / sum * static_cast<double>(rates.up));
+        filter.weights[static_cast<std::size_t>(phase * filter.stride + k)] = static_cast<float>(
+            response[static_cast<std::size_t>(step < 0 ? -step : step)] / sum * static_cast<double>(rates.up));
       }
     }
     return filter;
@@ -112,6 +104,22 @@ struct Filter {
   /// The sample behind the last one that reaches it.
   OPGATE_HOST_DEVICE static std::int64_t end_sample(std::int64_t position, std::int64_t half, std::int64_t up) {
     return (position + half) / up + 1;
+  }
+
+ private:
+  /// The filter from its middle to an end, which is that to the other end as well, and the sum over all of it.
+  static std::vector<double> response_of(const Rates& rates, std::int64_t half, double beta, double& sum) {
+    const double cutoff = 1.0 / static_cast<double>(std::max(rates.up, rates.down)), highest = bessel(beta);
+    std::vector<double> response(static_cast<std::size_t>(half + 1));
+    for (std::int64_t m = 0; m <= half; ++m) {
+      const double at = static_cast<double>(m) / static_cast<double>(half);
+      const double phase = std::numbers::pi * cutoff * static_cast<double>(m);
+      const double window = bessel(beta * std::sqrt(std::max(0.0, 1 - at * at))) / highest;
+      const double value = (m == 0 ? 1 : std::sin(phase) / phase) * window;
+      response[static_cast<std::size_t>(m)] = value;
+      sum += m == 0 ? value : 2 * value;
+    }
+    return response;
   }
 };
 

@@ -44,10 +44,11 @@ inline bool can_resize(std::int64_t height, std::int64_t width) {
   return std::min(height, width) > 0 && std::max(height, width) <= kMaxSide;
 }
 
-/// The size of the pictures, if it is static and can be resized.
+/// The size of the pictures, if it is static and can be resized, and if they become pictures with pixels.
 inline std::optional<Size> known_size(const Node& node) {
   const std::optional<std::int64_t> height = node.size("h"), width = node.size("w");
   if (!height || !width || !can_resize(*height, *width)) return std::nullopt;
+  if (node.attributes().integer("height") == 0 || node.attributes().integer("width") == 0) return std::nullopt;
   return Size{static_cast<int>(*height), static_cast<int>(*width)};
 }
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from opgate.ops_build.case import Array, Case
+from opgate.ops_build.case import Array, Case, edge_values
 
 #: A fused multiply-add moves a sample by some 1e-6 pixels.
 TOLERANCES = {"float16": (2e-3, 4e-3), "bfloat16": (1.6e-2, 2e-2), "float32": (1e-5, 3e-5)}
@@ -62,10 +62,31 @@ def geometry_cases(case: Any, image: Array, small: Array) -> Iterator[Case]:
     # Positions -1 and w are the last that count; they have the value of the edge.
     edges = [[0, x + 0.5, 3, 2, 2, 0] for x in (-1.5, -1, -0.75, -0.5, 0, 6.5, 7, 7.5, 8, 8.25, 9)]
     yield case("at the edges", small, edges, 1, 1, sampling_ratio=1)
+    for name, (h, w) in {"4 x 8": (4, 8), "1 x 2": (1, 2), "no": (0, 4)}.items():
+        # One sample, half a pixel from the centre of its region.
+        x, y = (edge_values(np.float32, *(at + 0.5 for at in (-1, 0, 1, side - 1, side))) for side in (w, h))
+        places = [*((at, 0.75) for at in x), *((0.75, at) for at in y)]
+        rois = [[0, *place, 0, 0, 0] for place in places]
+        yield case(f"places at the edges of {name} pixels", image[:1, :, :h, :w], rois, 1, 1, sampling_ratio=1)
+        sides = [[0, 2, 2, side, 2, 0.5] for side in edge_values(np.float32, 1, 2, w) if not side < 0]
+        yield case(f"sides at the edges of {name} pixels", image[:1, :, :h, :w], sides, 1, 2)
+    yield case("numbers of pictures at their edges", image, [[at, 9, 9, 5, 5, 1] for at in below(2)])
     yield case("outside", small, [[0, -50, 3, 2, 2, 0.5], [0, 3, 1e6, 2, 2, 0.5]])
     yield case("no sides", image, [[0, 5, 5, 0, 0, 0.5], [0, 5, 5, 0, 4, 0.5], [1, 7, 7, 3, 0, 0.5]])
     yield case("no sides, a fixed ratio", image, [[0, 5, 5, 0, 0, 0.5], [1, 7, 7, 3, 0, 0.5]], sampling_ratio=2)
     yield case("negative sides count as 1", image, [[0, 5, 5, -3, -2, 0.5]], aligned=False)
+    # A thread doesn't hold all samples of these at once.
+    big = [
+        [0, 20, 17, 180, 70, 0.6],
+        [1, 11, 8, 900, 800, -2],
+        [0, 3, 4, 2e9, 1e9, 0.3],
+        [0, 7, 8, 3e4, 2e5, np.pi / 2],
+    ]
+    yield case("regions with many samples", image[:, :1], big, 1, 2)
+    yield case(
+        "many samples of a bin", image, [[0, 11, 8, 20, 15, 0.4], [1, 30, 8, 20, 15, 2]], 1, 2, sampling_ratio=90
+    )
+    yield case("many bins", image, [[0, 11, 8, 20, 15, 0.4]], 40, 60, sampling_ratio=6)
     yield case("a huge region", small[:, :, :2, :2], [[0, 1, 1, 1e30, 1e-3, 0], [0, 1, 1, 3000, 1, 0]], 1, 1)
     odd = [[1, 5, 5, 4, 4, 0.2] for _ in range(9)]
     for row, (column, value) in enumerate(
@@ -75,8 +96,17 @@ def geometry_cases(case: Any, image: Array, small: Array) -> Iterator[Case]:
     yield case("regions that aren't finite", image, odd)
     strange = image.copy()
     strange[0, 0, 3, 3], strange[1, 1, 8, 9], strange[0, 0, 0, 0] = np.nan, np.inf, np.nan
+    beside = image.copy()
+    beside[:, :, :, 0] = np.nan
+    yield case("NaN beside a region that sticks out", beside, [[0, 20, 9, 12, 5, 0.2], [1, 21, 15, 300, 4, 0.1]], 2, 4)
     yield case("pixels that aren't finite", strange, [[0, 15, 9, 9, 3, 0.2], [1, 4, 3, 3, 3, 1], [0, 4, 3, 6, 6, 1]])
     yield case("a fraction of a picture's number", image, [[1.75, 9, 9, 5, 5, 1]])
+
+
+def below(count: int) -> Array:
+    """The edge values of [0, count) that are in it."""
+    values = edge_values(np.float32, count)
+    return values[(values >= 0) & (values < count)]
 
 
 def errors(case: Any, image: Array, rois: Array) -> Iterator[Case]:
@@ -84,7 +114,7 @@ def errors(case: Any, image: Array, rois: Array) -> Iterator[Case]:
         one = case(name, image, changed, **more)
         return Case(one.name, one.inputs, one.attributes, error=error, unseen=unseen)
 
-    for number in (-1, 2, np.nan):
+    for number in (-1, np.nextafter(np.float32(0), np.float32(-1)), 2, np.inf, np.nan):
         changed = rois.copy()
         changed[1, 0] = number
         error = "input 'rois': element 6 is .*, expected the number of a picture, below 2"

@@ -57,7 +57,8 @@ def reference(
 def offsets(size: np.float32, bins: int, samples: int) -> Array:
     """The distances of the samples of an axis from the centre, in f32."""
     width = size / np.float32(bins)
-    within = (np.arange(samples, dtype=np.float32) + np.float32(0.5)) * width / np.float32(samples)
+    with np.errstate(over="ignore"):
+        within = (np.arange(samples, dtype=np.float32) + np.float32(0.5)) * width / np.float32(samples)
     return np.asarray(-size / np.float32(2) + np.arange(bins, dtype=np.float32)[:, None] * width + within).ravel()
 
 

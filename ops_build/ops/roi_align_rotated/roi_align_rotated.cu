@@ -7,6 +7,9 @@ namespace {
 
 constexpr int kThreads = 256;
 
+/// From so many samples of a bin on, it is worth finding which of them lie in the picture.
+constexpr std::int64_t kMany = 256;
+
 __device__ std::int64_t thread_index() { return static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
 
 __global__ void __launch_bounds__(kThreads)
@@ -22,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
             const Region* __restrict__ regions, const T* __restrict__ input, T* __restrict__ output) {
   const std::int64_t element = thread_index();
   if (element >= count) return;
-  const std::int64_t bins = std::int64_t{settings.height} * settings.width;
+  const std::int64_t bins = settings.bins();
   const std::int64_t channel = element / bins % channels;
   const int bin = static_cast<int>(element % bins), row = bin / settings.width, column = bin % settings.width;
   const Region region = regions[element / bins / channels];
@@ -33,16 +36,20 @@ __global__ void __launch_bounds__(kThreads)
   const T* const plane = input + (region.picture * channels + channel) * height * width;
   const auto pixel = [&](int y, int x) { return static_cast<float>(plane[std::int64_t{y} * width + x]); };
   float sum = 0;
+  const bool many = region.samples() > kMany;
   for (int down = 0; down < region.samples_down; ++down) {
-    for (int across = 0; across < region.samples_across; ++across) {
+    SampleRange range{0, region.samples_across};
+    if (many) range = SampleRange::inside(region, settings, height, width, row, column, down);
+    float of_row = 0;  // so that the error doesn't grow with the number of samples
+    for (int across = range.begin; across < range.end; ++across) {
       const Sample s = sample_of(region, settings, height, width, row, column, down, across);
-      if (s.upper + s.lower == 0) continue;
-      sum += s.upper * s.left * pixel(s.rows[0], s.columns[0]) + s.upper * s.right * pixel(s.rows[0], s.columns[1]) +
-             s.lower * s.left * pixel(s.rows[1], s.columns[0]) + s.lower * s.right * pixel(s.rows[1], s.columns[1]);
+      if (!s.inside()) continue;
+      of_row += s.upper * s.left * pixel(s.rows[0], s.columns[0]) + s.upper * s.right * pixel(s.rows[0], s.columns[1]) +
+                s.lower * s.left * pixel(s.rows[1], s.columns[0]) + s.lower * s.right * pixel(s.rows[1], s.columns[1]);
     }
+    sum += of_row;
   }
-  const int samples = region.samples_down * region.samples_across;
-  output[element] = static_cast<T>(samples ? sum / static_cast<float>(samples) : 0.0f);
+  output[element] = static_cast<T>(region.samples() ? sum / static_cast<float>(region.samples()) : 0.0f);
 }
 
 struct Cuda : Checked {

@@ -24,6 +24,8 @@ struct Settings {
   int sampling_ratio;
   bool aligned, clockwise;
 
+  OPGATE_HOST_DEVICE std::int64_t bins() const { return std::int64_t{height} * width; }
+
   static Settings of(const Attributes& attributes) {
     return {static_cast<int>(attributes.integer("output_height")),
             static_cast<int>(attributes.integer("output_width")),
@@ -40,7 +42,9 @@ struct Region {
   float x, y, width, height, cosine, sine;
   int samples_across, samples_down;  ///< of a bin
 
-  OPGATE_HOST_DEVICE static int samples(float bin) {
+  OPGATE_HOST_DEVICE std::int64_t samples() const { return std::int64_t{samples_across} * samples_down; }
+
+  OPGATE_HOST_DEVICE static int samples_along(float bin) {
     const float wanted = ceilf(bin);
     return wanted < static_cast<float>(kMostSamples) ? static_cast<int>(wanted) : static_cast<int>(kMostSamples);
   }
@@ -64,8 +68,12 @@ struct Region {
         zero == 0 && region.width >= 0 && region.height >= 0 && roi[0] >= 0 && roi[0] < static_cast<float>(pictures);
     region.picture = good ? static_cast<std::int64_t>(roi[0]) : -1;
     const int fixed = settings.sampling_ratio;
-    region.samples_across = !good ? 0 : fixed ? fixed : samples(region.width / static_cast<float>(settings.width));
-    region.samples_down = !good ? 0 : fixed ? fixed : samples(region.height / static_cast<float>(settings.height));
+    region.samples_across = !good   ? 0
+                            : fixed ? fixed
+                                    : samples_along(region.width / static_cast<float>(settings.width));
+    region.samples_down = !good   ? 0
+                          : fixed ? fixed
+                                  : samples_along(region.height / static_cast<float>(settings.height));
     return region;
   }
 };
@@ -73,17 +81,24 @@ struct Region {
 /// The four pixels around a sample and their weights. A weight of 0 has some pixel.
 struct Sample {
   int rows[2], columns[2];
-  float upper, lower, left, right;  ///< the weights of the rows and columns
+  float upper, lower, left, right;  ///< the weights of the rows and columns; all are 0 if the sample is outside
+
+  OPGATE_HOST_DEVICE bool inside() const { return upper + lower > 0; }
+  OPGATE_HOST_DEVICE std::int32_t place(int corner, int width) const {
+    return rows[corner / 2] * width + columns[corner % 2];
+  }
+  OPGATE_HOST_DEVICE float weight(int corner) const {
+    return (corner / 2 ? lower : upper) * (corner % 2 ? right : left);
+  }
 };
 
 /// The two pixels of an axis around a position, which is at least -1 and at most `size`.
 OPGATE_HOST_DEVICE inline void find_pixels(float at, int size, int pixels[2], float& first, float& second) {
   if (at < 0) at = 0;
-  const int low = static_cast<int>(at);
-  const bool last = low >= size - 1;
-  pixels[0] = last ? size - 1 : low;
-  pixels[1] = last ? size - 1 : low + 1;
-  second = last ? 0 : at - static_cast<float>(low);
+  const bool last = at >= static_cast<float>(size - 1);
+  pixels[0] = last ? size - 1 : static_cast<int>(at);
+  pixels[1] = last ? size - 1 : pixels[0] + 1;
+  second = last ? 0 : at - static_cast<float>(pixels[0]);
   first = 1 - second;
 }
 
@@ -104,6 +119,44 @@ OPGATE_HOST_DEVICE inline Sample sample_of(const Region& region, const Settings&
   find_pixels(x, width, sample.columns, sample.left, sample.right);
   return sample;
 }
+
+/// Narrows [begin, end) to the t for which start + step t may lie in [low, high].
+OPGATE_HOST_DEVICE inline void narrow_to(double start, double step, double low, double high, double& begin,
+                                         double& end) {
+  if (step < 0) return narrow_to(-start, -step, -high, -low, begin, end);
+  if (step == 0) {
+    if (!(start >= low && start <= high)) end = begin;
+    return;
+  }
+  const double first = (low - start) / step - 1, last = (high - start) / step + 2;
+  begin = first > begin ? first : begin;
+  end = last < end ? last : end;
+}
+
+/// Samples [begin, end) of a row of samples of a bin.
+struct SampleRange {
+  int begin, end;
+
+  /// Those of row `down` of the bin `row`, `column` that may lie in the picture. It leaves out nearly all samples of a
+  /// region that is much larger than the picture: they aren't worth a look each.
+  OPGATE_HOST_DEVICE static SampleRange inside(const Region& region, const Settings& settings, int height, int width,
+                                               int row, int column, int down) {
+    const double bin_width = static_cast<double>(region.width) / settings.width;
+    const double bin_height = static_cast<double>(region.height) / settings.height;
+    const double step = bin_width / region.samples_across;
+    const double dx = column * bin_width - static_cast<double>(region.width) / 2 + step / 2;
+    const double dy =
+        row * bin_height - static_cast<double>(region.height) / 2 + (down + 0.5) * bin_height / region.samples_down;
+    const double cosine = region.cosine, sine = region.sine;
+    // More than what sample_of rounds.
+    const double room = 0x1p-20 * (fabs(static_cast<double>(region.x)) + fabs(static_cast<double>(region.y)) +
+                                   static_cast<double>(region.width) + static_cast<double>(region.height));
+    double begin = 0, end = region.samples_across;
+    narrow_to(dx * cosine - dy * sine + region.x, step * cosine, -1 - room, width + room, begin, end);
+    narrow_to(dx * sine + dy * cosine + region.y, step * sine, -1 - room, height + room, begin, end);
+    return begin < end ? SampleRange{static_cast<int>(begin), static_cast<int>(end)} : SampleRange{0, 0};
+  }
+};
 
 /// What both kernels have in common.
 struct Checked {

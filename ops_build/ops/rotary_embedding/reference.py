@@ -25,13 +25,12 @@ def reference(
     cos, sin = (np.asarray(cache).astype(np.float64) for cache in (cos_cache, sin_cache))
     if position_ids is not None:
         cos, sin = cos[position_ids], sin[position_ids]
-    angles = (cos + 1j * sin)[:, None]
+    cos, sin = cos[:, None], sin[:, None]
     first = slice(0, rotated, 2) if interleaved else slice(0, rotated // 2)
     second = slice(1, rotated, 2) if interleaved else slice(rotated // 2, rotated)
+    a, b, y = heads[..., first], heads[..., second], heads.copy()
     with np.errstate(invalid="ignore"):
-        pairs = (heads[..., first] + 1j * heads[..., second]) * angles
-    y = heads.copy()
-    y[..., first], y[..., second] = pairs.real, pairs.imag
+        y[..., first], y[..., second] = cos * a - sin * b, sin * a + cos * b
     if x.ndim == 3:
         y = y.transpose(0, 2, 1, 3).reshape(x.shape)
     return y.astype(x.dtype)

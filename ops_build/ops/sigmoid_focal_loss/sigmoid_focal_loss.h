@@ -31,7 +31,8 @@ struct Power {
   template <typename V>
   OPGATE_HOST_DEVICE V operator()(V q) const {
     // Below, q is denormal or 0, for which the logarithm is not made.
-    const V normal = select(q < V(1e-37), V(1e-37), q);
+    const V least = sizeof(V) == sizeof(double) ? V(1e-307) : V(1e-37);
+    const V normal = select(q < least, least, q);
     const V exponent = V(gamma) * log_of_normal(normal);
     const V power = exp_in_range(held(exponent, kExpLow<V>, kExpHigh<V>));
     return select(exponent < kExpLow<V>, V(0), power);
@@ -56,7 +57,8 @@ OPGATE_HOST_DEVICE Terms<V> terms(V x, V target, float alpha) {
   const V e = select(magnitude > V(0) - kExpLow<V>, V(0), exp_in_range(held(V(0) - magnitude, kExpLow<V>, V(0))));
   const V u = V(1) + e;
   const V log = log_of_normal(u) + (e - (u - V(1))) / u;
-  const V entropy = select(x < V(0), V(0), x) - x * target + log;
+  // x (1 - target) keeps the digits that x - x target loses where the target is near 1.
+  const V entropy = select(x < V(0), V(0) - x * target, x * other) + log;
   const V weight = select(V(alpha) < V(0), V(1), V(alpha) * target + (V(1) - V(alpha)) * other);
   return {p, p.value * other + p.complement * target, entropy, weight};
 }

@@ -12,8 +12,8 @@ def reference(grad_loss: Array, x: Array, target: Array, *, alpha: float, gamma:
     """grad_loss weight (entropy' q^gamma + gamma entropy q^gamma q' / q) of x's shape and dtype, computed in f64."""
     with np.errstate(all="ignore"):
         wide, t, power = x.astype(np.float64), target.astype(np.float64), np.float64(np.float32(gamma))
-        p, q, entropy, weight = terms(wide, t, alpha)
+        p, complement, q, entropy, weight = terms(wide, t, alpha)
         # Where q underflows to 0, so does the product.
-        relative = np.where(q > 0, p * (1 - p) * (1 - 2 * t) / q, np.where(np.isnan(q), q, 0.0))
-        second = entropy * power * q**power * relative
-        return np.asarray(grad_loss.astype(np.float64) * weight * ((p - t) * q**power + second)).astype(x.dtype)
+        relative = np.where(q > 0, p * complement * (1 - 2 * t) / q, np.where(np.isnan(q), q, 0.0))
+        slope = p * (1 - t) - complement * t + power * (entropy * relative)
+        return np.asarray(grad_loss.astype(np.float64) * weight * q**power * slope).astype(x.dtype)

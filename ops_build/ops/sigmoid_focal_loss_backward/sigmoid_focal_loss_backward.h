@@ -28,7 +28,7 @@ struct Derivative {
     const V slope = t.p.value * other - t.p.complement * target;
     const V q = select(t.q > V(0), t.q, V(1));
     const V relative = t.p.value * t.p.complement * (other - target) / q;
-    return grad_loss * t.weight * to_gamma(t.q) * (slope + V(gamma) * t.entropy * relative);
+    return grad_loss * t.weight * to_gamma(t.q) * (slope + V(gamma) * (t.entropy * relative));
   }
 };
 

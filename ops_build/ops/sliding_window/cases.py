@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from opgate.ops_build.case import Array, Case
+from opgate.ops_build.case import Array, Case, edge_values
 
 
 def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
@@ -37,6 +37,12 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         odd[0, [200, 500]] = np.nan, np.inf
         odd[0, [700, 701]] = -np.inf
         yield case(f"NaN and infinities, {size}", odd, size=size)
+        # The squares of the greatest f64 overflow, and sums of several such numbers.
+        edges = series(1, 900)
+        edges[0, ::17][:30] = edge_values(dtype, 1, 1e8, 1e12, 1e20)[:30]
+        edges[0, [600, 800]] = np.finfo(dtype).max, -np.finfo(dtype).max
+        yield case(f"large and small numbers, {size}", edges, size=size)
+    yield case("a large number first", np.array([[1e20, 1, 2, 3, 4, 5, 6, 7]], dtype), size=4)
     yield case("one value with ddof 1", series(1, 5), size=1, ddof=1)
     yield case("size 0", series(1, 9), error="attribute 'size': expected 1 or more, got 0", size=0)
     yield case("step 0", series(1, 9), error="step|a size is divided by zero", size=2, step=0)

@@ -13,7 +13,7 @@ def reference(x: Array, *, size: int, step: int, ddof: int) -> tuple[Array, Arra
         empty = np.empty((len(x), 0), x.dtype)
         return empty, empty, empty, empty
     windows = np.lib.stride_tricks.sliding_window_view(x.astype(np.float64), size, axis=1)[:, ::step]
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(all="ignore"):
         squares = np.square(windows - windows.mean(-1, keepdims=True)).sum(-1)
         outputs = windows.mean(-1), np.sqrt(squares / (size - ddof)), windows.min(-1), windows.max(-1)
     mean, std, least, greatest = (output.astype(x.dtype) for output in outputs)

@@ -45,11 +45,11 @@ struct Cpu {
     const std::int64_t t = in.size("t"), windows = out["mean"].dim(1), n = in.size("n");
     const std::int64_t size = attributes.integer("size"), step = attributes.integer("step");
     const auto ddof = static_cast<double>(attributes.integer("ddof"));
-    if (windows == 0) return {};
+    if (n * windows == 0) return {};
     const Written<T> written = outputs_of<T>(out);
     const T* const x = in["x"].data<T>();
     // A piece is a run of windows of a row. Long windows are computed for a whole block of starts at once.
-    const std::int64_t in_piece = size <= kDirect ? 4096 : std::max<std::int64_t>(1, (8 * size + step - 1) / step);
+    const std::int64_t in_piece = size <= kDirect ? 4096 : std::max<std::int64_t>(1, 8 * size / step);
     const std::int64_t pieces = (windows + in_piece - 1) / in_piece;
     context.parallel_for(n * pieces, 1, [&](std::int64_t begin, std::int64_t end) {
       Sums<T> before, after;
@@ -89,7 +89,8 @@ struct Cpu {
   /// Windows [first, last) of a row. The row is cut into blocks of `size` values. A window is the end of a block and
   /// the beginning of the next one, so that each value is added to two sums, however long the windows are: M. van Herk,
   /// "A fast algorithm for local minimum and maximum filters on rectangular and octagonal kernels", 1992. Nothing is
-  /// subtracted from a sum. The values are counted from the mean of the block, so that the squares are small.
+  /// subtracted from a sum. The values are counted from one that all windows of the block have, so that a large value
+  /// takes no digits from windows without it.
   template <typename T>
   static void blocks(const T* x, std::int64_t size, std::int64_t step, std::int64_t first, std::int64_t last,
                      const Written<T>& written, double ddof, Sums<T>& before, Sums<T>& after) {
@@ -99,7 +100,8 @@ struct Cpu {
     for (std::int64_t w = first; w < last;) {
       const std::int64_t begin = w * step;  // a block begins where the next window does
       const T* const block = x + begin;
-      const double shift = finite_mean(block, size);
+      const double in_all = static_cast<double>(block[size - 1]);
+      const double shift = in_all * in_all - in_all * in_all == 0 ? in_all : 0;  // else distances overflow
       // before: from a value to the end of the block.
       before.add(size - 1, -1, block[size - 1], shift);
       for (std::int64_t i = size - 2; i >= 0; --i) before.add(i, i + 1, block[i], shift);
@@ -109,7 +111,10 @@ struct Cpu {
       for (std::int64_t i = 0; i < behind; ++i) after.add(i, i - 1, block[size + i], shift);
       const auto put = [&](std::int64_t at, double sum, double squares, T least, T greatest) {
         const double mean = sum / count;
-        written.put(at, Summary<T>{count, shift + mean, squares - sum * mean, least, greatest}, ddof);
+        // Squares of large numbers overflow, and so does the product.
+        const bool overflow = squares - squares != 0 && sum - sum == 0;
+        written.put(at, Summary<T>{count, shift + mean, overflow ? squares : squares - sum * mean, least, greatest},
+                    ddof);
       };
       put(w, before.sum[0], before.squares[0], before.least[0], before.greatest[0]);
       for (++w; w <= in_block; ++w) {
@@ -118,18 +123,6 @@ struct Cpu {
             lesser(before.least[i], after.least[k]), greater(before.greatest[i], after.greatest[k]));
       }
     }
-  }
-
-  /// The mean of the values that are finite; 0 if none is.
-  template <typename T>
-  static double finite_mean(const T* x, std::int64_t count) {
-    double sum = 0, found = 0;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const bool finite = x[i] - x[i] == 0;
-      sum += finite ? static_cast<double>(x[i]) : 0.0;
-      found += finite ? 1.0 : 0.0;
-    }
-    return found > 0 ? sum / found : 0.0;
   }
 };
 

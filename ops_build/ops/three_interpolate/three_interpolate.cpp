@@ -15,6 +15,7 @@ struct Cpu : Checked {
     const T *const features = in["features"].data<T>(), *const weight = in["weight"].data<T>();
     const auto* const idx = in["idx"].data<std::int32_t>();
     T* const y = out["y"].data<T>();
+    if (c == 0) return {};
     const std::int64_t work = std::max<std::int64_t>(1, (k + 1) * c);
     context.parallel_for(m, std::max<std::int64_t>(1, kElementGrain / work), [&](std::int64_t begin, std::int64_t end) {
       std::vector<Weighted<T>> rows(static_cast<std::size_t>(k));

@@ -39,6 +39,7 @@ struct Cpu : three_interpolate::Checked {
   template <typename T>
   static void grade_weights(Context& context, const Call<T>& call, T* grad_weight) {
     using C = ComputeType<T>;
+    if (call.k == 0) return;
     context.parallel_for(call.m, call.grain(call.k), [&](std::int64_t begin, std::int64_t end) {
       rows::Buffer<T> grads(call.c), features(call.c);
       const auto product = [](auto a, auto b) { return std::array<std::remove_const_t<decltype(a)>, 1>{a * b}; };
@@ -57,6 +58,7 @@ struct Cpu : three_interpolate::Checked {
   template <typename T>
   static void grade_features(Context& context, const Call<T>& call, T* grad_features) {
     const std::int64_t count = call.m * call.k;
+    if (call.c == 0) return;
     // The places in idx that have row i are users[begins[i]], ..., users[begins[i + 1] - 1].
     const std::span<std::uint32_t> begins = context.scratch<std::uint32_t>(call.n + 2);
     const std::span<std::uint32_t> users = context.scratch<std::uint32_t>(count);

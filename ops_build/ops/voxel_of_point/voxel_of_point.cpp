@@ -2,11 +2,21 @@
 
 #include <algorithm>
 #include <bit>
+#include <random>
 
 namespace opgate::ops::voxel_of_point {
 namespace {
 
 using voxelize::kNoVoxel;
+
+/// An odd number that each process draws for itself, so that nobody can choose voxels whose keys share a slot.
+std::uint64_t secret_factor() {
+  static const std::uint64_t factor = [] {
+    std::random_device random;
+    return std::uint64_t{random()} << 32 | random() | 1;
+  }();
+  return factor;
+}
 
 /// A hash table from the key of a voxel to its row. Of equal keys it has the lowest row.
 class Rows {
@@ -35,10 +45,7 @@ class Rows {
     std::int32_t row;
   };
 
-  std::size_t first_slot(std::uint64_t key) const {
-    constexpr std::uint64_t kGoldenRatio = 0x9e3779b97f4a7c15;
-    return (key ^ key >> 32) * kGoldenRatio >> shift_;
-  }
+  std::size_t first_slot(std::uint64_t key) const { return (key ^ key >> 32) * factor_ >> shift_; }
 
   /// The slot that has the key, or the empty one where it would be. At least half of the slots are empty.
   std::size_t slot_of(std::uint64_t key) const {
@@ -49,6 +56,7 @@ class Rows {
 
   std::span<Slot> slots_;
   int shift_;
+  std::uint64_t factor_ = secret_factor();
 };
 
 /// Calls use(key, i) for the keys of [begin, end), in this order. The memory for a block of keys is loaded together.

@@ -126,6 +126,15 @@ struct Careless {
   }
 };
 
+/// Asks for memory that no machine has: from the engine or for a vector.
+struct Greedy {
+  Status operator()(Context& context, const Inputs&, const Attributes& attributes, Outputs&) const {
+    const std::int64_t count = attributes.integer("count");
+    if (count < 0) std::vector<double>().reserve(std::numeric_limits<std::size_t>::max());
+    return context.scratch<double>(count).empty() ? Status() : Status();
+  }
+};
+
 /// A formula of two values.
 struct Sum {
   template <typename V>
@@ -187,6 +196,8 @@ OPGATE_CUDA_KERNEL(EvensOp, opgate::DeviceEvens)
 OPGATE_OP(CarelessOp, "Careless(x: f32[n], absent?: f32[n]; how: int=0) -> (y: f32[v<=n], unwanted?: f32[n])",
           "Breaks a rule.")
 OPGATE_CPU_KERNEL(CarelessOp, opgate::Careless)
+OPGATE_OP(GreedyOp, "Greedy(x: f32[n]; count: int) -> (y: f32[n])", "Asks for much memory.")
+OPGATE_CPU_KERNEL(GreedyOp, opgate::Greedy)
 OPGATE_OP(AddPreparedOp, "AddPrepared(x: i32[n,m]; k: int=1) -> (y: i32[n,m])", "x + k + n.")
 OPGATE_CPU_KERNEL(AddPreparedOp, opgate::AddPrepared)
 OPGATE_OP(CheckingOp, "Checking(x: i32[n]; most: int=4, rate: float=1) -> (y: i32[n,most])", "Refuses much.")
@@ -206,7 +217,7 @@ TEST(Table_, KeepsTheErrorsOfBadOps) {
   ASSERT_EQ(errors.size(), 2u);
   EXPECT_NE(errors[0].find("column 13: expected ']', got ')'"), std::string::npos) << errors[0];
   EXPECT_EQ(errors[1], "op Halves is stated twice with different signatures");
-  ASSERT_EQ(Table::instance().ops().size(), 6u);
+  ASSERT_EQ(Table::instance().ops().size(), 7u);
   EXPECT_EQ(Table::instance().find("Bad"), nullptr);
 }
 
@@ -342,10 +353,11 @@ TEST(Check, RefusesWhatIsKnownSoFarAndEverythingInACall) {
 class EmptyEngine final : public TestEngine {
  public:
   Status allocate_output(std::size_t, DType, std::span<const std::int64_t>, void**) override {
-    if (throws) throw std::bad_alloc();
+    if (throws == 1) throw std::bad_alloc();
+    if (throws == 2) throw std::length_error("vector");
     return Status::internal("no memory");
   }
-  bool throws = false;
+  int throws = 0;
 };
 
 TEST(Memory, ThatIsMissingNamesTheOutputAndItsDims) {
@@ -360,8 +372,25 @@ TEST(Memory, ThatIsMissingNamesTheOutputAndItsDims) {
   EmptyEngine engine;
   const std::string output = "opgate::Checking: output 'y', i32[2, 4]: ";
   EXPECT_EQ(invoke(op, Device::cpu, inputs, attributes, engine).message(), output + "no memory");
-  engine.throws = true;
-  EXPECT_EQ(invoke(op, Device::cpu, inputs, attributes, engine).message(), output + "out of memory");
+  for (engine.throws = 1; engine.throws <= 2; ++engine.throws)
+    EXPECT_EQ(invoke(op, Device::cpu, inputs, attributes, engine).message(), output + "out of memory");
+}
+
+TEST(Memory, ThatNoMachineHasIsOutOfMemory) {
+  const Op& op = *Table::instance().find("Greedy");
+  std::vector<float> values{1};
+  const std::vector<std::int64_t> dims{1};
+  const Tensor x = view(values, dims, DType::f32);
+  InputPointers inputs;
+  inputs.push_back(&x);
+  // 2^61 + 1 doubles have 8 bytes, if their number is computed with 64 bits.
+  for (const std::int64_t count : {std::int64_t{-1}, (std::int64_t{1} << 61) + 1, std::int64_t{1} << 62}) {
+    Attributes attributes;
+    ASSERT_TRUE(Attributes::make(op.signature, {AttributeValue(count)}, attributes).ok());
+    TestEngine engine;
+    EXPECT_EQ(invoke(op, Device::cpu, inputs, attributes, engine).message(), "opgate::Greedy: out of memory");
+    EXPECT_TRUE(engine.scratches.empty());
+  }
 }
 
 TEST(Memory, ThatIsTooLargeIsRefused) {

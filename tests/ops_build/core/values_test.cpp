@@ -31,6 +31,24 @@ TEST(Attributes_, AreCheckedAndDefaulted) {
             "attribute 'c': expected {one|two}, got 'three'");
 }
 
+TEST(Attributes_, AreCutInMessagesWhereTheyAreLong) {
+  const Signature signature = parse_signature("X(a: f32[n]; c: {one|two}, l: str[]=[]) -> (y: f32[n])");
+  Attributes attributes;
+  const auto make = [&](const std::string& c, const std::vector<std::string>& l) {
+    return Attributes::make(signature, {AttributeValue(c), AttributeValue(l)}, attributes).message();
+  };
+  const std::string most(200, 'x'), choice = "attribute 'c': expected {one|two}, got '";
+  EXPECT_EQ(make(most, {}), choice + most + "'");
+  EXPECT_EQ(make(most + "y", {}), choice + most + "...'");
+  // No character of two bytes is cut in the middle.
+  EXPECT_EQ(make(std::string(199, 'x') + "\u00e9", {}), choice + std::string(199, 'x') + "...'");
+  const std::string before = "attribute 'l': expected elements without line feeds, got '";
+  EXPECT_EQ(make("one", {most + "\n"}), before + most + "...'");
+  ASSERT_EQ(make("one", {most}), "");
+  EXPECT_EQ(attributes.refuse("l", "fewer").message(),
+            "attribute 'l': expected fewer, got ['" + std::string(198, 'x') + "...");
+}
+
 TEST(Attributes_, ListsOfTextTravelAsLines) {
   EXPECT_TRUE(lines("").empty());
   EXPECT_EQ(lines("a"), (std::vector<std::string>{"a"}));
