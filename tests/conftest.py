@@ -72,6 +72,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Stages(config))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Imports no files of other parts."""
+    part = config.getoption("--part")
+    is_test = collection_path.suffix == ".py" and collection_path.stem.startswith("test_")
+    return True if part and is_test and part_of(collection_path) != part else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Fails a test that is skipped for a reason that tests/skips.py doesn't list."""
@@ -88,11 +95,8 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return report
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the tests of the longest groups first, and in a group the files that don't wait for the shared build."""
-    if part := config.getoption("--part"):
-        config.hook.pytest_deselected(items=[item for item in items if part_of(item.path) != part])
-        items[:] = [item for item in items if part_of(item.path) == part]
     groups = {item: group_of(item.path) for item in items}
     waiting = {item.path for item in items if {"built", "library"}.intersection(item.fixturenames)}  # type: ignore[attr-defined]
     places = {group: place for place, group in enumerate(LONG)}

@@ -158,7 +158,7 @@ def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str
         "OPGATE_CUDA_ARCHITECTURES": cuda.architectures if cuda else "",
     }
     if cuda:
-        definitions["CMAKE_CUDA_COMPILER"] = str(cuda.nvcc)
+        definitions |= cuda.definitions
     for toolchain in toolchains.values():
         definitions |= toolchain.definitions
     arguments = [f"-D{name}={value}" for name, value in definitions.items()]

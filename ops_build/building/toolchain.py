@@ -65,6 +65,16 @@ class Cuda:
     version: str
     architectures: str
 
+    @property
+    def definitions(self) -> dict[str, str]:
+        """What CMake is told. NVIDIA's Python packages have the runtime's library under the name with its version only,
+        which CMake doesn't look for."""
+        found = {"CMAKE_CUDA_COMPILER": str(self.nvcc)}
+        if str(self.nvcc) == _packaged():
+            libraries = sorted((self.nvcc.parent.parent / "lib").glob("libcudart.so.*"))
+            found |= {"CUDA_CUDART": str(library) for library in libraries[:1]}
+        return found
+
 
 def toolchain_folder() -> Path:
     """Returns the folder of headers and packages that the system lacks: the one that OPGATE_TOOLCHAIN names, or
