@@ -46,8 +46,9 @@ def read(spec: ModelSpec, body: Bytes, limits: Limits) -> Request:
             id = plain
         elif name == "parameters":
             for inner, nested in _members_of(value, limits).items():
-                if inner in given and inner in spec.inputs:
-                    raise invalid(f"input '{inner[:80]}' is given twice: beside 'parameters' and in it")
+                if inner in given and inner not in ("id", "parameters"):
+                    kind = "input" if inner in spec.inputs else "parameter"
+                    raise invalid(f"{kind} '{inner[:80]}' is given twice: beside 'parameters' and in it")
                 if inner in spec.inputs:
                     values[inner] = nested
                 else:

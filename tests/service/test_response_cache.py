@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from opgate.service.execution.request import Request, run
+from opgate.service.execution.request import Options, Request, Sequence, run
 from opgate.service.execution.response_cache import ResponseCache, _copied, digest
 from tests.service.onnx_models import batching, double, identity, write_config
 from tests.service.scheduling import until
@@ -152,3 +152,33 @@ def test_what_makes_two_requests_differ():
     ]
     assert len(set(different)) == len(different)
     assert of(base) == of(np.asfortranarray(base.copy()))
+
+
+def test_what_a_model_in_python_sees_makes_two_requests_differ():
+    """Its requests have an id, parameters and a place in a sequence. For other models these make no difference."""
+
+    def of(id="", whole=True, **options):
+        request = Request({"x": np.zeros((1, 4), np.float32)}, 1, "k", ("y",))
+        request.id, request.options = id, Options(**options)
+        return digest(request, whole)
+
+    different = [
+        of(),
+        of("1"),
+        of("2"),
+        of(priority=1),
+        of(timeout_us=5),
+        of(parameters={"a": 1}),
+        of(parameters={"a": "1"}),
+        of(parameters={"a": True}),
+        of(parameters={"a": 1.0}),
+        of(parameters={"a": 1, "b": 1}),
+        of(parameters={"a', 1), ('b": 1}),
+        of(sequence=Sequence(1, False, False)),
+        of(sequence=Sequence("1", False, False)),
+        of(sequence=Sequence(1, True, False)),
+        of(sequence=Sequence(1, False, True)),
+    ]
+    assert len(set(different)) == len(different)
+    assert of(parameters={"a": 1, "b": 2}) == of(parameters={"b": 2, "a": 1})
+    assert of("1", whole=False, priority=1) == of(whole=False)
