@@ -1,6 +1,6 @@
-"""Memory that nobody needs: the C library keeps what was freed for later, in several arenas, and Python keeps objects
-that refer to each other until its collector comes. Both shall be little, and go back to the system when the gateway has
-nothing to do.
+"""Memory that nobody needs: the C library and ONNX Runtime keep what was freed for later, in arenas, and Python keeps
+objects that refer to each other until its collector comes. All shall be little, and go back to the system when the
+gateway has nothing to do.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import ctypes
 import gc
 import os
 from collections.abc import Callable
+
+from opgate.service.execution import arena
 
 _libc = ctypes.CDLL(None)
 _malloc_trim = getattr(_libc, "malloc_trim", None)
@@ -38,10 +40,16 @@ def keep_all() -> None:
 
 
 async def give_back() -> None:
-    """Gives freed memory back, on a thread. Takes milliseconds, in which other threads may wait for memory."""
+    """Gives freed memory back, on a thread. Takes milliseconds, in which other threads may wait for memory, or a tenth of
+    a second for each gigabyte."""
+    with contextlib.suppress(RuntimeError):  # the system has no more threads
+        await asyncio.to_thread(_give_back)
+
+
+def _give_back() -> None:
+    arena.shrink()
     if _malloc_trim is not None:
-        with contextlib.suppress(RuntimeError):  # the system has no more threads
-            await asyncio.to_thread(_malloc_trim, 0)
+        _malloc_trim(0)
 
 
 async def give_back_when_idle(

@@ -16,6 +16,7 @@ import onnxruntime as ort
 
 from opgate import folders
 from opgate.service.errors import Kind, ServingError
+from opgate.service.execution import arena
 from opgate.service.execution.datatypes import BY_ONNX, DATATYPES
 from opgate.service.execution.engine_strings import engine_strings
 from opgate.service.execution.gpus import CUDA, TENSORRT, why_not_loaded
@@ -114,6 +115,8 @@ def _ort_options(options: SessionOptions) -> Any:
         "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
     }[options.graph_level]
     session_options.enable_cpu_mem_arena = options.memory_arena
+    if options.memory_arena:
+        arena.use_shared(session_options)
     session_options.enable_mem_pattern = options.memory_pattern
     session_options.log_severity_level = 4  # fatal only: errors come as exceptions
     # Threads that spin would take the cores that the event loop and other models need.

@@ -23,6 +23,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.service.onnx_models import double, endless, identity, save, value, write_config
 from tests.system.conftest import PIPELINE, wait_until
+from tests.system.resources import descendants
 from tests.system.running import running
 from tests.system.test_http import Connection, infer_request
 
@@ -251,6 +252,42 @@ def test_an_idle_gateway_gives_freed_memory_back(repository):
         for thread in threads:
             thread.join()
         wait_until(lambda: server.megabytes("RssAnon") - before < 4)
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_an_idle_gateway_gives_the_memory_of_answers_back(tmp_path, isolated):
+    """Twelve clients hold 64 MB each, which ONNX Runtime has made. It keeps what they free for the next runs."""
+    zeros = helper.make_node("ConstantOfShape", ["n"], ["y"])
+    isolation = 'parameters { key: "isolation" value { string_value: "process" } }' if isolated else ""
+    given, made = value("n", "INT64", (1,)), value("y", "FP32", ("k",))
+    save(tmp_path, "zeros", [zeros], [given], [made], config=f'backend: "onnxruntime" {isolation}')
+    body = json.dumps(
+        {
+            "inputs": [{"name": "n", "datatype": "INT64", "shape": [1], "data": [16 * MB]}],
+            "parameters": {"binary_data_output": True},
+        }
+    ).encode()
+    head = b"POST /v2/models/zeros/infer HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with running(tmp_path) as server:
+
+        def megabytes():
+            return sum(resident(pid) for pid in (server.process.pid, *descendants(server.process.pid)))
+
+        before = megabytes()
+        connections = [Connection(server) for _ in range(12)]
+        for connection in connections:
+            connection.send(head + body)
+            assert connection.socket.recv(20).startswith(b"HTTP/1.1 200")
+        assert megabytes() - before > 12 * 40
+        for connection in connections:
+            connection.socket.close()
+        wait_until(lambda: megabytes() - before < 2 * 64 + 40, 30)
+
+
+def resident(pid):
+    """Returns the megabytes of a process that are in memory and no file's."""
+    with open(f"/proc/{pid}/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) / 1024
 
 
 SMALL = infer_request()
