@@ -22,7 +22,7 @@ class CompilerProgress:
         self._began = self._said = clock()
 
     def line(self, line: str) -> str:
-        """Returns what to print for a line such as "[12/80] Building ..." or "[ 15%] Building ...", or "" for nothing."""
+        """Returns what to print for a line that begins with "[12/80]" or "[ 15%]", or "" for nothing."""
         found = _LINE.match(line)
         if found is None:
             return ""

@@ -72,7 +72,8 @@ class Cuda:
         found = {"CMAKE_CUDA_COMPILER": str(self.nvcc)}
         if str(self.nvcc) == _packaged():
             libraries = sorted((self.nvcc.parent.parent / "lib").glob("libcudart.so.*"))
-            found |= {"CUDA_CUDART": str(library) for library in libraries[:1]}
+            if libraries:
+                found["CUDA_CUDART"] = str(libraries[0])
         return found
 
 
@@ -99,8 +100,8 @@ def find_cuda(architectures: str) -> Cuda:
     nvcc = next((path for candidate in candidates if candidate and (path := shutil.which(candidate))), None)
     if nvcc is None:
         raise LeftOut(
-            "there is no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda: install the CUDA toolkit, 12.8 or later, or the "
-            "extra nvcc of opgate"
+            "there is no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda: install the CUDA toolkit, 12.8 or later, or "
+            "opgate[nvcc]"
         )
     text = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
     version = re.search(r"release (\d+)\.(\d+)", text)

@@ -12,7 +12,6 @@ from typing import Any
 
 import onnxruntime as ort
 
-
 _KEY = "session.use_env_allocators"
 _MAKING = Lock()
 

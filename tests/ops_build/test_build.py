@@ -21,6 +21,7 @@ from opgate.ops_build.adapters.tensorrt import toolchain as tensorrt_toolchain
 from opgate.ops_build.building.build import Build, build
 from opgate.ops_build.building.manifest import newer_sources, sha256, why_not_built
 from opgate.ops_build.building.options import SOURCE, BuildError, BuildOptions, out_of_tree
+from opgate.ops_build.building.progress import CompilerProgress
 from opgate.ops_build.building.toolchain import Cuda, LeftOut, find_cuda
 from opgate.ops_build.table import read_table, snake_case
 from opgate.service.repository.op_libraries import trust
@@ -360,3 +361,13 @@ def test_no_adapter_and_no_core_file_knows_an_op(library: Path) -> None:
     texts = [file.read_text() for file in sources if file.suffix in (".cpp", ".h", ".cuh", ".cu", ".py", ".txt")]
     assert len(texts) > 20
     assert not [text for text in texts if set(re.findall(r"\w+", text)) & names]
+
+
+def test_how_far_a_build_is() -> None:
+    now = 0.0
+    terminal, file = (CompilerProgress(terminal, clock=lambda: now) for terminal in (True, False))
+    assert file.line("[1/80] Building") == file.line("-- Configuring") == terminal.line("ninja: no work") == ""
+    now = 20.0
+    assert terminal.line("[20/80] Building") == "\r\033[Kcompiled 25 %, about 60 s left\r"
+    assert file.line("[ 10%] Building") == "compiled 10 %, about 3 min left"
+    assert file.line("[ 11%] Building") == ""
