@@ -40,8 +40,8 @@ def keep_all() -> None:
 
 
 async def give_back() -> None:
-    """Gives freed memory back, on a thread. Takes milliseconds, in which other threads may wait for memory, or a tenth of
-    a second for each gigabyte."""
+    """Gives freed memory back, on a thread. Takes milliseconds, or a tenth of a second for each gigabyte. Other threads
+    may wait for memory meanwhile."""
     with contextlib.suppress(RuntimeError):  # the system has no more threads
         await asyncio.to_thread(_give_back)
 

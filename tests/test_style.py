@@ -13,9 +13,7 @@ from tests.system.running import ROOT
 BIN = Path(sys.executable).parent
 
 
-@pytest.mark.parametrize(
-    "command", [("ruff", "check"), ("ruff", "format", "--check"), ("mypy",)], ids=lambda command: " ".join(command)
-)
+@pytest.mark.parametrize("command", [("ruff", "check"), ("ruff", "format", "--check"), ("mypy",)], ids=" ".join)
 def test_python(command: tuple[str, ...]) -> None:
     run(*command)
 
