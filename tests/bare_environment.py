@@ -19,8 +19,9 @@ def make(folder: Path) -> Path:
     venv.create(folder, symlinks=True)
     there = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
     wanted = bare_packages()
-    left_out = {file.parts[0] for name, files in _files() if name not in wanted for file in files}
-    for name, files in _files():
+    installed = list(_files())
+    left_out = {file.parts[0] for name, files in installed if name not in wanted for file in files}
+    for name, files in installed:
         if name not in wanted:
             continue
         for file in files:

