@@ -422,7 +422,7 @@ class InferenceService:
                 raise invalid("the message is not a RepositoryModelLoadRequest") from None
             return asked.model_name, parameter_values(asked.parameters)
 
-        await self._gateway.everywhere.run("load", *await asyncio.to_thread(read))
+        await self._gateway.everywhere.load(*await asyncio.to_thread(read))
         return service_pb2.RepositoryModelLoadResponse()
 
     async def _RepositoryModelUnload(self, asked: Any, call: Call) -> Any:

@@ -225,7 +225,7 @@ class _Routes:
         self._gateway.control.check_explicit()
         name = request.path_params["model"]
         parameters = await self._parameters(request, smallest(self._gateway.settings, "max_body_bytes"))
-        await self._gateway.everywhere.run("load", name, parameters)
+        await self._gateway.everywhere.load(name, parameters)
         return Response(status_code=200)
 
     async def unload(self, request: Request) -> Response:

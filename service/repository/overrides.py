@@ -43,6 +43,11 @@ class Override:
     states_batch: bool = False
     folder: Path | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Lets other processes get it: the messages of tritonclient can't be pickled."""
+        config = None if self.config is None else self.config.SerializeToString()
+        return _from_bytes, (config, self.states_batch, self.folder)
+
     def check_against(self, source: Source) -> None:
         """Raises ServingError (INVALID) if the config names native code or paths that the model's own config doesn't
         name."""
@@ -58,6 +63,10 @@ class Override:
         """Removes the files."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _from_bytes(config: bytes | None, states_batch: bool, folder: Path | None) -> Override:
+    return Override(None if config is None else ModelConfig.FromString(config), states_batch, folder)
 
 
 def read_override(name: str, parameters: Mapping[str, Any]) -> Override:
