@@ -103,7 +103,7 @@ class _HttpServer(uvicorn.Server):
         yield
 
     async def listen(self, listener: socket.socket) -> asyncio.Task[None]:
-        """Starts to serve. Returns what serves until `should_exit` is set. Raises OSError, ValueError if it can't listen."""
+        """Starts to serve. Returns what serves until the stop. Raises OSError, ValueError if it can't listen."""
         serving = asyncio.create_task(self.serve(sockets=[listener]))
         while not self.started and not serving.done():  # noqa: ASYNC110  # uvicorn has no event for its start
             await asyncio.sleep(0.005)

@@ -454,7 +454,7 @@ class GrpcServer:
         """`listener` is a socket with a port, if there is one already. Raises OSError if the port is taken."""
         settings = gateway.settings
         self._gateway = gateway
-        self._health = health.Health()
+        self._health = health.Health(("", SERVICE), gateway.is_ready)
         services = (SERVICE, health.SERVICE)
         methods = {
             **InferenceService(gateway).methods(),
@@ -493,21 +493,16 @@ class GrpcServer:
         self._gateway.journal.answered(Answer("grpc", route, code.name, 0, client=peer), error=text)
 
     async def start(self) -> None:
-        """Starts to listen. Sets the health status by whether the gateway is ready."""
-        self._tell_health()
-        self._gateway.catalog.on_change(self._tell_health)
+        """Starts to listen."""
+        self._gateway.catalog.on_change(self._health.look)
         await self._server.start(self._listener)
 
     async def listen_too(self, listener: socket.socket) -> asyncio.AbstractServer:
         """Takes the connections of one more socket too."""
         return await self._server.start(listener)
 
-    def _tell_health(self) -> None:
-        for name in ("", SERVICE):
-            self._health.set(name, self._gateway.is_ready())
-
     async def stop(self, seconds: float) -> None:
-        """Sets the health status to NOT_SERVING, refuses new calls, and gives the calls under way `seconds` to end."""
+        """Says that nothing serves any more, refuses new calls, and gives the calls under way `seconds` to end."""
         self._health.close()
         self.lost = await self._server.stop(seconds)
 
