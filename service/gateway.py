@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -141,7 +141,7 @@ class Gateway:
         self._log_settings = log_settings
         self.everywhere = Everywhere(self)
         self.deaths = 0  # of the gateway processes that had the place of this one
-        self.metrics: Callable[[], bytes] = bytes  # returns those of this process
+        self.metrics: Callable[[], Awaitable[bytes]] | None = None  # returns those of this process
         self.connections: Collection[object] = ()  # the open connections of HTTP
         self.grpc_connections: Collection[object] = ()
         self.accepted = 0  # requests that began, all in all

@@ -291,32 +291,8 @@ class InferenceService:
                 request = getattr(service_pb2, method.input_type.name)
                 function = getattr(self, f"_{name}", None) or getattr(shared, name, None)
                 special[name] = Unary(self._unary(request, function, name), _MOST_BYTES)
-            found[f"/{SERVICE}/{name}"] = self._with_token(name, special[name])
+            found[f"/{SERVICE}/{name}"] = with_token(gateway, group_of_rpc(name), special[name])
         return found
-
-    def _with_token(self, name: str, method: Method) -> Method:
-        """Returns a method that asks for the token of its group, or the method itself if the group has none."""
-        token = self._gateway.grpc_tokens.get(group_of_rpc(name))
-        if token is None:
-            return method
-        refusal = token.refusal("protocol")
-        if isinstance(method, Stream):
-
-            def stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
-                if token.is_in(call.first):
-                    return method.handler(call, messages)
-                Journaled(self._gateway, call).tell(Code.UNAVAILABLE, refusal)
-                raise RpcError(Code.UNAVAILABLE, refusal)
-
-            return replace(method, handler=stream)
-
-        def unary(call: Call, message: bytes) -> None:
-            if token.is_in(call.first):
-                method.handler(call, message)
-            else:
-                Journaled(self._gateway, call).fail(Code.UNAVAILABLE, refusal)
-
-        return replace(method, handler=unary)
 
     def _unary(self, kind: Any, function: Callable[..., Any] | None, name: str) -> Callable[[Call, bytes], None]:
         def handle(call: Call, message: bytes) -> None:
@@ -447,6 +423,31 @@ def _tensor(spec: ModelSpec, tensor: TensorSpec) -> Any:
     )
 
 
+def with_token(gateway: Gateway, group: str, method: Method) -> Method:
+    """Returns a method that asks for the token of a group, or the method itself if the group has none."""
+    token = gateway.grpc_tokens.get(group)
+    if token is None:
+        return method
+    refusal = token.refusal("protocol")
+    if isinstance(method, Stream):
+
+        def stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
+            if token.is_in(call.first):
+                return method.handler(call, messages)
+            Journaled(gateway, call).tell(Code.UNAVAILABLE, refusal)
+            raise RpcError(Code.UNAVAILABLE, refusal)
+
+        return replace(method, handler=stream)
+
+    def unary(call: Call, message: bytes) -> None:
+        if token.is_in(call.first):
+            method.handler(call, message)
+        else:
+            Journaled(gateway, call).fail(Code.UNAVAILABLE, refusal)
+
+    return replace(method, handler=unary)
+
+
 class GrpcServer:
     """The gRPC server of one gateway."""
 
@@ -456,10 +457,14 @@ class GrpcServer:
         self._gateway = gateway
         self._health = health.Health(("", SERVICE), gateway.is_ready)
         services = (SERVICE, health.SERVICE)
+
+        def restricted(group: str, methods: Mapping[str, Method]) -> dict[str, Method]:
+            return {path: with_token(gateway, group, method) for path, method in methods.items()}
+
         methods = {
             **InferenceService(gateway).methods(),
-            **self._health.methods(),
-            **reflection.methods(services),
+            **restricted("health", self._health.methods()),
+            **restricted("metadata", reflection.methods(services)),
         }
         self._server = Server(
             methods,

@@ -210,7 +210,7 @@ class _Routes:
     async def statistics(self, request: Request) -> Response:
         """Answers with the counts and durations of one model, or of all models."""
         message = await read_statistics(self._gateway, *_model_and_version(request))
-        return answer(to_plain(message, with_defaults=True))
+        return await asyncio.to_thread(lambda: answer(to_plain(message, with_defaults=True)))
 
     async def index(self, request: Request) -> Response:
         """Answers with all models of the repository, their state and its reason."""

@@ -85,15 +85,23 @@ async def log(gateway: Gateway, changes: Mapping[str, Any]) -> None:
 
 async def metrics(gateway: Gateway) -> bytes:
     """Returns the metrics of a process."""
-    return gateway.metrics()
+    return b"" if gateway.metrics is None else await gateway.metrics()
 
 
 async def statistics(gateway: Gateway, name: str, version: str) -> list[bytes]:
     """Returns the messages of the statistics of a model, of all its versions or of all models. A model that doesn't
     serve in this process has none."""
-    found = [model for model in gateway.catalog.models() if name in ("", model.spec.name)]
-    return [model_statistics(model).SerializeToString() for model in found if version in ("", model.spec.version)]
+    messages = []
+    for model in list(gateway.catalog.models()):
+        if name in ("", model.spec.name) and version in ("", model.spec.version):
+            messages.append(model_statistics(model).SerializeToString())
+            if len(messages) % _A_TURN == 0:
+                await asyncio.sleep(0)
+    return messages
 
+
+# Models of which the statistics are read before other requests have their turn.
+_A_TURN = 16
 
 OPERATIONS = {
     function.__name__: function for function in (unload, register, unregister, trace, log, metrics, statistics)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 
 from opgate.service.errors import Kind, ServingError
+from opgate.service.near import Names
 
 # Those of ONNX Runtime, and all that a config may have.
 ENGINE_PARAMETERS = frozenset({
@@ -98,12 +98,13 @@ def _unsupported(config: ModelConfig) -> Iterator[str]:
     yield from _instances(config)
     yield from _optimization(config)
     yield from _tensors(config)
+    names = Names(PARAMETERS)
     for key in config.parameters:
         if in_python(config):
             break  # its parameters are for its model.py
         if key not in PARAMETERS and not key.startswith(SESSION_PREFIX):
-            close = difflib.get_close_matches(key, PARAMETERS, 1, 0.8)
-            yield f"parameter '{key}'" + (f" (is {close[0]} meant?)" if close else "")
+            close = names.nearest(key, 0.8)
+            yield f"parameter '{key}'" + (f" (is {close} meant?)" if close else "")
     if ensemble:
         yield from _ensemble(config)
 

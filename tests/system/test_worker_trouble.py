@@ -392,8 +392,10 @@ def test_the_health_of_grpc_is_readiness(tmp_path: Path) -> None:
         wait_until(lambda: not ready(), 30)
         for status in (health_pb2.HealthCheckResponse.NOT_SERVING, health_pb2.HealthCheckResponse.SERVING):
             for service in ("", "inference.GRPCInferenceService"):
-                assert stub.Check(health_pb2.HealthCheckRequest(service=service)).status == status
-            assert next(watch).status == status
+                asked = health_pb2.HealthCheckRequest(service=service)
+                wait_until(lambda asked=asked, status=status: stub.Check(asked).status == status)  # type: ignore[misc]
+            while next(watch).status != status:  # each start of a worker is a change
+                pass
             file.touch()
             wait_until(ready, 60)
         watch.cancel()
