@@ -94,7 +94,10 @@ class Loading:
 
     def _load(self, outcome: Outcome, config: ModelConfig) -> None:
         try:
-            versions = chosen_versions(config, version_numbers(outcome.source.folder))
+            present = version_numbers(outcome.source.folder)
+            if not present and config.HasField("ensemble_scheduling"):
+                present = [1]  # an object store can't keep the empty folder of an ensemble's version
+            versions = chosen_versions(config, present)
         except (ServingError, OSError) as error:
             self._failed(outcome, 0, str(error))
             return
