@@ -213,14 +213,15 @@ class ModelControl:
 
     def _source(self, name: str, found: dict[str, list[Source]], override: Override | None) -> Source:
         if override is not None and override.folder is not None:
-            return Source(name, override.folder, override.config, override.states_batch)
+            known = found.get(name)
+            config = override.config if known is None else override.beside(known[0])
+            return Source(name, override.folder, config, override.states_batch)
         if name not in found:
             raise ServingError(Kind.NOT_FOUND, f"failed to load '{name}': no repository has a folder of that name")
         source = only_source(name, found[name])
         if override is None or override.config is None:
             return source
-        override.check_against(source)
-        return Source(name, source.repository, override.config, override.states_batch)
+        return Source(name, source.repository, override.beside(source), override.states_batch)
 
     def _keep_folder(self, name: str, override: Override | None) -> None:
         """Removes the files that a client sent for a model, and keeps those of an override while it serves."""

@@ -18,7 +18,7 @@ from opgate.service.repository.config import ConfigError, parameter, refuse_unsu
 from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.loader import LoadedModel, load_config, load_ensemble, load_model
 from opgate.service.repository.op_libraries import stamp_of_libraries
-from opgate.service.repository.paths import version_numbers
+from opgate.service.repository.paths import refuse_special_files, version_numbers
 from opgate.service.repository.repositories import Source, stamp_of
 from opgate.service.settings import Settings
 
@@ -103,6 +103,7 @@ class Loading:
             return
         for version in versions:
             try:
+                refuse_special_files(outcome.source.folder)
                 stamp = self._stamp(outcome.source, config, version)
                 kept = self._serving.get(config.name, {}).get(version)
                 if kept is not None and self._is_same(kept, stamp):

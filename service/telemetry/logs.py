@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -23,6 +24,14 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
     return {k: v for k, v in record.__dict__.items() if k not in _STANDARD and v is not None}
 
 
+# What ends a line or steers a terminal: clients may write it into names and ids.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def _plain(text: str) -> str:
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 class TextFormatter(logging.Formatter):
     """Writes time, level, logger, message and the fields of `extra` as text for people."""
 
@@ -35,7 +44,11 @@ class TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Returns the line without the traceback of an exception."""
-        return " ".join([super().formatMessage(record), *(f"{k}={v}" for k, v in _extra(record).items())])
+        return _plain(" ".join([super().formatMessage(record), *(f"{k}={v}" for k, v in _extra(record).items())]))
+
+    def formatException(self, info: Any) -> str:
+        """Returns the traceback, whose lines can't be taken for lines of the log."""
+        return "\n".join(f"    {_plain(line)}" for line in super().formatException(info).split("\n"))
 
 
 class JsonFormatter(logging.Formatter):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
 
 import numpy as np
 import pytest
@@ -162,3 +167,30 @@ def test_a_flood_of_mistakes_leaves_a_trace_and_does_not_fill_the_log(server):
     counted = [line for line in server.get("/metrics").splitlines() if 'code="404"' in line and 'route="none"' in line]
     assert float(counted[0].rsplit(" ", 1)[1]) >= 500
     assert 'opgate_responses_total{code="400",protocol="http",route="none"}' in server.get("/metrics")
+
+
+def test_nobody_forges_lines_of_the_text_log(tmp_path):
+    """What clients write into names and ids stays in one line, and steers no terminal."""
+    double(tmp_path, "double", config=batching())
+    forged = "2026-01-01T00:00:00.000+00:00 ERROR opgate: forged"
+    with running(tmp_path) as server:
+
+        def send(path, body):
+            request = urllib.request.Request(server.url + path, json.dumps(body).encode())
+            with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request, timeout=10) as answer:
+                answer.read()
+
+        send("/v2/logging", {"log_format": "ISO8601"})
+        for end in ("\n", "\r", "\r\n", "\x0b", "\x0c", "\x1b[2K", "\x85", "\u2028", "\u2029", "\x9b2J", "\u202e"):
+            name = f"a{end}{forged}"
+            tensor = {"name": name, "shape": [1, 4], "datatype": "FP32", "data": [1.0] * 4}
+            send("/v2/models/double/infer", {"inputs": [tensor], "id": name})
+            send(f"/v2/models/{urllib.parse.quote(name)}/infer", {"inputs": []})
+            send(f"/v2/models/double/versions/{urllib.parse.quote(name)}/infer", {"inputs": []})
+        wait_until(lambda: sum("forged" in line for line in list(server.log)) > 5)
+        send("/v2/logging", {"log_format": "default"})
+        lines = [line for line in list(server.log) if "forged" in line and not line.startswith("{")]
+    assert lines
+    for line in lines:
+        assert re.match(r"\S+ (INFO|WARNING|ERROR) opgate\.access: ", line), line
+        assert line.rstrip("\n").isprintable() and len(line.splitlines()) == 1
