@@ -23,6 +23,7 @@ from opgate.service.errors import Kind, ServingError, kind_of
 from opgate.service.processes.everywhere import SLOW, Everywhere, perform
 from opgate.service.processes.messages import Opening, Outcome, packed, read, receive, values_of
 from opgate.service.repository.control import alone
+from opgate.service.signals import end_process
 
 if TYPE_CHECKING:
     from opgate.service.gateway import Gateway
@@ -136,7 +137,7 @@ class Member(Everywhere):
                 case ("listen",):
                     self._listen.set()
         logger.error("the supervisor has gone")
-        os._exit(1)
+        end_process(1)
 
     async def _agree(self, order: int, value: Sequence[str], error: ServingError | None) -> ServingError | None:
         """Tells what would come of an operation here, and returns the error that holds in all processes instead."""
