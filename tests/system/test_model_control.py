@@ -20,7 +20,7 @@ import tritonclient.http as http
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
-from tests.service.onnx_models import batching, double, save, value, write_config
+from tests.service.onnx_models import batching, double, endless, save, value, write_config
 from tests.system.conftest import PIPELINE, wait_until
 from tests.system.running import Server, running
 from tests.system.shared_files import shared_file
@@ -596,6 +596,23 @@ def test_a_pipe_is_no_file_of_a_model(repository, protocol, file):
         client.client.load_model("double")
 
 
+@pytest.mark.parametrize("golden", [False, True])
+def test_a_run_at_load_that_never_ends(repository, golden, protocol):
+    """It has the time of every run. Then its model doesn't load, and others do."""
+    tensor = 'inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 1, 1 ] zero_data: true } }'
+    config = 'backend: "onnxruntime"' if golden else f'model_warmup [ {{ name: "w" {tensor} }} ]'
+    endless(repository, "long", config=config)
+    if golden:
+        np.savez(repository / "long" / "golden.npz", x=np.zeros((1, 1), np.float32), y=np.ones((1, 1), np.float32))
+    with running(repository, *EXPLICIT, "--load-model=long", env={"OPGATE_RUN_TIMEOUT": "1"}) as server:
+        client = Client(protocol, server)
+        assert "longer than 1 s" in client.index()["long"][2]
+        with pytest.raises(InferenceServerException, match="longer than 1 s"):
+            client.client.load_model("long")
+        client.client.load_model("double")
+        assert client.run("double") == (2.0, "1")
+
+
 def test_a_config_has_its_size(repository, protocol):
     """A large one is not parsed, and the text of an error doesn't have all of a long value."""
     double(repository, "large", config="#" * (1 << 20) + batching())
@@ -655,8 +672,6 @@ def test_loading_one_of_two_steps_leaves_the_server_ready(repository, protocol):
 
 def test_an_ensemble_under_way_keeps_its_steps(repository, protocol):
     """Its second step is unloaded while the first one runs."""
-    from tests.service.onnx_models import endless
-
     tensors = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, -1 ] }, { name: "times" data_type: TYPE_INT64 dims: [ 1 ] } ]'
     endless(
         repository,
@@ -697,8 +712,6 @@ def test_an_ensemble_under_way_keeps_its_steps(repository, protocol):
 
 def test_a_stop_does_not_wait_for_a_load(repository):
     """Nothing can stop the thread that loads. The status is 0, because no request is lost."""
-    from tests.service.onnx_models import endless
-
     started = Server(repository, "--model-control-mode=poll", "--repository-poll-secs=0.1", "--exit-timeout-secs=5")
     tensor = 'inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 1, 1 ] zero_data: true } }'
     endless(repository, "long", config=f'model_warmup [ {{ name: "w" {tensor} }} ]')
