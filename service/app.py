@@ -102,6 +102,16 @@ class _HttpServer(uvicorn.Server):
         """Leaves the signals to `serve`, which handles them for HTTP and gRPC."""
         yield
 
+    async def listen(self, listener: socket.socket) -> asyncio.Task[None]:
+        """Starts to serve. Returns what serves until the stop. Raises OSError, ValueError if it can't listen."""
+        serving = asyncio.create_task(self.serve(sockets=[listener]))
+        while not self.started and not serving.done():  # noqa: ASYNC110  # uvicorn has no event for its start
+            await asyncio.sleep(0.005)
+        if serving.done():
+            await serving  # it raises what was wrong
+            raise OSError("the HTTP server ended before it listened")
+        return serving
+
     async def listen_too(self, listener: socket.socket) -> asyncio.AbstractServer:
         """Takes the connections of one more socket too. They are those of this server in everything else."""
         others = self.servers
@@ -211,9 +221,7 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None, member: Me
         bound = None if member is None else member.http
         bound = bound or listen("HTTP", settings.http_host, settings.http_port, "--http-host")
         listening["http_port"] = bound.getsockname()[1]
-        serving = asyncio.create_task(http.serve(sockets=[bound]))
-        while not http.started and not serving.done():  # noqa: ASYNC110  # uvicorn has no event for its start
-            await asyncio.sleep(0.005)
+        serving = await http.listen(bound)
         # anyio imports its part for asyncio now, and not on the loop in the first form with a large file.
         anyio.to_thread.current_default_thread_limiter()
     if gateway.triton is not None:

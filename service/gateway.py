@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -141,7 +141,7 @@ class Gateway:
         self._log_settings = log_settings
         self.everywhere = Everywhere(self)
         self.deaths = 0  # of the gateway processes that had the place of this one
-        self.metrics: Callable[[], bytes] = bytes  # returns those of this process
+        self.metrics: Callable[[], Awaitable[bytes]] | None = None  # returns those of this process
         self.connections: Collection[object] = ()  # the open connections of HTTP
         self.grpc_connections: Collection[object] = ()
         self.accepted = 0  # requests that began, all in all
@@ -187,11 +187,11 @@ class Gateway:
         if reason:
             raise ServingError(Kind.NOT_READY, reason)
 
-    def check_operator(self, peer: str, tokens: Mapping[str, Token], group: str, from_page: bool = False) -> None:
+    def check_operator(self, peer: str, tokens: Mapping[str, Token], group: str) -> None:
         """Raises ServingError (FORBIDDEN) if a client at this address may not change how the gateway works.
 
         `tokens` are those of its protocol, `group` the group of the endpoint. Where that needs a token, the client has
-        sent it. `from_page` says that a browser asks for a page, which may be anybody's.
+        sent it.
         """
         if group in tokens:
             return
@@ -199,10 +199,8 @@ class Gateway:
             local = ipaddress.ip_address(peer.partition("%")[0]).is_loopback
         except ValueError:
             local = False
-        if not local or from_page:
-            rule = "pages in a browser (headers Origin, Sec-Fetch-Site) may not do that"
-            if not local:
-                rule = "only clients on this machine (127.0.0.1, ::1) may do that"
+        if not local:
+            rule = "only clients on this machine (127.0.0.1, ::1) may do that"
             raise ServingError(Kind.FORBIDDEN, f"{rule}, unless the group '{group}' needs a token")
 
     def is_ready(self) -> bool:

@@ -73,7 +73,7 @@ class Numbers:
 def router(gateway: Gateway) -> APIRouter:
     """Returns the routes of one gateway."""
     routes = APIRouter()
-    gateway.metrics = Metrics(gateway.catalog.models, Numbers(gateway)).text
+    gateway.metrics = Metrics(gateway.catalog.models, Numbers(gateway)).collect
 
     async def read_metrics() -> Response:
         texts = await gateway.everywhere.run("metrics")

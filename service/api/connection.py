@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import socket
 import sys
@@ -921,9 +920,13 @@ def _body_length(headers: list[tuple[bytes, bytes]]) -> int | None:
 
 
 def _tcp_info(transport: asyncio.Transport, size: int) -> bytes:
-    """Returns the first bytes of the kernel's facts about a connection."""
-    with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as peer:
+    """Returns the first bytes of the kernel's facts about a connection. It needs no descriptor of its own, because
+    those who hold all of them are closed by what it says."""
+    peer = socket.socket(fileno=transport.get_extra_info("socket").fileno())
+    try:
         return peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
+    finally:
+        peer.detach()
 
 
 def _has_left(transport: asyncio.Transport) -> bool:

@@ -291,32 +291,8 @@ class InferenceService:
                 request = getattr(service_pb2, method.input_type.name)
                 function = getattr(self, f"_{name}", None) or getattr(shared, name, None)
                 special[name] = Unary(self._unary(request, function, name), _MOST_BYTES)
-            found[f"/{SERVICE}/{name}"] = self._with_token(name, special[name])
+            found[f"/{SERVICE}/{name}"] = with_token(gateway, group_of_rpc(name), special[name])
         return found
-
-    def _with_token(self, name: str, method: Method) -> Method:
-        """Returns a method that asks for the token of its group, or the method itself if the group has none."""
-        token = self._gateway.grpc_tokens.get(group_of_rpc(name))
-        if token is None:
-            return method
-        refusal = token.refusal("protocol")
-        if isinstance(method, Stream):
-
-            def stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
-                if token.is_in(call.first):
-                    return method.handler(call, messages)
-                Journaled(self._gateway, call).tell(Code.UNAVAILABLE, refusal)
-                raise RpcError(Code.UNAVAILABLE, refusal)
-
-            return replace(method, handler=stream)
-
-        def unary(call: Call, message: bytes) -> None:
-            if token.is_in(call.first):
-                method.handler(call, message)
-            else:
-                Journaled(self._gateway, call).fail(Code.UNAVAILABLE, refusal)
-
-        return replace(method, handler=unary)
 
     def _unary(self, kind: Any, function: Callable[..., Any] | None, name: str) -> Callable[[Call, bytes], None]:
         def handle(call: Call, message: bytes) -> None:
@@ -422,7 +398,7 @@ class InferenceService:
                 raise invalid("the message is not a RepositoryModelLoadRequest") from None
             return asked.model_name, parameter_values(asked.parameters)
 
-        await self._gateway.everywhere.run("load", *await asyncio.to_thread(read))
+        await self._gateway.everywhere.load(*await asyncio.to_thread(read))
         return service_pb2.RepositoryModelLoadResponse()
 
     async def _RepositoryModelUnload(self, asked: Any, call: Call) -> Any:
@@ -447,6 +423,31 @@ def _tensor(spec: ModelSpec, tensor: TensorSpec) -> Any:
     )
 
 
+def with_token(gateway: Gateway, group: str, method: Method) -> Method:
+    """Returns a method that asks for the token of a group, or the method itself if the group has none."""
+    token = gateway.grpc_tokens.get(group)
+    if token is None:
+        return method
+    refusal = token.refusal("protocol")
+    if isinstance(method, Stream):
+
+        def stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
+            if token.is_in(call.first):
+                return method.handler(call, messages)
+            Journaled(gateway, call).tell(Code.UNAVAILABLE, refusal)
+            raise RpcError(Code.UNAVAILABLE, refusal)
+
+        return replace(method, handler=stream)
+
+    def unary(call: Call, message: bytes) -> None:
+        if token.is_in(call.first):
+            method.handler(call, message)
+        else:
+            Journaled(gateway, call).fail(Code.UNAVAILABLE, refusal)
+
+    return replace(method, handler=unary)
+
+
 class GrpcServer:
     """The gRPC server of one gateway."""
 
@@ -454,12 +455,16 @@ class GrpcServer:
         """`listener` is a socket with a port, if there is one already. Raises OSError if the port is taken."""
         settings = gateway.settings
         self._gateway = gateway
-        self._health = health.Health()
+        self._health = health.Health(("", SERVICE), gateway.is_ready)
         services = (SERVICE, health.SERVICE)
+
+        def restricted(group: str, methods: Mapping[str, Method]) -> dict[str, Method]:
+            return {path: with_token(gateway, group, method) for path, method in methods.items()}
+
         methods = {
             **InferenceService(gateway).methods(),
-            **self._health.methods(),
-            **reflection.methods(services),
+            **restricted("health", self._health.methods()),
+            **restricted("metadata", reflection.methods(services)),
         }
         self._server = Server(
             methods,
@@ -493,21 +498,16 @@ class GrpcServer:
         self._gateway.journal.answered(Answer("grpc", route, code.name, 0, client=peer), error=text)
 
     async def start(self) -> None:
-        """Starts to listen. Sets the health status by whether the gateway is ready."""
-        self._tell_health()
-        self._gateway.catalog.on_change(self._tell_health)
+        """Starts to listen."""
+        self._gateway.catalog.on_change(self._health.look)
         await self._server.start(self._listener)
 
     async def listen_too(self, listener: socket.socket) -> asyncio.AbstractServer:
         """Takes the connections of one more socket too."""
         return await self._server.start(listener)
 
-    def _tell_health(self) -> None:
-        for name in ("", SERVICE):
-            self._health.set(name, self._gateway.is_ready())
-
     async def stop(self, seconds: float) -> None:
-        """Sets the health status to NOT_SERVING, refuses new calls, and gives the calls under way `seconds` to end."""
+        """Says that nothing serves any more, refuses new calls, and gives the calls under way `seconds` to end."""
         self._health.close()
         self.lost = await self._server.stop(seconds)
 

@@ -210,7 +210,7 @@ class _Routes:
     async def statistics(self, request: Request) -> Response:
         """Answers with the counts and durations of one model, or of all models."""
         message = await read_statistics(self._gateway, *_model_and_version(request))
-        return answer(to_plain(message, with_defaults=True))
+        return await asyncio.to_thread(lambda: answer(to_plain(message, with_defaults=True)))
 
     async def index(self, request: Request) -> Response:
         """Answers with all models of the repository, their state and its reason."""
@@ -225,7 +225,7 @@ class _Routes:
         self._gateway.control.check_explicit()
         name = request.path_params["model"]
         parameters = await self._parameters(request, smallest(self._gateway.settings, "max_body_bytes"))
-        await self._gateway.everywhere.run("load", name, parameters)
+        await self._gateway.everywhere.load(name, parameters)
         return Response(status_code=200)
 
     async def unload(self, request: Request) -> Response:
@@ -308,9 +308,16 @@ def _model_and_version(request: Request) -> tuple[str, str]:
 
 def check_operator(gateway: Gateway, request: Request, group: str) -> None:
     """Raises ServingError as `Gateway.check_operator` does, also for what a page in a browser sends."""
-    from_page = "origin" in request.headers or "sec-fetch-site" in request.headers
-    peer = request.client.host if request.client else ""
-    gateway.check_operator(peer, gateway.http_tokens, group, from_page)
+    refuse_pages(gateway, request, group)
+    gateway.check_operator(request.client.host if request.client else "", gateway.http_tokens, group)
+
+
+def refuse_pages(gateway: Gateway, request: Request, group: str) -> None:
+    """Raises ServingError (FORBIDDEN) for what a page in a browser sends, unless the group needs a token: it may be
+    anybody's."""
+    if group not in gateway.http_tokens and ("origin" in request.headers or "sec-fetch-site" in request.headers):
+        rule = "pages in a browser (headers Origin, Sec-Fetch-Site) may not do that"
+        raise ServingError(Kind.FORBIDDEN, f"{rule}, unless the group '{group}' needs a token")
 
 
 def _header_length(request: Request) -> int | None:

@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from opgate.service.api.status import error_body
-from opgate.service.tokens import Token, group_of_route
+from opgate.service.tokens import Token, refusal_of_route
 
 
 class RestrictedRoutes:
@@ -23,13 +23,10 @@ class RestrictedRoutes:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # The router's patterns and those of the groups needn't agree about line ends and the like.
-        odd = not scope["path"].isprintable()
-        token = None if odd else self._tokens.get(group_of_route(scope["path"]))
-        if not odd and (token is None or token.is_in(Headers(scope=scope).get)):
+        text = refusal_of_route(scope["path"], self._tokens, Headers(scope=scope).get)
+        if not text:
             await self._app(scope, receive, send)
             return
-        text = token.refusal("API") if token is not None else "the path has a character that can't be printed"
         scope["opgate.error"] = text
         body = error_body(text)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from tritonclient.grpc import service_pb2
 
-from opgate.service.api.kserve_http import answer, read_body
+from opgate.service.api.kserve_http import answer, read_body, refuse_pages
 from opgate.service.errors import Kind, ServingError, invalid
 from opgate.service.gateway import Gateway
 from opgate.service.processes.everywhere import Everywhere
@@ -43,6 +43,7 @@ class _Routes:
     async def register(self, request: Request) -> Response:
         """Registers a region."""
         self._regions()
+        refuse_pages(self._gateway, request, "shared-memory")
         body = await read_body(self._gateway, request, _MAX_BODY_BYTES)
         message = parse_object(bytes(body.unpacked()))
         key = message.get("key")
@@ -55,6 +56,7 @@ class _Routes:
     async def unregister(self, request: Request) -> Response:
         """Unregisters a region, or all of them."""
         self._regions()
+        refuse_pages(self._gateway, request, "shared-memory")
         await read_body(self._gateway, request, _MAX_BODY_BYTES)
         await self._gateway.everywhere.run("unregister", _name(request))
         return Response(status_code=200)

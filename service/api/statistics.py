@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from opgate.service.gateway import Gateway
@@ -13,4 +14,5 @@ async def read_statistics(gateway: Gateway, name: str, version: str) -> Any:
     of all models. Raises ServingError as `Gateway.find` does."""
     if name:
         gateway.find(name, version)
-    return merge_statistics(await gateway.everywhere.run("statistics", name, version))
+    messages = await gateway.everywhere.run("statistics", name, version)
+    return await asyncio.to_thread(merge_statistics, messages)

@@ -90,9 +90,17 @@ def execute(session: ModelSession, spec: ModelSpec, batch: Batch) -> None:
 
 
 def try_out(session: ModelSession, spec: ModelSpec, request: Request) -> None:
-    """Runs a single request and sets its result. Raises ServingError."""
+    """Runs a single request and sets its result. Another thread may cancel it. Raises ServingError."""
     batch = Batch([request], request.rows, CostCurve(HandOver(0)))
+    options = batch.options = session.run_options()
+
+    def stop(request: Request, error: ServingError) -> None:
+        if options is not None:
+            options.terminate = True
+
+    request.leave = stop
     execute(session, spec, batch)
+    request.leave = None
     if request.error is not None:
         raise request.error
 

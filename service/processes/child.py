@@ -12,6 +12,8 @@ from typing import Any
 from opgate.service.processes.messages import Opening, packed
 
 _MODULE = "opgate.service.processes.member"
+# A process that has answered no ping for so many seconds gets no new connections, and nobody waits for it any more.
+SILENT = 5
 
 
 @dataclass(eq=False)
@@ -25,7 +27,14 @@ class Child:
     joined: bool = False  # whether it takes part in what all do
     listening_since: float = 0.0
     leaving: bool = False  # whether it finishes what it has accepted
+    silent: int = 0  # pings in a row that it has not answered, one a second
+    hung: bool = False  # whether it was ended because it was silent for too long
     metrics: bytes = b""  # that it told last
+
+    @property
+    def serves(self) -> bool:
+        """Whether it takes new connections."""
+        return bool(self.listening_since) and not self.leaving and self.silent < SILENT
 
     def send(self, *message: Any) -> None:
         """Sends a message."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from opgate.service.errors import Kind, ServingError
-from opgate.service.repository.overrides import read_override
+from opgate.service.repository.control import Agree, alone
+from opgate.service.repository.overrides import Override, read_override
 from opgate.service.shared_memory import Regions
 from opgate.service.telemetry.statistics_message import model_statistics
 
@@ -24,6 +25,14 @@ class Everywhere:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
+    async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Loads a model in every process, with the parameters of a load request. Raises ServingError.
+
+        The files among them are written once, and the processes get the path.
+        """
+        self._gateway.control.check_explicit()
+        await self.run("load", name, await asyncio.to_thread(read_override, name, parameters))
+
     async def run(self, operation: str, *arguments: Any) -> list[Any]:
         """Runs an operation in every process, in the same order everywhere. Returns what it returned in each.
 
@@ -36,15 +45,17 @@ class Everywhere:
         return b""
 
 
-async def perform(gateway: Gateway, operation: str, arguments: tuple[Any, ...]) -> Any:
+async def perform(gateway: Gateway, operation: str, arguments: tuple[Any, ...], agree: Agree = alone) -> Any:
     """Runs an operation in this process and returns its value. Raises ServingError."""
+    if operation == "load":
+        name, override = arguments
+        return await load(gateway, name, override, agree)
     return await OPERATIONS[operation](gateway, *arguments)
 
 
-async def load(gateway: Gateway, name: str, parameters: Mapping[str, Any]) -> list[str]:
-    """Loads a model with the parameters of a load request. Returns the names of all models that it took."""
-    override = await asyncio.to_thread(read_override, name, parameters)
-    return await gateway.control.load(name, override)
+async def load(gateway: Gateway, name: str, override: Override, agree: Agree) -> list[str]:
+    """Loads a model. Returns the names of all models that it took."""
+    return await gateway.control.load(name, override, agree)
 
 
 async def unload(gateway: Gateway, name: str, dependents: bool) -> list[str]:
@@ -74,18 +85,26 @@ async def log(gateway: Gateway, changes: Mapping[str, Any]) -> None:
 
 async def metrics(gateway: Gateway) -> bytes:
     """Returns the metrics of a process."""
-    return gateway.metrics()
+    return b"" if gateway.metrics is None else await gateway.metrics()
 
 
 async def statistics(gateway: Gateway, name: str, version: str) -> list[bytes]:
     """Returns the messages of the statistics of a model, of all its versions or of all models. A model that doesn't
     serve in this process has none."""
-    found = [model for model in gateway.catalog.models() if name in ("", model.spec.name)]
-    return [model_statistics(model).SerializeToString() for model in found if version in ("", model.spec.version)]
+    messages = []
+    for model in list(gateway.catalog.models()):
+        if name in ("", model.spec.name) and version in ("", model.spec.version):
+            messages.append(model_statistics(model).SerializeToString())
+            if len(messages) % _A_TURN == 0:
+                await asyncio.sleep(0)
+    return messages
 
+
+# Models of which the statistics are read before other requests have their turn.
+_A_TURN = 16
 
 OPERATIONS = {
-    function.__name__: function for function in (load, unload, register, unregister, trace, log, metrics, statistics)
+    function.__name__: function for function in (unload, register, unregister, trace, log, metrics, statistics)
 }
 # Operations that wait for others of their kind, because they take a while.
 SLOW = frozenset(("load", "unload"))

@@ -14,13 +14,16 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opgate.service import app
-from opgate.service.errors import ServingError, kind_of
+from opgate.service.errors import Kind, ServingError, kind_of
 from opgate.service.processes.everywhere import SLOW, Everywhere, perform
 from opgate.service.processes.messages import Opening, Outcome, packed, read, receive, values_of
+from opgate.service.repository.control import alone
+from opgate.service.signals import end_process
 
 if TYPE_CHECKING:
     from opgate.service.gateway import Gateway
@@ -51,6 +54,7 @@ class Member(Everywhere):
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[list[Outcome]]] = {}
         self._doing: set[asyncio.Task[None]] = set()
+        self._decisions: dict[int, asyncio.Future[tuple[str, str] | None]] = {}  # by order, of those that wait for one
         self._past = b""
         self._slow = asyncio.Lock()
         self._listen = asyncio.Event()
@@ -118,10 +122,14 @@ class Member(Everywhere):
                     task = asyncio.create_task(self._do(order, operation, arguments))
                     self._doing.add(task)
                     task.add_done_callback(self._doing.discard)
+                case ("decided", order, error):
+                    self._decisions[order].set_result(error)
                 case ("done", number, outcomes, past):
                     self._past = past
                     if number in self._asked and not self._asked[number].done():
                         self._asked[number].set_result(outcomes)
+                case ("ping",):
+                    self._send("pong")
                 case ("adopt", place):
                     await self._adopt(place)
                 case ("release", place):
@@ -129,25 +137,40 @@ class Member(Everywhere):
                 case ("listen",):
                     self._listen.set()
         logger.error("the supervisor has gone")
-        os._exit(1)
+        end_process(1)
+
+    async def _agree(self, order: int, value: Sequence[str], error: ServingError | None) -> ServingError | None:
+        """Tells what would come of an operation here, and returns the error that holds in all processes instead."""
+        decision = self._decisions[order] = asyncio.get_running_loop().create_future()
+        self._send("ready", order, Outcome(value) if error is None else _failed(error))
+        try:
+            decided = await decision
+        finally:
+            del self._decisions[order]
+        return None if decided is None else ServingError(Kind(decided[0]), decided[1])
 
     async def _do(self, order: int, operation: str, arguments: tuple[Any, ...]) -> None:
         """Runs an operation and tells what came of it. One that was run before this process was there is 0."""
+        agree = partial(self._agree, order) if order else alone
         try:
             if operation in SLOW:
                 async with self._slow:
-                    outcome = Outcome(await perform(self._gateway, operation, arguments))
+                    outcome = Outcome(await perform(self._gateway, operation, arguments, agree))
             else:
                 outcome = Outcome(await perform(self._gateway, operation, arguments))
         except Exception as error:
             if not isinstance(error, ServingError):
                 logger.exception("%s failed", operation)
-            text = error.message if isinstance(error, ServingError) else f"{type(error).__name__}: {error}"
-            outcome = Outcome(error=(kind_of(error).value, text))
+            outcome = _failed(error)
         if order:
             self._send("did", order, outcome)
         elif outcome.error is not None:
             logger.error("what clients changed before can't be done again (%s): %s", operation, outcome.error[1])
+
+
+def _failed(error: Exception) -> Outcome:
+    text = error.message if isinstance(error, ServingError) else f"{type(error).__name__}: {error}"
+    return Outcome(error=(kind_of(error).value, text))
 
 
 def main(arguments: list[str]) -> int:

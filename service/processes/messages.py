@@ -3,9 +3,9 @@
 The processes are those of one user and run the same code, so they trust each other's pickles.
 
 A process sends         ("loaded",), ("listening",), ("leaving",), ("run", number, operation, arguments),
-                        ("did", order, outcome)
-The supervisor sends    Opening, ("listen",), ("do", order, operation, arguments), ("done", number, outcomes, past),
-                        ("adopt", place), ("release", place)
+                        ("ready", order, outcome), ("did", order, outcome), ("pong",)
+The supervisor sends    Opening, ("listen",), ("do", order, operation, arguments), ("decided", order, error),
+                        ("done", number, outcomes, past), ("adopt", place), ("release", place), ("ping",)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import pickle
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,14 +44,20 @@ class Outcome:
     error: tuple[str, str] | None = None
 
 
-def values_of(outcomes: list[Outcome]) -> list[Any]:
-    """Returns what an operation returned in every process. Raises ServingError if it failed in one."""
+def error_of(outcomes: Sequence[Outcome]) -> tuple[str, str] | None:
+    """Returns the kind and the text of the error of an operation that failed in some process, None if it didn't."""
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     if not errors:
-        return [outcome.value for outcome in outcomes]
+        return None
     kind, text = errors[0]
-    where = "" if len(errors) == len(outcomes) else f"in {len(errors)} of {len(outcomes)} processes: "
-    raise ServingError(Kind(kind), where + text)
+    return kind, text if len(errors) == len(outcomes) else f"in {len(errors)} of {len(outcomes)} processes: {text}"
+
+
+def values_of(outcomes: Sequence[Outcome]) -> list[Any]:
+    """Returns what an operation returned in every process. Raises ServingError if it failed in one."""
+    if (error := error_of(outcomes)) is not None:
+        raise ServingError(Kind(error[0]), error[1])
+    return [outcome.value for outcome in outcomes]
 
 
 def packed(message: Any) -> bytes:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+from opgate.service.repository.overrides import Override
 
 Operation = tuple[str, tuple[Any, ...]]
 
@@ -17,6 +20,10 @@ class State:
         """Returns the operations that a new process must run."""
         return list(self._latest.values())
 
+    def files(self) -> set[Path]:
+        """Returns the folders with the files that clients sent."""
+        return {folder for operation, arguments in self.operations() for folder in files_of(operation, arguments)}
+
     def note(self, operation: str, arguments: tuple[Any, ...], value: Any) -> None:
         """Keeps an operation that has succeeded everywhere. `value` is what it returned."""
         match operation:
@@ -24,7 +31,7 @@ class State:
                 name = arguments[0]
                 for other in value:  # what came with the model; it may have been loaded for itself before
                     if other != name and self._latest.get(("model", other), ("", ()))[0] != "load":
-                        self._put(("model", other), "load", (other, {}))
+                        self._put(("model", other), "load", (other, Override()))
                 self._put(("model", name), operation, arguments)
             case "unload":
                 for name in value:
@@ -44,3 +51,11 @@ class State:
     def _put(self, key: tuple[str, str], operation: str, arguments: tuple[Any, ...]) -> None:
         self._latest.pop(key, None)  # the latest is the last
         self._latest[key] = (operation, arguments)
+
+
+def files_of(operation: str, arguments: tuple[Any, ...]) -> set[Path]:
+    """Returns the folder with the files that a client sent with a load, if it did."""
+    if operation != "load":
+        return set()
+    override: Override = arguments[1]
+    return set() if override.folder is None else {override.folder}

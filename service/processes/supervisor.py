@@ -15,7 +15,7 @@ from opgate.processor import usable_cores
 from opgate.service.isolation.process import cause_of_death
 from opgate.service.isolation.session import wait_before_start
 from opgate.service.listening import bind_shared, listen
-from opgate.service.processes.child import Child, start
+from opgate.service.processes.child import SILENT, Child, start
 from opgate.service.processes.messages import Opening, read
 from opgate.service.processes.orders import Orders
 from opgate.service.settings import Settings
@@ -73,6 +73,7 @@ class Supervisor:
         await self._stopped.wait()
         while self._following:
             await asyncio.wait(self._following)
+        self._orders.close()
         return not self._failed
 
     def _bind(self, name: str, protocol: str, host: str, option: str) -> None:
@@ -118,13 +119,16 @@ class Supervisor:
             except OSError as error:
                 cause = f"{name} can't be started ({error})"
             else:
+                pinging = asyncio.create_task(self._ping(child, name))
                 await self._obey(child)
                 status = await child.process.wait()
+                pinging.cancel()
                 self._children.discard(child)
                 child.writer.close()
                 self._give_up(child)
                 self._orders.forget(child)
-                cause, listening_since = cause_of_death(status, name), child.listening_since
+                cause = f"{name} was ended because it hung" if child.hung else cause_of_death(status, name)
+                listening_since = child.listening_since
                 if self._stopping:
                     self._failed |= status != 0 and listening_since > 0  # else it had accepted nothing
                     return
@@ -156,6 +160,8 @@ class Supervisor:
         """Does what a process says, until it ends."""
         while (message := await read(child.reader)) is not None:
             match message:
+                case ("pong",):
+                    self._heard(child)
                 case ("loaded",):
                     self._join(child)
                 case ("listening",):
@@ -167,8 +173,42 @@ class Supervisor:
                     self._give_up(child)
                 case ("run", number, operation, arguments):
                     self._orders.run(child, number, operation, arguments)
+                case ("ready", order, outcome):
+                    self._orders.ready(child, order, outcome)
                 case ("did", order, outcome):
                     self._orders.did(child, order, outcome)
+
+    async def _ping(self, child: Child, name: str) -> None:
+        """Asks a process once a second whether its event loop still runs, and ends it if that hangs for longer than a
+        run may take.
+
+        Pings are counted and not seconds, because this process may have been stopped too.
+        """
+        while True:
+            await asyncio.sleep(1.0)
+            if not child.joined or self._stopping:
+                continue
+            if child.silent == SILENT:
+                logger.warning("%s has not answered for %d s: others take its new connections", name, SILENT)
+                self._give_up(child)
+                self._orders.give_up(child)
+            if child.silent >= max(SILENT, self._settings.run_timeout):
+                text = "%s has not answered for %d s (OPGATE_RUN_TIMEOUT): it is ended"
+                logger.error(text, name, child.silent)
+                child.hung = True
+                with contextlib.suppress(ProcessLookupError):
+                    child.process.kill()
+                return
+            child.silent += 1
+            child.send("ping")
+
+    def _heard(self, child: Child) -> None:
+        """Lets a process that answers again take the connections of its place."""
+        was_silent = child.silent >= SILENT
+        child.silent = 0
+        if was_silent and child.serves:
+            logger.info("gateway process %d of %d answers again", child.place, self._settings.workers)
+            self._take_over(child)
 
     def _join(self, child: Child) -> None:
         """Lets a process do what the others have done and do now. Then it listens, the first ones at the same time."""
@@ -183,7 +223,7 @@ class Supervisor:
     def _take_over(self, child: Child) -> None:
         """Lets a process that listens take the connections of its place, and of those where nobody does."""
         taker = self._takers.get(child.place)
-        if taker is not None:
+        if taker is not None and taker is not child:
             taker.send("release", child.place)
         self._takers[child.place] = child
         if self._served:
@@ -197,7 +237,7 @@ class Supervisor:
 
     def _share_out(self) -> None:
         """Finds a process for the connections of each place where nobody takes them."""
-        able = [child for child in self._children if child.listening_since and not child.leaving]
+        able = [child for child in self._children if child.serves]
         for place in self._sockets:
             if place not in self._takers and able:
                 taker = min(able, key=lambda child: list(self._takers.values()).count(child))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,6 +16,7 @@ from opgate.service.execution.rate_limiter import RateLimiter, read_supplies
 from opgate.service.execution.response_cache import ResponseCache
 from opgate.service.freed_memory import give_back
 from opgate.service.isolation.calls import Calls
+from opgate.service.near import Names
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.loader import LoadedModel, limits_of
@@ -55,6 +55,10 @@ class Entry:
         return {} if self.versions and self.kept else self.reasons
 
 
+def _by_name(entry: Entry) -> str:
+    return entry.name
+
+
 class Catalog:
     """The models of the repositories.
 
@@ -73,6 +77,7 @@ class Catalog:
         self.repositories = Repositories(settings.repositories())
         self.calls = Calls(self.find, limits_of(settings), settings.write_timeout)
         self._entries: dict[str, Entry] = {}
+        self._names: Names | None = None  # those of the entries, once somebody has misspelt one
         self._closing: set[asyncio.Task[None]] = set()
         self._listeners: list[Callable[[], None]] = []
         self.complete = False  # whether the catalog has tried to load every model that it shall
@@ -162,6 +167,7 @@ class Catalog:
         self._changed(entry.versions.values())
 
     def _changed(self, replaced: Iterable[LoadedModel]) -> None:
+        self._names = None
         for model in replaced:
             task = asyncio.get_running_loop().create_task(self._close(model))
             self._closing.add(task)
@@ -209,10 +215,11 @@ class Catalog:
         """
         entry = self._entries.get(name)
         if entry is None:
-            # To compare a name takes as long as it is.
-            near = difflib.get_close_matches(name, self._entries, n=1) if len(name) <= _LONG_NAME else []
+            if self._names is None:
+                self._names = Names(self._entries)
+            near = self._names.nearest(name)
             name = name if len(name) <= _LONG_NAME else f"{name[:_LONG_NAME]}..."
-            hint = f", did you mean '{near[0]}'?" if near else ""
+            hint = f", did you mean '{near}'?" if near else ""
             raise ServingError(Kind.NOT_FOUND, f"Request for unknown model: '{name}' is not found{hint}")
         if entry.unloaded and not entry.versions:
             raise ServingError(
@@ -242,10 +249,10 @@ class Catalog:
         return sorted(self._entries[name].versions)
 
     def models(self) -> Iterator[LoadedModel]:
-        """Yields every version that serves, in order of name and version."""
-        for name in sorted(self._entries):
-            for version in self.versions(name):
-                yield self._entries[name].versions[version]
+        """Yields every version that serves, in order of name and version. Any thread may ask for them."""
+        for entry in sorted(self._entries.values(), key=_by_name):
+            for _, model in sorted(entry.versions.items()):
+                yield model
 
     def index(self) -> list[tuple[str, str, str, str]]:
         """Returns name, version, state and reason of every model that was loaded or tried.
@@ -254,7 +261,7 @@ class Catalog:
         failed.
         """
         rows = []
-        for entry in sorted(self._entries.values(), key=lambda entry: entry.name):
+        for entry in sorted(self._entries.values(), key=_by_name):
             for version in sorted({*entry.versions, *entry.reasons, *entry.unloaded}):
                 model = entry.versions.get(version)
                 if model is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
+import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 
 from opgate.service.errors import Kind, ServingError
+from opgate.service.near import Names
 
 # Those of ONNX Runtime, and all that a config may have.
 ENGINE_PARAMETERS = frozenset({
@@ -25,6 +27,9 @@ PARAMETERS = ENGINE_PARAMETERS | {
     "predict_media_types", "gateway_backend", "golden_tolerance", "max_latency_ms", "isolation",
 } | BATCH_PARAMETERS  # fmt: skip
 _STRING_OR_COMMENT = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|#.*""")
+# Bytes of a config.pbtxt, and characters of the text of an error about it.
+MOST_CONFIG_BYTES = 1 << 20
+_MOST_TEXT = 4000
 SESSION_PREFIX = "session."  # passed to ONNX Runtime as session configuration entries
 
 
@@ -32,15 +37,32 @@ class ConfigError(ServingError):
     """A model can't be served in the way its config describes. The message names the field."""
 
     def __init__(self, message: str) -> None:
+        if len(message) > _MOST_TEXT:  # a config may have names and values of any length
+            message = f"{message[: _MOST_TEXT // 2]}... ...{message[-_MOST_TEXT // 4 :]}"
         super().__init__(Kind.UNAVAILABLE, message)
+
+
+def read_text(path: Path, most: int) -> str:
+    """Returns what a file of a model says, of at most so many bytes. Raises ConfigError if it is no file of text.
+
+    A pipe or a device would make the loading wait.
+    """
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"{path.name} is no regular file")
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise ConfigError(f"{path.name}: expected at most {most} bytes, got more")
+        return data.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path.name} can't be read: {reason}") from error
 
 
 def read_config(path: Path) -> ModelConfig:
     """Parses a config.pbtxt. Raises ConfigError, with line and column of a syntax error."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path.name} can't be read: {error}") from error
+    text = read_text(path, MOST_CONFIG_BYTES)
     try:
         return text_format.Parse(text, ModelConfig())
     except text_format.ParseError as error:
@@ -51,8 +73,8 @@ def states_max_batch_size(folder: Path) -> bool:
     """Returns whether the config.pbtxt of a model's folder says what max_batch_size is. In the parsed message 0 and
     nothing are the same."""
     try:
-        text = (folder / "config.pbtxt").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        text = read_text(folder / "config.pbtxt", MOST_CONFIG_BYTES)
+    except ConfigError:
         return False
     return "max_batch_size" in re.findall(r"(\w+)\s*:", _STRING_OR_COMMENT.sub("", text))
 
@@ -98,12 +120,13 @@ def _unsupported(config: ModelConfig) -> Iterator[str]:
     yield from _instances(config)
     yield from _optimization(config)
     yield from _tensors(config)
+    names = Names(PARAMETERS)
     for key in config.parameters:
         if in_python(config):
             break  # its parameters are for its model.py
         if key not in PARAMETERS and not key.startswith(SESSION_PREFIX):
-            close = difflib.get_close_matches(key, PARAMETERS, 1, 0.8)
-            yield f"parameter '{key}'" + (f" (is {close[0]} meant?)" if close else "")
+            close = names.nearest(key, 0.8)
+            yield f"parameter '{key}'" + (f" (is {close} meant?)" if close else "")
     if ensemble:
         yield from _ensemble(config)
 

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.errors import Kind, ServingError, detached, internal, invalid
 from opgate.service.repository.catalog import Catalog, Entry
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.ensembles import step_models
@@ -26,6 +26,14 @@ from opgate.service.settings import Settings
 logger = logging.getLogger("opgate.repository")
 
 T = TypeVar("T")
+
+# Takes the names of the models that a load brings, or why it failed. Returns why the model may not be loaded although
+# this process could, or why it failed in others too; None if what came of it here holds.
+Agree = Callable[[Sequence[str], ServingError | None], Awaitable[ServingError | None]]
+
+
+async def alone(names: Sequence[str], error: ServingError | None) -> None:
+    """Agrees to what came of a load, because there is no other process."""
 
 
 class ModelControl:
@@ -42,33 +50,55 @@ class ModelControl:
         self._thread = ThreadPoolExecutor(1, "opgate-load")
         self._seen: dict[str, Hashable] = {}  # by model, its files when it was last loaded or tried
         self._folders: dict[str, Path] = {}  # by model, the files that a client sent in place of its folder
+        # With several gateway processes the supervisor removes the files that clients sent.
+        self._removes_files = settings.workers == 1
         self._job: Future[Any] | None = None  # the last one that the thread got
         self._polling: asyncio.Task[None] | None = None
 
-    async def load(self, name: str, override: Override) -> list[str]:
+    async def load(self, name: str, override: Override, agree: Agree = alone) -> list[str]:
         """Loads a model as its files are now, and the models of its steps if it is an ensemble.
 
-        Returns the names of all models that were loaded or were needed for that. Raises ServingError: UNAVAILABLE if
-        clients may not load models, NOT_FOUND if no repository has it, INVALID if it can't be loaded or the override
-        isn't allowed. What served before still does then.
+        What was loaded serves once all gateway processes `agree` to it. Returns the names of all models that were
+        loaded or were needed for that. Raises ServingError: UNAVAILABLE if clients may not load models, NOT_FOUND if no
+        repository has it, INVALID if it can't be loaded or the override isn't allowed. What served before still does
+        then.
         """
         kept = False
         try:
             self.check_explicit()
             async with self._lock:
-                outcomes = await self._off_loop(lambda: self._load([name], override))
+                outcomes: dict[str, Outcome] = {}
+                try:
+                    outcomes = await self._off_loop(lambda: self._load([name], override))
+                    error = _failure(name, outcomes[name])
+                except ServingError as raised:
+                    error = detached(raised)
+                except Exception as raised:
+                    logger.exception("loading '%s' failed", name)
+                    error = internal(f"{type(raised).__name__}: {raised}")
+                refusal = await agree(list(outcomes), error)
+                if refusal is not None:
+                    await self._drop(outcomes)
+                    outcomes, error = {}, refusal
                 self._catalog.take(outcomes)
-                outcome = outcomes[name]
-                if outcome.versions:
+                if name in outcomes and outcomes[name].versions:
                     self._keep_folder(name, override)
                     kept = True
         finally:
-            if not kept:
+            if not kept and self._removes_files:
                 override.remove()
-        if outcome.reasons:
-            reasons = "; ".join(f"version {v}: {why}" if v else why for v, why in sorted(outcome.reasons.items()))
-            raise invalid(f"failed to load '{name}': {reasons}")
+        if error is not None:
+            raise error
         return list(outcomes)
+
+    async def _drop(self, outcomes: dict[str, Outcome]) -> None:
+        """Closes what was loaded and may not serve."""
+        for name, outcome in outcomes.items():
+            entry = self._catalog.entry(name)
+            serving = entry.versions.values() if entry is not None else ()
+            for model in outcome.versions.values():
+                if model not in serving:
+                    await model.executor.close()  # it doesn't hold its steps yet
 
     async def unload(self, name: str, dependents: bool = False) -> list[str]:
         """Unloads a model, and the ensembles that use it. With `dependents` the models of its steps go as well.
@@ -183,19 +213,20 @@ class ModelControl:
 
     def _source(self, name: str, found: dict[str, list[Source]], override: Override | None) -> Source:
         if override is not None and override.folder is not None:
-            return Source(name, override.folder, override.config, override.states_batch)
+            known = found.get(name)
+            config = override.config if known is None else override.beside(known[0])
+            return Source(name, override.folder, config, override.states_batch)
         if name not in found:
             raise ServingError(Kind.NOT_FOUND, f"failed to load '{name}': no repository has a folder of that name")
         source = only_source(name, found[name])
         if override is None or override.config is None:
             return source
-        override.check_against(source)
-        return Source(name, source.repository, override.config, override.states_batch)
+        return Source(name, source.repository, override.beside(source), override.states_batch)
 
     def _keep_folder(self, name: str, override: Override | None) -> None:
         """Removes the files that a client sent for a model, and keeps those of an override while it serves."""
         old = self._folders.pop(name, None)
-        if override is not None and override.folder is not None:
+        if override is not None and override.folder is not None and self._removes_files:
             self._folders[name] = override.folder
         if old is not None:
             self._thread.submit(shutil.rmtree, old, True)
@@ -245,3 +276,11 @@ class ModelControl:
             name: (tuple(stamp_of_parts(source.folder) for source in sources), libraries)
             for name, sources in self._repositories.find().items()
         }
+
+
+def _failure(name: str, outcome: Outcome) -> ServingError | None:
+    """Returns the error of a load that failed, None if it didn't."""
+    if not outcome.reasons:
+        return None
+    reasons = "; ".join(f"version {v}: {why}" if v else why for v, why in sorted(outcome.reasons.items()))
+    return invalid(f"failed to load '{name}': {reasons}")

@@ -229,7 +229,7 @@ def _connect(
     runs = [partial(try_out, session, engine) for session in dict.fromkeys(sessions)]
     if sequences is not None:
         runs = [partial(Sequencer(spec, sequences).try_out, run=run) for run in runs]
-    warm_ups = prove(config, spec, folder, version, runs, limits)
+    warm_ups = prove(config, spec, folder, version, runs, limits, settings.run_timeout)
     statistics = ModelStatistics()
     statistics.instances, statistics.intra_op_threads = len(sessions), session.intra_op_threads
     statistics.workers = [session for session in sessions if isinstance(session, ProcessSession)]
@@ -340,7 +340,7 @@ def load_ensemble(
     ]
     statistics = ModelStatistics()
     pipeline = Pipeline(spec, steps, statistics, limits_of(settings))
-    prove(config, spec, folder, version, [pipeline.try_out], limits_of(settings))
+    prove(config, spec, folder, version, [pipeline.try_out], limits_of(settings), settings.run_timeout)
     statistics.load_seconds = time.perf_counter() - began
     return LoadedModel(config, spec, pipeline, statistics, read_presentation(config, spec), loaded)
 

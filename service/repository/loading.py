@@ -18,7 +18,7 @@ from opgate.service.repository.config import ConfigError, parameter, refuse_unsu
 from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.loader import LoadedModel, load_config, load_ensemble, load_model
 from opgate.service.repository.op_libraries import stamp_of_libraries
-from opgate.service.repository.paths import version_numbers
+from opgate.service.repository.paths import refuse_special_files, version_numbers
 from opgate.service.repository.repositories import Source, stamp_of
 from opgate.service.settings import Settings
 
@@ -94,12 +94,16 @@ class Loading:
 
     def _load(self, outcome: Outcome, config: ModelConfig) -> None:
         try:
-            versions = chosen_versions(config, version_numbers(outcome.source.folder))
+            present = version_numbers(outcome.source.folder)
+            if not present and config.HasField("ensemble_scheduling"):
+                present = [1]  # an object store can't keep the empty folder of an ensemble's version
+            versions = chosen_versions(config, present)
         except (ServingError, OSError) as error:
             self._failed(outcome, 0, str(error))
             return
         for version in versions:
             try:
+                refuse_special_files(outcome.source.folder)
                 stamp = self._stamp(outcome.source, config, version)
                 kept = self._serving.get(config.name, {}).get(version)
                 if kept is not None and self._is_same(kept, stamp):

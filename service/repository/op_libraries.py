@@ -6,7 +6,6 @@ operator has named: one of OPGATE_OPS_PATH, the output of the build, or the whee
 
 from __future__ import annotations
 
-import difflib
 import fcntl
 import hashlib
 import json
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from opgate import processor
+from opgate.service.near import Names
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.paths import file_name
 from opgate.service.repository.repositories import stamp_of
@@ -241,7 +241,7 @@ def explain(message: str, libraries: Sequence[Library], trusted: Sequence[Path])
     for entry in entries(trusted):
         for name in _ops(entry):
             files.setdefault(name, []).append(str(entry.get("file")))
-    near = difflib.get_close_matches(op, files, n=1)
+    near = Names(files).nearest(op)
     if any(file in names for file in files.get(op, ())):
         remedy = f"{', '.join(names)} has an op of that name: its domain or types differ; compare with `opgate ops`"
     elif op in files:
@@ -249,7 +249,7 @@ def explain(message: str, libraries: Sequence[Library], trusted: Sequence[Path])
     else:
         remedy = "no trusted op library has it: run `opgate build` on its source, or `opgate trust` its library"
         if near:
-            remedy += f". Did you mean '{near[0]}' of {files[near[0]][0]}?"
+            remedy += f". Did you mean '{near}' of {files[near][0]}?"
     end = "" if remedy.endswith("?") else "."
     return f"op '{where}' (version {version}) is not known to ONNX Runtime: {remedy}{end} The engine said: {message}"
 

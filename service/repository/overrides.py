@@ -21,8 +21,8 @@ from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.errors import ServingError, invalid, json_kind
-from opgate.service.repository.config import SESSION_PREFIX
-from opgate.service.repository.loader import load_config
+from opgate.service.repository.config import MOST_CONFIG_BYTES, SESSION_PREFIX, parameter
+from opgate.service.repository.loader import copied, load_config
 from opgate.service.repository.repositories import Source
 
 _NAME = re.compile(r"[^./\0][^/\0]{0,254}")
@@ -30,6 +30,7 @@ _FILE = re.compile(r"file:([1-9][0-9]{0,17})/([\w.-]{1,200})")
 # What follows the name of a model in those of the files with its weights is up to its exporter.
 _CODE = (".so", ".dll", ".dylib", ".py", ".pyc", ".pyd", ".sh", ".pbtxt")
 _MOST_FILES = 256
+_ISOLATION = "isolation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +44,45 @@ class Override:
     states_batch: bool = False
     folder: Path | None = None
 
-    def check_against(self, source: Source) -> None:
-        """Raises ServingError (INVALID) if the config names native code or paths that the model's own config doesn't
-        name."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Lets other processes get it: the messages of tritonclient can't be pickled."""
+        config = None if self.config is None else self.config.SerializeToString()
+        return _from_bytes, (config, self.states_batch, self.folder)
+
+    def beside(self, source: Source) -> ModelConfig | None:
+        """Returns the config, in a worker process if that is where the model's own config puts it.
+
+        Raises ServingError (INVALID) if the config names native code or paths that the model's own config doesn't name,
+        or if it says that the model needs no such process although its own says so.
+        """
         if self.config is None:
-            return
+            return None
         try:
             own = load_config(source.repository, source.name)
-        except ServingError:
+        except ServingError:  # what it said of the process can't be known
             own = ModelConfig()
-        _check_powers(self.config, own)
+            own.parameters[_ISOLATION].string_value = "process"
+        if self.folder is None:
+            _check_powers(self.config, own)
+        if parameter(own, _ISOLATION) != "process" or parameter(self.config, _ISOLATION) == "process":
+            return self.config
+        if _ISOLATION in self.config.parameters:
+            raise invalid(
+                f"config: parameter {_ISOLATION}: a load request can't set it to less than the model's own config "
+                f"does: expected process, got {parameter(self.config, _ISOLATION)[:80]!r}"
+            )
+        isolated = copied(self.config)
+        isolated.parameters[_ISOLATION].string_value = "process"
+        return isolated
 
     def remove(self) -> None:
         """Removes the files."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _from_bytes(config: bytes | None, states_batch: bool, folder: Path | None) -> Override:
+    return Override(None if config is None else ModelConfig.FromString(config), states_batch, folder)
 
 
 def read_override(name: str, parameters: Mapping[str, Any]) -> Override:
@@ -115,21 +140,23 @@ def _powers(config: ModelConfig) -> dict[str, str]:
     if config.backend not in ("", "onnxruntime") or config.platform not in ("", "onnxruntime_onnx", "ensemble"):
         found["backend"] = config.backend or config.platform
         found["default_model_filename"] = config.default_model_filename
-        for key, parameter in config.parameters.items():
-            found[f"parameter {key}"] = parameter.string_value
+        for key, value in config.parameters.items():
+            found[f"parameter {key}"] = value.string_value
     accelerators = config.optimization.execution_accelerators
     for accelerator in (*accelerators.gpu_execution_accelerator, *accelerators.cpu_execution_accelerator):
-        for key, value in accelerator.parameters.items():
-            found[f"execution_accelerators '{accelerator.name}' {key}"] = value
-    for key, parameter in config.parameters.items():
+        for key, text in accelerator.parameters.items():
+            found[f"execution_accelerators '{accelerator.name}' {key}"] = text
+    for key, value in config.parameters.items():
         if key.startswith(SESSION_PREFIX):
-            found[f"parameter {key}"] = parameter.string_value
+            found[f"parameter {key}"] = value.string_value
     return found
 
 
 def _config(value: Any) -> tuple[ModelConfig, bool]:
     if not isinstance(value, str):
         raise invalid(f"parameter config: expected a string with JSON, got {json_kind(value)}")
+    if len(value) > MOST_CONFIG_BYTES:
+        raise invalid(f"parameter config: expected at most {MOST_CONFIG_BYTES} characters, got {len(value)}")
     try:
         fields = json.loads(value)
         if not isinstance(fields, dict):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
-from opgate.service.repository.config import ConfigError
+from opgate.service.repository.config import ConfigError, read_text
 
 # The longest name that the file systems of Linux have.
 _MOST_BYTES = 255
+_MOST_LABEL_BYTES = 64 << 20
 
 
 def confined(repository: Path, path: Path) -> Path:
@@ -41,6 +44,20 @@ def read_labels(repository: Path, model: Path, name: str) -> tuple[str, ...]:
     """Returns the labels in a file with one label a line. The index of a label is its class. Raises ConfigError."""
     path = confined(repository, model / file_name(name, "label_filename"))
     try:
-        return tuple(path.read_text(encoding="utf-8").splitlines())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"label_filename '{name}' can't be read: {error}") from error
+        return tuple(read_text(path, _MOST_LABEL_BYTES).splitlines())
+    except ConfigError as error:
+        raise ConfigError(f"label_filename: {error.message}") from error
+
+
+def refuse_special_files(folder: Path) -> None:
+    """Raises ConfigError if something below a folder is neither a file nor a folder: whoever opens it may wait for
+    ever."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place, name)
+            try:
+                mode = path.stat().st_mode
+            except OSError:
+                continue  # a link that leads nowhere
+            if not stat.S_ISREG(mode):
+                raise ConfigError(f"'{path.relative_to(folder)}' is no regular file")

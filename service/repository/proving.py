@@ -7,8 +7,10 @@ for each input and for each output that is compared, by their names.
 from __future__ import annotations
 
 import math
+import threading
 import zipfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, NamedTuple
@@ -17,7 +19,7 @@ import numpy as np
 from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelWarmup
 
-from opgate.service.errors import ServingError
+from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.checks import Head, Limits, check_inputs
 from opgate.service.execution.datatypes import BY_CONFIG, DataType
 from opgate.service.execution.request import Array, Request
@@ -44,20 +46,27 @@ class WarmUp(NamedTuple):
 
 
 def prove(
-    config: ModelConfig, spec: ModelSpec, folder: Path, version: int, runs: Sequence[Run], limits: Limits
+    config: ModelConfig,
+    spec: ModelSpec,
+    folder: Path,
+    version: int,
+    runs: Sequence[Run],
+    limits: Limits,
+    seconds: float,
 ) -> list[WarmUp]:
     """Runs the warm-up requests of a model and its golden inputs, on each of its sessions. Returns the former.
 
-    `runs` are functions that run a request on the calling thread. Raises ConfigError if a request fails, or if an
-    output isn't what it must be.
+    `runs` are functions that run a request on the calling thread. Raises ConfigError if a request fails or takes longer
+    than `seconds`, or if an output isn't what it must be.
     """
     measured: list[WarmUp] = []
+    timed = [partial(_in_time, run, seconds) for run in runs]
     for warm_up in config.model_warmup:
         where = f"model_warmup '{warm_up.name}'"
         if warm_up.count > _MOST_WARM_UPS:
             raise ConfigError(f"{where}: count {warm_up.count}: expected at most {_MOST_WARM_UPS}")
         inputs = _warm_up_inputs(spec, warm_up, folder, limits, where)
-        for run in runs:
+        for run in timed:
             for _ in range(warm_up.count or 1):
                 began = perf_counter_ns()
                 request = _run(spec, inputs, run, limits, where)
@@ -70,7 +79,7 @@ def prove(
         return measured
     inputs, expected = _golden(confined(folder.parent, path), spec)
     tolerance = _tolerance(config)
-    for run in runs:
+    for run in timed:
         result = _run(spec, inputs, run, limits, GOLDEN).result or {}
         for name, want in expected.items():
             bits = spec.outputs[name].datatype.name == "BF16"
@@ -81,6 +90,29 @@ def prove(
                 tolerance if not bits else tolerance or _RELATIVE_HALF,
             )
     return measured
+
+
+def _in_time(run: Run, seconds: float, request: Request) -> None:
+    """Runs a request. Raises ServingError (DEADLINE) after so many seconds: other models wait to be loaded.
+
+    The run is told to end. Until it does, its thread stays.
+    """
+    ended = threading.Event()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run(request)
+        except BaseException as error:
+            errors.append(error)
+        ended.set()
+
+    threading.Thread(target=work, name="opgate-prove", daemon=True).start()
+    if not ended.wait(seconds):
+        request.cancel()
+        raise ServingError(Kind.DEADLINE, f"the run took longer than {seconds:g} s (OPGATE_RUN_TIMEOUT)")
+    if errors:
+        raise errors[0]
 
 
 def _run(spec: ModelSpec, inputs: dict[str, Array], run: Run, limits: Limits, where: str) -> Request:

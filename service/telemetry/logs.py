@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import sys
+import os
+import re
+import threading
+from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -23,6 +27,20 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
     return {k: v for k, v in record.__dict__.items() if k not in _STANDARD and v is not None}
 
 
+# Characters that wait until somebody reads the log, lines that are written at once, and seconds that the end of the
+# process waits for the last ones.
+_MOST_WAITING = 4 << 20
+_AT_ONCE = 64
+_MOST_FLUSH = 2.0
+_STDERR = 2
+# What ends a line or steers a terminal: clients may write it into names and ids.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def _plain(text: str) -> str:
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 class TextFormatter(logging.Formatter):
     """Writes time, level, logger, message and the fields of `extra` as text for people."""
 
@@ -35,7 +53,11 @@ class TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Returns the line without the traceback of an exception."""
-        return " ".join([super().formatMessage(record), *(f"{k}={v}" for k, v in _extra(record).items())])
+        return _plain(" ".join([super().formatMessage(record), *(f"{k}={v}" for k, v in _extra(record).items())]))
+
+    def formatException(self, info: Any) -> str:
+        """Returns the traceback, whose lines can't be taken for lines of the log."""
+        return "\n".join(f"    {_plain(line)}" for line in super().formatException(info).split("\n"))
 
 
 class JsonFormatter(logging.Formatter):
@@ -53,6 +75,64 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return orjson.dumps(line, default=str).decode()
+
+
+class LogHandler(logging.Handler):
+    """Writes lines to a file descriptor on a thread of its own: whoever reads them may stop to, and nothing waits then.
+
+    What has no room is lost and counted.
+    """
+
+    def __init__(self, file: int) -> None:
+        super().__init__()
+        self._file = file
+        self._lines: deque[str] = deque()
+        self._waiting = 0  # characters that are not written yet
+        self._lost = 0
+        self._changed = threading.Condition()
+        threading.Thread(target=self._write, name="opgate-log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Lets the thread write a line."""
+        try:
+            line = self.format(record) + "\n"
+        except Exception:
+            self.handleError(record)
+            return
+        with self._changed:
+            if self._waiting + len(line) > _MOST_WAITING:
+                self._lost += 1
+                return
+            self._lines.append(line)
+            self._waiting += len(line)
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Waits until everything is written, but not long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting, _MOST_FLUSH)
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._lines)
+                lines, lost = [self._lines.popleft()], 0
+                while self._lines and len(lines) < _AT_ONCE:
+                    lines.append(self._lines.popleft())
+                written = sum(map(len, lines))
+                if not self._lines:
+                    lost, self._lost = self._lost, 0
+            if lost:
+                text = "%d lines of the log are lost: nobody read it in time"
+                what = {"name": "opgate", "levelno": logging.WARNING, "levelname": "WARNING"}
+                lines.append(self.format(logging.makeLogRecord({**what, "msg": text, "args": (lost,)})) + "\n")
+            data = "".join(lines).encode("utf-8", "backslashreplace")
+            with contextlib.suppress(OSError):  # nobody can read it any more
+                while data:
+                    data = data[os.write(self._file, data) :]
+            with self._changed:
+                self._waiting -= written
+                self._changed.notify_all()
 
 
 class LogSettings(logging.Filter):
@@ -129,7 +209,7 @@ class LogSettings(logging.Filter):
 
 def configure(level: str, form: str) -> LogSettings:
     """Sends all logs of the process to stderr. `form` is "json" or "text". Returns the settings that can change."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LogHandler(_STDERR)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     settings = LogSettings(handler, level, form)
     handler.addFilter(settings)

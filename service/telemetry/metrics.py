@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from time import perf_counter_ns, sleep
 from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
 )
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from opgate.service.execution.response_cache import ResponseCache
 from opgate.service.telemetry.gpus import GpuCollector
@@ -26,6 +29,7 @@ from opgate.service.telemetry.statistics_message import Counted
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TOTAL = re.compile(rb"^(# (?:HELP|TYPE) nv_\w+)_total ", re.MULTILINE)
 _LABELS = ["model", "version"]
+_TURN_NS = 1_000_000
 
 _COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...] = (
     (
@@ -55,6 +59,19 @@ _CACHE_COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...]
         "Total cache miss duration per model, in microseconds",
         lambda s: s.cache_miss_ns // 1000,
     ),
+)
+
+# A value that is None is left out.
+_GAUGES: tuple[tuple[str, str, Callable[[ModelStatistics], float | None]], ...] = (
+    (
+        "opgate_model_processes",
+        "Worker processes that can run",
+        lambda s: sum(bool(worker.pid) for worker in s.workers),
+    ),
+    ("opgate_instances", "Runs of a model at once", lambda s: s.instances or None),
+    ("opgate_intra_op_threads", "Threads of a run of ONNX Runtime", lambda s: s.intra_op_threads or None),
+    ("nv_inference_pending_request_count", "Requests that wait to be executed", lambda s: s.pending + s.held),
+    ("nv_model_load_duration_secs", "Time that loading the model took", lambda s: s.load_seconds),
 )
 
 _OWN_COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...] = (
@@ -111,70 +128,70 @@ class Source(Protocol):
     def versions(self) -> dict[str, str]: ...
 
 
-class ModelCollector(Collector):
-    """Turns the statistics of the models into metrics at each scrape."""
+class ModelMetrics:
+    """Writes the statistics of the models as metrics.
+
+    It writes the lines itself: the families of prometheus_client cost several times as much, and there are 80 lines a
+    version of a model.
+    """
 
     def __init__(self, models: Callable[[], Iterable[Counted]]) -> None:
         self._models = models
 
-    def collect(self) -> Iterator[Metric]:
-        """Yields every metric family, each with the values of all models."""
-        rows = [([m.spec.name, m.spec.version], m.statistics) for m in self._models()]
+    def lines(self) -> Iterator[str]:
+        """Yields the lines of every metric, those of a model's version as one text."""
+        rows = [(_labels(m.spec.name, m.spec.version), m.statistics) for m in self._models()]
         for name, text, read in (*_COUNTERS, *_CACHE_COUNTERS):
-            family = _plain_counter(name, text)
+            yield _head(name, text, "counter")
             for labels, statistics in rows:
-                family.add_metric(labels, float(read(statistics)))
-            yield family
-        failures = _plain_counter("nv_inference_request_failure", "Number of failed inference requests", "reason")
+                yield f"{name}{{{labels}}} {_number(read(statistics))}\n"
+        name = "nv_inference_request_failure"
+        yield _head(name, "Number of failed inference requests", "counter")
         for labels, statistics in rows:
-            for reason, count in sorted((statistics.failures or {"BACKEND": 0}).items()):
-                failures.add_metric([*labels, reason], float(count))
-        yield failures
-        pending = GaugeMetricFamily(
-            "nv_inference_pending_request_count", "Requests that wait to be executed", labels=_LABELS
-        )
-        seconds = GaugeMetricFamily("nv_model_load_duration_secs", "Time that loading the model took", labels=_LABELS)
-        workers = GaugeMetricFamily("opgate_model_processes", "Worker processes that can run", labels=_LABELS)
-        instances = GaugeMetricFamily("opgate_instances", "Runs of a model at once", labels=_LABELS)
-        threads = GaugeMetricFamily("opgate_intra_op_threads", "Threads of a run of ONNX Runtime", labels=_LABELS)
-        for labels, statistics in rows:
-            workers.add_metric(labels, sum(bool(worker.pid) for worker in statistics.workers))
-            if statistics.instances:
-                instances.add_metric(labels, statistics.instances)
-            if statistics.intra_op_threads:
-                threads.add_metric(labels, statistics.intra_op_threads)
-            pending.add_metric(labels, statistics.pending + statistics.held)
-            seconds.add_metric(labels, statistics.load_seconds)
-        yield workers
-        yield instances
-        yield threads
-        yield pending
-        yield seconds
+            for reason, count in sorted(dict(statistics.failures or {"BACKEND": 0}).items()):
+                model, _, version = labels.rpartition(",")
+                yield f'{name}{{{model},reason="{reason}",{version}}} {_number(count)}\n'
+        for name, text, gauge in _GAUGES:
+            yield _head(name, text, "gauge")
+            for labels, statistics in rows:
+                if (value := gauge(statistics)) is not None:
+                    yield f"{name}{{{labels}}} {_number(value)}\n"
         for name, text, read in _OWN_COUNTERS:
-            own = CounterMetricFamily(name, text, labels=_LABELS)
+            yield _head(f"{name}_total", text, "counter")
             for labels, statistics in rows:
-                own.add_metric(labels, float(read(statistics)))
-            yield own
+                yield f"{name}_total{{{labels}}} {_number(read(statistics))}\n"
         for name, text, unit, histogram in _HISTOGRAMS:
-            family_h = HistogramMetricFamily(name, text, labels=_LABELS)
+            yield _head(name, text, "histogram")
             for labels, statistics in rows:
-                family_h.add_metric(labels, _buckets(histogram(statistics), unit), histogram(statistics).total / unit)
-            yield family_h
+                yield _histogram(name, labels, histogram(statistics), unit)
 
 
-def _plain_counter(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=[*_LABELS, *labels])
-    family.type = "counter"
-    return family
+def _head(name: str, text: str, kind: str) -> str:
+    return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
 
 
-def _buckets(histogram: Histogram, unit: float) -> list[tuple[str, float]]:
+def _labels(name: str, version: str) -> str:
+    escaped = name.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return f'model="{escaped}",version="{version}"'
+
+
+def _number(value: float) -> str:
+    # The package has no types.
+    write: Callable[[float], str] = floatToGoString
+    return f"{value}.0" if type(value) is int and 0 <= value < 1_000_000 else write(value)
+
+
+def _histogram(name: str, labels: str, histogram: Histogram, unit: float) -> str:
     total = 0
-    buckets: list[tuple[str, float]] = []
-    for bound, count in zip((*histogram.bounds, None), histogram.counts, strict=True):
+    lines: list[str] = []
+    for bound, count in zip((*histogram.bounds, None), list(histogram.counts), strict=True):
         total += count
-        buckets.append(("+Inf" if bound is None else str(bound / unit), total))
-    return buckets
+        le = "+Inf" if bound is None else str(bound / unit)
+        lines.append(f'{name}_bucket{{le="{le}",{labels}}} {_number(total)}\n')
+    lines.append(
+        f"{name}_count{{{labels}}} {_number(total)}\n{name}_sum{{{labels}}} {_number(histogram.total / unit)}\n"
+    )
+    return "".join(lines)
 
 
 class CpuCollector(Collector):
@@ -251,16 +268,38 @@ class Metrics:
 
     def __init__(self, models: Callable[[], Iterable[Counted]], source: Source | None = None) -> None:
         """Without `source` the metrics of the gateway itself are left out."""
+        self._models = ModelMetrics(models)
         self._registry = CollectorRegistry()
-        self._registry.register(ModelCollector(models))
         if source is not None:
             self._registry.register(GatewayCollector(source))
         ProcessCollector(registry=self._registry)
         self._registry.register(CpuCollector())
         self._registry.register(GpuCollector())
+        self._running: asyncio.Task[bytes] | None = None
+        self._next: asyncio.Task[bytes] | None = None
 
-    def text(self) -> bytes:
-        """Returns all metrics in the text format of Prometheus."""
+    def text(self, pause: Callable[[], object] = lambda: None) -> bytes:
+        """Returns all metrics in the text format of Prometheus. `pause` is called about once in a millisecond."""
+        parts: list[str] = []
+        end = perf_counter_ns() + _TURN_NS
+        for lines in self._models.lines():
+            parts.append(lines)
+            if perf_counter_ns() > end:
+                pause()
+                end = perf_counter_ns() + _TURN_NS
         # prometheus_client adds _total to the name of a counter in its HELP and TYPE lines. These lines must have the
         # name of the samples, and Triton's names don't end in _total.
-        return _TOTAL.sub(rb"\1 ", generate_latest(self._registry))
+        return "".join(parts).encode() + _TOTAL.sub(rb"\1 ", generate_latest(self._registry))
+
+    async def collect(self) -> bytes:
+        """Returns all metrics, written on a thread. Those who ask while they are written share the next text."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._after(self._running))
+        return await asyncio.shield(self._next)
+
+    async def _after(self, running: asyncio.Task[bytes] | None) -> bytes:
+        if running is not None:
+            await asyncio.wait([running])
+        self._running, self._next = self._next, None
+        # Where threads want the interpreter, it changes every 5 ms, unless one lets the other have it.
+        return await asyncio.to_thread(self.text, partial(sleep, 0.0002))

@@ -26,13 +26,13 @@ SERVING, NOT_SERVING, UNKNOWN = (
 
 @contextlib.asynccontextmanager
 async def serving():
-    states = health.Health()
-    states.set("", True)
+    serves = {"now": True}
+    states = health.Health(("", "other"), lambda: serves["now"])
     server = Server({**states.methods(), **reflection.methods([health.SERVICE])})
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     await server.start(listener)
-    server.port, server.health = listener.getsockname()[1], states
+    server.port, server.health, server.serves = listener.getsockname()[1], states, serves
     yield server
     await server.stop(1)
 
@@ -46,8 +46,9 @@ def test_check():
         async with serving() as server, channel(server) as client:
             stub = health_pb2_grpc.HealthStub(client)
             assert (await stub.Check(ask())).status == SERVING
-            assert await error_of(stub.Check(ask("other"))) == ("NOT_FOUND", "there is no service 'other'")
-            server.health.set("other", False)
+            assert (await stub.Check(ask("other"))).status == SERVING
+            assert await error_of(stub.Check(ask("none"))) == ("NOT_FOUND", "there is no service 'none'")
+            server.serves["now"] = False  # nobody tells the service, it looks
             assert (await stub.Check(ask("other"))).status == NOT_SERVING
             garbage = client.unary_unary("/grpc.health.v1.Health/Check")(b"\xff\xff")
             assert await error_of(garbage) == ("INVALID_ARGUMENT", "the message is not a HealthCheckRequest")
@@ -59,16 +60,16 @@ def test_watch():
     async def main():
         async with serving() as server, channel(server) as client:
             stub = health_pb2_grpc.HealthStub(client)
-            watches = [stub.Watch(ask(name)) for name in ("", "later", "later")]
-            assert [(await watch.read()).status for watch in watches] == [SERVING, UNKNOWN, UNKNOWN]
-            server.health.set("later", True)
-            assert [(await watch.read()).status for watch in watches[1:]] == [SERVING, SERVING]
-            server.health.set("later", True)  # no news
+            watches = [stub.Watch(ask(name)) for name in ("", "other", "other", "none")]
+            assert [(await watch.read()).status for watch in watches] == [SERVING, SERVING, SERVING, UNKNOWN]
+            server.health.look()  # no news
             watches[1].cancel()
-            server.health.set("later", False)
+            server.serves["now"] = False
             assert (await watches[2].read()).status == NOT_SERVING
-            server.health.set("later", True)
+            server.serves["now"] = True
+            server.health.look()
             assert (await watches[2].read()).status == SERVING
+            assert [(await watches[0].read()).status for _ in range(2)] == [NOT_SERVING, SERVING]
             server.health.close()
             for watch in (watches[0], watches[2]):
                 assert (await watch.read()).status == NOT_SERVING

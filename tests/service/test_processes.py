@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 from tritonclient.grpc import service_pb2
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.errors import Kind, ServingError
 from opgate.service.processes.merging import add_past, merge_metrics, merge_statistics
 from opgate.service.processes.messages import Outcome, values_of
 from opgate.service.processes.state import State
 from opgate.service.processes.supervisor import share_of
+from opgate.service.repository.overrides import Override
 from opgate.service.telemetry.metrics import Metrics
 from tests.service.onnx_models import batching, double
 
+OTHER = Override(ModelConfig(max_batch_size=3))
 TEXT = """# HELP c_total a counter
 # TYPE c_total counter
 c_total{model="a b"} 3.0
@@ -78,10 +81,10 @@ def test_statistics():
 def test_the_state_has_what_is_needed_and_no_more():
     state = State()
     for _ in range(100):
-        state.note("load", ("pipeline", {}), ["pipeline", "step"])
-        state.note("load", ("step", {"config": "{}"}), ["step", "pipeline"])
+        state.note("load", ("pipeline", Override()), ["pipeline", "step"])
+        state.note("load", ("step", OTHER), ["step", "pipeline"])
         state.note("unload", ("pipeline", True), ["pipeline", "step"])
-        state.note("load", ("step", {"config": "{}"}), ["step"])
+        state.note("load", ("step", OTHER), ["step"])
         state.note("register", ("a", "/a", 0, 8), None)
         state.note("register", ("b", "/b", 0, 8), None)
         state.note("unregister", ("a",), None)
@@ -91,7 +94,7 @@ def test_the_state_has_what_is_needed_and_no_more():
         state.note("metrics", (), b"")
     assert state.operations() == [
         ("unload", ("pipeline", False)),
-        ("load", ("step", {"config": "{}"})),
+        ("load", ("step", OTHER)),
         ("register", ("b", "/b", 0, 8)),
         ("trace", ("", {"trace_rate": "1", "trace_count": "2"})),
         ("log", ({"log_info": False},)),

@@ -9,11 +9,14 @@ import ssl
 import subprocess
 import sys
 
+import grpc as grpc_channel
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 import tritonclient.http as http_client
 import trustme
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from opgate.service.tokens import group_of_route, read_tokens
@@ -246,13 +249,52 @@ class TestTokens:
             client.close()
 
 
+@pytest.mark.parametrize("headers", [{}, {"x-scrape": "wrong"}, {"x-scrape": "three"}])
+def test_metrics_and_paths_of_no_group(repository, headers):
+    """The group of the metrics may need a token like others. A path of no group needs one of the tokens."""
+    known = headers == {"x-scrape": "three"}
+    with running(repository, "--http-restricted-api", "metrics:x-scrape=three") as server:
+        for path, status in (("/metrics", 200), ("/nothing", 404), ("/v2/nothing", 404), ("/metrics/", 404)):
+            client = http.client.HTTPConnection("127.0.0.1", server.http, timeout=10)
+            client.request("GET", path, headers=headers)
+            answer = client.getresponse()
+            text = answer.read()
+            assert answer.status == (status if known else 403), path
+            assert known or b"restricted" in text
+            client.close()
+        assert server.get("/v2/health/ready") == ""  # of a group without a token
+
+
+def test_reflection_and_health_over_grpc_need_the_token_of_their_group(repository):
+    option = "--grpc-restricted-protocol"
+    with (
+        running(repository, option, "metadata:a=one", option, "health:b=two") as server,
+        grpc_channel.insecure_channel(f"127.0.0.1:{server.grpc}") as channel,
+    ):
+        ask = reflection_pb2.ServerReflectionRequest(list_services="")
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        with pytest.raises(grpc_channel.RpcError, match="restricted"):
+            list(stub.ServerReflectionInfo(iter([ask])))
+        token = [("triton-grpc-protocol-a", "one")]
+        assert next(iter(stub.ServerReflectionInfo(iter([ask]), metadata=token))).list_services_response.service
+        health = health_pb2_grpc.HealthStub(channel)
+        token = [("triton-grpc-protocol-b", "two")]
+        with pytest.raises(grpc_channel.RpcError, match="restricted"):
+            health.Check(health_pb2.HealthCheckRequest())
+        with pytest.raises(grpc_channel.RpcError, match="restricted"):
+            next(health.Watch(health_pb2.HealthCheckRequest()))
+        assert health.Check(health_pb2.HealthCheckRequest(), metadata=token).status == 1
+        watch = health.Watch(health_pb2.HealthCheckRequest(), metadata=token)
+        assert next(watch).status == 1
+        watch.cancel()
+
+
 def test_every_route_has_its_group():
     """A route that is added must be put into a group."""
     from opgate.service.app import create_app
     from opgate.service.gateway import Gateway
     from opgate.service.settings import Settings
 
-    free = {"/metrics", "/static-offline-docs", "/docs/oauth2-redirect"}
     app = create_app(Gateway(Settings()))
     routes = [
         part for route in app.routes for part in getattr(getattr(route, "original_router", None), "routes", [route])
@@ -260,7 +302,7 @@ def test_every_route_has_its_group():
     paths = {route.path for route in routes}
     assert len(paths) > 25
     missing = {path for path in paths if not group_of_route(path.replace("{", "").replace("}", ""))}
-    assert missing - free == set()
+    assert missing == set()
 
 
 @pytest.mark.parametrize(

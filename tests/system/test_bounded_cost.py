@@ -28,6 +28,8 @@ SPARSE = 1 << 40  # bytes of a file in /dev/shm that has none until they are wri
 # Milliseconds of CPU time for one turn of the event loop. Alone on a machine the longest takes 33; with compilers beside it on
 # the same cores, twice that.
 TURN = 100
+# Models of a gateway with many, and what they may cost a turn. All at once they take several times as much.
+CROWD, MANY_MODELS_TURN = 400, 30
 
 
 @contextlib.contextmanager
@@ -337,3 +339,39 @@ def test_a_thousand_calls_at_once(server):
 
     turn, most = asyncio.run(main())
     assert turn < TURN and most < 60, (turn, most)
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory):
+    """A gateway with many models whose names are alike and long."""
+    folder = tmp_path_factory.mktemp("crowd")
+    for i in range(CROWD):
+        double(folder, f"{'encoder-' * 7}{i:03}", config='backend: "onnxruntime"')
+    with running(folder, program="tests.system.watched_server") as started:
+        started.get("/metrics")
+        yield started
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/v2/models/stats", f"/v2/models/{'encoder-' * 7}9999"])
+def test_many_models_cost_no_turn(crowd, path):
+    """What has a part for each model is made on a thread, and an unknown name is compared with few others."""
+    with Connection(crowd) as connection:
+        connection.socket.settimeout(60)
+        for _ in range(2):
+            crowd.longest_turn()
+            status, _, body = connection.send(f"GET {path} HTTP/1.1\r\nHost: t\r\n\r\n".encode()).read()
+            longest = crowd.longest_turn()
+        assert status == (404 if "9999" in path else 200)
+        assert status == 200 or b"did you mean" in body
+        assert longest < MANY_MODELS_TURN
+
+
+def test_who_scrapes_at_once_gets_the_same_text(crowd):
+    """However many ask, the metrics are written by one thread."""
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(Connection(crowd)) for _ in range(30)]
+        for client in clients:
+            client.socket.settimeout(60)
+            client.send(b"GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n")
+        texts = {client.read()[2] for client in clients}
+    assert 1 <= len(texts) <= 4

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -185,6 +186,32 @@ def test_a_load_with_files_reaches_all(repository, server, protocol):
         client.unload_model("sent")
 
 
+def test_the_files_of_a_load_are_written_once(repository, tmp_path, protocol):
+    """They stay for a process that takes the place of another, and go with the model."""
+    content = (repository / "double" / "1" / "model.onnx").read_bytes()
+    config = json.dumps({"max_batch_size": 3, "backend": "onnxruntime"})
+
+    def written():
+        return [place for place, _, files in os.walk(tmp_path) if "model.onnx" in files]  # it may go meanwhile
+
+    with running(repository, *EXPLICIT, env={"TMPDIR": str(tmp_path)}) as server:
+        with connect(server, protocol) as client:
+            for _ in range(2):
+                client.load_model("sent", config=config, files={"file:7/model.onnx": content})
+                wait_until(lambda: len(written()) == 1)
+            with pytest.raises(InferenceServerException, match="failed to load"):
+                client.load_model("sent", config=config, files={"file:7/model.onnx": b"no model"})
+            wait_until(lambda: len(written()) == 1)
+        os.kill(processes(server)[0], signal.SIGKILL)
+        listens_again(server)
+        assert everywhere(server, protocol, lambda each: infer(each, "sent")) == [2.0] * MANY
+        with connect(server, protocol) as client:
+            client.unload_model("sent")
+            wait_until(lambda: not written())
+            client.load_model("sent", config=config, files={"file:7/model.onnx": content})
+    assert not written()
+
+
 def test_a_load_that_fails_says_why_as_one_process_does(server, protocol):
     with connect(server, protocol) as client, pytest.raises(InferenceServerException) as caught:
         client.load_model("none")
@@ -272,6 +299,102 @@ def test_metrics_without_those_of_a_process_are_none(server):
         finally:
             os.kill(hangs, signal.SIGCONT)
         assert get(connection, "/metrics")[0] == 200
+
+
+def served_by_others(server, count=MANY):
+    """Waits until so many new connections in a row are answered."""
+    for _ in range(count):
+        with Connection(server) as connection:
+            assert get(connection, "/v2/health/live")[0] == 200
+
+
+def test_a_process_that_hangs_is_replaced(repository):
+    """Its connections end, and others take the new ones before that."""
+    with running(repository, *EXPLICIT, env={"OPGATE_RUN_TIMEOUT": "12"}) as server:
+        victim, other = processes(server)
+        with connection_with(server, victim) as connection:
+            os.kill(victim, signal.SIGSTOP)
+            connection.send(b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n")
+            wait_until(lambda: any("others take its new connections" in line for line in list(server.log)), 30)
+            served_by_others(server)
+            with pytest.raises((EOFError, OSError)):
+                connection.read()
+        listens_again(server)
+        assert other in processes(server) and victim not in processes(server) and len(processes(server)) == 2
+        assert any("was ended because it hung" in line for line in server.log)
+
+
+def test_a_process_that_hangs_for_a_while_serves_again(repository):
+    with running(repository, *EXPLICIT) as server:
+        victim, _ = processes(server)
+        os.kill(victim, signal.SIGSTOP)
+        try:
+            wait_until(lambda: any("others take its new connections" in line for line in list(server.log)), 30)
+        finally:
+            os.kill(victim, signal.SIGCONT)
+        wait_until(lambda: any("answers again" in line for line in list(server.log)), 30)
+        with connection_with(server, victim) as connection:
+            assert get(connection, "/v2/health/live")[0] == 200
+        assert victim in processes(server)
+
+
+def test_changes_while_a_process_hangs(repository, protocol):
+    """Whoever asks hears which process doesn't answer. What was asked holds once it is replaced."""
+    with (
+        shared_file(ONES.tobytes()) as file,
+        running(repository, *EXPLICIT, env={"OPGATE_RUN_TIMEOUT": "12"}) as server,
+    ):
+        asked, victim = processes(server)
+        with contextlib.ExitStack() as stack:
+            client = stack.enter_context(connect(server, protocol))
+            port = server.http if protocol == "http" else server.grpc
+            while not connections(asked, port):
+                client = stack.enter_context(connect(server, protocol))
+                assert client.is_server_live()
+            os.kill(victim, signal.SIGSTOP)
+            for change in (
+                lambda: client.register_system_shared_memory("region", file.key, ONES.nbytes),
+                lambda: client.load_model("other"),
+                lambda: client.unload_model("double"),
+                lambda: client.update_log_settings({"log_verbose_level": 1}),
+                lambda: client.update_trace_settings("double", {"trace_rate": "7"}),
+            ):
+                with pytest.raises(InferenceServerException, match=r"gateway process [12] has not answered for 5 s"):
+                    change()
+        listens_again(server)
+
+        def known(client):
+            return infer(client, "other", region="region"), client.is_model_ready("double")
+
+        assert set(everywhere(server, protocol, known)) == {(2.0, False)}
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_a_load_that_fails_in_one_process_holds_in_none(repository, protocol, short):
+    """No two processes serve different models: what served before still does."""
+    with running(repository, *EXPLICIT) as server, connect(server, protocol) as client:
+        pid = processes(server)[short]
+        usual = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        double(repository, "fragile", config=batching())
+        client.load_model("fragile")
+        config = json.dumps({"max_batch_size": 3, "backend": "onnxruntime"})
+        assert client.is_server_live()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, usual[1]))
+        try:
+            with pytest.raises(InferenceServerException, match="in 1 of 2 processes: "):
+                client.load_model("fragile", config=config)
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, usual)
+
+        def size(each):
+            found = each.get_model_config("fragile")
+            return found["max_batch_size"] if protocol == "http" else found.config.max_batch_size
+
+        assert set(everywhere(server, protocol, size)) == {8}
+        assert everywhere(server, protocol, lambda each: infer(each, "fragile")) == [2.0] * MANY
+
+        client.load_model("fragile", config=config)
+        assert set(everywhere(server, protocol, size)) == {3}
 
 
 class Load(threading.Thread):

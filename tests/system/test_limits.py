@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import re
+import resource
 import socket
 import time
 from contextlib import nullcontext
@@ -256,6 +257,23 @@ def no_reader(server):
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.send(infer("double", tensor("FP32", [1, 1 << 21], [1.5] * (1 << 21))))
         wait_until(lambda: any("took nothing of an answer for 1 s" in line for line in server.log), 20)
+
+
+def test_a_client_that_reads_nothing_while_there_are_no_descriptors(tmp_path):
+    """Such clients may be why there are none."""
+    double(tmp_path, "double", config='backend: "onnxruntime"', shape=("a", "b"))
+    with running(tmp_path, env={"OPGATE_WRITE_TIMEOUT": "1"}) as server, Connection(server) as connection:
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        pid = server.process.pid
+        usual = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        # The client has its connection before the descriptors are gone.
+        connection.send(infer("double", tensor("FP32", [1, 1], [1.5]))).read()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, usual[1]))
+        try:
+            connection.send(infer("double", tensor("FP32", [1, 1 << 21], [1.5] * (1 << 21))))
+            wait_until(lambda: any("took nothing of an answer for 1 s" in line for line in list(server.log)), 20)
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, usual)
 
 
 def long_run(server):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 import shutil
 import threading
 import time
@@ -19,9 +20,10 @@ import tritonclient.http as http
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
-from tests.service.onnx_models import batching, double, save, value, write_config
+from tests.service.onnx_models import batching, double, endless, save, value, write_config
 from tests.system.conftest import PIPELINE, wait_until
 from tests.system.running import Server, running
+from tests.system.shared_files import shared_file
 from tests.system.test_http import Connection
 
 EXPLICIT = ("--model-control-mode", "explicit")
@@ -529,6 +531,103 @@ def test_only_clients_of_this_machine(repository):
             assert post(load, b"", headers)[0] == 403
 
 
+def test_a_page_may_not_register_shared_memory(repository):
+    with running(repository) as server, shared_file(bytes(64)) as file:
+        register = f"{server.url}/v2/systemsharedmemory/region/page/register"
+        body = json.dumps({"key": file.key, "byte_size": 64}).encode()
+        pages = ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "same-origin"})
+        for headers in pages:
+            assert post(register, body, headers)[0] == 403
+        assert server.get("/v2/systemsharedmemory/status") == "[]"
+        assert post(register, body)[0] == 200
+        for headers in pages:
+            assert post(f"{server.url}/v2/systemsharedmemory/unregister", b"", headers)[0] == 403
+        assert '"page"' in server.get("/v2/systemsharedmemory/status")
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_a_load_never_lessens_isolation(repository, files):
+    """A model that its own config puts into a process of its own stays there, whatever a client's config says."""
+    isolated = 'parameters { key: "isolation" value { string_value: "process" } }'
+    times(repository, "apart", 2, config=f'backend: "onnxruntime" max_batch_size: 8 {isolated}')
+    content = (repository / "apart" / "1" / "model.onnx").read_bytes()
+    more = {"file:1/model.onnx": base64.b64encode(content).decode()} if files else {}
+    with running(repository, *EXPLICIT, "--load-model=apart") as server:
+        load = f"{server.url}/v2/repository/models/apart/load"
+
+        def loaded(config):
+            return post(load, json.dumps({"parameters": {"config": json.dumps(config), **more}}).encode())
+
+        config = {"backend": "onnxruntime", "max_batch_size": 4}
+        assert loaded(config)[0] == 200
+        assert json.loads(server.get("/v2/models/apart/config"))["max_batch_size"] == 4
+        assert server.metric("opgate_model_processes", "apart") == 1
+        for value in ("none", ""):
+            status, text = loaded({**config, "parameters": {"isolation": {"string_value": value}}})
+            assert status == 400 and "isolation" in text and "expected process" in text
+        assert loaded({**config, "parameters": {"isolation": {"string_value": "process"}}})[0] == 200
+        assert server.metric("opgate_model_processes", "apart") == 1
+
+
+def special(folder, file):
+    """Makes a pipe where a file should be, which whoever opens it waits for."""
+    path = folder / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("file", ["config.pbtxt", "labels.txt", "1/model.onnx", "1/model.onnx.data", "warmup/first"])
+def test_a_pipe_is_no_file_of_a_model(repository, protocol, file):
+    """It is refused, whenever it comes, and the other models load."""
+    special(repository / "odd", file)
+    if file != "config.pbtxt":
+        config = batching() + 'output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] label_filename: "labels.txt" } ]'
+        (repository / "odd" / "config.pbtxt").write_text(config if file == "labels.txt" else batching())
+    if file != "1/model.onnx":
+        double(repository, "odd")
+    with running(repository, *EXPLICIT, "--load-model=odd", "--load-model=double") as server:
+        client = Client(protocol, server)
+        assert client.run("double") == (2.0, "1")
+        with pytest.raises(InferenceServerException, match=r"no regular file|no model file"):
+            client.client.load_model("odd")
+        client.client.load_model("double")
+        special(repository / "triple", "config.pbtxt")  # of a model that isn't to be loaded
+        client.client.load_model("double")
+
+
+@pytest.mark.parametrize("golden", [False, True])
+def test_a_run_at_load_that_never_ends(repository, golden, protocol):
+    """It has the time of every run. Then its model doesn't load, and others do."""
+    tensor = 'inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 1, 1 ] zero_data: true } }'
+    config = 'backend: "onnxruntime"' if golden else f'model_warmup [ {{ name: "w" {tensor} }} ]'
+    endless(repository, "long", config=config)
+    if golden:
+        np.savez(repository / "long" / "golden.npz", x=np.zeros((1, 1), np.float32), y=np.ones((1, 1), np.float32))
+    with running(repository, *EXPLICIT, "--load-model=long", env={"OPGATE_RUN_TIMEOUT": "1"}) as server:
+        client = Client(protocol, server)
+        assert "longer than 1 s" in client.index()["long"][2]
+        with pytest.raises(InferenceServerException, match="longer than 1 s"):
+            client.client.load_model("long")
+        client.client.load_model("double")
+        assert client.run("double") == (2.0, "1")
+
+
+def test_a_config_has_its_size(repository, protocol):
+    """A large one is not parsed, and the text of an error doesn't have all of a long value."""
+    double(repository, "large", config="#" * (1 << 20) + batching())
+    double(repository, "long", config=f'platform: "{"p" * 500_000}"')
+    double(repository, "broken", config=batching() + "max_batch_size" * 50_000)
+    with running(repository, *EXPLICIT) as server:
+        client = Client(protocol, server).client
+        for name, text in ("large", "expected at most 1048576 bytes"), ("long", "pppp"), ("broken", "parsed"):
+            with pytest.raises(InferenceServerException, match=text) as caught:
+                client.load_model(name)
+            assert len(caught.value.message()) < 5000
+        with pytest.raises(InferenceServerException, match="at most 1048576 characters"):
+            client.load_model("double", config=json.dumps({"max_batch_size": 4}) + " " * (1 << 20))
+
+
 def test_a_refused_load_leaves_no_files(repository, tmp_path, protocol):
     folder = tmp_path / "temporary"
     folder.mkdir()
@@ -573,8 +672,6 @@ def test_loading_one_of_two_steps_leaves_the_server_ready(repository, protocol):
 
 def test_an_ensemble_under_way_keeps_its_steps(repository, protocol):
     """Its second step is unloaded while the first one runs."""
-    from tests.service.onnx_models import endless
-
     tensors = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, -1 ] }, { name: "times" data_type: TYPE_INT64 dims: [ 1 ] } ]'
     endless(
         repository,
@@ -615,8 +712,6 @@ def test_an_ensemble_under_way_keeps_its_steps(repository, protocol):
 
 def test_a_stop_does_not_wait_for_a_load(repository):
     """Nothing can stop the thread that loads. The status is 0, because no request is lost."""
-    from tests.service.onnx_models import endless
-
     started = Server(repository, "--model-control-mode=poll", "--repository-poll-secs=0.1", "--exit-timeout-secs=5")
     tensor = 'inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 1, 1 ] zero_data: true } }'
     endless(repository, "long", config=f'model_warmup [ {{ name: "w" {tensor} }} ]')

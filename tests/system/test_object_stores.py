@@ -83,6 +83,25 @@ def test_models_from_s3_and_their_changes(bucket, models):
         assert client.infer("double", [given]).as_numpy("y")[0, 0] == 2
 
 
+def test_an_ensemble_from_s3_has_no_version_folder(bucket, models):
+    """A store has no empty folders. The ensemble changes with its config and its step."""
+    step = 'step [ { model_name: "double" model_version: -1 input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } ]'
+    tensors = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ] output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]'
+    (models / "both").mkdir()
+    config = f'platform: "ensemble" max_batch_size: SIZE {tensors} ensemble_scheduling {{ {step} }}'
+    (models / "both" / "config.pbtxt").write_text(config.replace("SIZE", "8"))
+    bucket.put(models)
+    with running(bucket.address, "--model-control-mode=poll", "--repository-poll-secs=0.2") as server:
+        given = grpc.InferInput("x", [1, 4], "FP32")
+        given.set_data_from_numpy(np.ones((1, 4), np.float32))
+        client = grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}")
+        assert client.infer("both", [given], model_version="1").as_numpy("y")[0, 0] == 2
+        (models / "both" / "config.pbtxt").write_text(config.replace("SIZE", "7"))
+        bucket.put(models)
+        wait_until(lambda: json.loads(server.get("/v2/models/both/config"))["max_batch_size"] == 7)
+        assert client.infer("both", [given]).as_numpy("y")[0, 0] == 2
+
+
 def test_only_what_has_changed_is_copied(bucket, models, caplog):
     bucket.put(models)
     stored = StoredRepository(bucket.address)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 
 from opgate.service.telemetry.journal import LINES_A_SECOND
+from opgate.service.telemetry.logs import JsonFormatter, LogHandler
 from tests.service.onnx_models import batching, double, fragile
 from tests.system.conftest import wait_until
-from tests.system.running import running
+from tests.system.running import ROOT, running
 from tests.system.test_http import Connection, infer_request
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -162,3 +173,74 @@ def test_a_flood_of_mistakes_leaves_a_trace_and_does_not_fill_the_log(server):
     counted = [line for line in server.get("/metrics").splitlines() if 'code="404"' in line and 'route="none"' in line]
     assert float(counted[0].rsplit(" ", 1)[1]) >= 500
     assert 'opgate_responses_total{code="400",protocol="http",route="none"}' in server.get("/metrics")
+
+
+def test_nobody_forges_lines_of_the_text_log(tmp_path):
+    """What clients write into names and ids stays in one line, and steers no terminal."""
+    double(tmp_path, "double", config=batching())
+    forged = "2026-01-01T00:00:00.000+00:00 ERROR opgate: forged"
+    with running(tmp_path) as server:
+
+        def send(path, body):
+            request = urllib.request.Request(server.url + path, json.dumps(body).encode())
+            with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request, timeout=10) as answer:
+                answer.read()
+
+        send("/v2/logging", {"log_format": "ISO8601"})
+        for end in ("\n", "\r", "\r\n", "\x0b", "\x0c", "\x1b[2K", "\x85", "\u2028", "\u2029", "\x9b2J", "\u202e"):
+            name = f"a{end}{forged}"
+            tensor = {"name": name, "shape": [1, 4], "datatype": "FP32", "data": [1.0] * 4}
+            send("/v2/models/double/infer", {"inputs": [tensor], "id": name})
+            send(f"/v2/models/{urllib.parse.quote(name)}/infer", {"inputs": []})
+            send(f"/v2/models/double/versions/{urllib.parse.quote(name)}/infer", {"inputs": []})
+        wait_until(lambda: sum("forged" in line for line in list(server.log)) > 5)
+        send("/v2/logging", {"log_format": "default"})
+        lines = [line for line in list(server.log) if "forged" in line and not line.startswith("{")]
+    assert lines
+    for line in lines:
+        assert re.match(r"\S+ (INFO|WARNING|ERROR) opgate\.access: ", line), line
+        assert line.rstrip("\n").isprintable() and len(line.splitlines()) == 1
+
+
+def test_a_log_that_nobody_reads_stops_nothing(tmp_path):
+    """A pipe holds a few hundred lines. The rest waits or is counted, and the requests are answered."""
+    double(tmp_path, "double", config=batching())
+    command = [sys.executable, "-m", "opgate", "serve", "--model-repository", str(tmp_path)]
+    command += ["--http-port", "0", "--grpc-port", "0", "--access-log"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    lines = []
+    try:
+        while '"listening"' not in (line := process.stderr.readline()):
+            assert line, "".join(lines)
+            lines.append(line)
+        server = SimpleNamespace(http=json.loads(line)["http_port"])
+        with Connection(server) as connection:
+            connection.socket.settimeout(20)
+            for _ in range(2000):
+                assert connection.send(infer_request(1.0)).read()[0] == 200
+        process.terminate()
+        assert process.wait(30) == 0
+        assert sum('"answered"' in line for line in process.stderr) > 100
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def test_lines_that_have_no_room_are_counted():
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb"), os.fdopen(reading) as reader:
+        handler = LogHandler(writing)
+        handler.setFormatter(JsonFormatter())
+        sent = 60
+        for i in range(sent):
+            handler.emit(logging.makeLogRecord({"msg": f"{i} " + "x" * 100_000, "levelname": "INFO"}))
+        found = []
+        while not found or "lost" not in found[-1]:
+            found.append(json.loads(reader.readline())["message"])
+        lost = int(found.pop().split()[0])
+        assert lost > 0 and lost + len(found) == sent
+        assert [int(line.split()[0]) for line in found] == list(range(len(found)))
+        handler.emit(logging.makeLogRecord({"msg": "after", "levelname": "INFO"}))
+        assert json.loads(reader.readline())["message"] == "after"
+        handler.flush()

@@ -17,7 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.system.conftest import wait_until
 from tests.system.resources import more_than, resources, settles
@@ -355,3 +357,45 @@ def test_unloading_a_model_whose_worker_is_stopped(repository: Path) -> None:
                 assert done.status == 200
         assert ask(server, "echo", "x") == (200, "x")
         wait_until(lambda: is_gone(worker))
+
+
+#: Ends at its start if there is no file.
+NEEDS = """
+    def initialize(self, args):
+        if not os.path.exists({file!r}):
+            os._exit(1)
+"""
+
+
+def test_the_health_of_grpc_is_readiness(tmp_path: Path) -> None:
+    """Nobody tells the health service that a worker has died, and nobody that the next one serves."""
+    file = tmp_path / "go"
+    file.touch()
+    write(tmp_path / "models", "needs", TENSORS, HEAD + NEEDS.format(file=str(file)) + ECHO)
+    with (
+        running(tmp_path / "models", "--allow-python-models") as server,
+        grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel,
+    ):
+        stub = health_pb2_grpc.HealthStub(channel)
+        watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=60)
+
+        def ready() -> bool:
+            try:
+                server.get("/v2/health/ready")
+            except urllib.error.HTTPError:
+                return False
+            return True
+
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        file.unlink()
+        os.kill(int(ask(server, "needs", "pid")[1]), signal.SIGKILL)
+        wait_until(lambda: not ready(), 30)
+        for status in (health_pb2.HealthCheckResponse.NOT_SERVING, health_pb2.HealthCheckResponse.SERVING):
+            for service in ("", "inference.GRPCInferenceService"):
+                asked = health_pb2.HealthCheckRequest(service=service)
+                wait_until(lambda asked=asked, status=status: stub.Check(asked).status == status)  # type: ignore[misc]
+            while next(watch).status != status:  # each start of a worker is a change
+                pass
+            file.touch()
+            wait_until(ready, 60)
+        watch.cancel()
