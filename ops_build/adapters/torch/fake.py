@@ -189,8 +189,8 @@ def _shapes(walk: Walk) -> list[tuple[Any, ...]]:
 def _new_size(bound: Any) -> Any:
     """Returns a symbol for a size of at most `bound`, or for any size if `bound` is None.
 
-    It is a symbol also where only 0 is possible: torch makes a CUDA graph of a call whose sizes it knows, and the kernel
-    finds its size on the host.
+    It is a symbol also where only 0 is possible. Torch would make a CUDA graph of a call whose sizes it knows, but the
+    kernel finds this one on the host.
     """
     if isinstance(bound, int):
         return torch.library.get_ctx().new_dynamic_size(min=0, max=max(bound, 1))
