@@ -77,7 +77,8 @@ def ask(server, path, body, headers="Content-Type: application/json\r\n"):
         polling = threading.Thread(target=poll)
         polling.start()
         try:
-            head = f"POST {path} HTTP/1.1\r\nHost: t\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
+            length = "" if "chunked" in headers else f"Content-Length: {len(body)}\r\n"
+            head = f"POST {path} HTTP/1.1\r\nHost: t\r\n{headers}{length}\r\n"
 
             def send():
                 with contextlib.suppress(OSError):  # a request that is refused early is not read to its end
@@ -93,6 +94,12 @@ def ask(server, path, body, headers="Content-Type: application/json\r\n"):
 
 def packed(data):
     return gzip.compress(data, 6), "Content-Type: application/json\r\nContent-Encoding: gzip\r\n"
+
+
+def chunked(body, size):
+    """Returns a body in chunks of so many bytes, and the headers that say so."""
+    chunks = [b"%x\r\n%b\r\n" % (len(chunk), chunk) for i in range(0, len(body), size) if (chunk := body[i : i + size])]
+    return b"".join([*chunks, b"0\r\n\r\n"]), "Content-Type: application/octet-stream\r\nTransfer-Encoding: chunked\r\n"
 
 
 def shared(model, datatype, shape, size, output=None, **classes):
@@ -144,6 +151,12 @@ REQUESTS = {
                                   + b"[1]," * (4 * MB) + b"[1]]\r\n--b--\r\n", FORM), 200, 300),
     "a long head of a part": (("/predict/double", b"--b\r\nX: " + b"y" * (8 * MB), FORM), 400, 100),
     "values for /predict": (("/predict/double", b'{"x":[' + NUMBERS + b"]}"), 200, 700),
+    "a file of 16 MB for /predict": (("/predict/bytes", bytes(16 * MB), "Content-Type: application/octet-stream\r\n"), 200, 400),
+    "a file of 16 MB in chunks": (("/predict/bytes", *chunked(bytes(16 * MB), MB)), 200, 400),
+    "numbers in small chunks": (("/v2/models/double/infer", *chunked(infer("double", "FP32", [1, 3], NUMBERS[: 4 * MB])[1], 1000)),
+                                400, 200),
+    "a file of 16 MB in a form": (("/predict/bytes", b'--b\r\nContent-Disposition: form-data; name="x"; filename="f"\r\n\r\n'
+                                   + bytes(16 * MB) + b"\r\n--b--\r\n", FORM), 200, 700),
     "60 MB in shared memory": (shared("bytes", "UINT8", [60 * MB], 60 * MB, 64 * MB), 200, 250),
     "as many strings in shared memory as may be": (shared("texts", "BYTES", [MB // 8], MB // 2, 64 * MB), 200, 60),
     "a terabyte of strings in shared memory": (shared("texts", "BYTES", [1], SPARSE), 503, 20),
