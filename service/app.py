@@ -29,12 +29,13 @@ from opgate.service.api.kserve_grpc import GrpcServer
 from opgate.service.api.openapi import schema
 from opgate.service.api.restrictions import RestrictedRoutes
 from opgate.service.api.status import error_body
-from opgate.service.errors import ServingError
+from opgate.service.errors import ServingError, of_system
 from opgate.service.execution.running import ON_LOOP
 from opgate.service.freed_memory import give_back_when_idle, keep_all, use_few_arenas
 from opgate.service.gateway import Gateway, package_version
 from opgate.service.listening import listen
 from opgate.service.native import process
+from opgate.service.scratch import Scratch
 from opgate.service.settings import Settings, misspelt
 from opgate.service.signals import SignalThread
 from opgate.service.telemetry import logs
@@ -60,6 +61,11 @@ def create_app(gateway: Gateway) -> FastAPI:
     async def on_serving_error(request: Request, error: ServingError) -> Response:
         request.scope["opgate.error"] = error.message
         return kserve_http.error_response(error, retry_after)
+
+    @app.exception_handler(OSError)
+    async def on_system_error(request: Request, error: OSError) -> Response:
+        logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return await on_serving_error(request, of_system(error))
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:
@@ -155,6 +161,7 @@ def _http_server(gateway: Gateway) -> _HttpServer:
             log_config=None,
             access_log=False,  # the journal writes it
             server_header=False,
+            headers=[("x-content-type-options", "nosniff")],  # a browser must not guess what an answer is
             proxy_headers=False,  # a header must not make a client one of this machine
             timeout_keep_alive=settings.keep_alive_timeout,
             **_tls(settings),
@@ -318,12 +325,24 @@ def run(settings: Settings) -> int:
     for name, meant in misspelt(os.environ):
         logger.warning("%s is no setting, %s is", name, meant)
     _allow_many_connections()
+    try:
+        scratch = Scratch()
+    except OSError as error:
+        logger.error("there is no room for temporary files: %s", error)
+        return 1
+    try:
+        return _serve(settings, log_settings, scratch)
+    finally:
+        scratch.remove()
+
+
+def _serve(settings: Settings, log_settings: LogSettings, scratch: Scratch) -> int:
     if settings.workers > 1:
         from opgate.service.processes.supervisor import supervise
 
         # A second more than the processes have.
         thread = signals.SignalThread(settings.shutdown_timeout + 2, ON_LOOP, settings.run_timeout)
-        return supervise(settings, thread)
+        return supervise(settings, thread, scratch.folder)
     return _run(settings, log_settings)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import errno
 from typing import TypeVar
 
 
@@ -103,8 +104,20 @@ def too_late(model: str, timeout_us: int) -> ServingError:
     return ServingError(Kind.DEADLINE, text)
 
 
+_SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM))
+
+
+def of_system(error: OSError) -> ServingError:
+    """Returns the error for what the system refused: OVERLOADED if it is short of something. Its text has no path of
+    the server."""
+    kind = Kind.OVERLOADED if error.errno in _SHORTAGES else Kind.INTERNAL
+    return ServingError(kind, f"the system refused it: {error.strerror or type(error).__name__}")
+
+
 def kind_of(error: Exception) -> Kind:
     """Returns the kind of an error. An error that is no ServingError is the gateway's own failure."""
+    if isinstance(error, OSError):
+        return of_system(error).kind
     return error.kind if isinstance(error, ServingError) else Kind.INTERNAL
 
 

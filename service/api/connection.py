@@ -661,6 +661,7 @@ class InferConnection(HttpToolsProtocol):
         self.gateway.journal.answered(Answer("http", "none", str(status), 0, client=self.peer()), error=message)
         body = error_body(message)
         head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n" % len(body)
+        head += self.default_headers()
         if status == 503:
             head += b"retry-after: %d\r\n" % self.gateway.settings.retry_after
         self.transport.write(STATUS_LINE[status] + head + b"\r\n" + body)
@@ -700,9 +701,9 @@ class InferConnection(HttpToolsProtocol):
             return
         # This is a trailer. Nobody reads it, and it must not grow without bound.
         self._trailer_bytes += len(name) + len(value)
-        if self._trailer_bytes > self.gateway.settings.max_header_bytes:
-            self._refused = True
-            self.transport.close()
+        limit = self.gateway.settings.max_header_bytes
+        if self._trailer_bytes > limit and not self._refused:
+            self._refuse(431, f"the request's trailers are over the limit of {limit} bytes")
 
     def on_headers_complete(self) -> None:
         self._head = None
@@ -711,6 +712,7 @@ class InferConnection(HttpToolsProtocol):
         self._check_head(len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers))
         # CONNECT asks for another protocol by itself. No route has it.
         self._offers_upgrade = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        self._check_framing()
         if not self._refused and not self._offers_upgrade and self._start_infer_cycle():
             return
         self._body_left = _body_length(self.headers)
@@ -726,6 +728,19 @@ class InferConnection(HttpToolsProtocol):
         super().on_headers_complete()
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False
+
+    def _check_framing(self) -> None:
+        """Refuses a head that names no host or several, or whose body is coded in a way that nobody here reads."""
+        hosts = 0
+        for name, value in self.headers:
+            if name == b"host":
+                hosts += 1
+            elif name == b"transfer-encoding" and value.lower() != b"chunked":
+                text = f"Transfer-Encoding: expected chunked, got {value[:40].decode('latin-1')!r}"
+                self._refuse(400, text)
+                return
+        if hosts > 1 or (not hosts and not self._is_http_1_0):
+            self._refuse(400, f"expected one header Host, got {hosts or 'none'}")
 
     def _start_infer_cycle(self) -> bool:
         """Starts an InferCycle if the request can take the shortcut. Returns whether it did."""

@@ -20,7 +20,7 @@ from opgate.service.api.infer_stream import InferStream
 from opgate.service.api.shared_memory import SharedMemoryCalls
 from opgate.service.api.statistics import read_statistics
 from opgate.service.api.status import GRPC
-from opgate.service.errors import Kind, ServingError, detached, internal, invalid
+from opgate.service.errors import Kind, ServingError, detached, internal, invalid, of_system
 from opgate.service.execution.request import Request
 from opgate.service.execution.spec import ModelSpec, TensorSpec
 from opgate.service.gateway import LONG_COST, SMALL, Gateway, Reading, Served, extensions, package_version
@@ -335,6 +335,9 @@ class InferenceService:
             journaled.refuse(error)
             return
         logger.error("%s failed", name, exc_info=error)
+        if isinstance(error, OSError):
+            journaled.refuse(of_system(error))
+            return
         journaled.refuse(internal(f"{type(error).__name__}: {error}"))
 
     def _ServerLive(self, asked: Any) -> Any:

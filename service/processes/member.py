@@ -14,12 +14,13 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opgate.service import app
-from opgate.service.errors import Kind, ServingError, kind_of
+from opgate.service.errors import Kind, ServingError, kind_of, of_system
 from opgate.service.processes.everywhere import SLOW, Everywhere, perform
 from opgate.service.processes.messages import Opening, Outcome, packed, read, receive, values_of
 from opgate.service.repository.control import alone
@@ -169,6 +170,8 @@ class Member(Everywhere):
 
 
 def _failed(error: Exception) -> Outcome:
+    if isinstance(error, OSError):
+        error = of_system(error)
     text = error.message if isinstance(error, ServingError) else f"{type(error).__name__}: {error}"
     return Outcome(error=(kind_of(error).value, text))
 
@@ -181,6 +184,7 @@ def main(arguments: list[str]) -> int:
     if os.getppid() != parent:
         return 1
     opening: Opening = receive(connection)
+    tempfile.tempdir = str(opening.scratch)
     make = logging.getLogRecordFactory()
 
     def record(*details: Any, **more: Any) -> logging.LogRecord:

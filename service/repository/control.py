@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from opgate.service.errors import Kind, ServingError, detached, internal, invalid
+from opgate.service.errors import Kind, ServingError, detached, internal, invalid, of_system
 from opgate.service.repository.catalog import Catalog, Entry
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.ensembles import step_models
@@ -73,6 +73,9 @@ class ModelControl:
                     error = _failure(name, outcomes[name])
                 except ServingError as raised:
                     error = detached(raised)
+                except OSError as raised:
+                    logger.exception("loading '%s' failed", name)
+                    error = of_system(raised)
                 except Exception as raised:
                     logger.exception("loading '%s' failed", name)
                     error = internal(f"{type(raised).__name__}: {raised}")

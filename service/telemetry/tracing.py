@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
@@ -20,6 +21,7 @@ logger = logging.getLogger("opgate.trace")
 OFF, TIMESTAMPS = "OFF", "TIMESTAMPS"
 TO_FILE, TO_OPENTELEMETRY = "triton", "opentelemetry"
 _MOST = 1 << 62
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
 # Traces are written in so many at once, and at the end.
 _BATCH = 64
 
@@ -86,6 +88,13 @@ def read_trace_config(text: str) -> TraceSettings:
     return settings
 
 
+def _integer(value: Any) -> int:
+    """Returns a number, or what a text of ASCII digits says. Raises ValueError, TypeError."""
+    if isinstance(value, str) and _INTEGER.fullmatch(value) is None:
+        raise ValueError(value[:80])
+    return int(value)
+
+
 def _read(field: str, value: Any) -> Any:
     """Returns the value of a setting. Raises ServingError (INVALID)."""
     if field == "level":
@@ -94,7 +103,7 @@ def _read(field: str, value: Any) -> Any:
             raise invalid(f"trace_level: expected {OFF} or {TIMESTAMPS}, got {str(value)[:80]}")
         return levels[0]
     try:
-        number = int(value[0] if isinstance(value, list) and len(value) == 1 else value)
+        number = _integer(value[0] if isinstance(value, list) and len(value) == 1 else value)
     except (TypeError, ValueError):
         number = -2
     if isinstance(value, (bool, float)) or not _LEAST[field] <= number < _MOST:

@@ -395,3 +395,42 @@ def test_an_error_of_the_gateway_itself_is_counted_and_logged(server, monkeypatc
     assert answer.status_code == 500 and answer.headers["x-request-id"] == "abc"
     assert answer.json() == {"error": "ZeroDivisionError: nothing is ready"}
     assert gateway.journal.counts == {("http", "/v2/health/ready", "500"): 1}
+
+
+@pytest.mark.parametrize("path", ["/v2/models/double/infer", "/predict/double"])
+@pytest.mark.parametrize(
+    ("headers", "status", "text"),
+    [
+        ("", 400, "expected one header Host, got none"),
+        ("Host: a\r\nHost: b\r\n", 400, "expected one header Host, got 2"),
+        ("Host: a\r\nTransfer-Encoding: gzip, chunked\r\n", 400, "expected chunked, got 'gzip, chunked'"),
+        ("Host: a\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n", 400, "expected chunked, got 'gzip'"),
+    ],
+)
+def test_heads_that_two_readers_may_read_in_two_ways(connection, path, headers, status, text):  # noqa: F811
+    length = "" if "Transfer" in headers else "Content-Length: 2\r\n"
+    connection.send(f"POST {path} HTTP/1.1\r\n{headers}{length}\r\n".encode() + (b"{}" if length else b"0\r\n\r\n"))
+    answered, _, body = connection.read()
+    assert answered == status and text in json.loads(body)["error"]
+    assert connection.closed()
+
+
+def test_http_1_0_needs_no_host(connection):  # noqa: F811
+    assert connection.send(b"GET /v2/health/live HTTP/1.0\r\n\r\n").read()[0] == 200
+
+
+def test_trailers_without_end_get_an_answer(connection):  # noqa: F811
+    head = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    connection.send(head + b"".join(b"x%d: %b\r\n" % (i, b"y" * 1000) for i in range(80)))
+    status, _, body = connection.read()
+    assert status == 431 and "trailers" in json.loads(body)["error"]
+
+
+def test_no_browser_guesses_what_an_answer_is(connection):  # noqa: F811
+    for request in (
+        infer_request(1.0),
+        b"GET /v2 HTTP/1.1\r\nHost: t\r\n\r\n",
+        b"GET /none HTTP/1.1\r\nHost: t\r\n\r\n",
+        b"broken\r\n\r\n",
+    ):
+        assert connection.send(request).read()[1]["x-content-type-options"] == "nosniff"

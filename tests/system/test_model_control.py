@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import os
+import resource
 import shutil
 import threading
 import time
@@ -613,6 +614,24 @@ def test_a_run_at_load_that_never_ends(repository, golden, protocol):
         assert client.run("double") == (2.0, "1")
 
 
+def test_a_load_while_there_are_no_descriptors(repository, protocol):
+    """The client may try again, and hears no path of the server."""
+    with running(repository, *EXPLICIT) as server:
+        client = Client(protocol, server).client
+        client.load_model("double")
+        pid = server.process.pid
+        usual = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, usual[1]))
+        try:
+            with pytest.raises(InferenceServerException) as caught:
+                client.load_model("double")
+            assert str(repository) not in str(caught.value) and "Too many open files" in str(caught.value)
+            assert caught.value.status() in ("503", "StatusCode.UNAVAILABLE")
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, usual)
+        client.load_model("double")
+
+
 def test_a_config_has_its_size(repository, protocol):
     """A large one is not parsed, and the text of an error doesn't have all of a long value."""
     double(repository, "large", config="#" * (1 << 20) + batching())
@@ -636,7 +655,31 @@ def test_a_refused_load_leaves_no_files(repository, tmp_path, protocol):
             client = Client(protocol, server).client
             with pytest.raises(InferenceServerException, match=expected):
                 client.load_model("double", config="{}", files={"file:1/model.onnx": b"x"})
-            assert [path.name for path in folder.iterdir() if path.name.startswith("opgate-model")] == []
+            assert list(folder.rglob("opgate-model-*")) == []
+
+
+def test_the_next_gateway_removes_what_a_killed_one_has_left(repository, tmp_path):
+    """It leaves the files of one that runs, and a stop leaves nothing."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    content = (repository / "double" / "1" / "model.onnx").read_bytes()
+    config = json.dumps({"backend": "onnxruntime", "max_batch_size": 4})
+
+    def left():
+        return len(list(folder.rglob("model.onnx")))
+
+    killed = Server(repository, *EXPLICIT, env={"TMPDIR": str(folder)})
+    with running(repository, *EXPLICIT, env={"TMPDIR": str(folder)}) as server:
+        for each in (killed, server):
+            Client("http", each).client.load_model("sent", config=config, files={"file:1/model.onnx": content})
+        killed.process.kill()
+        killed.process.wait()
+        killed.stop()
+        assert left() == 2
+        with running(repository, *EXPLICIT, env={"TMPDIR": str(folder)}):
+            assert left() == 1
+        assert Client("http", server).run("sent") == (2.0, "1")
+    assert list(folder.glob("opgate-*")) == []
 
 
 def test_a_failed_override_of_an_ensemble_changes_nothing(repository, protocol):

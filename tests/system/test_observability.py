@@ -244,3 +244,12 @@ def test_lines_that_have_no_room_are_counted():
         handler.emit(logging.makeLogRecord({"msg": "after", "levelname": "INFO"}))
         assert json.loads(reader.readline())["message"] == "after"
         handler.flush()
+
+
+@pytest.mark.parametrize("rate", ["1_000", "\u0663", " 7", "+7", "7.0", "", "1" * 5000])
+def test_a_rate_is_written_in_digits(server, rate):
+    with Connection(server) as connection:
+        body = json.dumps({"trace_rate": rate}).encode()
+        head = f"POST /v2/trace/setting HTTP/1.1\r\nHost: t\r\nContent-Length: {len(body)}\r\n\r\n"
+        status, _, answer = connection.send(head.encode() + body).read()
+        assert status == 400 and "expected a number" in json.loads(answer)["error"]

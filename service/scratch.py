@@ -1,0 +1,43 @@
+"""The folder of a gateway's temporary files. What a gateway that was killed has left is removed by the next one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+_PREFIX = "opgate-gateway-"
+
+
+class Scratch:
+    """A folder in which `tempfile` makes the files of this process from now on. Its lock says that somebody uses it."""
+
+    def __init__(self) -> None:
+        """Raises OSError if there is no room for it."""
+        for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+            _remove_if_unused(left)
+        self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        tempfile.tempdir = str(self.folder)
+
+    def remove(self) -> None:
+        """Removes the folder and what is in it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        tempfile.tempdir = None
+
+
+def _remove_if_unused(folder: Path) -> None:
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:  # it is another user's, or gone
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    except OSError:  # a gateway uses it
+        return
+    finally:
+        os.close(lock)
