@@ -126,6 +126,8 @@ class Settings(BaseSettings):
     inline_limit_us: float = Field(default=100.0, ge=0)
     # Seconds. A model whose run takes longer is not ready. With Triton, a call may take so long, its queue included.
     run_timeout: float = Field(default=60.0, gt=0)
+    # Seconds in which a worker process must have opened its model. TensorRT takes minutes to build an engine.
+    start_timeout: float = Field(default=1200.0, gt=0)
     # Where models run: in this process, or each instance in a worker process of its own, which a crash ends alone. What
     # worker processes may do: the bytes that one may allocate (0: no limit), sockets of a network, and writing files.
     isolation: Literal["none", "process"] = "none"

@@ -119,7 +119,7 @@ class WorkerProcess:
         can be read before."""
         self._ready.register(stops, select.POLLIN)
         try:
-            late = f"the start of the worker process took longer than {timeout:g} s"
+            late = f"the start of the worker process took longer than {timeout:g} s (OPGATE_START_TIMEOUT)"
             return self.parsed(self.ask(opening, 0, time.monotonic() + timeout, late))
         finally:
             self._ready.unregister(stops)

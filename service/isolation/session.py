@@ -29,8 +29,6 @@ logger = logging.getLogger("opgate.worker")
 # After this many deaths without a run between, the next start waits: twice as long after each further death.
 _AT_ONCE = 3
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
-# Seconds in which a model must be open. TensorRT takes minutes to build an engine.
-_START = 1200.0
 # Seconds in which a run waits for the start of a process in the place of one that died.
 _PATIENCE = 60.0
 
@@ -39,13 +37,15 @@ _PATIENCE = 60.0
 class WorkerLimits:
     """What the operator allows the worker processes of all models.
 
-    A run that takes longer than `run_timeout` seconds ends its process. The tensors of a run may have `tensor_bytes`.
-    `environment` are names of variables that a worker gets, with * and ?.
+    A run that takes longer than `run_timeout` seconds ends its process, and so does a model that isn't open after
+    `start_timeout`. The tensors of a run may have `tensor_bytes`. `environment` are names of variables that a worker
+    gets, with * and ?.
     """
 
     run_timeout: float
     tensor_bytes: int = 1 << 32
     environment: tuple[str, ...] = ()
+    start_timeout: float = 1200.0
 
 
 class _RunOptions:
@@ -409,7 +409,7 @@ class ProcessSession:
                 self._files,
                 environment(self._confinement, self._limits.environment),
             )
-            kind, *rest = process.open(self._opening, _START, self._end)
+            kind, *rest = process.open(self._opening, self._limits.start_timeout, self._end)
             if kind != "done":
                 raise ServingError(Kind.UNAVAILABLE, str(rest[-1]))
             first: Any = dict(rest[0])

@@ -96,7 +96,7 @@ def confinement(settings: Settings) -> Confinement:
 def worker_limits(settings: Settings) -> WorkerLimits:
     """Returns what worker processes may take."""
     names = tuple(part.strip() for part in settings.isolation_environment.split(",") if part.strip())
-    return WorkerLimits(settings.run_timeout, settings.max_worker_bytes, names)
+    return WorkerLimits(settings.run_timeout, settings.max_worker_bytes, names, settings.start_timeout)
 
 
 def _complete(config: ModelConfig, found: dict[str, object]) -> list[str]:

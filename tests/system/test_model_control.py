@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from tests.system.conftest import PIPELINE, wait_until
 from tests.system.running import Server, running
 from tests.system.shared_files import shared_file
 from tests.system.test_http import Connection
+from tests.system.test_python_models import write
 
 EXPLICIT = ("--model-control-mode", "explicit")
 
@@ -612,6 +614,22 @@ def test_a_run_at_load_that_never_ends(repository, golden, protocol):
             client.client.load_model("long")
         client.client.load_model("double")
         assert client.run("double") == (2.0, "1")
+
+
+def test_a_model_in_python_that_never_initializes(repository, protocol):
+    """It has OPGATE_START_TIMEOUT. A load of another model that waits behind it comes then."""
+    source = "import time\nclass TritonPythonModel:\n    def initialize(self, args):\n        time.sleep(1000)\n"
+    tensor = '{ name: "%s" data_type: TYPE_FP32 dims: [ 1 ] }'
+    write(repository, "sleepy", f"input {tensor % 'X'} output {tensor % 'Y'}", source)
+    with running(repository, *EXPLICIT, "--allow-python-models", env={"OPGATE_START_TIMEOUT": "3"}) as server:
+        client = Client(protocol, server)
+        with ThreadPoolExecutor(1) as pool:
+            sleepy = pool.submit(Client(protocol, server).client.load_model, "sleepy")
+            client.client.load_model("double")
+            assert client.run("double") == (2.0, "1")
+            with pytest.raises(InferenceServerException, match="start of the worker process took longer than 3 s"):
+                sleepy.result(30)
+        assert "longer than 3 s" in client.index()["sleepy"][2]
 
 
 def test_a_load_while_there_are_no_descriptors(repository, protocol):
