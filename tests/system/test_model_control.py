@@ -619,6 +619,7 @@ def test_a_run_at_load_that_never_ends(repository, golden, protocol):
 def test_a_model_in_python_that_never_initializes(repository, protocol):
     """It has OPGATE_START_TIMEOUT. A load of another model that waits behind it comes then."""
     source = "import time\nclass TritonPythonModel:\n    def initialize(self, args):\n        time.sleep(1000)\n"
+    source += "    def execute(self, requests):\n        return []\n"
     tensor = '{ name: "%s" data_type: TYPE_FP32 dims: [ 1 ] }'
     write(repository, "sleepy", f"input {tensor % 'X'} output {tensor % 'Y'}", source)
     with running(repository, *EXPLICIT, "--allow-python-models", env={"OPGATE_START_TIMEOUT": "3"}) as server:
