@@ -30,6 +30,9 @@ USERS ?= 8
 DURATION ?= 60s
 BIN := $(VENV)/bin
 
+# Two steps at once would install into one virtual environment.
+.NOTPARALLEL:
+
 .PHONY: serve test .said-test test-all gpu-check fuzz check format models bench soak load-test build clean
 
 serve: build

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -18,15 +19,33 @@ class Scratch:
         """Raises OSError if there is no room for it."""
         for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
             _remove_if_unused(left)
-        self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self._lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.folder, self._lock = _locked_folder()
         tempfile.tempdir = str(self.folder)
 
     def remove(self) -> None:
         """Removes the folder and what is in it."""
         shutil.rmtree(self.folder, ignore_errors=True)
         tempfile.tempdir = None
+
+
+def _locked_folder() -> tuple[Path, int]:
+    """Returns a new folder and the descriptor of its lock. Raises OSError."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        lock = -1
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if folder.is_dir():
+                return folder, lock
+        except (FileNotFoundError, BlockingIOError):  # another gateway that starts has taken it for one that is left
+            pass
+        except OSError as error:
+            if error.errno in (errno.EBADF, errno.ENOLCK, errno.ENOTSUP):  # a file system without locks
+                return folder, lock
+            raise
+        if lock >= 0:
+            os.close(lock)
 
 
 def _remove_if_unused(folder: Path) -> None:

@@ -33,7 +33,11 @@ class Stages:
     def _begin(self, tests: Iterable[str]) -> None:
         if not self._all:
             self._all.update(part_of(Path(test.split("::", maxsplit=1)[0])) for test in tests)
-            self._terminal.write_line(f"3 of 3  {self._all.total()} tests: {self._counts(self._all)}")
+            self._say(f"3 of 3  {self._all.total()} tests: {self._counts(self._all)}")
+
+    def _say(self, line: str) -> None:
+        self._terminal.write_line(line)
+        self._terminal.flush()  # also into a pipe
 
     def _counts(self, counts: Counter[str]) -> str:
         return ", ".join(f"{part} {counts[part]}" for part in PARTS if self._all[part])
@@ -62,7 +66,7 @@ class Stages:
         """Counts a test that has ended, and says how far all are."""
         if report.failed:
             self._failed.append(report.nodeid)
-            self._terminal.write_line(f"failed: {report.nodeid}")
+            self._say(f"failed: {report.nodeid}")
         if report.when == "teardown":
             self._done[part_of(Path(report.nodeid.split("::", maxsplit=1)[0]))] += 1
         now = time.monotonic()
@@ -71,4 +75,4 @@ class Stages:
             done = ", ".join(f"{part} {self._done[part]}/{n}" for part in PARTS if (n := self._all[part]))
             failed = f"; {len(self._failed)} failed" if self._failed else ""
             minutes, seconds = divmod(int(now - self._began), 60)
-            self._terminal.write_line(f"{minutes:3}:{seconds:02}  {done}{failed}")
+            self._say(f"{minutes:3}:{seconds:02}  {done}{failed}")

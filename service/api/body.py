@@ -29,14 +29,17 @@ def aligned_buffer(length: int, tensors_at: int) -> np.ndarray[Any, np.dtype[np.
 class Counted:
     """The bytes that the gateway's budget counts of a connection: of its request or of the answer."""
 
-    __slots__ = ("_budget", "bytes")
+    __slots__ = ("_budget", "_closed", "bytes")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
+        self._closed = False
         self.bytes = 0
 
     def hold(self, size: int, small: bool = False) -> bool:
         """Counts bytes. Returns whether there is room for them."""
+        if self._closed:  # nothing is sent any more, so nothing would let them go
+            return True
         self.bytes += size
         return self._budget.hold(size, small)
 
@@ -56,6 +59,11 @@ class Counted:
         if self.bytes:
             self._budget.let_go(self.bytes)
             self.bytes = 0
+
+    def close(self) -> None:
+        """Counts nothing from now on: the connection is lost."""
+        self.let_go()
+        self._closed = True
 
 
 class Owner(Protocol):

@@ -353,7 +353,7 @@ class InferConnection(HttpToolsProtocol):
             running.disconnected = True
             running.message_event.set()
         self._held = b""
-        self.counted.let_go()
+        self.counted.close()
         self._count_ahead(0)
         # A connection and its parts refer to each other. It forgets them, or they forget it, so that what is left needs
         # no collector of cycles.

@@ -57,9 +57,17 @@ class Link:
     def _listen(self) -> None:
         """Ends runs that nobody needs any more."""
         while os.read(self._unwanted, 64):
-            options = self.options
-            if options is not None and self._talk.unwanted() == self.number:
-                options.terminate = True
+            self._stop_if_unwanted()
+
+    def _stop_if_unwanted(self) -> None:
+        options = self.options
+        if options is not None and self._talk.unwanted() == self.number:
+            options.terminate = True
+
+    def let_stop(self, options: Any) -> None:
+        """Lets the gateway end the run by these options. It may have wanted to before."""
+        self.options = options
+        self._stop_if_unwanted()
 
     def next(self) -> tuple[bytes, int]:
         """Waits for a message of the gateway. Returns it with the number of its run. Raises EOFError at the end."""

@@ -144,7 +144,7 @@ class _OnnxRunner:
         link, options = self._link, self._options
         if options.terminate:  # the message came after the end of its run
             options = self._options = self._session.run_options()
-        link.options = options
+        link.let_stop(options)
         try:
             return run(options)
         finally:

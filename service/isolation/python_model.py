@@ -108,7 +108,7 @@ class PythonRunner:
         _, heads, entries, free = question
         link = self._link
         stop = _Stop()
-        link.options = stop
+        link.let_stop(stop)
         try:
             # The model gets arrays of its own: it may keep them, and the next run changes the shared memory.
             requests = self._requests(heads, link.copy(entries), stop)

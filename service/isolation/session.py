@@ -85,9 +85,16 @@ class Run:
         """Lets the time of the run begin now."""
         self.until = time.monotonic() + self._timeout
 
-    def copy(self, entry: Entry) -> tuple[str, Array]:
-        """Returns the name and a copy of a tensor in the memory of the process. Raises ValueError."""
-        return copy(entry, self.process.tensors.memory, self.process.tensors.size)
+    def copies(self, entries: Sequence[Entry], most: int) -> list[tuple[str, Array]]:
+        """Returns names and copies of at most so many tensors in the memory of the process. Raises ValueError,
+        TypeError."""
+        memory = self.process.tensors
+        if len(entries) > most:
+            raise ValueError(f"{len(entries)} tensors, expected at most {most}")
+        sizes = [entry[4] for entry in entries]
+        if min(sizes, default=0) < 0 or sum(sizes) > memory.size:  # several may name the same bytes
+            raise ValueError(f"the tensors take {sum(sizes)} bytes of a memory of {memory.size}")
+        return [copy(entry, memory.memory, memory.size) for entry in entries]
 
 
 class _SmallRuns:
@@ -265,6 +272,8 @@ class ProcessSession:
         self._run_number += 1
         if options is not None:
             options.number, options.process = self._run_number, process
+            if options.terminate:  # while the run waited for a process
+                process.stop(self._run_number)
         return Run(process, self._run_number, self._limits.run_timeout)
 
     def _asked(self, run: Run, question: bytes) -> bytes:
@@ -323,12 +332,12 @@ class ProcessSession:
         the model file states. Raises WorkerDiedError if they are others."""
         try:
             _, entries = answer
-            found = [run.copy(entry) for entry in entries]
+            found = run.copies(entries, len(names))
             if [name for name, _ in found] != list(names):
                 raise ValueError(f"expected {list(names)}")
             for name, array in found:
                 self._check(name, array)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, IndexError) as error:
             raise self._unreadable(run, error) from None
         return [array for _, array in found]
 
@@ -347,10 +356,8 @@ class ProcessSession:
         Raises WorkerDiedError if they are none, or more than `most`.
         """
         try:
-            if len(entries) > most:
-                raise ValueError(f"{len(entries)} tensors, expected at most {most}")
-            return [run.copy(entry) for entry in entries]
-        except (ValueError, TypeError) as error:
+            return run.copies(entries, most)
+        except (ValueError, TypeError, IndexError) as error:
             raise self._unreadable(run, error) from None
 
     def _unreadable(self, run: Run, error: Exception) -> WorkerDiedError:
@@ -446,4 +453,4 @@ def _not_started(error: Exception) -> ServingError:
 
 def wait_before_start(failures: int) -> float:
     """Returns how many seconds the next start of a process waits after so many deaths in a row."""
-    return 0.0 if failures <= _AT_ONCE else min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (failures - _AT_ONCE - 1))
+    return 0.0 if failures <= _AT_ONCE else min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(failures - _AT_ONCE - 1, 10))

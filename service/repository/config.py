@@ -48,7 +48,7 @@ def read_text(path: Path, most: int) -> str:
     A pipe or a device would make the loading wait.
     """
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ConfigError(f"{path.name} is no regular file")
             data = file.read(most + 1)

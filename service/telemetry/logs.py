@@ -6,9 +6,10 @@ import contextlib
 import logging
 import os
 import re
+import select
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -126,13 +127,31 @@ class LogHandler(logging.Handler):
                 text = "%d lines of the log are lost: nobody read it in time"
                 what = {"name": "opgate", "levelno": logging.WARNING, "levelname": "WARNING"}
                 lines.append(self.format(logging.makeLogRecord({**what, "msg": text, "args": (lost,)})) + "\n")
-            data = "".join(lines).encode("utf-8", "backslashreplace")
             with contextlib.suppress(OSError):  # nobody can read it any more
-                while data:
-                    data = data[os.write(self._file, data) :]
+                for data in _together([line.encode("utf-8", "backslashreplace") for line in lines]):
+                    self._put(data)
             with self._changed:
                 self._waiting -= written
                 self._changed.notify_all()
+
+    def _put(self, data: bytes) -> None:
+        """Writes bytes, and waits for who reads them."""
+        while data:
+            try:
+                data = data[os.write(self._file, data) :]
+            except BlockingIOError:  # somebody who shares the file has made it so
+                select.select([], [self._file], [])
+
+
+def _together(lines: list[bytes]) -> Iterator[bytes]:
+    """Yields lines in groups that the kernel writes in one piece, so that those of several processes don't mix."""
+    group = b""
+    for line in lines:
+        if group and len(group) + len(line) > select.PIPE_BUF:
+            yield group
+            group = b""
+        group += line
+    yield group
 
 
 class LogSettings(logging.Filter):

@@ -181,6 +181,7 @@ WAYS: dict[str, Callable[[Link, Any], Any]] = {
     "strings": _says(["done", [["y", "|O", [3], 64, 12]]]),
     "far behind": _says(["done", [["y", "<f4", [3], 1 << 50, 12]]]),
     "a huge shape": _says(["done", [["y", "<f4", [1 << 62, 1 << 62], 64, 12]]]),
+    "many of the same bytes": _says(["done", [["y", "|u1", [1 << 23], 64, 1 << 23]] * 90_000]),
     "many dims": _says(["done", [["y", "<f4", [1] * 100_000, 64, 4]]]),
     "an offset of another kind": _says(["done", [["y", "<f4", [3], "64", 12]]]),
     "a name of another kind": _says(["done", [[["y"], "<f4", [3], 64, 12]]]),

@@ -284,3 +284,18 @@ def test_a_body_for_which_there_is_never_room(tmp_path):
         with Connection(server) as client:
             request = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n" % len(DOUBLE)
             assert client.send(request + DOUBLE).read()[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/v2/models/ones/infer", "/v2/models/ones/generate", "/predict/ones"])
+def test_clients_that_leave_while_their_answer_is_written(server, path):
+    """Nobody takes such an answer, so nothing may count it for ever."""
+    n = 2 * MB
+    tensor = {"name": "n", "shape": [1], "datatype": "INT64", "data": [n]}
+    body = json.dumps({"inputs": [tensor]} if path.endswith("infer") else {"n": [n]}).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    for i in range(40):
+        with Connection(server) as client:
+            client.send(head.encode() + body)
+            time.sleep(0.005 * i)
+    wait_until(lambda: server.number("opgate_running_requests") == 0)
+    wait_until(lambda: server.number("opgate_held_bytes") == 0)

@@ -133,7 +133,11 @@ def server(tmp_path_factory):
 
 def test_the_tables_have_every_limit_with_its_default():
     fields = {Settings.variable(name): field for name, field in Settings.model_fields.items()}
-    others = {"OPGATE_DEFAULT_MAX_BATCH_SIZE", "OPGATE_START_TIMEOUT", "OPGATE_TRITON_START_TIMEOUT"}  # limits on no request
+    others = {
+        "OPGATE_DEFAULT_MAX_BATCH_SIZE",
+        "OPGATE_START_TIMEOUT",
+        "OPGATE_TRITON_START_TIMEOUT",
+    }  # limits on no request
     limits = {name for name in fields if re.search("_MAX_|_TIMEOUT$|_GRACE$", name)} - others
     assert {row[0] for row in ROWS} == limits
     for name, default, *_ in ROWS:

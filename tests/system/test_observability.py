@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -244,6 +245,33 @@ def test_lines_that_have_no_room_are_counted():
         handler.emit(logging.makeLogRecord({"msg": "after", "levelname": "INFO"}))
         assert json.loads(reader.readline())["message"] == "after"
         handler.flush()
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_lines_of_several_processes_do_not_mix(blocks):
+    """They share a pipe whose reader is slow. One of them may have made it so that writing doesn't wait."""
+    program = """
+import logging, sys
+from opgate.service.telemetry.logs import JsonFormatter, LogHandler
+handler = LogHandler(1)
+handler.setFormatter(JsonFormatter())
+for i in range(4000):
+    handler.emit(logging.makeLogRecord({"msg": sys.argv[1] * 200, "levelname": "INFO"}))
+while handler._waiting:
+    handler.flush()
+"""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, blocks)
+    processes = [subprocess.Popen([sys.executable, "-c", program, letter], stdout=writing) for letter in "ab"]
+    os.close(writing)
+    found = []
+    with os.fdopen(reading) as reader:
+        for i, line in enumerate(reader):
+            found.append(json.loads(line)["message"])
+            if i % 100 == 0:
+                time.sleep(0.005)
+    assert [process.wait(30) for process in processes] == [0, 0]
+    assert sorted(found) == ["a" * 200] * 4000 + ["b" * 200] * 4000
 
 
 @pytest.mark.parametrize("rate", ["1_000", "\u0663", " 7", "+7", "7.0", "", "1" * 5000])
