@@ -178,7 +178,7 @@ def test_a_killed_server_costs_no_client_an_error(models, pool):
         dead.process.wait(30)
         load.more()
         address = f"127.0.0.1:{dead.grpc}"
-        assert up(server)[address] == "0.0"
+        wait_until(lambda: up(server)[address] == "0.0", 30)
         pool[1] = Triton(models, http=dead.http, grpc=dead.grpc)
         assert pool[1].listens.wait(120) and pool[1].process.poll() is None, "".join(pool[1].log)
         wait_until(lambda: up(server)[address] == "1.0", 60)
