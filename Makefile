@@ -45,10 +45,10 @@ build: $(VENV)/.serve
 	  print("auto" * ("CUDAExecutionProvider" in engine.get_available_providers()))')"
 
 test: .said-test $(VENV)/.test build/toolchain/.headers
-	@$(BIN)/python -m pytest --stages --numprocesses $(PROCESSES) --part="$(PART)" $(ARGS)
+	@$(BIN)/python -m pytest --stages --durations 20 --numprocesses $(PROCESSES) --part="$(PART)" $(ARGS)
 
 test-all: $(VENV)/.test build/toolchain/.headers
-	OPGATE_TEST_ALL=1 $(BIN)/python -m pytest --stages --numprocesses $(PROCESSES) --part="$(PART)" $(ARGS)
+	OPGATE_TEST_ALL=1 $(BIN)/python -m pytest --stages --durations 20 --numprocesses $(PROCESSES) --part="$(PART)" $(ARGS)
 
 .said-test:
 	@echo "The tests take about $(if $(PART),5,15) minutes on 2 cores, and the first time 5 more, for packages.$(if $(PART),, PART=ops|engines|gateway|protocol|models runs a part.)"
