@@ -54,12 +54,14 @@ class Stages:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, str] | None:
-        """Prints no letter for a test that has passed or was skipped."""
+        """Prints no letter for a test that has passed, failed or was skipped."""
         if not isinstance(report, pytest.TestReport) or hasattr(report, "wasxfail"):
             return None
-        if report.skipped or (report.passed and report.when == "call"):
-            return report.outcome, "", ""
-        return None
+        if report.passed:
+            return ("passed" if report.when == "call" else ""), "", ""
+        if report.failed:
+            return ("failed" if report.when == "call" else "error"), "", "FAILED"
+        return "skipped", "", "SKIPPED"
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

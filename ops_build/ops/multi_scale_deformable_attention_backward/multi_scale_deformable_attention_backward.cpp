@@ -85,9 +85,10 @@ struct CpuBackward : Checked {
                          [&](std::int64_t begin, std::int64_t end) { std::fill(sums + begin, sums + end, C(0)); });
     T *const grad_locations = out["grad_sampling_locations"].data<T>(), *const grad_attention =
                                                                             out["grad_attention_weights"].data<T>();
-    if (sizes.queries * samples == 0) return {};
+    // Without samples nothing flows back, however many heads there are.
+    const std::int64_t heads = sizes.queries * samples == 0 ? 0 : sizes.b * sizes.heads;
     // A head of a batch has values of its own, so that no two threads add to one.
-    context.parallel_for(sizes.b * sizes.heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    context.parallel_for(heads, 1, [&](std::int64_t begin, std::int64_t end) {
       Corners<C> corners(sizes, levels);
       std::vector<C> to_locations(static_cast<std::size_t>(2 * samples)),
           to_attention(static_cast<std::size_t>(samples));
