@@ -51,7 +51,7 @@ test-all: $(VENV)/.test build/toolchain/.headers
 	OPGATE_TEST_ALL=1 $(BIN)/python -m pytest --stages --durations 20 --numprocesses $(PROCESSES) --part="$(PART)" $(ARGS)
 
 .said-test:
-	@echo "The tests take about $(if $(PART),5,15) minutes on 2 cores, and the first time 5 more, for packages.$(if $(PART),, PART=ops|engines|gateway|protocol|models runs a part.)"
+	@echo "The tests take $(if $(PART),about a fifth of an hour,half an hour to an hour) on 2 cores, and the first time 5 minutes more, for packages.$(if $(PART),, PART=ops|engines|gateway|protocol|models runs a part.)"
 
 # Uses the packages of $(PYTHON) if it has them, because the PyTorch and onnxruntime-gpu of a GPU machine are hard to
 # replace.
