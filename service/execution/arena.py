@@ -11,6 +11,7 @@ from threading import Lock
 from typing import Any
 
 import onnxruntime as ort
+from onnx import GraphProto, TensorProto, helper
 
 _KEY = "session.use_env_allocators"
 _MAKING = Lock()
@@ -38,8 +39,6 @@ def _session() -> Any:
 
     Its first run takes the first region of the arena, which never shrinks, so that this is a small one.
     """
-    from onnx import TensorProto, helper
-
     info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     defaults = {
         "max_mem": 0,
@@ -51,11 +50,16 @@ def _session() -> Any:
     constant = helper.make_tensor("value", TensorProto.FLOAT, [], [0.0])
     node = helper.make_node("Constant", [], ["y"], value=constant)
     graph = helper.make_graph([node], "empty", [], [helper.make_tensor_value_info("y", TensorProto.FLOAT, [])])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry(_KEY, "1")
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = small_session(graph, options)
     session.run(None, {})
     return session
+
+
+def small_session(graph: GraphProto, options: ort.SessionOptions) -> Any:
+    """Returns a session on the CPU of a graph that the gateway has made for itself."""
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

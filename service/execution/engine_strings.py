@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime as ort
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
+from opgate.service.execution.arena import small_session
 from opgate.service.execution.request import Array
 from opgate.service.native import engine_strings as native
 
@@ -77,11 +78,7 @@ def engine_strings() -> EngineStrings | None:
 
 def _session(nodes: list[NodeProto], taken: ValueInfoProto) -> Any:
     """Returns a session on the CPU of a graph with one input and the output y, which has strings."""
-    answer = helper.make_tensor_value_info("y", TensorProto.STRING, None)
-    graph = helper.make_graph(nodes, "strings", [taken], [answer])
-    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
     options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
     options.enable_cpu_mem_arena = False
-    options.log_severity_level = 4
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    answer = helper.make_tensor_value_info("y", TensorProto.STRING, None)
+    return small_session(helper.make_graph(nodes, "strings", [taken], [answer]), options)

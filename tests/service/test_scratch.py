@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from opgate.service import scratch
 from opgate.service.repository.config import ConfigError, read_text
 from opgate.service.scratch import Scratch
 
@@ -33,16 +32,15 @@ def test_gateways_that_start_together(folder):
 
 def test_another_gateway_takes_the_new_folder_away(folder, monkeypatch):
     made = []
+    make = tempfile.mkdtemp
 
-    def mkdtemp(prefix):
-        made.append(tempfile._mkdtemp(prefix))
+    def make_and_lose_the_first(prefix):
+        made.append(make(prefix=prefix))
         if len(made) == 1:
             shutil.rmtree(made[0])
         return made[-1]
 
-    monkeypatch.setattr(tempfile, "_mkdtemp", lambda prefix: real(prefix=prefix), raising=False)
-    real = tempfile.mkdtemp
-    monkeypatch.setattr(scratch.tempfile, "mkdtemp", mkdtemp)
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose_the_first)
     kept = Scratch()
     assert len(made) == 2 and kept.folder == Path(made[1]) and kept.folder.is_dir()
     kept.remove()
