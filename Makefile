@@ -51,7 +51,7 @@ test-all: $(VENV)/.test build/toolchain/.headers
 	OPGATE_TEST_ALL=1 $(BIN)/python -m pytest --stages --durations 20 --numprocesses $(PROCESSES) --part="$(PART)" $(ARGS)
 
 .said-test:
-	@echo "The tests take $(if $(PART),about a fifth of an hour,half an hour to an hour) on 2 cores, and the first time 5 minutes more, for packages.$(if $(PART),, PART=ops|engines|gateway|protocol|models runs a part.)"
+	@echo "All tests take half an hour to an hour on 2 cores, a part about a fifth of it. The first time packages take 5 minutes more."
 
 # Uses the packages of $(PYTHON) if it has them, because the PyTorch and onnxruntime-gpu of a GPU machine are hard to
 # replace.
@@ -67,10 +67,7 @@ fuzz: $(VENV)/.test build
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(TARGET)
 
 check: $(VENV)/.test
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	git ls-files '*.cpp' '*.h' '*.cu' '*.cuh' | xargs $(BIN)/clang-format --dry-run --Werror
+	$(BIN)/python -m pytest -q tests/test_style.py
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix-only --exit-zero .

@@ -1,4 +1,4 @@
-"""What `make check` checks: formatting, lint and types."""
+"""Formatting, lint and types. `make check` runs this file alone."""
 
 from __future__ import annotations
 
