@@ -40,7 +40,7 @@ serve: build
 
 # For this machine's processor. CUDA kernels are compiled only for an ONNX Runtime that can run them.
 build: $(VENV)/.serve
-	@test -e build/ops/manifest.json || echo "compiling the op library: about 2 minutes on 2 cores, once"
+	@test -e build/ops/manifest.json || echo "compiling the op library: 3 to 5 minutes on 2 cores, once"
 	$(BIN)/opgate build --arch native --engine onnxruntime --cuda "$$($(BIN)/python -c 'import onnxruntime as engine; \
 	  print("auto" * ("CUDAExecutionProvider" in engine.get_available_providers()))')"
 
