@@ -11,7 +11,7 @@ class Tell(logging.Handler):
     def emit(self, record):
         if record.getMessage() == "listening":
             ports = {key: value for key, value in vars(record).items() if key.endswith("_port")}
-            print(json.dumps({"message": "listening", **ports}), file=sys.stderr, flush=True)
+            sys.stderr.write(json.dumps({"message": "listening", **ports}) + "\n")
 
 
 if __name__ == "__main__":

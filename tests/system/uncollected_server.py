@@ -24,7 +24,7 @@ def count(phase, info):
 
 def tell():
     left = gc.collect()
-    print(json.dumps({"message": "cycles", "objects": sum(collected), "left": left}), file=sys.stderr, flush=True)
+    sys.stderr.write(json.dumps({"message": "cycles", "objects": sum(collected), "left": left}) + "\n")
     collected.clear()
 
 
