@@ -30,6 +30,9 @@ USERS ?= 8
 DURATION ?= 60s
 BIN := $(VENV)/bin
 
+# The tests start hundreds of Python processes. Each would compile its imports again if Python kept nothing.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Two steps at once would install into one virtual environment.
 .NOTPARALLEL:
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 
 import pytest
 
@@ -34,3 +35,11 @@ def check(report: pytest.TestReport | pytest.CollectReport) -> None:
 def listed(reason: str) -> bool:
     """Returns whether a test may be skipped for a reason."""
     return any(re.search(pattern, reason) for pattern in REASONS.values())
+
+
+def need(*packages: str) -> None:
+    """Skips a test, or a file of tests, if a package is not installed. `pytest.importorskip` would import it, which takes
+    seconds in each process of the tests."""
+    for package in packages:
+        if find_spec(package) is None:
+            pytest.skip(f"could not import {package!r}", allow_module_level=True)

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFilter
-from skimage import data as skimage_data
-from sklearn import datasets as sklearn_datasets
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -81,8 +79,12 @@ TEST_RANGE = SceneRange(longer_side=(480, 960), aspect=(0.6, 1.0), digit_size=(0
 
 def _photograph(name: str) -> Bytes:
     if name in ("china", "flower"):
-        return np.asarray(sklearn_datasets.load_sample_image(f"{name}.jpg"), np.uint8)
-    of_skimage: Any = skimage_data
+        from sklearn import datasets  # it takes seconds
+
+        return np.asarray(datasets.load_sample_image(f"{name}.jpg"), np.uint8)
+    from skimage import data  # it takes a second
+
+    of_skimage: Any = data
     if name in ("motorcycle_left", "motorcycle_right"):
         left, right, _ = of_skimage.stereo_motorcycle()
         return np.asarray(left if name == "motorcycle_left" else right, np.uint8)
@@ -100,7 +102,9 @@ def load_photographs(names: tuple[str, ...]) -> list[Image.Image]:
 
 def load_digits(*, test: bool) -> tuple[Floats, Ints]:
     """Returns the digits of one split: f32 (n, 8, 8) ink in 0..1, and i64 (n,) classes."""
-    bunch = sklearn_datasets.load_digits()
+    from sklearn import datasets  # it takes seconds
+
+    bunch = datasets.load_digits()
     chosen = slice(FIRST_TEST_DIGIT, None) if test else slice(0, FIRST_TEST_DIGIT)
     return (bunch.images[chosen] / 16).astype(np.float32), bunch.target[chosen].astype(np.int64)
 

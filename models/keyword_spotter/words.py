@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.signal import resample_poly
 
 SAMPLE_RATE = 16_000
 SAMPLES = 16_000
@@ -78,7 +77,9 @@ def speak(word: str, voice: str, accent: str, speed: int, pitch: int) -> Samples
     answer = subprocess.run(command, capture_output=True, check=True)
     with wave.open(io.BytesIO(answer.stdout)) as file:
         rate, spoken = file.getframerate(), np.frombuffer(file.readframes(-1), "<i2")
-    sound = resample_poly(spoken.astype(np.float64), SAMPLE_RATE // 50, rate // 50)
+    from scipy import signal  # it takes a second
+
+    sound = signal.resample_poly(spoken.astype(np.float64), SAMPLE_RATE // 50, rate // 50)
     loud = np.flatnonzero(np.abs(sound) > 0.02 * np.abs(sound).max(initial=0))
     if not len(loud):
         raise ValueError(f"espeak-ng says nothing for '{word}' with the voice {accent}+{voice}")

@@ -22,9 +22,10 @@ from pydantic import ValidationError
 
 from tests.conftest import ALL
 from tests.service.onnx_models import batching, save, value
+from tests.skips import need
 from tests.system.running import ROOT, free_port
 
-pytest.importorskip("ray.serve")
+need("ray")
 
 FILE = ROOT / "deploy" / "ray" / "serve.yaml"
 CLIENTS = 6

@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import ALL
 from tests.fuzz import make_corpus, native, targets
+from tests.skips import need
 
 EXAMPLES = {"config": 30, "openapi": 40}
 #: What the inputs of a corpus must reach, apart from `files`, which is too much to compile: see test_sanitizers.py.
@@ -22,7 +23,7 @@ REACHED_BY_FILES = {"ran", "refused", "bad_rows", "DecodeImage", "ImagePreproces
 @pytest.mark.parametrize("name", targets.NAMES)
 def test_no_rule_is_broken(library, name):
     if name == "openapi":
-        pytest.importorskip("schemathesis")
+        need("schemathesis")
     count = 0
     with targets.prepared(name) as (strategy, check, check_rest):
 

@@ -12,7 +12,6 @@ import onnxruntime as ort
 import pytest
 import shapely
 import shapely.affinity
-from ensemble_boxes.ensemble_boxes_nms import cpu_soft_nms_float
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -256,6 +255,8 @@ def test_soft_nms_is_that_of_ensemble_boxes(
     attributes = {"iou_threshold": iou, "sigma": sigma, "min_score": least, "method": method}
     detections, indices = run_op("SoftNMS", {"boxes": boxes, "scores": scores}, attributes)
     lowered = scores.astype(np.float64)  # in the order in which they are kept
+    from ensemble_boxes.ensemble_boxes_nms import cpu_soft_nms_float  # it brings numba
+
     expected = cpu_soft_nms_float(boxes.astype(np.float64), lowered, iou, sigma, least, number)
     np.testing.assert_array_equal(indices, expected)
     np.testing.assert_allclose(detections[:, 4], lowered[lowered > least], rtol=1e-6)

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.spatial import cKDTree
-from scipy.stats import binned_statistic_dd
 
 from opgate.ops_build.case import Array
 from opgate.ops_build.ops.voxelize.cases import GRIDS
@@ -147,6 +146,8 @@ def test_the_gradient_of_distances_agrees_with_autograd(run_op: RunOp, apart: bo
 def test_voxels_agree_with_scipys_bins(run_op: RunOp, n: int, c: int, ranged: bool) -> None:
     rng = np.random.default_rng(n)
     # Coordinates in sixteenths and sizes that are powers of two are exact in f32: no point is rounded into another bin.
+    from scipy import stats  # it takes seconds
+
     points = (rng.integers(-80, 80, (n, c)) / 16).astype(np.float32)
     size = np.float32([0.5, 1, 0.25])
     low, high = ([-2.0, -3.0, -4.5], [4.0, 2.0, 5.0]) if ranged else ([-5.0] * 3, [5.0] * 3)
@@ -157,8 +158,8 @@ def test_voxels_agree_with_scipys_bins(run_op: RunOp, n: int, c: int, ranged: bo
     kept = points[inside].astype(np.float64)
     # The axes are reversed, so that the bins come in the order of (z, y, x).
     edges = [np.arange(low[a], high[a] + size[a] / 2, size[a]) for a in (2, 1, 0)]
-    columns = binned_statistic_dd(kept[:, [2, 1, 0]], kept.T, "mean", edges).statistic
-    number = binned_statistic_dd(kept[:, [2, 1, 0]], None, "count", edges).statistic
+    columns = stats.binned_statistic_dd(kept[:, [2, 1, 0]], kept.T, "mean", edges).statistic
+    number = stats.binned_statistic_dd(kept[:, [2, 1, 0]], None, "count", edges).statistic
     occupied = np.argwhere(number)
     first = np.zeros(3) if ranged else np.floor(low / size)
     np.testing.assert_array_equal(coords, occupied[:, ::-1] + first)
@@ -169,12 +170,14 @@ def test_voxels_agree_with_scipys_bins(run_op: RunOp, n: int, c: int, ranged: bo
 @pytest.mark.parametrize("order", ["xyz", "zyx"])
 @pytest.mark.parametrize("reduction", ["sum", "max"])
 def test_other_reductions_agree_with_scipys_bins(run_op: RunOp, reduction: str, order: str) -> None:
+    from scipy import stats  # it takes seconds
+
     points = (np.random.default_rng(5).integers(-80, 80, (6000, 5)) / 16).astype(np.float32)
     inputs = {"points": points, "size": np.ones(3, np.float32)}
     features, coords, counts = run_op("Voxelize", inputs, {"reduction": reduction, "order": order})
     edges = [np.arange(-5.0, 6.0)] * 3
     columns, number = (
-        binned_statistic_dd(points[:, [2, 1, 0]], points.T.astype(np.float64), statistic, edges).statistic
+        stats.binned_statistic_dd(points[:, [2, 1, 0]], points.T.astype(np.float64), statistic, edges).statistic
         for statistic in (reduction, "count")
     )
     occupied = np.argwhere(number[0]) - 5

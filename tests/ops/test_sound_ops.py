@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-signal = pytest.importorskip("scipy.signal")
-librosa = pytest.importorskip("librosa")
+from tests.skips import need
+
+need("librosa", "scipy")  # each takes seconds to import
 
 
 def sound(samples: int, seed: int) -> np.ndarray:
@@ -34,6 +35,8 @@ def test_log_mel_spectrogram_is_librosas(run_op, data) -> None:
     f_max = data.draw(st.sampled_from([0.0, 3500.0]))
     norm = data.draw(st.sampled_from(["slaney", "none"]))
     pcm = sound(samples, samples)
+    import librosa
+
     energy = librosa.feature.melspectrogram(
         y=pcm.astype(np.float64), sr=rate, n_fft=n_fft, hop_length=hop, win_length=window or None, n_mels=n_mels,
         fmin=f_min, fmax=f_max or None, htk=htk, norm=norm if norm == "slaney" else None,
@@ -78,6 +81,8 @@ def test_resample_audio_is_scipys(run_op, from_rate: int, to_rate: int, samples:
     x = sound(samples, samples)
     (y,) = run_op("ResampleAudio", {"x": x[None]}, {"from_rate": from_rate, "to_rate": to_rate})
     common = math.gcd(from_rate, to_rate)
+    from scipy import signal
+
     expected = signal.resample_poly(x.astype(np.float64), to_rate // common, from_rate // common)
     np.testing.assert_allclose(y[0], expected, atol=2e-6)
 

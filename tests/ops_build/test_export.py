@@ -22,9 +22,10 @@ from opgate.ops_build.op_folder import folder_of, run_reference
 from opgate.ops_build.table import Op, read_table, snake_case
 from opgate.ops_build.verification.comparison import difference, tolerance
 from tests.conftest import ALL
+from tests.skips import need
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("onnxscript")
+need("onnxscript")
 
 from opgate.ops_build.adapters.torch.onnx_export import register_symbolics, translation_table  # noqa: E402
 from opgate.ops_build.adapters.torch.registration import load  # noqa: E402

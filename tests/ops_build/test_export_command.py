@@ -20,9 +20,10 @@ from typer.testing import CliRunner
 
 from opgate.ops_build.building.build import Build
 from opgate.ops_build.onnx import repository
+from tests.skips import need
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("onnxscript")
+need("onnxscript")
 
 from opgate.export import export  # noqa: E402
 from opgate.ops_build.adapters.torch.exporting.factory import FactoryError, named  # noqa: E402

@@ -22,6 +22,7 @@ from opgate.ops_build.building.build import Build
 from opgate.ops_build.onnx.conversion import ConversionError
 from opgate.ops_build.table import read_table
 from tests.ops_build.test_import_command import in_process
+from tests.skips import need
 
 
 def needs(built: Build, *engines: str) -> None:
@@ -118,7 +119,7 @@ def test_ops_become_nodes(models: Path, fixture_library: Path, tmp_path: Path) -
 
 
 def test_ops_of_litert_become_nodes(models: Path, fixture_built: Build, tmp_path: Path) -> None:
-    pytest.importorskip("ai_edge_litert")
+    need("ai_edge_litert")
     needs(fixture_built, "litert")
     import tensorflow as tf
 
@@ -175,13 +176,13 @@ def test_what_is_refused(models: Path, tmp_path: Path, arguments: list[str], mes
 
 
 def test_a_file_that_is_no_model_of_litert(models: Path, tmp_path: Path) -> None:
-    pytest.importorskip("ai_edge_litert")
+    need("ai_edge_litert")
     result = in_process(models / "broken.tflite", "--to", tmp_path / "m")
     assert result.exit_code == 1 and "LiteRT doesn't load " in result.output, result.output
 
 
 def test_an_output_of_litert_that_is_an_input(models: Path, tmp_path: Path) -> None:
-    pytest.importorskip("ai_edge_litert")
+    need("ai_edge_litert")
     import tensorflow as tf
 
     same = tf.function(lambda x: x, input_signature=[tf.TensorSpec([3])]).get_concrete_function()

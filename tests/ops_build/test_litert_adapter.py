@@ -32,6 +32,7 @@ from opgate.ops_build.verification.verify import References, try_case
 from tests.conftest import ALL
 from tests.ops_build.choosing import chosen_cases
 from tests.ops_build.conftest import symbols
+from tests.skips import need
 
 OPS = SOURCE / "ops"
 POINTS = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -241,7 +242,7 @@ def test_why_there_are_no_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.fixture(scope="module")
 def ops(built: Build) -> Any:
     """opgate.tensorflow."""
-    pytest.importorskip("tensorflow")
+    need("tensorflow")
     if "tensorflow" not in built.libraries:
         pytest.skip("the build has left out tensorflow")
     import opgate.tensorflow

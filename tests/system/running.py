@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.system.prepared import Prepared
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -45,11 +47,14 @@ class Server:
         python: str = sys.executable,
         folder: Path = ROOT,
     ) -> None:
-        command = [python, "-m", program, "serve", "--model-repository", str(repository)]
-        command += ["--http-port", "0", "--grpc-port", "0", *options]
-        self.process = subprocess.Popen(
-            command, cwd=folder, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
-        )
+        arguments = ["serve", "--model-repository", str(repository), "--http-port", "0", "--grpc-port", "0", *options]
+        environment = {**os.environ, **(env or {})}
+        self.process: Prepared | subprocess.Popen[str]
+        if python == sys.executable:
+            self.process = Prepared(program, arguments, folder, environment)
+        else:
+            command = [python, "-m", program, *arguments]
+            self.process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, env=environment)
         self.log: list[str] = []
         listening: queue.SimpleQueue[dict[str, int] | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, args=(listening,), daemon=True)

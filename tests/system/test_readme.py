@@ -20,6 +20,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from opgate.ops_build.building.build import Build
+from tests.skips import need
 from tests.system.running import ROOT, Server, running
 
 README = (ROOT / "README.md").read_text()
@@ -72,8 +73,7 @@ def test_the_python_client(gateway: Server) -> None:
 
 
 def test_pytorch_and_its_export(built: Build) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("onnxscript")
+    need("torch", "onnxscript")
     if reason := built.left_out.get("torch"):
         pytest.skip(f"torch was left out: {reason}")
     programs = [block for block in blocks("python") if "opgate.torch" in block]
@@ -92,7 +92,7 @@ def test_numpy(built: Build) -> None:
 
 
 def test_tensorflow_and_litert(built: Build) -> None:
-    pytest.importorskip("ai_edge_litert")
+    need("ai_edge_litert")
     for engine in ("tensorflow", "litert"):
         if reason := built.left_out.get(engine):
             pytest.skip(f"{engine} was left out: {reason}")

@@ -16,6 +16,7 @@ import pytest
 from opgate.ops_build.adapters.onnxruntime.toolchain import find_onnxruntime_headers
 from opgate.ops_build.building.build import Build
 from opgate.ops_build.building.toolchain import toolchain_folder
+from tests.skips import need
 from tests.system.running import ROOT, Server
 
 LEAKY_RELU = ROOT / "tests" / "ops_build" / "finished_library" / "leaky_relu.cpp"
@@ -72,15 +73,14 @@ def _needs_curl() -> None:
 
 
 def test_from_pytorch(built: Build, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("onnxscript")
+    need("torch", "onnxscript")
     if reason := built.left_out.get("torch"):
         pytest.skip(f"torch was left out: {reason}")
     assert "without the library: the greatest difference" in follow("from-pytorch.md", tmp_path)
 
 
 def test_from_tensorflow(built: Build, tmp_path: Path) -> None:
-    pytest.importorskip("tf2onnx")
+    need("tf2onnx")
     if reason := built.left_out.get("tensorflow"):
         pytest.skip(f"tensorflow was left out: {reason}")
     printed = follow("from-tensorflow.md", tmp_path)
@@ -88,8 +88,7 @@ def test_from_tensorflow(built: Build, tmp_path: Path) -> None:
 
 
 def test_from_litert(built: Build, tmp_path: Path) -> None:
-    pytest.importorskip("tf2onnx")
-    pytest.importorskip("ai_edge_litert")
+    need("tf2onnx", "ai_edge_litert")
     for engine in ("tensorflow", "litert"):
         if reason := built.left_out.get(engine):
             pytest.skip(f"{engine} was left out: {reason}")

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from onnxscript import values
 from torch.onnx import symbolic_helper
 
 from opgate.ops_build.adapters.torch.fake import TORCH_DTYPES
@@ -48,6 +47,8 @@ def translation_table(ops: Iterable[Op]) -> dict[Any, Callable[..., Any]]:
 
 
 def _translation(op: Op) -> Callable[..., Any]:
+    from onnxscript import values  # it brings sympy, which takes seconds
+
     node = values.Op(values.Opset(op.domain, op.since_version), op.name, schema.schema(op))
     signature = _signature(op)
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import onnx
 import torch
-from onnxscript import values
 from torch.onnx import symbolic_helper
 
 from opgate.ops_build.adapters.torch.exporting.inputs import InputSpec
@@ -128,6 +127,8 @@ def _dynamic_shapes(module: torch.nn.Module, specs: Sequence[InputSpec]) -> tupl
 
 
 def _translation(target: onnx.defs.OpSchema, opset: int) -> Callable[..., Any]:
+    from onnxscript import values  # it brings sympy, which takes seconds
+
     version = opset if not target.domain else target.since_version
     node = values.Op(values.Opset(target.domain, version), target.name, target)
     count = len(target.inputs)
