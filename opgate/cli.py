@@ -66,6 +66,7 @@ def build(
     cuda: Annotated[
         str,
         typer.Option(
+            envvar="OPGATE_CUDA",
             help="CUDA architectures, such as 90 or 80;90. auto: this machine's GPUs, or 90 without a GPU. "
             "all: every supported one. Empty: no CUDA."
         ),

@@ -34,10 +34,10 @@ class BuildOptions:
     and for each of `cpu_levels`, and chooses when it is loaded (core/cpu_level.h). `engines` are the engines to build
     for; the build leaves out an engine without a toolchain. `batch` is how many sources are compiled as one, except ops
     of others; OPGATE_BATCH in the environment is its default. More make a full build faster, and one after an edit
-    slower. `cuda` is a list of CUDA architectures in CMake's form, "auto" or "all" (see find_cuda), or "" for no CUDA.
-    If `strict` is set, a compiler's warning is an error; OPGATE_STRICT in the environment is its default. If
-    `cuda_ops_only` is set, the build leaves out
-    ops without a CUDA kernel, so that it needs none of their dependencies.
+    slower. `cuda` is a list of CUDA architectures in CMake's form, "auto" or "all" (see find_cuda), or "" for no CUDA;
+    OPGATE_CUDA in the environment is its default. If `strict` is set, a compiler's warning is an error; OPGATE_STRICT in
+    the environment is its default. If `cuda_ops_only` is set, the build leaves out ops without a CUDA kernel, so that it
+    needs none of their dependencies.
     """
 
     output: Path = DEFAULT_OUTPUT
@@ -50,7 +50,7 @@ class BuildOptions:
     build_type: str = "Release"
     source: Path = SOURCE
     engines: tuple[str, ...] = ENGINES
-    cuda: str = "auto"
+    cuda: str = field(default_factory=lambda: os.environ.get("OPGATE_CUDA", "auto"))
     strict: bool = field(default_factory=lambda: bool(os.environ.get("OPGATE_STRICT")))
     cuda_ops_only: bool = False
     batch: int = field(default_factory=lambda: int(os.environ.get("OPGATE_BATCH") or 1))

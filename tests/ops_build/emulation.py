@@ -23,8 +23,8 @@ FIXTURES = PROJECT / "build" / "cuda_emulation_fixtures"
 #: with a fault.
 OPS = sorted(file.stem for file in (SOURCE / "ops").glob("*/*.cu"))
 if not ALL:
-    some = "bev_pool_v2 layer_norm log_mel_spectrogram mish multi_class_nms my_add rms_norm rotary_embedding "
-    some += "segment_reduce sigmoid_focal_loss sigmoid_focal_loss_backward soft_nms three_interpolate_backward top_k_labels voxelize"
+    some = "bev_pool_v2 layer_norm log_mel_spectrogram mish multi_class_nms my_add rotary_embedding "
+    some += "sigmoid_focal_loss_backward soft_nms top_k_labels voxelize"
     OPS = sorted({*some.split(), *(fault.op for fault in chosen(FAULTS))})
 #: The ops without a fault among the few that a test changes nevertheless.
 CHANGED = {"log_mel_spectrogram"}

@@ -118,51 +118,58 @@ def raw_texts(count):
 
 
 FORM = "Content-Type: multipart/form-data; boundary=b\r\n"
-LISTS = b'{"inputs":[' + b"[]," * (20 * MB) + b"[]]}"
-NUMBERS = b"[" + b"1," * (15 * MB - 1) + b"1]"
 
-# Name: the request, the status of its answer, and the memory in megabytes that it may take.
+
+def lists():
+    return b'{"inputs":[' + b"[]," * (20 * MB) + b"[]]}"
+
+
+def numbers():
+    return b"[" + b"1," * (15 * MB - 1) + b"1]"
+
+
+# Name: what makes the request, the status of its answer, and the memory in megabytes that it may take.
 REQUESTS = {
-    "60 MB of lists, packed": (("/v2/models/double/infer", *packed(LISTS)), 413, 200),
-    "60 MB of lists": (("/v2/models/double/infer", LISTS), 413, 200),
-    "lists in the tensor": (infer("double", "FP32", [1, 1], b"[" + b"[]," * (15 * MB) + b"[]]"), 400, 150),
-    "deep lists": (infer("double", "FP32", [1, 1], b"[" * (30 * MB)), 400, 150),
-    "30 MB of numbers": (infer("double", "FP32", [1, 15 * MB], NUMBERS), 200, 500),
-    "numbers of another shape": (infer("double", "FP32", [1, 3], NUMBERS), 400, 150),
-    "numbers and a mistake": (infer("double", "FP32", [1, 15 * MB], NUMBERS[:-2] + b"x]"), 400, 300),
-    "a long id": (infer("double", "FP32", [1, 1], b"[1]", b',"id":"' + b"a" * (30 * MB) + b'"'), 413, 150),
-    "many parameters": (infer("double", "FP32", [1, 1], b"[1]", b',"parameters":{' + b'"a":{},' * MB + b'"b":1}'), 413, 80),
-    "over the limit of JSON": (("/v2/models/double/infer", b" " * (65 * MB)), 413, 20),
-    "a long shape": (("/v2/models/double/infer", b'{"inputs":[{"name":"x","datatype":"FP32","shape":[' + b"1," * 250_000
+    "60 MB of lists, packed": (lambda: ("/v2/models/double/infer", *packed(lists())), 413, 200),
+    "60 MB of lists": (lambda: ("/v2/models/double/infer", lists()), 413, 200),
+    "lists in the tensor": (lambda: infer("double", "FP32", [1, 1], b"[" + b"[]," * (15 * MB) + b"[]]"), 400, 150),
+    "deep lists": (lambda: infer("double", "FP32", [1, 1], b"[" * (30 * MB)), 400, 150),
+    "30 MB of numbers": (lambda: infer("double", "FP32", [1, 15 * MB], numbers()), 200, 500),
+    "numbers of another shape": (lambda: infer("double", "FP32", [1, 3], numbers()), 400, 150),
+    "numbers and a mistake": (lambda: infer("double", "FP32", [1, 15 * MB], numbers()[:-2] + b"x]"), 400, 300),
+    "a long id": (lambda: infer("double", "FP32", [1, 1], b"[1]", b',"id":"' + b"a" * (30 * MB) + b'"'), 413, 150),
+    "many parameters": (lambda: infer("double", "FP32", [1, 1], b"[1]", b',"parameters":{' + b'"a":{},' * MB + b'"b":1}'), 413, 80),
+    "over the limit of JSON": (lambda: ("/v2/models/double/infer", b" " * (65 * MB)), 413, 20),
+    "a long shape": (lambda: ("/v2/models/double/infer", b'{"inputs":[{"name":"x","datatype":"FP32","shape":[' + b"1," * 250_000
                       + b'1],"data":[1]}]}'), 400, 40),
-    "a small packed body": (("/v2/models/double/infer", *packed(b'{"inputs":[]' + b" " * (8 * MB) + b"}")), 413, 30),
-    "many empty strings": (infer("texts", "BYTES", [130_000], b"[" + b'"",' * 129_999 + b'""]'), 200, 60),
-    "one long string": (infer("texts", "BYTES", [1], b'["' + b"\\u00e9" * (2 * MB) + b'"]'), 200, 150),
-    "as many strings as may be": (infer("texts", "BYTES", [MB // 8], b"[" + b'"ab",' * (MB // 8 - 1) + b'"ab"]'), 200, 60),
-    "as many raw strings as may be": (("/v2/models/texts/infer", raw_texts(MB // 8), None), 200, 40),
-    "a million strings": (infer("texts", "BYTES", [MB], b"[" + b'"ab",' * (MB - 1) + b'"ab"]'), 413, 40),
-    "a million raw strings": (("/v2/models/texts/infer", raw_texts(MB), None), 413, 20),
-    "8 million raw booleans": (("/v2/models/truth/infer", b"\1" * (8 * MB), None), 200, 100),
-    "booleans that are none": (("/v2/models/truth/infer", b"\1" * (64 * MB - 1) + b"\2", None), 400, 300),
-    "many small parts of a form": (("/predict/double", b"--b\r\n" * MB + b"--b--\r\n", FORM), 400, 100),
-    "ends of lines in a form": (("/predict/bytes", b'--b\r\nContent-Disposition: form-data; name="x"; filename="f"\r\n\r\n'
+    "a small packed body": (lambda: ("/v2/models/double/infer", *packed(b'{"inputs":[]' + b" " * (8 * MB) + b"}")), 413, 30),
+    "many empty strings": (lambda: infer("texts", "BYTES", [130_000], b"[" + b'"",' * 129_999 + b'""]'), 200, 60),
+    "one long string": (lambda: infer("texts", "BYTES", [1], b'["' + b"\\u00e9" * (2 * MB) + b'"]'), 200, 150),
+    "as many strings as may be": (lambda: infer("texts", "BYTES", [MB // 8], b"[" + b'"ab",' * (MB // 8 - 1) + b'"ab"]'), 200, 60),
+    "as many raw strings as may be": (lambda: ("/v2/models/texts/infer", raw_texts(MB // 8), None), 200, 40),
+    "a million strings": (lambda: infer("texts", "BYTES", [MB], b"[" + b'"ab",' * (MB - 1) + b'"ab"]'), 413, 40),
+    "a million raw strings": (lambda: ("/v2/models/texts/infer", raw_texts(MB), None), 413, 20),
+    "8 million raw booleans": (lambda: ("/v2/models/truth/infer", b"\1" * (8 * MB), None), 200, 100),
+    "booleans that are none": (lambda: ("/v2/models/truth/infer", b"\1" * (64 * MB - 1) + b"\2", None), 400, 300),
+    "many small parts of a form": (lambda: ("/predict/double", b"--b\r\n" * MB + b"--b--\r\n", FORM), 400, 100),
+    "ends of lines in a form": (lambda: ("/predict/bytes", b'--b\r\nContent-Disposition: form-data; name="x"; filename="f"\r\n\r\n'
                                  + b"\r\n-\r" * (2 * MB) + b"\r\n--b--\r\n", FORM), 200, 100),
-    "a form of one long field": (("/predict/double", b'--b\r\nContent-Disposition: form-data; name="x"\r\n\r\n['
+    "a form of one long field": (lambda: ("/predict/double", b'--b\r\nContent-Disposition: form-data; name="x"\r\n\r\n['
                                   + b"[1]," * (4 * MB) + b"[1]]\r\n--b--\r\n", FORM), 200, 300),
-    "a long head of a part": (("/predict/double", b"--b\r\nX: " + b"y" * (8 * MB), FORM), 400, 100),
-    "values for /predict": (("/predict/double", b'{"x":[' + NUMBERS + b"]}"), 200, 700),
-    "a file of 16 MB for /predict": (("/predict/bytes", bytes(16 * MB), "Content-Type: application/octet-stream\r\n"), 200, 400),
-    "a file of 16 MB in chunks": (("/predict/bytes", *chunked(bytes(16 * MB), MB)), 200, 400),
-    "numbers in small chunks": (("/v2/models/double/infer", *chunked(infer("double", "FP32", [1, 3], NUMBERS[: 4 * MB])[1], 1000)),
+    "a long head of a part": (lambda: ("/predict/double", b"--b\r\nX: " + b"y" * (8 * MB), FORM), 400, 100),
+    "values for /predict": (lambda: ("/predict/double", b'{"x":[' + numbers() + b"]}"), 200, 700),
+    "a file of 16 MB for /predict": (lambda: ("/predict/bytes", bytes(16 * MB), "Content-Type: application/octet-stream\r\n"), 200, 400),
+    "a file of 16 MB in chunks": (lambda: ("/predict/bytes", *chunked(bytes(16 * MB), MB)), 200, 400),
+    "numbers in small chunks": (lambda: ("/v2/models/double/infer", *chunked(infer("double", "FP32", [1, 3], numbers()[: 4 * MB])[1], 1000)),
                                 400, 200),
-    "a file of 16 MB in a form": (("/predict/bytes", b'--b\r\nContent-Disposition: form-data; name="x"; filename="f"\r\n\r\n'
+    "a file of 16 MB in a form": (lambda: ("/predict/bytes", b'--b\r\nContent-Disposition: form-data; name="x"; filename="f"\r\n\r\n'
                                    + bytes(16 * MB) + b"\r\n--b--\r\n", FORM), 200, 700),
-    "60 MB in shared memory": (shared("bytes", "UINT8", [60 * MB], 60 * MB, 64 * MB), 200, 250),
-    "as many strings in shared memory as may be": (shared("texts", "BYTES", [MB // 8], MB // 2, 64 * MB), 200, 60),
-    "a terabyte of strings in shared memory": (shared("texts", "BYTES", [1], SPARSE), 413, 20),
-    "as many classes as may be": (shared("numbers", "INT32", [15 * MB], 60 * MB, classification=MB // 8), 200, 800),
-    "a million classes": (shared("numbers", "INT32", [15 * MB], 60 * MB, classification=MB), 413, 200),
-    "as many classes of strings as may be": (shared("texts", "BYTES", [MB // 8], MB // 2, classification=MB // 8), 200, 60),
+    "60 MB in shared memory": (lambda: shared("bytes", "UINT8", [60 * MB], 60 * MB, 64 * MB), 200, 250),
+    "as many strings in shared memory as may be": (lambda: shared("texts", "BYTES", [MB // 8], MB // 2, 64 * MB), 200, 60),
+    "a terabyte of strings in shared memory": (lambda: shared("texts", "BYTES", [1], SPARSE), 413, 20),
+    "as many classes as may be": (lambda: shared("numbers", "INT32", [15 * MB], 60 * MB, classification=MB // 8), 200, 800),
+    "a million classes": (lambda: shared("numbers", "INT32", [15 * MB], 60 * MB, classification=MB), 413, 200),
+    "as many classes of strings as may be": (lambda: shared("texts", "BYTES", [MB // 8], MB // 2, classification=MB // 8), 200, 60),
 }  # fmt: skip
 
 
@@ -239,39 +246,40 @@ def unknown_inputs(count, parameters):
     return message.SerializeToString()
 
 
-# Name: the message, whether it comes packed, the code of its answer, and the memory in megabytes that it may take.
+# Name: what makes the message, whether it comes packed, the code of its answer, and the memory in megabytes that it may take.
 CALLS = {
-    "4 million packed numbers": (call("numbers", "INT32", [4 * MB], packed_list(2, b"\1" * (4 * MB))), False, "OK", 80),
-    "15 million numbers one by one": (call("numbers", "INT32", [15 * MB], b"\x10\1" * (15 * MB)), False, "OK", 250),
-    "numbers for another shape": (call("numbers", "INT32", [3], b"\x10\1" * (15 * MB)), False, "INVALID_ARGUMENT", 80),
-    "numbers of another type": (call("double", "FP32", [1, 3], b"\x10\1" * (15 * MB)), False, "INVALID_ARGUMENT", 80),
-    "as many strings as may be": (call("texts", "BYTES", [MB // 8], b"\x42\2ab" * (MB // 8)), False, "OK", 60),
-    "a million strings": (call("texts", "BYTES", [MB], b"\x42\2ab" * MB), False, "RESOURCE_EXHAUSTED", 40),
-    "strings for another shape": (call("texts", "BYTES", [3], b"\x42\0" * (8 * MB)), False, "INVALID_ARGUMENT", 40),
-    "as many raw strings as may be": (call("texts", "BYTES", [MB // 8]) + raw(bytes(MB // 2)), False, "OK", 40),
-    "8 million raw booleans": (call("truth", "BOOL", [8 * MB]) + raw(b"\1" * (8 * MB)), False, "OK", 100),
-    "60 MB of zeros, packed": (call("bytes", "UINT8", [60 * MB]) + raw(bytes(60 * MB)), True, "OK", 400),
-    "a long id": (call("double", "FP32", [1, 1], packed_list(6, bytes(4)), id="a" * (30 * MB)), False,
+    "4 million packed numbers": (lambda: call("numbers", "INT32", [4 * MB], packed_list(2, b"\1" * (4 * MB))), False, "OK", 80),
+    "15 million numbers one by one": (lambda: call("numbers", "INT32", [15 * MB], b"\x10\1" * (15 * MB)), False, "OK", 250),
+    "numbers for another shape": (lambda: call("numbers", "INT32", [3], b"\x10\1" * (15 * MB)), False, "INVALID_ARGUMENT", 80),
+    "numbers of another type": (lambda: call("double", "FP32", [1, 3], b"\x10\1" * (15 * MB)), False, "INVALID_ARGUMENT", 80),
+    "as many strings as may be": (lambda: call("texts", "BYTES", [MB // 8], b"\x42\2ab" * (MB // 8)), False, "OK", 60),
+    "a million strings": (lambda: call("texts", "BYTES", [MB], b"\x42\2ab" * MB), False, "RESOURCE_EXHAUSTED", 40),
+    "strings for another shape": (lambda: call("texts", "BYTES", [3], b"\x42\0" * (8 * MB)), False, "INVALID_ARGUMENT", 40),
+    "as many raw strings as may be": (lambda: call("texts", "BYTES", [MB // 8]) + raw(bytes(MB // 2)), False, "OK", 40),
+    "8 million raw booleans": (lambda: call("truth", "BOOL", [8 * MB]) + raw(b"\1" * (8 * MB)), False, "OK", 100),
+    "60 MB of zeros, packed": (lambda: call("bytes", "UINT8", [60 * MB]) + raw(bytes(60 * MB)), True, "OK", 400),
+    "a long id": (lambda: call("double", "FP32", [1, 1], packed_list(6, bytes(4)), id="a" * (30 * MB)), False,
                   "RESOURCE_EXHAUSTED", 70),
-    "a megabyte of inputs": (b"\x0a\6double" + b"\x2a\0" * 500_000, False, "RESOURCE_EXHAUSTED", 150),
-    "ten million inputs": (b"\x2a\0" * (10 * MB), False, "RESOURCE_EXHAUSTED", 60),
-    "ten million raw contents": (call("double", "FP32", [1, 1]) + b"\x3a\0" * (10 * MB), False, "RESOURCE_EXHAUSTED", 60),
-    "parameters of unknown inputs": (unknown_inputs(230, 400), False, "INVALID_ARGUMENT", 60),
-    "many parameters": (numbers_and_parameters(40_000), False, "INVALID_ARGUMENT", 60),
-    "unknown fields": (b"\xa0\x06\1" * (10 * MB), False, "RESOURCE_EXHAUSTED", 60),
-    "a long shape": (call("double", "FP32", [1] * 500_000, packed_list(6, bytes(4))), False, "INVALID_ARGUMENT", 40),
-    "a long name": (call("m" * (MB - 100), "FP32", [1, 1]), False, "NOT_FOUND", 40),
-    "60 MB in shared memory": (shared_call("bytes", "UINT8", [60 * MB], 60 * MB, 64 * MB), False, "OK", 250),
-    "as many strings in shared memory as may be": (shared_call("texts", "BYTES", [MB // 8], MB // 2, 64 * MB), False, "OK", 60),
-    "a terabyte of strings in shared memory": (shared_call("texts", "BYTES", [1], SPARSE), False, "RESOURCE_EXHAUSTED", 20),
-    "as many classes as may be": (shared_call("numbers", "INT32", [15 * MB], 60 * MB, classification=MB // 8), False, "OK", 800),
-    "a million classes": (shared_call("numbers", "INT32", [15 * MB], 60 * MB, classification=MB), False, "RESOURCE_EXHAUSTED", 200),
+    "a megabyte of inputs": (lambda: b"\x0a\6double" + b"\x2a\0" * 500_000, False, "RESOURCE_EXHAUSTED", 150),
+    "ten million inputs": (lambda: b"\x2a\0" * (10 * MB), False, "RESOURCE_EXHAUSTED", 60),
+    "ten million raw contents": (lambda: call("double", "FP32", [1, 1]) + b"\x3a\0" * (10 * MB), False, "RESOURCE_EXHAUSTED", 60),
+    "parameters of unknown inputs": (lambda: unknown_inputs(230, 400), False, "INVALID_ARGUMENT", 60),
+    "many parameters": (lambda: numbers_and_parameters(40_000), False, "INVALID_ARGUMENT", 60),
+    "unknown fields": (lambda: b"\xa0\x06\1" * (10 * MB), False, "RESOURCE_EXHAUSTED", 60),
+    "a long shape": (lambda: call("double", "FP32", [1] * 500_000, packed_list(6, bytes(4))), False, "INVALID_ARGUMENT", 40),
+    "a long name": (lambda: call("m" * (MB - 100), "FP32", [1, 1]), False, "NOT_FOUND", 40),
+    "60 MB in shared memory": (lambda: shared_call("bytes", "UINT8", [60 * MB], 60 * MB, 64 * MB), False, "OK", 250),
+    "as many strings in shared memory as may be": (lambda: shared_call("texts", "BYTES", [MB // 8], MB // 2, 64 * MB), False, "OK", 60),
+    "a terabyte of strings in shared memory": (lambda: shared_call("texts", "BYTES", [1], SPARSE), False, "RESOURCE_EXHAUSTED", 20),
+    "as many classes as may be": (lambda: shared_call("numbers", "INT32", [15 * MB], 60 * MB, classification=MB // 8), False, "OK", 800),
+    "a million classes": (lambda: shared_call("numbers", "INT32", [15 * MB], 60 * MB, classification=MB), False, "RESOURCE_EXHAUSTED", 200),
 }  # fmt: skip
 
 
 def measure_call(server, name):
     """Sends a message of CALLS, as `measure` sends a request. The status is the name of the code."""
-    message, packed_message, *_ = CALLS[name]
+    make, packed_message, *_ = CALLS[name]
+    message = make()
     compression = grpc.Compression.Gzip if packed_message else grpc.Compression.NoCompression
     unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc}", options=unlimited) as channel:
@@ -314,7 +322,7 @@ def binary(path, data):
 def measure(server, name):
     """Sends a request of REQUESTS. Returns the status, the answer, the longest turn of the event loop in milliseconds
     of CPU time and of time, the memory that the process took for it in megabytes, and the megabytes of the body."""
-    request = REQUESTS[name][0]
+    request = REQUESTS[name][0]()
     if request[-1] is None:
         request = binary(*request[:2])
     server.longest_turn()
