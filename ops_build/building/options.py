@@ -35,9 +35,9 @@ class BuildOptions:
     for; the build leaves out an engine without a toolchain. `batch` is how many sources are compiled as one, except ops
     of others; OPGATE_BATCH in the environment is its default. More make a full build faster, and one after an edit
     slower. `cuda` is a list of CUDA architectures in CMake's form, "auto" or "all" (see find_cuda), or "" for no CUDA;
-    OPGATE_CUDA in the environment is its default. If `strict` is set, a compiler's warning is an error; OPGATE_STRICT in
-    the environment is its default. If `cuda_ops_only` is set, the build leaves out ops without a CUDA kernel, so that it
-    needs none of their dependencies.
+    OPGATE_CUDA in the environment is its default. If `strict` is set, a compiler's warning is an error; OPGATE_STRICT
+    in the environment is its default. If `cuda_ops_only` is set, the build leaves out ops without a CUDA kernel, so
+    that it needs none of their dependencies.
     """
 
     output: Path = DEFAULT_OUTPUT
