@@ -18,7 +18,7 @@ RUNTIME ?= cpu
 ENGINES ?= torch tensorflow litert tensorrt nvcc
 # ops, engines, gateway, protocol or models: which tests run. All by default.
 PART ?=
-# How many processes run the tests. Two start servers and mostly wait, the others compile. Each takes about 2 GB.
+# How many processes run the tests. Those that start servers mostly wait, the others compile. Each takes about 1 GB.
 PROCESSES ?= 4
 FUZZ_SECONDS ?= 300
 # Those of tests/fuzz/README.md, all by default.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Generator
@@ -41,19 +42,22 @@ if shutil.which("ccache"):
 #: The build that all tests share.
 OPTIONS = BuildOptions()
 
-#: The folders whose tests start servers and wait for clocks. These tests run in two processes, which share the cores.
+#: The folders whose tests start servers and wait for clocks.
 SERVED = ("deploy", "fuzz", "models", "rpc", "service", "system")
 #: The files among them whose tests build more than they serve.
 BUILT = ("test_readme", "test_wheel")
 #: The files whose tests share a build of emulated kernels. One of them writes faults into it.
 EMULATED = ("test_cuda_emulation", "test_gpu_check", "test_onnxruntime_host", "test_tensorrt_emulation")
-#: The groups of tests that start servers: one of them would take longer than all other tests.
-SERVERS = ("servers", "more servers")
+#: The groups of tests that start servers, those of tests/system by the first letters of their files.
+SERVERS = ("servers a-l", "servers m-r", "servers s-z", "servers")
 #: The groups that take longest. They begin first, so that none of them runs alone in the end.
 LONG = (
-    *SERVERS,
+    "servers m-r",
+    "servers a-l",
     "test_sanitizers",  # makes the shared build before others wait for it
     "emulation",
+    "servers",
+    "servers s-z",
     "test_wheel",
     "test_torch_adapter",
     "test_build",
@@ -145,8 +149,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Lets servers go before compilers, where pytest-xdist runs both at the same time."""
-    if "PYTEST_XDIST_WORKER" in os.environ and group_of(item.path) not in SERVERS:
-        os.setpriority(os.PRIO_PROCESS, 0, 10)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        with contextlib.suppress(PermissionError):  # only root may go first again
+            os.setpriority(os.PRIO_PROCESS, 0, 0 if group_of(item.path) in SERVERS else 10)
 
 
 def few_of(items: list[pytest.Item]) -> list[pytest.Item]:
@@ -160,7 +165,9 @@ def few_of(items: list[pytest.Item]) -> list[pytest.Item]:
 def group_of(file: Path) -> str:
     """Returns the name of the tests that run in one process with the tests of a file."""
     if file.parent.name in SERVED and file.stem not in BUILT:
-        return SERVERS[file.parent.name == "system" and file.stem >= "test_m"]
+        if file.parent.name != "system":
+            return "servers"
+        return SERVERS[(file.stem >= "test_m") + (file.stem >= "test_s")]
     return "emulation" if file.stem in EMULATED else file.stem
 
 

@@ -46,7 +46,7 @@ COMPILED = "torch.compile"
 
 def _compiled(call: Callable[[Arguments], Any]) -> Peer:
     @functools.cache
-    def compiled() -> Callable[[Arguments], Any]:
+    def compiled() -> Any:
         return torch.compile(call)  # it brings the compiler, which takes seconds
 
     def run(arguments: Arguments) -> Any:
