@@ -20,11 +20,11 @@ def make(folder: Path) -> Path:
     there = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
     wanted = bare_packages()
     installed = list(_files())
-    left_out = {file.parts[0] for name, files in installed if name not in wanted for file in files}
+    left_out = {file.partition("/")[0] for name, files in installed if name not in wanted for file in files}
     for name, files in installed:
         if name not in wanted:
             continue
-        for file in files:
+        for file in map(Path, files):
             # A folder that packages share is made, and has a link for each file.
             part = file if file.parts[0] in left_out else Path(file.parts[0])
             link, target = there / part, Path(sysconfig.get_path("purelib")) / part
@@ -67,9 +67,11 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _files() -> Iterator[tuple[str, list[Path]]]:
+def _files() -> Iterator[tuple[str, list[str]]]:
     for package in metadata.distributions():
         name = canonical(package.metadata["Name"])
-        files = [Path(str(file)) for file in package.files or []]
+        # `package.files` takes a minute for large packages.
+        lines = (package.read_text("RECORD") or "").splitlines()
+        files = [line.rsplit(",", 2)[0].strip('"') for line in lines]
         if name != "opgate":
-            yield name, [file for file in files if file.parts[0] not in ("..", "/", "__pycache__")]
+            yield name, [file for file in files if not file.startswith(("../", "/", "__pycache__/"))]
