@@ -18,16 +18,16 @@ def make(folder: Path) -> Path:
     """Makes the environment from links to the packages that are installed. Returns its interpreter."""
     venv.create(folder, symlinks=True)
     there = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+    here = Path(sysconfig.get_path("purelib"))
     wanted = bare_packages()
     installed = list(_files())
     left_out = {file.parts[0] for name, files in installed if name not in wanted for file in files}
     for name, files in installed:
         if name not in wanted:
             continue
-        for file in files:
-            # A folder that packages share is made, and has a link for each file.
-            part = file if file.parts[0] in left_out else Path(file.parts[0])
-            link, target = there / part, Path(sysconfig.get_path("purelib")) / part
+        # A folder that packages share is made, and has a link for each file.
+        for part in {file if file.parts[0] in left_out else Path(file.parts[0]) for file in files}:
+            link, target = there / part, here / part
             if not link.exists() and target.exists():
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(target)

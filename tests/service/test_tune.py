@@ -16,6 +16,7 @@ from opgate.tune.configs import changed, refuse_unfit
 from opgate.tune.cost import Cost, Costs, pairs, powers
 from opgate.tune.proposal import Candidate, best, replicas, search, setups
 from opgate.tune.simulation import Model, Overhead, Setup, simulate
+from tests.conftest import ALL
 
 MS = 1e-3
 
@@ -52,7 +53,7 @@ def test_runs_of_one_length_wait_as_theory_says(load):
     assert found.latencies.mean() == pytest.approx(expected, rel=0.05)
 
 
-@pytest.mark.parametrize("instances", [1, 2, 4])
+@pytest.mark.parametrize("instances", [1, 2, 4] if ALL else [1, 4])
 def test_percentiles_are_those_of_theory(instances):
     """M/M/c: exponential runs, whose median is ln 2 of their mean. The waiting time is Erlang's."""
     runs = np.random.default_rng(1).exponential(10 * MS, 100_000)
@@ -131,8 +132,15 @@ def test_the_search_ends_below_the_aim():
     assert search(model(), plain(), Slo(99, 5 * MS)).rate == 0
 
 
-@pytest.mark.parametrize("aim", [0.1, 0.3, 0.9, 1.1, 1.5, 3])
-@pytest.mark.parametrize("share", [0.05, 0.2])
+#: `make test-all` tries them all; each search has thousands of requests.
+AIMS = (
+    ((0.9, 0.05), (1.1, 0.2), (3, 0.05))
+    if not ALL
+    else [(a, s) for a in (0.1, 0.3, 0.9, 1.1, 1.5, 3) for s in (0.05, 0.2)]
+)
+
+
+@pytest.mark.parametrize(("aim", "share"), AIMS)
 def test_the_search_ends_for_every_aim(aim, share):
     """A delay of the batch must end, whatever floats do to its time."""
     eight = model(sizes=(1, 2, 4, 8))
@@ -141,7 +149,7 @@ def test_the_search_ends_for_every_aim(aim, share):
     assert found.rate == 0 if aim < 1 + share else found.rate >= 0
 
 
-@pytest.mark.parametrize("seconds", [0.5, 2, 20])
+@pytest.mark.parametrize("seconds", [0.5, 2, 20] if ALL else [2])
 def test_no_rate_above_what_a_setup_can_do_is_promised(seconds):
     """A latency that is never reached in a short time doesn't hide that the queue grows."""
     assert search(model(), plain(), Slo(99, seconds)).rate <= 100

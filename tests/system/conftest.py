@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests.conftest import ALL
 from tests.ops_build.tensorrt_rtx import missing
 from tests.service.onnx_models import batching, double, identity, pick, ragged_sum, write_config
 from tests.system.clients import connect
@@ -59,6 +60,11 @@ def server(repository):
 @pytest.fixture(params=["http", "grpc"])
 def protocol(request):
     return request.param
+
+
+def over(protocol):
+    """Runs a test over one protocol, because it is about what both share. `make test-all` runs it over both."""
+    return pytest.mark.parametrize("protocol", ["http", "grpc"] if ALL else [protocol])
 
 
 @pytest.fixture

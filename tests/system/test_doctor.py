@@ -257,7 +257,8 @@ def test_a_folder_that_is_no_repository(tmp_path, what):
     expected = {"nowhere": "is not a directory", "of a model": "is the folder of a model", "empty": "it has no model"}
     assert [expected[what] in finding["what"] for finding in found] == [True]
     assert code == (what != "empty")
-    assert doctor(folder, "--strict")[0] == 1
+    if what == "empty":  # the others are errors
+        assert doctor(folder, "--strict")[0] == 1
 
 
 def test_it_reads_as_text_and_names_misspelt_variables(tmp_path):

@@ -21,9 +21,10 @@ import tritonclient.http as http_client
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
+from tests.conftest import ALL
 from tests.service.onnx_models import batching, double, endless
 from tests.service.stateful_models import accumulator
-from tests.system.conftest import wait_until
+from tests.system.conftest import over, wait_until
 from tests.system.running import ROOT, Server, running
 from tests.system.shared_files import shared_file
 from tests.system.test_http import Connection, infer_request
@@ -186,6 +187,7 @@ def test_a_load_with_files_reaches_all(repository, server, protocol):
         client.unload_model("sent")
 
 
+@over("http")
 def test_the_files_of_a_load_are_written_once(repository, tmp_path, protocol):
     """They stay for a process that takes the place of another, and go with the model."""
     content = (repository / "double" / "1" / "model.onnx").read_bytes()
@@ -338,6 +340,7 @@ def test_a_process_that_hangs_for_a_while_serves_again(repository):
         assert victim in processes(server)
 
 
+@over("grpc")
 def test_changes_while_a_process_hangs(repository, protocol):
     """Whoever asks hears which process doesn't answer. What was asked holds once it is replaced."""
     with (
@@ -369,7 +372,9 @@ def test_changes_while_a_process_hangs(repository, protocol):
         assert set(everywhere(server, protocol, known)) == {(2.0, False)}
 
 
-@pytest.mark.parametrize("short", [0, 1])
+@pytest.mark.parametrize(
+    ("protocol", "short"), [(p, s) for p in ("http", "grpc") for s in (0, 1)] if ALL else [("http", 0), ("grpc", 1)]
+)
 def test_a_load_that_fails_in_one_process_holds_in_none(repository, protocol, short):
     """No two processes serve different models: what served before still does."""
     with running(repository, *EXPLICIT) as server, connect(server, protocol) as client:

@@ -52,10 +52,13 @@ class Connection:
         return self
 
     def _more(self):
+        self.held += self._received()
+
+    def _received(self):
         data = self.socket.recv(1 << 20)
         if not data:
             raise EOFError
-        self.held += data
+        return data
 
     def read(self):
         """Returns status, headers and body of the next answer."""
@@ -67,8 +70,11 @@ class Connection:
         if first.split()[1] == "100":
             return self.read()
         size = int(headers.get("content-length", 0))
-        while len(self.held) < size:
-            self._more()
+        pieces, missing = [self.held], size - len(self.held)
+        while missing > 0:  # TLS gives 16 KB at a time, and to add each to all before takes a second for 16 MB
+            pieces.append(self._received())
+            missing -= len(pieces[-1])
+        self.held = b"".join(pieces)
         body, self.held = self.held[:size], self.held[size:]
         return int(first.split()[1]), headers, body
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import socket
 import ssl
@@ -21,6 +22,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
+from tests.conftest import ALL
 from tests.service.onnx_models import double, endless, identity, save, value, write_config
 from tests.system.conftest import PIPELINE, wait_until
 from tests.system.resources import descendants
@@ -60,8 +62,10 @@ def server(repository):
         yield started
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-@pytest.mark.parametrize("model", ["double", "twice"])
+@pytest.mark.parametrize(
+    ("model", "protocol"),
+    itertools.product(("double", "twice"), ("http", "grpc")) if ALL else [("double", "http"), ("twice", "grpc")],
+)
 def test_many_large_requests_take_the_memory_of_a_few(server, protocol, model):
     """Each brings 16 MB and gets 16 MB. All connections stay open."""
     triton, port = (triton_http, server.http) if protocol == "http" else (triton_grpc, server.grpc)
@@ -105,8 +109,20 @@ def calls(server):
         yield GRPCInferenceServiceStub(channel)
 
 
-@pytest.mark.parametrize("kind", [WRONG_SIZE, IN_THE_ENGINE, IN_THE_ANSWER])
-@pytest.mark.parametrize("call", ["ModelInfer", "ModelStreamInfer", "http"])
+#: Each call and each kind once at least. `make test-all` runs all pairs.
+REFUSED = [
+    ("ModelInfer", WRONG_SIZE),
+    ("ModelInfer", IN_THE_ANSWER),
+    ("ModelStreamInfer", IN_THE_ENGINE),
+    ("http", IN_THE_ANSWER),
+]
+if ALL:
+    REFUSED = list(
+        itertools.product(("ModelInfer", "ModelStreamInfer", "http"), (WRONG_SIZE, IN_THE_ENGINE, IN_THE_ANSWER))
+    )
+
+
+@pytest.mark.parametrize(("call", "kind"), REFUSED)
 def test_many_refused_requests_take_the_memory_of_a_few(server, call, kind):
     """An error knows the frames that raised it, and these know the data."""
     message = failing(kind)

@@ -22,8 +22,9 @@ import tritonclient.http as http
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
+from tests.conftest import ALL
 from tests.service.onnx_models import batching, double, endless, save, value, write_config
-from tests.system.conftest import PIPELINE, wait_until
+from tests.system.conftest import PIPELINE, over, wait_until
 from tests.system.running import Server, running
 from tests.system.shared_files import shared_file
 from tests.system.test_http import Connection
@@ -102,6 +103,7 @@ def test_clients_load_and_unload(repository, protocol):
         client.client.unload_model("none")
 
 
+@over("grpc")
 def test_the_models_that_start(repository, protocol):
     with running(repository, *EXPLICIT, "--load-model", "double", "--load-model", "missing") as server:
         client = Client(protocol, server)
@@ -132,6 +134,7 @@ def test_an_ensemble_brings_its_steps_and_goes_with_them(repository, protocol):
         assert client.index()["pipeline"][1:] == ("UNAVAILABLE", "unloaded")  # a client wanted it so
 
 
+@over("http")
 def test_an_ensemble_uses_the_new_version_of_its_step(repository, protocol):
     with running(repository, *EXPLICIT, "--load-model=*") as server:
         client = Client(protocol, server)
@@ -141,6 +144,7 @@ def test_an_ensemble_uses_the_new_version_of_its_step(repository, protocol):
         assert client.run("pipeline") == (100.0, "1")
 
 
+@over("grpc")
 def test_a_failed_reload_keeps_what_serves(repository, protocol):
     with running(repository, *EXPLICIT, "--load-model=double") as server:
         client = Client(protocol, server)
@@ -168,6 +172,7 @@ def test_a_failed_reload_keeps_what_serves(repository, protocol):
         assert (version, state) == ("1", "READY") and reason
 
 
+@over("http")
 def test_what_did_not_change_is_not_loaded_again(repository, protocol):
     with running(repository, *EXPLICIT, "--load-model=double") as server:
         client = Client(protocol, server)
@@ -341,6 +346,7 @@ def test_other_modes_refuse(repository, protocol):
         assert client.run("double") == (2.0, "1")
 
 
+@over("http")
 def test_polling_notices_changes(repository, protocol):
     with running(repository, "--model-control-mode", "poll", "--repository-poll-secs", "0.2") as server:
         client = Client(protocol, server)
@@ -363,6 +369,7 @@ def test_polling_notices_changes(repository, protocol):
         assert client.run("pipeline") == (4.0, "1")
 
 
+@over("grpc")
 def test_several_repositories(repository, tmp_path, protocol):
     other = tmp_path / "other"
     times(other, "five", 5)
@@ -374,6 +381,7 @@ def test_several_repositories(repository, tmp_path, protocol):
         assert "several repositories have a model 'double'" in client.index()["double"][2]
 
 
+@over("http")
 def test_the_golden_outputs_decide(repository, protocol):
     with running(repository, *EXPLICIT, "--load-model=triple") as server:
         client = Client(protocol, server)
@@ -396,6 +404,7 @@ def test_the_golden_outputs_decide(repository, protocol):
         assert client.run("triple") == (6.0, "4")
 
 
+@over("grpc")
 def test_reload_under_load(repository, protocol):
     """New versions come while requests come: none fails, none gets an answer of a version that it didn't ask for."""
     times(
@@ -580,26 +589,34 @@ def special(folder, file):
     os.mkfifo(path)
 
 
-@pytest.mark.parametrize("file", ["config.pbtxt", "labels.txt", "1/model.onnx", "1/model.onnx.data", "warmup/first"])
-def test_a_pipe_is_no_file_of_a_model(repository, protocol, file):
+def test_a_pipe_is_no_file_of_a_model(repository, protocol):
     """It is refused, whenever it comes, and the other models load."""
-    special(repository / "odd", file)
-    if file != "config.pbtxt":
-        config = batching() + 'output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] label_filename: "labels.txt" } ]'
-        (repository / "odd" / "config.pbtxt").write_text(config if file == "labels.txt" else batching())
-    if file != "1/model.onnx":
-        double(repository, "odd")
-    with running(repository, *EXPLICIT, "--load-model=odd", "--load-model=double") as server:
+    files = ("config.pbtxt", "labels.txt", "1/model.onnx", "1/model.onnx.data", "warmup/first")
+    names = [f"odd{i}" for i in range(len(files))]
+    label = 'output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] label_filename: "labels.txt" } ]'
+    for name, file in zip(names, files, strict=True):
+        special(repository / name, file)
+        if file != "config.pbtxt":
+            config = batching() + (label if file == "labels.txt" else "")
+            (repository / name / "config.pbtxt").write_text(config)
+        if file != "1/model.onnx":
+            double(repository, name)
+    loaded = [f"--load-model={name}" for name in (*names, "double")]
+    with running(repository, *EXPLICIT, *loaded) as server:
         client = Client(protocol, server)
         assert client.run("double") == (2.0, "1")
-        with pytest.raises(InferenceServerException, match=r"no regular file|no model file"):
-            client.client.load_model("odd")
+        for name in names:
+            with pytest.raises(InferenceServerException, match=r"no regular file|no model file"):
+                client.client.load_model(name)
         client.client.load_model("double")
         special(repository / "triple", "config.pbtxt")  # of a model that isn't to be loaded
         client.client.load_model("double")
 
 
-@pytest.mark.parametrize("golden", [False, True])
+@pytest.mark.parametrize(
+    ("protocol", "golden"),
+    [(p, g) for p in ("http", "grpc") for g in (False, True)] if ALL else [("http", False), ("grpc", True)],
+)
 def test_a_run_at_load_that_never_ends(repository, golden, protocol):
     """It has the time of every run. Then its model doesn't load, and others do."""
     tensor = 'inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 1, 1 ] zero_data: true } }'
@@ -616,6 +633,7 @@ def test_a_run_at_load_that_never_ends(repository, golden, protocol):
         assert client.run("double") == (2.0, "1")
 
 
+@over("http")
 def test_a_model_in_python_that_never_initializes(repository, protocol):
     """It has OPGATE_START_TIMEOUT. A load of another model that waits behind it comes then."""
     source = "import time\nclass TritonPythonModel:\n    def initialize(self, args):\n        time.sleep(1000)\n"
@@ -666,6 +684,7 @@ def test_a_config_has_its_size(repository, protocol):
             client.load_model("double", config=json.dumps({"max_batch_size": 4}) + " " * (1 << 20))
 
 
+@over("http")
 def test_a_refused_load_leaves_no_files(repository, tmp_path, protocol):
     folder = tmp_path / "temporary"
     folder.mkdir()
@@ -718,6 +737,7 @@ def test_a_failed_override_of_an_ensemble_changes_nothing(repository, protocol):
         assert client.run("pipeline") == (9.0, "1")
 
 
+@over("grpc")
 def test_loading_one_of_two_steps_leaves_the_server_ready(repository, protocol):
     write_config(repository, "mixed", PIPELINE.replace('model_name: "double"', 'model_name: "triple"', 1))
     with running(repository, *EXPLICIT, "--load-model=*") as server:
@@ -732,6 +752,7 @@ def test_loading_one_of_two_steps_leaves_the_server_ready(repository, protocol):
         assert client.index()["mixed"][1] == "READY"
 
 
+@over("http")
 def test_an_ensemble_under_way_keeps_its_steps(repository, protocol):
     """Its second step is unloaded while the first one runs."""
     tensors = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, -1 ] }, { name: "times" data_type: TYPE_INT64 dims: [ 1 ] } ]'

@@ -94,7 +94,7 @@ TRITON = (".venv/bin/opgate triton", ".venv/bin/opgate serve --backend triton --
 
 
 def wait_for(services: Stack, process: subprocess.Popen[str], url: str) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300  # Triton has 120 s, and a busy machine more than one of them at work
     while not services.answers(url):
         assert process.poll() is None and time.monotonic() < end, url
         time.sleep(0.2)

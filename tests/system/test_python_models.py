@@ -232,26 +232,26 @@ SERVED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("import nothing_of_that_name", "ModuleNotFoundError"),
-        ("class Other: pass", "has no class TritonPythonModel"),
-        ("class TritonPythonModel: pass", "has no method execute"),
-        ("def (", "SyntaxError"),
-        (
-            "class TritonPythonModel:\n def initialize(self, a): raise ValueError('no weights')\n def execute(self, r): ...",
-            "no weights",
+def test_models_that_can_not_be_loaded(tmp_path: Path) -> None:
+    broken = {
+        "import nothing_of_that_name": "ModuleNotFoundError",
+        "class Other: pass": "has no class TritonPythonModel",
+        "class TritonPythonModel: pass": "has no method execute",
+        "def (": "SyntaxError",
+        "class TritonPythonModel:\n def initialize(self, a): raise ValueError('no weights')\n def execute(self, r): ...": (
+            "no weights"
         ),
-        ("import os\nos._exit(3)", "exit status 3"),
-    ],
-)
-def test_models_that_can_not_be_loaded(tmp_path: Path, source: str, said: str) -> None:
-    write(tmp_path, "broken", SERVED, source)
+        "import os\nos._exit(3)": "exit status 3",
+    }
+    for i, source in enumerate(broken):
+        write(tmp_path, f"broken{i}", SERVED, source)
     with running(tmp_path, "--allow-python-models", "--no-strict-readiness") as server:
         client = connect(server, "http")
-        (listed,) = client.get_model_repository_index()
-        assert listed["state"] == "UNAVAILABLE" and said in listed["reason"]
+        listed = {model["name"]: model for model in client.get_model_repository_index()}
+        assert len(listed) == len(broken)
+        for i, said in enumerate(broken.values()):
+            model = listed[f"broken{i}"]
+            assert model["state"] == "UNAVAILABLE" and said in model["reason"]
         client.close()
 
 
@@ -263,25 +263,24 @@ class TritonPythonModel:
 """
 
 
-@pytest.mark.parametrize(
-    ("returned", "said"),
-    [
-        ("None", "expected a list of 1 responses, got NoneType"),
-        ("[]", "expected a list of 1 responses, got 0"),
-        ("[3]", "expected pb_utils.InferenceResponse, got int"),
-        ("[pb_utils.InferenceResponse([])]", "output 'y' is missing"),
-        ("[pb_utils.InferenceResponse([pb_utils.Tensor('z', np.ones(1, np.float32))])]", "it gave the output 'z'"),
-        ("[pb_utils.InferenceResponse([pb_utils.Tensor('y', np.ones(1))])]", "expected FP32, the model gave float64"),
-        ("[pb_utils.InferenceResponse([pb_utils.Tensor('y', np.ones(1, 'M8[s]'))])]", "no type for datetime64"),
-    ],
-)
-def test_responses_that_break_the_rules(tmp_path: Path, returned: str, said: str) -> None:
-    write(tmp_path, "wrong", SERVED, ANSWERS.replace("{}", returned))
+def test_responses_that_break_the_rules(tmp_path: Path) -> None:
+    wrong = {
+        "None": "expected a list of 1 responses, got NoneType",
+        "[]": "expected a list of 1 responses, got 0",
+        "[3]": "expected pb_utils.InferenceResponse, got int",
+        "[pb_utils.InferenceResponse([])]": "output 'y' is missing",
+        "[pb_utils.InferenceResponse([pb_utils.Tensor('z', np.ones(1, np.float32))])]": "it gave the output 'z'",
+        "[pb_utils.InferenceResponse([pb_utils.Tensor('y', np.ones(1))])]": "expected FP32, the model gave float64",
+        "[pb_utils.InferenceResponse([pb_utils.Tensor('y', np.ones(1, 'M8[s]'))])]": "no type for datetime64",
+    }
+    for i, returned in enumerate(wrong):
+        write(tmp_path, f"wrong{i}", SERVED, ANSWERS.replace("{}", returned))
     with running(tmp_path, "--allow-python-models") as server:
         client = connect(server, "http")
-        with pytest.raises(InferenceServerException, match=said) as raised:
-            client.infer("wrong", [tensor("http", "x", np.ones(1, np.float32), "FP32")])
-        assert raised.value.status() == "500"
+        for i, said in enumerate(wrong.values()):
+            with pytest.raises(InferenceServerException, match=said) as raised:
+                client.infer(f"wrong{i}", [tensor("http", "x", np.ones(1, np.float32), "FP32")])
+            assert raised.value.status() == "500"
         client.close()
 
 

@@ -20,11 +20,19 @@ import pytest
 from onnx import TensorProto, helper
 
 from opgate.ops_build.building.build import Build
+from tests.conftest import ALL
 from tests.skips import need
 from tests.system.running import ROOT, Server, running
 
 README = (ROOT / "README.md").read_text()
 SIGNATURES = (ROOT / "docs" / "signatures.md").read_text()
+#: `make test-all` builds for every engine, as the README has it. tests/ops_build does so for other ops.
+ENGINE = "" if ALL else " --engine onnxruntime"
+
+
+def of(library: Path) -> str:
+    """Returns the option by which `opgate verify` runs only this library. `make test-all` verifies on every engine."""
+    return "" if ALL else f" --library {library}"
 
 
 def blocks(language: str) -> list[str]:
@@ -115,7 +123,7 @@ def test_the_table_and_the_matrix(library: Path) -> None:
         run("COLUMNS=200 " + commands(".venv/bin/opgate ops")[0]).split()
     )
     verify = next(line for line in commands(".venv/bin/opgate verify") if "--folder" not in line)
-    assert " 0 failed" in run(verify + " MyAdd LeakyRelu")
+    assert " 0 failed" in run(f"{verify}{of(library)} MyAdd LeakyRelu")
 
 
 def test_an_op_of_ones_own(tmp_path: Path) -> None:
@@ -126,14 +134,14 @@ def test_an_op_of_ones_own(tmp_path: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_text(source)
     (build,) = commands(".venv/bin/opgate build")
-    run(build.replace("my_ops", str(tmp_path / "my_ops")))
+    run(build.replace("my_ops", str(tmp_path / "my_ops")) + ENGINE)
     library = tmp_path / "my_ops" / "build" / "libmy_ops_onnxruntime.so"
 
     on_both = tmp_path / "on_both" / "clamp_add"
     on_both.mkdir(parents=True)
     for block in formula:
         (on_both / block.splitlines()[0].removeprefix("// clamp_add/")).write_text(block)
-    log = run(f".venv/bin/opgate build {on_both.parent}")
+    log = run(f".venv/bin/opgate build {on_both.parent}{ENGINE}")
     if "left out cuda" not in log:
         assert "cpu cuda" in run(f".venv/bin/opgate ops --folder {on_both.parent}")
 
@@ -152,7 +160,7 @@ def test_an_op_of_ones_own(tmp_path: Path) -> None:
     for block in re.findall(r"```python\n(# clamp_add/.*?)```", SIGNATURES, re.DOTALL):
         (tmp_path / "my_ops" / block.splitlines()[0].removeprefix("# ")).write_text(block)
     verify = next(line for line in commands(".venv/bin/opgate verify") if "--folder" in line)
-    matrix = run(verify.replace("my_ops", str(tmp_path / "my_ops")))
+    matrix = run(verify.replace("my_ops", str(tmp_path / "my_ops")) + of(library))
     assert re.search(r"\b(6|12|18|24) passed, 0 failed", matrix)  # six for each engine that is there
     decomposed = tmp_path / "clamp.onnx"
     decompose = f".venv/bin/opgate decompose {model} -o {decomposed} --folder {tmp_path / 'my_ops'}"
