@@ -122,7 +122,7 @@ def test_from_an_idea(library: Path, tmp_path: Path) -> None:
     assert " 0 failed" in printed and "0 errors, 0 warnings" in printed
     assert re.search(r"my_ops::Squash +│ library", printed)
     assert "the build left out cuda: it was not asked for" in printed  # the op has a kernel for it
-    if ALL:  # tests/ops_build/test_scaffold.py verifies ops of `opgate new` too
+    if ALL:  # tests/ops_build/test_supervision.py emulates the CUDA kernel of an op too
         emulated = [sys.executable, "-m", "opgate", "verify", "--folder", "my_ops", "--emulate-cuda"]
         done = subprocess.run(emulated, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0 and "96 passed, 0 failed" in done.stdout, done.stdout + done.stderr
