@@ -125,7 +125,7 @@ def test_a_second_build_rebuilds_nothing(library: Path) -> None:
 def test_a_build_goes_on_where_another_generator_was_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "ops" / "sum_all"
     shutil.copytree(FIXTURE_OPS / "sum_all", source)
-    options = replace(out_of_tree(source.parent, domain="summing"), engines=("onnxruntime",), cuda="")
+    options = replace(out_of_tree(source.parent, domain="own"), engines=("onnxruntime",), cuda="")
     which = shutil.which
     with monkeypatch.context() as without_ninja:
         without_ninja.setattr(
@@ -230,7 +230,7 @@ def test_a_bad_signature_fails_the_build_with_its_column(tmp_path: Path) -> None
 def test_the_build_says_what_it_left_out_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "ops" / "sum_all"
     shutil.copytree(FIXTURE_OPS / "sum_all", source)
-    options = replace(out_of_tree(source.parent, domain="summing"), engines=("onnxruntime", "tensorrt"), cuda="")
+    options = replace(out_of_tree(source.parent, domain="own"), engines=("onnxruntime", "tensorrt"), cuda="")
     lines: list[str] = []
     result = build(options, lines.append)
     assert set(result.libraries) == {"onnxruntime"}
@@ -315,7 +315,7 @@ def test_an_op_without_a_kernel_is_an_error(tmp_path: Path) -> None:
 def test_a_build_for_one_engine_leaves_the_others_alone(tmp_path: Path) -> None:
     source = tmp_path / "ops" / "sum_all"
     shutil.copytree(FIXTURE_OPS / "sum_all", source)
-    options = replace(out_of_tree(source.parent, domain="summing"), cuda="")
+    options = replace(out_of_tree(source.parent, domain="own"), cuda="")
     first = build(options, silent)
     (tmp_path / "trusted.so").write_bytes(b"a library of somebody else")
     trust(tmp_path / "trusted.so", options.output)
@@ -327,7 +327,7 @@ def test_a_build_for_one_engine_leaves_the_others_alone(tmp_path: Path) -> None:
     again = build(replace(options, engines=("onnxruntime",)), silent)
     assert set(again.libraries) == {"onnxruntime"}
     entries = json.loads((options.output / "manifest.json").read_text())["libraries"]
-    files = [entry["file"] for entry in entries if entry.get("domain") == "summing"]
+    files = [entry["file"] for entry in entries if entry.get("domain") == "own"]
     assert sorted(files) == sorted(path.name for path in first.libraries.values())
     assert [entry["file"] for entry in entries if "domain" not in entry] == ["trusted.so"]
     assert [entry for entry in entries if entry.get("domain") == "other"] == [other]

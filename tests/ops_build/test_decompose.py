@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from opgate.ops_build.onnx.one_node_model import one_node_model
 from opgate.ops_build.op_folder import folder_of, run_reference
 from opgate.ops_build.table import Op, parse_signature, read_table
 from opgate.ops_build.verification.comparison import TOLERANCES, difference
+from tests.conftest import ALL
 
 OPS = SOURCE / "ops"
 DECOMPOSED = [
@@ -56,10 +58,13 @@ def run(
 
 
 def good_cases(op: Op, types: Mapping[str, str]) -> Iterator[Case]:
+    """Yields cases without an error: two for each combination of present inputs, in `make test-all` every one."""
+    tried: Counter[tuple[str, ...]] = Counter()
     for case in folder_of(op, [OPS]).cases(numpy_types(types)):
         # ONNX's Resize can't return empty tensors.
         resized = op.name == "ResizeNormalize" and (0 in case.inputs["image"].shape or 0 in case.attributes.values())
-        if case.error is None and not resized:
+        if case.error is None and not resized and (ALL or tried[pattern(op, case)] < 2):
+            tried[pattern(op, case)] += 1
             yield case
 
 

@@ -24,6 +24,7 @@ from opgate.ops_build.table import read_table
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
+from tests.conftest import ALL  # noqa: E402
 from tests.ops_build import foreign_ops as ops  # noqa: E402
 
 
@@ -190,8 +191,11 @@ FOREIGN: Mapping[str, tuple[Call, tuple, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("opset", [11, 17])
-@pytest.mark.parametrize("name", FOREIGN)
+#: Names with an opset. `make test` takes one of the two opsets for each name.
+OPSETS = [(name, opset) for i, name in enumerate(FOREIGN) for opset in (11, 17) if ALL or opset == (17, 11)[i % 2]]
+
+
+@pytest.mark.parametrize(("name", "opset"), OPSETS)
 def test_a_foreign_node_becomes_an_op_that_computes_the_same(
     setting: Setting, library: Path, tmp_path: Path, name: str, opset: int
 ) -> None:
@@ -294,8 +298,11 @@ FUSED = {
 }
 
 
-@pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "legacy"])
-@pytest.mark.parametrize("name", FUSED)
+#: Names and whether the exporter is the one with dynamo, which takes seconds. `make test` takes it for some of them.
+EXPORTS = [(name, dynamo) for i, name in enumerate(FUSED) for dynamo in (True, False) if ALL or not (dynamo and i % 2)]
+
+
+@pytest.mark.parametrize(("name", "dynamo"), EXPORTS)
 def test_a_subgraph_becomes_an_op_that_computes_the_same(
     setting: Setting, library: Path, name: str, dynamo: bool
 ) -> None:

@@ -16,7 +16,6 @@ from opgate.ops_build.table import read_table, snake_case
 from tests import PROJECT
 from tests.conftest import ALL, FIXTURE_OPS, silent
 from tests.ops_build.choosing import folder_of_ops
-from tests.ops_build.conftest import op_of_ones_own
 
 SANITIZERS = "address,undefined"
 #: The ops that parse bytes of others, and one of each kind of those that index by their inputs. `make test-all` takes
@@ -27,13 +26,19 @@ OPS = (
     "decode_points",
     "draw_bounding_boxes",
     "encode_image",
-    "grid_cluster",
     "image_preprocess",
     "multi_class_nms",
-    "rms_norm",
     "segment_reduce",
     "voxelize",
 )
+#: An op that reads past its memory, in the library with the others.
+OVERRUN = """
+#include "core/op.h"
+OPGATE_OP(Overrun, "Overrun(x: f32[n]) -> (y: f32[n])", "Reads past its scratch memory.")
+namespace opgate::ops { struct OverrunCpu { Status operator()(Context&, const Inputs&, const Attributes&, Outputs& out)
+const { std::vector<float> v(4); volatile int i = 4; *out["y"].data<float>() = v.data()[i]; return {}; } }; }
+OPGATE_CPU_KERNEL(Overrun, opgate::ops::OverrunCpu)
+"""
 
 
 def runtime(name: str) -> str:
@@ -64,7 +69,10 @@ def sanitized(options: BuildOptions) -> Path:
 def library() -> Path:
     output = PROJECT / "build" / "sanitized"
     ops = SOURCE / "ops" if ALL else folder_of_ops(output / "ops", OPS)
-    return sanitized(BuildOptions(output, ops=(ops,)))
+    bad = output / "bad_ops"
+    (bad / "overrun").mkdir(parents=True, exist_ok=True)
+    (bad / "overrun" / "overrun.cpp").write_text(OVERRUN)
+    return sanitized(BuildOptions(output, ops=(ops, bad)))
 
 
 def run(command: list[str], environment: dict[str, str]) -> str:
@@ -80,7 +88,7 @@ def test_every_case_of_every_op(library: Path, built: Build, environment: dict[s
     names = [op.name for op in ops if ALL or snake_case(op.name) in OPS]
     parts = [names[::2], names[1::2]]
     if not ALL:
-        parts = [[*part, "--dtype", "f32"] for part in parts] + [["RMSNorm", "SegmentReduce", "--dtype", "f16"]]
+        parts = [[*part, "--dtype", "f32"] for part in parts]
     command = [sys.executable, "-m", "opgate", "verify", "--library", str(library)]
     with ThreadPoolExecutor(2) as pool:
         for output in pool.map(lambda part: run([*command, *part], environment), parts):
@@ -111,22 +119,16 @@ def test_damaged_pictures(library: Path, environment: dict[str, str]) -> None:
     assert " passed" in run(command, environment | {"OPGATE_OPS_LIBRARY": str(library)})
 
 
-def test_a_fault_is_found(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_fault_is_found(library: Path, environment: dict[str, str]) -> None:
     """Checks these tests themselves: an op that reads past its memory must end the process with a report."""
-    source = (
-        'OPGATE_OP(Overrun, "Overrun(x: f32[n]) -> (y: f32[n])", "Reads past its scratch memory.")\n'
-        "namespace opgate::ops { struct OverrunCpu { Status operator()(Context&, const Inputs&, const Attributes&, Outputs& out) "
-        "const { std::vector<float> v(4); volatile int i = 4; *out[\"y\"].data<float>() = v.data()[i]; return {}; } }; }\n"
-        "OPGATE_CPU_KERNEL(Overrun, opgate::ops::OverrunCpu)\n"
-    )  # fmt: skip
-    bad = sanitized(op_of_ones_own(tmp_path, "overrun", source))
     program = (
         "import sys, numpy; from pathlib import Path; from opgate.ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine;"
         "from opgate.ops_build.table import read_table; from opgate.ops_build.case import Case; library = Path(sys.argv[1]);"
-        "print(OnnxRuntimeEngine(library).run(read_table(library)[0], Case('x', {'x': numpy.ones(1, 'f')}), {}))"
+        "(op,) = [op for op in read_table(library) if op.name == 'Overrun'];"
+        "print(OnnxRuntimeEngine(library).run(op, Case('x', {'x': numpy.ones(1, 'f')}), {}))"
     )
     finished = subprocess.run(
-        [sys.executable, "-c", program, str(bad)], env=environment, capture_output=True, text=True, cwd=PROJECT
+        [sys.executable, "-c", program, str(library)], env=environment, capture_output=True, text=True, cwd=PROJECT
     )
     assert finished.returncode != 0
     assert "AddressSanitizer: heap-buffer-overflow" in finished.stderr

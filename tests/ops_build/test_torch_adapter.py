@@ -115,7 +115,9 @@ def test_opcheck_of_every_case(library: registration.OpLibrary, cases: list[tupl
     for _, group in itertools.groupby(cases, lambda one: (one[0].name, str(one[1]))):
         good = [one for one in group if not one[2].error]
         others = bool(tried and good) and tried[-1][0] is good[0][0]  # the first dtypes of the op were tried
-        tried += good if ALL else [] if others else good[:: -(-len(good) // 3)]
+        # `make test` takes the case with the most inputs.
+        most = sorted(good, key=lambda one: len(one[2].inputs))[-1:]
+        tried += good if ALL else [] if others else most
     for op, types, case in tried:
         arguments = case_arguments(op, case, types)
         call = library.overload(op)
@@ -207,8 +209,7 @@ def test_a_function_that_returns_the_required_outputs_has_the_gradient(library: 
     torch.testing.assert_close(norm(x, weight), torch.ops.opgate.rms_norm(x, weight)[0], rtol=0, atol=0)
     assert torch.autograd.gradcheck(norm, (x, weight, residual))
     torch.library.opcheck(norm.default, (x, weight, residual))
-    compiled = torch.compile(lambda *inputs: norm(*inputs) * 2, fullgraph=True)
-    torch.testing.assert_close(compiled(x, weight), 2 * norm(x, weight))
+    torch.testing.assert_close(compiled(lambda *inputs: norm(*inputs) * 2)(x, weight), 2 * norm(x, weight))
     with torch.autocast("cpu", torch.bfloat16):
         assert norm(x.float(), weight.bfloat16()).dtype == torch.float32
     vmapped = torch.vmap(norm, in_dims=(0, None))(x[:, None], weight)
@@ -472,9 +473,11 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
 def test_compile_of_every_op(
     library: registration.OpLibrary, cases: list[tuple[Op, dict[str, str], Case]], dynamic: bool
 ) -> None:
-    """Compiles one case for each op, and in `make test-all` for each choice of types."""
+    """Compiles one case for each op, and in `make test-all` for each choice of types. `make test` compiles some of the ops
+    only with dynamic sizes."""
+    ops = library.ops if ALL or dynamic else library.ops[::4]
     done = set()
-    for op, types, case in cases:
+    for op, types, case in [one for one in cases if one[0] in ops]:
         arguments = case_arguments(op, case, types)
         key = (op.name, *types.values()) if ALL else (op.name,)
         if case.error or key in done or not all(t.numel() for t in arguments.values() if isinstance(t, torch.Tensor)):
@@ -485,7 +488,7 @@ def test_compile_of_every_op(
         run = compiled(lambda arguments, call=call: call(**arguments), dynamic=dynamic)
         for ours, eager in zip(as_tuple(run(arguments)), as_tuple(call(**arguments)), strict=True):
             torch.testing.assert_close(ours, eager, rtol=0, atol=0, equal_nan=True)
-    assert {name for name, *_ in done} == {op.name for op in library.ops}
+    assert {name for name, *_ in done} == {op.name for op in ops}
 
 
 def test_a_compiled_graph_serves_every_size(library: registration.OpLibrary, torch_ops: Any) -> None:
@@ -524,9 +527,12 @@ def test_inductor_runs_an_op_beside_its_own_kernels(library: registration.OpLibr
     def body(x: Any) -> Any:
         return torch.ops.opgate.mish(x * 2).sum(0) + 1
 
+    from torch._inductor import config
+
     run = torch.compile(body, fullgraph=True)
     try:
-        y = run(torch.ones(3, 4))
+        with config.patch(compile_threads=1):  # others would be processes that import torch
+            y = run(torch.ones(3, 4))
     except torch._inductor.exc.InductorError as error:
         pytest.skip(f"inductor can't compile here: {error}")
     torch.testing.assert_close(y, body(torch.ones(3, 4)))

@@ -25,18 +25,24 @@ from opgate.ops_build.ops_page import markdown_table
 from opgate.ops_build.table import Op, read_table
 from opgate.ops_build.verification.comparison import difference
 from opgate.ops_build.verification.engine import engines_of
-from opgate.ops_build.verification.verify import References, try_case, verify
+from opgate.ops_build.verification.verify import References, try_case, verify_cell
 from tests import PROJECT
+from tests.conftest import ALL
+from tests.ops_build.choosing import chosen_cases
 
 OPS = SOURCE / "ops"
 
 
-def test_every_case_on_every_engine(built: Build) -> None:
-    """Runs every case that this machine can run. A cell that it can't run must say why. The tests of the adapters for
-    TensorFlow and LiteRT choose cases for themselves."""
+def test_cases_of_every_op_on_every_engine(built: Build) -> None:
+    """Runs cases of each op and choice of dtypes, in `make test-all` every case that this machine can run. A cell that it
+    can't run must say why. The tests of the adapters for TensorFlow and LiteRT choose cases for themselves."""
     options = BuildOptions()
     engines = tuple(name for name in options.engines if name not in ("tensorflow", "litert"))
-    cells = verify(built_table(options), [OPS], engines_of(replace(options, engines=engines)))
+    found = list(engines_of(replace(options, engines=engines)))
+    cells = []
+    for op, types, cases in chosen_cases(built_table(options), OPS, everything=ALL):
+        references = References(op, folder_of(op, [OPS]))
+        cells += [verify_cell(op, types, references, cases, engine) for engine in found]
     failures = [f"{cell.op} {cell.types} on {cell.engine}: {failure}" for cell in cells for failure in cell.failures]
     assert not failures, "\n".join(failures)
     passed = {engine: sum(c.passed for c in cells if c.engine == engine) for engine in {c.engine for c in cells}}
