@@ -12,6 +12,7 @@ import pytest
 
 from opgate.ops_build.building.options import BuildOptions, out_of_tree
 from opgate.ops_build.table import read_table
+from tests.conftest import ALL
 
 #: All files that the op's author writes.
 FILES = {
@@ -156,7 +157,7 @@ def test_tensorrt_accepts_it(options: BuildOptions, tmp_path: Path) -> None:
     if reason := tensorrt_rtx.missing():
         pytest.skip(reason)
     ops = read_table(options.library("onnxruntime_cuda"))
-    assert check_all(options.library("tensorrt"), ops, options.ops[0], tmp_path) == 4
+    assert check_all(options.library("tensorrt"), ops, options.ops[0], tmp_path) == 3 + ALL
 
 
 def test_it_runs_beside_opgates_own_ops(options: BuildOptions, library: Path) -> None:

@@ -34,7 +34,7 @@ def command(*arguments, folder):
 
 
 def for_onnxruntime(folder):
-    return replace(out_of_tree(folder), engines=("onnxruntime",), cuda="")
+    return replace(out_of_tree(folder, domain="own"), engines=("onnxruntime",), cuda="")
 
 
 @pytest.fixture(scope="module")

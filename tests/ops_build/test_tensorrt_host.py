@@ -35,7 +35,6 @@ FLAGS = [
     "-Wextra",
     "-Werror",
     "-g",
-    "-O1",
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover",
     "-fno-sanitize=null,object-size,vptr,pointer-overflow",
