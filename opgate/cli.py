@@ -68,7 +68,7 @@ def build(
         typer.Option(
             envvar="OPGATE_CUDA",
             help="CUDA architectures, such as 90 or 80;90. auto: this machine's GPUs, or 90 without a GPU. "
-            "all: every supported one. Empty: no CUDA."
+            "all: every supported one. Empty: no CUDA.",
         ),
     ] = "auto",
     sanitize: Annotated[str, typer.Option(help="Sanitizers for -fsanitize, such as address,undefined.")] = "",
