@@ -59,6 +59,7 @@ LONG = (
     "servers",
     "servers s-z",
     "test_wheel",
+    "test_verify",
     "test_torch_adapter",
     "test_build",
     "test_faults",

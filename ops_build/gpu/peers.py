@@ -49,6 +49,7 @@ def _compiled(call: Callable[[Arguments], Any]) -> Peer:
     def compiled() -> Any:
         return torch.compile(call)  # it brings the compiler, which takes seconds
 
+    @functools.wraps(call)
     def run(arguments: Arguments) -> Any:
         return compiled()(arguments)
 

@@ -38,8 +38,10 @@ def call(gateway: Fuzzed, case: schemathesis.Case) -> None:
     """Makes a call and checks the answer."""
     used = list(CHECKS)
     # A schema can't say that a shape fits the data, what the JSON in a form is, that 1.0 is no integer, that lists are
-    # even (plain), what a model refuses (ragged), what there is to load and to register, or that no file for traces is.
-    untold = ("infer", "identity_INT64", "plain", "ragged", "load", "register", "setting", "logging")
+    # even (plain), what a model refuses (ragged), that a parameter is given once (generate), what there is to load and
+    # to register, or that no file for traces is.
+    untold = ("infer", "identity_INT64", "plain", "ragged", "generate", "generate_stream", "load", "register")
+    untold += ("setting", "logging")
     told = not any(f"/{part}/" in f"{case.path}/" for part in untold)
     if told and case.media_type != "multipart/form-data":
         used.append(checks.positive_data_acceptance)
