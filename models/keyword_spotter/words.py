@@ -73,12 +73,12 @@ def recordings(folder: Path, *, test: bool, seed: int = 0) -> Recordings:
 
 def speak(word: str, voice: str, accent: str, speed: int, pitch: int) -> Samples:
     """Returns a word at 16 kHz without the silence around it, at most a second."""
+    from scipy import signal  # it takes a second
+
     command = ["espeak-ng", "-v", f"{accent}+{voice}", "-s", str(speed), "-p", str(pitch), "--stdout", word]
     answer = subprocess.run(command, capture_output=True, check=True)
     with wave.open(io.BytesIO(answer.stdout)) as file:
         rate, spoken = file.getframerate(), np.frombuffer(file.readframes(-1), "<i2")
-    from scipy import signal  # it takes a second
-
     sound = signal.resample_poly(spoken.astype(np.float64), SAMPLE_RATE // 50, rate // 50)
     loud = np.flatnonzero(np.abs(sound) > 0.02 * np.abs(sound).max(initial=0))
     if not len(loud):

@@ -250,13 +250,13 @@ def test_top_k_of_a_million(run_op: RunOp) -> None:
 def test_soft_nms_is_that_of_ensemble_boxes(
     run_op: RunOp, n: int, method: str, number: int, iou: float, sigma: float, least: float
 ) -> None:
+    from ensemble_boxes.ensemble_boxes_nms import cpu_soft_nms_float  # it brings numba
+
     head = head_in_clusters(np.random.default_rng(n), 1, n, True)
     boxes, scores = head[:4].T.copy(), head[4] * np.float32(0.5) + np.float32(0.4)
     attributes = {"iou_threshold": iou, "sigma": sigma, "min_score": least, "method": method}
     detections, indices = run_op("SoftNMS", {"boxes": boxes, "scores": scores}, attributes)
     lowered = scores.astype(np.float64)  # in the order in which they are kept
-    from ensemble_boxes.ensemble_boxes_nms import cpu_soft_nms_float  # it brings numba
-
     expected = cpu_soft_nms_float(boxes.astype(np.float64), lowered, iou, sigma, least, number)
     np.testing.assert_array_equal(indices, expected)
     np.testing.assert_allclose(detections[:, 4], lowered[lowered > least], rtol=1e-6)

@@ -144,10 +144,10 @@ def test_the_gradient_of_distances_agrees_with_autograd(run_op: RunOp, apart: bo
 @pytest.mark.parametrize("ranged", [False, True])
 @pytest.mark.parametrize(("n", "c"), [(1, 3), (500, 4), (30_000, 6)])
 def test_voxels_agree_with_scipys_bins(run_op: RunOp, n: int, c: int, ranged: bool) -> None:
-    rng = np.random.default_rng(n)
-    # Coordinates in sixteenths and sizes that are powers of two are exact in f32: no point is rounded into another bin.
     from scipy import stats  # it takes seconds
 
+    rng = np.random.default_rng(n)
+    # Coordinates in sixteenths and sizes that are powers of two are exact in f32: no point is rounded into another bin.
     points = (rng.integers(-80, 80, (n, c)) / 16).astype(np.float32)
     size = np.float32([0.5, 1, 0.25])
     low, high = ([-2.0, -3.0, -4.5], [4.0, 2.0, 5.0]) if ranged else ([-5.0] * 3, [5.0] * 3)

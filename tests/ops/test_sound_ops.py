@@ -24,6 +24,8 @@ def sound(samples: int, seed: int) -> np.ndarray:
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_log_mel_spectrogram_is_librosas(run_op, data) -> None:
+    import librosa
+
     n_fft = data.draw(st.sampled_from([256, 400, 441, 512, 1000, 1024]))
     rate = data.draw(st.sampled_from([8000, 16000, 22050, 44100]))
     samples = data.draw(st.integers(n_fft, 6000))
@@ -35,8 +37,6 @@ def test_log_mel_spectrogram_is_librosas(run_op, data) -> None:
     f_max = data.draw(st.sampled_from([0.0, 3500.0]))
     norm = data.draw(st.sampled_from(["slaney", "none"]))
     pcm = sound(samples, samples)
-    import librosa
-
     energy = librosa.feature.melspectrogram(
         y=pcm.astype(np.float64), sr=rate, n_fft=n_fft, hop_length=hop, win_length=window or None, n_mels=n_mels,
         fmin=f_min, fmax=f_max or None, htk=htk, norm=norm if norm == "slaney" else None,
@@ -78,11 +78,11 @@ def test_sliding_window_is_unfold(run_op, data) -> None:
     samples=st.integers(1, 800),
 )
 def test_resample_audio_is_scipys(run_op, from_rate: int, to_rate: int, samples: int) -> None:
+    from scipy import signal
+
     x = sound(samples, samples)
     (y,) = run_op("ResampleAudio", {"x": x[None]}, {"from_rate": from_rate, "to_rate": to_rate})
     common = math.gcd(from_rate, to_rate)
-    from scipy import signal
-
     expected = signal.resample_poly(x.astype(np.float64), to_rate // common, from_rate // common)
     np.testing.assert_allclose(y[0], expected, atol=2e-6)
 
