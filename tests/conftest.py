@@ -29,8 +29,9 @@ if not ALL:
     os.environ.setdefault("OPGATE_ARCH", "native")
     # Sources that compile together take less than half the time. `make test-all` compiles one by one, as users do.
     os.environ.setdefault("OPGATE_BATCH", "28")
-    if not gpus():  # machine code for a GPU takes a quarter of the time that a CUDA kernel takes to compile
+    if not gpus():  # kernels that nothing can run are compiled to PTX, and not optimized: that takes half the time
         os.environ.setdefault("OPGATE_CUDA", "90-virtual")
+        os.environ.setdefault("NVCC_APPEND_FLAGS", "-O0 -Xcicc=-O0")
 # A compiler's warning fails the tests.
 os.environ.setdefault("OPGATE_STRICT", "1")
 if shutil.which("ccache"):
@@ -39,6 +40,17 @@ if shutil.which("ccache"):
     os.environ |= {"CCACHE_NOHASHDIR": "1", "CCACHE_BASEDIR": str(DEFAULT_OUTPUT.parent)}
     for language in ("C", "CXX", "CUDA"):
         os.environ.setdefault(f"CMAKE_{language}_COMPILER_LAUNCHER", "ccache")
+
+
+def thorough(why: str) -> pytest.MarkDecorator:
+    """Marks a test that `make test-all` alone runs."""
+    return pytest.mark.skipif(not ALL, reason=f"make test-all runs it: {why}")
+
+
+def examples(count: int) -> int:
+    """Returns how many examples a test of a property tries: `count` in `make test-all`, a quarter of them in others."""
+    return count if ALL else count // 4
+
 
 #: The build that all tests share.
 OPTIONS = BuildOptions()
@@ -63,7 +75,6 @@ LONG = (
     "test_verify",
     "test_torch_adapter",
     "test_build",
-    "test_faults",
     "test_supervision",
 )
 

@@ -32,12 +32,12 @@ class BuildOptions:
     folder `output`. `arch` are the compiler's flags for the instruction set, or "native" for that of this machine's
     processor; OPGATE_ARCH in the environment is its default. Without any, a library has the kernels for every processor
     and for each of `cpu_levels`, and chooses when it is loaded (core/cpu_level.h). `engines` are the engines to build
-    for; the build leaves out an engine without a toolchain. `batch` is how many sources are compiled as one, except ops
-    of others; OPGATE_BATCH in the environment is its default. More make a full build faster, and one after an edit
-    slower. `cuda` is a list of CUDA architectures in CMake's form, "auto" or "all" (see find_cuda), or "" for no CUDA;
-    OPGATE_CUDA in the environment is its default. If `strict` is set, a compiler's warning is an error; OPGATE_STRICT
-    in the environment is its default. If `cuda_ops_only` is set, the build leaves out ops without a CUDA kernel, so
-    that it needs none of their dependencies.
+    for; the build leaves out an engine without a toolchain. `batch` is how many sources are compiled as one: two of
+    them may not give the same name to different things. OPGATE_BATCH in the environment is its default. More make a
+    full build faster, and one after an edit slower. `cuda` is a list of CUDA architectures in CMake's form, "auto" or
+    "all" (see find_cuda), or "" for no CUDA; OPGATE_CUDA in the environment is its default. If `strict` is set, a
+    compiler's warning is an error; OPGATE_STRICT in the environment is its default. If `cuda_ops_only` is set, the
+    build leaves out ops without a CUDA kernel, so that it needs none of their dependencies.
     """
 
     output: Path = DEFAULT_OUTPUT

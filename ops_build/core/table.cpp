@@ -5,18 +5,16 @@
 #include "lexer.h"
 #include "parser.h"
 
-#ifndef OPGATE_DOMAIN
-#define OPGATE_DOMAIN "opgate"
-#endif
-
 namespace opgate {
+
+extern const char* const library_domain;  // in domain.cpp
 
 Table& Table::instance() {
   static Table table;
   return table;
 }
 
-const char* Table::domain() { return OPGATE_DOMAIN; }
+const char* Table::domain() { return library_domain; }
 
 void Table::add(const char* signature, const char* doc, Device device, const Kernel& kernel) {
   Op op;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 
 from opgate.ops_build.building.options import SOURCE, BuildError
@@ -88,7 +88,6 @@ def build(
     tensorrt: Path | str = "",
     onnxruntime: tuple[Path, Path] | None = None,
     batch: int = 1,
-    alone: Iterable[str] = (),
     kernels: Collection[str] = (),
 ) -> Path:
     """Builds the program that runs the kernels of `ops` in `folder`, and returns its path.
@@ -96,9 +95,8 @@ def build(
     `source` is the folder ops_build, or a copy with other kernels. `ops` is a folder of ops, by default that of
     `source`. `tensorrt` is the folder of TensorRT's headers: with it the program has the plugins too. `onnxruntime` is
     the folder of ONNX Runtime's header and a source that plays ONNX Runtime: with it the program has that adapter.
-    `batch` kernels are compiled together, but not those of the ops (snake_case) in `alone`, which change often. With
-    `kernels` the program has the kernels of these ops only. Raises BuildError with the compiler's messages if the build
-    fails.
+    `batch` kernels are compiled together. With `kernels` the program has the kernels of these ops only. Raises
+    BuildError with the compiler's messages if the build fails.
     """
     if not shutil.which("cmake"):
         raise BuildError("cmake is not installed. On Debian or Ubuntu: apt-get install cmake")
@@ -116,7 +114,6 @@ def build(
         f"-DONNXRUNTIME_INCLUDE={include}",
         f"-DONNXRUNTIME_HOST={host}",
         f"-DBATCH={batch}",
-        f"-DALONE={';'.join(alone)}",
         *(["-G", "Ninja"] if shutil.which("ninja") else []),
     ]
     for command in (configure, ["cmake", "--build", str(folder / "cmake"), "--parallel", "2"]):

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 from dockerfile_parse import DockerfileParser
 
-from tests.conftest import ALL
+from tests.conftest import thorough
 from tests.system.running import ROOT, free_port
 
 pytestmark = [
-    pytest.mark.skipif(not ALL, reason="make test-all runs it"),
+    thorough("it installs a system for each image"),
     pytest.mark.skipif(os.geteuid() != 0, reason="it needs root"),
     pytest.mark.skipif(shutil.which("debootstrap") is None, reason="debootstrap is not installed"),
 ]

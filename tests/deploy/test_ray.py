@@ -20,7 +20,7 @@ import yaml
 from onnx import TensorProto, helper
 from pydantic import ValidationError
 
-from tests.conftest import ALL
+from tests.conftest import thorough
 from tests.service.onnx_models import batching, save, value
 from tests.skips import need
 from tests.system.running import ROOT, free_port
@@ -210,7 +210,7 @@ def test_settings_are_checked_before_they_are_deployed() -> None:
             Arguments(settings=settings)
 
 
-@pytest.mark.skipif(not ALL, reason="make test-all runs it: a cluster starts")
+@thorough("a cluster starts")
 def test_it_serves_the_gateway(cluster: Cluster) -> None:
     assert cluster.infer() == 2.0
     assert len(cluster.replicas()) == 1
@@ -220,7 +220,7 @@ def test_it_serves_the_gateway(cluster: Cluster) -> None:
     assert refused.value.code == 404 and "none" in json.loads(refused.value.read())["error"]
 
 
-@pytest.mark.skipif(not ALL, reason="make test-all runs it: a second replica starts")
+@thorough("a second replica starts")
 def test_load_adds_a_replica_on_the_other_node(cluster: Cluster) -> None:
     """A node has one core, and so has a replica."""
     (first,) = cluster.replicas()
@@ -233,7 +233,7 @@ def test_load_adds_a_replica_on_the_other_node(cluster: Cluster) -> None:
     assert not load.errors
 
 
-@pytest.mark.skipif(not ALL, reason="make test-all runs it: a second replica starts")
+@thorough("a second replica starts")
 def test_a_killed_replica_costs_its_requests_in_flight_at_most(cluster: Cluster) -> None:
     victim = cluster.replicas()[0]
     with Load(cluster) as load:
@@ -249,7 +249,7 @@ def test_a_killed_replica_costs_its_requests_in_flight_at_most(cluster: Cluster)
     assert set(load.answers) == {2.0}
 
 
-@pytest.mark.skipif(not ALL, reason="make test-all runs it: two replicas start anew")
+@thorough("two replicas start anew")
 def test_a_new_version_rolls_out_without_an_error(cluster: Cluster) -> None:
     old = cluster.replicas()
     model(cluster.repository, 3.0, version=2)
@@ -265,7 +265,7 @@ def test_a_new_version_rolls_out_without_an_error(cluster: Cluster) -> None:
     assert set(load.answers) == {2.0, 3.0} and load.answers[-1] == 3.0
 
 
-@pytest.mark.skipif(not ALL, reason="make test-all runs it: replicas start until the cluster gives up")
+@thorough("replicas start until the cluster gives up")
 def test_a_version_that_can_not_be_served_is_not_rolled_out(cluster: Cluster) -> None:
     (cluster.repository / "scale" / "3").mkdir()
     (cluster.repository / "scale" / "3" / "model.onnx").write_bytes(b"no model")
@@ -278,7 +278,7 @@ def test_a_version_that_can_not_be_served_is_not_rolled_out(cluster: Cluster) ->
     assert "scale" in told["deployments"]["gateway"]["message"]
 
 
-@pytest.mark.skipif(not ALL, reason="make test-all runs it: the arguments are checked without a cluster, too")
+@thorough("the arguments are checked without a cluster, too")
 def test_wrong_arguments_are_named(cluster: Cluster) -> None:
     cluster.deploy([4])
     end = time.monotonic() + PATIENCE

@@ -87,7 +87,7 @@ def compiled(target: Native, compiler: str, flags: Sequence[str], program: Path,
         made.append(objects / f"{source.parent.name}_{source.stem}.o")
         if made[-1].exists() and made[-1].stat().st_mtime > source.stat().st_mtime:
             continue
-        command = [compiler, "-std=c++20", *flags, '-DOPGATE_DOMAIN="opgate"', f"-I{target.include}", "-c"]
+        command = [compiler, "-std=c++20", *flags, f"-I{target.include}", "-c"]
         subprocess.run([*command, str(source), "-o", str(made[-1])], check=True, timeout=600)
     command = [compiler, *flags, *link, *map(str, made), *target.libraries, "-o", str(program)]
     subprocess.run(command, check=True, timeout=600)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from opgate.ops_build.images.pictures import flat
 from opgate.ops_build.ops.decode_audio.cases import KINDS, sound, wav
 from opgate.ops_build.ops.decode_points.cases import PLY_TYPES, cloud, npy, ply
+from tests.conftest import examples
 from tests.ops.conftest import RunOp
 
 wavfile = pytest.importorskip("scipy.io.wavfile")
@@ -79,7 +80,7 @@ def test_files_of_soundfile(run_op: RunOp, subtype: str, kind: str) -> None:
         assert decoded_audio(run_op, [file.getvalue()])[3].tolist() == [3]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_damaged_sounds_hurt_no_other_row(run_op: RunOp, data: st.DataObject) -> None:
     kind, bits = data.draw(st.sampled_from(KINDS))
@@ -131,7 +132,7 @@ def test_binary_has_the_numbers_of_the_text(run_op: RunOp, kind: str) -> None:
     np.testing.assert_allclose(xyz[:12], points.astype(PLY_TYPES[kind]), rtol=1e-6)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data())
 def test_damaged_clouds_hurt_no_other_row(run_op: RunOp, data: st.DataObject) -> None:
     good = data.draw(st.sampled_from([npy(cloud(9)), ply(cloud(9)), ply(cloud(9), text=True, extra="int")]))

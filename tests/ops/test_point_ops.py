@@ -16,6 +16,7 @@ from scipy.spatial import cKDTree
 
 from opgate.ops_build.case import Array
 from opgate.ops_build.ops.voxelize.cases import GRIDS
+from tests.conftest import examples
 from tests.ops.conftest import RunOp
 
 
@@ -317,7 +318,7 @@ def axes(draw: st.DrawFn) -> tuple[np.float32, np.float32, np.float32]:
     return size, low, high
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(grid_axes=st.tuples(axes(), axes(), axes()), data=st.data())
 def test_voxels_are_within_the_grid(run_op: RunOp, grid_axes: tuple[Any, ...], data: st.DataObject) -> None:
     """Each point of the range is in a voxel of the grid: in the one that contains it, except for the rounding of f32."""

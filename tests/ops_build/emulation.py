@@ -13,21 +13,14 @@ from opgate.ops_build.building.toolchain import LeftOut, toolchain_folder
 from opgate.ops_build.cuda_emulation import build as emulated
 from tests import PROJECT
 from tests.conftest import ALL, FIXTURE_OPS, silent
-from tests.ops_build.cuda_faults import FAULTS
-from tests.ops_build.faults import chosen
 
 #: The build of opgate's ops, and that of the fixture ops.
 FOLDER = PROJECT / "build" / "cuda_emulation"
 FIXTURES = PROJECT / "build" / "cuda_emulation_fixtures"
-#: The ops whose kernels are emulated: in `make test` one of each way in which threads work together, and those
-#: with a fault.
+#: The ops whose kernels are emulated: in `make test` one of each way in which threads work together.
 OPS = sorted(file.stem for file in (SOURCE / "ops").glob("*/*.cu"))
 if not ALL:
-    some = "bev_pool_v2 layer_norm log_mel_spectrogram mish multi_class_nms my_add rotary_embedding "
-    some += "sigmoid_focal_loss_backward soft_nms top_k_labels voxelize"
-    OPS = sorted({*some.split(), *(fault.op for fault in chosen(FAULTS))})
-#: The ops without a fault among the few that a test changes nevertheless.
-CHANGED = {"log_mel_spectrogram"}
+    OPS = ["layer_norm", "log_mel_spectrogram", "multi_class_nms", "my_add", "soft_nms", "top_k_labels", "voxelize"]
 HOST = Path(__file__).parent / "onnxruntime_host" / "host.cpp"
 
 
@@ -67,6 +60,5 @@ def _build(folder: Path, source: Path, ops: Path | None, kernels: Sequence[str] 
         tensorrt=tensorrt_include() or "",
         onnxruntime=onnxruntime,
         batch=1 if ALL else 14,
-        alone=sorted({fault.op for fault in chosen(FAULTS)} | CHANGED),
         kernels=kernels,
     )

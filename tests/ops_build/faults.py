@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.conftest import ALL
-
 
 @dataclass(frozen=True)
 class Fault:
@@ -32,18 +30,3 @@ class Fault:
             yield
         finally:
             file.write_text(good)
-
-
-#: How many faults `make test` tries of a list. Each takes a compilation.
-FEW = 3
-
-
-def chosen(faults: list[Fault]) -> list[Fault]:
-    """Returns a few faults that are spread over the list, or in `make test-all` every fault.
-
-    Many kernels include a header that ops share and are compiled again with it, so faults there are not among the few.
-    """
-    if ALL:
-        return faults
-    few = [fault for fault in faults if fault.file.startswith("ops/")]
-    return few[:: -(-len(few) // FEW)]

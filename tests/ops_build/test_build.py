@@ -26,7 +26,7 @@ from opgate.ops_build.building.toolchain import Cuda, LeftOut, find_cuda
 from opgate.ops_build.table import read_table, snake_case
 from opgate.service.repository.op_libraries import trust
 from tests import PROJECT
-from tests.conftest import ALL, FIXTURE_OPS, OPTIONS, silent
+from tests.conftest import ALL, FIXTURE_OPS, OPTIONS, silent, thorough
 from tests.ops_build.conftest import op_of_ones_own, symbols
 
 
@@ -122,6 +122,7 @@ def test_a_second_build_rebuilds_nothing(library: Path) -> None:
     assert not any("Building" in line for line in lines)
 
 
+@thorough("an op compiles twice")
 def test_a_build_goes_on_where_another_generator_was_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "ops" / "sum_all"
     shutil.copytree(FIXTURE_OPS / "sum_all", source)

@@ -29,11 +29,12 @@ from opgate.ops_build.table import Op, snake_case
 from opgate.ops_build.verification.comparison import difference
 from opgate.ops_build.verification.verify import References, verify_cell
 from tests import PROJECT
-from tests.conftest import ALL
+from tests.conftest import ALL, thorough
 from tests.ops_build.cuda_faults import FAULTS
 from tests.ops_build.emulation import OPS, build, onnxruntime_include, tensorrt_include
-from tests.ops_build.faults import Fault, chosen
+from tests.ops_build.faults import Fault
 
+SLOW = thorough("the kernels compile anew for each fault")
 KERNELS = sorted((SOURCE / "ops").glob("*/*.cu"))
 
 
@@ -211,6 +212,7 @@ def failures_of(program: Path, name: str) -> list[str]:
     return failures
 
 
+@SLOW
 def test_spectrograms_of_more_frames_than_are_transformed_at_once(sources: Path) -> None:
     """The energies that are held at once have more frames than the cases."""
     file = "ops/log_mel_spectrogram/log_mel_spectrogram.cu"
@@ -219,7 +221,8 @@ def test_spectrograms_of_more_frames_than_are_transformed_at_once(sources: Path)
         assert not failures_of(build(source=sources), few.op)
 
 
-@pytest.mark.parametrize("fault", chosen(FAULTS), ids=lambda fault: fault.name)
+@SLOW
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_is_found(sources: Path, fault: Fault) -> None:
     with fault.written_into(sources):
         failures = failures_of(build(source=sources), fault.op)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opgate.ops_build.table import SignatureError, parse_signature
+from tests.conftest import examples
 
 GOOD = [
     "MyAdd(a: f32[...], b: f32[...]) -> (y: f32[...])",
@@ -164,7 +165,7 @@ def test_bad_signatures_are_refused_with_the_column(library: Path, text: str, co
     assert refused.value.column == column
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_no_text_breaks_the_parser(library: Path, data: st.DataObject) -> None:
     good = data.draw(st.sampled_from(GOOD))

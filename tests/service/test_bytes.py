@@ -31,6 +31,7 @@ from opgate.service.wire.friendly import labelled
 from opgate.service.wire.json_tensors import write
 from opgate.service.wire.kserve_grpc import Decoder, Message
 from opgate.service.wire.tensors import element, from_raw, to_raw
+from tests.conftest import examples
 from tests.service.onnx_models import batching, identity, save, value, write_config
 
 BYTES = DATATYPES["BYTES"]
@@ -58,7 +59,7 @@ def exact(array):
 
 
 @given(st.lists(ANY, max_size=20))
-@hypothesis_settings(max_examples=300, deadline=None)
+@hypothesis_settings(max_examples=examples(300), deadline=None)
 def test_any_bytes_come_from_the_wire_and_go_there(elements):
     data = raw(elements)
     array = from_raw(data, 0, len(data), BYTES, (len(elements),), "x", LIMITS)
@@ -98,7 +99,7 @@ def copies(tmp_path_factory):
 
 
 @given(st.lists(ANY, max_size=12), st.integers(0, 3))
-@hypothesis_settings(max_examples=300, deadline=None)
+@hypothesis_settings(max_examples=examples(300), deadline=None)
 def test_the_engine_keeps_any_bytes(copies, elements, extra):
     shape = (len(elements), 1) if extra == 1 else (1, len(elements), 1) if extra == 2 else (len(elements),)
     (array,) = copies.run(["y"], {"x": objects(elements, shape)})

@@ -14,6 +14,7 @@ from opgate.service.errors import Kind, ServingError
 from opgate.service.execution.datatypes import DATATYPES
 from opgate.service.execution.spec import TensorSpec
 from opgate.service.wire.classification import Classification
+from tests.conftest import examples
 
 FLOATS = ("FP16", "FP32", "FP64")
 
@@ -39,7 +40,7 @@ def test_every_row_of_numbers_is_in_order(datatype):
     few = st.sampled_from([0, 1, 2])  # many are equal
 
     @given(st.integers(1, 3), st.integers(0, 9), st.integers(1, 12), st.data())
-    @hypothesis_settings(max_examples=100, deadline=None)
+    @hypothesis_settings(max_examples=examples(100), deadline=None)
     def check(rows, size, count, data):
         values = data.draw(st.lists(element | few, min_size=rows * size, max_size=rows * size))
         array = np.array(values, dtype).reshape(rows, size)

@@ -18,6 +18,7 @@ from opgate.service.execution.checks import Limits
 from opgate.service.execution.datatypes import DATATYPES
 from opgate.service.native import json_tensors as native
 from opgate.service.wire.json_tensors import MAX_REST_BYTES, from_text, members, read, split, write
+from tests.conftest import examples
 
 LIMITS = Limits()
 FLOATS = {"FP16": np.float16, "FP32": np.float32, "FP64": np.float64, "BF16": ml_dtypes.bfloat16}
@@ -75,7 +76,7 @@ def nearest(text, dtype):
 @example(["16777217", "1.00000017881393421514957253748434595763683319091796875", "9007199254740993"])
 @example(["1e-400", "-1e-400", "4.9e-324", "1e-46", "-0.0", "0e999", "65504", "65503.999"])
 @example(["123456789012345678901", "0.00000000000000000000000012345678901234567", "1e27", "1e-27", "7e22"])
-@hypothesis_settings(max_examples=200, deadline=None)
+@hypothesis_settings(max_examples=examples(200), deadline=None)
 def test_numbers_are_rounded_to_the_nearest(datatype, texts):
     """FP16 is rounded from FP64, and BF16 from FP32. NumPy and ml_dtypes do these steps here."""
     for text in texts:
@@ -159,7 +160,7 @@ def nested(element):
 
 
 @given(nested(st.integers(-5, 5)), st.sampled_from([None, 0, 1]), st.booleans())
-@hypothesis_settings(max_examples=300, deadline=None)
+@hypothesis_settings(max_examples=examples(300), deadline=None)
 def test_the_shape_of_nested_lists(data, indent, spaced):
     text = json.dumps(data, indent=indent, separators=(" , ", " : ") if spaced else None)
     want = np.array(data, np.int64)
@@ -174,7 +175,7 @@ def test_the_shape_of_nested_lists(data, indent, spaced):
         st.integers(0, 9), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner)
     )
 )
-@hypothesis_settings(max_examples=500, deadline=None)
+@hypothesis_settings(max_examples=examples(500), deadline=None)
 def test_uneven_lists_and_objects_are_refused(data):
     try:
         want = np.array(data, np.int64)
@@ -188,7 +189,7 @@ TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=6), 
 
 
 @given(TEXTS, st.booleans())
-@hypothesis_settings(max_examples=300, deadline=None)
+@hypothesis_settings(max_examples=examples(300), deadline=None)
 def test_strings(texts, ascii_only):
     got = from_json(json.dumps(texts, ensure_ascii=ascii_only), "BYTES")
     assert got.tolist() == texts
@@ -196,7 +197,7 @@ def test_strings(texts, ascii_only):
 
 
 @given(TEXTS, st.sampled_from(["", "\ud800", "ä", "日本"]))
-@hypothesis_settings(max_examples=100, deadline=None)
+@hypothesis_settings(max_examples=examples(100), deadline=None)
 def test_packed_strings(texts, more):
     texts = [*texts, more]
     want = b"".join(len(d).to_bytes(4, "little") + d for d in (t.encode("utf-8", "surrogatepass") for t in texts))
@@ -268,7 +269,7 @@ def test_what_is_wrong_is_said(text, datatype, part):
 
 
 @given(st.text('[]{}",:0123456789eE+-. \\ntrufalsNIiy', max_size=40), st.sampled_from(list(DATATYPES)))
-@hypothesis_settings(max_examples=2000, deadline=None)
+@hypothesis_settings(max_examples=examples(2000), deadline=None)
 def test_it_reads_what_python_reads_and_nothing_else(text, datatype):
     """Every other text is refused."""
     try:
@@ -282,7 +283,7 @@ def test_it_reads_what_python_reads_and_nothing_else(text, datatype):
 
 
 @given(st.binary(max_size=60), st.booleans())
-@hypothesis_settings(max_examples=1000, deadline=None)
+@hypothesis_settings(max_examples=examples(1000), deadline=None)
 def test_any_bytes_cause_at_most_an_error_of_the_client(body, whole):
     body = body if whole else b'{"inputs":[{"data":' + body + b'}],"x":' + body + b"}"
     for of_members in (True, False):

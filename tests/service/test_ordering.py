@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from opgate.service.execution.ordering import OrderedAnswers
 from opgate.service.execution.request import Request
 from opgate.service.execution.spec import Batching, QueuePolicy
+from tests.conftest import examples
 from tests.service.onnx_models import batching, double
 from tests.service.scheduling import ENDLESS, request, started, until
 
@@ -173,7 +174,7 @@ def test_one_level_and_a_delay_without_a_timeout_are_allowed(repository, load):
     assert load().find("m").model.spec.batching.preserve_ordering
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_nothing_overtakes_and_nothing_is_held_for_ever(data):
     """Each request gets its answer or leaves, in any order. An answer may end another request."""

@@ -21,6 +21,7 @@ from opgate.service.execution.scheduler import Scheduler
 from opgate.service.execution.spec import Batching, ModelSpec, QueuePolicy, TensorSpec
 from opgate.service.execution.waiting import Waiting
 from opgate.service.telemetry.statistics import ModelStatistics
+from tests.conftest import examples
 from tests.service.onnx_models import batching, double
 from tests.service.scheduling import ENDLESS, blocked, request, spec_of, started, until
 
@@ -327,7 +328,7 @@ def test_a_config_becomes_levels_with_policies(repository, load):
 class TestWaiting:
     """The queue against a list that is sorted anew for each look."""
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=examples(200), deadline=None)
     @given(st.data())
     def test_nothing_is_lost_and_levels_keep_their_order(self, data):
         levels = data.draw(st.integers(0, 3), "levels")

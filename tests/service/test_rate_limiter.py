@@ -15,6 +15,7 @@ from opgate.service.execution.rate_limiter import Demand, RateLimiter, Resource,
 from opgate.service.execution.request import run
 from opgate.service.repository.devices import demands, place
 from opgate.service.settings import Settings
+from tests.conftest import examples
 from tests.service.onnx_models import batching, double, slow
 from tests.service.scheduling import ENDLESS, Clients, request, until
 
@@ -157,7 +158,7 @@ class TestClaims:
             turns.append(running is busy)
         assert 4 <= sum(turns) <= 6
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=examples(200), deadline=None)
     @given(st.data())
     def test_nothing_is_locked_and_nothing_is_used_twice(self, data):
         """Instances want to run, run, give up, and leave. Whoever is told tries."""

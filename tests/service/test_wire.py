@@ -27,6 +27,7 @@ from opgate.service.rpc.connection import Budget
 from opgate.service.shared_memory import Regions
 from opgate.service.wire import compression, generate, json_tensors, kserve_grpc, tensors
 from opgate.service.wire.kserve_json import Decoder, encode
+from tests.conftest import examples
 
 LIMITS = Limits()
 NUMERIC = [name for name in DATATYPES if name not in ("BYTES", "BF16")]
@@ -219,7 +220,7 @@ message_parts = st.one_of(
 
 
 @given(st.lists(message_parts, max_size=6), st.lists(st.tuples(st.integers(0, 60), st.binary(max_size=2)), max_size=2))
-@hypothesis_settings(max_examples=300, deadline=None)
+@hypothesis_settings(max_examples=examples(300), deadline=None)
 def test_a_split_message_says_the_same(parts, edits):
     """Fields come in any order. Broken messages are refused, or protobuf's own library refuses their parts."""
     data = b"".join(part.SerializeToString() for part in parts)
@@ -416,7 +417,7 @@ def test_bytes_elements_are_checked(data, text):
 
 
 @given(st.binary(max_size=300), st.one_of(st.none(), st.integers(0, 400)))
-@hypothesis_settings(max_examples=300, deadline=None)
+@hypothesis_settings(max_examples=examples(300), deadline=None)
 def test_any_bytes_cause_at_most_a_client_error(body, header_length):
     for model in (spec(), spec("BYTES"), spec("INT64", (2, -1), max_batch_size=4)):
         try:
@@ -443,7 +444,7 @@ JSON_VALUES = st.recursive(
     ),
     st.sampled_from(list(DATATYPES)),
 )
-@hypothesis_settings(max_examples=300, deadline=None)
+@hypothesis_settings(max_examples=examples(300), deadline=None)
 def test_any_json_causes_at_most_a_client_error(tensor, datatype):
     body = json.dumps({"inputs": [tensor]}).encode()
     try:

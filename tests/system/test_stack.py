@@ -20,7 +20,7 @@ import yaml
 from tritonclient.utils import np_to_triton_dtype
 
 from opgate import triton
-from tests.conftest import ALL
+from tests.conftest import thorough
 from tests.service.onnx_models import batching, double, endless, fragile
 from tests.system.conftest import wait_until
 from tests.system.differential import http_body
@@ -176,7 +176,7 @@ def known(library):
     return images()
 
 
-@pytest.mark.skipif(not ALL, reason="make test-all runs it: it takes half a minute")
+@thorough("it takes half a minute")
 def test_the_stack_under_load(known):
     """Every service that this machine has the program of works as stated, and each panel of the dashboard shows data
     that moves."""

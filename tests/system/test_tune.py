@@ -12,7 +12,7 @@ from google.protobuf import text_format
 from PIL import Image
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from tests.conftest import ALL
+from tests.conftest import thorough
 from tests.service.onnx_models import batching, double, write_config
 from tests.system.running import running
 
@@ -23,7 +23,7 @@ def tune(*arguments: str, repository: Path, output: Path) -> subprocess.Complete
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.skipif(not ALL, reason="make test-all runs it: it measures for a minute")
+@thorough("it measures for a minute")
 def test_it_proposes_a_config_and_checks_it(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     double(repository, "m", config=batching(max_batch_size=4), shape=("batch", 3, 64, 64))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ALL
+from tests.conftest import ALL, thorough
 from tests.ops_build.conftest import op_of_ones_own
 from tests.system.running import ROOT, Server, running
 
@@ -202,6 +202,7 @@ def test_the_names_of_the_checkout_are_not_taken(installed: Installed) -> None:
             assert not place.is_relative_to(installed.site) and place != ROOT / name
 
 
+@thorough("the core compiles once more")
 def test_ops_of_ones_own_are_built_with_what_the_wheel_brings(installed: Installed, tmp_path: Path) -> None:
     if not shutil.which("g++") or not shutil.which("cmake"):
         pytest.skip("there is no compiler")
