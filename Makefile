@@ -1,6 +1,6 @@
 # make serve   set up, build the ops, start the gateway on 127.0.0.1 (HTTP 8000, gRPC 8001); RUNTIME=gpu for GPUs
 # make test    set up what tests need, with the engines, and run them; PART=ops|engines|gateway|protocol|models runs a part
-# make test-all  like make test, but compiles the kernels for every CUDA architecture and tries every fault
+# make test-all  like make test, but compiles for every instruction set and CUDA architecture, writes faults into kernels and runs every case
 # make gpu-check run every case of every op on an NVIDIA GPU (needs nvcc); writes benchmarks/results/<gpu>.md
 # make fuzz    send made-up inputs to readers and to a gateway for FUZZ_SECONDS; TARGET="http grpc" takes some (needs clang++)
 # make check   formatting, lint and types

@@ -29,9 +29,9 @@ if not ALL:
     os.environ.setdefault("OPGATE_ARCH", "native")
     # Sources that compile together take less than half the time. `make test-all` compiles one by one, as users do.
     os.environ.setdefault("OPGATE_BATCH", "28")
-    if not gpus():  # kernels that nothing can run are compiled to PTX, and not optimized: that takes half the time
-        os.environ.setdefault("OPGATE_CUDA", "90-virtual")
-        os.environ.setdefault("NVCC_APPEND_FLAGS", "-O0 -Xcicc=-O0")
+    if not gpus() and "OPGATE_CUDA" not in os.environ:
+        # Kernels that nothing can run are compiled to PTX, and not optimized: that takes half the time.
+        os.environ |= {"OPGATE_CUDA": "90-virtual", "OPGATE_CUDA_FLAGS": "-O0 -Xcicc=-O0"}
 # A compiler's warning fails the tests.
 os.environ.setdefault("OPGATE_STRICT", "1")
 if shutil.which("ccache"):

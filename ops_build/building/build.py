@@ -156,6 +156,7 @@ def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str
         "OPGATE_CUDA_OPS_ONLY": "ON" if options.cuda_ops_only else "OFF",
         "OPGATE_ENGINES": ";".join(toolchains),
         "OPGATE_CUDA_ARCHITECTURES": cuda.architectures if cuda else "",
+        "OPGATE_CUDA_FLAGS": options.cuda_flags,
     }
     if cuda:
         definitions |= cuda.definitions

@@ -35,9 +35,10 @@ class BuildOptions:
     for; the build leaves out an engine without a toolchain. `batch` is how many sources are compiled as one: two of
     them may not give the same name to different things. OPGATE_BATCH in the environment is its default. More make a
     full build faster, and one after an edit slower. `cuda` is a list of CUDA architectures in CMake's form, "auto" or
-    "all" (see find_cuda), or "" for no CUDA; OPGATE_CUDA in the environment is its default. If `strict` is set, a
-    compiler's warning is an error; OPGATE_STRICT in the environment is its default. If `cuda_ops_only` is set, the
-    build leaves out ops without a CUDA kernel, so that it needs none of their dependencies.
+    "all" (see find_cuda), or "" for no CUDA; OPGATE_CUDA in the environment is its default. `cuda_flags` are more flags
+    of nvcc; OPGATE_CUDA_FLAGS in the environment is its default. If `strict` is set, a compiler's warning is an error;
+    OPGATE_STRICT in the environment is its default. If `cuda_ops_only` is set, the build leaves out ops without a CUDA
+    kernel, so that it needs none of their dependencies.
     """
 
     output: Path = DEFAULT_OUTPUT
@@ -51,6 +52,7 @@ class BuildOptions:
     source: Path = SOURCE
     engines: tuple[str, ...] = ENGINES
     cuda: str = field(default_factory=lambda: os.environ.get("OPGATE_CUDA", "auto"))
+    cuda_flags: str = field(default_factory=lambda: os.environ.get("OPGATE_CUDA_FLAGS", ""))
     strict: bool = field(default_factory=lambda: bool(os.environ.get("OPGATE_STRICT")))
     cuda_ops_only: bool = False
     batch: int = field(default_factory=lambda: int(os.environ.get("OPGATE_BATCH") or 1))

@@ -13,6 +13,7 @@
   extern "C" opgate::LevelConstructor __stop_opgate_constructors_##level[] __attribute__((weak));
 
 namespace opgate {
+extern const char* const compiled_level;  // in configured.cpp
 using LevelConstructor = void (*)(int, char**, char**);
 }  // namespace opgate
 
@@ -28,13 +29,7 @@ struct Level {
   std::span<LevelConstructor> constructors;  ///< empty if the library has no kernels of this level
 };
 
-#if defined __AVX512BW__
-std::string_view chosen = "x86-64-v4";
-#elif defined __AVX2__
-std::string_view chosen = "x86-64-v3";
-#else
-std::string_view chosen = "baseline";
-#endif
+std::string_view chosen;  ///< empty if the library has the kernels of one level
 
 /// Chooses the level when the library is loaded, after the kernels of the baseline have registered.
 struct Chooser {
@@ -68,6 +63,6 @@ const Chooser chooser __attribute__((init_priority(1001)));
 
 }  // namespace
 
-std::string_view cpu_level() { return chosen; }
+std::string_view cpu_level() { return chosen.empty() ? compiled_level : chosen; }
 
 }  // namespace opgate

@@ -7,7 +7,7 @@
 
 namespace opgate {
 
-extern const char* const library_domain;  // in domain.cpp
+extern const char* const library_domain;  // in configured.cpp
 
 Table& Table::instance() {
   static Table table;

@@ -36,7 +36,19 @@ class Native:
 
 def _files() -> tuple[Path, ...]:
     """Returns the sources of the ops that read files, and the core that calls them."""
-    core = ("attributes", "engine", "guard", "invoke", "kernel_cache", "lexer", "names", "node", "outputs", "parser")
+    core = (
+        "attributes",
+        "configured",
+        "engine",
+        "guard",
+        "invoke",
+        "kernel_cache",
+        "lexer",
+        "names",
+        "node",
+        "outputs",
+        "parser",
+    )
     core += ("signature_text", "sizes", "symbols", "table")
     folders = [OPS / "ops" / name for name in ("decode_audio", "decode_image", "decode_points", "image_preprocess")]
     codecs = sorted(path for path in (OPS / "images" / "codecs").glob("*.cpp") if "encoder" not in path.name)
@@ -87,7 +99,7 @@ def compiled(target: Native, compiler: str, flags: Sequence[str], program: Path,
         made.append(objects / f"{source.parent.name}_{source.stem}.o")
         if made[-1].exists() and made[-1].stat().st_mtime > source.stat().st_mtime:
             continue
-        command = [compiler, "-std=c++20", *flags, f"-I{target.include}", "-c"]
+        command = [compiler, "-std=c++20", *flags, '-DOPGATE_DOMAIN="opgate"', f"-I{target.include}", "-c"]
         subprocess.run([*command, str(source), "-o", str(made[-1])], check=True, timeout=600)
     command = [compiler, *flags, *link, *map(str, made), *target.libraries, "-o", str(program)]
     subprocess.run(command, check=True, timeout=600)

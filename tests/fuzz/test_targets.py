@@ -42,7 +42,7 @@ def replay(name, folder):
     target = native.TARGETS[name]
     together, program = folder / "together.cpp", folder / name  # one file compiles in less time than many
     together.write_text("".join(f'#include "{source}"\n' for source in (target.source, *target.sources)))
-    command = ["g++", "-std=c++20", "-O0", "-g1", "-DFUZZ_MAIN", *native.SANITIZE]
+    command = ["g++", "-std=c++20", "-O0", "-g1", "-DFUZZ_MAIN", '-DOPGATE_DOMAIN="opgate"', *native.SANITIZE]
     command += [
         f"-I{target.include}",
         f"-I{target.source.parent}",

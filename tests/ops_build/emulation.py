@@ -20,7 +20,16 @@ FIXTURES = PROJECT / "build" / "cuda_emulation_fixtures"
 #: The ops whose kernels are emulated: in `make test` one of each way in which threads work together.
 OPS = sorted(file.stem for file in (SOURCE / "ops").glob("*/*.cu"))
 if not ALL:
-    OPS = ["layer_norm", "log_mel_spectrogram", "multi_class_nms", "my_add", "soft_nms", "top_k_labels", "voxelize"]
+    OPS = [
+        "layer_norm",
+        "log_mel_spectrogram",
+        "mish",
+        "multi_class_nms",
+        "my_add",
+        "soft_nms",
+        "top_k_labels",
+        "voxelize",
+    ]
 HOST = Path(__file__).parent / "onnxruntime_host" / "host.cpp"
 
 

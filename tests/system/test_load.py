@@ -124,7 +124,7 @@ def closed(slow_server):
 
 def test_an_open_loop_shows_waiting_and_a_closed_one_does_not(slow_server, closed):
     waiting = measure("sleeping", *where(slow_server, "HTTP"), "--rate", 150, "--wait", 30)
-    assert waiting["latency_ms"]["p50"] > 5 * closed["p50"]
+    assert waiting["latency_ms"]["p50"] > max(5 * closed["p50"], closed["p90"])
     assert waiting["latency_ms"]["max"] > 1000
     assert waiting["requests_per_second"] < 75
 
@@ -241,7 +241,7 @@ def test_a_search_finds_what_the_model_can_do(slow_server, closed):
     alone = closed["p50"]
     aim = ["--find-rate", "--slo", f"p95={20 * alone:.3f}ms", "--rate", f"{500 / alone:.1f}"]
     found = measure("sleeping", *where(slow_server, "HTTP"), *aim, seconds=0.5)
-    assert 50 / alone < found["rate"] < 2000 / alone
+    assert 50 / alone < found["rate"] < 100
     assert found["lowest_missed"] <= found["rate"] * (1 + WITHIN)
     assert found["rate"] in {step["rate"] for step in found["steps"] if not step["miss"]}
     assert all(step["failed"] == 0 for step in found["steps"])
