@@ -8,6 +8,7 @@ import mmap
 import os
 import pathlib
 import resource
+import select
 import signal
 import socket
 import struct
@@ -91,18 +92,26 @@ def in_memfd(size):
 
 
 def in_children(size):
-    """Three children, each with a third of it."""
-    children = []
+    """Three children, each with a third of it, at the same time."""
+    children, (full, has_it), (go_on, done) = [], os.pipe(), os.pipe()
     for _ in range(3):
         pid = os.fork()
         if not pid:
             try:
                 memory = bytearray(size // 3)
                 memory[::4096] = b"x" * len(memory[::4096])
-                os._exit(0)
             except MemoryError:
                 os._exit(1)
+            os.write(has_it, b"x")
+            os.close(done)
+            os.read(go_on, 1)  # until the parent closes its end
+            os._exit(0)
         children.append(pid)
+    for _ in children:
+        if select.select([full], [], [], 10)[0]:
+            os.read(full, 1)
+    for end in (full, has_it, go_on, done):
+        os.close(end)
     codes = [os.waitpid(child, 0)[1] for child in children]
     if any(codes):
         raise MemoryError(codes)
