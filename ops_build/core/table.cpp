@@ -39,7 +39,8 @@ void Table::add(const char* signature, const char* doc, Device device, const Ker
   }
   Kernel& known = found->kernels[static_cast<int>(device)];
   if (found->signature.text != op.signature.text) {
-    errors_.push_back("op " + op.signature.name + " is stated twice with different signatures");
+    errors_.push_back("op " + op.signature.name + " is stated twice with different signatures: '" +
+                      found->signature.text + "' and '" + op.signature.text + "'");
   } else if (known.run && !replaces_) {
     errors_.push_back("op " + op.signature.name + " has two kernels for " + std::string(name_of(device)));
   } else {
