@@ -28,7 +28,9 @@ def engines(options: BuildOptions) -> Iterator[Engine | Absent]:
         if not library.is_file():
             yield Absent("onnxruntime", device, why_not_built(options, "onnxruntime" if device == "cpu" else "cuda"))
         elif device == "cuda" and "CUDAExecutionProvider" not in ort.get_available_providers():
-            yield Absent("onnxruntime", device, "this onnxruntime has no CUDA provider: install onnxruntime-gpu in its place")
+            yield Absent(
+                "onnxruntime", device, "this onnxruntime has no CUDA provider: install onnxruntime-gpu in its place"
+            )
         elif device == "cuda" and not gpus():
             yield Absent("onnxruntime", device, NO_GPU)
         else:
