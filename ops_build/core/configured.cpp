@@ -1,9 +1,8 @@
-// What the options of a build decide. A compiler cache can share the objects of the core's other sources between
-// builds.
-namespace opgate {
+// The one source of the core that depends on the options of a build. A compiler cache can share the objects of the
+// others between builds.
+#include "configured.h"
 
-extern const char* const library_domain;
-extern const char* const compiled_level;
+namespace opgate {
 
 const char* const library_domain = OPGATE_DOMAIN;
 #if defined __AVX512BW__

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <span>
 
+#include "configured.h"
 #include "table.h"
 
 // The linker defines these symbols: the constructors of the objects that were compiled for a level. The build has moved
@@ -13,7 +14,6 @@
   extern "C" opgate::LevelConstructor __stop_opgate_constructors_##level[] __attribute__((weak));
 
 namespace opgate {
-extern const char* const compiled_level;  // in configured.cpp
 using LevelConstructor = void (*)(int, char**, char**);
 }  // namespace opgate
 

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
+#include "configured.h"
 #include "lexer.h"
 #include "parser.h"
 
 namespace opgate {
-
-extern const char* const library_domain;  // in configured.cpp
 
 Table& Table::instance() {
   static Table table;

@@ -47,9 +47,8 @@ def _files() -> tuple[Path, ...]:
         "names",
         "node",
         "outputs",
-        "parser",
     )
-    core += ("signature_text", "sizes", "symbols", "table")
+    core += ("parser", "signature_text", "sizes", "symbols", "table")
     folders = [OPS / "ops" / name for name in ("decode_audio", "decode_image", "decode_points", "image_preprocess")]
     codecs = sorted(path for path in (OPS / "images" / "codecs").glob("*.cpp") if "encoder" not in path.name)
     kernels = [path for folder in folders for path in sorted(folder.glob("*.cpp"))]

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.conftest import ALL
+from tests.conftest import thorough
 from tests.fuzz import make_corpus, native, targets
 from tests.skips import need
 
@@ -66,7 +66,7 @@ def test_the_corpus_under_the_sanitizers(tmp_path, name):
     assert set(replay(name, tmp_path)) == REACHED[name]
 
 
-@pytest.mark.skipif(not ALL, reason="compiles for minutes; make test-all runs it")
+@thorough("it compiles for minutes")
 def test_the_files_under_the_sanitizers(tmp_path):
     assert set(replay("files", tmp_path)) == REACHED_BY_FILES
 

@@ -25,7 +25,7 @@ from opgate.ops_build.onnx.nodes import node_attributes
 from opgate.ops_build.op_folder import folder_of
 from opgate.ops_build.table import Op
 from tests import PROJECT
-from tests.conftest import ALL, FIXTURE_OPS, silent
+from tests.conftest import FIXTURE_OPS, silent, thorough
 from tests.ops_build.test_tensorrt_adapter import DTYPES, carried, fixture_trials, on_cuda, suitable
 from tests.ops_build.walking import walk_of
 
@@ -162,7 +162,7 @@ def check(op: Op, case: Case, answer: dict[str, Any]) -> None:
     assert sort == {f: [sorted(names) for names in row] for f, row in expected_formats(op, case).items()}, where
 
 
-@pytest.mark.skipif(not ALL, reason="make test-all runs it; every run calls the plugins of all ops on emulated kernels")
+@thorough("every run calls the plugins of all ops on emulated kernels")
 def test_every_op(built: Build, host: Path) -> None:
     library = sanitized(BuildOptions(output=PROJECT / "build" / "sanitized_tensorrt"))
     trials: list[tuple[Op, Case]] = []

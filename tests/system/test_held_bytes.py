@@ -292,7 +292,7 @@ def test_a_body_for_which_there_is_never_room(tmp_path):
             assert client.send(request + DOUBLE).read()[0] == 200
 
 
-@pytest.mark.parametrize("path", ["/v2/models/ones/infer", "/v2/models/ones/generate", *["/predict/ones"] * ALL])
+@pytest.mark.parametrize("path", ["/v2/models/ones/infer", "/v2/models/ones/generate", "/predict/ones"])
 def test_clients_that_leave_while_their_answer_is_written(server, path):
     """Nobody takes such an answer, so nothing may count it for ever."""
     n = 2 * MB

@@ -123,9 +123,11 @@ class Others:
             thread.join()
 
 
-@pytest.mark.parametrize(
-    ("way", "protocol"), [(w, p) for w in WAYS for i, p in enumerate(CLIENTS) if ALL or (w + i) % len(CLIENTS) == 0]
-)
+#: Ways and protocols. `make test` takes one of the two protocols for each way.
+DEATHS = [(w, p) for w in WAYS for i, p in enumerate(CLIENTS) if ALL or (w + i) % len(CLIENTS) == 0]
+
+
+@pytest.mark.parametrize(("way", "protocol"), DEATHS)
 def test_a_death_costs_one_request(server: Server, protocol: str, way: int) -> None:
     before = server.metric("opgate_model_process_deaths_total", "dying")
     client = connect(server, protocol)

@@ -1,0 +1,12 @@
+// What the options of a build decide.
+#pragma once
+
+namespace opgate {
+
+/// The domain of the ops in this library.
+extern const char* const library_domain;
+
+/// The instruction set that the CPU kernels of the baseline are compiled for: "baseline", "x86-64-v3" or "x86-64-v4".
+extern const char* const compiled_level;
+
+}  // namespace opgate
