@@ -18,8 +18,8 @@ RUNTIME ?= cpu
 ENGINES ?= torch tensorflow litert tensorrt nvcc
 # ops, engines, gateway, protocol or models: which tests run. All by default.
 PART ?=
-# How many processes run the tests. Those that start servers mostly wait, the others compile. Each takes about 1 GB.
-PROCESSES ?= 4
+# How many processes run the tests. Those that start servers mostly wait, the others compile. Each takes up to 1 GB.
+PROCESSES ?= 6
 FUZZ_SECONDS ?= 300
 # Those of tests/fuzz/README.md, all by default.
 TARGET ?=
@@ -48,10 +48,10 @@ build: $(VENV)/.serve
 	  print("auto" * ("CUDAExecutionProvider" in engine.get_available_providers()))')"
 
 test: .said-test $(VENV)/.test build/toolchain/.headers
-	@$(BIN)/python -m pytest --stages --durations 20 --numprocesses $(PROCESSES) --part="$(PART)" $(ARGS)
+	@$(BIN)/python -m pytest --stages --durations 20 --processes $(PROCESSES) --part="$(PART)" $(ARGS)
 
 test-all: $(VENV)/.test build/toolchain/.headers
-	OPGATE_TEST_ALL=1 $(BIN)/python -m pytest --stages --durations 20 --numprocesses $(PROCESSES) --part="$(PART)" $(ARGS)
+	OPGATE_TEST_ALL=1 $(BIN)/python -m pytest --stages --durations 20 --processes $(PROCESSES) --part="$(PART)" $(ARGS)
 
 .said-test:
 	@echo "All tests take about 35 minutes on 2 cores, a part about a fifth of it. The first time packages take 5 minutes more."
@@ -119,7 +119,7 @@ $(VENV)/.serve: pyproject.toml $(NATIVE) | $(VENV)/bin/pip
 $(VENV)/.test: pyproject.toml $(NATIVE) | $(VENV)/bin/pip
 	@sh deploy/system-packages.sh test
 	@echo "1 of 3  Python packages, about 2 GB"
-	@sh deploy/test-packages.sh $(VENV) $(RUNTIME),test "$(ENGINES)"
+	@$(BIN)/python deploy/test_packages.py $(RUNTIME),test "$(ENGINES)"
 	touch $@ $(VENV)/.serve
 
 build/toolchain/.headers: | $(VENV)/.test

@@ -3,9 +3,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from opgate.ops_build.building.toolchain import gpus
 from tests import skips
 from tests.parts import PARTS, part_of
 from tests.stages import Stages
+from tests.workers import Workers
 
 
 def silent(line: str) -> None:
@@ -67,10 +69,10 @@ SERVERS = ("servers a-l", "servers m-r", "servers s-z", "servers")
 LONG = (
     "servers m-r",
     "servers a-l",
-    "test_sanitizers",  # makes the shared build before others wait for it
-    "emulation",
-    "servers",
     "servers s-z",
+    "servers",
+    "emulation",
+    "test_sanitizers",
     "test_wheel",
     "test_verify",
     "test_torch_adapter",
@@ -102,13 +104,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds what `make test` says."""
     parser.addoption("--part", choices=("", *PARTS), default="", help="run the tests of one part")
     parser.addoption("--few", action="store_true", help="run a few tests of each folder")
+    parser.addoption("--processes", type=int, default=1, help="run the tests in so many processes")
     parser.addoption("--stages", action="store_true", help="say how many tests of each part have run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Replaces the dots by lines."""
-    if config.getoption("--stages") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Stages(config))
+    """Replaces the dots by lines, and the loop over the tests by processes."""
+    if config.getoption("--stages"):
+        config.pluginmanager.register(Stages(config), "stages")
+    count = config.getoption("--processes")
+    if count > 1 and not config.option.collectonly:
+        config.pluginmanager.register(Workers(count, lambda item: group_of(item.path)))
+        # Most tests need the shared build. It begins while this process collects them, and their fixture waits for it.
+        subprocess.Popen([sys.executable, "-m", "tests.conftest"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -146,23 +154,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (places.get(groups[item], len(LONG)), item.path in waiting))
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Returns what gives the tests to several processes: those of a group to one. `--dist loadgroup` would do so, but
-    pytest-xdist 3.8 can't with pytest 9.2."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Groups(LoadScopeScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return group_of(Path(nodeid.split("::", maxsplit=1)[0]))
-
-    config.option.loadscopereorder = False
-    return Groups(config, log)
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Lets servers go before compilers, where pytest-xdist runs both at the same time."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    """Lets servers go before compilers, where several processes run both at the same time."""
+    if item.config.getoption("--processes") > 1:
         with contextlib.suppress(PermissionError):  # only root may go first again
             os.setpriority(os.PRIO_PROCESS, 0, 0 if group_of(item.path) in SERVERS else 10)
 
@@ -213,3 +207,7 @@ def fixture_library(request: pytest.FixtureRequest) -> Path:
     if other := os.environ.get("OPGATE_TEST_FIXTURE_LIBRARY"):
         return Path(other)
     return request.getfixturevalue("fixture_built").libraries["onnxruntime"]
+
+
+if __name__ == "__main__":
+    build(OPTIONS, silent)

@@ -47,11 +47,6 @@ class Stages:
         if session.items:
             self._begin(item.nodeid for item in session.items)
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
-        """Counts the tests that other processes run."""
-        self._begin(ids)
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, str] | None:
         """Prints no letter for a test that has passed, failed or was skipped."""
