@@ -52,6 +52,8 @@ class Workers:
         for index, item in enumerate(session.items):
             groups.setdefault(self._group_of(item), deque()).append(index)
         waiting = deque(groups.values())
+        gc.collect()
+        gc.freeze()  # the collector of the processes looks at their own objects only
         workers: list[Worker] = []
         try:
             for number in range(min(self._count, len(waiting))):

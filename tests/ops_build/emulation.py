@@ -26,7 +26,6 @@ if not ALL:
         "mish",
         "multi_class_nms",
         "my_add",
-        "soft_nms",
         "top_k_labels",
         "voxelize",
     ]

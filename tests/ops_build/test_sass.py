@@ -16,14 +16,12 @@ import pytest
 
 from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.building.toolchain import LeftOut, find_cuda
-from tests.conftest import ALL
+from tests.conftest import thorough
 from tests.ops_build.conftest import REGISTERS
 
-#: The kernels whose instructions the tests look at.
-READ = ["leaky_relu", "mish", "mish_backward", "my_add", "rms_norm", "swish"]
-#: `make test` compiles these alone.
+pytestmark = thorough("the kernels compile once more, and optimized")
+
 KERNELS = sorted((SOURCE / "ops").glob("*/*.cu"))
-KERNELS = [file for file in KERNELS if ALL or file.stem in READ]
 #: Instructions that compute with floating-point numbers. HFMA2 isn't among them, because the compiler writes constants
 #: with it.
 ARITHMETIC = re.compile(r"^(FADD|FMUL|FFMA|HADD2|HMUL2|F2F|F2FP|DADD|DMUL|DFMA)\b")

@@ -141,8 +141,8 @@ def test_good_requests(targets):
     theirs_at, ours_at = targets
     cases = list(good_cases(configs(ours_at)))
     assert len(cases) > 250
-    # The kinds of requests that every second takes differ from model to model, so all kinds are among them.
-    for case in cases if ALL else cases[::2]:
+    # The kinds of requests that every third takes differ from model to model, so all kinds are among them.
+    for case in cases if ALL else cases[::3]:
         theirs, ours = case.ask(theirs_at), case.ask(ours_at)
         assert theirs.status in GOOD and ours.status in GOOD, (case.id, theirs, ours)
         assert ours.tensors and ours.tensors == theirs.tensors, case.id
