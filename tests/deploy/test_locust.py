@@ -25,6 +25,7 @@ import pytest
 from onnx import helper
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.conftest import thorough
 from tests.service.onnx_models import batching, save, value
 from tests.system.running import ROOT, Server, running
 
@@ -218,6 +219,7 @@ class TestRuns:
         assert tolerant.status == 0
         assert "threshold violated" not in tolerant.log
 
+    @thorough("a wrong sum is a failure, too")
     def test_a_wrong_detection_is_a_failure(self, gateway, tmp_path):
         picture = tmp_path / "digits.jpg"
         shutil.copy(DIGITS, picture)
@@ -278,6 +280,7 @@ class TestRuns:
             assert worker.status == 0
             assert "threshold violated" not in worker.log
 
+    @thorough("it waits for the end of a run")
     def test_requests_without_an_answer_at_the_end_are_failures(self):
         with socket.create_server(("127.0.0.1", 0)) as silent:
             target = f"127.0.0.1:{silent.getsockname()[1]}"

@@ -12,14 +12,14 @@ import pytest
 
 from opgate.ops_build.building.build import Build, build
 from opgate.ops_build.building.options import SOURCE, BuildOptions, out_of_tree
-from opgate.ops_build.table import read_table, snake_case
+from opgate.ops_build.table import read_table
 from tests import PROJECT
-from tests.conftest import ALL, FIXTURE_OPS, silent, thorough
-from tests.ops_build.choosing import folder_of_ops
+from tests.conftest import FIXTURE_OPS, silent, thorough
+
+# tests/ops_build/test_core.py and the emulated CUDA kernels run under the sanitizers in `make test`.
+pytestmark = thorough("the core, an adapter and all kernels compile once more")
 
 SANITIZERS = "address,undefined"
-#: The ops that parse bytes of others, and one that indexes by an input. `make test-all` takes all ops.
-OPS = ("decode_audio", "decode_image", "decode_points", "encode_image", "image_preprocess", "segment_reduce")
 #: An op that reads past its memory, in the library with the others.
 OVERRUN = """
 #include "core/op.h"
@@ -57,11 +57,10 @@ def sanitized(options: BuildOptions) -> Path:
 @pytest.fixture(scope="module")
 def library() -> Path:
     output = PROJECT / "build" / "sanitized"
-    ops = SOURCE / "ops" if ALL else folder_of_ops(output / "ops", OPS)
     bad = output / "bad_ops"
     (bad / "overrun").mkdir(parents=True, exist_ok=True)
     (bad / "overrun" / "overrun.cpp").write_text(OVERRUN)
-    return sanitized(BuildOptions(output, ops=(ops, bad)))
+    return sanitized(BuildOptions(output, ops=(SOURCE / "ops", bad)))
 
 
 def run(command: list[str], environment: dict[str, str]) -> str:
@@ -73,18 +72,14 @@ def run(command: list[str], environment: dict[str, str]) -> str:
 
 
 def test_every_case_of_every_op(library: Path, built: Build, environment: dict[str, str]) -> None:
-    ops = read_table(built.libraries["onnxruntime"])
-    names = [op.name for op in ops if ALL or snake_case(op.name) in OPS]
+    names = [op.name for op in read_table(built.libraries["onnxruntime"])]
     parts = [names[::2], names[1::2]]
-    if not ALL:
-        parts = [[*part, "--dtype", "f32"] for part in parts]
     command = [sys.executable, "-m", "opgate", "verify", "--library", str(library)]
     with ThreadPoolExecutor(2) as pool:
         for output in pool.map(lambda part: run([*command, *part], environment), parts):
             assert " 0 failed" in output
 
 
-@thorough("the adapter compiles for minutes")
 def test_the_adapter(environment: dict[str, str]) -> None:
     fixtures = sanitized(out_of_tree(FIXTURE_OPS, PROJECT / "build" / "sanitized_fixture_ops"))
     # These are left out: under the sanitizer's allocator, an allocation that fails ends the process.

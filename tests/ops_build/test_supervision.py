@@ -182,7 +182,8 @@ def write_cases(folder: Path, way: str) -> None:
 @pytest.mark.parametrize(("way", "status"), [*[("good", 0)] * ALL, ("far", 1)])
 def test_the_command(folder: Path, options: BuildOptions, way: str, status: int) -> None:
     write_cases(folder, way)
-    command = [sys.executable, "-m", "opgate", "verify", "--folder", str(folder)]
+    one = [] if ALL else ["--library", str(options.library())]
+    command = [sys.executable, "-m", "opgate", "verify", "--folder", str(folder), *one]
     finished = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, timeout=300)
     assert finished.returncode == status, finished.stdout + finished.stderr
     text = " ".join(finished.stdout.split())

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException, deserialize_bytes_tensor, serialize_byte_tensor
 
+from tests.conftest import thorough
 from tests.service.onnx_models import batching, identity, write_config
 from tests.system.clients import CLIENTS
 from tests.system.running import running
@@ -215,6 +216,7 @@ class TritonPythonModel:
 """
 
 
+@thorough("a server starts, and its models in Python")
 def test_triton_behind_the_gateway(tmp_path):
     """Triton runs a model in Python, because ONNX Runtime's Python API there takes only text."""
     installed()

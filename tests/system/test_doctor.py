@@ -17,6 +17,7 @@ from opgate.ops_build.adapters.onnxruntime.toolchain import find_onnxruntime_hea
 from opgate.ops_build.building.toolchain import toolchain_folder
 from opgate.service.repository.op_libraries import trust
 from tests import PROJECT
+from tests.conftest import thorough
 
 #: Libraries for ONNX Runtime that fail, each in its own way: the source, and what is found.
 SOURCES = {
@@ -86,6 +87,7 @@ def broken(tmp_path_factory):
     return folder
 
 
+@thorough("each of its models loads in a process of its own")
 def test_the_repository_of_this_project_has_nothing_wrong(library):
     code, found = doctor(PROJECT / "model_repository", OPGATE_BUILD_OPS=str(library.parent))
     assert (code, found) == (0, [])

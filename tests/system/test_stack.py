@@ -230,6 +230,7 @@ def test_the_models_for_triton_on_a_gpu(known, trtexec):
         check_repository(services.folder / "plans")
 
 
+@thorough("tests/deploy/test_locust.py has a master with two workers, too")
 def test_locust_with_two_workers(known):
     """The profile load: its web page starts users of every class, and none of their requests fails."""
     assert compose({})["services"]["locust-worker"]["deploy"]["replicas"] == 2

@@ -20,7 +20,7 @@ import pytest
 import tritonclient.http as http_client
 from tritonclient.utils import np_to_triton_dtype
 
-from tests.conftest import ALL
+from tests.conftest import ALL, thorough
 from tests.service.onnx_models import batching, double, endless, write_config
 from tests.system.conftest import PIPELINE, wait_until
 from tests.system.differential import http_body
@@ -255,6 +255,7 @@ def test_a_model_that_triton_lacks(models, pool, tmp_path):
         assert infer(server)[0] == 200
 
 
+@thorough("two more servers start")
 def test_a_model_that_a_server_has_unloaded(models):
     """The others answer for it, and the server goes on to serve its other models."""
     installed()
@@ -282,6 +283,7 @@ def test_a_model_that_a_server_has_unloaded(models):
             triton_server.stop()
 
 
+@thorough("another server starts")
 def test_a_version_that_one_server_lacks(models, pool, tmp_path):
     """Its server says that there is no such version, at once. The other one answers all requests."""
     import shutil
@@ -300,6 +302,7 @@ def test_a_version_that_one_server_lacks(models, pool, tmp_path):
         newer.stop()
 
 
+@thorough("another server starts")
 def test_a_server_that_stops_finishes_its_calls(models):
     """It says that it is exiting, and the gateway waits for the answer."""
     only = Triton(models)
