@@ -237,7 +237,7 @@ def opgate_process(repository: Path, run: Run) -> tuple[int, int, int]:
     """Runs the gateway. Returns its ports of HTTP and gRPC, and its process group."""
     http, rpc = free_port(), free_port()
     serve = (
-        "import sys; from opgate.service.app import run; from opgate.service.settings import Settings; "
+        "import sys; from opgate.service.run import run; from opgate.service.settings import Settings; "
         f"s = Settings(model_repository={str(repository)!r}, http_port={http}, grpc_port={rpc}, log_level='warning'); "
         "sys.exit(run(s))"
     )

@@ -35,7 +35,7 @@ def infer(
     version: Version = "",
 ) -> None:
     """Run a model on one input and print labelled JSON."""
-    from opgate.service.errors import ServingError
+    from opgate.service.core.errors import ServingError
 
     try:
         values = dict(read_input(text) for text in inputs or [])
@@ -94,7 +94,7 @@ def _local(
     """Loads the model and the models that it needs, and runs it in this process."""
     import asyncio
 
-    from opgate.service.errors import Kind, ServingError
+    from opgate.service.core.errors import Kind, ServingError
     from opgate.service.gateway import Gateway
     from opgate.service.settings import Settings
     from opgate.service.telemetry import logs

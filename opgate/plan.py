@@ -59,7 +59,7 @@ def plan(
     """Compile models with TensorRT for a Triton server, on the kind of GPU that will run them."""
     from opgate.ops_build.building.manifest import built_table
     from opgate.ops_build.building.options import BuildError, BuildOptions, out_of_tree
-    from opgate.service.errors import ServingError
+    from opgate.service.core.errors import ServingError
     from opgate.service.settings import Settings
 
     settings = Settings() if model_repository is None else Settings(model_repository=model_repository)

@@ -220,7 +220,7 @@ def run(**options: Any) -> int:
     """Serves with these settings, which override the environment variables. Returns the exit status."""
     from pydantic import ValidationError
 
-    from opgate.service.app import run as run_server
+    from opgate.service.run import run as run_server
     from opgate.service.settings import OPTIONS, Settings
 
     try:

@@ -1,17 +1,15 @@
-"""The process: loads the repository, serves HTTP and gRPC, ends cleanly."""
+"""A gateway process: loads the repository, serves HTTP and gRPC, ends cleanly."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import os
-import resource
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import anyio.to_thread
 import uvicorn
@@ -29,24 +27,29 @@ from opgate.service.api.kserve_grpc import GrpcServer
 from opgate.service.api.openapi import schema
 from opgate.service.api.restrictions import RestrictedRoutes
 from opgate.service.api.status import error_body
-from opgate.service.errors import ServingError, of_system
+from opgate.service.core.errors import ServingError, of_system
 from opgate.service.execution.running import ON_LOOP
 from opgate.service.freed_memory import give_back_when_idle, keep_all, use_few_arenas
 from opgate.service.gateway import Gateway, package_version
-from opgate.service.listening import listen
-from opgate.service.native import process
-from opgate.service.scratch import Scratch
-from opgate.service.settings import Settings, misspelt
+from opgate.service.listening import Listen, listen
+from opgate.service.settings import Settings
 from opgate.service.signals import SignalThread
-from opgate.service.telemetry import logs
 from opgate.service.telemetry.logs import LogSettings
 
-if TYPE_CHECKING:
-    from opgate.service.processes.member import Listen, Member
-
 logger = logging.getLogger("opgate")
-# Open files, most of them connections.
-_FILES = 1 << 18
+
+
+class Member(Protocol):
+    """What makes a gateway process one of several."""
+
+    http: socket.socket | None
+    grpc: socket.socket | None
+
+    async def join(self, gateway: Gateway) -> None: ...
+
+    def listening(self, listeners: Mapping[str, Listen]) -> None: ...
+
+    def leave(self) -> None: ...
 
 
 def create_app(gateway: Gateway) -> FastAPI:
@@ -307,53 +310,11 @@ async def _close_traces(gateway: Gateway, seconds: float) -> None:
         logger.warning("the last traces are lost: their collector did not take them in %.1f s", seconds)
 
 
-def _allow_many_connections() -> None:
-    """Raises the number of files that the process may have open as far as it may. Many systems begin with 1024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+def run(settings: Settings, log_settings: LogSettings, member: Member | None = None) -> int:
+    """Loads the repository and serves it in this process. `member` is what makes it one of several.
 
-
-def run(settings: Settings) -> int:
-    """Loads the repository and serves it, in this process or in several that it starts. Returns the exit status.
-
-    The status is 0 after a clean stop, 1 if the gateway can't start or if requests were lost.
+    Returns the exit status: 0 after a clean stop, 1 if the gateway can't start or if requests were lost.
     """
-    log_settings = logs.configure(settings.log_level, settings.log_format)
-    process.watch_crashes(settings.log_format == "json")
-    for name, meant in misspelt(os.environ):
-        logger.warning("%s is no setting, %s is", name, meant)
-    _allow_many_connections()
-    try:
-        scratch = Scratch()
-    except OSError as error:
-        logger.error("there is no room for temporary files: %s", error)
-        return 1
-    try:
-        return _serve(settings, log_settings, scratch)
-    finally:
-        scratch.remove()
-
-
-def _serve(settings: Settings, log_settings: LogSettings, scratch: Scratch) -> int:
-    if settings.workers > 1:
-        from opgate.service.processes.supervisor import supervise
-
-        # A second more than the processes have.
-        thread = signals.SignalThread(settings.shutdown_timeout + 2, ON_LOOP, settings.run_timeout)
-        return supervise(settings, thread, scratch.folder)
-    return _run(settings, log_settings)
-
-
-def run_member(settings: Settings, member: Member) -> int:
-    """Runs one of several gateway processes. Returns its exit status, as `run` does."""
-    log_settings = logs.configure(settings.log_level, settings.log_format)
-    process.watch_crashes(settings.log_format == "json")
-    return _run(settings, log_settings, member)
-
-
-def _run(settings: Settings, log_settings: LogSettings, member: Member | None = None) -> int:
     use_few_arenas()
     # A second more than the stop may take, because that is the better way to end.
     seconds = settings.shutdown_timeout + 1

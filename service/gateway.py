@@ -13,9 +13,9 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, TypeVar
 
-from opgate.service.errors import Kind, ServingError, detached, kind_of
-from opgate.service.execution.request import Array, Request, run
-from opgate.service.processes.everywhere import Everywhere
+from opgate.service.core.errors import Kind, ServingError, detached, kind_of
+from opgate.service.core.request import Array, Request, run
+from opgate.service.everywhere import Everywhere
 from opgate.service.repository.catalog import Catalog
 from opgate.service.repository.control import ModelControl
 from opgate.service.repository.loader import LoadedModel, cores_of, limits_of

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
+from collections.abc import Awaitable, Callable
+
+# Lets a server listen on one more socket.
+Listen = Callable[[socket.socket], Awaitable[asyncio.AbstractServer]]
 
 
 def listen(protocol: str, host: str, port: int, host_option: str) -> socket.socket:

@@ -14,8 +14,8 @@ import weakref
 
 import numpy as np
 
-from opgate.service.errors import Kind, ServingError, invalid
-from opgate.service.execution.request import Array
+from opgate.service.core.errors import Kind, ServingError, invalid
+from opgate.service.core.request import Array
 from opgate.service.rpc.connection import Budget
 
 _FOLDER = "/dev/shm"

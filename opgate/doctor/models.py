@@ -10,7 +10,7 @@ from typing import Any
 from opgate.doctor.findings import Finding
 from opgate.doctor.libraries import try_library
 from opgate.doctor.probe import run
-from opgate.service.errors import ServingError
+from opgate.service.core.errors import ServingError
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.loader import cores_of, load_config
 from opgate.service.repository.paths import model_names, version_numbers

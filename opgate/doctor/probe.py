@@ -74,7 +74,7 @@ def probe_library(path: Path) -> dict[str, Any]:
 
 def probe_model(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Loads a model and the models that it needs, as the gateway does."""
-    from opgate.service.errors import ServingError
+    from opgate.service.core.errors import ServingError
     from opgate.service.gateway import Gateway
     from opgate.service.settings import Settings
     from opgate.service.telemetry import logs

@@ -19,7 +19,7 @@ from opgate.infer import Inputs, Version, read_input
 if TYPE_CHECKING:
     from opgate.load.latencies import Slo
     from opgate.load.run import Client, Plan, Run
-    from opgate.service.execution.spec import ModelSpec
+    from opgate.service.core.spec import ModelSpec
 
 _URL = "http://127.0.0.1:8000"
 #: The exit status after Ctrl-C, as shells have it.

@@ -12,7 +12,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from opgate.load.model import ASK_SECONDS, FIRST_SECONDS, Input, LoadError, RefusedError, one_line, read_model
 from opgate.load.run import Answered
-from opgate.service.execution.spec import ModelSpec
+from opgate.service.core.spec import ModelSpec
 
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]

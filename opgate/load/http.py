@@ -17,7 +17,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from opgate.load.connection import Connection
 from opgate.load.model import ASK_SECONDS, FIRST_SECONDS, Input, LoadError, RefusedError, one_line, read_model
 from opgate.load.run import Answered
-from opgate.service.execution.spec import ModelSpec
+from opgate.service.core.spec import ModelSpec
 
 #: As many connections are opened at once.
 _MOST_OPENING = 64

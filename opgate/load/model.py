@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from opgate.service.errors import ServingError
-from opgate.service.execution.checks import Limits
-from opgate.service.execution.datatypes import DATATYPES, DataType
-from opgate.service.execution.request import Array
-from opgate.service.execution.spec import ModelSpec, TensorSpec
+from opgate.service.core.checks import Limits
+from opgate.service.core.datatypes import DATATYPES, DataType
+from opgate.service.core.errors import ServingError
+from opgate.service.core.request import Array
+from opgate.service.core.spec import ModelSpec, TensorSpec
+from opgate.service.core.tensors import to_raw
 from opgate.service.wire.friendly import file_input, file_request, values_request
-from opgate.service.wire.tensors import to_raw
 
 #: Seconds that a server may take to describe a model, and to answer the first request.
 ASK_SECONDS = 10.0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from opgate.load.latencies import Slo
     from opgate.load.model import Input
     from opgate.load.run import Measured
-    from opgate.service.execution.spec import ModelSpec
+    from opgate.service.core.spec import ModelSpec
     from opgate.service.settings import Settings
     from opgate.tune.cost import Costs
     from opgate.tune.proposal import Candidate
@@ -102,7 +102,7 @@ def tune(
 
     from opgate.load.latencies import read_slo
     from opgate.load.model import LoadError, read_shape
-    from opgate.service.errors import ServingError
+    from opgate.service.core.errors import ServingError
 
     if image is not None and inputs:
         raise typer.BadParameter("give either --image or --input")

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from opgate.load.model import Input
+from opgate.service.core.checks import Head, check_inputs
+from opgate.service.core.request import Request
+from opgate.service.core.spec import ModelSpec
 from opgate.service.execution.batch import Batch, execute
-from opgate.service.execution.checks import Head, check_inputs
 from opgate.service.execution.cost import CostCurve, HandOver
-from opgate.service.execution.request import Request
 from opgate.service.execution.scheduler import Scheduler
 from opgate.service.execution.session import ModelSession
-from opgate.service.execution.spec import ModelSpec
 from opgate.service.repository.loader import LoadedModel, limits_of, load_model, on_cpu
 from opgate.service.settings import Settings
 

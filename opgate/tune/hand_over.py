@@ -10,7 +10,7 @@ from typing import Any
 import uvloop
 
 from opgate.load.model import Input
-from opgate.service.execution.request import run
+from opgate.service.core.request import run
 from opgate.service.execution.scheduler import Scheduler
 from opgate.service.settings import Settings
 from opgate.tune.configs import unbatched

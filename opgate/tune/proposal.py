@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from opgate.load.latencies import Slo
-from opgate.service.execution.spec import Batching, ModelSpec
+from opgate.service.core.spec import Batching, ModelSpec
 from opgate.tune.cost import pairs
 from opgate.tune.simulation import REQUESTS, Model, Setup, Simulated, simulate
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from opgate.service.core.request import Request
+from opgate.service.core.spec import Batching
 from opgate.service.execution.cost import EXPLORE, PROBATION, WARM_UP, CostCurve, HandOver
 from opgate.service.execution.policy import Choice, choose
-from opgate.service.execution.request import Request
-from opgate.service.execution.spec import Batching
 from opgate.tune.cost import Costs, Floats
 
 #: Requests of a simulation, and the share at its beginning that doesn't count, because the queue was empty.

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Response
 
 from opgate.service.execution.response_cache import ResponseCache
 from opgate.service.gateway import Gateway, package_version
-from opgate.service.processes.merging import merge_metrics
+from opgate.service.telemetry.merging import merge_metrics
 from opgate.service.telemetry.metrics import CONTENT_TYPE, Metrics
 
 if TYPE_CHECKING:

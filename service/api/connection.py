@@ -24,13 +24,13 @@ from uvicorn.server import ServerState
 from opgate.service.api.body import BodyReader, Counted, HeadReader, aligned_buffer
 from opgate.service.api.lingering import LingeringTransport
 from opgate.service.api.status import HTTP, error_body, error_headers
-from opgate.service.errors import ServingError, detached, internal
-from opgate.service.execution.request import Request
+from opgate.service.core.errors import ServingError, detached, internal
+from opgate.service.core.request import Request
+from opgate.service.core.tensors import Bytes, view
 from opgate.service.gateway import LONG_COST, SMALL, Gateway, Reading, Served
 from opgate.service.telemetry.journal import NO_IDS, Answer, Ids, http_level, ids_of
 from opgate.service.wire.compression import wanted_encoding
 from opgate.service.wire.kserve_json import encode, encoding_cost, size_of
-from opgate.service.wire.tensors import Bytes, view
 
 logger = logging.getLogger("opgate.http")
 

@@ -13,10 +13,10 @@ from starlette.types import Receive, Scope, Send
 
 from opgate.service.api.kserve_http import JSON, Body, hold_answer, read_body, unless_left
 from opgate.service.api.status import error_body
-from opgate.service.errors import ServingError
-from opgate.service.execution.request import Array
-from opgate.service.execution.request import Request as InferRequest
-from opgate.service.execution.spec import ModelSpec
+from opgate.service.core.errors import ServingError
+from opgate.service.core.request import Array
+from opgate.service.core.request import Request as InferRequest
+from opgate.service.core.spec import ModelSpec
 from opgate.service.gateway import Gateway
 from opgate.service.repository.loader import LoadedModel
 from opgate.service.settings import smallest

@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from opgate.service.api.status import GRPC
-from opgate.service.errors import Kind, ServingError, detached, internal
-from opgate.service.execution.request import Array, Request
+from opgate.service.core.errors import Kind, ServingError, detached, internal
+from opgate.service.core.request import Array, Request
 from opgate.service.gateway import Gateway, Reading
 from opgate.service.rpc.server import Call, Code, Message, RpcError
 from opgate.service.telemetry.journal import Answer, grpc_level, ids_of

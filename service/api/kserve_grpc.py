@@ -20,9 +20,9 @@ from opgate.service.api.infer_stream import InferStream
 from opgate.service.api.shared_memory import SharedMemoryCalls
 from opgate.service.api.statistics import read_statistics
 from opgate.service.api.status import GRPC
-from opgate.service.errors import Kind, ServingError, detached, internal, invalid, of_system
-from opgate.service.execution.request import Request
-from opgate.service.execution.spec import ModelSpec, TensorSpec
+from opgate.service.core.errors import Kind, ServingError, detached, internal, invalid, of_system
+from opgate.service.core.request import Request
+from opgate.service.core.spec import ModelSpec, TensorSpec
 from opgate.service.gateway import LONG_COST, SMALL, Gateway, Reading, Served, extensions, package_version
 from opgate.service.listening import listen
 from opgate.service.rpc import health, reflection

@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from opgate.service.api.statistics import read_statistics
 from opgate.service.api.status import HTTP, error_body, error_headers
-from opgate.service.errors import Kind, ServingError, invalid, json_kind, too_large
-from opgate.service.execution.spec import TensorSpec
+from opgate.service.core.errors import Kind, ServingError, invalid, json_kind, too_large
+from opgate.service.core.spec import TensorSpec
 from opgate.service.gateway import Gateway, extensions, package_version
 from opgate.service.packing import deflate
 from opgate.service.repository.loader import LoadedModel

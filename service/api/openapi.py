@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from opgate.service.execution.spec import ModelSpec, TensorSpec
+from opgate.service.core.spec import ModelSpec, TensorSpec
 from opgate.service.gateway import Gateway, package_version
 from opgate.service.repository.loader import LoadedModel
 from opgate.service.wire.friendly import file_input

@@ -12,10 +12,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from opgate.service.api.kserve_http import JSON, hold_answer, read_body, unless_left
-from opgate.service.errors import Kind, ServingError, invalid, too_large
-from opgate.service.execution.request import Array
-from opgate.service.execution.request import Request as InferRequest
-from opgate.service.execution.spec import ModelSpec
+from opgate.service.core.errors import Kind, ServingError, invalid, too_large
+from opgate.service.core.request import Array
+from opgate.service.core.request import Request as InferRequest
+from opgate.service.core.spec import ModelSpec
 from opgate.service.gateway import Gateway
 from opgate.service.repository.loader import LoadedModel
 from opgate.service.settings import smallest

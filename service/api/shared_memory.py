@@ -9,9 +9,9 @@ from fastapi import APIRouter, Request, Response
 from tritonclient.grpc import service_pb2
 
 from opgate.service.api.kserve_http import answer, read_body, refuse_pages
-from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.core.errors import Kind, ServingError, invalid
+from opgate.service.everywhere import Everywhere
 from opgate.service.gateway import Gateway
-from opgate.service.processes.everywhere import Everywhere
 from opgate.service.shared_memory import Regions
 from opgate.service.wire.json_tensors import parse_object
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from opgate.service.gateway import Gateway
-from opgate.service.processes.merging import merge_statistics
+from opgate.service.telemetry.merging import merge_statistics
 
 
 async def read_statistics(gateway: Gateway, name: str, version: str) -> Any:

@@ -1,10 +1,10 @@
-"""Maps the kinds of `opgate.service.errors` to HTTP status codes and to gRPC codes."""
+"""Maps the kinds of `opgate.service.core.errors` to HTTP status codes and to gRPC codes."""
 
 from __future__ import annotations
 
 import orjson
 
-from opgate.service.errors import Kind, ServingError
+from opgate.service.core.errors import Kind, ServingError
 from opgate.service.rpc.server import Code
 
 HTTP: dict[Kind, int] = {

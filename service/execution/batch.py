@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from opgate.service.errors import Kind, ServingError, internal, invalid
-from opgate.service.execution.checks import check_result
+from opgate.service.core.checks import check_result
+from opgate.service.core.errors import Kind, ServingError, internal, invalid
+from opgate.service.core.request import Array, Request
+from opgate.service.core.spec import BatchInputSpec, ModelSpec, TensorSpec
 from opgate.service.execution.cost import CostCurve, HandOver
 from opgate.service.execution.padding import cut, element_counts, mask, pad, padded_sizes
-from opgate.service.execution.request import Array, Request
 from opgate.service.execution.session import ModelSession
-from opgate.service.execution.spec import BatchInputSpec, ModelSpec, TensorSpec
 
 # The kind of a batch input that has as many elements as the longest row of a ragged input.
 _LONGEST_ROW = "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"

@@ -11,8 +11,8 @@ import numpy as np
 import onnxruntime as ort
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
+from opgate.service.core.request import Array
 from opgate.service.execution.arena import small_session
-from opgate.service.execution.request import Array
 from opgate.service.native import engine_strings as native
 
 logger = logging.getLogger("opgate.session")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from opgate.service.errors import Kind, ServingError
-from opgate.service.execution.request import Array, Request
-from opgate.service.execution.spec import ModelSpec
+from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.request import Array, Request
+from opgate.service.core.spec import ModelSpec
 
 #: Bytes that such an input may have. They are compared on the event loop.
 MAX_GROUP_BYTES = 4096

@@ -11,10 +11,10 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from time import perf_counter_ns
 from typing import NamedTuple
 
-from opgate.service.errors import ServingError, too_slow
+from opgate.service.core.errors import ServingError, too_slow
+from opgate.service.core.request import Request
+from opgate.service.core.spec import ModelSpec
 from opgate.service.execution.cost import Profile, RunTimes
-from opgate.service.execution.request import Request
-from opgate.service.execution.spec import ModelSpec
 from opgate.service.execution.waiting import Waiting
 from opgate.service.execution.worker import Worker
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeAlias
 
-from opgate.service.execution.request import Request
+from opgate.service.core.request import Request
 
 # Gives a request the answer that it has.
 _Answer: TypeAlias = Callable[[], None]

@@ -6,33 +6,17 @@ Sizes are those of the dims behind the batch dim.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from opgate.service.errors import Kind, ServingError, internal
-from opgate.service.execution.datatypes import DataType
-from opgate.service.execution.request import Array, Request
-from opgate.service.execution.spec import Cut, Mask, Padding, TensorSpec
+from opgate.service.core.datatypes import DataType
+from opgate.service.core.errors import Kind, ServingError, internal
+from opgate.service.core.request import Array, Request
+from opgate.service.core.spec import Cut, Mask, Padding, TensorSpec, rounded
 
 # The bits of 1.0, because NumPy has no bfloat16.
 _ONE_BF16 = 0x3F80
-
-
-def rounded(padding: Padding, name: str, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Returns the sizes of a padded input with the variable ones rounded up to their buckets.
-
-    A size above the last bucket stays as it is.
-    """
-    if not padding.buckets:
-        return tuple(sizes)
-    new = list(sizes)
-    for dim in padding.inputs[name].variable:
-        at = bisect_left(padding.buckets, sizes[dim])
-        if at < len(padding.buckets):
-            new[dim] = padding.buckets[at]
-    return tuple(new)
 
 
 def padded_sizes(padding: Padding, name: str, requests: Sequence[Request]) -> tuple[int, ...]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import Protocol
 
-from opgate.service.errors import Kind, ServingError, internal, invalid, unloading
+from opgate.service.core.checks import Head, Limits, check_inputs
+from opgate.service.core.errors import Kind, ServingError, internal, invalid, unloading
+from opgate.service.core.request import Array, Request
+from opgate.service.core.spec import ModelSpec, TensorSpec
+from opgate.service.core.statistics import ModelStatistics
 from opgate.service.execution.batch import row_error
-from opgate.service.execution.checks import Head, Limits, check_inputs
-from opgate.service.execution.request import Array, Request
-from opgate.service.execution.spec import ModelSpec, TensorSpec
-from opgate.service.telemetry.statistics import ModelStatistics
 
 logger = logging.getLogger("opgate.pipeline")
 

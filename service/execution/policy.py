@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 from itertools import accumulate, islice
 from typing import NamedTuple
 
+from opgate.service.core.request import Request
+from opgate.service.core.spec import Batching
 from opgate.service.execution.cost import CostCurve, RunTimes
-from opgate.service.execution.request import Request
-from opgate.service.execution.spec import Batching
 
 
 class Choice(NamedTuple):

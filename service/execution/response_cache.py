@@ -12,10 +12,10 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from opgate.service.errors import ServingError, internal
+from opgate.service.core.errors import ServingError, internal
+from opgate.service.core.request import Array, Request
+from opgate.service.core.statistics import ModelStatistics
 from opgate.service.execution.pipeline import Executor
-from opgate.service.execution.request import Array, Request
-from opgate.service.telemetry.statistics import ModelStatistics
 
 logger = logging.getLogger("opgate.cache")
 

@@ -10,7 +10,10 @@ from functools import partial
 from itertools import islice
 from time import perf_counter_ns
 
-from opgate.service.errors import Kind, ServingError, queue_full, too_late, unloading
+from opgate.service.core.errors import Kind, ServingError, queue_full, too_late, unloading
+from opgate.service.core.request import Request
+from opgate.service.core.spec import Batching, ModelSpec, QueuePolicy
+from opgate.service.core.statistics import ModelStatistics
 from opgate.service.execution.alarm import Alarm
 from opgate.service.execution.batch import Batch, execute, padding, try_out
 from opgate.service.execution.cost import CostCurve, Profile
@@ -20,14 +23,11 @@ from opgate.service.execution.ordering import OrderedAnswers
 from opgate.service.execution.padding import element_counts
 from opgate.service.execution.policy import Choice, choose
 from opgate.service.execution.rate_limiter import Claim
-from opgate.service.execution.request import Request
 from opgate.service.execution.running import ON_LOOP
 from opgate.service.execution.session import ModelSession
-from opgate.service.execution.spec import Batching, ModelSpec, QueuePolicy
 from opgate.service.execution.waiting import Line, Waiting
 from opgate.service.execution.worker import Worker
 from opgate.service.native.process import set_running
-from opgate.service.telemetry.statistics import ModelStatistics
 
 logger = logging.getLogger("opgate.scheduler")
 

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from opgate.service.errors import Kind, ServingError, internal, invalid, queue_full, too_late, unloading
-from opgate.service.execution.datatypes import DataType
-from opgate.service.execution.request import Array, Options, Request
-from opgate.service.execution.request import Sequence as Place
+from opgate.service.core.datatypes import DataType
+from opgate.service.core.errors import Kind, ServingError, internal, invalid, queue_full, too_late, unloading
+from opgate.service.core.request import Array, Options, Request
+from opgate.service.core.request import Sequence as Place
+from opgate.service.core.spec import PYTHON, Batching, ModelSpec, TensorSpec
+from opgate.service.core.statistics import ModelStatistics
 from opgate.service.execution.scheduler import Scheduler
-from opgate.service.execution.spec import PYTHON, Batching, ModelSpec, TensorSpec
-from opgate.service.telemetry.statistics import ModelStatistics
 
 logger = logging.getLogger("opgate.sequences")
 

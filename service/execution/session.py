@@ -15,13 +15,13 @@ import numpy as np
 import onnxruntime as ort
 
 from opgate import folders
-from opgate.service.errors import Kind, ServingError
+from opgate.service.core.datatypes import BY_ONNX, DATATYPES
+from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.request import Array, Request
+from opgate.service.core.spec import ModelSpec
 from opgate.service.execution import arena
-from opgate.service.execution.datatypes import BY_ONNX, DATATYPES
 from opgate.service.execution.engine_strings import engine_strings
 from opgate.service.execution.gpus import CUDA, TENSORRT, why_not_loaded
-from opgate.service.execution.request import Array, Request
-from opgate.service.execution.spec import ModelSpec
 from opgate.service.native import process
 from opgate.service.native.engine_strings import first_bytes
 

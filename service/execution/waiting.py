@@ -8,8 +8,8 @@ from collections.abc import Hashable, Iterator
 from itertools import count
 from typing import TypeAlias
 
-from opgate.service.execution.request import Request
-from opgate.service.execution.spec import Batching, QueuePolicy
+from opgate.service.core.request import Request
+from opgate.service.core.spec import Batching, QueuePolicy
 
 # The level of a request, whether its timeout is over, and the number of its arrival.
 _Place: TypeAlias = tuple[int, bool, int]

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from opgate.service.errors import Kind, ServingError
-from opgate.service.execution.checks import Head, Limits, check_inputs, check_outputs
-from opgate.service.execution.datatypes import DATATYPES
-from opgate.service.execution.request import Array, Options, Request, run
-from opgate.service.execution.spec import ModelSpec
+from opgate.service.core.checks import Head, Limits, check_inputs, check_outputs
+from opgate.service.core.datatypes import DATATYPES
+from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.request import Array, Options, Request, run
+from opgate.service.core.spec import ModelSpec
 
 # Seconds between two looks at whether the client of a stream still waits.
 _LOOK = 0.2

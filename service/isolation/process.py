@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import opgate
-from opgate.service.errors import Kind, ServingError
+from opgate.service.core.errors import Kind, ServingError
 from opgate.service.isolation import channel, keeper
 from opgate.service.isolation.channel import Channel
 from opgate.service.isolation.confinement import Confinement

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from opgate.service.isolation.link import Link
 
 _UTILS = "triton_python_backend_utils"
-# The kinds of opgate.service.errors that stand for Triton's codes.
+# The kinds of opgate.service.core.errors that stand for Triton's codes.
 _KINDS = {
     utils.TritonError.NOT_FOUND: "NOT_FOUND",
     utils.TritonError.INVALID_ARG: "INVALID",

@@ -9,11 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from opgate.service.errors import Kind, ServingError, internal, invalid
+from opgate.service.core.checks import check_result
+from opgate.service.core.errors import Kind, ServingError, internal, invalid
+from opgate.service.core.request import Array, Options, Request
+from opgate.service.core.spec import ModelSpec
 from opgate.service.execution.batch import assemble, split
-from opgate.service.execution.checks import check_result
-from opgate.service.execution.request import Array, Options, Request
-from opgate.service.execution.spec import ModelSpec
 from opgate.service.isolation.calls import Calls
 from opgate.service.isolation.channel import encoded
 from opgate.service.isolation.process import WorkerDiedError

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from opgate.service.errors import Kind, ServingError
-from opgate.service.execution.datatypes import BY_ONNX
-from opgate.service.execution.request import Request
+from opgate.service.core.datatypes import BY_ONNX
+from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.request import Request
+from opgate.service.core.spec import ModelSpec
 from opgate.service.execution.session import EngineError, EngineTensor
-from opgate.service.execution.spec import ModelSpec
 from opgate.service.isolation.channel import MOST_BYTES, MessageTooLongError, encoded
 from opgate.service.isolation.memory import Array
 from opgate.service.isolation.opening import MOST_PLANS, SMALL, Opening

@@ -15,24 +15,24 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opgate.service import app
-from opgate.service.errors import Kind, ServingError, kind_of, of_system
-from opgate.service.processes.everywhere import SLOW, Everywhere, perform
+from opgate.service.core.errors import Kind, ServingError, kind_of, of_system
+from opgate.service.everywhere import SLOW, Everywhere, perform
+from opgate.service.listening import Listen
+from opgate.service.native import process
 from opgate.service.processes.messages import Opening, Outcome, packed, read, receive, values_of
 from opgate.service.repository.control import alone
 from opgate.service.signals import end_process
+from opgate.service.telemetry import logs
 
 if TYPE_CHECKING:
     from opgate.service.gateway import Gateway
 
 logger = logging.getLogger("opgate.processes")
-
-# Lets a server listen on one more socket.
-Listen = Callable[[socket.socket], Awaitable[asyncio.AbstractServer]]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -193,7 +193,10 @@ def main(arguments: list[str]) -> int:
         return made
 
     logging.setLogRecordFactory(record)
-    return app.run_member(opening.settings, Member(connection, opening))
+    settings = opening.settings
+    log_settings = logs.configure(settings.log_level, settings.log_format)
+    process.watch_crashes(settings.log_format == "json")
+    return app.run(settings, log_settings, Member(connection, opening))
 
 
 if __name__ == "__main__":

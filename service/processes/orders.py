@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opgate.service.errors import Kind
+from opgate.service.core.errors import Kind
+from opgate.service.everywhere import READS
 from opgate.service.processes.child import SILENT, Child
-from opgate.service.processes.everywhere import READS
-from opgate.service.processes.merging import add_past
 from opgate.service.processes.messages import Outcome, error_of, packed
 from opgate.service.processes.state import State, files_of
+from opgate.service.telemetry.merging import add_past
 
 # Seconds in which every process must answer what only reads.
 _MOST_READ = 5.0

@@ -260,7 +260,7 @@ class Supervisor:
 def supervise(settings: Settings, thread: SignalThread, scratch: Path) -> int:
     """Serves with several processes, whose temporary files lie in the folder `scratch`.
 
-    Returns the exit status, as `run` of opgate.service.app does.
+    Returns the exit status, as `run` of opgate.service.run does.
     """
     try:
         clean = asyncio.run(Supervisor(settings, scratch).run(thread))

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from opgate.service.errors import ServingError
-from opgate.service.execution.spec import ModelSpec, TensorSpec
+from opgate.service.core.errors import ServingError
+from opgate.service.core.spec import ModelSpec, TensorSpec
 from opgate.service.repository.config import ConfigError
 
 # A function that returns the specification of a model by name and version (-1: the latest). Raises ServingError.

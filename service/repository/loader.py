@@ -14,13 +14,16 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from opgate.processor import usable_cores
-from opgate.service.errors import ServingError
+from opgate.service.core.checks import Limits
+from opgate.service.core.errors import ServingError
+from opgate.service.core.presentation import Presentation
+from opgate.service.core.request import Request
+from opgate.service.core.spec import PYTHON, ModelSpec
+from opgate.service.core.statistics import ModelStatistics
 from opgate.service.execution.batch import try_out
-from opgate.service.execution.checks import Limits
 from opgate.service.execution.gpus import CUDA, TENSORRT
 from opgate.service.execution.pipeline import Executor, Pipeline, Step
 from opgate.service.execution.rate_limiter import Claim, RateLimiter
-from opgate.service.execution.request import Request
 from opgate.service.execution.scheduler import Scheduler
 from opgate.service.execution.sequences import (
     Executions,
@@ -30,7 +33,6 @@ from opgate.service.execution.sequences import (
     engine_spec,
 )
 from opgate.service.execution.session import ModelSession, Session, SessionOptions
-from opgate.service.execution.spec import PYTHON, ModelSpec
 from opgate.service.isolation.calls import Calls
 from opgate.service.isolation.opening import OnnxOpening
 from opgate.service.isolation.session import ProcessSession
@@ -51,14 +53,13 @@ from opgate.service.repository.ensembles import check_ensemble, with_labels
 from opgate.service.repository.op_libraries import Library, counterpart, explain, library_of_missing_op, trusted_library
 from opgate.service.repository.padding_config import with_padding
 from opgate.service.repository.paths import confined, file_name
-from opgate.service.repository.presentation import Presentation, read_presentation
+from opgate.service.repository.presentation import read_presentation
 from opgate.service.repository.proving import prove
 from opgate.service.repository.python_models import check_allowed, confinement, open_python, worker_limits
 from opgate.service.repository.sequence_config import read_sequences
 from opgate.service.repository.specification import make_spec
 from opgate.service.repository.validation import check_against_engine
 from opgate.service.settings import Settings
-from opgate.service.telemetry.statistics import ModelStatistics
 
 logger = logging.getLogger("opgate.repository")
 

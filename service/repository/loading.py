@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from opgate.service.errors import Kind, ServingError
+from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.spec import PYTHON, ModelSpec
 from opgate.service.execution.rate_limiter import RateLimiter
 from opgate.service.execution.response_cache import CachedExecutor, ResponseCache
-from opgate.service.execution.spec import PYTHON, ModelSpec
 from opgate.service.isolation.calls import Calls
 from opgate.service.repository.config import ConfigError, parameter, refuse_unsupported, runs_on_triton
 from opgate.service.repository.ensembles import step_models

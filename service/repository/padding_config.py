@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from opgate.service.execution.checks import Limits
-from opgate.service.execution.datatypes import BY_ONNX, DataType
+from opgate.service.core.checks import Limits
+from opgate.service.core.datatypes import BY_ONNX, DataType
+from opgate.service.core.spec import Cut, Mask, ModelSpec, PaddedInput, Padding, TensorSpec
 from opgate.service.execution.session import EngineTensor
-from opgate.service.execution.spec import Cut, Mask, ModelSpec, PaddedInput, Padding, TensorSpec
 from opgate.service.repository.config import ConfigError, parameter
 
 # A bucket is no larger than this.

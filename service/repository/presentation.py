@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from opgate.service.execution.spec import ModelSpec
+from opgate.service.core.presentation import PICTURES, Presentation
+from opgate.service.core.spec import ModelSpec
 from opgate.service.repository.config import ConfigError, parameter
 
-PICTURES = ("image/jpeg", "image/png", "image/webp")
-
 _MEDIA_TYPE = re.compile(r"(image|audio|model|application)/[a-z0-9.+-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Presentation:
-    """What /predict takes for a model, and how it shows the outputs.
-
-    `count` is the output that holds the number of records. `fields` pairs each field of a record with its output.
-    `picture_model` is the model that runs if the client wants a picture. All are empty if the config has none.
-    `media_types` are the kinds of file that the model takes, apart from application/octet-stream.
-    """
-
-    count: str = ""
-    fields: tuple[tuple[str, str], ...] = ()
-    picture_model: str = ""
-    media_types: tuple[str, ...] = PICTURES
 
 
 def read_presentation(config: ModelConfig, spec: ModelSpec) -> Presentation:

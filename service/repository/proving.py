@@ -19,14 +19,14 @@ import numpy as np
 from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelWarmup
 
-from opgate.service.errors import Kind, ServingError
-from opgate.service.execution.checks import Head, Limits, check_inputs
-from opgate.service.execution.datatypes import BY_CONFIG, DataType
-from opgate.service.execution.request import Array, Request
-from opgate.service.execution.spec import ModelSpec
+from opgate.service.core.checks import Head, Limits, check_inputs
+from opgate.service.core.datatypes import BY_CONFIG, DataType
+from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.request import Array, Request
+from opgate.service.core.spec import ModelSpec
+from opgate.service.core.tensors import element, from_raw
 from opgate.service.repository.config import ConfigError, parameter
 from opgate.service.repository.paths import confined, file_name
-from opgate.service.wire.tensors import element, from_raw
 
 GOLDEN = "golden.npz"
 TOLERANCE = "golden_tolerance"  # the parameter of the config

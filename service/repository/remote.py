@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from opgate.service.core.statistics import ModelStatistics
 from opgate.service.execution.triton.pool import TritonPool
 from opgate.service.execution.triton.remote import RemoteModel
 from opgate.service.repository.config import state_defaults
@@ -17,7 +18,6 @@ from opgate.service.repository.paths import confined
 from opgate.service.repository.presentation import read_presentation
 from opgate.service.repository.specification import make_spec
 from opgate.service.settings import Settings
-from opgate.service.telemetry.statistics import ModelStatistics
 
 
 def load_remote(

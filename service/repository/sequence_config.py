@@ -11,14 +11,14 @@ import numpy as np
 from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelSequenceBatching
 
-from opgate.service.execution.checks import Limits
-from opgate.service.execution.datatypes import BY_CONFIG, DATATYPES, DataType
-from opgate.service.execution.request import Array
+from opgate.service.core.checks import Limits
+from opgate.service.core.datatypes import BY_CONFIG, DATATYPES, DataType
+from opgate.service.core.request import Array
+from opgate.service.core.spec import Batching
+from opgate.service.core.tensors import from_raw
 from opgate.service.execution.sequences import CORRELATION_ID, Control, SequenceBatching, State
-from opgate.service.execution.spec import Batching
 from opgate.service.repository.config import BATCH_PARAMETERS, ConfigError, parameter
 from opgate.service.repository.paths import confined, file_name
-from opgate.service.wire.tensors import from_raw
 
 _BLOCK = "sequence_batching"
 # As in Triton.

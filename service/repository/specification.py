@@ -14,8 +14,8 @@ from tritonclient.grpc.model_config_pb2 import (
     ModelQueuePolicy,
 )
 
-from opgate.service.execution.datatypes import BY_CONFIG, DataType
-from opgate.service.execution.spec import (
+from opgate.service.core.datatypes import BY_CONFIG, DataType
+from opgate.service.core.spec import (
     PYTHON,
     Batching,
     BatchInputSpec,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from opgate.service.execution.datatypes import DataType
+from opgate.service.core.datatypes import DataType
+from opgate.service.core.spec import BatchInputSpec, ModelSpec, TensorSpec
 from opgate.service.execution.session import EngineTensor
-from opgate.service.execution.spec import BatchInputSpec, ModelSpec, TensorSpec
 from opgate.service.repository.config import ConfigError
 
 

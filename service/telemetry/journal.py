@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from opgate.service.execution.request import Request
+from opgate.service.core.request import Request
 
 logger = logging.getLogger("opgate.access")
 

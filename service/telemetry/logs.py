@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from opgate.service.errors import Kind, ServingError, invalid
+from opgate.service.core.errors import Kind, ServingError, invalid
 
 # What log_format may be: as at the start, or text with the time in ISO 8601.
 _ISO = "ISO8601"

@@ -20,10 +20,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from opgate.service.core.statistics import Histogram, ModelStatistics
 from opgate.service.execution.response_cache import ResponseCache
 from opgate.service.telemetry.gpus import GpuCollector
 from opgate.service.telemetry.memory import memory_limit
-from opgate.service.telemetry.statistics import Histogram, ModelStatistics
 from opgate.service.telemetry.statistics_message import Counted
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from tritonclient.grpc import service_pb2
 
-from opgate.service.execution.spec import ModelSpec
-from opgate.service.telemetry.statistics import ModelStatistics
+from opgate.service.core.spec import ModelSpec
+from opgate.service.core.statistics import ModelStatistics
 
 
 class Counted(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from opgate.service.execution.request import Request, Times
+from opgate.service.core.request import Request, Times
 from opgate.service.telemetry.journal import Answer
 
 

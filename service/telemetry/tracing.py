@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from opgate.service.errors import Kind, ServingError, invalid
-from opgate.service.execution.request import Request, Times
+from opgate.service.core.errors import Kind, ServingError, invalid
+from opgate.service.core.request import Request, Times
 from opgate.service.telemetry.journal import Answer, Recorder
 
 logger = logging.getLogger("opgate.trace")

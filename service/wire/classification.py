@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from opgate.service.errors import Kind, ServingError
-from opgate.service.execution.request import Array
-from opgate.service.execution.spec import TensorSpec
-from opgate.service.wire.tensors import element
+from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.request import Array
+from opgate.service.core.spec import TensorSpec
+from opgate.service.core.tensors import element
 
 # What looking at a number or a text and writing a class cost, in bytes of JSON that cost the same.
 _NUMBER_COST, _TEXT_COST, _CLASS_COST = 4, 96, 256

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opgate.service.errors import Kind, ServingError, invalid, too_large
+from opgate.service.core.errors import Kind, ServingError, invalid, too_large
 from opgate.service.packing import ENCODINGS, OverLimit, inflate
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from opgate.service.errors import ServingError, invalid
-from opgate.service.execution.checks import Head
-from opgate.service.execution.request import Array
-from opgate.service.execution.spec import ModelSpec
+from opgate.service.core.checks import Head
+from opgate.service.core.errors import ServingError, invalid
+from opgate.service.core.request import Array
+from opgate.service.core.spec import ModelSpec
+from opgate.service.core.tensors import element
 from opgate.service.native.engine_strings import first_bytes
-from opgate.service.wire.tensors import element
 
 PARAMETER = "content_type"
 BASE64, DATETIME, NUMPY, PANDAS, STRING = "base64", "datetime", "np", "pd", "str"

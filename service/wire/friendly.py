@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import orjson
 
-from opgate.service.errors import Kind, ServingError, invalid
-from opgate.service.execution.checks import Head, Limits, check_inputs
-from opgate.service.execution.request import Array, Request
-from opgate.service.execution.spec import ModelSpec, TensorSpec
-from opgate.service.repository.presentation import Presentation
+from opgate.service.core.checks import Head, Limits, check_inputs
+from opgate.service.core.errors import Kind, ServingError, invalid
+from opgate.service.core.presentation import Presentation
+from opgate.service.core.request import Array, Request
+from opgate.service.core.spec import ModelSpec, TensorSpec
+from opgate.service.core.tensors import element, from_raw
 from opgate.service.wire.json_tensors import JsonValue, from_text, read, write
-from opgate.service.wire.tensors import element, from_raw
 
 # What /predict takes for an input: the bytes of a file, the text of a form's field, or a member of a JSON object.
 Value = bytes | str | JsonValue

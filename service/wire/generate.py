@@ -11,16 +11,16 @@ from typing import Any
 
 import orjson
 
-from opgate.service.errors import Kind, ServingError, invalid, json_kind
-from opgate.service.execution.checks import Limits
-from opgate.service.execution.request import Array, Request
-from opgate.service.execution.spec import ModelSpec
+from opgate.service.core.checks import Limits
+from opgate.service.core.errors import Kind, ServingError, invalid, json_kind
+from opgate.service.core.request import Array, Request
+from opgate.service.core.spec import ModelSpec
+from opgate.service.core.tensors import Bytes, text_length, view
 from opgate.service.wire.friendly import values_request
 from opgate.service.wire.json_tensors import JsonValue, members, write
 from opgate.service.wire.kserve_json import ELEMENT_COST
 from opgate.service.wire.kserve_rules import request_options
 from opgate.service.wire.responses import count_responses, responses
-from opgate.service.wire.tensors import Bytes, text_length, view
 
 # Bytes of a member that is no input.
 _MOST_PARAMETER = 65536

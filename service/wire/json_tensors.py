@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import orjson
 
-from opgate.service.errors import Kind, ServingError, invalid, json_kind
-from opgate.service.execution.checks import Limits
-from opgate.service.execution.datatypes import DataType
-from opgate.service.execution.request import Array
+from opgate.service.core.checks import Limits
+from opgate.service.core.datatypes import DataType
+from opgate.service.core.errors import Kind, ServingError, invalid, json_kind
+from opgate.service.core.request import Array
+from opgate.service.core.tensors import Bytes, view
 from opgate.service.native import json_tensors as native
 from opgate.service.native.engine_strings import first_bytes
-from opgate.service.wire.tensors import Bytes, view
 
 # Everything in a JSON body but its tensors: names, shapes, parameters.
 MAX_REST_BYTES = 1 << 20

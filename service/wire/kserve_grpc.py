@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from opgate.service.errors import Kind, ServingError, invalid, too_large
-from opgate.service.execution.checks import Head, Limits, check_inputs, check_outputs
-from opgate.service.execution.datatypes import DATATYPES, DataType
-from opgate.service.execution.request import Array, Options, Request
-from opgate.service.execution.spec import ModelSpec
+from opgate.service.core.checks import Head, Limits, check_inputs, check_outputs
+from opgate.service.core.datatypes import DATATYPES, DataType
+from opgate.service.core.errors import Kind, ServingError, invalid, too_large
+from opgate.service.core.request import Array, Options, Request
+from opgate.service.core.spec import ModelSpec
+from opgate.service.core.tensors import element, from_raw, text_length, to_raw, view
 from opgate.service.native.protobuf import Broken, TooLarge, numbers, split, strings
 from opgate.service.shared_memory import Regions
 from opgate.service.wire import content_types
@@ -32,7 +33,6 @@ from opgate.service.wire.kserve_rules import (
 )
 from opgate.service.wire.responses import count_responses, responses
 from opgate.service.wire.shared_tensors import Place, SharedInput, SharedTensors, Sharing, writing_cost
-from opgate.service.wire.tensors import element, from_raw, text_length, to_raw, view
 
 
 class _Contents(NamedTuple):

@@ -13,11 +13,12 @@ from typing import Any
 
 import orjson
 
-from opgate.service.errors import Kind, ServingError, invalid, json_kind
-from opgate.service.execution.checks import Head, Limits, check_inputs, check_outputs
-from opgate.service.execution.datatypes import DATATYPES, DataType
-from opgate.service.execution.request import Array, Options, Request
-from opgate.service.execution.spec import ModelSpec
+from opgate.service.core.checks import Head, Limits, check_inputs, check_outputs
+from opgate.service.core.datatypes import DATATYPES, DataType
+from opgate.service.core.errors import Kind, ServingError, invalid, json_kind
+from opgate.service.core.request import Array, Options, Request
+from opgate.service.core.spec import ModelSpec
+from opgate.service.core.tensors import Bytes, elements, from_raw, text_length, to_raw, view
 from opgate.service.shared_memory import Regions
 from opgate.service.wire import content_types
 from opgate.service.wire.content_types import Content
@@ -34,7 +35,6 @@ from opgate.service.wire.kserve_rules import (
 )
 from opgate.service.wire.responses import refuse_decoupled
 from opgate.service.wire.shared_tensors import Place, SharedInput, SharedTensors, Sharing, writing_cost
-from opgate.service.wire.tensors import Bytes, elements, from_raw, text_length, to_raw, view
 
 # The head of a body is its JSON. Clients that send all inputs as binary data and no id repeat it byte for byte, so the
 # decoder keeps the plans of such heads: at most MAX_PLANS, of heads of at most MAX_PLAN_BYTES.

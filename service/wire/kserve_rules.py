@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import Any, NamedTuple, NoReturn
 
-from opgate.service.errors import invalid
-from opgate.service.execution.checks import Limits
-from opgate.service.execution.datatypes import DATATYPES, DataType
-from opgate.service.execution.request import Array, Options, Sequence
-from opgate.service.execution.spec import ModelSpec
+from opgate.service.core.checks import Limits
+from opgate.service.core.datatypes import DATATYPES, DataType
+from opgate.service.core.errors import invalid
+from opgate.service.core.request import Array, Options, Sequence
+from opgate.service.core.spec import ModelSpec
 from opgate.service.wire import content_types
 from opgate.service.wire.classification import Classification
 from opgate.service.wire.content_types import Content

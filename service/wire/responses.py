@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from opgate.service.errors import Kind, ServingError, internal
-from opgate.service.execution.request import Array
-from opgate.service.execution.spec import ModelSpec
+from opgate.service.core.errors import Kind, ServingError, internal
+from opgate.service.core.request import Array
+from opgate.service.core.spec import ModelSpec
 
 
 def count_responses(spec: ModelSpec, result: Mapping[str, Array]) -> int:

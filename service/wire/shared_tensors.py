@@ -7,13 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from opgate.service.errors import Kind, ServingError, detached, invalid
-from opgate.service.execution.checks import Limits
-from opgate.service.execution.datatypes import DataType
-from opgate.service.execution.request import Request
+from opgate.service.core.checks import Limits
+from opgate.service.core.datatypes import DataType
+from opgate.service.core.errors import Kind, ServingError, detached, invalid
+from opgate.service.core.request import Request
+from opgate.service.core.tensors import from_raw, wrong_size
 from opgate.service.shared_memory import Region, Regions
 from opgate.service.wire.content_types import Content
-from opgate.service.wire.tensors import from_raw, wrong_size
 
 # Copying so many bytes costs as much as reading a byte of JSON. Reading a byte of strings costs as much as so many.
 _BYTES_COST, _STRINGS_COST = 16, 16

@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
-from opgate.service.errors import ServingError
-from opgate.service.execution.checks import Head, Limits, check_inputs
-from opgate.service.execution.datatypes import DATATYPES
-from opgate.service.execution.request import Options, Request, run
+from opgate.service.core.checks import Head, Limits, check_inputs
+from opgate.service.core.datatypes import DATATYPES
+from opgate.service.core.errors import ServingError
+from opgate.service.core.request import Options, Request, run
+from opgate.service.core.spec import ModelSpec, TensorSpec
+from opgate.service.core.statistics import ModelStatistics
 from opgate.service.execution.scheduler import Scheduler
 from opgate.service.execution.session import Session, SessionOptions
-from opgate.service.execution.spec import ModelSpec, TensorSpec
-from opgate.service.telemetry.statistics import ModelStatistics
 from tests.service.onnx_models import slow
 
 ENDLESS = 1 << 40

@@ -14,23 +14,23 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from tritonclient.grpc import service_pb2
 
-from opgate.service.errors import Kind, ServingError
+from opgate.service.core.checks import Limits
+from opgate.service.core.datatypes import DATATYPES
+from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.presentation import Presentation
+from opgate.service.core.request import Options, Request, Sequence, run
+from opgate.service.core.spec import ModelSpec, TensorSpec
+from opgate.service.core.tensors import element, from_raw, to_raw
 from opgate.service.execution import engine_strings as engine_module
 from opgate.service.execution import session as session_module
-from opgate.service.execution.checks import Limits
-from opgate.service.execution.datatypes import DATATYPES
 from opgate.service.execution.engine_strings import EngineStrings, engine_strings
-from opgate.service.execution.request import Options, Request, Sequence, run
 from opgate.service.execution.response_cache import digest
 from opgate.service.execution.session import Session, SessionOptions
-from opgate.service.execution.spec import ModelSpec, TensorSpec
 from opgate.service.native import engine_strings as native
-from opgate.service.repository.presentation import Presentation
 from opgate.service.wire.classification import Classification
 from opgate.service.wire.friendly import labelled
 from opgate.service.wire.json_tensors import write
 from opgate.service.wire.kserve_grpc import Decoder, Message
-from opgate.service.wire.tensors import element, from_raw, to_raw
 from tests.conftest import examples
 from tests.service.onnx_models import batching, identity, save, value, write_config
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from opgate.service.errors import Kind, ServingError
-from opgate.service.execution.datatypes import DATATYPES
-from opgate.service.execution.spec import TensorSpec
+from opgate.service.core.datatypes import DATATYPES
+from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.spec import TensorSpec
 from opgate.service.wire.classification import Classification
 from tests.conftest import examples
 

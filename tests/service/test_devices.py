@@ -17,9 +17,9 @@ from google.protobuf import text_format
 from onnx import TensorProto, helper
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from opgate.service.errors import Kind, ServingError
+from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.request import Request, run
 from opgate.service.execution.gpus import NoGpu
-from opgate.service.execution.request import Request, run
 from opgate.service.execution.session import Session, SessionOptions, _providers
 from opgate.service.repository import loader
 from opgate.service.repository.config import ConfigError

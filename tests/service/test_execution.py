@@ -9,19 +9,19 @@ import time
 import numpy as np
 import pytest
 
-from opgate.service.errors import Kind, ServingError
+from opgate.service.core.checks import Limits
+from opgate.service.core.datatypes import DATATYPES
+from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.request import Options, Request, run
+from opgate.service.core.spec import Batching, ModelSpec, TensorSpec
+from opgate.service.core.statistics import ModelStatistics
 from opgate.service.execution import cost
-from opgate.service.execution.checks import Limits
 from opgate.service.execution.cost import CostCurve
-from opgate.service.execution.datatypes import DATATYPES
 from opgate.service.execution.pipeline import Pipeline, Step
 from opgate.service.execution.policy import choose
-from opgate.service.execution.request import Options, Request, run
 from opgate.service.execution.scheduler import Scheduler
-from opgate.service.execution.spec import Batching, ModelSpec, TensorSpec
 from opgate.service.repository import loader
 from opgate.service.telemetry.metrics import Metrics
-from opgate.service.telemetry.statistics import ModelStatistics
 from tests.service.onnx_models import (
     PIPELINE_CONFIG,
     RAGGED_CONFIG,
@@ -39,7 +39,7 @@ from tests.service.onnx_models import (
 
 def make_request(model, inputs, gateway, outputs=()):
     """Returns a checked request, as the decoders do."""
-    from opgate.service.execution.checks import Head, check_inputs, check_outputs
+    from opgate.service.core.checks import Head, check_inputs, check_outputs
 
     heads = [Head(name, model.spec.inputs[name].datatype.name, array.shape) for name, array in inputs.items()]
     fit = check_inputs(model.spec, heads, gateway.limits)

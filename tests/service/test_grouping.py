@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from opgate.service.errors import Kind
+from opgate.service.core.errors import Kind
+from opgate.service.core.request import Options, Request
 from opgate.service.execution.grouping import group_of
-from opgate.service.execution.request import Options, Request
 from tests.service.onnx_models import identity
 from tests.service.padded_models import config, sized
 from tests.service.test_execution import infer, make_request

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, save_model
 
-from opgate.service.errors import ServingError
+from opgate.service.core.errors import ServingError
 from opgate.service.execution.session import EngineError, Session, SessionOptions
 from opgate.service.isolation import tensors
 from opgate.service.isolation.confinement import Confinement, NotConfinedError, confine

@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from opgate.service.errors import Kind, ServingError
-from opgate.service.execution.checks import Limits
-from opgate.service.execution.datatypes import DATATYPES
+from opgate.service.core.checks import Limits
+from opgate.service.core.datatypes import DATATYPES
+from opgate.service.core.errors import Kind, ServingError
 from opgate.service.native import json_tensors as native
 from opgate.service.wire.json_tensors import MAX_REST_BYTES, from_text, members, read, split, write
 from tests.conftest import examples

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opgate.service.core.request import Request
+from opgate.service.core.spec import Batching, ModelSpec, QueuePolicy
 from opgate.service.execution import cost
 from opgate.service.execution.cost import CostCurve, HandOver, RunTimes
 from opgate.service.execution.latency import LatencyLimit, Work, answered_in, still_busy
 from opgate.service.execution.policy import Choice, choose
-from opgate.service.execution.request import Request
-from opgate.service.execution.spec import Batching, ModelSpec, QueuePolicy
 from tests.service.onnx_models import batching, double
 from tests.service.padded_models import config
 from tests.service.scheduling import ENDLESS, blocked, request, started, until

@@ -9,16 +9,16 @@ import time
 import numpy as np
 import pytest
 
-from opgate.service.errors import Kind, ServingError
+from opgate.service.core.checks import Limits
+from opgate.service.core.datatypes import DATATYPES
+from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.request import Options, Request, run
+from opgate.service.core.spec import Batching, ModelSpec, TensorSpec
+from opgate.service.core.statistics import ModelStatistics
 from opgate.service.execution.alarm import Alarm
-from opgate.service.execution.checks import Limits
-from opgate.service.execution.datatypes import DATATYPES
 from opgate.service.execution.pipeline import Pipeline, Step
-from opgate.service.execution.request import Options, Request, run
 from opgate.service.execution.scheduler import Scheduler
 from opgate.service.execution.session import Session, SessionOptions
-from opgate.service.execution.spec import Batching, ModelSpec, TensorSpec
-from opgate.service.telemetry.statistics import ModelStatistics
 from tests.service.onnx_models import endless
 
 X, Y = (TensorSpec(name, DATATYPES["FP32"], (-1,)) for name in "xy")

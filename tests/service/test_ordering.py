@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opgate.service.core.request import Request
+from opgate.service.core.spec import Batching, QueuePolicy
 from opgate.service.execution.ordering import OrderedAnswers
-from opgate.service.execution.request import Request
-from opgate.service.execution.spec import Batching, QueuePolicy
 from tests.conftest import examples
 from tests.service.onnx_models import batching, double
 from tests.service.scheduling import ENDLESS, request, started, until

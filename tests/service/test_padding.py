@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 from onnx import helper
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from opgate.service.errors import Kind, ServingError
+from opgate.service.core.errors import Kind, ServingError
 from opgate.service.execution.batch import assemble, padding, try_out
 from opgate.service.repository.config import refuse_unsupported
 from opgate.service.telemetry.metrics import Metrics

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from opgate.service.api.predict import wanted_media
 from opgate.service.app import create_app
-from opgate.service.errors import ServingError
+from opgate.service.core.errors import ServingError
 from tests.service.onnx_models import batching, double, identity, pick, save, value, write_config
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"rest"

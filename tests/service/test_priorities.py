@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opgate.service.errors import ServingError
+from opgate.service.core.checks import Limits
+from opgate.service.core.datatypes import DATATYPES
+from opgate.service.core.errors import ServingError
+from opgate.service.core.request import Options, Request, run
+from opgate.service.core.spec import Batching, ModelSpec, QueuePolicy, TensorSpec
+from opgate.service.core.statistics import ModelStatistics
 from opgate.service.execution import policy
-from opgate.service.execution.checks import Limits
 from opgate.service.execution.cost import CostCurve, HandOver
-from opgate.service.execution.datatypes import DATATYPES
 from opgate.service.execution.pipeline import Pipeline, Step
 from opgate.service.execution.rate_limiter import Demand, RateLimiter, Resource
-from opgate.service.execution.request import Options, Request, run
 from opgate.service.execution.scheduler import Scheduler
-from opgate.service.execution.spec import Batching, ModelSpec, QueuePolicy, TensorSpec
 from opgate.service.execution.waiting import Waiting
-from opgate.service.telemetry.statistics import ModelStatistics
 from tests.conftest import examples
 from tests.service.onnx_models import batching, double
 from tests.service.scheduling import ENDLESS, blocked, request, spec_of, started, until

@@ -6,12 +6,12 @@ import pytest
 from tritonclient.grpc import service_pb2
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from opgate.service.errors import Kind, ServingError
-from opgate.service.processes.merging import add_past, merge_metrics, merge_statistics
+from opgate.service.core.errors import Kind, ServingError
 from opgate.service.processes.messages import Outcome, values_of
 from opgate.service.processes.state import State
 from opgate.service.processes.supervisor import share_of
 from opgate.service.repository.overrides import Override
+from opgate.service.telemetry.merging import add_past, merge_metrics, merge_statistics
 from opgate.service.telemetry.metrics import Metrics
 from tests.service.onnx_models import batching, double
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opgate.service.errors import ServingError
+from opgate.service.core.errors import ServingError
+from opgate.service.core.request import run
 from opgate.service.execution.rate_limiter import Demand, RateLimiter, Resource, Supply, read_supplies
-from opgate.service.execution.request import run
 from opgate.service.repository.devices import demands, place
 from opgate.service.settings import Settings
 from tests.conftest import examples

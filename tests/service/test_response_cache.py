@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from opgate.service.execution.request import Options, Request, Sequence, run
+from opgate.service.core.request import Options, Request, Sequence, run
 from opgate.service.execution.response_cache import ResponseCache, _copied, digest
 from tests.service.onnx_models import batching, double, identity, write_config
 from tests.service.scheduling import until

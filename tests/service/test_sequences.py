@@ -9,9 +9,9 @@ import re
 import numpy as np
 import pytest
 
-from opgate.service.errors import Kind, ServingError
-from opgate.service.execution.checks import Head, Limits, check_inputs
-from opgate.service.execution.request import Options, Request, Sequence, run
+from opgate.service.core.checks import Head, Limits, check_inputs
+from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.request import Options, Request, Sequence, run
 from tests.service.onnx_models import batching, double
 from tests.service.stateful_models import accumulator
 

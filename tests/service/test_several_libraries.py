@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from opgate.service.execution.request import Request
+from opgate.service.core.request import Request
 from tests.service.onnx_models import save, value
 
 

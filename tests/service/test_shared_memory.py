@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from opgate.service.errors import Kind, ServingError
-from opgate.service.execution.checks import Limits
+from opgate.service.core.checks import Limits
+from opgate.service.core.errors import Kind, ServingError
 from opgate.service.rpc.connection import Budget
 from opgate.service.shared_memory import Regions
 from opgate.service.wire import kserve_grpc

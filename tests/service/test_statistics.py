@@ -10,7 +10,7 @@ import re
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from opgate.service.errors import Kind, ServingError
+from opgate.service.core.errors import Kind, ServingError
 from opgate.service.telemetry.logs import JsonFormatter
 from opgate.service.telemetry.metrics import Metrics
 from opgate.service.telemetry.statistics_message import model_statistics

@@ -11,7 +11,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.load.latencies import Slo
 from opgate.load.model import LoadError
-from opgate.service.execution.spec import Batching, ModelSpec, QueuePolicy
+from opgate.service.core.spec import Batching, ModelSpec, QueuePolicy
 from opgate.tune.configs import changed, refuse_unfit
 from opgate.tune.cost import Cost, Costs, pairs, powers
 from opgate.tune.proposal import Candidate, best, replicas, search, setups

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from opgate.service import packing
-from opgate.service.errors import Kind, ServingError
-from opgate.service.execution.checks import Limits
-from opgate.service.execution.datatypes import DATATYPES
-from opgate.service.execution.spec import ModelSpec, TensorSpec
+from opgate.service.core.checks import Limits
+from opgate.service.core.datatypes import DATATYPES
+from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.spec import ModelSpec, TensorSpec
 from opgate.service.native.protobuf import Broken, split
 from opgate.service.rpc.connection import Budget
 from opgate.service.shared_memory import Regions

@@ -26,8 +26,8 @@ from opgate.load.latencies import Latencies, Slo, duration, read_slo
 from opgate.load.model import LoadError, make_inputs, read_shape
 from opgate.load.run import Measured, Plan, Run, arrivals
 from opgate.load.search import WITHIN, Search, generator_fault, is_lost, step_seconds, why_missed
-from opgate.service.execution.datatypes import DATATYPES
-from opgate.service.execution.spec import ModelSpec, TensorSpec
+from opgate.service.core.datatypes import DATATYPES
+from opgate.service.core.spec import ModelSpec, TensorSpec
 from tests.service.onnx_models import batching, endless, fragile, identity
 from tests.system.conftest import TYPES
 from tests.system.running import ROOT, free_port, running

@@ -20,7 +20,7 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from opgate.service.errors import Kind, ServingError, internal
+from opgate.service.core.errors import Kind, ServingError, internal
 
 logger = logging.getLogger("opgate.triton")
 

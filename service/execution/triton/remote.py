@@ -8,15 +8,15 @@ from time import perf_counter_ns
 
 from tritonclient.grpc import service_pb2 as messages
 
-from opgate.service.errors import Kind, ServingError, internal, queue_full, too_late, unloading
+from opgate.service.core.checks import Limits
+from opgate.service.core.datatypes import DATATYPES
+from opgate.service.core.errors import Kind, ServingError, internal, queue_full, too_late, unloading
+from opgate.service.core.request import Array, Request
+from opgate.service.core.spec import ModelSpec
+from opgate.service.core.statistics import ModelStatistics
+from opgate.service.core.tensors import from_raw, to_raw
 from opgate.service.execution.batch import row_error
-from opgate.service.execution.checks import Limits
-from opgate.service.execution.datatypes import DATATYPES
-from opgate.service.execution.request import Array, Request
-from opgate.service.execution.spec import ModelSpec
 from opgate.service.execution.triton.pool import TritonPool
-from opgate.service.telemetry.statistics import ModelStatistics
-from opgate.service.wire.tensors import from_raw, to_raw
 
 logger = logging.getLogger("opgate.triton")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from opgate.service.errors import Kind, ServingError, invalid
-from opgate.service.execution.checks import Limits
-from opgate.service.execution.datatypes import DataType
-from opgate.service.execution.request import Array
+from opgate.service.core.checks import Limits
+from opgate.service.core.datatypes import DataType
+from opgate.service.core.errors import Kind, ServingError, invalid
+from opgate.service.core.request import Array
 from opgate.service.native import json_tensors as native
 
 # The types that can hold a body: bytes as they came, or the aligned buffer that a large body was read into.

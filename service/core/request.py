@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from opgate.service.errors import Kind, ServingError
+from opgate.service.core.errors import Kind, ServingError
 
 Array = np.ndarray[Any, Any]
 

@@ -9,10 +9,9 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from opgate.service.errors import Kind, ServingError, internal, invalid
-from opgate.service.execution.padding import rounded
-from opgate.service.execution.request import Array
-from opgate.service.execution.spec import ModelSpec, TensorSpec
+from opgate.service.core.errors import Kind, ServingError, internal, invalid
+from opgate.service.core.request import Array
+from opgate.service.core.spec import ModelSpec, TensorSpec, rounded
 
 
 @dataclass(frozen=True, slots=True)

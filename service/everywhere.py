@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from opgate.service.errors import Kind, ServingError
+from opgate.service.core.errors import Kind, ServingError
 from opgate.service.repository.control import Agree, alone
 from opgate.service.repository.overrides import Override, read_override
 from opgate.service.shared_memory import Regions

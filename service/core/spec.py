@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from opgate.service.execution.datatypes import DataType
+from opgate.service.core.datatypes import DataType
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,3 +185,18 @@ class ModelSpec:
     def wire_shape(self, tensor: TensorSpec) -> list[int]:
         """Returns the shape of a tensor in metadata: `dims`, after a -1 if the model batches."""
         return [-1, *tensor.dims] if self.batched else list(tensor.dims)
+
+
+def rounded(padding: Padding, name: str, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Returns the sizes of a padded input with the variable ones rounded up to their buckets.
+
+    A size above the last bucket stays as it is.
+    """
+    if not padding.buckets:
+        return tuple(sizes)
+    new = list(sizes)
+    for dim in padding.inputs[name].variable:
+        at = bisect_left(padding.buckets, sizes[dim])
+        if at < len(padding.buckets):
+            new[dim] = padding.buckets[at]
+    return tuple(new)

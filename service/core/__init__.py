@@ -1,0 +1,1 @@
+"""What all other rooms speak of: requests, tensors, models, errors and counts."""

@@ -1,0 +1,22 @@
+"""What /predict takes for a model, and how it shows the outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PICTURES = ("image/jpeg", "image/png", "image/webp")
+
+
+@dataclass(frozen=True, slots=True)
+class Presentation:
+    """What /predict takes for a model, and how it shows the outputs.
+
+    `count` is the output that holds the number of records. `fields` pairs each field of a record with its output.
+    `picture_model` is the model that runs if the client wants a picture. All are empty if the config has none.
+    `media_types` are the kinds of file that the model takes, apart from application/octet-stream.
+    """
+
+    count: str = ""
+    fields: tuple[tuple[str, str], ...] = ()
+    picture_model: str = ""
+    media_types: tuple[str, ...] = PICTURES
