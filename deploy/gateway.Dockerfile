@@ -7,8 +7,6 @@ COPY deploy/system-packages.sh deploy/
 RUN sh deploy/system-packages.sh venv && sh deploy/system-packages.sh serve && rm -rf /var/lib/apt/lists/*
 COPY pyproject.toml README.md LICENSE ./
 COPY opgate opgate
-COPY ops_build ops_build
-COPY service service
 RUN python3 -m venv /opt/opgate/venv && /opt/opgate/venv/bin/pip install --no-cache-dir '.[cpu,otel]'
 
 # The wheel has brought the op library and the libraries that it is linked with.

@@ -11,8 +11,6 @@ COPY deploy/system-packages.sh deploy/
 RUN sh deploy/system-packages.sh venv && sh deploy/system-packages.sh serve && rm -rf /var/lib/apt/lists/*
 COPY pyproject.toml README.md LICENSE ./
 COPY opgate opgate
-COPY ops_build ops_build
-COPY service service
 ENV PATH=/opt/opgate/venv/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 ENV XDG_CACHE_HOME=/opt/opgate/cache
 RUN python3 -m venv /opt/opgate/venv && /opt/opgate/venv/bin/pip install --no-cache-dir '.[cpu]' && \

@@ -9,8 +9,6 @@ COPY deploy/system-packages.sh deploy/
 RUN sh deploy/system-packages.sh venv && sh deploy/system-packages.sh serve && rm -rf /var/lib/apt/lists/*
 COPY pyproject.toml README.md LICENSE ./
 COPY opgate opgate
-COPY ops_build ops_build
-COPY service service
 # The wheel has the op library in opgate/lib, and in opgate.libs those that it is linked with.
 RUN python3 -m venv /opt/pip && /opt/pip/bin/pip wheel --no-cache-dir --no-deps --wheel-dir /opt/wheel . && \
     python3 -m zipfile -e /opt/wheel/*.whl /opt/opgate

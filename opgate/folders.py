@@ -25,7 +25,7 @@ SHIPPED_HEADERS = PACKAGE / "include"
 
 def checkout() -> Path | None:
     """Returns the root of the checkout that this package runs from, None if a wheel installed it."""
-    return PACKAGE.parent if (PACKAGE / "service").is_symlink() else None
+    return PACKAGE.parent if (PACKAGE.parent / "service").is_symlink() else None
 
 
 def user_cache() -> Path:

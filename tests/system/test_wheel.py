@@ -135,8 +135,8 @@ def test_the_archive_of_the_sources_is_enough(tmp_path: Path) -> None:
     with tarfile.open(archive) as members:
         names = {name.partition("/")[2] for name in members.getnames()}
         assert not any(member.issym() for member in members.getmembers())
-    tracked = subprocess.run(["git", "ls-files", "service", "ops_build"], cwd=ROOT, capture_output=True, text=True)
-    wanted = {f"opgate/{name}" for name in tracked.stdout.split()}
+    tracked = subprocess.run(["git", "ls-files", "opgate"], cwd=ROOT, capture_output=True, text=True)
+    wanted = set(tracked.stdout.split())
     assert wanted and wanted <= names
     assert not any(name.startswith(("service/", "ops_build/", "tests/")) or name.endswith(".so") for name in names)
     if ALL:
@@ -168,7 +168,7 @@ def test_serving_needs_no_compiler_and_writes_nothing(installed: Installed) -> N
     assert sorted(labels) == sorted(found["label"] for found in expected)
     # The libraries are those of the wheel, and nothing comes from the checkout.
     assert str(installed.site.parent) in maps and all(f"opgate.libs/{name}" in maps for name in ("libjpeg", "libwebp"))
-    assert str(ROOT / "service") not in maps and str(ROOT / "build") not in maps
+    assert str(ROOT / "opgate") not in maps and str(ROOT / "build") not in maps
     assert "KNNQuery" in installed.opgate("ops")
     assert installed.opgate("--version") == "0.1.0\n"
     assert re.search(r"[1-9]\d* passed, 0 failed", installed.opgate("verify", "KNNQuery"))

@@ -174,6 +174,6 @@ def serve(connection: Connection[Any, Any]) -> None:
 
 if __name__ == "__main__":
     # The module runs as __main__, and messages name classes of the imported one.
-    from opgate.ops_build.verification import supervision
+    from opgate.ops_build.verification import supervision  # noqa: PLW0406
 
     supervision.serve(Connection(int(sys.argv[1])))
