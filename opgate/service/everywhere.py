@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
 
 from opgate.service.core.errors import Kind, ServingError
-from opgate.service.repository.control import Agree, alone
+from opgate.service.repository.catalog import Catalog
+from opgate.service.repository.control import Agree, ModelControl, alone
 from opgate.service.repository.overrides import Override, read_override
 from opgate.service.shared_memory import Regions
+from opgate.service.telemetry.logs import LogSettings
 from opgate.service.telemetry.statistics_message import model_statistics
+from opgate.service.telemetry.tracing import Tracing
 
-if TYPE_CHECKING:
-    from opgate.service.gateway import Gateway
+
+class Gateway(Protocol):
+    """What the operations need of a gateway process."""
+
+    metrics: Callable[[], Awaitable[bytes]] | None
+
+    @property
+    def catalog(self) -> Catalog: ...
+
+    @property
+    def control(self) -> ModelControl: ...
+
+    @property
+    def regions(self) -> Regions | None: ...
+
+    @property
+    def tracing(self) -> Tracing: ...
+
+    @property
+    def log_settings(self) -> Callable[[], LogSettings]: ...
 
 
 class Everywhere:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,10 +17,10 @@ from opgate.load.command import Batch, Image, Shape
 if TYPE_CHECKING:
     from opgate.load.latencies import Slo
     from opgate.load.model import Input
-    from opgate.load.run import Measured
     from opgate.service.core.spec import ModelSpec
     from opgate.service.settings import Settings
     from opgate.tune.cost import Costs
+    from opgate.tune.findings import Checked, Findings
     from opgate.tune.proposal import Candidate
     from opgate.tune.simulation import Model, Overhead, Setup
 
@@ -47,37 +46,6 @@ Seconds = Annotated[float, typer.Option("--duration", min=1, help="Seconds of ea
 Output = Annotated[
     Path | None, typer.Option(help="Folder for config.pbtxt, tune.json and tune.png.", show_default="./tune-MODEL")
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A rate that was measured on a real gateway, beside what the simulation says. Latencies are seconds."""
-
-    rate: float
-    measured: Measured
-    simulated: dict[float, float]
-    miss: str
-
-    def error(self, percent: float) -> float:
-        """Returns how far off the simulation was, as a share of what was measured."""
-        measured = self.measured.latencies.percentile(percent)
-        return (self.simulated[percent] - measured) / measured
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """What a run of the command has found."""
-
-    model: Model
-    candidates: list[Candidate]
-    chosen: Candidate
-    checks: list[Checked]
-    headroom: float
-
-    @property
-    def held(self) -> float:
-        """The measured rate that kept the aim, 0 if none did."""
-        return next((check.rate for check in self.checks if not check.miss), 0.0)
 
 
 def tune(

@@ -16,7 +16,7 @@ from opgate.tune.proposal import Candidate, replicas
 from opgate.tune.simulation import Model
 
 if TYPE_CHECKING:
-    from opgate.tune.command import Checked, Findings
+    from opgate.tune.findings import Checked, Findings
 
 mpl.use("Agg")
 from matplotlib import pyplot

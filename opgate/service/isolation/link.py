@@ -5,19 +5,13 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import pickle
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opgate.service.isolation.channel import NOTE, Channel, MessageTooLongError, encoded
 from opgate.service.isolation.memory import Array, SharedMemory
 from opgate.service.isolation.tensors import Entry, Layout, copy, view
-
-if TYPE_CHECKING:
-    from opgate.service.isolation.opening import Opening
-
-_KEPT = 4096  # characters of an error's text
 
 
 class Refusal(Exception):
@@ -141,44 +135,3 @@ class Link:
             raise ValueError(f"{', '.join(names)[:200]}: {layout.end - free} bytes with {free} before them, {limit}")
         layout.write(self._tensors.memory)
         return layout.entries, layout.end
-
-
-def serve(link: Link, refusal: str, missing: Sequence[str], counted: bool) -> None:
-    """Serves the gateway until that ends. `refusal` says why the process must not open anything.
-
-    `missing` is what is not in force of what a worker may not do, and `counted` whether a cgroup counts its memory.
-    """
-    try:
-        data, _ = link.next()
-        if refusal:
-            link.answer(encoded(["error", "", refusal]))
-            return
-        opening: Opening = pickle.loads(data)
-        try:
-            runner = opening.open(link)
-        except Exception as error:
-            link.answer(encoded(failure(error)))
-            return
-        link.answer(encoded(["done", {**runner.description(), "missing": list(missing), "counted": counted}]))
-        while True:
-            data, _ = link.next()
-            try:
-                answer = runner.again(data)
-                if answer is None:
-                    question = json.loads(data)
-                    answer = encoded(runner.answer(question, data))
-                    del question
-            except Exception as error:
-                answer = encoded(failure(error))
-            link.answer(answer)
-    except (EOFError, OSError):  # the gateway has gone
-        return
-
-
-def failure(error: Exception) -> list[Any]:
-    """Returns the answer that says what failed."""
-    kind = getattr(error, "kind", "")
-    text = getattr(error, "message", None)
-    if not isinstance(text, str):
-        text = f"{type(error).__name__}: {error}"
-    return ["error", getattr(kind, "value", kind), text[:_KEPT]]

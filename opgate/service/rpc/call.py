@@ -7,10 +7,9 @@ import base64
 import binascii
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from opgate.service.rpc.protocol import Protocol
+from opgate.service.rpc.connection import Connection
 
 # Names and values. The values of names that end in "-bin" are bytes, the others are printable ASCII.
 Metadata = Sequence[tuple[str, str | bytes]]
@@ -49,6 +48,24 @@ class RpcError(Exception):
         self.text = text
 
 
+class Carrier(Protocol):
+    """The connection on which a call has come."""
+
+    peer: str
+    connection: Connection
+    calls: dict[int, Call]
+
+    @property
+    def time(self) -> Callable[[], float]:
+        """The clock of the event loop."""
+
+    def answer(self, call: Call, message: Message, trailers: Metadata | None) -> None:
+        """Sends the answer of a unary call that has ended."""
+
+    def end(self, call: Call, code: Code, text: str, trailers: Metadata | None) -> None:
+        """Sends the end of a call that has ended."""
+
+
 class Call:
     """One call, until it is answered."""
 
@@ -56,7 +73,7 @@ class Call:
                  "ended", "initial_metadata", "method", "on_gone", "stream", "why_gone")  # fmt: skip
 
     def __init__(
-        self, protocol: Protocol, stream: int, method: str, metadata: list[tuple[str, str]] | None, encoding: str
+        self, protocol: Carrier, stream: int, method: str, metadata: list[tuple[str, str]] | None, encoding: str
     ) -> None:
         self.stream = stream
         self.method = method

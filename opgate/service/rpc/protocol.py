@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import typing
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opgate.service.packing import ENCODINGS, OverLimit, deflate, inflate
 from opgate.service.rpc.call import Call, Code, Message, Metadata, RpcError, sendable
-from opgate.service.rpc.connection import Connection, ProtocolError
-
-if TYPE_CHECKING:
-    from opgate.service.rpc.server import Server, Stream, Unary
+from opgate.service.rpc.connection import Budget, Connection, ProtocolError
+from opgate.service.rpc.methods import Method, Options, Stream, Unary
 
 logger = logging.getLogger("opgate.rpc")
 
@@ -41,6 +40,26 @@ _LOOKS = 4
 _NO_ROOM = "the calls of this connection, or of all clients, hold all the memory for messages"
 # What clients of another protocol get.
 _NOT_HTTP2 = b"this port speaks gRPC over HTTP/2\n"
+
+
+class Server(typing.Protocol):
+    """What a connection needs of its server."""
+
+    options: Options
+    methods: list[tuple[str, Method]]
+    numbers: dict[str, int]  # of the methods, see the native module
+    budget: Budget
+    share: int  # of the budget that one connection may hold
+    buffer: bytearray  # into which all connections read
+    view: memoryview
+    connections: set[Protocol]
+    refused: Callable[[Code, str, str, str], None]
+    stopping: bool
+    refuses: bool
+    threads: ThreadPoolExecutor
+
+    def connection_closed(self) -> None:
+        """A connection has ended."""
 
 
 class Protocol(asyncio.BufferedProtocol):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from opgate.service.rpc.call import Call, Code, Message, Metadata, RpcError
 from opgate.service.rpc.connection import Budget
+from opgate.service.rpc.methods import Method, Options, Stream, Unary
 from opgate.service.rpc.protocol import Protocol
 
 __all__ = ["Call", "Code", "Message", "Metadata", "Method", "Options", "RpcError", "Server", "Stream", "Unary", "tls"]
@@ -26,55 +25,8 @@ _TLS_GOODBYE = 1.0
 _NOTICE = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Unary:
-    """A method with one message each way.
-
-    `handler` gets a Call and the bytes of the message. It answers with `call.answer` or `call.fail`, at once or later.
-    It may raise RpcError.
-    """
-
-    handler: Callable[[Call, bytes], None]
-    max_bytes: int | None = None  # of a message, if they are fewer than those of the server's options
-    is_stream: ClassVar[bool] = False
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """A method of which at least one side sends a stream of messages.
-
-    `handler` gets a Call and the messages of the client, and yields those for the client. It may raise RpcError. It is
-    called with the first bytes of the call, or with its message where the client sends only one.
-    """
-
-    handler: Callable[[Call, AsyncIterator[bytes]], AsyncGenerator[Message, None]]
-    client_streams: bool = True
-    max_bytes: int | None = None
-    is_stream: ClassVar[bool] = True
-
-
-Method = Unary | Stream
 # Bytes that a server may hold that has no other budget.
 _HELD = 1 << 30
-
-
-@dataclass(frozen=True)
-class Options:
-    """The limits of a server. Sizes are in bytes, times in seconds."""
-
-    max_message_bytes: int = 64 << 20
-    max_unpacked_bytes: int | None = None  # of a packed message when it is unpacked; None: max_message_bytes
-    # Counts the messages and metadata of all calls that have not ended, and answers that wait. Others may count in it
-    # too. The calls of one connection may have half of it. None: a gigabyte.
-    budget: Budget | None = None
-    max_header_bytes: int = 16 << 10
-    max_streams: int = 10_000  # calls at once of a connection
-    read_timeout: float = 60.0  # in which nothing comes of a message that has begun, or of a connection
-    write_timeout: float = 60.0  # in which a client takes nothing of what is for it
-    keepalive_time: float = 300.0  # in which nothing comes, until the client is asked for a sign of life
-    keepalive_timeout: float = 20.0  # in which it must give that
-    max_connection_idle: float = 7200.0  # until a connection without a call is closed
-    tls: ssl.SSLContext | None = None
 
 
 def tls(certificate: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from opgate.ops_build.adapters.tensorflow.layers import is_layer, layer
-from opgate.ops_build.adapters.tensorflow.registration import OpLibrary
+from opgate.ops_build.adapters.tensorflow.library import OpLibrary
 from opgate.ops_build.op_functions import documentation, functions_of, parameters_of, signature_of
 from opgate.ops_build.table import Op, snake_case
 

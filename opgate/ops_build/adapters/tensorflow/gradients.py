@@ -14,7 +14,7 @@ from opgate.ops_build.op_gradients import check_convention, inputs_of, may_be_fl
 from opgate.ops_build.table import Op
 
 if TYPE_CHECKING:
-    from opgate.ops_build.adapters.tensorflow.registration import OpLibrary
+    from opgate.ops_build.adapters.tensorflow.library import OpLibrary
 
 
 def register_gradient(library: OpLibrary, op: Op, backward: Op | None) -> None:

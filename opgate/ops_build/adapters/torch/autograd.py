@@ -7,16 +7,14 @@ fails inside the transforms of torch.func, ignores tangents, and makes a small c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
+from opgate.ops_build.adapters.torch.gradient import Gradient
 from opgate.ops_build.table import Op
-
-if TYPE_CHECKING:
-    from opgate.ops_build.adapters.torch.gradients import Gradient
 
 _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
 

@@ -12,6 +12,7 @@ import torch
 from torch.autograd import forward_ad
 
 from opgate.ops_build.adapters.torch.autograd import autograd_kernel, recorder
+from opgate.ops_build.adapters.torch.gradient import Gradient
 from opgate.ops_build.adapters.torch.names import namespace_of, overload
 from opgate.ops_build.op_functions import functions_of
 from opgate.ops_build.op_gradients import check_convention, inputs_of, may_be_float
@@ -36,31 +37,6 @@ def register_gradient(op: Op, backward: Op | None, library: torch.library.Librar
     for short, function in functions_of(op):
         kernel = autograd_kernel(overload(op, short), record, len(op.outputs), len(function.outputs))
         library.impl(short, kernel, "Autograd", with_keyset=True)
-
-
-class Gradient:
-    """The derivatives of one op. The tensors of a variadic input are a list everywhere here."""
-
-    def __init__(self, op: Op, name: str) -> None:
-        self.op = op
-        self.name = name
-
-    def save(self, ctx: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: Any) -> None:
-        """Keeps in `ctx` what the derivatives need. Called after the forward run.
-
-        `inputs` has None for an absent input. `attributes` lacks those that have their default.
-        """
-        listed = outputs if isinstance(outputs, tuple) else (outputs,)
-        if integers := [tensor for tensor in listed if not tensor.is_floating_point()]:
-            ctx.mark_non_differentiable(*integers)
-
-    def backward(self, ctx: Any, gradients: Sequence[torch.Tensor], needed: Sequence[Any]) -> list[Any]:
-        """Returns the gradients of the inputs. `needed` tells for each input whether its gradient is needed."""
-        raise NotImplementedError
-
-    def jvp(self, ctx: Any, tangents: Sequence[Any]) -> Any:
-        """Returns the tangents of the outputs. A tangent is None where an input has none."""
-        raise NotImplementedError
 
 
 class _NoGradient(Gradient):

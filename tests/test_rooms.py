@@ -1,0 +1,103 @@
+"""How the files of the project depend on each other: no circle, and a floor for each room of the gateway."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests import PROJECT
+
+Graph = Mapping[str, set[str]]
+
+
+def modules() -> dict[str, Path]:
+    """Returns the files of the project by the names that imports use."""
+    found = {}
+    for folder in ("opgate", "models", "benchmarks"):
+        for file in (PROJECT / folder).rglob("*.py"):
+            name = ".".join(file.relative_to(PROJECT).with_suffix("").parts)
+            found[name.removeprefix("benchmarks.")] = file
+    return found
+
+
+def imported(file: Path, known: Mapping[str, Path]) -> Iterator[str]:
+    """Yields the modules that a file imports anywhere, also inside of functions and for its types only."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names] + [str(node.module)]
+        else:
+            continue
+        yield from (name for name in names if name in known)
+
+
+@pytest.fixture(scope="module")
+def files() -> Graph:
+    """What each file imports."""
+    known = modules()
+    return {name: set(imported(file, known)) - {name} for name, file in known.items()}
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """Returns the strongly connected components with more than one node (Tarjan 1972)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        order[node] = lowest[node] = len(order)
+        stack.append(node)
+        for other in graph.get(node, ()):
+            if other not in order:
+                visit(other)
+            if other in stack:
+                lowest[node] = min(lowest[node], lowest[other])
+        if lowest[node] == order[node]:
+            at = stack.index(node)
+            if len(stack) - at > 1:
+                found.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for node in graph:
+        if node not in order:
+            visit(node)
+    return found
+
+
+def rooms(files: Graph, package: str) -> Graph:
+    """Returns the imports between the rooms of a package: its folders, and its files that lie in none."""
+
+    def room(name: str) -> str:
+        return name.removeprefix(f"{package}.").split(".")[0]
+
+    inside = {name: others for name, others in files.items() if name.startswith(f"{package}.")}
+    found: dict[str, set[str]] = {}
+    for name, others in inside.items():
+        found.setdefault(room(name), set()).update(room(other) for other in others if other in inside)
+    return {name: others - {name} for name, others in found.items()}
+
+
+def told(components: Iterable[list[str]]) -> str:
+    return "\n".join(" <-> ".join(component) for component in components)
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str](), "e": {"a"}}
+    assert circles(graph) == [["b", "c"]]
+
+
+def test_no_file_depends_on_itself(files: Graph) -> None:
+    assert len(files) > 400
+    assert not (found := circles(files)), told(found)
+
+
+@pytest.mark.parametrize("package", ["opgate", "opgate.service", "opgate.ops_build", "models"])
+def test_no_room_depends_on_itself(files: Graph, package: str) -> None:
+    between = rooms(files, package)
+    assert len(between) > 5 and any(between.values())
+    assert not (found := circles(between)), told(found)
