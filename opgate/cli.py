@@ -178,10 +178,11 @@ def verify(
     """
     from opgate.ops_build.building.manifest import built_table, newer_sources
     from opgate.ops_build.building.options import BuildError
+    from opgate.ops_build.engines.engine import EngineSource
     from opgate.ops_build.runner.checks import emulated, sanitized, with_cuda_kernels
     from opgate.ops_build.table import read_table
-    from opgate.ops_build.verification.engine import EngineSource, OneLibrary, adapters_of
     from opgate.ops_build.verification.report import verify_and_print
+    from opgate.ops_build.verification.sources import OneLibrary, adapters_of
     from opgate.ops_build.verification.supervision import supervised
 
     def log(line: str) -> None:
@@ -252,7 +253,7 @@ def package(
     Runtime. Libraries that yours are linked with, beyond the C and C++ ones, must be on that machine.
     """
     from opgate.ops_build.building.options import BuildError
-    from opgate.ops_build.building.package import package as make_wheel
+    from opgate.ops_build.packaging.package import package as make_wheel
 
     try:
         typer.echo(f"wrote {make_wheel(_options(folder, domain), version, output)}")
@@ -301,7 +302,7 @@ def tensorrt(
 ) -> None:
     """Rewrite a model for TensorRT's parser and the plugin library. Each node then has every output of its plugin,
     lists no absent input, and says which inputs are read on the host."""
-    from opgate.ops_build.adapters.tensorrt.model import rewrite_file
+    from opgate.onnx_models.for_tensorrt import rewrite_file
     from opgate.ops_build.building.manifest import built_table
     from opgate.ops_build.building.options import BuildError
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from opgate.ops_build.adapters.torch.exporting.export_model import Job
-    from opgate.ops_build.adapters.torch.exporting.exporters import ExportSetting
+    from opgate.onnx_models.from_torch.export_model import Job
+    from opgate.onnx_models.from_torch.exporters import ExportSetting
 
 from opgate.import_model import MaxBatchSize, Overwrite, Seed, Sizes, Version
 
@@ -62,15 +62,15 @@ def export(
     written in standard operators. Nothing is written if they differ.
     """
     try:
-        from opgate.ops_build.adapters.torch.exporting.export_model import export_into_repository
-        from opgate.ops_build.adapters.torch.exporting.exporters import EXPORTERS
+        from opgate.onnx_models.from_torch.export_model import export_into_repository
+        from opgate.onnx_models.from_torch.exporters import EXPORTERS
     except ImportError as error:
         typer.echo(f"opgate: opgate export needs PyTorch (pip install 'opgate[torch]'): {error}", err=True)
         raise typer.Exit(1) from None
-    from opgate.ops_build.adapters.torch.exporting.exporters import ExportSetting, parse_mapping
-    from opgate.ops_build.adapters.torch.exporting.inputs import parse_inputs
-    from opgate.ops_build.onnx.model_inputs import sizes_of
-    from opgate.ops_build.onnx.repository import check_free
+    from opgate.onnx_models.from_torch.exporters import ExportSetting, parse_mapping
+    from opgate.onnx_models.from_torch.inputs import parse_inputs
+    from opgate.onnx_models.model_inputs import sizes_of
+    from opgate.onnx_models.repository import check_free
 
     try:
         if exporter not in ("", *EXPORTERS):
@@ -102,7 +102,7 @@ def export(
 
 def _job(reference: str, to: Path, setting: ExportSetting, libraries: list[Path], folders: list[Path]) -> Job:
     """Returns the export of a factory with opgate's libraries, as far as they are built, and with somebody's own."""
-    from opgate.ops_build.adapters.torch.exporting.export_model import Job
+    from opgate.onnx_models.from_torch.export_model import Job
     from opgate.ops_build.adapters.torch.registration import load
     from opgate.ops_build.building.options import SOURCE, BuildOptions
 

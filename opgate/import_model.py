@@ -14,8 +14,8 @@ import typer
 if TYPE_CHECKING:
     import onnx
 
-    from opgate.ops_build.onnx.conversion import Converted
-    from opgate.ops_build.onnx.import_model import Imported
+    from opgate.onnx_models.conversion import Converted
+    from opgate.onnx_models.import_model import Imported
     from opgate.ops_build.table import Op
 
 Inputs = Annotated[
@@ -86,12 +86,12 @@ def import_model(
     """
     from onnx import save
 
+    from opgate.onnx_models import repository
+    from opgate.onnx_models.conversion import checked
+    from opgate.onnx_models.import_model import Setting, load
+    from opgate.onnx_models.import_model import import_model as rewrite
+    from opgate.onnx_models.model_inputs import sizes_of
     from opgate.ops_build.building.options import BuildError
-    from opgate.ops_build.onnx import repository
-    from opgate.ops_build.onnx.conversion import checked
-    from opgate.ops_build.onnx.import_model import Setting, load
-    from opgate.ops_build.onnx.import_model import import_model as rewrite
-    from opgate.ops_build.onnx.model_inputs import sizes_of
     from opgate.ops_build.onnx.nodes import op_counts
 
     target = output or model.with_name(f"{model.stem}_imported.onnx")
@@ -177,7 +177,7 @@ def _names_in(model: onnx.ModelProto, libraries: Sequence[_Library]) -> list[str
 
 def _converted(model: Path, libraries: Sequence[_Library], signature: str) -> Converted | None:
     """Returns a model of TensorFlow or LiteRT in ONNX, None if the model is of another kind."""
-    from opgate.ops_build.onnx.conversion import quiet
+    from opgate.onnx_models.conversion import quiet
 
     if model.suffix in (".keras", ".h5"):
         raise ValueError(f"{model} is a file of Keras: write a SavedModel with model.export('folder'), and import that")
@@ -187,11 +187,11 @@ def _converted(model: Path, libraries: Sequence[_Library], signature: str) -> Co
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         with quiet():
-            from opgate.ops_build.adapters.tensorflow.converting import convert_saved_model
+            from opgate.onnx_models.from_tensorflow import convert_saved_model
             from opgate.ops_build.adapters.tensorflow.registration import load
 
             if litert:
-                from opgate.ops_build.adapters.litert.converting import convert_litert
+                from opgate.onnx_models.from_litert import convert_litert
     except ImportError as error:
         extra, needs = ("litert", "LiteRT, TensorFlow") if litert else ("tensorflow", "TensorFlow")
         raise ValueError(f"{model} needs {needs} and tf2onnx (pip install 'opgate[{extra}]'): {error}") from None

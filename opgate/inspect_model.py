@@ -10,7 +10,7 @@ import typer
 from opgate.import_model import Sizes
 
 if TYPE_CHECKING:
-    from opgate.ops_build.onnx.inspection import Inspection
+    from opgate.onnx_models.inspection import Inspection
 
 
 def inspect_model(
@@ -38,11 +38,11 @@ def inspect_model(
     """
     from dataclasses import asdict
 
+    from opgate.onnx_models.inspection import inspect
+    from opgate.onnx_models.model_inputs import sizes_of
+    from opgate.onnx_models.run_model import libraries_of, load_model
     from opgate.ops_build.building.options import SOURCE, BuildOptions
     from opgate.ops_build.onnx import schema
-    from opgate.ops_build.onnx.inspection import inspect
-    from opgate.ops_build.onnx.model_inputs import sizes_of
-    from opgate.ops_build.onnx.run_model import libraries_of, load_model
 
     try:
         loaded = load_model(model)
@@ -66,7 +66,7 @@ def inspect_model(
 
 
 def _show(model: Path, ops: list[Any], port: int, browse: bool) -> None:
-    from opgate.ops_build.onnx import netron_view
+    from opgate.onnx_models import netron_view
 
     try:
         host, found = netron_view.show(model, ops, ("127.0.0.1", port), browse=browse)
@@ -80,7 +80,7 @@ def _print(found: Inspection, nodes: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from opgate.ops_build.onnx.inspection import by_op
+    from opgate.onnx_models.inspection import by_op
     from opgate.ops_build.ops_page import wide_console
 
     console = wide_console()

@@ -171,7 +171,7 @@ class _Compiler:
 
     def _run(self, file: Path, target: Path, shapes: Sequence[str]) -> None:
         """Compiles a file. Raises PlanError with the last lines of the compiler, ValueError."""
-        from opgate.ops_build.adapters.tensorrt.model import NothingToRewrite, rewrite_file
+        from opgate.onnx_models.for_tensorrt import NothingToRewrite, rewrite_file
 
         with tempfile.TemporaryDirectory() as temporary:
             # Weights may lie in files beside the model, and must lie beside the rewritten one.

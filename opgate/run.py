@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-    from opgate.ops_build.onnx.run_model import Libraries
+    from opgate.onnx_models.run_model import Libraries
 
 from opgate.import_model import Inputs, Seed, Sizes
 
@@ -58,8 +58,8 @@ def run(
     ] = None,
 ) -> None:
     """Infer the shapes of a model through custom ops, and run it with their libraries on given or random inputs."""
+    from opgate.onnx_models.run_model import ENGINES, libraries_of, load_model
     from opgate.ops_build.building.options import SOURCE, BuildError, BuildOptions
-    from opgate.ops_build.onnx.run_model import ENGINES, libraries_of, load_model
 
     try:
         if engine not in ENGINES:
@@ -88,8 +88,8 @@ def run(
 
 def _with_shapes(model: onnx.ModelProto, files: list[Path], libraries: Libraries) -> onnx.ModelProto:
     """Infers and prints shapes. Returns the model that states them."""
+    from opgate.onnx_models.shape_functions import get_shape, infer_shapes, load, unknown_shapes
     from opgate.ops_build.onnx import schema
-    from opgate.ops_build.onnx.shape_functions import get_shape, infer_shapes, load, unknown_shapes
 
     schema.register(op for table in libraries.tables.values() for op in table)
     functions = {name: function for file in files for name, function in load(file).items()}
@@ -116,8 +116,8 @@ def _run(
 ) -> None:
     import numpy as np
 
-    from opgate.ops_build.onnx.model_inputs import feeds, sizes_of
-    from opgate.ops_build.onnx.run_model import runner, timed
+    from opgate.onnx_models.model_inputs import feeds, sizes_of
+    from opgate.onnx_models.run_model import runner, timed
 
     values = feeds(model, inputs, sizes_of(sizes), seed)
     outputs, seconds = timed(runner(model, libraries, engine), values, iterations)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opgate.ops_build.verification.process_end import how_ended
+from opgate.ops_build.engines.process_end import how_ended
 
 #: The ops of these domains come with ONNX Runtime.
 _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft",

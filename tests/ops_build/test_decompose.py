@@ -19,12 +19,12 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.engines.comparison import TOLERANCES, difference
 from opgate.ops_build.onnx import schema
 from opgate.ops_build.onnx.decompose import Decomposed, DecompositionError, decompose
 from opgate.ops_build.onnx.one_node_model import one_node_model
 from opgate.ops_build.op_folder import folder_of, run_reference
 from opgate.ops_build.table import Op, parse_signature, read_table
-from opgate.ops_build.verification.comparison import TOLERANCES, difference
 from tests.conftest import ALL
 
 OPS = SOURCE / "ops"

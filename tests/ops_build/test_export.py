@@ -18,9 +18,9 @@ from opgate.ops_build.building.build import Build
 from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.case import Case
 from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.engines.comparison import difference, tolerance
 from opgate.ops_build.op_folder import folder_of, run_reference
 from opgate.ops_build.table import Op, read_table, snake_case
-from opgate.ops_build.verification.comparison import difference, tolerance
 from tests.conftest import ALL
 from tests.skips import need
 

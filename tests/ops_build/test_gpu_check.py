@@ -17,6 +17,7 @@ import pytest
 from opgate.ops_build.building.toolchain import NO_GPU, Cuda
 from opgate.ops_build.case import Case
 from opgate.ops_build.cuda_emulation import build as emulated
+from opgate.ops_build.engines.engine import Absent
 from opgate.ops_build.gpu import check
 from opgate.ops_build.gpu.check import Result, page, run_stage
 from opgate.ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, event_line, read_event
@@ -25,7 +26,6 @@ from opgate.ops_build.gpu.stages import compare_large, profile, read_profile, sa
 from opgate.ops_build.runner.cases_file import CaseFailed
 from opgate.ops_build.runner.engine import KernelsEngine
 from opgate.ops_build.table import Op
-from opgate.ops_build.verification.engine import Absent
 from opgate.ops_build.verification.verify import Cell
 from tests.ops_build.emulation import build
 

@@ -17,9 +17,9 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper, parser
 from typer.testing import CliRunner
 
 from opgate.import_model import import_model as import_command
-from opgate.ops_build.onnx import foreign
-from opgate.ops_build.onnx.import_model import Setting, import_model
-from opgate.ops_build.onnx.unknown import engines_of, unknown_ops
+from opgate.onnx_models import foreign
+from opgate.onnx_models.import_model import Setting, import_model
+from opgate.onnx_models.unknown import engines_of, unknown_ops
 from opgate.ops_build.table import read_table
 
 FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64

@@ -11,13 +11,14 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from opgate.onnx_models import netron_view
+from opgate.onnx_models.flops import flops_of
+from opgate.onnx_models.inspection import by_op, inspect
+from opgate.onnx_models.model_inputs import InputError
+from opgate.onnx_models.run_model import Libraries
+from opgate.onnx_models.values import Values
 from opgate.ops_build.building.options import SOURCE
-from opgate.ops_build.onnx import netron_view, schema
-from opgate.ops_build.onnx.flops import flops_of
-from opgate.ops_build.onnx.inspection import by_op, inspect
-from opgate.ops_build.onnx.model_inputs import InputError
-from opgate.ops_build.onnx.run_model import Libraries
-from opgate.ops_build.onnx.values import Values
+from opgate.ops_build.onnx import schema
 from opgate.ops_build.table import read_table
 from tests import PROJECT
 

@@ -28,10 +28,10 @@ from opgate.ops_build.building.build import Build, build
 from opgate.ops_build.building.options import SOURCE
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.engines.comparison import difference
 from opgate.ops_build.op_folder import folder_of
 from opgate.ops_build.op_functions import functions_of
 from opgate.ops_build.table import Op
-from opgate.ops_build.verification.comparison import difference
 from opgate.ops_build.verification.verify import References, try_case
 from tests import PROJECT
 from tests.conftest import ALL, silent

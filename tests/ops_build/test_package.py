@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 from opgate.ops_build.building.build import build
 from opgate.ops_build.building.options import BuildError, out_of_tree
-from opgate.ops_build.building.package import package
+from opgate.ops_build.packaging.package import package
 from opgate.ops_build.scaffold import new_op
 from tests import PROJECT
 

@@ -18,9 +18,10 @@ from opgate.ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
 from opgate.ops_build.building.build import build
 from opgate.ops_build.building.options import BuildError, BuildOptions, out_of_tree
 from opgate.ops_build.case import Case
+from opgate.ops_build.engines.engine import Absent, Engine, EngineEnded
 from opgate.ops_build.runner.checks import emulated, sanitized, with_cuda_kernels
 from opgate.ops_build.table import Op, read_table
-from opgate.ops_build.verification.engine import Absent, Adapter, Engine, EngineEnded, OneLibrary
+from opgate.ops_build.verification.sources import Adapter, OneLibrary
 from opgate.ops_build.verification.supervision import EngineProcess, SupervisedEngine, supervised
 from opgate.ops_build.verification.verify import verify
 from tests import PROJECT

@@ -18,13 +18,13 @@ from opgate.ops_build.building.manifest import built_table
 from opgate.ops_build.building.options import SOURCE, BuildOptions
 from opgate.ops_build.case import Case
 from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.engines.comparison import difference
 from opgate.ops_build.onnx.one_node_model import one_node_model
 from opgate.ops_build.onnx.reference_operator import reference_operator
 from opgate.ops_build.op_folder import OpFolder, folder_of, run_reference
 from opgate.ops_build.ops_page import markdown_table
 from opgate.ops_build.table import Op, read_table
-from opgate.ops_build.verification.comparison import difference
-from opgate.ops_build.verification.engine import engines_of
+from opgate.ops_build.verification.sources import engines_of
 from opgate.ops_build.verification.verify import References, try_case, verify_cell
 from tests import PROJECT
 from tests.conftest import ALL

@@ -29,14 +29,15 @@ from opgate.ops_build.building.manifest import built_table
 from opgate.ops_build.building.options import SOURCE, BuildOptions
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.engines.comparison import difference, tolerance
+from opgate.ops_build.engines.engine import Absent, Engine
 from opgate.ops_build.gpu.events import Begun, Ended, Event, Fact, Profiled, Timed, event_line
 from opgate.ops_build.gpu.items import Item, Large, items_of, large_case, measured
 from opgate.ops_build.op_folder import folder_of, run_reference
 from opgate.ops_build.runner.cases_file import CaseFailed, case_bytes
 from opgate.ops_build.runner.engine import KernelsEngine, ProgramEnded
 from opgate.ops_build.table import Op
-from opgate.ops_build.verification.comparison import difference, tolerance
-from opgate.ops_build.verification.engine import Absent, Engine, engines_of
+from opgate.ops_build.verification.sources import engines_of
 from opgate.ops_build.verification.verify import Cell, References, types_label, verify_cell
 
 OPTIONS = BuildOptions(output=folders.builds() / "gpu_check", cuda_ops_only=True)

@@ -13,10 +13,10 @@ from opgate.ops_build.building.build import build_cpu_runner
 from opgate.ops_build.building.options import BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import Log
 from opgate.ops_build.cuda_emulation.build import build as build_emulated
+from opgate.ops_build.engines.engine import Absent, Engine, EngineSource
 from opgate.ops_build.op_folder import folder_of, op_folders
 from opgate.ops_build.runner.engine import KernelsEngine
 from opgate.ops_build.table import Op
-from opgate.ops_build.verification.engine import Absent, Engine, EngineSource
 
 #: Names in reports and the sanitizers, as for the compiler's -fsanitize. The two can't be combined.
 SANITIZERS: Mapping[str, str] = {"asan+ubsan": "address,undefined", "tsan": "thread"}

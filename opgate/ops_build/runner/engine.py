@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from opgate.ops_build.case import Array, Case
+from opgate.ops_build.engines.engine import EngineEnded
+from opgate.ops_build.engines.process_end import how_ended, last_words
 from opgate.ops_build.runner.cases_file import Result, case_bytes, read_result
 from opgate.ops_build.table import Op, parse_table
-from opgate.ops_build.verification.engine import EngineEnded
-from opgate.ops_build.verification.process_end import how_ended, last_words
 
 _PIPE_BYTES = 1 << 20
 

@@ -14,9 +14,9 @@ from multiprocessing.connection import Connection, Pipe
 from typing import IO, Any
 
 from opgate.ops_build.case import Array, Case
+from opgate.ops_build.engines.engine import Absent, CaseRefused, Engine, EngineEnded, EngineSource
+from opgate.ops_build.engines.process_end import how_ended, last_words
 from opgate.ops_build.table import Op
-from opgate.ops_build.verification.engine import Absent, CaseRefused, Engine, EngineEnded, EngineSource
-from opgate.ops_build.verification.process_end import how_ended, last_words
 
 #: Seconds that a case may take.
 TIME_LIMIT = 60.0

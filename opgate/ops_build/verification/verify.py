@@ -9,10 +9,10 @@ from pathlib import Path
 
 from opgate.ops_build.case import Array, Case
 from opgate.ops_build.dtypes import numpy_types
+from opgate.ops_build.engines.comparison import difference, tolerance
+from opgate.ops_build.engines.engine import Absent, CaseRefused, Engine, EngineEnded
 from opgate.ops_build.op_folder import OpFolder, folder_of, run_reference
 from opgate.ops_build.table import Op
-from opgate.ops_build.verification.comparison import difference, tolerance
-from opgate.ops_build.verification.engine import Absent, CaseRefused, Engine, EngineEnded
 
 #: After so many cases that ended the engine's process, the other cases of the cell are not run.
 MOST_ENDINGS = 3

@@ -90,7 +90,7 @@ class NativeModules(BuildHookInterface[Any]):  # type: ignore[misc]
         """Returns the module that completes a wheel, from the sources that are built."""
         if self.root not in sys.path:
             sys.path.insert(0, self.root)
-        return importlib.import_module("opgate.ops_build.building.wheel")
+        return importlib.import_module("opgate.ops_build.packaging.wheel")
 
     def _log(self, line: str) -> None:
         self.app.display_info(line)

@@ -13,9 +13,9 @@ from opgate.ops_build.adapters.litert.model import OneNodeModel, one_node_model
 from opgate.ops_build.building.manifest import why_not_built
 from opgate.ops_build.building.options import BuildOptions
 from opgate.ops_build.case import Array, Case
+from opgate.ops_build.engines.comparison import assert_same_with_constants
+from opgate.ops_build.engines.engine import Absent, Engine
 from opgate.ops_build.table import Op
-from opgate.ops_build.verification.comparison import assert_same_with_constants
-from opgate.ops_build.verification.engine import Absent, Engine
 
 NO_STRINGS = "LiteRT's delegates can't have tensors of strings"
 

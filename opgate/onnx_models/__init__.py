@@ -1,0 +1,1 @@
+"""Tools for ONNX models: made from other formats, rewritten, looked at, run."""

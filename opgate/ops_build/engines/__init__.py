@@ -1,0 +1,1 @@
+"""What an engine is for verification, and how results are compared."""

@@ -1,0 +1,1 @@
+"""What a library of ops is packed into."""

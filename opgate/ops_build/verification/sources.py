@@ -1,0 +1,52 @@
+"""Where the engines come from on which ops are verified."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from opgate.ops_build.building.options import BuildOptions
+from opgate.ops_build.engines.engine import Absent, Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """The engines of an adapter, with the libraries of a build."""
+
+    name: str
+    options: BuildOptions
+
+    def engines(self) -> Iterable[Engine | Absent]:
+        """Yields the engine on each device that the adapter supports, or Absent with the reason."""
+        try:
+            module = importlib.import_module(f"opgate.ops_build.adapters.{self.name}.engine")
+        except ModuleNotFoundError as error:
+            yield Absent(self.name, "cpu", f"the Python package {error.name} is not installed")
+            return
+        yield from module.engines(self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class OneLibrary:
+    """ONNX Runtime on the CPU, with one op library."""
+
+    library: Path
+    name: str = "onnxruntime"
+
+    def engines(self) -> Iterable[Engine | Absent]:
+        """Yields the engine."""
+        from opgate.ops_build.adapters.onnxruntime.engine import OnnxRuntimeEngine
+
+        yield OnnxRuntimeEngine(self.library)
+
+
+def adapters_of(options: BuildOptions) -> list[Adapter]:
+    """Returns the adapters of a build."""
+    return [Adapter(name, options) for name in options.engines]
+
+
+def engines_of(options: BuildOptions) -> list[Engine | Absent]:
+    """Returns every engine on every device that its adapter supports, in this process."""
+    return [engine for adapter in adapters_of(options) for engine in adapter.engines()]
