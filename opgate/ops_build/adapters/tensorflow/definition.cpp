@@ -1,6 +1,6 @@
 #include "definition.h"
 
-#include "names.h"
+#include "adapters/shared/tensorflow_names.h"
 
 namespace opgate::tf {
 namespace {

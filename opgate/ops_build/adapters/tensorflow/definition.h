@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "adapters/shared/tensorflow_names.h"
 #include "api.h"
 #include "core/attributes.h"
 #include "core/table.h"
-#include "names.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/op_def.pb.h"
 

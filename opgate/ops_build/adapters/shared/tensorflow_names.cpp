@@ -1,4 +1,4 @@
-#include "names.h"
+#include "adapters/shared/tensorflow_names.h"
 
 #include <array>
 #include <cctype>
