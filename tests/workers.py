@@ -53,8 +53,7 @@ class Workers:
         for index, item in enumerate(session.items):
             groups.setdefault(self._group_of(item), deque()).append(index)
         waiting = deque(groups.values())
-        gc.collect()
-        gc.freeze()  # the collector of the processes looks at their own objects only
+        _keep_from_the_collector()
         workers: list[Worker] = []
         try:
             for number in range(min(self._count, len(waiting))):
@@ -110,6 +109,13 @@ def _received(pipe: Connection) -> tuple[str, Any]:
     return what, data
 
 
+def _keep_from_the_collector() -> None:
+    """Lets the garbage collector look only at objects that are made from now on. Else each test pays for what the tests
+    before it have imported and left."""
+    gc.collect()
+    gc.freeze()
+
+
 def _of_death(item: pytest.Item, exit_code: int | None) -> pytest.TestReport:
     """Returns the report of a test whose process has died."""
     how = f"signal {signal.Signals(-exit_code).name}" if exit_code and exit_code < 0 else f"exit code {exit_code}"
@@ -143,7 +149,11 @@ class _Work:
         factory._basetemp.mkdir(exist_ok=True)
         tests = self._tests()
         test = next(tests, None)
+        file = None
         while test is not None:
+            if test.path != file:
+                file = test.path
+                _keep_from_the_collector()
             following = next(tests, None)  # fixtures that it has, too, are kept
             test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
             self._pipe.send(("finished", None))

@@ -501,10 +501,10 @@ class TestConfig:
         from typer.testing import CliRunner
 
         from opgate import serve
-        from opgate.service import app
+        from opgate.service import run
 
         seen = []
-        monkeypatch.setattr(app, "run", lambda settings: seen.append(settings) or 0)
+        monkeypatch.setattr(run, "run", lambda settings: seen.append(settings) or 0)
         command = typer.Typer()
         command.command()(serve.serve)
         options = ["--rate-limit", "execution_count"]

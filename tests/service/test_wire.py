@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from opgate.service import packing
+from opgate.service.core import tensors
 from opgate.service.core.checks import Limits
 from opgate.service.core.datatypes import DATATYPES
 from opgate.service.core.errors import Kind, ServingError
@@ -25,7 +26,7 @@ from opgate.service.core.spec import ModelSpec, TensorSpec
 from opgate.service.native.protobuf import Broken, split
 from opgate.service.rpc.connection import Budget
 from opgate.service.shared_memory import Regions
-from opgate.service.wire import compression, generate, json_tensors, kserve_grpc, tensors
+from opgate.service.wire import compression, generate, json_tensors, kserve_grpc
 from opgate.service.wire.kserve_json import Decoder, encode
 from tests.conftest import examples
 
