@@ -1,4 +1,4 @@
-"""What happens in every gateway process when a client asks one of them for it."""
+"""Operations that run in every gateway process: loads, regions of shared memory, settings, metrics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Gateway(Protocol):
 
 
 class Everywhere:
-    """Runs operations in all gateway processes. Here that is this one: with several of them, `Member` asks the others.
+    """Runs operations in this gateway process. `Member` runs them in all, where there are several.
 
     An operation is a function of this module. Its arguments and its value can be pickled.
     """

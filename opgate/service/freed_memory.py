@@ -1,6 +1,7 @@
-"""Memory that nobody needs: the C library and ONNX Runtime keep what was freed for later, in arenas, and Python keeps
-objects that refer to each other until its collector comes. All shall be little, and go back to the system when the
-gateway has nothing to do.
+"""Returns freed memory to the system when the gateway is idle.
+
+The C library and ONNX Runtime keep freed memory in arenas. Python keeps objects that refer to each other until its
+collector runs. This module limits the arenas, trims them, and runs the collector after models were closed.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def run(settings: Settings) -> int:
     log_settings = logs.configure(settings.log_level, settings.log_format)
     process.watch_crashes(settings.log_format == "json")
     for name, meant in misspelt(os.environ):
-        logger.warning("%s is no setting, %s is", name, meant)
+        logger.warning("unknown variable %s: did you mean %s?", name, meant)
     _allow_many_connections()
     try:
         scratch = Scratch()

@@ -1,5 +1,7 @@
-// The sources below compile together in a third of the time that they take alone, because they include the same
-// headers. A CMake unity build would do the same, but a compiler cache can't share its objects between build folders.
+// The core: signatures, the table of ops, the walk that checks a call, tensors, errors.
+//
+// Its sources compile together in a third of the time that they take alone, because they include the same headers. A
+// CMake unity build would do the same, but a compiler cache can't share its objects between build folders.
 #include "core/attributes.cpp"
 #include "core/cpu_level.cpp"
 #include "core/engine.cpp"

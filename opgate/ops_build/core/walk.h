@@ -107,7 +107,7 @@ class Walk {
   Status bind_ellipsis(const Input& input, const Known& known, std::span<const Size> dims);
   Status bind_defaults(std::span<const Known> inputs);
   Status check_expressions(const Input& input, const Known& known);
-  /// The number, if the size is known to be negative. No size may be.
+  /// The value of a size that is known and negative, which no size may be; otherwise nullopt.
   std::optional<std::int64_t> negative(const std::optional<Size>& size) {
     const std::optional<std::int64_t> number = size ? algebra_.number(*size) : std::nullopt;
     return number && *number < 0 ? number : std::nullopt;

@@ -69,7 +69,7 @@ def engine_strings() -> EngineStrings | None:
         found = EngineStrings()
         if found.works():
             return found
-        reason = "it keeps its strings otherwise"
+        reason = "its std::string has another layout than the one that this gateway was built for"
     except Exception as error:  # Exception is the only common base class of ONNX Runtime's exceptions
         reason = str(error).strip()
     logger.warning("BYTES tensors can hold UTF-8 text only with ONNX Runtime %s: %s", ort.__version__, reason)

@@ -50,7 +50,7 @@ def answered_in(own: Work, ahead: Iterable[Work], busy_ns: Sequence[float], max_
 def still_busy(estimate_ns: float, passed_ns: float) -> float:
     """Returns how long a run is likely to go on that was estimated to take `estimate_ns`.
 
-    One that takes longer is taken to go on for as long as it is late, so that the queue doesn't fill while a run hangs.
+    A run that is late by d is assumed to need another d. So the queue doesn't fill behind a run that hangs.
     """
     return abs(estimate_ns - passed_ns)
 

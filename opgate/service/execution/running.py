@@ -1,4 +1,4 @@
-"""What runs at this moment, for those who must say it when nothing else works any more."""
+"""The model run that holds the event loop, for the watchdog thread and the crash handler."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Compiles the native modules of the gateway when its package is built or installed, see pyproject.toml.
 
-A wheel also gets the op library and what it needs, see ops_build/building/wheel.py. An editable install doesn't.
+A wheel also gets the op library and what it needs, see ops_build/packaging/wheel.py. An editable install doesn't.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class Member(Everywhere):
         return None if decided is None else ServingError(Kind(decided[0]), decided[1])
 
     async def _do(self, order: int, operation: str, arguments: tuple[Any, ...]) -> None:
-        """Runs an operation and tells what came of it. One that was run before this process was there is 0."""
+        """Runs an operation and tells what came of it. `order` is 0 if others ran it before this process began."""
         agree = partial(self._agree, order) if order else alone
         try:
             if operation in SLOW:

@@ -78,7 +78,7 @@ _OWN_COUNTERS: tuple[tuple[str, str, Callable[[ModelStatistics], float]], ...] =
     ("opgate_overdue_runs", "Runs that took longer than the limit", lambda s: s.overdue),
     (
         "opgate_padded_elements",
-        "Elements that requests brought of inputs that runs pad to the longest row",
+        "Elements of padded inputs, before padding",
         lambda s: s.padded_elements,
     ),
     (

@@ -208,7 +208,7 @@ class Decoder:
         seen: set[str] = set()
         for i, item in enumerate(asked.inputs):
             where = f"input '{item.name}'"
-            # Those of inputs that are refused below mean nothing, and may be many.
+            # Those of unknown or repeated inputs are not read: they may be many, and the inputs are refused below.
             counts = item.parameters and item.name in spec.inputs and item.name not in seen
             seen.add(item.name)
             of_item = _plain(item.parameters, where) if counts else {}

@@ -26,7 +26,7 @@ struct Ball {
   OPGATE_HOST_DEVICE bool has(T d2) const { return d2 < below && (d2 >= least || (with_center && d2 == 0)); }
 };
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
     const double least = attributes.number("min_radius"), most = attributes.number("max_radius");

@@ -10,7 +10,7 @@ OPGATE_OP(BevPoolV2,
 
 namespace opgate::ops::bev_pool_v2 {
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
     const std::optional<std::int64_t> grid[] = {sizes["b"], attributes.integer("out_z"),

@@ -13,7 +13,7 @@ namespace opgate::ops::bev_pool_v2_backward {
 
 using bev_pool_v2::Points;
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes&, const KnownSizes& sizes) {
     const std::optional<std::int64_t> grid[] = {sizes["b"], sizes["z"], sizes["y"], sizes["x"]};

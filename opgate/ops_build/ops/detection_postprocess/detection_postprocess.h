@@ -51,7 +51,7 @@ struct Settings {
   std::int64_t classes_of(std::int64_t channels) const { return classes ? classes : channels - first_class; }
 };
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
     OPGATE_RETURN_IF_ERROR(detection::check_limits(attributes));

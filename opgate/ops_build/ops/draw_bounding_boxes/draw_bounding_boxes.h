@@ -48,7 +48,7 @@ struct Settings {
   }
 };
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes&) {
     constexpr std::int64_t kMost = 1000;

@@ -13,7 +13,7 @@ OPGATE_OP(FarthestPointSample,
 
 namespace opgate::ops::farthest_point_sample {
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes&, const KnownSizes& sizes) {
     const auto n = sizes["n"], b = sizes["b"];

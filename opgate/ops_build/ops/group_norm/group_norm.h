@@ -10,7 +10,7 @@ OPGATE_OP(
 
 namespace opgate::ops::group_norm {
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
     OPGATE_RETURN_IF_ERROR(ChecksEpsilon::check(attributes, sizes));

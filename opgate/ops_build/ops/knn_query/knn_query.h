@@ -10,7 +10,7 @@ OPGATE_OP(KNNQuery,
 
 namespace opgate::ops::knn_query {
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) { return check_rows(attributes, sizes); }
 };

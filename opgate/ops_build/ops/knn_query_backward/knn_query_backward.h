@@ -12,7 +12,7 @@ OPGATE_OP(KNNQueryBackward,
 
 namespace opgate::ops::knn_query_backward {
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes&, const KnownSizes& sizes) {
     if (const auto n = sizes["n"]; n && *n > std::numeric_limits<std::int32_t>::max())

@@ -36,7 +36,7 @@ struct Picture {
   }
 };
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
     OPGATE_RETURN_IF_ERROR(detection::check_limits(attributes));

@@ -75,7 +75,7 @@ struct Placement {
   static int half_even(int number) { return number / 2 + (number % 2 != 0 && number / 2 % 2 != 0); }
 };
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
     for (const char* name : {"height", "width"}) {

@@ -158,7 +158,7 @@ struct SampleRange {
   }
 };
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
     constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();

@@ -89,7 +89,7 @@ struct Layout {
   }
 };
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes&) {
     const std::int64_t rotated = attributes.integer("rotary_embedding_dim");

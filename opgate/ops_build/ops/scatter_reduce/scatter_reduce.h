@@ -11,7 +11,7 @@ OPGATE_OP(ScatterReduce,
 
 namespace opgate::ops::scatter_reduce {
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes&, const KnownSizes& sizes) {
     constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();

@@ -16,7 +16,7 @@ inline Status wrong_last_end(std::int64_t n, const std::string& got) {
                          got);
 }
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes&, const KnownSizes& sizes) {
     const auto n = sizes["n"], s = sizes["s"];

@@ -48,7 +48,7 @@ OPGATE_HOST_DEVICE inline double first_score(float score) {
   return score == score ? static_cast<double>(score) : kNone;
 }
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
     const double iou_threshold = attributes.number("iou_threshold"), sigma = attributes.number("sigma");

@@ -46,7 +46,7 @@ OPGATE_HOST_DEVICE inline float score_of(float logit, Activation activation, flo
   return static_cast<float>(exp(static_cast<double>(logit) - static_cast<double>(most)) / sum);
 }
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes&, const KnownSizes& sizes) {
     constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();

@@ -24,7 +24,7 @@ OPGATE_HOST_DEVICE inline std::uint64_t key_of(const voxelize::KeyLayout& layout
   return key;
 }
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
     if (const auto v = sizes["v"]; v && *v > std::numeric_limits<std::int32_t>::max()) {

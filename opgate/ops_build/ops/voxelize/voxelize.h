@@ -37,7 +37,7 @@ struct Settings {
   }
 };
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
     for (const char* name : {"max_points", "max_voxels"}) {

@@ -67,7 +67,7 @@ inline Status check_index(const Inputs& in) {
                          std::to_string(n));
 }
 
-/// What both kernels have in common.
+/// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {
     for (const char* name : {"height", "width"}) {
