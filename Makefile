@@ -19,7 +19,7 @@ ENGINES ?= torch tensorflow litert tensorrt nvcc
 # ops, engines, gateway, protocol or models: which tests run. All by default.
 PART ?=
 # How many processes run the tests. Those that start servers mostly wait, the others compile. Each takes up to 1 GB.
-PROCESSES ?= 6
+PROCESSES ?= 5
 FUZZ_SECONDS ?= 300
 # Those of tests/fuzz/README.md, all by default.
 TARGET ?=

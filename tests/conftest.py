@@ -69,15 +69,14 @@ SERVERS = ("servers a-l", "servers m-r", "servers s-z", "servers")
 LONG = (
     "servers m-r",
     "servers a-l",
-    "servers s-z",
     "servers",
     "emulation",
-    "test_sanitizers",
     "test_wheel",
+    "servers s-z",
     "test_verify",
     "test_torch_adapter",
-    "test_build",
     "test_supervision",
+    "test_build",
 )
 
 
@@ -116,7 +115,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if count > 1 and not config.option.collectonly:
         config.pluginmanager.register(Workers(count, lambda item: group_of(item.path)))
         # Most tests need the shared build. It begins while this process collects them, and their fixture waits for it.
-        subprocess.Popen([sys.executable, "-m", "tests.conftest"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = ["nice", "-n", "5", sys.executable, "-m", "tests.conftest"]
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -9,7 +9,9 @@ import atexit
 import contextlib
 import gc
 import multiprocessing
+import os
 import signal
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
@@ -109,6 +111,16 @@ def _received(pipe: Connection) -> tuple[str, Any]:
     return what, data
 
 
+def _print_into_own_files(manager: Any) -> None:
+    """Puts new files in the place of those that keep what tests print, which are those of the first process. Handlers
+    of logs that were made there refer to them."""
+    for stream in (manager._global_capturing.out, manager._global_capturing.err):
+        if hasattr(stream, "targetfd"):
+            with tempfile.TemporaryFile() as file:
+                os.dup2(file.fileno(), stream.tmpfile.fileno())
+                os.dup2(file.fileno(), stream.targetfd)
+
+
 def _keep_from_the_collector() -> None:
     """Lets the garbage collector look only at objects that are made from now on. Else each test pays for what the tests
     before it have imported and left."""
@@ -140,10 +152,7 @@ class _Work:
             if plugins.has_plugin(name):
                 plugins.unregister(name=name)
         plugins.register(self)
-        # The file that keeps what tests print is that of the first process.
-        capture = plugins.getplugin("capturemanager")
-        capture.stop_global_capturing()
-        capture.start_global_capturing()
+        _print_into_own_files(plugins.getplugin("capturemanager"))
         factory = config._tmp_path_factory  # type: ignore[attr-defined]
         factory._basetemp = factory.getbasetemp() / f"worker{number}"
         factory._basetemp.mkdir(exist_ok=True)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import thorough
 from tests.skips import need
 
 need("librosa", "scipy")  # each takes seconds to import
@@ -21,6 +22,7 @@ def sound(samples: int, seed: int) -> np.ndarray:
     return (tones + 0.1 * np.random.default_rng(seed).standard_normal(samples)).astype(np.float32)
 
 
+@thorough("numba compiles librosa for minutes")
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_log_mel_spectrogram_is_librosas(run_op, data) -> None:

@@ -111,7 +111,8 @@ def test_a_collector_that_does_not_answer_does_not_spoil_the_stop(tmp_path):
     double(tmp_path, "double", config=batching(max_batch_size=16))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        environment = {"OPGATE_TRACING": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": url, "OPGATE_SHUTDOWN_TIMEOUT": "3"}
+        environment = {"OPGATE_TRACING": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": url, "OPGATE_SHUTDOWN_TIMEOUT": "10"}
+        environment["OTEL_BSP_SCHEDULE_DELAY"] = "60000"  # nothing is sent before the stop
         server = Server(tmp_path, env=environment)
         with Connection(server) as connection:
             assert connection.send(infer_request(1.0, extra=SAMPLED)).read()[0] == 200

@@ -185,7 +185,7 @@ def test_a_killed_server_costs_no_client_an_error(models, pool):
             if pool[1].listens.wait(120) and pool[1].process.poll() is None:
                 break
         assert pool[1].process.poll() is None, "".join(pool[1].log)
-        wait_until(lambda: up(server)[address] == "1.0", 60)
+        wait_until(lambda: up(server)[address] == "1.0", 120)
         before = calls(server)[address]
         wait_until(lambda: calls(server)[address] > before, 60)  # its first run takes a while
         load.going = False
