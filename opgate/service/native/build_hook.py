@@ -12,7 +12,6 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -71,9 +70,9 @@ class NativeModules(BuildHookInterface[Any]):  # type: ignore[misc]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compiles the modules into the source tree, and tells hatchling to take them along."""
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for compiled in pool.map(compile_module, MODULES):
-                build_data["artifacts"].append(f"opgate/service/{compiled.relative_to(SERVICE)}")
+        for module in MODULES:
+            compiled = compile_module(module)
+            build_data["artifacts"].append(f"opgate/service/{compiled.relative_to(SERVICE)}")
         build_data["pure_python"] = False
         if version == "editable":
             return
