@@ -13,9 +13,10 @@ import importlib.util
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
-#: The variables of uv that say what settings of pip say. A list has one value in a line.
+#: The variables of uv for settings of pip.
 OF_PIP = {
     "cert": "SSL_CERT_FILE",
     "constraint": "UV_CONSTRAINT",
@@ -31,6 +32,7 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 INSTALL = (*PIP, "install", "--quiet")
 
 
+@cache
 def settings_of_pip() -> dict[str, str]:
     """Returns the variables that give uv the settings of pip: those of its files and of the environment."""
     listed = subprocess.run([*PIP, "config", "list"], capture_output=True, text=True).stdout

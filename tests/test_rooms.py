@@ -1,4 +1,4 @@
-"""How the files of the project depend on each other: no circle, and a floor for each room of the gateway."""
+"""How the files of the project depend on each other: no file and no room depends on itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def modules() -> dict[str, Path]:
     for folder in ("opgate", "models", "benchmarks"):
         for file in (PROJECT / folder).rglob("*.py"):
             name = ".".join(file.relative_to(PROJECT).with_suffix("").parts)
-            found[name.removeprefix("benchmarks.")] = file
+            found[name.removesuffix(".__init__")] = file
     return found
 
 
@@ -29,7 +29,8 @@ def imported(file: Path, known: Mapping[str, Path]) -> Iterator[str]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names] + [str(node.module)]
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in known else str(node.module) for name in inside]
         else:
             continue
         yield from (name for name in names if name in known)

@@ -83,7 +83,8 @@ def _give_out(session: pytest.Session, waiting: deque[deque[int]], workers: list
                 if worker.tests:
                     died = worker.tests.popleft()
                     hook.pytest_runtest_logreport(report=_of_death(session.items[died], worker.process.exitcode))
-                    waiting.appendleft(worker.tests)
+                    if worker.tests:
+                        waiting.appendleft(worker.tests)
                     workers.append(Worker(worker.number, session, workers))
                 continue
             if what == "next":
@@ -100,6 +101,8 @@ def _give_out(session: pytest.Session, waiting: deque[deque[int]], workers: list
             raise session.Failed(session.shouldfail)
         if session.shouldstop:
             raise session.Interrupted(session.shouldstop)
+    if left := sum(map(len, waiting)):
+        raise session.Interrupted(f"{left} tests were not run, because the processes ended before them")
 
 
 def _received(pipe: Connection) -> tuple[str, Any]:

@@ -33,8 +33,7 @@ class Gateway(Protocol):
     @property
     def tracing(self) -> Tracing: ...
 
-    @property
-    def log_settings(self) -> Callable[[], LogSettings]: ...
+    def log_settings(self) -> LogSettings: ...
 
 
 class Everywhere:

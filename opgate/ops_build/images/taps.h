@@ -26,8 +26,8 @@ OPGATE_HOST_DEVICE inline Tap bilinear_tap(int i, double step, int from) {
 /// The pixels of the source that a triangle filter weights, and their weights, whose sum is 1.
 struct FilterTaps {
   int first, count;
-  float start;  ///< the distance of the first pixel from the filter's centre, in widths of the filter
-  float step;   ///< the distance between two pixels, in widths of the filter
+  float start;  ///< the position of the first pixel from the filter's centre, in halves of the triangle's base
+  float step;   ///< the distance between two pixels, in the same unit
   float norm;
 
   OPGATE_HOST_DEVICE float weight(int k) const {

@@ -190,7 +190,7 @@ class InferCycle:
             logger.exception("an infer request failed")
             self.refuse(internal(f"{type(error).__name__}: {error}"))
         finally:
-            del decode  # closure, exception, traceback and this frame would form a circle
+            del decode  # closure, exception, traceback and this frame would form a reference cycle
 
     def finish(self, request: Request) -> None:
         """Writes the answer. The gateway calls this when the request has a result or an error."""
@@ -214,7 +214,7 @@ class InferCycle:
             self.refuse(internal(f"{type(error).__name__}: {error}"))
             return
         finally:
-            del encode  # closure, exception, traceback and this frame would form a circle
+            del encode  # closure, exception, traceback and this frame would form a reference cycle
         size = size_of(parts)
         if not self.owner.counted.hold_answer(size):
             self.refuse(self.owner.gateway.no_room(size))

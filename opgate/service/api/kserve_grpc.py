@@ -149,7 +149,7 @@ class Infer(Journaled):
             self._failed(error)
             return
         finally:
-            del parse  # closure, exception, traceback and this frame would form a circle
+            del parse  # closure, exception, traceback and this frame would form a reference cycle
         message, decoder = self._message, self._decoder
         if self._find(asked.model_name, asked.model_version):
             spec = self._served.model.spec
@@ -221,7 +221,7 @@ class Infer(Journaled):
         except Exception as error:
             self._failed(error)
         finally:
-            del read  # closure, exception, traceback and this frame would form a circle
+            del read  # closure, exception, traceback and this frame would form a reference cycle
 
     def _finish(self, request: Request) -> None:
         """Answers. The gateway calls this when the request has a result or an error."""

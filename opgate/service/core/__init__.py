@@ -1,1 +1,1 @@
-"""What all other rooms speak of: requests, tensors, models, errors and counts."""
+"""Requests, tensors, facts about models, errors and counts: what all other packages of the gateway use."""
