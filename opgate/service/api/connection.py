@@ -11,10 +11,7 @@ import logging
 import re
 import socket
 import sys
-from collections.abc import Callable
-from concurrent.futures import Future
-from time import perf_counter_ns
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import httptools
 from uvicorn.config import Config
@@ -24,17 +21,16 @@ from uvicorn.server import ServerState
 from opgate.service.api.body import BodyReader, Counted, HeadReader, aligned_buffer
 from opgate.service.api.lingering import LingeringTransport
 from opgate.service.api.status import HTTP, error_body, error_headers
-from opgate.service.core.errors import ServingError, detached, internal
+from opgate.service.core.errors import ServingError, detached
 from opgate.service.core.request import Request
-from opgate.service.core.tensors import Bytes, view
-from opgate.service.gateway import LONG_COST, SMALL, Gateway, Reading, Served
+from opgate.service.core.tensors import Bytes, Parts, view
+from opgate.service.exchange import Exchange
+from opgate.service.gateway import SMALL, Gateway
 from opgate.service.telemetry.journal import NO_IDS, Answer, Ids, http_level, ids_of
 from opgate.service.wire.compression import wanted_encoding
 from opgate.service.wire.kserve_json import encode, encoding_cost, size_of
 
 logger = logging.getLogger("opgate.http")
-
-T = TypeVar("T")
 
 #: The undocumented members that this module uses of uvicorn's connection, flow control, server state and request cycle.
 #: tests/service/test_connection.py checks that the installed uvicorn has all of them and that this module uses no
@@ -104,22 +100,22 @@ class Framing(NamedTuple):
     ids: Ids
 
 
-class InferCycle:
+class InferCycle(Exchange[tuple[int | None, Parts]]):
     """One infer request on a connection. It has the attributes that uvicorn's connection reads from a request cycle."""
 
-    __slots__ = ("began_ns", "buffer", "disconnected", "filled", "framing", "keep_alive", "length", "message_event",
-                 "owner", "request", "response_complete", "route")  # fmt: skip
+    __slots__ = ("buffer", "disconnected", "filled", "framing", "keep_alive", "length", "message_event", "owner",
+                 "response_complete")  # fmt: skip
+
+    protocol = "http"
 
     def __init__(self, owner: InferConnection, route: tuple[str, str], framing: Framing, keep_alive: bool) -> None:
+        super().__init__(owner.gateway, *route, framing.ids)
         self.owner = owner
-        self.route = route
         self.framing = framing
         self.length = framing.length
-        self.began_ns = perf_counter_ns()
         self.keep_alive = keep_alive
         self.buffer: Bytes | None = None
         self.filled = 0
-        self.request: Request | None = None
         self.disconnected = False
         self.response_complete = False
         self.message_event = _NO_EVENT
@@ -136,117 +132,72 @@ class InferCycle:
         view(self.buffer)[self.filled : end] = data
         self.filled = end
 
-    def start(self) -> None:
-        """Reads and submits the request when its body is complete. The answer may be written before this returns."""
-        try:
-            served = self.owner.gateway.find(*self.route)
-        except ServingError as error:
-            self.refuse(error)
-            return
-        body: Bytes = b"" if self.buffer is None else self.buffer
-        header_length = self.framing.header_length
-        decoder = served.decoder
+    def complete(self) -> None:
+        """Reads and submits the request, whose body has come. The answer may be written before this returns."""
+        if (served := self.find()) is not None:
+            body: Bytes = b"" if self.buffer is None else self.buffer
+            decoder, header_length = served.decoder, self.framing.header_length
+            cost = decoder.cost(len(body), header_length)
+            self.start(served, cost, lambda: decoder.decode(body, header_length))
 
-        def decode() -> Request:
-            return decoder.decode(body, header_length)
+    @property
+    def ended(self) -> bool:
+        """Whether the request is answered, or its client has left."""
+        return self.response_complete or self.owner.transport.is_closing()
 
-        if decoder.cost(len(body), header_length) < LONG_COST:
-            self._submit(served, decode)
-        else:
-            self._read_on_thread(served, decode)
+    @property
+    def route(self) -> str:
+        """The path, for the journal."""
+        return _ROUTE
 
-    def _on_thread(self, work: Callable[[], T], done: Callable[[Future[T]], None]) -> None:
-        """Calls `work` on a thread, and then `done` with its future on the event loop."""
-        loop = self.owner.loop
-        future = self.owner.gateway.work_on_thread(work)
-        future.add_done_callback(lambda finished: loop.call_soon_threadsafe(done, finished))
+    @property
+    def peer(self) -> str:
+        """The address of the client."""
+        return self.owner.peer()
 
-    def _read_on_thread(self, served: Served, read: Callable[[], Request]) -> None:
-        def submit(done: Future[Request]) -> None:
-            try:
-                self._submit(served, done.result)
-            finally:
-                served.model.release()
+    def encoding_cost(self, request: Request) -> int:
+        """Returns what encoding the answer costs."""
+        return encoding_cost(request)
 
-        served.model.hold()
-        self._on_thread(read, submit)
+    def encode(self, request: Request) -> tuple[tuple[int | None, Parts], int]:
+        """Returns the length of the answer's JSON if more follows, its parts and their bytes."""
+        header_length, parts = encode(request)
+        return (header_length, parts), size_of(parts)
 
-    def _submit(self, served: Served, decode: Callable[[], Request]) -> None:
-        if self.response_complete:
-            return  # the client left while its body was read
-        gateway = self.owner.gateway
-        try:
-            with Reading(served):
-                request = self.request = decode()
-                if (shared := request.shared) is not None and shared.unread:
-                    if shared.cost >= LONG_COST:
-                        self._read_on_thread(served, lambda: shared.read(request))
-                        return
-                    shared.read(request)
-            gateway.submit(served.model, request, self.finish)
-        except ServingError as error:
-            self.refuse(error)
-        except Exception as error:
-            logger.exception("an infer request failed")
-            self.refuse(internal(f"{type(error).__name__}: {error}"))
-        finally:
-            del decode  # closure, exception, traceback and this frame would form a reference cycle
+    def hold(self, size: int) -> bool:
+        """Counts the bytes of the answer."""
+        return self.owner.counted.hold_answer(size)
 
-    def finish(self, request: Request) -> None:
-        """Writes the answer. The gateway calls this when the request has a result or an error."""
-        if self.owner.transport.is_closing():
-            self.leave()
-        elif request.error is not None:
-            self.refuse(request.error)
-        elif encoding_cost(request) < LONG_COST:
-            self._answer(lambda: encode(request))
-        else:
-            self._on_thread(lambda: encode(request), lambda encoded: self._answer(encoded.result))
-
-    def _answer(self, encode: Callable[[], tuple[int | None, list[bytes | memoryview]]]) -> None:
-        try:
-            header_length, parts = encode()
-        except ServingError as error:
-            self.refuse(error)
-            return
-        except Exception as error:
-            logger.exception("an answer could not be written")
-            self.refuse(internal(f"{type(error).__name__}: {error}"))
-            return
-        finally:
-            del encode  # closure, exception, traceback and this frame would form a reference cycle
-        size = size_of(parts)
-        if not self.owner.counted.hold_answer(size):
-            self.refuse(self.owner.gateway.no_room(size))
-            return
+    def send(self, answer: tuple[int | None, Parts], size: int) -> None:
+        """Writes the answer."""
+        header_length, parts = answer
         if header_length is None:
             head = b"content-type: application/json\r\n"
         else:
             head = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n" % header_length
-        self._write(200, head, parts)
+        self._write(200, head, parts, size)
 
     def refuse(self, error: ServingError) -> None:
         """Answers with an error."""
         detached(error)
         head = b"content-type: application/json\r\n"
-        for name, value in error_headers(error, self.owner.gateway.settings.retry_after):
+        for name, value in error_headers(error, self.gateway.settings.retry_after):
             head += f"{name}: {value}\r\n".encode("latin-1")
-        self._write(HTTP[error.kind], head, [error_body(error.message)], error.message)
+        body = error_body(error.message)
+        self._write(HTTP[error.kind], head, [body], len(body), error.message)
 
-    def _write(self, status: int, head: bytes, parts: list[bytes | memoryview], error: str = "") -> None:
+    def _write(self, status: int, head: bytes, parts: Parts, size: int, error: str = "") -> None:
         owner = self.owner
-        journal = owner.gateway.journal
+        journal = self.gateway.journal
         if status != 200 or journal.keeps_all:
-            self._tell(status, error)
+            self.tell(str(status), http_level(status), error)
         else:
             journal.counts[_ANSWERED] += 1
-        ids = self.framing.ids
-        if ids is not NO_IDS:
-            head += b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in ids.pairs())
+        if self.ids is not NO_IDS:
+            head += b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in self.ids.pairs())
         if owner.transport.is_closing():
             self.release()
             return
-        size = size_of(parts)
         close = not self.keep_alive or owner.is_last_answer()
         start = b"%b%bcontent-length: %d\r\n%b%b\r\n" % (
             STATUS_LINE[status],
@@ -267,13 +218,8 @@ class InferCycle:
     def leave(self, status: int = 499, error: str = "the client left") -> None:
         """Ends the cycle without an answer. The journal has the status that it would have had."""
         if not self.response_complete:
-            self._tell(status, error)
+            self.tell(str(status), http_level(status), error)
         self.release()
-
-    def _tell(self, status: int, error: str) -> None:
-        ns = perf_counter_ns() - self.began_ns
-        answer = Answer("http", _ROUTE, str(status), ns, *self.route, self.framing.ids, self.owner.peer())
-        self.owner.gateway.journal.answered(answer, self.request, error, http_level(status))
 
     def release(self) -> None:
         """Ends the cycle. A connection keeps its last one, which must not keep the tensors with it."""
@@ -492,7 +438,7 @@ class InferConnection(HttpToolsProtocol):
         self._more_follows = end < len(data)
         cycle.feed(data[head_end:end])
         if cycle.filled == cycle.length:
-            cycle.start()
+            cycle.complete()
         return end
 
     def _keep_head(self, head: bytes, size: int) -> None:
@@ -507,7 +453,7 @@ class InferConnection(HttpToolsProtocol):
         if cycle.keep_alive and all(name in _USUAL for name, _ in self.headers):
             if len(self._heads_seen) == _MAX_HEADS:
                 del self._heads_seen[next(iter(self._heads_seen))]
-            self._heads_seen[head] = (cycle.route, cycle.framing)
+            self._heads_seen[head] = ((cycle.model, cycle.version), cycle.framing)
 
     def _piece(self, data: bytes, at: int) -> int:
         """Returns where a piece ends that has at most the end of one request and not much of the next."""
@@ -682,7 +628,7 @@ class InferConnection(HttpToolsProtocol):
             self._new_parser()
             self._body_left = 0
             cycle.filled = cycle.length
-            cycle.start()
+            cycle.complete()
 
         self._reader = BodyReader(self, view(cycle.buffer), cycle.filled, complete, self.loop.time())
         self.transport.set_protocol(self._reader)
@@ -844,7 +790,7 @@ class InferConnection(HttpToolsProtocol):
             return
         cycle: Any = self.cycle
         if type(cycle) is InferCycle:
-            cycle.start()
+            cycle.complete()
         else:
             super().on_message_complete()
 

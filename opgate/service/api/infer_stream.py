@@ -8,17 +8,14 @@ import itertools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from functools import partial
-from time import perf_counter_ns
 
-from google.protobuf.message import DecodeError
-from tritonclient.grpc import service_pb2
-
+from opgate.service.api.grpc_exchange import GrpcExchange
 from opgate.service.api.status import GRPC
 from opgate.service.core.errors import Kind, ServingError, detached, internal
 from opgate.service.core.request import Array, Request
-from opgate.service.gateway import Gateway, Reading
+from opgate.service.gateway import Gateway
 from opgate.service.rpc.server import Call, Code, Message, RpcError
-from opgate.service.telemetry.journal import Answer, grpc_level, ids_of
+from opgate.service.telemetry.journal import Ids, ids_of
 from opgate.service.wire import kserve_grpc as wire
 from opgate.service.wire.kserve_grpc import Decoder
 
@@ -32,24 +29,44 @@ _MOST_ENCODED = 64
 _STATUS = "triton_grpc_error"
 
 
-class _Asked:
+class _Asked(GrpcExchange):
     """One request of a stream, until it is answered."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size  # of its message
-        self.began_ns = perf_counter_ns()
-        self.model = self.version = ""
-        self.request: Request | None = None
-        self.submitted = asyncio.Event()
+    __slots__ = ("done", "error", "size", "told", "turn")
+
+    def __init__(self, gateway: Gateway, call: Call, ids: Ids, size: int) -> None:
+        super().__init__(gateway, call, ids)
+        self.size = size  # of its message, and of its result
+        self.turn = asyncio.Event()  # set when the model has got it: then the next request is read
         self.done = asyncio.Event()
         self.error: ServingError | None = None
         self.told = False  # whether the journal knows how it ended
+
+    def submitted(self) -> None:
+        """Lets the next request be read."""
+        self.turn.set()
 
     def refuse(self, error: ServingError) -> None:
         """Ends the request with an error."""
         self.error = detached(error)
         self.done.set()
-        self.submitted.set()
+        self.turn.set()
+
+    def finish(self, request: Request) -> None:
+        """Notes that the request has a result or an error. A result counts as held until the client has taken it."""
+        self.error = request.error
+        size = sum(array.nbytes for array in (request.result or {}).values())
+        if size and self.call.hold(size):
+            self.size += size
+        elif size and not self.ended:
+            request.result = None
+            self.error = ServingError(Kind.OVERLOADED, "the answers that the client has not taken hold too much memory")
+        self.done.set()
+
+    def end(self, code: Code, error: str) -> None:
+        """Tells the journal how the request ended."""
+        self.told = True
+        super().end(code, error)
 
 
 class InferStream:
@@ -69,7 +86,7 @@ class InferStream:
         reading = asyncio.create_task(self._read(messages))
         try:
             while (asked := await self._asked.get()) is not None:
-                await asked.submitted.wait()
+                await asked.turn.wait()
                 async with contextlib.aclosing(self._answers(asked)) as found:
                     async for message in found:
                         yield message
@@ -85,7 +102,7 @@ class InferStream:
                 if left.request is not None:
                     left.request.cancel()
                 if not left.told:
-                    self._tell(left, *self._call.why_gone)
+                    left.end(*self._call.why_gone)
 
     async def _read(self, messages: AsyncIterator[bytes]) -> None:
         try:
@@ -93,68 +110,15 @@ class InferStream:
                 await self._room.acquire()
                 if not self._call.hold(len(data)):
                     raise RpcError(Code.RESOURCE_EXHAUSTED, "the requests of the stream hold too much memory")
-                asked = _Asked(len(data))
+                asked = _Asked(self._gateway, self._call, self._ids, len(data))
                 self._open.add(asked)
                 self._asked.put_nowait(asked)
-                try:
-                    await self._submit(asked, data)
-                except ServingError as error:
-                    asked.refuse(error)
-                except Exception as error:
-                    logger.exception("a request of ModelStreamInfer failed")
-                    asked.refuse(internal(f"{type(error).__name__}: {error}"))
-                del asked, data
+                asked.take(self._decoder, data)
+                del data
+                await asked.turn.wait()
+                del asked
         finally:
             self._asked.put_nowait(None)
-
-    async def _submit(self, asked: _Asked, data: bytes) -> None:
-        """Reads a request and hands it to its model. Raises ServingError."""
-        gateway, decoder = self._gateway, self._decoder
-        message = wire.Message(data)
-        plan = decoder.known(message)
-        if plan is not None:
-            asked.model, asked.version = plan.model, plan.version
-            served = gateway.find(plan.model, plan.version)
-            if served.model.spec is not plan.spec:
-                plan = None
-        if plan is None:
-            try:
-                parsed = await gateway.work(
-                    len(message.head), lambda: service_pb2.ModelInferRequest.FromString(message.head)
-                )
-            except DecodeError:
-                raise wire.not_a_message() from None
-            asked.model, asked.version = parsed.model_name, parsed.model_version
-            served = gateway.find(asked.model, asked.version)
-        spec = served.model.spec
-        with served.model.held():
-            with Reading(served):
-                if plan is not None:
-                    known = plan
-                    cost = known.cost(message)
-                    asked.request = await gateway.work(cost, lambda: decoder.repeat(message, known))
-                else:
-                    cost = decoder.cost(message, parsed, spec)
-                    asked.request = await gateway.work(cost, lambda: decoder.decode(message, parsed, spec))
-                    decoder.keep(message, asked.request)
-                request = asked.request
-                if (shared := request.shared) is not None and shared.unread:
-                    await gateway.work(shared.cost, lambda: shared.read(request))
-            gateway.submit(served.model, asked.request, lambda request: self._finish(asked, request))
-        asked.submitted.set()
-
-    def _finish(self, asked: _Asked, request: Request) -> None:
-        """Notes that a request has a result or an error. A result counts as held until the client has taken it."""
-        asked.error = request.error
-        size = sum(array.nbytes for array in (request.result or {}).values())
-        if size and self._call.hold(size):
-            asked.size += size
-        elif size and not self._call.ended:
-            request.result = None
-            asked.error = ServingError(
-                Kind.OVERLOADED, "the answers that the client has not taken hold too much memory"
-            )
-        asked.done.set()
 
     async def _answers(self, asked: _Asked) -> AsyncGenerator[Message, None]:
         """Yields the messages that answer a request. Raises RpcError."""
@@ -172,7 +136,7 @@ class InferStream:
             if asked.error is None:
                 if not final and request.options.empty_final_response:
                     yield wire.encode_end(request)
-                self._tell(asked, Code.OK, "")
+                asked.end(Code.OK, "")
                 return
         await asked.done.wait()
         error = asked.error
@@ -185,7 +149,7 @@ class InferStream:
                     count = len(some)
                     for message in some:
                         yield message
-                self._tell(asked, Code.OK, "")
+                asked.end(Code.OK, "")
                 return
             except ServingError as failed:
                 error = failed
@@ -195,18 +159,10 @@ class InferStream:
         assert error is not None
         code, text = GRPC[error.kind], error.message
         del error
-        self._tell(asked, code, text)
+        asked.end(code, text)
         if self._call.first(_STATUS) == "true":
             raise RpcError(code, text)
         yield wire.stream_error(text, request.id if request is not None else "")
-
-    def _tell(self, asked: _Asked, code: Code, error: str) -> None:
-        asked.told = True
-        ns = perf_counter_ns() - asked.began_ns
-        answer = Answer(
-            "grpc", self._call.method, code.name, ns, asked.model[:256], asked.version[:32], self._ids, self._call.peer
-        )
-        self._gateway.journal.answered(answer, asked.request, error, grpc_level(code.name))
 
 
 def _size(outputs: Mapping[str, Array]) -> int:

@@ -7,30 +7,26 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Mapping
-from concurrent.futures import Future
 from dataclasses import replace
-from time import perf_counter_ns
-from typing import Any, TypeVar
+from typing import Any
 
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from opgate.service.api import operations
+from opgate.service.api.grpc_exchange import Infer, UnaryExchange
 from opgate.service.api.infer_stream import InferStream
 from opgate.service.api.shared_memory import SharedMemoryCalls
 from opgate.service.api.statistics import read_statistics
-from opgate.service.api.status import GRPC
-from opgate.service.core.errors import Kind, ServingError, detached, internal, invalid, of_system
-from opgate.service.core.request import Request
+from opgate.service.core.errors import Kind, ServingError, internal, invalid, of_system
 from opgate.service.core.spec import ModelSpec, TensorSpec
-from opgate.service.gateway import LONG_COST, SMALL, Gateway, Reading, Served, extensions, package_version
+from opgate.service.gateway import Gateway, Served, extensions, package_version
 from opgate.service.listening import listen
 from opgate.service.rpc import health, reflection
 from opgate.service.rpc.server import (
     Call,
     Code,
     Message,
-    Metadata,
     Method,
     Options,
     RpcError,
@@ -40,223 +36,18 @@ from opgate.service.rpc.server import (
     tls,
 )
 from opgate.service.settings import Settings
-from opgate.service.telemetry.journal import NO_IDS, Answer, grpc_level, ids_of
+from opgate.service.telemetry.journal import Answer
 from opgate.service.tokens import group_of_rpc
-from opgate.service.wire import kserve_grpc as wire
-from opgate.service.wire.kserve_grpc import Decoder, encode, encoding_cost, parameter_values
-from opgate.service.wire.kserve_json import size_of
+from opgate.service.wire.kserve_grpc import Decoder, parameter_values
 from opgate.service.wire.kserve_rules import flag
-from opgate.service.wire.responses import refuse_decoupled
 
 logger = logging.getLogger("opgate.grpc")
 SERVICE = "inference.GRPCInferenceService"
-INFER = f"/{SERVICE}/ModelInfer"
 
-T = TypeVar("T")
-
-# A head of so many bytes is parsed on a thread.
-_LONG_HEAD = 1 << 17
 # Bytes of a message of another RPC.
 _MOST_BYTES = 1 << 16
 # RPCs that change the server. Not every client may call them.
 _OPERATORS = frozenset(("RepositoryModelUnload", "TraceSetting", "LogSettings"))
-_ANSWERED = ("grpc", INFER, Code.OK.name)
-
-
-class Journaled:
-    """A unary call, and what the journal says of it."""
-
-    __slots__ = ("began_ns", "call", "gateway", "ids", "model", "request", "version")
-
-    def __init__(self, gateway: Gateway, call: Call) -> None:
-        self.gateway = gateway
-        self.call = call
-        self.ids = ids_of(call.first("x-request-id"), call.first("traceparent"))
-        self.model = self.version = ""
-        self.request: Request | None = None
-        self.began_ns = perf_counter_ns()
-        call.on_gone = self._gone
-
-    def answer(self, message: Message) -> None:
-        """Answers the call with an encoded message."""
-        if self.call.ended:
-            return
-        self.call.answer(message, self._trailers())
-        self.tell(Code.OK, "")
-
-    def fail(self, code: Code, text: str) -> None:
-        """Ends the call with an error."""
-        if not self.call.ended:
-            self.call.fail(code, text, self._trailers())
-            self.tell(code, text)
-
-    def refuse(self, error: ServingError) -> None:
-        """Ends the call with the gateway's error."""
-        detached(error)
-        self.fail(GRPC[error.kind], error.message)
-
-    def _gone(self, call: Call) -> None:
-        self.tell(*call.why_gone)
-        if self.request is not None:
-            self.request.cancel()
-
-    def _trailers(self) -> Metadata | None:
-        return None if self.ids is NO_IDS else self.ids.pairs()
-
-    def tell(self, code: Code, error: str) -> None:
-        """Tells the journal how the call ended."""
-        ns = perf_counter_ns() - self.began_ns
-        model, version = self.model[:256], self.version[:32]
-        answer = Answer("grpc", self.call.method, code.name, ns, model, version, self.ids, self.call.peer)
-        self.gateway.journal.answered(answer, self.request, error, grpc_level(code.name))
-
-
-class Infer(Journaled):
-    """One ModelInfer call."""
-
-    __slots__ = ("_decoder", "_message", "_served")
-
-    def __init__(self, gateway: Gateway, decoder: Decoder, call: Call, data: bytes) -> None:
-        super().__init__(gateway, call)
-        self._decoder = decoder
-        try:
-            self._message = message = wire.Message(data)
-        except ServingError as error:
-            self.refuse(error)
-            return
-        plan = decoder.known(message)
-        if plan is not None and self._find(plan.model, plan.version) and self._served.model.spec is plan.spec:
-            self._read(plan.cost(message), lambda: decoder.repeat(message, plan))
-        elif call.ended:
-            return
-        elif len(message.head) < _LONG_HEAD:
-            self._parsed(lambda: service_pb2.ModelInferRequest.FromString(message.head))
-        else:
-            self._on_thread(
-                lambda: service_pb2.ModelInferRequest.FromString(message.head),
-                lambda parsed: self._parsed(parsed.result),
-            )
-
-    def _parsed(self, parse: Callable[[], Any]) -> None:
-        if self.call.ended:
-            return  # the client left while its message was read
-        try:
-            asked = parse()
-        except DecodeError:
-            self.refuse(wire.not_a_message())
-            return
-        except Exception as error:
-            self._failed(error)
-            return
-        finally:
-            del parse  # closure, exception, traceback and this frame would form a reference cycle
-        message, decoder = self._message, self._decoder
-        if self._find(asked.model_name, asked.model_version):
-            spec = self._served.model.spec
-            cost = decoder.cost(message, asked, spec)
-            self._read(cost, lambda: decoder.decode(message, asked, spec), keep=True)
-
-    def _find(self, model: str, version: str) -> bool:
-        self.model, self.version = model, version
-        try:
-            self._served = self.gateway.find(model, version)
-            refuse_decoupled(self._served.model.spec, "ModelInfer")
-        except ServingError as error:
-            self.refuse(error)
-            return False
-        return True
-
-    def _read(self, cost: int, read: Callable[[], Request], keep: bool = False) -> None:
-        if cost < LONG_COST:
-            self._submit(read, keep)
-        else:
-            self._read_on_thread(read, keep)
-
-    def _on_thread(self, work: Callable[[], T], done: Callable[[Future[T]], None]) -> None:
-        loop, call = asyncio.get_running_loop(), self.call
-
-        def unless_ended() -> T:
-            if call.ended:
-                raise ServingError(Kind.CANCELED, "the client left")
-            return work()
-
-        future = self.gateway.work_on_thread(unless_ended)
-        future.add_done_callback(lambda finished: loop.call_soon_threadsafe(done, finished))
-
-    def _failed(self, error: Exception) -> None:
-        logger.error("a ModelInfer call failed", exc_info=error)
-        self.refuse(internal(f"{type(error).__name__}: {error}"))
-        detached(error)
-
-    def _read_on_thread(self, read: Callable[[], Request], keep: bool) -> None:
-        model = self._served.model
-
-        def submit(done: Future[Request]) -> None:
-            try:
-                self._submit(done.result, keep)
-            finally:
-                model.release()
-
-        model.hold()
-        self._on_thread(read, submit)
-
-    def _submit(self, read: Callable[[], Request], keep: bool) -> None:
-        if self.call.ended:
-            return  # the client left while its message was read
-        served = self._served
-        try:
-            with Reading(served):
-                request = self.request = read()
-                if keep:
-                    self._decoder.keep(self._message, request)
-                if (shared := request.shared) is not None and shared.unread:
-                    if shared.cost >= LONG_COST:
-                        self._read_on_thread(lambda: shared.read(request), False)
-                        return
-                    shared.read(request)
-            del self._message
-            self.gateway.submit(served.model, request, self._finish)
-        except ServingError as error:
-            self.refuse(error)
-        except Exception as error:
-            self._failed(error)
-        finally:
-            del read  # closure, exception, traceback and this frame would form a reference cycle
-
-    def _finish(self, request: Request) -> None:
-        """Answers. The gateway calls this when the request has a result or an error."""
-        if self.call.ended:
-            return
-        if request.error is not None:
-            self.refuse(request.error)
-        elif encoding_cost(request) < LONG_COST:
-            self._answer(lambda: encode(request))
-        else:
-            self._on_thread(lambda: encode(request), lambda encoded: self._answer(encoded.result))
-
-    def _answer(self, write: Callable[[], list[bytes | memoryview]]) -> None:
-        if self.call.ended:
-            return
-        try:
-            parts = write()
-        except ServingError as error:
-            self.refuse(error)
-            return
-        except Exception as error:
-            self._failed(error)
-            return
-        finally:
-            del write
-        size = size_of(parts)
-        if size > SMALL and not self.call.hold(size):
-            self.refuse(self.gateway.no_room(size))
-            return
-        self.call.answer(parts, self._trailers())
-        journal = self.gateway.journal
-        if journal.keeps_all:
-            self.tell(Code.OK, "")
-        else:
-            journal.counts[_ANSWERED] += 1
 
 
 class InferenceService:
@@ -271,7 +62,7 @@ class InferenceService:
         gateway, decoder = self._gateway, Decoder(self._gateway.limits, self._gateway.regions)
 
         def infer(call: Call, message: bytes) -> None:
-            Infer(gateway, decoder, call, message)
+            Infer(gateway, call).take(decoder, message)
 
         def stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
             return InferStream(gateway, decoder, call).answers(messages)
@@ -296,27 +87,27 @@ class InferenceService:
 
     def _unary(self, kind: Any, function: Callable[..., Any] | None, name: str) -> Callable[[Call, bytes], None]:
         def handle(call: Call, message: bytes) -> None:
-            journaled = Journaled(self._gateway, call)
+            exchange = UnaryExchange(self._gateway, call)
             if function is None:
-                journaled.fail(Code.UNIMPLEMENTED, f"{name} is not supported by this server")
+                exchange.end_with(Code.UNIMPLEMENTED, f"{name} is not supported by this server")
                 return
             try:
                 asked = kind.FromString(message)
                 if name.startswith("Model"):
-                    journaled.model, journaled.version = asked.name, asked.version
+                    exchange.model, exchange.version = asked.name, asked.version
                 answer = function(asked, call) if name in _OPERATORS else function(asked)
                 if asyncio.iscoroutine(answer):
-                    self._wait(journaled, answer, name)
+                    self._wait(exchange, answer, name)
                 else:
-                    journaled.answer(answer.SerializeToString())
+                    exchange.answer(answer.SerializeToString())
             except DecodeError:
-                journaled.fail(Code.INVALID_ARGUMENT, f"the message is not a {kind.DESCRIPTOR.name}")
+                exchange.end_with(Code.INVALID_ARGUMENT, f"the message is not a {kind.DESCRIPTOR.name}")
             except Exception as error:
-                self._fail(journaled, error, name)
+                self._fail(exchange, error, name)
 
         return handle
 
-    def _wait(self, journaled: Journaled, answer: Coroutine[Any, Any, Any], name: str) -> None:
+    def _wait(self, exchange: UnaryExchange, answer: Coroutine[Any, Any, Any], name: str) -> None:
         """Answers a call when its answer is there."""
         task = asyncio.get_running_loop().create_task(answer)
         self._waiting.add(task)
@@ -324,21 +115,21 @@ class InferenceService:
         def done(task: asyncio.Task[Any]) -> None:
             self._waiting.discard(task)
             try:
-                journaled.answer(task.result().SerializeToString())
+                exchange.answer(task.result().SerializeToString())
             except Exception as error:
-                self._fail(journaled, error, name)
+                self._fail(exchange, error, name)
 
         task.add_done_callback(done)
 
-    def _fail(self, journaled: Journaled, error: Exception, name: str) -> None:
+    def _fail(self, exchange: UnaryExchange, error: Exception, name: str) -> None:
         if isinstance(error, ServingError):
-            journaled.refuse(error)
+            exchange.refuse(error)
             return
         logger.error("%s failed", name, exc_info=error)
         if isinstance(error, OSError):
-            journaled.refuse(of_system(error))
+            exchange.refuse(of_system(error))
             return
-        journaled.refuse(internal(f"{type(error).__name__}: {error}"))
+        exchange.refuse(internal(f"{type(error).__name__}: {error}"))
 
     def _ServerLive(self, asked: Any) -> Any:
         return service_pb2.ServerLiveResponse(live=True)
@@ -384,14 +175,14 @@ class InferenceService:
 
     def _load(self, call: Call, message: bytes) -> None:
         """Handles RepositoryModelLoad. Its message may be large, so it is read on a thread if the client may load."""
-        journaled, gateway = Journaled(self._gateway, call), self._gateway
+        exchange, gateway = UnaryExchange(self._gateway, call), self._gateway
         try:
             gateway.check_operator(call.peer, gateway.grpc_tokens, "model-repository")
             gateway.control.check_explicit()
         except ServingError as error:
-            journaled.refuse(error)
+            exchange.refuse(error)
             return
-        self._wait(journaled, self._loaded(message), "RepositoryModelLoad")
+        self._wait(exchange, self._loaded(message), "RepositoryModelLoad")
 
     async def _loaded(self, message: bytes) -> Any:
         def read() -> tuple[str, Mapping[str, Any]]:
@@ -437,7 +228,7 @@ def with_token(gateway: Gateway, group: str, method: Method) -> Method:
         def stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
             if token.is_in(call.first):
                 return method.handler(call, messages)
-            Journaled(gateway, call).tell(Code.UNAVAILABLE, refusal)
+            UnaryExchange(gateway, call).end(Code.UNAVAILABLE, refusal)
             raise RpcError(Code.UNAVAILABLE, refusal)
 
         return replace(method, handler=stream)
@@ -446,7 +237,7 @@ def with_token(gateway: Gateway, group: str, method: Method) -> Method:
         if token.is_in(call.first):
             method.handler(call, message)
         else:
-            Journaled(gateway, call).fail(Code.UNAVAILABLE, refusal)
+            UnaryExchange(gateway, call).end_with(Code.UNAVAILABLE, refusal)
 
     return replace(method, handler=unary)
 

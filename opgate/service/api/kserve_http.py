@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,10 +13,13 @@ from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from opgate.service.api.asgi_exchange import AsgiExchange
 from opgate.service.api.statistics import read_statistics
 from opgate.service.api.status import HTTP, error_body, error_headers
 from opgate.service.core.errors import Kind, ServingError, invalid, json_kind, too_large
+from opgate.service.core.request import Request as InferRequest
 from opgate.service.core.spec import TensorSpec
+from opgate.service.core.tensors import Parts
 from opgate.service.gateway import Gateway, extensions, package_version
 from opgate.service.packing import deflate
 from opgate.service.repository.loader import LoadedModel
@@ -63,32 +66,6 @@ class PartsResponse(Response):
         for part in self._parts:
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
-
-
-def hold_answer(gateway: Gateway, request: Request, size: int) -> None:
-    """Counts an answer of so many bytes until the client has taken it. Raises ServingError as `Gateway.no_room`."""
-    counted = request.scope.get("opgate.counted")  # of the gateway's own connections
-    if counted is not None and not counted.hold_answer(size):
-        raise gateway.no_room(size)
-
-
-async def unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Waits for work. Cancels it if the client leaves, and raises ServingError (CANCELED). The body has been read."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_left(request))
-    try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-    finally:
-        leaving.cancel()
-        working.cancel()
-    raise ServingError(Kind.CANCELED, "the client left")
-
-
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,24 +227,19 @@ class _Routes:
                 header_length = _header_length(request)
                 limits = ("max_body_bytes", "max_json_bytes") if header_length is None else ("max_body_bytes",)
                 body = await read_body(gateway, request, *smallest(gateway.settings, *limits))
-            # Another version may have taken its place meanwhile.
-            with gateway.reading(*_model_and_version(request)) as served:
-                stack.enter_context(served.model.held())
-                decoder = served.decoder
-                stack.enter_context(gateway.holding(body.most))
-                infer_request = await gateway.work(
-                    decoder.cost(body.size, header_length), lambda: decoder.decode(body.unpacked(), header_length)
-                )
-                if (shared := infer_request.shared) is not None:
-                    await gateway.work(shared.cost, lambda: shared.read(infer_request))
-            request.scope["opgate.request"] = infer_request
-            await unless_left(request, gateway.infer(served.model, infer_request))
-            header_length, parts = await gateway.work(encoding_cost(infer_request), lambda: encode(infer_request))
+            stack.enter_context(gateway.holding(body.most))
+            served = gateway.find(*_model_and_version(request))  # another version may have taken its place meanwhile
+            decoder = served.decoder
+            exchange = AsgiExchange(gateway, request, encoding_cost, _encode)
+            header_length, parts = await exchange.run(
+                served,
+                decoder.cost(body.size, header_length),
+                lambda: decoder.decode(body.unpacked(), header_length),
+            )
         headers = {}
         if header_length is not None:
             headers["Inference-Header-Content-Length"] = str(header_length)
         media = JSON if header_length is None else "application/octet-stream"
-        hold_answer(gateway, request, size_of(parts))
         encoding = wanted_encoding(request.headers.get("accept-encoding", ""))
         if encoding:
             headers["Content-Encoding"] = encoding
@@ -300,6 +272,11 @@ def router(gateway: Gateway) -> APIRouter:
         add(prefix + "/stats", endpoints.statistics)
         add(prefix + "/infer", endpoints.infer, "POST")
     return routes
+
+
+def _encode(request: InferRequest) -> tuple[tuple[int | None, Parts], int]:
+    header_length, parts = encode(request)
+    return (header_length, parts), size_of(parts)
 
 
 def _model_and_version(request: Request) -> tuple[str, str]:

@@ -11,9 +11,9 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from opgate.service.api.kserve_http import JSON, hold_answer, read_body, unless_left
+from opgate.service.api.asgi_exchange import AsgiExchange
+from opgate.service.api.kserve_http import JSON, read_body
 from opgate.service.core.errors import Kind, ServingError, invalid, too_large
-from opgate.service.core.request import Array
 from opgate.service.core.request import Request as InferRequest
 from opgate.service.core.spec import ModelSpec
 from opgate.service.gateway import Gateway
@@ -39,22 +39,14 @@ def router(gateway: Gateway) -> APIRouter:
             payload = await _payload(gateway, request, served.model)
         if wants:
             name, version = picture_model, ""
-        with gateway.reading(name, version) as served:
-            stack.enter_context(served.model.held())
-            stack.enter_context(gateway.holding(payload.most))
-            infer_request = await gateway.work(
-                payload.size, lambda: _request(gateway, served.model.spec, payload.content())
-            )
-        request.scope["opgate.request"] = infer_request
-        result = await unless_left(request, gateway.infer(served.model, infer_request))
-        if wants:
-            picture = _picture(served.model, result, wants)
-            hold_answer(gateway, request, len(picture.body))
-            return picture
+        stack.enter_context(gateway.holding(payload.most))
+        served = gateway.find(name, version)
         model = served.model
-        size = sum(array.nbytes for array in result.values())
-        content = await gateway.work(size, lambda: labelled(model.spec, model.presentation, result))
-        hold_answer(gateway, request, len(content))
+        if wants:
+            pictures = AsgiExchange(gateway, request, lambda _: 0, lambda asked: _picture(model, asked, wants))
+            return await pictures.run(served, payload.size, lambda: _request(gateway, model.spec, payload.content()))
+        texts = AsgiExchange(gateway, request, _cost, lambda asked: _labelled(model, asked))
+        content = await texts.run(served, payload.size, lambda: _request(gateway, model.spec, payload.content()))
         return Response(content, media_type=JSON)
 
     for path in ("/predict/{model}", "/predict/{model}/versions/{version}"):
@@ -89,12 +81,23 @@ def _picture_model(model: LoadedModel) -> str:
     return name
 
 
-def _picture(model: LoadedModel, result: Mapping[str, Array], wants: set[str]) -> Response:
-    data, media = picture_bytes(model.spec, result)
+def _picture(model: LoadedModel, request: InferRequest, wants: set[str]) -> tuple[Response, int]:
+    """Returns the answer to a request as a picture, and its bytes. Raises ServingError (NOT_ACCEPTABLE)."""
+    data, media = picture_bytes(model.spec, request.result or {})
     if not wants & {media, "image/*"}:
         text = f"model '{model.spec.name}' answers with {media}, not {', '.join(sorted(wants))}"
         raise ServingError(Kind.NOT_ACCEPTABLE, text)
-    return Response(data, media_type=media)
+    return Response(data, media_type=media), len(data)
+
+
+def _cost(request: InferRequest) -> int:
+    return sum(array.nbytes for array in (request.result or {}).values())
+
+
+def _labelled(model: LoadedModel, request: InferRequest) -> tuple[bytes, int]:
+    """Returns the answer to a request as JSON, and its bytes."""
+    content = labelled(model.spec, model.presentation, request.result or {})
+    return content, len(content)
 
 
 def wanted_media(accept: str) -> set[str]:

@@ -16,6 +16,8 @@ from opgate.service.native import json_tensors as native
 
 # The types that can hold a body: bytes as they came, or the aligned buffer that a large body was read into.
 Bytes = bytes | bytearray | memoryview | np.ndarray[Any, Any]
+#: Buffers that follow each other in a body or a message.
+Parts = list[bytes | memoryview]
 
 
 def view(body: Bytes) -> memoryview:

@@ -18,7 +18,7 @@ from opgate.service.core.datatypes import DATATYPES, DataType
 from opgate.service.core.errors import Kind, ServingError, invalid, too_large
 from opgate.service.core.request import Array, Options, Request
 from opgate.service.core.spec import ModelSpec
-from opgate.service.core.tensors import element, from_raw, text_length, to_raw, view
+from opgate.service.core.tensors import Parts, element, from_raw, text_length, to_raw, view
 from opgate.service.native.protobuf import Broken, TooLarge, numbers, split, strings
 from opgate.service.shared_memory import Regions
 from opgate.service.wire import content_types
@@ -397,7 +397,7 @@ def _check_count(got: int, count: int, field: _Contents, shape: tuple[int, ...],
         raise invalid(f"input '{name}': expected {count} elements in {field.name} for shape {list(shape)}, got {got}")
 
 
-def encode(request: Request) -> list[bytes | memoryview]:
+def encode(request: Request) -> Parts:
     """Returns the encoded ModelInferResponse of a finished request, in parts. Writes the outputs that the client wants
     in shared memory; their data in the message is empty, because clients count on an entry for each output.
 
@@ -407,7 +407,7 @@ def encode(request: Request) -> list[bytes | memoryview]:
     return _encode(request, request.result or {})
 
 
-def _encode(request: Request, result: Mapping[str, Array]) -> list[bytes | memoryview]:
+def _encode(request: Request, result: Mapping[str, Array]) -> Parts:
     plan: Plan = request.context
     arrays = [result[name] for name in request.outputs]
     if not plan.is_plain:
@@ -418,7 +418,7 @@ def _encode(request: Request, result: Mapping[str, Array]) -> list[bytes | memor
         head = _answer_head(plan, plan.answered, arrays)
         if not plan.id and len(plan.heads) < _MAX_ANSWER_HEADS and len(head) <= _MAX_PLAN_BYTES:
             plan.heads[shapes] = head
-    parts: list[bytes | memoryview] = []
+    parts: Parts = []
     small = head  # what goes before the next large output
     total = 0
     for output, array in zip(plan.answered, arrays, strict=True):
@@ -440,7 +440,7 @@ def _encode(request: Request, result: Mapping[str, Array]) -> list[bytes | memor
     return parts
 
 
-def encode_stream(request: Request) -> Iterator[list[bytes | memoryview]]:
+def encode_stream(request: Request) -> Iterator[Parts]:
     """Yields the encoded ModelStreamInferResponses of a finished request, each in parts.
 
     Each has the parameter triton_final_response. A decoupled model without responses sends an empty one if the client
@@ -458,17 +458,17 @@ def encode_stream(request: Request) -> Iterator[list[bytes | memoryview]]:
         yield _in_stream([_final(b"", not left), *parts])
 
 
-def encode_part(request: Request, outputs: Mapping[str, Array], final: bool) -> list[bytes | memoryview]:
+def encode_part(request: Request, outputs: Mapping[str, Array], final: bool) -> Parts:
     """Returns the encoded ModelStreamInferResponse of one of several responses, in parts. Raises as `encode` does."""
     return _in_stream([_final(b"", final), *_encode(request, outputs)])
 
 
-def encode_end(request: Request) -> list[bytes | memoryview]:
+def encode_end(request: Request) -> Parts:
     """Returns the encoded ModelStreamInferResponse without outputs that ends several responses."""
     return _in_stream([_final(_answer_head(request.context, (), ()), True)])
 
 
-def stream_error(text: str, id: str) -> list[bytes | memoryview]:
+def stream_error(text: str, id: str) -> Parts:
     """Returns an encoded ModelStreamInferResponse with an error."""
     response = service_pb2.ModelStreamInferResponse(error_message=text or "unknown error")
     if id:
@@ -476,7 +476,7 @@ def stream_error(text: str, id: str) -> list[bytes | memoryview]:
     return [response.SerializeToString()]
 
 
-def _in_stream(parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
+def _in_stream(parts: Parts) -> Parts:
     """Returns the parts of a ModelInferResponse as those of a ModelStreamInferResponse."""
     return [_STREAM_TAG + _varint(sum(map(len, parts))), *parts]
 

@@ -18,7 +18,7 @@ from opgate.service.core.datatypes import DATATYPES, DataType
 from opgate.service.core.errors import Kind, ServingError, invalid, json_kind
 from opgate.service.core.request import Array, Options, Request
 from opgate.service.core.spec import ModelSpec
-from opgate.service.core.tensors import Bytes, elements, from_raw, text_length, to_raw, view
+from opgate.service.core.tensors import Bytes, Parts, elements, from_raw, text_length, to_raw, view
 from opgate.service.shared_memory import Regions
 from opgate.service.wire import content_types
 from opgate.service.wire.content_types import Content
@@ -349,7 +349,7 @@ def _source(item: Mapping[str, Any], parameters: Mapping[str, Any], name: str) -
     return size, place
 
 
-def encode(request: Request) -> tuple[int | None, list[bytes | memoryview]]:
+def encode(request: Request) -> tuple[int | None, Parts]:
     """Returns the body of a finished request: the length of its JSON if an output is binary, else None, and the parts
     of the body. Writes the outputs that the client wants in shared memory.
 
@@ -378,17 +378,15 @@ def encode(request: Request) -> tuple[int | None, list[bytes | memoryview]]:
     return len(head), [head, *[elements(array) for array in arrays if array.size]]
 
 
-def _encode(
-    request: Request, answer: Answer, result: Mapping[str, Array]
-) -> tuple[int | None, list[bytes | memoryview]]:
+def _encode(request: Request, answer: Answer, result: Mapping[str, Array]) -> tuple[int | None, Parts]:
     spec = answer.model
     top: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
     if request.id:
         top["id"] = request.id
     if content_type := content_types.of_answer(answer.content, len(answer.outputs)):
         top["parameters"] = {content_types.PARAMETER: content_type}
-    head: list[bytes | memoryview] = [orjson.dumps(top)[:-1] + b',"outputs":[']
-    tail: list[bytes | memoryview] = []
+    head: Parts = [orjson.dumps(top)[:-1] + b',"outputs":[']
+    tail: Parts = []
     for i, (output, binary) in enumerate(zip(answer.outputs, answer.binary, strict=True)):
         name, datatype, classification, place, content = output
         array = result[name]

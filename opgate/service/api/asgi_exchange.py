@@ -1,0 +1,130 @@
+"""An exchange that a coroutine of the ASGI application waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from fastapi import Request as HttpRequest
+
+from opgate.service.core.errors import Kind, ServingError, detached
+from opgate.service.core.request import Request
+from opgate.service.exchange import Exchange
+from opgate.service.gateway import Gateway, Served
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class AsgiExchange(Exchange[A]):
+    """The request of an ASGI route and its answer. The route reads the body, and sends the answer."""
+
+    __slots__ = ("_cost", "_encode", "_http", "_result", "_submitted")
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        http: HttpRequest,
+        cost: Callable[[Request], int],
+        encode: Callable[[Request], tuple[A, int]],
+    ) -> None:
+        """`cost` and `encode` are the `encoding_cost` and the `encode` of the exchange."""
+        super().__init__(gateway)
+        loop = asyncio.get_running_loop()
+        self._http = http
+        self._cost = cost
+        self._encode = encode
+        self._submitted: asyncio.Future[Request] = loop.create_future()
+        self._result: asyncio.Future[A] = loop.create_future()
+
+    async def run(self, served: Served, cost: int, decode: Callable[[], Request]) -> A:
+        """Decodes a request, runs its model and returns the answer. Raises ServingError, CANCELED if the client leaves.
+
+        `cost` is what decoding costs, as in `encoding_cost`.
+        """
+        self.start(served, cost, decode)
+        try:
+            return await unless_left(self._http, self._result)
+        finally:
+            self.cancel()
+
+    async def submit(self, served: Served, cost: int, decode: Callable[[], Request]) -> Request:
+        """Decodes a request for a model that gives several responses, and returns it when the model has got it. Raises
+        ServingError as `run` does."""
+        self.start(served, cost, decode)
+        try:
+            return await unless_left(self._http, self._submitted)
+        except BaseException:
+            self.cancel()
+            raise
+
+    async def done(self) -> None:
+        """Waits until a request that was submitted has ended. Raises its error."""
+        await asyncio.wait((self._result,))
+        self._result.result()
+
+    def cancel(self) -> None:
+        """Ends the request if it has no answer yet."""
+        if not self._result.done():
+            self._result.cancel()
+            if self.request is not None:
+                self.request.cancel()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the route has an answer or an error, or waits for none."""
+        return self._result.done()
+
+    def decoded(self, request: Request) -> None:
+        """Gives the request to the journal, which the middleware tells how it ended."""
+        self._http.scope["opgate.request"] = request
+
+    def submitted(self) -> None:
+        """Tells `submit`."""
+        if self.request is not None and not self._submitted.done():
+            self._submitted.set_result(self.request)
+
+    def encoding_cost(self, request: Request) -> int:
+        """Returns what encoding the answer costs."""
+        return self._cost(request)
+
+    def encode(self, request: Request) -> tuple[A, int]:
+        """Returns the answer and its bytes."""
+        return self._encode(request)
+
+    def hold(self, size: int) -> bool:
+        """Counts the bytes of the answer, on a connection of the gateway."""
+        counted = self._http.scope.get("opgate.counted")
+        return counted is None or bool(counted.hold_answer(size))
+
+    def send(self, answer: A, size: int) -> None:
+        """Gives the answer to the route."""
+        self._result.set_result(answer)
+
+    def refuse(self, error: ServingError) -> None:
+        """Raises an error in the route."""
+        detached(error)
+        for future in (self._submitted, self._result):
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # the route may wait for the other one, or for none
+
+
+async def unless_left(http: HttpRequest, work: Awaitable[T]) -> T:
+    """Waits for work. Cancels it if the client leaves, and raises ServingError (CANCELED). The body has been read."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_left(http))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+    finally:
+        leaving.cancel()
+        working.cancel()
+    raise ServingError(Kind.CANCELED, "the client left")
+
+
+async def _left(http: HttpRequest) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass

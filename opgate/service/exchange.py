@@ -1,0 +1,205 @@
+"""One inference request of a client and its answer, whatever the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from time import perf_counter_ns
+from typing import Generic, TypeVar
+
+from opgate.service.core.errors import Kind, ServingError, detached, internal
+from opgate.service.core.request import Request
+from opgate.service.gateway import LONG_COST, Gateway, Reading, Served
+from opgate.service.telemetry.journal import NO_IDS, Answer, Ids
+
+logger = logging.getLogger("opgate.gateway")
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class Exchange(Generic[A]):
+    """One request of a client, from its bytes to its answer, which is an `A`.
+
+    The request is decoded and the answer is encoded here or on a thread, by what that costs. Shared memory is read, the
+    request is submitted, and what fails becomes an error for the client. A class for a protocol says how requests are
+    decoded, how answers are encoded and sent, and whether the client still waits. Only the event loop's thread uses it,
+    but for `decode` and `encode`.
+    """
+
+    __slots__ = ("began_ns", "gateway", "ids", "model", "request", "version")
+
+    protocol = ""
+
+    def __init__(self, gateway: Gateway, model: str = "", version: str = "", ids: Ids = NO_IDS) -> None:
+        """`model` and `version` are those that the client names, `ids` how it names the request."""
+        self.gateway = gateway
+        self.model = model
+        self.version = version
+        self.ids = ids
+        self.request: Request | None = None  # when it has been decoded
+        self.began_ns = perf_counter_ns()
+
+    # What a protocol says.
+
+    @property
+    def ended(self) -> bool:
+        """Whether the client has an answer, or waits for none any more."""
+        raise NotImplementedError
+
+    @property
+    def route(self) -> str:
+        """What the client called, for the journal."""
+        raise NotImplementedError
+
+    @property
+    def peer(self) -> str:
+        """The address of the client."""
+        raise NotImplementedError
+
+    def decoded(self, request: Request) -> None:
+        """Is called with the request before it is submitted."""
+
+    def submitted(self) -> None:
+        """Is called when the model has got the request, which may have ended then."""
+
+    def encoding_cost(self, request: Request) -> int:
+        """Returns what encoding the answer costs, in bytes of JSON that cost the same."""
+        raise NotImplementedError
+
+    def encode(self, request: Request) -> tuple[A, int]:
+        """Returns the answer and its bytes. Raises ServingError."""
+        raise NotImplementedError
+
+    def hold(self, size: int) -> bool:
+        """Counts the bytes of an answer until the client has taken it. Returns whether there is room for them."""
+        raise NotImplementedError
+
+    def send(self, answer: A, size: int) -> None:
+        """Answers the client."""
+        raise NotImplementedError
+
+    def refuse(self, error: ServingError) -> None:
+        """Answers the client with an error."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Is called in place of `send` and `refuse` where the exchange has ended."""
+
+    # What is the same for all.
+
+    def find(self) -> Served | None:
+        """Returns the model that the client names. Refuses the request, and returns None, if there is none."""
+        try:
+            return self.gateway.find(self.model, self.version)
+        except ServingError as error:
+            self.refuse(error)
+            return None
+
+    def start(self, served: Served, cost: int, decode: Callable[[], Request]) -> None:
+        """Decodes a request, runs its model and answers. `cost` is what decoding costs, as in `encoding_cost`.
+
+        The answer may be sent before this returns.
+        """
+        self._read(served, cost, decode, self._decoded)
+
+    def _read(
+        self, served: Served, cost: int, read: Callable[[], Request], then: Callable[[Served, Request], None]
+    ) -> None:
+        """Reads a request here or on a thread, and hands it on. The model stays loaded until then."""
+        if cost < LONG_COST:
+            self._go_on(served, read, then)
+            return
+
+        def done(finished: Future[Request]) -> None:
+            try:
+                self._go_on(served, finished.result, then)
+            finally:
+                served.model.release()
+
+        served.model.hold()
+        self.on_thread(read, done)
+
+    def _go_on(self, served: Served, read: Callable[[], Request], then: Callable[[Served, Request], None]) -> None:
+        if self.ended:
+            self.leave()
+            return
+        try:
+            with Reading(served):
+                request = read()
+            then(served, request)
+        except ServingError as error:
+            self.refuse(error)
+        except Exception as error:
+            self.fail(error)
+        finally:
+            del read  # closure, exception, traceback and this frame would form a reference cycle
+
+    def _decoded(self, served: Served, request: Request) -> None:
+        self.request = request
+        self.decoded(request)
+        if (shared := request.shared) is not None and shared.unread:
+            self._read(served, shared.cost, lambda: shared.read(request), self._submit)
+        else:
+            self._submit(served, request)
+
+    def _submit(self, served: Served, request: Request) -> None:
+        self.gateway.submit(served.model, request, self.finish)
+        self.submitted()
+
+    def finish(self, request: Request) -> None:
+        """Answers. The gateway calls this when the request has a result or an error."""
+        if self.ended:
+            self.leave()
+        elif request.error is not None:
+            self.refuse(request.error)
+        elif self.encoding_cost(request) < LONG_COST:
+            self._answer(lambda: self.encode(request))
+        else:
+            self.on_thread(lambda: self.encode(request), lambda encoded: self._answer(encoded.result))
+
+    def _answer(self, encode: Callable[[], tuple[A, int]]) -> None:
+        if self.ended:
+            self.leave()
+            return
+        try:
+            answer, size = encode()
+        except ServingError as error:
+            self.refuse(error)
+            return
+        except Exception as error:
+            self.fail(error)
+            return
+        finally:
+            del encode  # closure, exception, traceback and this frame would form a reference cycle
+        if self.hold(size):
+            self.send(answer, size)
+        else:
+            self.refuse(self.gateway.no_room(size))
+
+    def on_thread(self, work: Callable[[], T], done: Callable[[Future[T]], None]) -> None:
+        """Calls `work` on a thread unless the exchange has ended by then, and `done` with its future on the loop."""
+        loop = asyncio.get_running_loop()
+
+        def unless_ended() -> T:
+            if self.ended:
+                raise ServingError(Kind.CANCELED, "the client left")
+            return work()
+
+        future = self.gateway.work_on_thread(unless_ended)
+        future.add_done_callback(lambda finished: loop.call_soon_threadsafe(done, finished))
+
+    def fail(self, error: Exception) -> None:
+        """Answers the client with an error that the gateway didn't expect."""
+        logger.error("a request failed", exc_info=error)
+        self.refuse(internal(f"{type(error).__name__}: {error}"))
+        detached(error)
+
+    def tell(self, code: str, level: int, error: str) -> None:
+        """Tells the journal how the request ended: the status, and the severity and the text of an error."""
+        ns = perf_counter_ns() - self.began_ns
+        model, version = self.model[:256], self.version[:32]
+        answer = Answer(self.protocol, self.route, code, ns, model, version, self.ids, self.peer)
+        self.gateway.journal.answered(answer, self.request, error, level)
