@@ -205,7 +205,7 @@ def _completed(settings: Settings, config: Any, version: int) -> Any:
 
 
 def _datatype(tensor: Any) -> str:
-    from tritonclient.grpc.model_config_pb2 import DataType
+    from opgate.service.core.triton_messages import DataType
 
     return str(DataType.Name(tensor.data_type)).removeprefix("TYPE_").replace("STRING", "BYTES")
 
@@ -238,8 +238,7 @@ def _shapes(config: Any, file: Path) -> list[str]:
 
 def _for_tensorrt(completed: Any, config: Any) -> Any:
     """Returns the config of the compiled model. `config` is as it was written, `completed` as it was on the CPU."""
-    from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
-
+    from opgate.service.core.triton_messages import ModelInstanceGroup
     from opgate.service.repository.config import BATCH_PARAMETERS, ENGINE_PARAMETERS, SESSION_PREFIX
     from opgate.service.repository.loader import copied
 

@@ -12,12 +12,12 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 from google.protobuf import json_format
-from tritonclient.grpc import model_config_pb2, service_pb2
 
 from opgate.load.connection import Connection
 from opgate.load.model import ASK_SECONDS, FIRST_SECONDS, Input, LoadError, RefusedError, one_line, read_model
 from opgate.load.run import Answered
 from opgate.service.core.spec import ModelSpec
+from opgate.service.core.triton_messages import model_config_pb2, service_pb2
 
 #: As many connections are opened at once.
 _MOST_OPENING = 64

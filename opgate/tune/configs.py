@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
-
 from opgate.load.model import LoadError
+from opgate.service.core.triton_messages import ModelInstanceGroup
 from opgate.service.repository.loader import copied
 from opgate.tune.simulation import Setup
 

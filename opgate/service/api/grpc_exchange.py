@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from google.protobuf.message import DecodeError
-from tritonclient.grpc import service_pb2
 
 from opgate.service.api.status import GRPC
 from opgate.service.core.errors import ServingError, detached
 from opgate.service.core.request import Request
 from opgate.service.core.tensors import Parts
+from opgate.service.core.triton_messages import service_pb2
 from opgate.service.exchange import Exchange
 from opgate.service.gateway import SMALL, Gateway, Served
 from opgate.service.rpc.server import Call, Code, Message, Metadata

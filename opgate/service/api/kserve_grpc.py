@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import DecodeError
-from tritonclient.grpc import service_pb2
 
 from opgate.service.api import operations
 from opgate.service.api.grpc_exchange import Infer, UnaryExchange
@@ -20,6 +19,7 @@ from opgate.service.api.shared_memory import SharedMemoryCalls
 from opgate.service.api.statistics import read_statistics
 from opgate.service.core.errors import Kind, ServingError, internal, invalid, of_system
 from opgate.service.core.spec import ModelSpec, TensorSpec
+from opgate.service.core.triton_messages import service_pb2
 from opgate.service.gateway import Gateway, Served, extensions, package_version
 from opgate.service.listening import listen
 from opgate.service.rpc import health, reflection

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from tritonclient.grpc import service_pb2
 
 from opgate.service.api.kserve_http import answer, check_operator, read_object
+from opgate.service.core.triton_messages import service_pb2
 from opgate.service.gateway import Gateway
 from opgate.service.wire.kserve_grpc import parameter_values
 

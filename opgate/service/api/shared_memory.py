@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from tritonclient.grpc import service_pb2
 
 from opgate.service.api.kserve_http import answer, read_body, refuse_pages
 from opgate.service.core.errors import Kind, ServingError, invalid
+from opgate.service.core.triton_messages import service_pb2
 from opgate.service.everywhere import Everywhere
 from opgate.service.gateway import Gateway
 from opgate.service.shared_memory import Regions

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from tritonclient.grpc import model_config_pb2
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
-
 from opgate.service.core.datatypes import BY_ONNX
+from opgate.service.core.triton_messages import ModelConfig, ModelInput, ModelOutput, model_config_pb2
 from opgate.service.execution.session import EngineTensor
 from opgate.service.repository.config import ConfigError, state_defaults
 from opgate.service.repository.padding_config import mask_names

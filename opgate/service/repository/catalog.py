@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-
 from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.execution.rate_limiter import RateLimiter, read_supplies
 from opgate.service.execution.response_cache import ResponseCache
 from opgate.service.freed_memory import give_back

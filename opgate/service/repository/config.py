@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 
 from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.triton_messages import ModelConfig, ModelDynamicBatching, ModelQueuePolicy, model_config_pb2
 from opgate.service.near import Names
 
 # Those of ONNX Runtime, and all that a config may have.

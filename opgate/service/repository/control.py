@@ -11,9 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-
 from opgate.service.core.errors import Kind, ServingError, detached, internal, invalid, of_system
+from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.repository.catalog import Catalog, Entry
 from opgate.service.repository.config import ConfigError
 from opgate.service.repository.ensembles import step_models

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
-
+from opgate.service.core.triton_messages import ModelConfig, ModelInstanceGroup
 from opgate.service.execution.gpus import NoGpu, usable_gpus
 from opgate.service.execution.rate_limiter import Demand, Resource
 from opgate.service.repository.config import ConfigError

@@ -10,10 +10,9 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-
 from opgate.service.core.errors import ServingError
 from opgate.service.core.spec import ModelSpec, TensorSpec
+from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.repository.config import ConfigError
 
 # A function that returns the specification of a model by name and version (-1: the latest). Raises ServingError.

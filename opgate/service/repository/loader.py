@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
-
 from opgate.processor import usable_cores
 from opgate.service.core.checks import Limits
 from opgate.service.core.errors import ServingError
@@ -20,6 +18,7 @@ from opgate.service.core.presentation import Presentation
 from opgate.service.core.request import Request
 from opgate.service.core.spec import PYTHON, ModelSpec
 from opgate.service.core.statistics import ModelStatistics
+from opgate.service.core.triton_messages import ModelConfig, ModelInstanceGroup
 from opgate.service.execution.batch import try_out
 from opgate.service.execution.gpus import CUDA, TENSORRT
 from opgate.service.execution.pipeline import Executor, Pipeline, Step

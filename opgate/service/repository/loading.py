@@ -7,10 +7,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.spec import PYTHON, ModelSpec
+from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.execution.rate_limiter import RateLimiter
 from opgate.service.execution.response_cache import CachedExecutor, ResponseCache
 from opgate.service.isolation.calls import Calls

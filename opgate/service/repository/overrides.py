@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf import json_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.core.errors import ServingError, invalid, json_kind
+from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.repository.config import MOST_CONFIG_BYTES, SESSION_PREFIX, parameter
 from opgate.service.repository.loader import copied, load_config
 from opgate.service.repository.repositories import Source

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate.service.core.checks import Limits
 from opgate.service.core.datatypes import BY_ONNX, DataType
 from opgate.service.core.spec import Cut, Mask, ModelSpec, PaddedInput, Padding, TensorSpec
+from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.execution.session import EngineTensor
 from opgate.service.repository.config import ConfigError, parameter
 

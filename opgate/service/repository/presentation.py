@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-
 from opgate.service.core.presentation import PICTURES, Presentation
 from opgate.service.core.spec import ModelSpec
+from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.repository.config import ConfigError, parameter
 
 _MEDIA_TYPE = re.compile(r"(image|audio|model|application)/[a-z0-9.+-]+")

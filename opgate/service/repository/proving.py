@@ -16,8 +16,6 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import numpy as np
-from tritonclient.grpc import model_config_pb2
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelWarmup
 
 from opgate.service.core.checks import Head, Limits, check_inputs
 from opgate.service.core.datatypes import BY_CONFIG, DataType
@@ -25,6 +23,7 @@ from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.request import Array, Request
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import element, from_raw
+from opgate.service.core.triton_messages import ModelConfig, ModelWarmup, model_config_pb2
 from opgate.service.repository.config import ConfigError, parameter
 from opgate.service.repository.paths import confined, file_name
 

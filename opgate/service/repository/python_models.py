@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from google.protobuf import json_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from opgate import folders
+from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.execution.session import ModelSession
 from opgate.service.isolation.calls import Calls
 from opgate.service.isolation.confinement import Confinement

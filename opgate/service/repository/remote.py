@@ -6,9 +6,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-
 from opgate.service.core.statistics import ModelStatistics
+from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.execution.triton.pool import TritonPool
 from opgate.service.execution.triton.remote import RemoteModel
 from opgate.service.repository.config import state_defaults

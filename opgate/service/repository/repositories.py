@@ -9,8 +9,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-
+from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.repository.config import ConfigError, states_max_batch_size
 from opgate.service.repository.object_stores import StoredRepository, is_address
 from opgate.service.repository.paths import model_names

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tritonclient.grpc import model_config_pb2
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelSequenceBatching
 
 from opgate.service.core.checks import Limits
 from opgate.service.core.datatypes import BY_CONFIG, DATATYPES, DataType
 from opgate.service.core.request import Array
 from opgate.service.core.spec import Batching
 from opgate.service.core.tensors import from_raw
+from opgate.service.core.triton_messages import ModelConfig, ModelSequenceBatching, model_config_pb2
 from opgate.service.execution.sequences import CORRELATION_ID, Control, SequenceBatching, State
 from opgate.service.repository.config import BATCH_PARAMETERS, ConfigError, parameter
 from opgate.service.repository.paths import confined, file_name

@@ -6,14 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from tritonclient.grpc import model_config_pb2
-from tritonclient.grpc.model_config_pb2 import (
-    ModelConfig,
-    ModelInput,
-    ModelOutput,
-    ModelQueuePolicy,
-)
-
 from opgate.service.core.datatypes import BY_CONFIG, DataType
 from opgate.service.core.spec import (
     PYTHON,
@@ -23,6 +15,13 @@ from opgate.service.core.spec import (
     QueuePolicy,
     RowStatus,
     TensorSpec,
+)
+from opgate.service.core.triton_messages import (
+    ModelConfig,
+    ModelInput,
+    ModelOutput,
+    ModelQueuePolicy,
+    model_config_pb2,
 )
 from opgate.service.repository.config import ConfigError, in_python, parameter
 from opgate.service.repository.paths import read_labels

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from typing import Any
 
 from google.protobuf.message import DecodeError
-from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
 from opgate.service.rpc.server import Call, Code, Method, RpcError, Stream
@@ -17,7 +18,8 @@ PATHS = tuple(f"/{service}/ServerReflectionInfo" for service in SERVICES)
 
 def methods(services: Iterable[str]) -> dict[str, Method]:
     """Returns the methods that describe these services and themselves. Their clients send streams of messages."""
-    servicer = reflection.aio.ReflectionServicer((*services, *SERVICES[1:]))
+    names = (*services, *SERVICES[1:])
+    servicer: Any = None
 
     async def answer(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         async def requests() -> AsyncIterator[ServerReflectionRequest]:
@@ -27,7 +29,17 @@ def methods(services: Iterable[str]) -> dict[str, Method]:
                 except DecodeError:
                     raise RpcError(Code.INVALID_ARGUMENT, "the message is not a ServerReflectionRequest") from None
 
+        nonlocal servicer
+        if servicer is None:
+            servicer = await asyncio.to_thread(_servicer, names)
         async for response in servicer.ServerReflectionInfo(requests(), None):
             yield response.SerializeToString()
 
     return dict.fromkeys(PATHS, Stream(answer, max_bytes=_MOST_BYTES))
+
+
+def _servicer(services: Iterable[str]) -> Any:
+    """Returns what answers. It needs the gRPC library, which nothing else of a gateway without Triton does."""
+    from grpc_reflection.v1alpha import reflection
+
+    return reflection.aio.ReflectionServicer(services)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from prometheus_client.utils import floatToGoString
-from tritonclient.grpc import service_pb2
+
+from opgate.service.core.triton_messages import service_pb2
 
 # Gauges of which not the sum is meant: those of all processes together, of the machine, or of each model.
 _LEAST = frozenset(("opgate_model_ready", "opgate_triton_up", "process_start_time_seconds"))

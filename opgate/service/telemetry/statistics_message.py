@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from tritonclient.grpc import service_pb2
-
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.statistics import ModelStatistics
+from opgate.service.core.triton_messages import service_pb2
 
 
 class Counted(Protocol):

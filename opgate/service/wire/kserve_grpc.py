@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from tritonclient.grpc import service_pb2
 
 from opgate.service.core.checks import Head, Limits, check_inputs, check_outputs
 from opgate.service.core.datatypes import DATATYPES, DataType
@@ -19,6 +18,7 @@ from opgate.service.core.errors import Kind, ServingError, invalid, too_large
 from opgate.service.core.request import Array, Options, Request
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import Parts, element, from_raw, text_length, to_raw, view
+from opgate.service.core.triton_messages import service_pb2
 from opgate.service.native.protobuf import Broken, TooLarge, numbers, split, strings
 from opgate.service.shared_memory import Regions
 from opgate.service.wire import content_types

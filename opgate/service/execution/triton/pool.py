@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 
 import grpc
 import grpc.aio
-from tritonclient.grpc import service_pb2 as messages
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from opgate.service.core.errors import Kind, ServingError, internal
+from opgate.service.core.triton_messages import ModelConfig
+from opgate.service.core.triton_messages import service_pb2 as messages
 
 logger = logging.getLogger("opgate.triton")
 

@@ -6,8 +6,6 @@ import asyncio
 import logging
 from time import perf_counter_ns
 
-from tritonclient.grpc import service_pb2 as messages
-
 from opgate.service.core.checks import Limits
 from opgate.service.core.datatypes import DATATYPES
 from opgate.service.core.errors import Kind, ServingError, internal, queue_full, too_late, unloading
@@ -15,6 +13,7 @@ from opgate.service.core.request import Array, Request
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.statistics import ModelStatistics
 from opgate.service.core.tensors import from_raw, to_raw
+from opgate.service.core.triton_messages import service_pb2 as messages
 from opgate.service.execution.batch import row_error
 from opgate.service.execution.triton.pool import TritonPool
 
