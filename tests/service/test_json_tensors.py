@@ -114,18 +114,33 @@ def test_random_bits_come_back(datatype):
     assert np.array_equal(np.array(json.loads(text), array.dtype), array, equal_nan=True)
 
 
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("datatype", FLOATS)
+def test_a_float_is_written_as_one(datatype, nested):
+    """Whoever reads 3 makes an integer of it, and -0 has no sign then. The longest texts are those of 21 digits."""
+    values = [3.0, -0.0, 0.0, -1.0, 65504.0, 0.5, 1e-7, 5e-324, 16777216.0, -1.2345678901234567e20, -9.87654321e21]
+    fit = [value for value in values if abs(value) <= float(ml_dtypes.finfo(FLOATS[datatype]).max)]
+    array = from_json(json.dumps(fit), datatype)
+    text = b"".join(write(array.reshape(-1, 1), DATATYPES[datatype], nested, "y"))
+    back = [value for (value,) in json.loads(text)] if nested else json.loads(text)
+    assert all(type(value) is float for value in back)
+    assert b"-0.0" in text
+    assert np.array(back, FLOATS[datatype]).tobytes() == floats(array, datatype).astype(FLOATS[datatype]).tobytes()
+
+
 @pytest.mark.parametrize("datatype", FLOATS)
 def test_null_is_nan_where_that_is_asked_for(datatype):
     array = from_json("[1, NaN, -Infinity]", datatype)
     text = b"".join(write(array, DATATYPES[datatype], False, "y", nulls=True))
-    assert text == b"[1,null,-Infinity]"
+    assert text == b"[1.0,null,-Infinity]"
     (value,) = members(b'{"x": %b}' % text, LIMITS).values()
     back = read(value, DATATYPES[datatype], (3,), "x", LIMITS, nulls=True)
     assert np.array_equal(floats(back, datatype), floats(array, datatype), equal_nan=True)
     with pytest.raises(ServingError, match=f"expected {datatype} values, got null"):
         read(value, DATATYPES[datatype], (3,), "x", LIMITS)
+    (value,) = members(b'{"x": [1, null]}', LIMITS).values()
     with pytest.raises(ServingError, match="expected INT8 values, got null"):
-        read(value, DATATYPES["INT8"], (3,), "x", LIMITS, nulls=True)
+        read(value, DATATYPES["INT8"], (2,), "x", LIMITS, nulls=True)
 
 
 @pytest.mark.parametrize("datatype", INTEGERS)

@@ -647,7 +647,7 @@ def test_the_responses_of_a_decoupled_model_are_made_one_after_the_other():
         messages, events = kserve_grpc.encode_stream(request), generate.events(model, request)
         for _ in range(100):
             assert b"triton_final_response" in b"".join(next(messages))
-            assert next(events) == b'data: {"model_name":"m","model_version":"1","y":0}\n\n'
+            assert next(events) == b'data: {"model_name":"m","model_version":"1","y":0.0}\n\n'
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()

@@ -743,7 +743,10 @@ template <typename T>
 char* write_floating(T value, char* out, bool nulls) {
   if (std::isnan(value)) return write_text(nulls ? "null" : "NaN", out);
   if (std::isinf(value)) return write_text(value < 0 ? "-Infinity" : "Infinity", out);
-  return std::to_chars(out, out + kMostBytes, value).ptr;
+  char* const end = std::to_chars(out, out + kMostBytes, value).ptr;
+  // Without a point or an exponent it would be read as an integer, and -0 would lose its sign.
+  const bool is_floating = std::any_of(out, end, [](char digit) { return digit == '.' || digit == 'e'; });
+  return is_floating ? end : write_text(".0", end);
 }
 
 template <typename T, typename Write>

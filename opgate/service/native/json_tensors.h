@@ -113,7 +113,7 @@ bool read_string(Elements& elements, Text& string);
 bool unescape(std::string_view string, std::string& out);
 
 // The most bytes that `format` writes for an element, without brackets.
-inline constexpr size_t kMostBytes = 26;
+inline constexpr size_t kMostBytes = 28;
 
 // Writes the elements `begin` to `begin + count` of an array, each but element 0 with a comma before it. `rows` are the
 // numbers of elements after which a list of nested lists ends and the next begins, the longest first; for a flat list
