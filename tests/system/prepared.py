@@ -19,7 +19,7 @@ from pathlib import Path
 PACKAGES = (
     "fastapi", "fastapi_offline", "google.protobuf", "grpc_health.v1.health_pb2", "grpc_reflection.v1alpha.reflection_pb2",
     "ml_dtypes", "numpy", "onnx", "opentelemetry", "orjson", "prometheus_client", "pydantic_settings", "rapidjson",
-    "tritonclient.grpc.service_pb2", "typer", "uvicorn", "watchfiles",
+    "opgate.service.core.triton_messages", "typer", "uvicorn", "watchfiles",
 )  # fmt: skip
 
 _CONTEXT = multiprocessing.get_context("forkserver")
