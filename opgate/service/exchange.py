@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from time import perf_counter_ns
 from typing import Generic, TypeVar
 
-from opgate.service.core.errors import Kind, ServingError, detached, internal
+from opgate.service.core.errors import Kind, ServingError, detached, internal, of_system
 from opgate.service.core.request import Request
 from opgate.service.gateway import LONG_COST, Gateway, Reading, Served
 from opgate.service.telemetry.journal import NO_IDS, Answer, Ids
@@ -119,8 +119,8 @@ class Exchange(Generic[A]):
             finally:
                 served.model.release()
 
+        self.on_thread(read, done)  # it may raise; `done` is called in a later turn of the loop
         served.model.hold()
-        self.on_thread(read, done)
 
     def _go_on(self, served: Served, read: Callable[[], Request], then: Callable[[Served, Request], None]) -> None:
         if self.ended:
@@ -153,12 +153,19 @@ class Exchange(Generic[A]):
         """Answers. The gateway calls this when the request has a result or an error."""
         if self.ended:
             self.leave()
-        elif request.error is not None:
+            return
+        if request.error is not None:
             self.refuse(request.error)
-        elif self.encoding_cost(request) < LONG_COST:
+            return
+        try:
+            takes_long = self.encoding_cost(request) >= LONG_COST
+            if takes_long:
+                self.on_thread(lambda: self.encode(request), lambda encoded: self._answer(encoded.result))
+        except Exception as error:
+            self.fail(error)
+            return
+        if not takes_long:
             self._answer(lambda: self.encode(request))
-        else:
-            self.on_thread(lambda: self.encode(request), lambda encoded: self._answer(encoded.result))
 
     def _answer(self, encode: Callable[[], tuple[A, int]]) -> None:
         if self.ended:
@@ -194,7 +201,10 @@ class Exchange(Generic[A]):
     def fail(self, error: Exception) -> None:
         """Answers the client with an error that the gateway didn't expect."""
         logger.error("a request failed", exc_info=error)
-        self.refuse(internal(f"{type(error).__name__}: {error}"))
+        if isinstance(error, OSError):  # its text may name a path
+            self.refuse(of_system(error))
+        else:
+            self.refuse(internal(f"{type(error).__name__}: {error}"))
         detached(error)
 
     def tell(self, code: str, level: int, error: str) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import thorough
 from tests.rpc.fuzz import make_corpus
 
 FUZZ = Path(make_corpus.__file__).parent
@@ -89,6 +90,7 @@ def test_the_corpus_is_what_its_script_makes():
     assert {path.name: path.read_bytes() for path in make_corpus.CORPUS.iterdir()} == made
 
 
+@thorough("the next test drives the module with the corpus under them")
 def test_any_bytes_under_the_sanitizers(connection, tmp_path):
     """No memory is used wrongly or kept, the budget ends at 0, and a client gets what was sent, in valid frames."""
     run = compiled(tmp_path / "run", "-DFUZZ_MAIN", FUZZ / "fuzz_connection.cpp", connection, "-lnghttp2")

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-#: ONNX Runtime is not among them, nor what imports it: it begins a thread, which a forked process lacks.
+#: What nothing but a gateway's own modules would import, these do. ONNX Runtime begins a thread, which only waits: a
+#: forked process works without it. Models run in sessions of their own, with threads of their own.
 PACKAGES = (
-    "fastapi", "fastapi_offline", "google.protobuf", "grpc_health.v1.health_pb2", "grpc_reflection.v1alpha.reflection_pb2",
-    "ml_dtypes", "numpy", "onnx", "opentelemetry", "orjson", "prometheus_client", "pydantic_settings", "rapidjson",
-    "opgate.service.core.triton_messages", "typer", "uvicorn", "watchfiles",
+    "opgate.service.run", "anyio._backends._asyncio", "fastapi_offline", "opentelemetry", "pynvml", "rapidjson", "typer",
+    "uvloop", "watchfiles",
 )  # fmt: skip
 
 _CONTEXT = multiprocessing.get_context("forkserver")

@@ -531,7 +531,9 @@ def test_a_slow_body_does_not_keep_an_old_model(repository, route):
         Client("http", server).client.load_model("triple")
         wait_until(lambda: any('"model closed"' in line for line in server.log), 5)
         connection.send(body[5:])
-        assert connection.closed() and b" 200 " in connection.held and b"[5,5,5,5]" in connection.held, connection.held
+        assert connection.closed() and b" 200 " in connection.held and b"[5.0,5.0,5.0,5.0]" in connection.held, (
+            connection.held
+        )
 
 
 def test_only_clients_of_this_machine(repository):

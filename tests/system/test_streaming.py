@@ -280,7 +280,7 @@ class TestGenerate:
         events = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
         assert [json.loads(event)["y"] for event in events] == [2, 4, 6]
         status, _, text = post(server, "/v2/models/double/generate_stream", {"x": [1, 2, 3, 4]})
-        assert text == 'data: {"model_name":"double","model_version":"1","y":[2,4,6,8]}\n\n'
+        assert text == 'data: {"model_name":"double","model_version":"1","y":[2.0,4.0,6.0,8.0]}\n\n'
         assert post(server, "/v2/models/each/generate_stream", {"x": []})[::2] == (200, "")
 
     def test_an_error_after_the_status_is_an_event(self, server):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from opgate.ops_build.building.build import Build
 from tests.conftest import ALL, thorough
 from tests.ops_build.conftest import op_of_ones_own
 from tests.system.running import ROOT, Server, running
@@ -39,7 +40,8 @@ OPGATE_CPU_KERNEL(Twice, TwiceCpu)
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory: pytest.TempPathFactory, built: Build) -> Path:
+    # `built` has compiled the same sources, and the compiler's cache has what it made.
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
     finished = subprocess.run(command, capture_output=True, text=True)

@@ -20,7 +20,7 @@ A = TypeVar("A")
 class AsgiExchange(Exchange[A]):
     """The request of an ASGI route and its answer. The route reads the body, and sends the answer."""
 
-    __slots__ = ("_cost", "_encode", "_http", "_result", "_submitted")
+    __slots__ = ("_cost", "_encode", "_http", "_result", "_submission")
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class AsgiExchange(Exchange[A]):
         self._http = http
         self._cost = cost
         self._encode = encode
-        self._submitted: asyncio.Future[Request] = loop.create_future()
+        self._submission: asyncio.Future[Request] = loop.create_future()
         self._result: asyncio.Future[A] = loop.create_future()
 
     async def run(self, served: Served, cost: int, decode: Callable[[], Request]) -> A:
@@ -43,21 +43,20 @@ class AsgiExchange(Exchange[A]):
 
         `cost` is what decoding costs, as in `encoding_cost`.
         """
-        self.start(served, cost, decode)
         try:
+            await self.submit(served, cost, decode)
             return await unless_left(self._http, self._result)
         finally:
             self.cancel()
 
     async def submit(self, served: Served, cost: int, decode: Callable[[], Request]) -> Request:
-        """Decodes a request for a model that gives several responses, and returns it when the model has got it. Raises
-        ServingError as `run` does."""
+        """Decodes a request and returns it when the model has got it. Raises ServingError. Whoever calls this calls
+        `cancel` in the end.
+
+        It waits until the body has been read even if the client leaves: until then its bytes are in use.
+        """
         self.start(served, cost, decode)
-        try:
-            return await unless_left(self._http, self._submitted)
-        except BaseException:
-            self.cancel()
-            raise
+        return await self._submission
 
     async def done(self) -> None:
         """Waits until a request that was submitted has ended. Raises its error."""
@@ -66,10 +65,9 @@ class AsgiExchange(Exchange[A]):
 
     def cancel(self) -> None:
         """Ends the request if it has no answer yet."""
-        if not self._result.done():
-            self._result.cancel()
-            if self.request is not None:
-                self.request.cancel()
+        self._result.cancel()
+        if self.request is not None:
+            self.request.cancel()
 
     @property
     def ended(self) -> bool:
@@ -82,8 +80,8 @@ class AsgiExchange(Exchange[A]):
 
     def submitted(self) -> None:
         """Tells `submit`."""
-        if self.request is not None and not self._submitted.done():
-            self._submitted.set_result(self.request)
+        if self.request is not None and not self._submission.done():
+            self._submission.set_result(self.request)
 
     def encoding_cost(self, request: Request) -> int:
         """Returns what encoding the answer costs."""
@@ -105,7 +103,7 @@ class AsgiExchange(Exchange[A]):
     def refuse(self, error: ServingError) -> None:
         """Raises an error in the route."""
         detached(error)
-        for future in (self._submitted, self._result):
+        for future in (self._submission, self._result):
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # the route may wait for the other one, or for none

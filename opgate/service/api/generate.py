@@ -33,7 +33,7 @@ def router(gateway: Gateway) -> APIRouter:
         model, version = request.path_params["model"], request.path_params.get("version", "")
         with gateway.reading(model, version):
             body = await read_body(gateway, request, *smallest(gateway.settings, "max_body_bytes", "max_json_bytes"))
-        stack.enter_context(gateway.holding(body.most))
+            stack.enter_context(gateway.holding(body.most))
         return gateway.find(model, version), body  # another version may have taken its place meanwhile
 
     async def generate(request: Request) -> Response:
@@ -69,8 +69,8 @@ def router(gateway: Gateway) -> APIRouter:
                 events = await exchange.run(served, body.size, decode)
                 assert exchange.request is not None
                 return StreamingResponse(stream(events, exchange.request), media_type=_EVENTS)
-            asked = await exchange.submit(served, body.size, decode)
             stack.callback(exchange.cancel)  # the client may leave at any moment
+            asked = await exchange.submit(served, body.size, decode)
             # An error before the first response still has a status of its own.
             responses = asked.responses()
             first = await unless_left(request, anext(responses, None))

@@ -61,45 +61,44 @@ class GrpcExchange(Exchange[Parts]):
         """Takes a ModelInferRequest, and does what it asks."""
         try:
             message = self._message = wire.Message(data)
+            plan = decoder.known(message)
+            if plan is not None:
+                self.model, self.version = plan.model, plan.version
+                served = self.find()
+                if served is None:
+                    return
+                if served.model.spec is plan.spec:
+                    self.start(served, plan.cost(message), lambda: decoder.repeat(message, plan))
+                    return
+            self._decoder = decoder
+            if len(message.head) < _LONG_HEAD:
+                self._parsed(lambda: service_pb2.ModelInferRequest.FromString(message.head))
+            else:
+                self.on_thread(
+                    lambda: service_pb2.ModelInferRequest.FromString(message.head),
+                    lambda parsed: self._parsed(parsed.result),
+                )
         except ServingError as error:
             self.refuse(error)
-            return
-        plan = decoder.known(message)
-        if plan is not None:
-            self.model, self.version = plan.model, plan.version
-            served = self.find()
-            if served is None:
-                return
-            if served.model.spec is plan.spec:
-                self.start(served, plan.cost(message), lambda: decoder.repeat(message, plan))
-                return
-        self._decoder = decoder
-        if len(message.head) < _LONG_HEAD:
-            self._parsed(lambda: service_pb2.ModelInferRequest.FromString(message.head))
-        else:
-            self.on_thread(
-                lambda: service_pb2.ModelInferRequest.FromString(message.head),
-                lambda parsed: self._parsed(parsed.result),
-            )
+        except Exception as error:
+            self.fail(error)
 
     def _parsed(self, parse: Callable[[], Any]) -> None:
         if self.ended:
             return  # the client left while its message was read
         try:
             asked = parse()
+            self.model, self.version = asked.model_name, asked.model_version
+            served, message, decoder = self.find(), self._message, self._decoder
+            if served is not None and message is not None and decoder is not None:
+                spec = served.model.spec
+                self.start(served, decoder.cost(message, asked, spec), lambda: decoder.decode(message, asked, spec))
         except DecodeError:
             self.refuse(wire.not_a_message())
-            return
         except Exception as error:
             self.fail(error)
-            return
         finally:
             del parse  # closure, exception, traceback and this frame would form a reference cycle
-        self.model, self.version = asked.model_name, asked.model_version
-        served, message, decoder = self.find(), self._message, self._decoder
-        if served is not None and message is not None and decoder is not None:
-            spec = served.model.spec
-            self.start(served, decoder.cost(message, asked, spec), lambda: decoder.decode(message, asked, spec))
 
     def decoded(self, request: Request) -> None:
         """Keeps how the request was read, for others like it, and lets its bytes go."""

@@ -227,7 +227,7 @@ class _Routes:
                 header_length = _header_length(request)
                 limits = ("max_body_bytes", "max_json_bytes") if header_length is None else ("max_body_bytes",)
                 body = await read_body(gateway, request, *smallest(gateway.settings, *limits))
-            stack.enter_context(gateway.holding(body.most))
+                stack.enter_context(gateway.holding(body.most))
             served = gateway.find(*_model_and_version(request))  # another version may have taken its place meanwhile
             decoder = served.decoder
             exchange = AsgiExchange(gateway, request, encoding_cost, _encode)

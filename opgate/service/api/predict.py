@@ -37,9 +37,9 @@ def router(gateway: Gateway) -> APIRouter:
             wants = wanted_media(request.headers.get("accept", "*/*"))
             picture_model = _picture_model(served.model) if wants else ""
             payload = await _payload(gateway, request, served.model)
+            stack.enter_context(gateway.holding(payload.most))
         if wants:
             name, version = picture_model, ""
-        stack.enter_context(gateway.holding(payload.most))
         served = gateway.find(name, version)
         model = served.model
         if wants:
