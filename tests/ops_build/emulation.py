@@ -20,7 +20,7 @@ FIXTURES = PROJECT / "build" / "cuda_emulation_fixtures"
 #: The ops whose kernels are emulated: in `make test` one of each way in which threads work together.
 OPS = sorted(file.stem for file in (SOURCE / "ops").glob("*/*.cu"))
 if not ALL:
-    OPS = ["layer_norm", "multi_class_nms", "my_add", "voxelize"]
+    OPS = ["layer_norm", "mish", "multi_class_nms", "my_add", "voxelize"]
 HOST = Path(__file__).parent / "onnxruntime_host" / "host.cpp"
 
 
