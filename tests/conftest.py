@@ -75,6 +75,9 @@ LONG = (
     "servers s-z",
     "test_verify",
     "test_torch_adapter",
+    "test_readme",
+    "test_bare_environment",
+    "test_tensorrt_host",
     "test_supervision",
     "test_build",
 )

@@ -1,4 +1,4 @@
-"""Runs the GoogleTest programs of the core and of TensorRT's expressions under the sanitizers."""
+"""Runs the GoogleTest programs of the core and of TensorRT's expressions: in `make test-all` under the sanitizers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from opgate.ops_build.building.options import SOURCE
 from tests import PROJECT
+from tests.conftest import ALL
 
 HERE = Path(__file__).parent
 
@@ -17,7 +18,7 @@ def run_tests(program: str, *definitions: str) -> None:
     work = PROJECT / "build" / "core_tests"
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     for command in (
-        ["cmake", "-S", str(HERE / "core"), "-B", str(work), *generator, *definitions],
+        ["cmake", "-S", str(HERE / "core"), "-B", str(work), *generator, f"-DSANITIZE={ALL}", *definitions],
         ["cmake", "--build", str(work), "--parallel", "2", "--target", program],
         [str(work / program), "--gtest_brief=1"],
     ):

@@ -27,6 +27,7 @@ from opgate.ops_build.runner.cases_file import CaseFailed
 from opgate.ops_build.runner.engine import KernelsEngine
 from opgate.ops_build.table import Op
 from opgate.ops_build.verification.verify import Cell
+from tests.conftest import thorough
 from tests.ops_build.emulation import build
 
 
@@ -109,6 +110,7 @@ def test_large_cases_are_compared_with_the_reference(runner: Path, my_add: list[
     assert "1000 of 1000 elements differ" in cell.failures[0]
 
 
+@thorough("it compiles a program of its own")
 def test_memory_that_a_kernel_leaves_as_it_was_is_found(tmp_path: Path) -> None:
     """The op writes all but the last element of its output."""
     folder = tmp_path / "most_of_it"

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from opgate import triton
+from tests.conftest import thorough
 from tests.system.differential import http_body
 from tests.system.running import ROOT, running
 from tests.system.stack import Stack, missing, stack
@@ -113,6 +114,7 @@ def infer(url: str) -> list[float]:
     return list(head["outputs"][0]["data"])
 
 
+@thorough("tests/system/test_triton.py sends requests through the gateway too")
 def test_triton_and_the_gateway_in_front_of_it(library: Path, tmp_path: Path) -> None:
     """In a network of their own, because the page names the usual ports. The server is installed beforehand."""
     if reason := missing():

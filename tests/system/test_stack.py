@@ -249,6 +249,7 @@ def test_locust_with_two_workers(known):
         services.call(urllib.request.urlopen, f"{page}/stop", b"")
 
 
+@thorough("tests/system/test_triton.py sends requests through the gateway too")
 def test_triton_behind_the_gateway(known, library, tmp_path):
     """The profile triton, with the server that nvidia-pytriton carries."""
     try:

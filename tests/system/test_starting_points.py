@@ -16,7 +16,7 @@ import pytest
 from opgate.ops_build.adapters.onnxruntime.toolchain import find_onnxruntime_headers
 from opgate.ops_build.building.build import Build
 from opgate.ops_build.building.toolchain import toolchain_folder
-from tests.conftest import ALL
+from tests.conftest import ALL, thorough
 from tests.skips import need
 from tests.system.running import ROOT, Server
 
@@ -80,6 +80,7 @@ def test_from_pytorch(built: Build, tmp_path: Path) -> None:
     assert "without the library: the greatest difference" in follow("from-pytorch.md", tmp_path)
 
 
+@thorough("it imports TensorFlow four times")
 def test_from_tensorflow(built: Build, tmp_path: Path) -> None:
     need("tf2onnx")
     if reason := built.left_out.get("tensorflow"):
