@@ -45,7 +45,9 @@ class AsgiExchange(Exchange[A]):
         """
         try:
             await self.submit(served, cost, decode)
-            return await unless_left(self._http, self._result)
+            if not self._result.done():
+                await unless_left(self._http, self._result)
+            return self._result.result()
         finally:
             self.cancel()
 
