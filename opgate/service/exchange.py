@@ -103,7 +103,10 @@ class Exchange(Generic[A]):
 
         The answer may be sent before this returns.
         """
-        self._read(served, cost, decode, self._decoded)
+        try:
+            self._read(served, cost, decode, self._decoded)
+        except Exception as error:
+            self.fail(error)
 
     def _read(
         self, served: Served, cost: int, read: Callable[[], Request], then: Callable[[Served, Request], None]
@@ -130,8 +133,6 @@ class Exchange(Generic[A]):
             with Reading(served):
                 request = read()
             then(served, request)
-        except ServingError as error:
-            self.refuse(error)
         except Exception as error:
             self.fail(error)
         finally:
@@ -173,9 +174,6 @@ class Exchange(Generic[A]):
             return
         try:
             answer, size = encode()
-        except ServingError as error:
-            self.refuse(error)
-            return
         except Exception as error:
             self.fail(error)
             return
@@ -199,7 +197,10 @@ class Exchange(Generic[A]):
         future.add_done_callback(lambda finished: loop.call_soon_threadsafe(done, finished))
 
     def fail(self, error: Exception) -> None:
-        """Answers the client with an error that the gateway didn't expect."""
+        """Answers the client with an error. One that is no ServingError is the gateway's own, and is logged."""
+        if isinstance(error, ServingError):
+            self.refuse(error)
+            return
         logger.error("a request failed", exc_info=error)
         if isinstance(error, OSError):  # its text may name a path
             self.refuse(of_system(error))

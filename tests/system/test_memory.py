@@ -368,6 +368,7 @@ def chunked(request):
         pytest.param(answered(BINARY), id="a large body"),
         pytest.param(answered(chunked(SMALL)), id="a chunked body"),
         pytest.param(answered(SMALL.replace(b"double", b"treble"), 404), id="no such model"),
+        pytest.param(answered(chunked(SMALL.replace(b"FP32", b"FP23")), 400), id="a chunked body that is refused"),
         pytest.param(answered(GET % (b"/v2/models/double", b"")), id="another route"),
         pytest.param(answered(GET % (b"/v2", b"Connection: close\r\n")), id="the last request"),
         pytest.param(answered(GET % (b"/metrics", b"")), id="metrics"),

@@ -78,8 +78,6 @@ class GrpcExchange(Exchange[Parts]):
                     lambda: service_pb2.ModelInferRequest.FromString(message.head),
                     lambda parsed: self._parsed(parsed.result),
                 )
-        except ServingError as error:
-            self.refuse(error)
         except Exception as error:
             self.fail(error)
 
