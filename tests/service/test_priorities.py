@@ -67,12 +67,12 @@ def test_a_batch_takes_the_highest_levels_first(tmp_path):
             real = session.run
 
             def watched(names, feeds, options=None):
-                rows.append(feeds["x"][:, 0].tolist())
+                if feeds["x"].shape[1] == 1:  # the run that keeps the instance busy may begin late
+                    rows.append(feeds["x"][:, 0].tolist())
                 return real(names, feeds, options)
 
             session.run = watched
             async with blocked(clients):
-                rows.clear()
                 clients.send(
                     *(request(value, priority=level) for level, value in ((2, 1), (2, 2), (1, 3), (1, 4), (1, 5)))
                 )
