@@ -27,7 +27,7 @@ from opgate.service.api.kserve_grpc import GrpcServer
 from opgate.service.api.openapi import schema
 from opgate.service.api.restrictions import RestrictedRoutes
 from opgate.service.api.status import error_body
-from opgate.service.core.errors import ServingError, detached, of_system
+from opgate.service.core.errors import ServingError, of_system
 from opgate.service.execution.running import ON_LOOP
 from opgate.service.freed_memory import give_back_when_idle, keep_all, use_few_arenas
 from opgate.service.gateway import Gateway, package_version
@@ -62,7 +62,7 @@ def create_app(gateway: Gateway) -> FastAPI:
 
     @app.exception_handler(ServingError)
     async def on_serving_error(request: Request, error: ServingError) -> Response:
-        request.scope["opgate.error"] = detached(error).message
+        request.scope["opgate.error"] = error.message
         return kserve_http.error_response(error, retry_after)
 
     @app.exception_handler(OSError)
