@@ -43,18 +43,19 @@ def settings_of_pip() -> dict[str, str]:
             separator = "," if variable == "UV_FIND_LINKS" else " "
             # The settings of the environment are listed before those of files, and go before them.
             found.setdefault(variable, separator.join(str(ast.literal_eval(value)).split()))
-    if more := found.get("UV_INDEX", "").split():
+    more = found.get("UV_INDEX", "").split()
+    if more and (main := found.get("UV_DEFAULT_INDEX") or index_of_pip()):
         # uv asks its default index last. pip's comes first: its files of a version are complete, those of a mirror with
         # a few packages may lack the one for this processor.
-        found["UV_INDEX"] = " ".join([found.get("UV_DEFAULT_INDEX") or index_of_pip(), *more[:-1]])
+        found["UV_INDEX"] = " ".join([main, *more[:-1]])
         found["UV_DEFAULT_INDEX"] = more[-1]
     return found
 
 
 def index_of_pip() -> str:
-    """Returns the index that pip asks where no setting names one."""
+    """Returns the index that pip asks where no setting names one, "" if pip doesn't say."""
     code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
 
 
 def uv() -> tuple[str, ...]:

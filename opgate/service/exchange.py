@@ -14,8 +14,6 @@ from opgate.service.core.request import Request
 from opgate.service.gateway import LONG_COST, Gateway, Reading, Served
 from opgate.service.telemetry.journal import NO_IDS, Answer, Ids
 
-logger = logging.getLogger("opgate.gateway")
-
 T = TypeVar("T")
 A = TypeVar("A")
 
@@ -196,12 +194,13 @@ class Exchange(Generic[A]):
         future = self.gateway.work_on_thread(unless_ended)
         future.add_done_callback(lambda finished: loop.call_soon_threadsafe(done, finished))
 
-    def fail(self, error: Exception) -> None:
-        """Answers the client with an error. One that is no ServingError is the gateway's own, and is logged."""
+    def fail(self, error: Exception, what: str = "a request") -> None:
+        """Answers the client with an error. One that is no ServingError is the gateway's own: the log says that `what`
+        failed."""
         if isinstance(error, ServingError):
             self.refuse(error)
             return
-        logger.error("a request failed", exc_info=error)
+        logging.getLogger(f"opgate.{self.protocol}").error("%s failed", what, exc_info=error)
         if isinstance(error, OSError):  # its text may name a path
             self.refuse(of_system(error))
         else:

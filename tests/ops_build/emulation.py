@@ -17,7 +17,7 @@ from tests.conftest import ALL, FIXTURE_OPS, silent
 #: The build of opgate's ops, and that of the fixture ops.
 FOLDER = PROJECT / "build" / "cuda_emulation"
 FIXTURES = PROJECT / "build" / "cuda_emulation_fixtures"
-#: The ops whose kernels are emulated: in `make test` one of each way in which threads work together.
+#: The ops whose kernels are emulated: in `make test` a few: rows, elements, sorted boxes and a hash table.
 OPS = sorted(file.stem for file in (SOURCE / "ops").glob("*/*.cu"))
 if not ALL:
     OPS = ["layer_norm", "mish", "multi_class_nms", "my_add", "voxelize"]

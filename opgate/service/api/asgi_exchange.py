@@ -22,6 +22,8 @@ class AsgiExchange(Exchange[A]):
 
     __slots__ = ("_cost", "_encode", "_http", "_result", "_submission")
 
+    protocol = "http"
+
     def __init__(
         self,
         gateway: Gateway,

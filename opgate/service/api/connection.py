@@ -28,7 +28,7 @@ from opgate.service.exchange import Exchange
 from opgate.service.gateway import SMALL, Gateway
 from opgate.service.telemetry.journal import NO_IDS, Answer, Ids, http_level, ids_of
 from opgate.service.wire.compression import wanted_encoding
-from opgate.service.wire.kserve_json import encode, encoding_cost, size_of
+from opgate.service.wire.kserve_json import encode_counted, encoding_cost
 
 logger = logging.getLogger("opgate.http")
 
@@ -161,8 +161,7 @@ class InferCycle(Exchange[tuple[int | None, Parts]]):
 
     def encode(self, request: Request) -> tuple[tuple[int | None, Parts], int]:
         """Returns the length of the answer's JSON if more follows, its parts and their bytes."""
-        header_length, parts = encode(request)
-        return (header_length, parts), size_of(parts)
+        return encode_counted(request)
 
     def hold(self, size: int) -> bool:
         """Counts the bytes of the answer."""

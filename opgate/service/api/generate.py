@@ -36,6 +36,9 @@ def router(gateway: Gateway) -> APIRouter:
             stack.enter_context(gateway.holding(body.most))
         return gateway.find(model, version), body  # another version may have taken its place meanwhile
 
+    def decode(spec: ModelSpec, body: Body) -> InferRequest:
+        return wire.read(spec, body.unpacked(), gateway.limits)
+
     async def generate(request: Request) -> Response:
         with contextlib.ExitStack() as stack:
             served, body = await read(request, stack)
@@ -43,14 +46,12 @@ def router(gateway: Gateway) -> APIRouter:
             if spec.streams:
                 refuse_decoupled(spec, "generate")
 
-            def decode() -> InferRequest:
-                return wire.read(spec, body.unpacked(), gateway.limits)
-
             def encode(asked: InferRequest) -> tuple[bytes, int]:
                 content = wire.only_answer(spec, asked)
                 return content, len(content)
 
-            content = await AsgiExchange(gateway, request, wire.answer_cost, encode).run(served, body.size, decode)
+            exchange = AsgiExchange(gateway, request, wire.answer_cost, encode)
+            content = await exchange.run(served, body.size, lambda: decode(spec, body))
         return Response(content, media_type=JSON)
 
     async def generate_stream(request: Request) -> Response:
@@ -58,19 +59,16 @@ def router(gateway: Gateway) -> APIRouter:
             served, body = await read(request, stack)
             spec = served.model.spec
 
-            def decode() -> InferRequest:
-                return wire.read(spec, body.unpacked(), gateway.limits)
-
             def encode(asked: InferRequest) -> tuple[Iterator[bytes], int]:
-                return wire.events(spec, asked), sum(array.nbytes for array in (asked.result or {}).values())
+                return wire.events(spec, asked), asked.result_bytes
 
             exchange = AsgiExchange(gateway, request, lambda _: 0, encode)
             if not spec.streams:
-                events = await exchange.run(served, body.size, decode)
+                events = await exchange.run(served, body.size, lambda: decode(spec, body))
                 assert exchange.request is not None
                 return StreamingResponse(stream(events, exchange.request), media_type=_EVENTS)
             stack.callback(exchange.cancel)  # the client may leave at any moment
-            asked = await exchange.submit(served, body.size, decode)
+            asked = await exchange.submit(served, body.size, lambda: decode(spec, body))
             # An error before the first response still has a status of its own.
             responses = asked.responses()
             first = await unless_left(request, anext(responses, None))

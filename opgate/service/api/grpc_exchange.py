@@ -23,6 +23,7 @@ from opgate.service.wire.responses import refuse_decoupled
 
 # A head of so many bytes is parsed on a thread.
 _LONG_HEAD = 1 << 17
+_OK = Code.OK.name
 
 
 class GrpcExchange(Exchange[Parts]):
@@ -53,8 +54,8 @@ class GrpcExchange(Exchange[Parts]):
         """The address of the client."""
         return self.call.peer
 
-    def end(self, code: Code, error: str) -> None:
-        """Tells the journal how the request ended."""
+    def tell_status(self, code: Code, error: str) -> None:
+        """Tells the journal with which status the request ended."""
         self.tell(code.name, grpc_level(code.name), error)
 
     def take(self, decoder: Decoder, data: bytes) -> None:
@@ -118,21 +119,21 @@ class UnaryExchange(GrpcExchange):
         """Answers the call with an encoded message."""
         if not self.ended:
             self.call.answer(message, self._trailers())
-            self.end(Code.OK, "")
+            self.tell_status(Code.OK, "")
 
-    def end_with(self, code: Code, text: str) -> None:
+    def end(self, code: Code, text: str) -> None:
         """Ends the call with an error."""
         if not self.ended:
             self.call.fail(code, text, self._trailers())
-            self.end(code, text)
+            self.tell_status(code, text)
 
     def refuse(self, error: ServingError) -> None:
         """Ends the call with the gateway's error."""
         detached(error)
-        self.end_with(GRPC[error.kind], error.message)
+        self.end(GRPC[error.kind], error.message)
 
     def _gone(self, call: Call) -> None:
-        self.end(*call.why_gone)
+        self.tell_status(*call.why_gone)
         if self.request is not None:
             self.request.cancel()
 
@@ -174,6 +175,6 @@ class Infer(UnaryExchange):
         self.call.answer(answer, self._trailers())
         journal = self.gateway.journal
         if journal.keeps_all:
-            self.end(Code.OK, "")
+            self.tell_status(Code.OK, "")
         else:
-            journal.counts["grpc", self.route, Code.OK.name] += 1
+            journal.counts["grpc", self.call.method, _OK] += 1

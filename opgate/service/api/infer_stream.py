@@ -55,7 +55,7 @@ class _Asked(GrpcExchange):
     def finish(self, request: Request) -> None:
         """Notes that the request has a result or an error. A result counts as held until the client has taken it."""
         self.error = request.error
-        size = sum(array.nbytes for array in (request.result or {}).values())
+        size = request.result_bytes
         if size and self.call.hold(size):
             self.size += size
         elif size and not self.ended:
@@ -63,10 +63,10 @@ class _Asked(GrpcExchange):
             self.error = ServingError(Kind.OVERLOADED, "the answers that the client has not taken hold too much memory")
         self.done.set()
 
-    def end(self, code: Code, error: str) -> None:
-        """Tells the journal how the request ended."""
+    def tell_status(self, code: Code, error: str) -> None:
+        """Tells the journal with which status the request ended."""
         self.told = True
-        super().end(code, error)
+        super().tell_status(code, error)
 
 
 class InferStream:
@@ -102,7 +102,7 @@ class InferStream:
                 if left.request is not None:
                     left.request.cancel()
                 if not left.told:
-                    left.end(*self._call.why_gone)
+                    left.tell_status(*self._call.why_gone)
 
     async def _read(self, messages: AsyncIterator[bytes]) -> None:
         try:
@@ -136,7 +136,7 @@ class InferStream:
             if asked.error is None:
                 if not final and request.options.empty_final_response:
                     yield wire.encode_end(request)
-                asked.end(Code.OK, "")
+                asked.tell_status(Code.OK, "")
                 return
         await asked.done.wait()
         error = asked.error
@@ -149,7 +149,7 @@ class InferStream:
                     count = len(some)
                     for message in some:
                         yield message
-                asked.end(Code.OK, "")
+                asked.tell_status(Code.OK, "")
                 return
             except ServingError as failed:
                 error = failed
@@ -159,7 +159,7 @@ class InferStream:
         assert error is not None
         code, text = GRPC[error.kind], error.message
         del error
-        asked.end(code, text)
+        asked.tell_status(code, text)
         if self._call.first(_STATUS) == "true":
             raise RpcError(code, text)
         yield wire.stream_error(text, request.id if request is not None else "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Mapping
@@ -17,7 +16,7 @@ from opgate.service.api.grpc_exchange import Infer, UnaryExchange
 from opgate.service.api.infer_stream import InferStream
 from opgate.service.api.shared_memory import SharedMemoryCalls
 from opgate.service.api.statistics import read_statistics
-from opgate.service.core.errors import Kind, ServingError, internal, invalid, of_system
+from opgate.service.core.errors import Kind, ServingError, invalid
 from opgate.service.core.spec import ModelSpec, TensorSpec
 from opgate.service.core.triton_messages import service_pb2
 from opgate.service.gateway import Gateway, Served, extensions, package_version
@@ -41,7 +40,6 @@ from opgate.service.tokens import group_of_rpc
 from opgate.service.wire.kserve_grpc import Decoder, parameter_values
 from opgate.service.wire.kserve_rules import flag
 
-logger = logging.getLogger("opgate.grpc")
 SERVICE = "inference.GRPCInferenceService"
 
 # Bytes of a message of another RPC.
@@ -89,7 +87,7 @@ class InferenceService:
         def handle(call: Call, message: bytes) -> None:
             exchange = UnaryExchange(self._gateway, call)
             if function is None:
-                exchange.end_with(Code.UNIMPLEMENTED, f"{name} is not supported by this server")
+                exchange.end(Code.UNIMPLEMENTED, f"{name} is not supported by this server")
                 return
             try:
                 asked = kind.FromString(message)
@@ -101,9 +99,9 @@ class InferenceService:
                 else:
                     exchange.answer(answer.SerializeToString())
             except DecodeError:
-                exchange.end_with(Code.INVALID_ARGUMENT, f"the message is not a {kind.DESCRIPTOR.name}")
+                exchange.end(Code.INVALID_ARGUMENT, f"the message is not a {kind.DESCRIPTOR.name}")
             except Exception as error:
-                self._fail(exchange, error, name)
+                exchange.fail(error, name)
 
         return handle
 
@@ -117,19 +115,9 @@ class InferenceService:
             try:
                 exchange.answer(task.result().SerializeToString())
             except Exception as error:
-                self._fail(exchange, error, name)
+                exchange.fail(error, name)
 
         task.add_done_callback(done)
-
-    def _fail(self, exchange: UnaryExchange, error: Exception, name: str) -> None:
-        if isinstance(error, ServingError):
-            exchange.refuse(error)
-            return
-        logger.error("%s failed", name, exc_info=error)
-        if isinstance(error, OSError):
-            exchange.refuse(of_system(error))
-            return
-        exchange.refuse(internal(f"{type(error).__name__}: {error}"))
 
     def _ServerLive(self, asked: Any) -> Any:
         return service_pb2.ServerLiveResponse(live=True)
@@ -228,7 +216,7 @@ def with_token(gateway: Gateway, group: str, method: Method) -> Method:
         def stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
             if token.is_in(call.first):
                 return method.handler(call, messages)
-            UnaryExchange(gateway, call).end(Code.UNAVAILABLE, refusal)
+            UnaryExchange(gateway, call).tell_status(Code.UNAVAILABLE, refusal)
             raise RpcError(Code.UNAVAILABLE, refusal)
 
         return replace(method, handler=stream)
@@ -237,7 +225,7 @@ def with_token(gateway: Gateway, group: str, method: Method) -> Method:
         if token.is_in(call.first):
             method.handler(call, message)
         else:
-            UnaryExchange(gateway, call).end_with(Code.UNAVAILABLE, refusal)
+            UnaryExchange(gateway, call).end(Code.UNAVAILABLE, refusal)
 
     return replace(method, handler=unary)
 

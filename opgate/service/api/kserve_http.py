@@ -17,15 +17,13 @@ from opgate.service.api.asgi_exchange import AsgiExchange
 from opgate.service.api.statistics import read_statistics
 from opgate.service.api.status import HTTP, error_body, error_headers
 from opgate.service.core.errors import Kind, ServingError, invalid, json_kind, too_large
-from opgate.service.core.request import Request as InferRequest
 from opgate.service.core.spec import TensorSpec
-from opgate.service.core.tensors import Parts
 from opgate.service.gateway import Gateway, extensions, package_version
 from opgate.service.packing import deflate
 from opgate.service.repository.loader import LoadedModel
 from opgate.service.settings import smallest
 from opgate.service.wire.compression import decompress, wanted_encoding
-from opgate.service.wire.kserve_json import encode, encoding_cost, size_of
+from opgate.service.wire.kserve_json import encode_counted, encoding_cost, size_of
 from opgate.service.wire.kserve_rules import flag
 from opgate.service.wire.proto_json import to_plain
 
@@ -230,7 +228,7 @@ class _Routes:
                 stack.enter_context(gateway.holding(body.most))
             served = gateway.find(*_model_and_version(request))  # another version may have taken its place meanwhile
             decoder = served.decoder
-            exchange = AsgiExchange(gateway, request, encoding_cost, _encode)
+            exchange = AsgiExchange(gateway, request, encoding_cost, encode_counted)
             header_length, parts = await exchange.run(
                 served,
                 decoder.cost(body.size, header_length),
@@ -272,11 +270,6 @@ def router(gateway: Gateway) -> APIRouter:
         add(prefix + "/stats", endpoints.statistics)
         add(prefix + "/infer", endpoints.infer, "POST")
     return routes
-
-
-def _encode(request: InferRequest) -> tuple[tuple[int | None, Parts], int]:
-    header_length, parts = encode(request)
-    return (header_length, parts), size_of(parts)
 
 
 def _model_and_version(request: Request) -> tuple[str, str]:

@@ -42,12 +42,15 @@ def router(gateway: Gateway) -> APIRouter:
             name, version = picture_model, ""
         served = gateway.find(name, version)
         model = served.model
+
+        def decode() -> InferRequest:
+            return _request(gateway, model.spec, payload.content())
+
         if wants:
             pictures = AsgiExchange(gateway, request, lambda _: 0, lambda asked: _picture(model, asked, wants))
-            return await pictures.run(served, payload.size, lambda: _request(gateway, model.spec, payload.content()))
-        texts = AsgiExchange(gateway, request, _cost, lambda asked: _labelled(model, asked))
-        content = await texts.run(served, payload.size, lambda: _request(gateway, model.spec, payload.content()))
-        return Response(content, media_type=JSON)
+            return await pictures.run(served, payload.size, decode)
+        texts = AsgiExchange(gateway, request, lambda asked: asked.result_bytes, lambda asked: _labelled(model, asked))
+        return Response(await texts.run(served, payload.size, decode), media_type=JSON)
 
     for path in ("/predict/{model}", "/predict/{model}/versions/{version}"):
         routes.add_api_route(path, predict, methods=["POST"], include_in_schema=False)
@@ -88,10 +91,6 @@ def _picture(model: LoadedModel, request: InferRequest, wants: set[str]) -> tupl
         text = f"model '{model.spec.name}' answers with {media}, not {', '.join(sorted(wants))}"
         raise ServingError(Kind.NOT_ACCEPTABLE, text)
     return Response(data, media_type=media), len(data)
-
-
-def _cost(request: InferRequest) -> int:
-    return sum(array.nbytes for array in (request.result or {}).values())
 
 
 def _labelled(model: LoadedModel, request: InferRequest) -> tuple[bytes, int]:

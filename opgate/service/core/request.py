@@ -123,6 +123,11 @@ class Request:
         """Whether `done` has been called. The run of a request that left or ran out of time may go on without it."""
         return self.ended_ns != 0
 
+    @property
+    def result_bytes(self) -> int:
+        """The bytes of the arrays of the result, 0 if there is none. Texts count as the pointers to them."""
+        return sum(array.nbytes for array in (self.result or {}).values())
+
     def times(self) -> Times:
         """Returns when what happened."""
         return Times(self.received_ns, self.started_ns, *self.run_ns, self.ended_ns)

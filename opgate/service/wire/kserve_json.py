@@ -436,6 +436,12 @@ def encoding_cost(request: Request) -> int:
     return cost
 
 
+def encode_counted(request: Request) -> tuple[tuple[int | None, Parts], int]:
+    """Returns what `encode` returns, and the bytes of the parts. Raises ServingError as `encode` does."""
+    length, parts = encode(request)
+    return (length, parts), size_of(parts)
+
+
 def size_of(parts: Sequence[bytes | memoryview]) -> int:
     """Returns the number of bytes in a body's parts. A memoryview among the parts must be a view of bytes."""
     return sum(len(part) for part in parts)
