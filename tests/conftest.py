@@ -83,6 +83,21 @@ LONG = (
 )
 
 
+#: The files whose tests compile the core and the adapters, as the shared build does. With several processes they wait for
+#: it, and find its objects in the compiler's cache.
+COMPILING = (
+    "test_build",
+    "test_faults",
+    "test_numpy_functions",
+    "test_out_of_tree",
+    "test_package",
+    "test_readme",
+    "test_scaffold",
+    "test_starting_points",
+    "test_supervision",
+    "test_torch_adapter",
+)
+
 #: Files of each folder whose first tests take a moment, given a library of ops.
 FEW = (
     "deploy/test_locust_parts",
@@ -151,6 +166,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         few = few_of(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in few])
         items[:] = few
+    if config.getoption("--processes") > 1:
+        for item in items:
+            if item.path.stem in COMPILING and "built" not in item.fixturenames:  # type: ignore[attr-defined]
+                item.fixturenames.insert(0, "built")  # type: ignore[attr-defined]
     groups = {item: group_of(item.path) for item in items}
     waiting = {item.path for item in items if {"built", "library"}.intersection(item.fixturenames)}  # type: ignore[attr-defined]
     places = {group: place for place, group in enumerate(LONG)}
@@ -199,8 +218,9 @@ def library(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session")
-def fixture_built() -> Build:
-    """Builds the fixture ops out of tree, in the domain fixture_ops, for every engine whose toolchain is installed."""
+def fixture_built(built: Build) -> Build:
+    """Builds the fixture ops out of tree, in the domain fixture_ops, for every engine whose toolchain is installed. It
+    finds the objects of the shared build in the compiler's cache."""
     return build(out_of_tree(FIXTURE_OPS, DEFAULT_OUTPUT.parent / "fixture_ops"), silent)
 
 

@@ -35,10 +35,8 @@ from opgate.ops_build.table import Op
 from opgate.ops_build.verification.verify import References, try_case
 from tests import PROJECT
 from tests.conftest import ALL, silent
+from tests.ops_build.choosing import chosen_cases
 from tests.ops_build.conftest import op_of_ones_own
-
-#: The most elements of an input, and the most cases of an op with one choice of dtypes, unless all tests run.
-MOST_ELEMENTS, MOST_CASES = 20_000, 12
 
 #: Says where its input lies, so that a test can see what is copied.
 WHERE = """
@@ -160,24 +158,21 @@ def threads() -> Any:
     opgate.numpy.set_num_threads(before)
 
 
-def small(case: Case) -> bool:
-    arrays = [a for value in case.inputs.values() for a in (value if isinstance(value, list) else [value])]
-    return max(map(np.size, arrays), default=0) <= MOST_ELEMENTS
-
-
 def test_every_op_gives_what_its_reference_gives(library: Path, functions: SimpleNamespace) -> None:
-    engine, tried, failures = NumpyEngine(functions), 0, []
-    for op in opgate.numpy.ops(library):
+    """Runs every case of an op's first dtypes, and a few with each other choice of dtypes."""
+    engine, tried, failures, seen = NumpyEngine(functions), 0, [], set()
+    few = chosen_cases(opgate.numpy.ops(library), SOURCE / "ops", everything=ALL)
+    for op, types, chosen in few:
         folder = folder_of(op, [SOURCE / "ops"])
         references = References(op, folder)
-        for types in op.type_choices():
-            cases = [case for case in folder.cases(numpy_types(types)) if ALL or small(case)]
-            for case in cases if ALL else cases[:: -(-len(cases) // MOST_CASES)]:
-                failure = try_case(op, references, case, types, engine)
-                failures += [f"{op.name} {types} {case.name}: {failure}"] if failure else []
-                tried += 1
+        cases = chosen if op.name in seen else folder.cases(numpy_types(types))
+        seen.add(op.name)
+        for case in cases:
+            failure = try_case(op, references, case, types, engine)
+            failures += [f"{op.name} {types} {case.name}: {failure}"] if failure else []
+            tried += 1
     assert not failures, "\n".join(failures)
-    assert tried > 500
+    assert tried > 3000
 
 
 # What a call takes.

@@ -1,5 +1,5 @@
-"""Calls the plugins from a program without TensorRT, under the address and undefined-behaviour sanitizers: clones,
-serialization, formats, shapes and errors."""
+"""Calls the plugins from a program without TensorRT: clones, serialization, formats, shapes and errors. In `make test-all`
+the address and undefined-behaviour sanitizers watch."""
 
 from __future__ import annotations
 
@@ -25,20 +25,17 @@ from opgate.ops_build.onnx.nodes import node_attributes
 from opgate.ops_build.op_folder import folder_of
 from opgate.ops_build.table import Op
 from tests import PROJECT
-from tests.conftest import FIXTURE_OPS, silent, thorough
+from tests.conftest import ALL, FIXTURE_OPS, silent, thorough
 from tests.ops_build.test_tensorrt_adapter import DTYPES, carried, fixture_trials, on_cuda, suitable
 from tests.ops_build.walking import walk_of
 
-FLAGS = [
-    "-std=c++20",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-    "-g",
-    "-fsanitize=address,undefined",
-    "-fno-sanitize-recover",
-    "-fno-sanitize=null,object-size,vptr,pointer-overflow",
-]
+FLAGS = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-g"]
+if ALL:
+    FLAGS += [
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover",
+        "-fno-sanitize=null,object-size,vptr,pointer-overflow",
+    ]
 
 
 def toolkit_headers() -> Path:
@@ -73,9 +70,7 @@ def host(built: Build, tensorrt_headers: Path) -> Path:
 
 
 def sanitized(options: BuildOptions) -> Path:
-    options = replace(options, sanitize="address,undefined", engines=("tensorrt",))
-    result = build(options, silent)
-    return result.libraries["tensorrt"]
+    return build(replace(options, sanitize="address,undefined", engines=("tensorrt",)), silent).libraries["tensorrt"]
 
 
 def trial(op: Op, case: Case) -> str:
@@ -176,8 +171,10 @@ def test_every_op(built: Build, host: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def fixture_plugins(host: Path) -> Path:
-    return sanitized(out_of_tree(FIXTURE_OPS, PROJECT / "build" / "sanitized_fixture_tensorrt"))
+def fixture_plugins(host: Path, fixture_built: Build) -> Path:
+    if ALL:
+        return sanitized(out_of_tree(FIXTURE_OPS, PROJECT / "build" / "sanitized_fixture_tensorrt"))
+    return fixture_built.libraries["tensorrt"]
 
 
 def fixture_cases(built: Build) -> Iterator[tuple[Op, Case]]:

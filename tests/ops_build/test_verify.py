@@ -34,23 +34,17 @@ OPS = SOURCE / "ops"
 
 
 def test_cases_of_every_op_on_every_engine(built: Build) -> None:
-    """Runs every case of an op's first dtypes in ONNX Runtime, and chosen cases of other dtypes and in other engines (in
-    `make test-all` every case that this machine can run). A cell that it can't run must say why. The tests of the
-    adapters for TensorFlow and LiteRT choose for themselves."""
+    """Runs cases of every op and choice of dtypes in every engine (in `make test-all` every case that this machine can
+    run). A cell that it can't run must say why. Every case runs as a function of NumPy's arrays, in the tests of those. The
+    tests of the adapters for TensorFlow and LiteRT choose for themselves."""
     options = BuildOptions()
     engines = tuple(name for name in options.engines if name not in ("tensorflow", "litert"))
     found = engines_of(replace(options, engines=engines))
-    cells, count, seen = [], 0, set()
-    table = built_table(options)
-    every, few = (chosen_cases(table, OPS, everything=everything) for everything in (True, ALL))
-    for (op, types, cases), (_, _, chosen) in zip(every, few, strict=True):
+    cells, count = [], 0
+    for op, types, cases in chosen_cases(built_table(options), OPS, everything=ALL):
         references = References(op, folder_of(op, [OPS]))
-        in_onnxruntime = chosen if op.name in seen else cases
-        seen.add(op.name)
-        count += len(in_onnxruntime)
-        for engine in found:
-            of_engine = in_onnxruntime if (engine.name, engine.device) == ("onnxruntime", "cpu") else chosen
-            cells.append(verify_cell(op, types, references, of_engine, engine))
+        count += len(cases)
+        cells += [verify_cell(op, types, references, cases, engine) for engine in found]
     failures = [f"{cell.op} {cell.types} on {cell.engine}: {failure}" for cell in cells for failure in cell.failures]
     assert not failures, "\n".join(failures)
     passed = {engine: sum(c.passed for c in cells if c.engine == engine) for engine in {c.engine for c in cells}}

@@ -65,14 +65,26 @@ def compile_module(module: Module, flags: Sequence[str] = FLAGS, target: Path | 
     return target
 
 
+def up_to_date(module: Module) -> bool:
+    """Whether an extension module beside its sources is newer than all C++ files there and than this file. A compiler or
+    options of the environment's choice may be others than those that made it."""
+    target = SERVICE / (module.path + str(sysconfig.get_config_var("EXT_SUFFIX")))
+    if not target.exists() or "CXX" in os.environ or "CXXFLAGS" in os.environ:
+        return False
+    sources = [Path(__file__), *target.parent.glob("*.cpp"), *target.parent.glob("*.h")]
+    return all(source.stat().st_mtime < target.stat().st_mtime for source in sources)
+
+
 class NativeModules(BuildHookInterface[Any]):  # type: ignore[misc]
     """hatchling's hook."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compiles the modules into the source tree, and tells hatchling to take them along."""
+        suffix = sysconfig.get_config_var("EXT_SUFFIX")
         for module in MODULES:
-            compiled = compile_module(module)
-            build_data["artifacts"].append(f"opgate/service/{compiled.relative_to(SERVICE)}")
+            if not up_to_date(module):
+                compile_module(module)
+            build_data["artifacts"].append(f"opgate/service/{module.path}{suffix}")
         build_data["pure_python"] = False
         if version == "editable":
             return

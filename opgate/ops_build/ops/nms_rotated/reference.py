@@ -60,7 +60,8 @@ def cached_iou(boxes: Array, clockwise: bool) -> Callable[[int, int], float]:
             near = one is not None and np.hypot(*(boxes[a, :2] - boxes[b, :2])) < reach[a] + reach[b]
             if near and one is not None and other is not None:
                 areas = [float(np.prod(np.maximum(boxes[k, 2:4], 0))) for k in key]
-                shared = min(area(clipped(one - boxes[b, :2], other - boxes[b, :2])), *areas)
+                origin = complex(*boxes[b, :2])
+                shared = min(area(clipped([p - origin for p in one], [p - origin for p in other])), *areas)
                 union = sum(areas) - shared
                 known[key] = shared / union if union > 0 else 0.0
         return known[key]
@@ -68,32 +69,31 @@ def cached_iou(boxes: Array, clockwise: bool) -> Callable[[int, int], float]:
     return iou
 
 
-def corners(box: Array, clockwise: bool) -> Array:
-    """[4, 2], in the order in which the angle grows."""
-    cx, cy, w, h, angle = box
+def corners(box: Array, clockwise: bool) -> list[complex]:
+    """The four corners x + yi, in the order in which the angle grows."""
+    cx, cy, w, h, angle = box.tolist()
     angle = angle if clockwise else -angle
-    turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-    half = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * [max(w, 0) / 2, max(h, 0) / 2]
-    return np.asarray([cx, cy] + half @ turn)
+    turn = complex(np.cos(angle), np.sin(angle))
+    right, down = max(w, 0) / 2, max(h, 0) / 2
+    return [complex(cx, cy) + complex(x * right, y * down) * turn for x, y in ((-1, -1), (1, -1), (1, 1), (-1, 1))]
 
 
-def clipped(polygon: Array, by: Array) -> Array:
+def clipped(polygon: list[complex], by: list[complex]) -> list[complex]:
     """The part of a convex polygon that is within another one."""
-    for start, end in zip(by, np.roll(by, -1, axis=0), strict=True):
-        along = end - start
-        side = along[0] * (polygon[:, 1] - start[1]) - along[1] * (polygon[:, 0] - start[0])
+    for start, end in zip(by, by[1:] + by[:1], strict=True):
+        sides = [((end - start).conjugate() * (point - start)).imag for point in polygon]
         points = []
-        for here, there, s, t in zip(polygon, np.roll(polygon, -1, axis=0), side, np.roll(side, -1), strict=True):
+        for here, there, s, t in zip(polygon, polygon[1:] + polygon[:1], sides, sides[1:] + sides[:1], strict=True):
             if s >= 0:
                 points.append(here)
             if (s < 0) != (t < 0):
                 points.append(here + (there - here) * (s / (s - t)))
-        polygon = np.array(points).reshape(-1, 2)
+        polygon = points
     return polygon
 
 
-def area(polygon: Array) -> float:
+def area(polygon: list[complex]) -> float:
     if len(polygon) < 3:
         return 0.0
-    x, y = (polygon - polygon[0]).T
-    return max(0.0, float(np.sum(x * np.roll(y, -1) - y * np.roll(x, -1))) / 2)
+    moved = [point - polygon[0] for point in polygon]
+    return max(0.0, sum((a.conjugate() * b).imag for a, b in zip(moved, moved[1:] + moved[:1], strict=True)) / 2)
