@@ -66,8 +66,8 @@ def compile_module(module: Module, flags: Sequence[str] = FLAGS, target: Path | 
 
 
 def up_to_date(module: Module) -> bool:
-    """Whether an extension module beside its sources is newer than all C++ files there and than this file. A compiler or
-    options of the environment's choice may be others than those that made it."""
+    """Whether an extension module beside its sources is newer than all C++ files there and than this file. If CXX or
+    CXXFLAGS is set, it may have been made with another."""
     target = SERVICE / (module.path + str(sysconfig.get_config_var("EXT_SUFFIX")))
     if not target.exists() or "CXX" in os.environ or "CXXFLAGS" in os.environ:
         return False
