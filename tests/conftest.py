@@ -37,9 +37,8 @@ if not ALL:
 # A compiler's warning fails the tests.
 os.environ.setdefault("OPGATE_STRICT", "1")
 if shutil.which("ccache"):
-    # The tests make many builds. A path below build/ is the same in the folder of every build.
+    # The tests make many builds.
     os.environ.setdefault("CCACHE_DIR", str(DEFAULT_OUTPUT.parent / "ccache"))
-    os.environ |= {"CCACHE_NOHASHDIR": "1", "CCACHE_BASEDIR": str(DEFAULT_OUTPUT.parent)}
     for language in ("C", "CXX", "CUDA"):
         os.environ.setdefault(f"CMAKE_{language}_COMPILER_LAUNCHER", "ccache")
 

@@ -1,7 +1,7 @@
 """Applies a signature to inputs before the run: binds the named sizes, checks the inputs and computes the output dims.
 
-This is core/walk.h in Python, for onnx's shape inference and for torch's symbols, which C++ can't reach. As in C++,
-the walk is written once, and an algebra says what a size is: a number, a name or a symbol. The cases in
+This is signature/walk.h in Python, for onnx's shape inference and for torch's symbols, which C++ can't reach. As in
+C++, the walk is written once, and an algebra says what a size is: a number, a name or a symbol. The cases in
 tests/ops_build/walk_cases.txt run against both languages, so that a signature means the same in each.
 """
 

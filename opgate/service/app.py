@@ -8,11 +8,10 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import anyio.to_thread
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
@@ -21,7 +20,7 @@ from starlette.responses import RedirectResponse
 
 from opgate.service import signals
 from opgate.service.api import admin, generate, kserve_http, operations, predict, shared_memory
-from opgate.service.api.connection import connection_class
+from opgate.service.api.http_exchange import HttpService
 from opgate.service.api.journal_middleware import JournalMiddleware
 from opgate.service.api.kserve_grpc import GrpcServer
 from opgate.service.api.openapi import schema
@@ -31,6 +30,7 @@ from opgate.service.core.errors import ServingError, of_system
 from opgate.service.execution.running import ON_LOOP
 from opgate.service.freed_memory import give_back_when_idle, keep_all, use_few_arenas
 from opgate.service.gateway import Gateway, package_version
+from opgate.service.http.server import Server
 from opgate.service.listening import Listen, listen
 from opgate.service.settings import Settings
 from opgate.service.signals import SignalThread
@@ -98,81 +98,6 @@ def create_app(gateway: Gateway) -> FastAPI:
     return app
 
 
-class _HttpServer(uvicorn.Server):
-    """uvicorn's server without its signal handlers, and with a stop in which no request is lost."""
-
-    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
-        super().__init__(config)
-        self._gateway = gateway
-        self.lost = 0  # clients that did not get the answer that they waited for
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leaves the signals to `serve`, which handles them for HTTP and gRPC."""
-        yield
-
-    async def listen(self, listener: socket.socket) -> asyncio.Task[None]:
-        """Starts to serve. Returns what serves until the stop. Raises OSError, ValueError if it can't listen."""
-        serving = asyncio.create_task(self.serve(sockets=[listener]))
-        while not self.started and not serving.done():  # noqa: ASYNC110  # uvicorn has no event for its start
-            await asyncio.sleep(0.005)
-        if serving.done():
-            await serving  # it raises what was wrong
-            raise OSError("the HTTP server ended before it listened")
-        return serving
-
-    async def listen_too(self, listener: socket.socket) -> asyncio.AbstractServer:
-        """Takes the connections of one more socket too. They are those of this server in everything else."""
-        others = self.servers
-        await self.startup(sockets=[listener])
-        (server,) = self.servers
-        self.servers = [*others, server]
-        return server
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answers what comes on open connections for a moment, stops to listen, and waits for the last answers."""
-        gateway, settings = self._gateway, self._gateway.settings
-        connections = self.server_state.connections
-        for connection in list(connections):
-            connection.shutdown()
-        await self._wait_for_connections(min(gateway.stop_at, gateway.stopped_at + settings.shutdown_grace))
-        for server in self.servers:
-            server.close()
-        for listener in sockets or []:
-            listener.close()
-        for connection in list(connections):
-            connection.close_idle()  # type: ignore[union-attr]
-        await self._wait_for_connections(gateway.stop_at)
-        self.lost = sum(connection.is_owed() for connection in connections)  # type: ignore[union-attr]
-        for connection in list(connections):
-            connection.transport.abort()
-
-    async def _wait_for_connections(self, end: float) -> None:
-        loop = asyncio.get_running_loop()
-        while self.server_state.connections and loop.time() < end:  # noqa: ASYNC110  # uvicorn has no event for it
-            await asyncio.sleep(0.01)
-
-
-def _http_server(gateway: Gateway) -> _HttpServer:
-    settings = gateway.settings
-    return _HttpServer(
-        uvicorn.Config(
-            create_app(gateway),
-            http=connection_class(gateway),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,  # the journal writes it
-            server_header=False,
-            headers=[("x-content-type-options", "nosniff")],  # a browser must not guess what an answer is
-            proxy_headers=False,  # a header must not make a client one of this machine
-            timeout_keep_alive=settings.keep_alive_timeout,
-            **_tls(settings),
-        ),
-        gateway,
-    )
-
-
 def _tls(settings: Settings) -> dict[str, Any]:
     """Returns uvicorn's options for TLS. Raises OSError if the files can't be used."""
     certificate, key, roots = settings.ssl_certfile, settings.ssl_keyfile, settings.ssl_ca_certs
@@ -213,7 +138,7 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None, member: Me
     loop = asyncio.get_running_loop()
     gateway.catalog.calls.loop = loop
     stop = asyncio.Event()
-    http = _http_server(gateway) if settings.http else None
+    http = Server(create_app(gateway), HttpService(gateway), **_tls(settings)) if settings.http else None
 
     def on_signal() -> None:
         if member is not None:
@@ -261,7 +186,7 @@ async def serve(gateway: Gateway, thread: SignalThread | None = None, member: Me
 
 
 async def _finish(
-    gateway: Gateway, http: _HttpServer | None, serving: asyncio.Task[None] | None, rpc: GrpcServer | None
+    gateway: Gateway, http: Server | None, serving: asyncio.Task[None] | None, rpc: GrpcServer | None
 ) -> bool:
     """Finishes the accepted requests and closes everything. Returns False if the time for that ran out."""
     loop = asyncio.get_running_loop()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from opgate.service.core.errors import Kind, ServingError, detached, kind_of
 from opgate.service.core.request import Array, Request, run
+from opgate.service.core.tensors import SMALL
 from opgate.service.everywhere import Everywhere
 from opgate.service.repository.catalog import Catalog
 from opgate.service.repository.control import ModelControl
@@ -40,9 +41,6 @@ T = TypeVar("T")
 # Reading or writing a body that costs as much as this many bytes of JSON happens on a thread. It takes about a
 # millisecond, in which the event loop would serve nobody else.
 LONG_COST = 1 << 19
-
-# Bytes of a request or an answer that is small.
-SMALL = 1 << 16
 
 # The protocol extensions, each with the setting that it needs, "" for none.
 _EXTENSIONS = {

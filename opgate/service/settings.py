@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -19,15 +19,17 @@ from opgate.service.tokens import read_tokens
 # The address of a server: a name, or an IPv6 address in brackets, and a port.
 _ADDRESS = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
 
-# Settings whose option of `opgate serve` has another name.
-OPTIONS = {
-    "grpc_tls_certificate": "--grpc-server-cert",
-    "grpc_tls_key": "--grpc-server-key",
-    "grpc_tls_client_ca": "--grpc-root-cert",
-    "http": "--allow-http",
-    "grpc": "--allow-grpc",
-    "shutdown_timeout": "--exit-timeout-secs",
-}
+
+class Flag:
+    """The option of `opgate serve` for a setting. One that Triton has too keeps Triton's name."""
+
+    def __init__(self, help: str, *names: str, default: str = "") -> None:
+        """Without `names` it is named after the setting. `default` is what the help says about the default, if that is
+        not its value."""
+        self.help = help
+        self.names = names
+        self.default = default
+
 
 # What joins the values of options that may be given several times, and what reads some of them.
 _JOINED = {
@@ -52,45 +54,74 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="OPGATE_", extra="ignore", protected_namespaces=())
 
-    model_repository: str | Path = Path("model_repository")  # folders of models, several joined by commas
+    model_repository: Annotated[
+        str | Path,
+        Flag(
+            "A folder of models. May be given several times.",
+            "--model-repository",
+            "--model-store",
+            default="./model_repository",
+        ),
+    ] = Path("model_repository")  # folders of models, several joined by commas
     # none: what the repositories have at the start is served. poll: changes are noticed. explicit: clients load and
     # unload models, and at the start those of `load_model` are loaded, joined by commas; * stands for all.
-    model_control_mode: Literal["none", "poll", "explicit"] = "none"
-    repository_poll_secs: float = Field(default=15.0, gt=0)
-    load_model: str = ""
-    http_host: str = "127.0.0.1"
-    http_port: int = Field(default=8000, ge=0, le=65535)
-    grpc_host: str | None = None  # None: the same as http_host
-    grpc_port: int = Field(default=8001, ge=0, le=65535)
-    http: bool = True
-    grpc: bool = True
+    model_control_mode: Annotated[
+        Literal["none", "poll", "explicit"],
+        Flag("none, poll (changed files are noticed) or explicit (clients load and unload models)."),
+    ] = "none"
+    repository_poll_secs: Annotated[float, Flag("Seconds between two looks at the files.")] = Field(default=15.0, gt=0)
+    load_model: Annotated[
+        str, Flag("A model to load at the start in the mode explicit, * for all. May be given several times.")
+    ] = ""
+    http_host: Annotated[str, Flag("Address of HTTP.", "--http-host", "--http-address")] = "127.0.0.1"
+    http_port: Annotated[int, Flag("Port of HTTP. 0 picks a free port.")] = Field(default=8000, ge=0, le=65535)
+    grpc_host: Annotated[
+        str | None, Flag("Address of gRPC.", "--grpc-host", "--grpc-address", default="the address of HTTP")
+    ] = None  # None: the same as http_host
+    grpc_port: Annotated[int, Flag("Port of gRPC. 0 picks a free port.")] = Field(default=8001, ge=0, le=65535)
+    http: Annotated[bool, Flag("Serve HTTP.", "--allow-http/--no-http")] = True
+    grpc: Annotated[bool, Flag("Serve gRPC.", "--allow-grpc/--no-grpc")] = True
     # Files in PEM. With the first two of a protocol it is served with TLS, with the third only to clients with a
     # certificate of that authority. First those of gRPC, then those of HTTP.
-    grpc_tls_certificate: Path | None = None
-    grpc_tls_key: Path | None = None
-    grpc_tls_client_ca: Path | None = None
-    ssl_certfile: Path | None = None
-    ssl_keyfile: Path | None = None
-    ssl_ca_certs: Path | None = None
-    ssl_keyfile_password: str | None = None
-    ssl_ciphers: str | None = None
+    grpc_tls_certificate: Annotated[Path | None, Flag("Certificate of gRPC, in PEM.", "--grpc-server-cert")] = None
+    grpc_tls_key: Annotated[Path | None, Flag("Its key, in PEM.", "--grpc-server-key")] = None
+    grpc_tls_client_ca: Annotated[
+        Path | None, Flag("Authority of the clients of gRPC: they need a certificate.", "--grpc-root-cert")
+    ] = None
+    ssl_certfile: Annotated[Path | None, Flag("Certificate of HTTP, in PEM.")] = None
+    ssl_keyfile: Annotated[Path | None, Flag("Its key, in PEM.")] = None
+    ssl_ca_certs: Annotated[Path | None, Flag("Authority of the clients of HTTP: they need a certificate.")] = None
+    ssl_keyfile_password: Annotated[str | None, Flag("The password of the key.")] = None
+    ssl_ciphers: Annotated[str | None, Flag("Ciphers of HTTP, as OpenSSL names them.")] = None
     # Groups of endpoints that need a token: "<group>,<group>:<key>=<value>", joined by semicolons.
-    http_restricted_api: str = ""
-    grpc_restricted_protocol: str = ""
+    http_restricted_api: Annotated[
+        str, Flag("GROUP,GROUP:HEADER=VALUE: these endpoints need the header. May be given several times.")
+    ] = ""
+    grpc_restricted_protocol: Annotated[
+        str, Flag("The same for gRPC, where the header is triton-grpc-protocol-HEADER.")
+    ] = ""
 
     # What runs the models: ONNX Runtime in this process, or Triton servers. `triton_url` has their addresses of gRPC,
     # joined by commas.
-    backend: Literal["onnxruntime", "triton"] = "onnxruntime"
-    triton_url: str = "127.0.0.1:8011"
+    backend: Annotated[Literal["onnxruntime", "triton"], Flag("onnxruntime in this process, or triton.")] = (
+        "onnxruntime"
+    )
+    triton_url: Annotated[str, Flag("Triton servers: HOST:PORT of gRPC, joined by commas.")] = "127.0.0.1:8011"
     triton_start_timeout: float = Field(default=60.0, ge=0)  # seconds in which one of them must answer
 
     # Folders, joined by the path separator of the system. Their manifest.json lists op libraries to trust.
     ops_path: str = ""
     build_ops: Path = Field(default_factory=lambda: folders.builds() / "ops")
-    shared_memory: bool = True  # clients may register system shared memory, see docs/gateway.md
-    strict_readiness: bool = True  # /v2/health/ready is 400 while a model of the repository is unavailable
+    shared_memory: Annotated[bool, Flag("Let clients of this machine pass tensors in system shared memory.")] = (
+        True  # clients may register system shared memory, see docs/gateway.md
+    )
+    strict_readiness: Annotated[bool, Flag("Answer that the server is not ready while a model is unavailable.")] = (
+        True  # /v2/health/ready is 400 while a model of the repository is unavailable
+    )
 
-    max_body_bytes: int = Field(default=256 * 1024 * 1024, gt=0)
+    max_body_bytes: Annotated[int, Flag("Largest request body in bytes.", default="256 MiB")] = Field(
+        default=256 * 1024 * 1024, gt=0
+    )
     max_decompressed_bytes: int = Field(default=256 * 1024 * 1024, gt=0)
     # Bytes of the requests that come or are under way, of packed ones as unpacked, of their inputs in shared memory,
     # and of answers that nobody has taken.
@@ -103,7 +134,9 @@ class Settings(BaseSettings):
     max_json_bytes: int = Field(default=64 * 1024 * 1024, gt=0)  # JSON of one request; binary tensors don't count
     max_json_depth: int = Field(default=32, gt=0)
     max_string_bytes: int = Field(default=16 * 1024 * 1024, gt=0)  # one element of a BYTES tensor
-    max_queue_size: int = Field(default=1024, gt=0)  # requests that wait for one model
+    max_queue_size: Annotated[int, Flag("Requests that may wait for one model.")] = Field(
+        default=1024, gt=0
+    )  # requests that wait for one model
     max_concurrent_requests: int = Field(default=8192, gt=0)  # requests under way in the process, for all models
     max_grpc_calls: int = Field(default=10_000, gt=0)  # of one connection at once
     max_shared_memory_regions: int = Field(default=1024, gt=0)  # registered, or unregistered but still in use
@@ -111,14 +144,20 @@ class Settings(BaseSettings):
     body_timeout: float = Field(default=60.0, gt=0)  # seconds without a byte of a promised body
     write_timeout: float = Field(default=60.0, gt=0)  # seconds in which a client takes nothing of an answer
     # Bytes of results that are kept for models with `response_cache`.
-    response_cache_byte_size: int = Field(default=64 * 1024 * 1024, ge=0)
+    response_cache_byte_size: Annotated[
+        int, Flag("Bytes of results that are kept for models with response_cache.", default="64 MiB")
+    ] = Field(default=64 * 1024 * 1024, ge=0)
     retry_after: int = Field(default=1, ge=1)  # seconds, in the header Retry-After of status 503
 
     keep_alive_timeout: int = Field(default=75, ge=1)  # seconds until an idle connection is closed
-    shutdown_timeout: float = Field(default=30.0, ge=0)  # seconds to finish the accepted requests
+    shutdown_timeout: Annotated[
+        float, Flag("Seconds to finish accepted requests after SIGTERM.", "--exit-timeout-secs")
+    ] = Field(default=30.0, ge=0)  # seconds to finish the accepted requests
     shutdown_grace: float = Field(default=1.0, ge=0)  # the first of these seconds, in which new requests are answered
     # Gateway processes on one port. Each has its share of the cores, and of the limits in bytes on all requests.
-    workers: int = Field(default=1, ge=1, le=256)
+    workers: Annotated[int, Flag("Gateway processes that share the port, the cores and the memory.")] = Field(
+        default=1, ge=1, le=256
+    )
     # Threads of a session; 0: usable cores divided by processes and instances.
     intra_op_threads: int = Field(default=0, ge=0)
     # A run that costs less than handing it to a thread happens on the event loop, unless it costs more than this. Where
@@ -130,26 +169,47 @@ class Settings(BaseSettings):
     start_timeout: float = Field(default=1200.0, gt=0)
     # Where models run: in this process, or each instance in a worker process of its own, which a crash ends alone. What
     # worker processes may do: the bytes that one may allocate (0: no limit), sockets of a network, and writing files.
-    isolation: Literal["none", "process"] = "none"
-    allow_python_models: bool = False  # whether models with the backend "python" may run their model.py
-    isolation_memory_bytes: int = Field(default=0, ge=0)
-    isolation_network: bool = True
-    isolation_writes: bool = True
+    isolation: Annotated[
+        Literal["none", "process"],
+        Flag("process: each instance of a model has a worker process, and a crash ends only that. Or none."),
+    ] = "none"
+    allow_python_models: Annotated[
+        bool,
+        Flag(
+            'Serve models with backend "python", which run their model.py.', "--allow-python-models/--no-python-models"
+        ),
+    ] = False  # whether models with the backend "python" may run their model.py
+    isolation_memory_bytes: Annotated[int, Flag("Bytes that a worker process may allocate. 0 is no limit.")] = Field(
+        default=0, ge=0
+    )
+    isolation_network: Annotated[bool, Flag("Let worker processes use networks.")] = True
+    isolation_writes: Annotated[bool, Flag("Let worker processes write files.")] = True
     # Bytes of the tensors of a run in a worker process, and names of the variables that it gets of the environment,
     # with * and ?, joined by commas. A confined worker gets no others but those of isolation/process.py.
     max_worker_bytes: int = Field(default=4 * 1024 * 1024 * 1024, ge=1 << 20)
-    isolation_environment: str = ""
+    isolation_environment: Annotated[
+        str, Flag("A variable of the environment that worker processes get; * and ? stand for others. Repeatable.")
+    ] = ""
     # Whether instances run only while the resources of their `rate_limiter` are free, and how many copies there are of
     # a resource: name:count or name:count:device, joined by commas. Without that, as many as the instance wants that
     # wants the most.
-    rate_limit: Literal["off", "execution_count"] = "off"
-    rate_limit_resource: str = ""
+    rate_limit: Annotated[
+        Literal["off", "execution_count"],
+        Flag("execution_count: instances run while their resources are free, or off."),
+    ] = "off"
+    rate_limit_resource: Annotated[
+        str, Flag("Copies of a resource: name:count or name:count:device. May be given several times.")
+    ] = ""
     default_max_batch_size: int = Field(default=4, ge=0)  # for models without a config whose first dim is a batch
 
-    log_level: str = Field(default="info", pattern="(?i)^(debug|info|warning|error|critical)$")
-    log_format: Literal["json", "text"] = "json"
-    access_log: bool = False
-    trace_config: str = ""  # which requests are traced, as Triton's option says it: "rate=100", joined by semicolons
+    log_level: Annotated[str, Flag("debug, info, warning or error.")] = Field(
+        default="info", pattern="(?i)^(debug|info|warning|error|critical)$"
+    )
+    log_format: Annotated[Literal["json", "text"], Flag("json or text.")] = "json"
+    access_log: Annotated[bool, Flag("Log requests.")] = False
+    trace_config: Annotated[
+        str, Flag("level=TIMESTAMPS, rate=100, count=50, file=/tmp/t.json, mode=triton. May be given several times.")
+    ] = ""  # which requests are traced, as Triton's option says it: "rate=100", joined by semicolons
     tracing: bool = False  # traces for OpenTelemetry, which the variables OTEL_* describe; needs opgate[otel]
 
     @field_validator("triton_url")
@@ -190,6 +250,27 @@ class Settings(BaseSettings):
         return self
 
     @classmethod
+    def flags(cls) -> dict[str, Flag]:
+        """Returns the options of the settings that have one."""
+        found = {
+            name: [item for item in field.metadata if isinstance(item, Flag)]
+            for name, field in cls.model_fields.items()
+        }
+        return {name: flag for name, flags in found.items() for flag in flags}
+
+    @classmethod
+    def option(cls, name: str) -> str:
+        """Returns the option of a setting, as one types it."""
+        flag = cls.flags().get(name)
+        given = flag.names[0] if flag is not None and flag.names else f"--{name.replace('_', '-')}"
+        return given.partition("/")[0]
+
+    @classmethod
+    def is_joined(cls, name: str) -> bool:
+        """Returns whether the option of a setting may be given several times."""
+        return name in _JOINED
+
+    @classmethod
     def variable(cls, name: str) -> str:
         """Returns the environment variable of a setting."""
         return f"OPGATE_{name.upper()}"
@@ -226,8 +307,9 @@ def smallest(settings: Settings, *names: str) -> tuple[int, str]:
 def misspelt(environment: Iterable[str]) -> list[tuple[str, str]]:
     """Returns the variables that are almost those of a setting, each with the one that was probably meant."""
     known = {Settings.variable(name) for name in Settings.model_fields}
+    named = {name: Settings.option(name) for name in Settings.flags()}
     options = {
-        Settings.variable(option[2:].replace("-", "_")): Settings.variable(name) for name, option in OPTIONS.items()
+        Settings.variable(option[2:].replace("-", "_")): Settings.variable(name) for name, option in named.items()
     }
     found = []
     for name in environment:

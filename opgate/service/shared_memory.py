@@ -16,6 +16,7 @@ import numpy as np
 
 from opgate.service.core.errors import Kind, ServingError, invalid
 from opgate.service.core.request import Array
+from opgate.service.core.tensors import SMALL
 from opgate.service.rpc.connection import Budget
 
 _FOLDER = "/dev/shm"
@@ -23,8 +24,6 @@ _FOLDER = "/dev/shm"
 _NOT_OF_CLIENTS = ("sem.", "triton_python_backend_shm_region_", "opgate_triton_")
 # Without O_NONBLOCK a pipe, or a lease that a client has on its file, would hold the event loop.
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-# Bytes of a small input.
-_SMALL = 1 << 16
 # Characters of a region's name.
 _MOST_CHARACTERS = 256
 
@@ -159,7 +158,7 @@ class Regions:
         if size > budget.most:
             text = f"an input in shared memory has {size} bytes, the limit is {budget.most}"
             raise ServingError(Kind.TOO_LARGE, f"{text} (OPGATE_MAX_HELD_BYTES)")
-        has_room = budget.hold(size, size <= _SMALL)
+        has_room = budget.hold(size, size <= SMALL)
         try:
             if not has_room:
                 text = f"requests and answers hold {budget.used - size} bytes, an input in shared memory has {size}"

@@ -36,30 +36,18 @@ class Native:
 
 def _files() -> tuple[Path, ...]:
     """Returns the sources of the ops that read files, and the core that calls them."""
-    core = (
-        "attributes",
-        "configured",
-        "engine",
-        "guard",
-        "invoke",
-        "kernel_cache",
-        "lexer",
-        "names",
-        "node",
-        "outputs",
-    )
-    core += ("parser", "signature_text", "sizes", "symbols", "table")
     folders = [OPS / "ops" / name for name in ("decode_audio", "decode_image", "decode_points", "image_preprocess")]
     codecs = sorted(path for path in (OPS / "images" / "codecs").glob("*.cpp") if "encoder" not in path.name)
     kernels = [path for folder in folders for path in sorted(folder.glob("*.cpp"))]
-    return (*(OPS / "core" / f"{name}.cpp" for name in core), OPS / "images" / "resampling.cpp", *codecs, *kernels)
+    core = [OPS / "call" / f"{name}.cpp" for name in ("configured", "core", "table")]
+    return (*core, OPS / "images" / "resampling.cpp", *codecs, *kernels)
 
 
 def _of(name: str, include: Path, sources: Sequence[Path], libraries: tuple[str, ...] = ()) -> Native:
     return Native(TESTS / "native" / f"fuzz_{name}.cpp", tuple(sources), include, TESTS / "corpus" / name, libraries)
 
 
-_PARSER = [OPS / "core" / f"{name}.cpp" for name in ("lexer", "names", "parser", "signature_text")]
+_PARSER = [OPS / "signature" / f"{name}.cpp" for name in ("lexer", "names", "parser", "signature_text")]
 TARGETS = {
     "connection": Native(
         PROJECT / "tests" / "rpc" / "fuzz" / "fuzz_connection.cpp",

@@ -4,7 +4,7 @@ from tests.ops_build.faults import Fault
 
 FAULTS = [
     Fault("another channel", "roi_align_rotated", "ops/roi_align_rotated/roi_align_rotated.cu", "element / bins % channels", "element / bins", "heap-buffer-overflow"),
-    Fault("a chunk too few", "layer_norm_backward", "ops/layer_norm_backward/row_gradients.cuh", "chunk = 0; chunk < chunks", "chunk = 1; chunk < chunks", "elements differ"),
+    Fault("a chunk too few", "layer_norm_backward", "norms/row_gradients.cuh", "chunk = 0; chunk < chunks", "chunk = 1; chunk < chunks", "elements differ"),
     Fault("a sum before all have added to it", "layer_norm", "core/rows.cuh", "= value;\n  __syncthreads();", "= value;", "elements differ"),
     Fault("filters that are overwritten while they are read", "deform_conv2d", "ops/deform_conv2d/deform_conv2d.cu", "        __syncthreads();\n      }\n    }\n", "      }\n    }\n", "elements differ"),
     Fault("the last of a voxel's points for its first", "voxelize", "ops/voxelize/voxelize.cu", "begun[sorted.points[starts[voxel]]]", "begun[sorted.points[starts[voxel + 1] - 1]]", "elements differ"),
@@ -28,8 +28,8 @@ FAULTS = [
     Fault("the places in another order", "three_interpolate_backward", "ops/three_interpolate_backward/three_interpolate_backward.cu", "sorted.rows[j]", "static_cast<std::uint32_t>(j)", "elements differ"),
     Fault("a barrier less between two rounds", "grid_cluster", "ops/grid_cluster/grid_cluster.cu",
           "      __syncthreads();\n    }\n", "    }\n", "elements differ"),
-    Fault("a warp that is only half summed", "segment_reduce", "ops/segment_reduce/rows.cuh", "bits = lanes / 2", "bits = lanes / 4", "elements differ"),
-    Fault("the rows in another order", "scatter_reduce", "ops/scatter_reduce/sorted.cuh", "{ return rows[i]; }", "{ return i; }", "elements differ"),
+    Fault("a warp that is only half summed", "segment_reduce", "reductions/rows.cuh", "bits = lanes / 2", "bits = lanes / 4", "elements differ"),
+    Fault("the rows in another order", "scatter_reduce", "reductions/sorted.cuh", "{ return rows[i]; }", "{ return i; }", "elements differ"),
     Fault("the sorted positions ignored", "knn_query_backward", "ops/knn_query_backward/knn_query_backward.cu",
           "all.value(static_cast<std::int64_t>(positions[i]), axis)", "all.value(i, axis)", "elements differ"),
     Fault("the points of the next cell too", "bev_pool_v2", "core/sorted.cuh", "(key + 1)", "(key + 2)", "elements differ"),

@@ -148,10 +148,10 @@ def test_a_forgotten_registration_is_found(tmp_path: Path) -> None:
 ADAPTERS = [f"adapters/{one.parent.name}" for one in sorted((SOURCE / "adapters").glob("*/__init__.py"))]
 
 
-@pytest.mark.parametrize("folder", ["core", *ADAPTERS])
+@pytest.mark.parametrize("folder", ["signature", "call", *ADAPTERS])
 def test_no_source_is_forgotten(folder: str) -> None:
     """The sources of the core and of an adapter are named in the one that includes them, or in a CMakeLists.txt."""
-    joined = SOURCE / folder / ("core.cpp" if folder == "core" else "adapter.cpp")
+    joined = SOURCE / (f"{folder}/adapter.cpp" if folder in ADAPTERS else "call/core.cpp")
     lists = [SOURCE / "CMakeLists.txt", SOURCE / "gpu" / "CMakeLists.txt", SOURCE / folder / "CMakeLists.txt"]
     text = "".join(file.read_text() for file in [joined, *lists] if file.exists())
     sources = [f"{folder}/{file.name}" for file in (SOURCE / folder).glob("*.cpp") if file != joined]
@@ -361,7 +361,7 @@ def test_no_adapter_and_no_core_file_knows_an_op(library: Path) -> None:
     names = {op.name for op in read_table(library)}
     names |= {snake_case(name) for name in names}
     names -= {"asinh"}  # a function of the C library, too
-    sources = [*(SOURCE / "adapters").rglob("*.*"), *(SOURCE / "core").rglob("*.*")]
+    sources = [file for folder in ("adapters", "signature", "call", "core") for file in (SOURCE / folder).rglob("*.*")]
     texts = [file.read_text() for file in sources if file.suffix in (".cpp", ".h", ".cuh", ".cu", ".py", ".txt")]
     assert len(texts) > 20
     assert not [text for text in texts if set(re.findall(r"\w+", text)) & names]

@@ -204,7 +204,7 @@ def test_long_parameters_and_ids(server: Server, model: str) -> None:
         status, words = ask(server, model, "right x", id="i" * 600_000)
         assert status in (200, 413) and (status == 200 or "bytes" in words), words
         assert ask(server, model, "right y") == (200, "right y" if model == "echo" else "y")
-    assert not more_than(server.process.pid, before)
+    settles(server.process.pid, before)  # the gateway closes a moment after its client
 
 
 def test_calls_without_number_hold_nothing(server: Server) -> None:

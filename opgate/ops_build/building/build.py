@@ -176,7 +176,11 @@ def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str
 def _compile(work: Path, log: Log, *arguments: str) -> None:
     """Runs the configured build and logs its progress. Raises BuildError with the last lines if it fails."""
     command = ["cmake", "--build", str(work), "--parallel", str(os.cpu_count() or 1), *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    # If ccache compiles, all folders share what it keeps: nothing then depends on the name of the folder.
+    environment = {"CCACHE_NOHASHDIR": "1", "CCACHE_BASEDIR": str(work), **os.environ}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
         assert process.stdout is not None
         lines = []
         for line in process.stdout:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from opgate.ops_build.building.options import BuildError, BuildOptions
+from opgate.ops_build.building.options import ROOMS, BuildError, BuildOptions
 from opgate.ops_build.building.toolchain import Library, Toolchain
 from opgate.ops_build.op_folder import SOURCE_SUFFIXES
 from opgate.ops_build.table import Op, read_table
@@ -141,7 +141,7 @@ def why_not_built(options: BuildOptions, what: str) -> str:
 
 def newer_sources(options: BuildOptions) -> list[str]:
     """Returns the names of the libraries that are older than one of their sources."""
-    folders = [*options.ops, *(options.source / name for name in ("core", "adapters", "detection", "images"))]
+    folders = [*options.ops, *(options.source / name for name in ("adapters", *ROOMS))]
     found = (file for folder in folders for file in folder.rglob("*.*") if file.suffix in SOURCE_SUFFIXES)
     sources = [file for file in found if options.output not in file.parents]  # the emulation's copies are there
     newest = max((file.stat().st_mtime for file in sources), default=0.0)

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "dtype.h"
+#include "signature/dtype.h"
 
 #ifdef __F16C__
 #include <immintrin.h>

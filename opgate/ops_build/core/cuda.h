@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "status.h"
+#include "signature/status.h"
 
 namespace opgate::cuda {
 

@@ -14,7 +14,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "dtype.h"
+#include "signature/dtype.h"
 
 namespace opgate {
 

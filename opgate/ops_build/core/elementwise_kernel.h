@@ -4,7 +4,7 @@
 #include <concepts>
 #include <utility>
 
-#include "kernel.h"
+#include "call/kernel.h"
 #include "numbers.h"
 
 namespace opgate {

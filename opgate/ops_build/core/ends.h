@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "status.h"
+#include "signature/status.h"
 
 namespace opgate {
 

@@ -1,7 +1,7 @@
 // The types that kernels compute in.
 #pragma once
 
-#include "dtype.h"
+#include "signature/dtype.h"
 
 namespace opgate {
 

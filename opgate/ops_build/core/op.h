@@ -6,8 +6,8 @@
 
 #include <concepts>
 
-#include "kernel.h"
-#include "table.h"
+#include "call/kernel.h"
+#include "call/table.h"
 
 namespace opgate {
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "convert.h"
-#include "dtype.h"
 #include "elementwise.h"
 #include "numbers.h"
+#include "signature/dtype.h"
 
 namespace opgate::rows {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "dtype.h"
+#include "signature/dtype.h"
 
 namespace opgate {
 

@@ -8,12 +8,14 @@ import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
-from opgate.ops_build.building.options import SOURCE, BuildError
+from opgate.ops_build.building.options import ROOMS, SOURCE, BuildError
 
 HERE = Path(__file__).parent
 #: The files of ops_build that the kernels are or include.
-PARTS = ("core/*.h", "core/*.cuh", "ops/*/*.h", "ops/*/*.cuh", "ops/*/*.inc", "ops/*/*.cu", "images/*.h",
-         "detection/*.h", "detection/*.cuh")  # fmt: skip
+PARTS = (
+    *(f"{room}/*.{suffix}" for room in ROOMS for suffix in ("h", "cuh")),
+    *(f"ops/*/*.{suffix}" for suffix in ("h", "cuh", "inc", "cu")),
+)
 
 
 def rewritten(source: str) -> str:

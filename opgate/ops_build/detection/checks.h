@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-#include "core/kernel.h"
+#include "call/kernel.h"
 
 namespace opgate::detection {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/dtype.h"
+#include "signature/dtype.h"
 
 namespace opgate::detection {
 

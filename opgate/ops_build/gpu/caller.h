@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "core/invoke.h"
+#include "call/invoke.h"
 
 namespace opgate {
 

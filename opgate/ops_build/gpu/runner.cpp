@@ -29,9 +29,9 @@
 #include <memory>
 #include <vector>
 
+#include "call/table_json.h"
 #include "caller.h"
 #include "core/cuda.h"
-#include "core/table_json.h"
 #include "runner/case_io.h"
 
 namespace opgate {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/attributes.h"
+#include "signature/attributes.h"
 
 namespace opgate::images {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/dtype.h"
+#include "signature/dtype.h"
 
 namespace opgate::images {
 

@@ -80,7 +80,7 @@ def _attribute(attribute: Attribute) -> OpSchema.Attribute:
 class GraphSizes:
     """The algebra of the sizes in an ONNX graph: numbers, names of dims, and None for unknown sizes.
 
-    core/symbols.h is the same in C++.
+    signature/symbols.h is the same in C++.
     """
 
     def number(self, size: Size) -> int | None:

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "core/invoke.h"
-#include "core/packed.h"
+#include "call/invoke.h"
+#include "call/packed.h"
 
 namespace opgate::runner {
 

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "call/table_json.h"
 #include "case_io.h"
-#include "core/table_json.h"
 
 namespace opgate {
 namespace {

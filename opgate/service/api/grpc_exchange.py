@@ -10,10 +10,10 @@ from google.protobuf.message import DecodeError
 from opgate.service.api.status import GRPC
 from opgate.service.core.errors import ServingError, detached
 from opgate.service.core.request import Request
-from opgate.service.core.tensors import Parts
+from opgate.service.core.tensors import SMALL, Parts
 from opgate.service.core.triton_messages import service_pb2
 from opgate.service.exchange import Exchange
-from opgate.service.gateway import SMALL, Gateway, Served
+from opgate.service.gateway import Gateway, Served
 from opgate.service.rpc.server import Call, Code, Message, Metadata
 from opgate.service.telemetry.journal import NO_IDS, Ids, grpc_level, ids_of
 from opgate.service.wire import kserve_grpc as wire

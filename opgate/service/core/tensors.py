@@ -18,6 +18,8 @@ from opgate.service.native import json_tensors as native
 Bytes = bytes | bytearray | memoryview | np.ndarray[Any, Any]
 #: Buffers that follow each other in a body or a message.
 Parts = list[bytes | memoryview]
+#: Bytes of a request or an answer that is small. rpc/connection.h has the same number.
+SMALL = 1 << 16
 
 
 def view(body: Bytes) -> memoryview:

@@ -7,8 +7,7 @@ its type and shape are known. NaN, Infinity and -Infinity are numbers here, as t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -27,8 +26,7 @@ MAX_REST_BYTES = 1 << 20
 _CHUNK = 65536
 
 
-@dataclass(frozen=True, slots=True)
-class JsonValue:
+class JsonValue(NamedTuple):
     """A tensor in a JSON body: where it begins and ends, and the shape of its nested lists, None if they are uneven."""
 
     body: Bytes
@@ -48,14 +46,14 @@ def parse_object(data: bytes | memoryview) -> dict[str, Any]:
     return message
 
 
-def split(body: Bytes, length: int, members: bool, limits: Limits) -> tuple[dict[str, Any], list[JsonValue]]:
-    """Returns the JSON object in the first `length` bytes of a body, with a number in place of each tensor, and the
+def split(body: Bytes, length: int, members: bool, limits: Limits) -> tuple[bytes, list[JsonValue]]:
+    """Returns the JSON text in the first `length` bytes of a body, with a number in place of each tensor, and the
     tensors.
 
     The number is the index of the tensor. Tensors are all members of the object if `members`, otherwise the member
     "data" of each object in the list "inputs".
 
-    Raises ServingError: TOO_LARGE over a limit, INVALID if the rest is not a JSON object.
+    Raises ServingError: TOO_LARGE over a limit, INVALID if a tensor has no end.
     """
     if length > limits.max_json_bytes:
         raise too_much_json(length, limits)
@@ -72,13 +70,13 @@ def split(body: Bytes, length: int, members: bool, limits: Limits) -> tuple[dict
             text = f"the request has more inputs than the limit of {limits.max_tensors}"
             raise ServingError(Kind.TOO_LARGE, text) from None
         raise invalid(f"the request is not valid JSON: {_excerpt(body, begin, end)} has no end") from None
-    return parse_object(rest), [JsonValue(body, *value) for value in values]
+    return rest, [JsonValue(body, *value) for value in values]
 
 
 def members(body: Bytes, limits: Limits) -> dict[str, JsonValue]:
     """Returns the members of a JSON object as tensors. Raises ServingError as `split` does."""
-    message, values = split(body, len(body), True, limits)
-    return {name: values[index] for name, index in message.items()}
+    rest, values = split(body, len(body), True, limits)
+    return {name: values[index] for name, index in parse_object(rest).items()}
 
 
 def from_text(text: str, name: str, limits: Limits) -> JsonValue:

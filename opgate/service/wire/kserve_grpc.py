@@ -6,13 +6,12 @@ Protobuf's own library parses messages without the data of their tensors. Number
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from opgate.service.core.checks import Head, Limits, check_inputs, check_outputs
+from opgate.service.core.checks import Fit, Head, Limits, check_inputs, check_outputs
 from opgate.service.core.datatypes import DATATYPES, DataType
 from opgate.service.core.errors import Kind, ServingError, invalid, too_large
 from opgate.service.core.request import Array, Options, Request
@@ -26,13 +25,13 @@ from opgate.service.wire.content_types import Content
 from opgate.service.wire.kserve_rules import (
     Output,
     check_datatype,
-    find_sharing,
     request_options,
     shared_place,
     wanted_output,
 )
+from opgate.service.wire.plan import Plan, Plans
 from opgate.service.wire.responses import count_responses, responses
-from opgate.service.wire.shared_tensors import Place, SharedInput, SharedTensors, Sharing, writing_cost
+from opgate.service.wire.shared_tensors import Place, SharedInput, writing_cost
 
 
 class _Contents(NamedTuple):
@@ -77,12 +76,6 @@ _CONTENT_COST = 8
 _MAX_HEAD_BYTES = 1 << 20
 _MAX_PARTS = 4096
 _MOST_DIMS = 64
-# The head of a message is all of it but the data of its tensors. Clients that send no id repeat it byte for byte, so
-# the plans of such heads are kept: at most so many, of heads of at most so many bytes.
-_MAX_PLANS = 512
-_MAX_PLAN_BYTES = 4096
-# A plan keeps the heads of answers for at most so many combinations of shapes.
-_MAX_ANSWER_HEADS = 16
 # The number of raw_output_contents in ModelInferResponse.
 _RAW_OUTPUTS = 6
 # Protobuf's libraries read no message that is larger.
@@ -98,27 +91,40 @@ class _Input(NamedTuple):
     content: Content | None  # None if the request names no content type for it
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Plan:
-    """A checked head of a ModelInferRequest: everything about a request except its data."""
+class GrpcPlan(Plan[bytes]):
+    """The head of a message: all of it but the data of its tensors. Of answers it keeps the head."""
 
-    model: str  # as the client named it
-    version: str
-    spec: ModelSpec
-    id: str
-    rows: int
-    key: Hashable
-    weight: int
-    inputs: tuple[_Input, ...]  # those whose data is in the message
-    outputs: tuple[str, ...]
-    answered: tuple[Output, ...]  # the outputs as the client wants them
-    options: Options
-    has_strings: bool
-    has_content: bool  # whether inputs are read by their content types
-    sharing: Sharing | None  # None if no tensor lies in shared memory
-    is_plain: bool  # whether all outputs are numbers that the client wants as they are, in the answer
-    heads: dict[tuple[tuple[int, ...], ...], bytes]  # of answers, by the shapes of the outputs
-    content: str  # the content type of the request, "" if it has none
+    __slots__ = ("has_content", "has_strings", "inputs", "is_plain", "model", "version")
+
+    def __init__(
+        self,
+        asked: Any,
+        spec: ModelSpec,
+        fit: Fit,
+        answered: tuple[Output, ...],
+        options: Options,
+        content: str,
+        inputs: Sequence[_Input],
+        shared: Mapping[int, Place],
+    ) -> None:
+        """`asked` is the parsed head, and `shared` says where inputs lie in shared memory, by their indices."""
+        super().__init__(
+            spec,
+            asked.id,
+            fit,
+            answered,
+            options,
+            [SharedInput(*inputs[i], place) for i, place in shared.items()],
+            content,
+        )
+        self.model: str = asked.model_name  # as the client named it
+        self.version: str = asked.model_version
+        # Those whose data is in the message, by their indices.
+        self.inputs = {i: tensor for i, tensor in enumerate(inputs) if i not in shared}
+        self.has_strings = any(tensor.datatype.name == "BYTES" for tensor in inputs)
+        self.has_content = any(tensor.content is not None for tensor in inputs)  # whether content types read some
+        # Whether all outputs are numbers that the client wants as they are, in the answer.
+        self.is_plain = all(output.is_plain for output in answered)
 
     def cost(self, message: Message) -> int:
         """Returns what `Decoder.repeat` costs, in bytes of JSON that cost the same."""
@@ -161,26 +167,21 @@ class Decoder:
         """`regions` are those of shared memory, None if tensors may not lie there."""
         self._limits = limits
         self._regions = regions
-        self._plans: dict[bytes, Plan] = {}
+        self._plans: Plans[GrpcPlan] = Plans()
 
-    def known(self, message: Message) -> Plan | None:
+    def known(self, message: Message) -> GrpcPlan | None:
         """Returns the plan of a message whose head came before."""
         return None if message.contents else self._plans.get(message.head)
 
     def keep(self, message: Message, request: Request) -> None:
         """Remembers the plan of a request that was decoded."""
-        plan: Plan = request.context
-        if plan.id or plan.options.sequence or message.contents or len(message.head) > _MAX_PLAN_BYTES:
-            return
-        if len(message.raws) != len(plan.inputs):  # empty tensors need no data
-            return
-        if len(self._plans) >= _MAX_PLANS:
-            del self._plans[next(iter(self._plans))]
-        self._plans[message.head] = plan
+        plan: GrpcPlan = request.context
+        if not message.contents and len(message.raws) == len(plan.inputs):  # empty tensors need no data
+            self._plans.keep(message.head, plan)
 
-    def repeat(self, message: Message, plan: Plan) -> Request:
+    def repeat(self, message: Message, plan: GrpcPlan) -> Request:
         """Returns the request of a message whose head has a plan. Raises ServingError."""
-        return self._request(plan, _raw_arrays(plan, message, self._limits))
+        return plan.request(_raw_arrays(plan, message, self._limits), self._regions, self._limits)
 
     def cost(self, message: Message, asked: Any, spec: ModelSpec) -> int:
         """Returns what `decode` costs, in bytes of JSON that cost the same."""
@@ -203,7 +204,7 @@ class Decoder:
         parameters = _plain(asked.parameters, "the request")
         of_request = content_types.of_request(parameters, len(asked.inputs))
         heads: list[Head] = []
-        inputs: dict[int, _Input] = {}
+        inputs: list[_Input] = []
         shared: dict[int, Place] = {}
         seen: set[str] = set()
         for i, item in enumerate(asked.inputs):
@@ -214,48 +215,18 @@ class Decoder:
             of_item = _plain(item.parameters, where) if counts else {}
             head, content = content_types.of_input(of_item, of_request, spec, _head(item))
             heads.append(head)
-            inputs[i] = _Input(head.name, DATATYPES[head.datatype], head.shape, content)
+            inputs.append(_Input(head.name, DATATYPES[head.datatype], head.shape, content))
             if (place := shared_place(of_item, where)) is not None:
                 shared[i] = place
         fit = check_inputs(spec, heads, limits)
-        carried = {i: tensor for i, tensor in inputs.items() if i not in shared}
         outputs = _outputs(asked, spec, of_request, limits)
-        sharing = find_sharing([SharedInput(*inputs[i], place) for i, place in shared.items()], outputs)
-        plan = Plan(
-            asked.model_name,
-            asked.model_version,
-            spec,
-            asked.id,
-            fit.rows,
-            fit.key,
-            fit.weight,
-            tuple(carried.values()),
-            tuple(output.name for output in outputs),
-            outputs,
-            request_options(parameters),
-            any(tensor.datatype.name == "BYTES" for tensor in inputs.values()),
-            any(tensor.content is not None for tensor in inputs.values()),
-            sharing,
-            all(output.is_plain for output in outputs),
-            {},
-            of_request,
-        )
+        plan = GrpcPlan(asked, spec, fit, outputs, request_options(parameters), of_request, inputs, shared)
         for index, _, _ in message.contents:
             if index in shared or message.raws:
                 other = "shared_memory_region" if index in shared else "raw_input_contents"
                 raise invalid(f"input '{heads[index].name}' has both contents and {other}")
-        if message.raws:
-            return self._request(plan, _raw_arrays(plan, message, limits))
-        return self._request(plan, _typed_arrays(carried, message, limits))
-
-    def _request(self, plan: Plan, arrays: dict[str, Array]) -> Request:
-        request = Request(
-            arrays, plan.rows, plan.key, plan.outputs, id=plan.id, options=plan.options, weight=plan.weight
-        )
-        request.context = plan
-        if plan.sharing is not None:
-            request.shared = SharedTensors(plan.sharing, self._regions, self._limits)
-        return request
+        arrays = _raw_arrays(plan, message, limits) if message.raws else _typed_arrays(plan.inputs, message, limits)
+        return plan.request(arrays, self._regions, limits)
 
 
 def _head(item: Any) -> Head:
@@ -293,7 +264,7 @@ def _cost(message: Message, strings: bool, content: bool) -> int:
 
 def encoding_cost(request: Request) -> int:
     """Returns what `encode` costs, in bytes of JSON that cost the same."""
-    plan: Plan = request.context
+    plan: GrpcPlan = request.context
     if plan.is_plain and not plan.spec.decoupled:
         return 0
     result = request.result or {}
@@ -315,13 +286,13 @@ def encoding_cost(request: Request) -> int:
     return cost
 
 
-def _raw_arrays(plan: Plan, message: Message, limits: Limits) -> dict[str, Array]:
+def _raw_arrays(plan: GrpcPlan, message: Message, limits: Limits) -> dict[str, Array]:
     if len(message.raws) != len(plan.inputs):
         others = "" if plan.sharing is None else " that are not in shared memory"
         expected = f"one entry for each of the {len(plan.inputs)} inputs{others}"
         raise invalid(f"raw_input_contents: expected {expected}, got {len(message.raws)}")
     arrays: dict[str, Array] = {}
-    for (name, datatype, shape, content), (offset, size) in zip(plan.inputs, message.raws, strict=True):
+    for (name, datatype, shape, content), (offset, size) in zip(plan.inputs.values(), message.raws, strict=True):
         array = from_raw(message.data, offset, size, datatype, shape, name, limits)
         arrays[name] = array if content is None else content.read(array, name)
     return arrays
@@ -408,16 +379,15 @@ def encode(request: Request) -> Parts:
 
 
 def _encode(request: Request, result: Mapping[str, Array]) -> Parts:
-    plan: Plan = request.context
+    plan: GrpcPlan = request.context
     arrays = [result[name] for name in request.outputs]
     if not plan.is_plain:
         arrays = [output.answered(array) for output, array in zip(plan.answered, arrays, strict=True)]
     shapes = tuple([array.shape for array in arrays])
-    head = plan.heads.get(shapes)
+    head = plan.answer_head(shapes)
     if head is None:
         head = _answer_head(plan, plan.answered, arrays)
-        if not plan.id and len(plan.heads) < _MAX_ANSWER_HEADS and len(head) <= _MAX_PLAN_BYTES:
-            plan.heads[shapes] = head
+        plan.keep_answer_head(shapes, head, len(head))
     parts: Parts = []
     small = head  # what goes before the next large output
     total = 0
@@ -446,7 +416,7 @@ def encode_stream(request: Request) -> Iterator[Parts]:
     Each has the parameter triton_final_response. A decoupled model without responses sends an empty one if the client
     asked for that. Raises ServingError as `encode` and `responses` do.
     """
-    plan: Plan = request.context
+    plan: GrpcPlan = request.context
     result = request.result or {}
     left = count_responses(plan.spec, result)
     if not left and request.options.empty_final_response:
@@ -500,7 +470,7 @@ _FINAL, _NOT_FINAL = _parameter(True), _parameter(False)
 _STREAM_TAG = bytes([2 << 3 | 2])
 
 
-def _answer_head(plan: Plan, outputs: Sequence[Output], arrays: Sequence[Array]) -> bytes:
+def _answer_head(plan: GrpcPlan, outputs: Sequence[Output], arrays: Sequence[Array]) -> bytes:
     spec = plan.spec
     response = service_pb2.ModelInferResponse(model_name=spec.name, model_version=spec.version, id=plan.id)
     if content_type := content_types.of_answer(plan.content, len(outputs)):

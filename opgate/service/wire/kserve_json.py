@@ -6,52 +6,43 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import orjson
 
-from opgate.service.core.checks import Head, Limits, check_inputs, check_outputs
+from opgate.service.core.checks import Fit, Head, Limits, check_inputs, check_outputs
 from opgate.service.core.datatypes import DATATYPES, DataType
 from opgate.service.core.errors import Kind, ServingError, invalid, json_kind
 from opgate.service.core.request import Array, Options, Request
 from opgate.service.core.spec import ModelSpec
-from opgate.service.core.tensors import Bytes, Parts, elements, from_raw, text_length, to_raw, view
+from opgate.service.core.tensors import Bytes, Parts, from_raw, text_length, to_raw, view
 from opgate.service.shared_memory import Regions
 from opgate.service.wire import content_types
 from opgate.service.wire.content_types import Content
-from opgate.service.wire.json_tensors import JsonValue, read, split, write
+from opgate.service.wire.json_tensors import JsonValue, parse_object, read, split, write
 from opgate.service.wire.kserve_rules import (
     SHARED_MEMORY,
     Output,
     check_datatype,
-    find_sharing,
     flag,
     request_options,
     shared_place,
     wanted_output,
 )
+from opgate.service.wire.plan import MAX_PLAN_BYTES, Plan, Plans, Shapes
 from opgate.service.wire.responses import refuse_decoupled
-from opgate.service.wire.shared_tensors import Place, SharedInput, SharedTensors, Sharing, writing_cost
+from opgate.service.wire.shared_tensors import Place, SharedInput, writing_cost
 
-# The head of a body is its JSON. Clients that send all inputs as binary data and no id repeat it byte for byte, so the
-# decoder keeps the plans of such heads: at most MAX_PLANS, of heads of at most MAX_PLAN_BYTES.
-MAX_PLANS = 512
-MAX_PLAN_BYTES = 4096
 # Checking or copying this many bytes of binary data costs as much as reading a byte of JSON.
 _BINARY_COST = 16
 # Writing an element as text, or a string, costs as much as reading this many bytes of JSON.
 ELEMENT_COST = 16
-# An Answer keeps the heads for at most so many combinations of shapes.
-_MAX_ANSWER_HEADS = 16
 # No engine knows tensors of so many dims.
 _MOST_DIMS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class BinaryInput:
+class BinaryInput(NamedTuple):
     """An input whose data follows the JSON. `offset` and `size` are in bytes, `offset` from the end of the JSON."""
 
     name: str
@@ -62,41 +53,50 @@ class BinaryInput:
     size: int
 
 
-class Answer:
-    """How to write the answers to requests with one head: the model, its outputs as the client wants them, and for each
-    whether its data follows the JSON of the answer."""
+class JsonInput(NamedTuple):
+    """An input whose data is the tensor of this number in the JSON. `sent` is the shape that the client gave it."""
 
-    __slots__ = ("binary", "content", "fixed", "heads", "model", "only_binary", "outputs", "shares")
+    name: str
+    datatype: DataType
+    shape: tuple[int, ...]
+    content: Content | None
+    number: int
+    sent: tuple[int, ...]
+
+
+class JsonPlan(Plan[tuple[bytes, ...]]):
+    """The JSON of a body without the data of its tensors. Of answers it keeps the JSON around the data."""
+
+    __slots__ = ("as_computed", "binary", "from_json", "from_tail", "keeps_heads", "only_binary", "size", "tail")
 
     def __init__(
-        self, model: ModelSpec, outputs: tuple[Output, ...], binary: tuple[bool, ...], content: str = ""
+        self,
+        spec: ModelSpec,
+        id: str,
+        fit: Fit,
+        answered: tuple[Output, ...],
+        options: Options,
+        content: str,
+        binary: tuple[bool, ...],
+        from_json: Sequence[JsonInput] = (),
+        from_tail: Sequence[BinaryInput] = (),
+        shared: Sequence[SharedInput] = (),
     ) -> None:
-        self.model = model
-        self.outputs = outputs
+        """`binary` says for each output whether its data follows the JSON of the answer."""
+        super().__init__(spec, id, fit, answered, options, shared, content)
+        self.from_json = from_json
+        self.from_tail = from_tail
+        self.size = sum(part.size for part in from_tail)
         self.binary = binary
-        self.content = content  # the content type of the request, "" if it has none
-        self.shares = any(output.place is not None for output in outputs)
-        # If no output is in the JSON and none has strings, the JSON depends only on the shapes, and is kept for them.
-        outside = [flag or output.place is not None for output, flag in zip(outputs, binary, strict=True)]
-        self.fixed = bool(outputs) and all(outside) and all(output.datatype.itemsize for output in outputs)
-        self.only_binary = self.fixed and not self.shares
-        self.heads: dict[tuple[tuple[int, ...], ...], bytes] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A checked head: everything about a request except its data."""
-
-    id: str
-    rows: int
-    key: Hashable
-    weight: int
-    outputs: tuple[str, ...]
-    answer: Answer
-    inputs: tuple[BinaryInput, ...]
-    size: int  # bytes of input data after the JSON
-    options: Options
-    sharing: Sharing | None  # None if no tensor lies in shared memory
+        self.tail = any(binary)  # whether anything follows the JSON of an answer
+        # Whether the answer has what the model computed: then the JSON around it depends on the shapes alone, unless
+        # it says how many bytes the strings behind it take.
+        self.as_computed = all(output.classification is None and output.content is None for output in answered)
+        in_json = [not (binary or output.place is not None) for output, binary in zip(answered, binary, strict=True)]
+        self.keeps_heads = self.as_computed and all(
+            inside or output.datatype.itemsize for output, inside in zip(answered, in_json, strict=True)
+        )
+        self.only_binary = self.keeps_heads and all(binary)
 
 
 class Decoder:
@@ -107,8 +107,7 @@ class Decoder:
         self._spec = spec
         self._limits = limits
         self._regions = regions
-        self._plans: dict[bytes, Plan] = {}
-        self._lock = threading.Lock()
+        self._plans: Plans[JsonPlan] = Plans()
         self._has_strings = any(tensor.datatype.name == "BYTES" for tensor in spec.inputs.values())
 
     def cost(self, size: int, header_length: int | None) -> int:
@@ -121,7 +120,7 @@ class Decoder:
     def decode(self, body: Bytes, header_length: int | None) -> Request:
         """Parses and checks a body. `header_length` is Inference-Header-Content-Length, None if the client sent none.
 
-        The arrays of binary inputs are views on the body. `request.context` is the Answer that `encode` needs. Inputs
+        The arrays of binary inputs are views on the body. `request.context` is the JsonPlan that `encode` needs. Inputs
         in shared memory are missing until `request.shared.read`. Raises ServingError.
         """
         refuse_decoupled(self._spec, "infer")
@@ -132,47 +131,35 @@ class Decoder:
             raise invalid(f"Inference-Header-Content-Length is {header_length}, but the body has {total} bytes")
         if header_length == 0:
             return self._decode_raw(body, total)
-        head = bytes(view(body)[:header_length]) if header_length <= MAX_PLAN_BYTES else None
-        plan = self._plans.get(head) if head is not None else None
-        arrays: dict[str, Array] = {}
-        if plan is None:
-            plan, arrays = self._plan(body, header_length)
-            if (
-                not arrays
-                and not plan.id
-                and plan.options.sequence is None
-                and head is not None
-                and (total > header_length or plan.sharing is not None)
-            ):
-                with self._lock:  # long bodies are decoded on threads
-                    if len(self._plans) >= MAX_PLANS:
-                        del self._plans[next(iter(self._plans))]
-                    self._plans[head] = plan
+        plan, values = self._planned(body, header_length)
         if plan.size != total - header_length:
             raise invalid(
                 f"the inputs' binary_data_size add up to {plan.size} bytes, but {total - header_length} follow the JSON"
             )
-        for part in plan.inputs:
-            array = from_raw(
-                body, header_length + part.offset, part.size, part.datatype, part.shape, part.name, self._limits
-            )
-            arrays[part.name] = array if part.content is None else part.content.read(array, part.name)
-        return self._request(plan, arrays)
+        arrays: dict[str, Array] = {}
+        for name, datatype, shape, content, number, sent in plan.from_json:
+            if content is None:
+                arrays[name] = read(values[number], datatype, shape, name, self._limits)
+            else:
+                array = read(values[number], datatype, sent, name, self._limits, content.nulls)
+                arrays[name] = content.read(array.reshape(shape), name)
+        for name, datatype, shape, content, offset, size in plan.from_tail:
+            array = from_raw(body, header_length + offset, size, datatype, shape, name, self._limits)
+            arrays[name] = array if content is None else content.read(array, name)
+        return plan.request(arrays, self._regions, self._limits)
 
-    def _request(self, plan: Plan, arrays: dict[str, Array]) -> Request:
-        request = Request(
-            arrays,
-            plan.rows,
-            plan.key,
-            plan.outputs,
-            id=plan.id,
-            options=plan.options,
-            weight=plan.weight,
-        )
-        request.context = plan.answer
-        if plan.sharing is not None:
-            request.shared = SharedTensors(plan.sharing, self._regions, self._limits)
-        return request
+    def _planned(self, body: Bytes, length: int) -> tuple[JsonPlan, list[JsonValue]]:
+        """Returns the plan of the JSON of a body, and the tensors in it."""
+        if length < len(body) and length <= MAX_PLAN_BYTES:  # if all data follows, the JSON comes again as it is
+            plan = self._plans.get(bytes(view(body)[:length]))
+            if plan is not None and not plan.from_json:
+                return plan, []
+        rest, values = split(body, length, False, self._limits)
+        plan = self._plans.get(rest)
+        if plan is None:
+            plan = self._plan(parse_object(rest), len(values))
+            self._plans.keep(rest, plan)
+        return plan, values
 
     def _decode_raw(self, body: Bytes, total: int) -> Request:
         """Reads Triton's raw request. The body is the data of the model's only input, one row of it if the model
@@ -209,13 +196,11 @@ class Decoder:
         full = (1, *shape) if spec.batched else tuple(shape)
         fit = check_inputs(spec, [Head(tensor.name, tensor.datatype.name, full)], self._limits)
         outputs = tuple(wanted_output(spec, name, {}, None, "", self._limits) for name in spec.outputs)
-        answer = Answer(spec, outputs, (True,) * len(outputs))
-        plan = Plan("", fit.rows, fit.key, fit.weight, tuple(spec.outputs), answer, (), 0, Options(), None)
-        return self._request(plan, {tensor.name: data.reshape(full)})
+        plan = JsonPlan(spec, "", fit, outputs, Options(), "", (True,) * len(outputs))
+        return plan.request({tensor.name: data.reshape(full)}, self._regions, self._limits)
 
-    def _plan(self, body: Bytes, length: int) -> tuple[Plan, dict[str, Array]]:
-        message, values = split(body, length, False, self._limits)
-        arrays: dict[str, Array] = {}
+    def _plan(self, message: Mapping[str, Any], values: int) -> JsonPlan:
+        """Checks the JSON of a body with so many tensors, of which it has the indices."""
         parameters = _parameters(message, "the request")
         items = _items(message, "inputs", self._limits)
         of_request = content_types.of_request(parameters, len(items))
@@ -228,41 +213,26 @@ class Decoder:
             heads.append(head)
             pending.append((item, of_item, head, sent.shape, content))
         fit = check_inputs(self._spec, heads, self._limits)
-        inputs: list[BinaryInput] = []
+        from_json: list[JsonInput] = []
+        from_tail: list[BinaryInput] = []
         shared: list[SharedInput] = []
         offset = 0
         for item, of_item, head, sent_shape, content in pending:
-            name, shape, datatype = head.name, head.shape, DATATYPES[head.datatype]
-            size, place = _source(item, of_item, name)
+            what = (head.name, DATATYPES[head.datatype], head.shape, content)
+            size, place = _source(item, of_item, head.name)
             if place is not None:
-                shared.append(SharedInput(name, datatype, shape, content, place))
+                shared.append(SharedInput(*what, place))
             elif size is not None:
-                inputs.append(BinaryInput(name, datatype, shape, content, offset, size))
+                from_tail.append(BinaryInput(*what, offset, size))
                 offset += size
             else:
-                value = _value(values, item["data"], name)
-                if content is None:
-                    arrays[name] = read(value, datatype, shape, name, self._limits)
-                else:
-                    array = read(value, datatype, sent_shape, name, self._limits, content.nulls)
-                    arrays[name] = content.read(array.reshape(shape), name)
+                from_json.append(JsonInput(*what, _index(item["data"], values, head.name), sent_shape))
         outputs, binary = self._outputs(message, parameters, of_request)
         id = message.get("id", "")
         if not isinstance(id, str):
             raise invalid(f"id: expected a string, got {json_kind(id)}")
-        plan = Plan(
-            id,
-            fit.rows,
-            fit.key,
-            fit.weight,
-            tuple(output.name for output in outputs),
-            Answer(self._spec, outputs, binary, of_request),
-            tuple(inputs),
-            offset,
-            request_options(parameters),
-            find_sharing(shared, outputs),
-        )
-        return plan, arrays
+        options = request_options(parameters)
+        return JsonPlan(self._spec, id, fit, outputs, options, of_request, binary, from_json, from_tail, shared)
 
     def _outputs(
         self, message: Mapping[str, Any], parameters: Mapping[str, Any], of_request: str
@@ -317,10 +287,10 @@ def _head(item: Mapping[str, Any]) -> Head:
     return Head(name, datatype, tuple(shape))
 
 
-def _value(values: Sequence[JsonValue], index: Any, name: str) -> JsonValue:
-    if type(index) is not int or not 0 <= index < len(values):  # the key was written with escapes
+def _index(index: Any, values: int, name: str) -> int:
+    if type(index) is not int or not 0 <= index < values:  # the key was written with escapes
         raise invalid(f"input '{name}': the key \"data\" must be written without escapes")
-    return values[index]
+    return index
 
 
 def _parameters(item: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -356,72 +326,71 @@ def encode(request: Request) -> tuple[int | None, Parts]:
     Raises ServingError: INVALID for an output that its place in shared memory can't take, or for one in JSON that is
     not text, TOO_LARGE for too many classes.
     """
-    answer: Answer = request.context
+    plan: JsonPlan = request.context
     result = request.result or {}
-    if not answer.fixed or request.id:
-        return _encode(request, answer, result)
     arrays = [result[name] for name in request.outputs]
+    if not plan.as_computed:
+        arrays = [output.answered(array) for output, array in zip(plan.answered, arrays, strict=True)]
+    # The bytes of each output that is not in the JSON.
+    data = [
+        to_raw(array, output.datatype) if binary or output.place is not None else None
+        for output, array, binary in zip(plan.answered, arrays, plan.binary, strict=True)
+    ]
     shapes = tuple([array.shape for array in arrays])
-    head = answer.heads.get(shapes)
+    head = plan.answer_head(shapes) if plan.keeps_heads else None
     if head is None:
-        length, parts = _encode(request, answer, result)
-        if len(answer.heads) < _MAX_ANSWER_HEADS and len(parts[0]) <= MAX_PLAN_BYTES:
-            answer.heads[shapes] = bytes(parts[0])
-        return length, parts
-    if answer.shares:
-        for output, array in zip(answer.outputs, arrays, strict=True):
-            if output.place is not None:
-                request.shared.write(output.name, elements(array))
-        arrays = [array for array, binary in zip(arrays, answer.binary, strict=True) if binary]
-        if not arrays:
-            return None, [head]
-    return len(head), [head, *[elements(array) for array in arrays if array.size]]
-
-
-def _encode(request: Request, answer: Answer, result: Mapping[str, Array]) -> tuple[int | None, Parts]:
-    spec = answer.model
-    top: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
-    if request.id:
-        top["id"] = request.id
-    if content_type := content_types.of_answer(answer.content, len(answer.outputs)):
-        top["parameters"] = {content_types.PARAMETER: content_type}
-    head: Parts = [orjson.dumps(top)[:-1] + b',"outputs":[']
+        head = _answer_head(plan, shapes, data)
+        if plan.keeps_heads:
+            plan.keep_answer_head(shapes, head, sum(map(len, head)))
+    pieces = iter(head)
+    parts: Parts = [next(pieces)]
     tail: Parts = []
-    for i, (output, binary) in enumerate(zip(answer.outputs, answer.binary, strict=True)):
-        name, datatype, classification, place, content = output
-        array = result[name]
-        if classification is not None or content is not None:
-            array = output.answered(array)
-        item: dict[str, Any] = {"name": name, "datatype": datatype.name, "shape": array.shape}
-        if content is not None and content.type:
-            item["parameters"] = {content_types.PARAMETER: content.type}
-        comma = b"," if i else b""
-        if place is not None:
-            request.shared.write(name, to_raw(array, datatype))
-            head.append(comma + orjson.dumps(item))
-        elif binary:
-            data = to_raw(array, datatype)
-            item.setdefault("parameters", {})["binary_data_size"] = len(data)
-            if len(data):
-                tail.append(data)
-            head.append(comma + orjson.dumps(item))
-        else:
-            nulls = content is not None and content.nulls
-            head += (comma + orjson.dumps(item)[:-1] + b',"data":', *write(array, datatype, False, name, nulls), b"}")
-    head.append(b"]}")
-    if not any(answer.binary):
-        return None, [b"".join(head)] if answer.fixed else head
-    joined = b"".join(head)
-    return len(joined), [joined, *tail]
+    for output, array, raw in zip(plan.answered, arrays, data, strict=True):
+        if raw is None:
+            nulls = output.content is not None and output.content.nulls
+            parts += write(array, output.datatype, False, output.name, nulls)
+            parts.append(next(pieces))
+        elif output.place is not None:
+            request.shared.write(output.name, raw)
+        elif len(raw):
+            tail.append(raw)
+    if not plan.tail:
+        return None, parts
+    if len(parts) > 1:
+        parts = [b"".join(parts)]
+    return len(parts[0]), parts + tail
+
+
+def _answer_head(plan: JsonPlan, shapes: Shapes, data: Sequence[bytes | memoryview | None]) -> tuple[bytes, ...]:
+    """Returns the JSON of an answer, cut where the data of an output belongs."""
+    spec = plan.spec
+    top: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
+    if plan.id:
+        top["id"] = plan.id
+    if content_type := content_types.of_answer(plan.content, len(plan.answered)):
+        top["parameters"] = {content_types.PARAMETER: content_type}
+    pieces = [orjson.dumps(top)[:-1] + b',"outputs":[']
+    for i, (output, shape, raw) in enumerate(zip(plan.answered, shapes, data, strict=True)):
+        item: dict[str, Any] = {"name": output.name, "datatype": output.datatype.name, "shape": shape}
+        if output.content is not None and output.content.type:
+            item["parameters"] = {content_types.PARAMETER: output.content.type}
+        if raw is not None and output.place is None:
+            item.setdefault("parameters", {})["binary_data_size"] = len(raw)
+        pieces[-1] += b"," * (i > 0) + orjson.dumps(item)
+        if raw is None:
+            pieces[-1] = pieces[-1][:-1] + b',"data":'
+            pieces.append(b"}")
+    pieces[-1] += b"]}"
+    return tuple(pieces)
 
 
 def encoding_cost(request: Request) -> int:
     """Returns what `encode` costs, in bytes of JSON that cost as much to read."""
-    answer: Answer = request.context
-    if answer.only_binary:
+    plan: JsonPlan = request.context
+    if plan.only_binary:
         return 0
     cost = 0
-    for output, binary in zip(answer.outputs, answer.binary, strict=True):
+    for output, binary in zip(plan.answered, plan.binary, strict=True):
         array = (request.result or {})[output.name]
         if output.content is not None:
             cost += output.content.cost(array)

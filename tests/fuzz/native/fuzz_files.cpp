@@ -4,8 +4,8 @@
 // runs twice, on memory that begins with two patterns, so that an element that it doesn't write is found.
 #include <cstring>
 
-#include "core/invoke.h"
-#include "core/table.h"
+#include "call/invoke.h"
+#include "call/table.h"
 #include "fuzz.h"
 
 namespace {

@@ -1,10 +1,10 @@
 // Parses any text as the signature of an op, and writes what it has found.
 #include <string_view>
 
-#include "core/lexer.h"
-#include "core/parser.h"
-#include "core/signature_text.h"
 #include "fuzz.h"
+#include "signature/lexer.h"
+#include "signature/parser.h"
+#include "signature/signature_text.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace opgate;

@@ -4,8 +4,8 @@
 #include <map>
 #include <thread>
 
+#include "call/invoke.h"
 #include "core/elementwise.h"
-#include "core/invoke.h"
 #include "core/op.h"
 
 namespace opgate {

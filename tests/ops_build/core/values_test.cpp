@@ -3,9 +3,9 @@
 #include <cmath>
 #include <limits>
 
-#include "core/attributes.h"
 #include "core/op.h"
-#include "core/parser.h"
+#include "signature/attributes.h"
+#include "signature/parser.h"
 
 namespace opgate {
 namespace {

@@ -9,8 +9,8 @@
 #include <map>
 #include <sstream>
 
-#include "core/parser.h"
-#include "core/walk.h"
+#include "signature/parser.h"
+#include "signature/walk.h"
 
 namespace opgate::test {
 

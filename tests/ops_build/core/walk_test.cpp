@@ -1,7 +1,7 @@
 #include <limits>
 
-#include "core/sizes.h"
-#include "core/symbols.h"
+#include "signature/sizes.h"
+#include "signature/symbols.h"
 #include "walk_cases.h"
 
 namespace opgate {

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "core/status.h"
+#include "signature/status.h"
 
 namespace opgate::litert {
 

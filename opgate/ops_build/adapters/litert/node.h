@@ -3,10 +3,10 @@
 
 #include <optional>
 
-#include "core/invoke.h"
-#include "core/symbols.h"
-#include "core/threads.h"
+#include "call/invoke.h"
+#include "call/threads.h"
 #include "flexbuffer.h"
+#include "signature/symbols.h"
 #include "tflite/core/c/common.h"
 
 namespace opgate::litert {

@@ -13,10 +13,10 @@
 #include <memory>
 #include <mutex>
 
-#include "core/invoke.h"
-#include "core/packed.h"
-#include "core/running.h"
-#include "core/threads.h"
+#include "call/invoke.h"
+#include "call/packed.h"
+#include "call/running.h"
+#include "call/threads.h"
 
 namespace opgate::numpy {
 namespace {

@@ -12,8 +12,8 @@
 #include <memory>
 #include <optional>
 
-#include "core/dtype.h"
-#include "core/status.h"
+#include "signature/dtype.h"
+#include "signature/status.h"
 
 namespace opgate::ort {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "api.h"
-#include "core/attributes.h"
+#include "signature/attributes.h"
 
 namespace opgate::ort {
 

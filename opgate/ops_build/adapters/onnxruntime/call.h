@@ -2,7 +2,7 @@
 #pragma once
 
 #include "api.h"
-#include "core/invoke.h"
+#include "call/invoke.h"
 
 namespace opgate::ort {
 

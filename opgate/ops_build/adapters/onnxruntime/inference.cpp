@@ -1,6 +1,6 @@
 #include "inference.h"
 
-#include "core/invoke.h"
+#include "call/invoke.h"
 
 namespace opgate::ort {
 namespace {

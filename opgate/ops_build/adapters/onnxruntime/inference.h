@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "api.h"
-#include "core/node.h"
-#include "core/symbols.h"
-#include "core/table.h"
+#include "call/node.h"
+#include "call/table.h"
+#include "signature/symbols.h"
 #include "value.h"
 
 namespace opgate::ort {

@@ -6,7 +6,7 @@
 
 #include "api.h"
 #include "call.h"
-#include "core/running.h"
+#include "call/running.h"
 #include "inference.h"
 
 namespace opgate::ort {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "api.h"
-#include "core/signature.h"
-#include "core/tensor.h"
+#include "call/tensor.h"
+#include "signature/signature.h"
 
 namespace opgate::ort {
 

@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 
-#include "core/dtype.h"
-#include "core/status.h"
+#include "signature/dtype.h"
+#include "signature/status.h"
 #include "tensorflow/core/framework/types.h"
 
 namespace opgate::tf {

@@ -1,7 +1,7 @@
 // The kernel of one node, and its calls.
 #pragma once
 
-#include "core/invoke.h"
+#include "call/invoke.h"
 #include "definition.h"
 #include "tensorflow/core/framework/op_kernel.h"
 

@@ -9,8 +9,8 @@
 
 #include "adapters/shared/tensorflow_names.h"
 #include "api.h"
-#include "core/attributes.h"
-#include "core/table.h"
+#include "call/table.h"
+#include "signature/attributes.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/op_def.pb.h"
 

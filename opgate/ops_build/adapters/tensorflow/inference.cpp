@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/invoke.h"
+#include "call/invoke.h"
 
 namespace opgate::tf {
 namespace {
@@ -17,7 +17,7 @@ struct GraphSize {
   std::optional<DimensionHandle> dim;
 };
 
-/// The algebra (core/walk.h) of sizes while TensorFlow builds a graph.
+/// The algebra (signature/walk.h) of sizes while TensorFlow builds a graph.
 struct GraphSizes {
   using Size = GraphSize;
 

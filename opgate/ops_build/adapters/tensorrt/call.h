@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <deque>
 
-#include "core/invoke.h"
+#include "call/invoke.h"
 #include "layout.h"
 
 namespace opgate::tensorrt {

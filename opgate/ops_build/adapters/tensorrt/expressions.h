@@ -3,8 +3,8 @@
 
 #include <NvInferRuntime.h>
 
-#include "core/sizes.h"
 #include "layout.h"
+#include "signature/sizes.h"
 
 namespace opgate::tensorrt {
 

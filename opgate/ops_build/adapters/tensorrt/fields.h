@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/table.h"
+#include "call/table.h"
 
 namespace opgate::tensorrt {
 

@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-#include "core/invoke.h"
+#include "call/invoke.h"
 
 namespace opgate::tensorrt {
 

@@ -3,7 +3,7 @@
 
 #include <NvInferRuntime.h>
 
-#include "core/kernel_cache.h"
+#include "call/kernel_cache.h"
 #include "fields.h"
 #include "layout.h"
 

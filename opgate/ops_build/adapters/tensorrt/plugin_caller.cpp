@@ -4,9 +4,9 @@
 
 #include <memory>
 
+#include "call/invoke.h"
 #include "constant_shapes.h"
 #include "core/cuda.h"
-#include "core/invoke.h"
 #include "fields.h"
 
 namespace opgate::tensorrt {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/table.h"
+#include "call/table.h"
 #include "fields.h"
 
 namespace opgate::tensorrt {

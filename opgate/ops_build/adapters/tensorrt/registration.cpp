@@ -7,7 +7,7 @@
 #include <memory>
 #include <mutex>
 
-#include "core/invoke.h"
+#include "call/invoke.h"
 #include "log.h"
 #include "plugin.h"
 

@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "core/signature.h"
 #include "libtorch.h"
+#include "signature/signature.h"
 
 namespace opgate::libtorch {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/invoke.h"
+#include "call/invoke.h"
 #include "layout.h"
 
 #ifdef OPGATE_WITH_CUDA

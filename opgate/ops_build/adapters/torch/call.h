@@ -2,7 +2,7 @@
 #pragma once
 
 #include "arguments.h"
-#include "core/kernel_cache.h"
+#include "call/kernel_cache.h"
 #include "schema.h"
 
 namespace opgate::libtorch {

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "core/signature.h"
 #include "libtorch.h"
+#include "signature/signature.h"
 
 namespace opgate::libtorch {
 

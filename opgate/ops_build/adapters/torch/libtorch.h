@@ -7,8 +7,8 @@
 #include <memory>
 #include <stdexcept>
 
-#include "core/status.h"
-#include "core/tensor.h"
+#include "call/tensor.h"
+#include "signature/status.h"
 
 namespace opgate::libtorch {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "core/table.h"
+#include "call/table.h"
 
 namespace opgate::libtorch {
 

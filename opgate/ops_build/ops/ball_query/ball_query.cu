@@ -1,8 +1,8 @@
 #include "ball_query.h"
 
 #include "core/elementwise.cuh"
-#include "ops/knn_query/formula.h"
-#include "ops/knn_query/segments.cuh"
+#include "points/distance.h"
+#include "points/segments.cuh"
 
 namespace opgate::ops::ball_query {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/op.h"
-#include "ops/knn_query/segments.h"
+#include "points/segments.h"
 
 OPGATE_OP(BallQuery,
           "<T: f32|f64, I: i32|i64> BallQuery(xyz: T[n,d], offset: I[b], new_xyz?: T[m=n,d], new_offset?: I[b]; "

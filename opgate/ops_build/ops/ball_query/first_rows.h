@@ -9,7 +9,7 @@
 
 #include "ball_query.h"
 #include "grid.h"
-#include "ops/knn_query/tree.h"
+#include "points/tree.h"
 
 namespace opgate::ops::ball_query {
 namespace {

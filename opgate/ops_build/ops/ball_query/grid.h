@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/knn_query/nearest.h"
+#include "points/nearest.h"
 
 namespace opgate::ops::ball_query {
 namespace {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "core/dtype.h"
+#include "signature/dtype.h"
 
 namespace opgate::ops::draw_bounding_boxes {
 

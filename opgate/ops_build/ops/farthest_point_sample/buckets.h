@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "ops/knn_query/nearest.h"
+#include "points/nearest.h"
 
 namespace opgate::ops::farthest_point_sample {
 namespace {

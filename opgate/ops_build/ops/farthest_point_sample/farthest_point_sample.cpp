@@ -1,7 +1,7 @@
 #include "farthest_point_sample.h"
 
 #include "buckets.h"
-#include "ops/knn_query/tree.h"
+#include "points/tree.h"
 
 namespace opgate::ops::farthest_point_sample {
 namespace {

@@ -1,8 +1,8 @@
 #include "farthest_point_sample.h"
 
 #include "core/elementwise.cuh"
-#include "ops/knn_query/formula.h"
-#include "ops/knn_query/segments.cuh"
+#include "points/distance.h"
+#include "points/segments.cuh"
 
 namespace opgate::ops::farthest_point_sample {
 namespace {

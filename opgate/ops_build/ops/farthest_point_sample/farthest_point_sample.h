@@ -4,7 +4,7 @@
 #include <string>
 
 #include "core/op.h"
-#include "ops/knn_query/segments.h"
+#include "points/segments.h"
 
 OPGATE_OP(FarthestPointSample,
           "<T: f32|f64, I: i32|i64> FarthestPointSample(xyz: T[n,d], offset: I[b], new_offset: I[b]) "

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "core/dtype.h"
+#include "signature/dtype.h"
 
 namespace opgate::ops::grid_cluster {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ops/layer_norm/epsilon.h"
+#include "norms/epsilon.h"
 
 OPGATE_OP(
     GroupNorm,

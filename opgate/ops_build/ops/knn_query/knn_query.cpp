@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tree.h"
+#include "points/tree.h"
 
 namespace opgate::ops::knn_query {
 namespace {

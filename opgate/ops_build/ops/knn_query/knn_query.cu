@@ -1,8 +1,8 @@
 #include "knn_query.h"
 
 #include "core/elementwise.cuh"
-#include "formula.h"
-#include "segments.cuh"
+#include "points/distance.h"
+#include "points/segments.cuh"
 
 namespace opgate::ops::knn_query {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "core/dtype.h"
+#include "signature/dtype.h"
 
 namespace opgate::ops::knn_query_backward {
 

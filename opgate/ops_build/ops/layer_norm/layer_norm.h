@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/op.h"
-#include "ops/layer_norm/epsilon.h"
+#include "norms/epsilon.h"
 
 OPGATE_OP(LayerNorm,
           "<T: f16|bf16|f32|f64> LayerNorm(x: T[...,c], weight?: T[c], bias?: T[c], residual?: T[...,c]; "

@@ -1,5 +1,5 @@
 #include "layer_norm_backward.h"
 
-#include "row_gradients.h"
+#include "norms/row_gradients.h"
 
 OPGATE_CPU_KERNEL(LayerNormBackward, opgate::ops::RowGradientsCpu<true>)

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ops/layer_norm/epsilon.h"
+#include "norms/epsilon.h"
 
 OPGATE_OP(LayerNormBackward,
           "<T: f16|bf16|f32|f64> LayerNormBackward(grad_y: T[...,c], sum: T[...,c], weight?: T[c], "

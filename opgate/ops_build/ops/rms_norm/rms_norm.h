@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ops/layer_norm/epsilon.h"
+#include "norms/epsilon.h"
 
 OPGATE_OP(RMSNorm,
           "<T: f16|bf16|f32|f64> RMSNorm(x: T[...,c], weight?: T[c], residual?: T[...,c]; epsilon: float=0.00001) "

@@ -1,5 +1,5 @@
 #include "rms_norm_backward.h"
 
-#include "ops/layer_norm_backward/row_gradients.h"
+#include "norms/row_gradients.h"
 
 OPGATE_CPU_KERNEL(RMSNormBackward, opgate::ops::RowGradientsCpu<false>)

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "ops/segment_reduce/rows.h"
+#include "reductions/rows.h"
 
 namespace opgate::ops::scatter_reduce {
 namespace {

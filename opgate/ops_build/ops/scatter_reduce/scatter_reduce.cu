@@ -1,7 +1,7 @@
 #include "scatter_reduce.h"
 
-#include "ops/segment_reduce/rows.cuh"
-#include "sorted.cuh"
+#include "reductions/rows.cuh"
+#include "reductions/sorted.cuh"
 
 namespace opgate::ops::scatter_reduce {
 namespace {

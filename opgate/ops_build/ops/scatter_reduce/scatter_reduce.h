@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "ops/segment_reduce/formula.h"
+#include "reductions/formula.h"
 
 OPGATE_OP(ScatterReduce,
           "<T: f16|bf16|f32|f64> ScatterReduce(x: T[n,...], index: i64[n], dim_size: const i64[]; "

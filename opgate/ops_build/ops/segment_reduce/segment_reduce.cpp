@@ -1,6 +1,6 @@
 #include "segment_reduce.h"
 
-#include "rows.h"
+#include "reductions/rows.h"
 
 namespace opgate::ops::segment_reduce {
 namespace {

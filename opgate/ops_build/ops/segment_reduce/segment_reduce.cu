@@ -1,6 +1,6 @@
 #include "segment_reduce.h"
 
-#include "rows.cuh"
+#include "reductions/rows.cuh"
 
 namespace opgate::ops::segment_reduce {
 namespace {

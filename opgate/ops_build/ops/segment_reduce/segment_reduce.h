@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "formula.h"
+#include "reductions/formula.h"
 
 OPGATE_OP(SegmentReduce,
           "<T: f16|bf16|f32|f64> SegmentReduce(x: T[n,...], ends: i32[s]; reduce: {sum|mean|max|min}=sum) "

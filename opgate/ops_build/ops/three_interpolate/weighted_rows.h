@@ -6,8 +6,8 @@
 #include <string>
 #include <type_traits>
 
+#include "call/inputs.h"
 #include "core/elementwise.h"
-#include "core/inputs.h"
 #include "core/rows.h"
 
 namespace opgate::ops::three_interpolate {

@@ -1,6 +1,6 @@
 #include "three_interpolate_backward.h"
 
-#include "ops/scatter_reduce/sorted.cuh"
+#include "reductions/sorted.cuh"
 
 namespace opgate::ops::three_interpolate_backward {
 namespace {

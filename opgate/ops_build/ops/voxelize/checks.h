@@ -7,7 +7,7 @@
 #include <limits>
 #include <string>
 
-#include "core/kernel.h"
+#include "call/kernel.h"
 #include "formula.h"
 
 namespace opgate::ops::voxelize {

@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "dtype.h"
-#include "inline_vector.h"
+#include "signature/dtype.h"
+#include "signature/inline_vector.h"
 
 namespace opgate {
 

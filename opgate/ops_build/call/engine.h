@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <span>
 
-#include "dtype.h"
-#include "status.h"
+#include "signature/dtype.h"
+#include "signature/status.h"
 
 namespace opgate {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/rows.cuh"
-#include "ops/layer_norm/epsilon.h"
+#include "norms/epsilon.h"
 
 namespace opgate::ops::row_gradients {
 

@@ -1,8 +1,8 @@
 // A node of a graph before it runs, as prepare() of a kernel sees it.
 #pragma once
 
-#include "attributes.h"
 #include "inputs.h"
+#include "signature/attributes.h"
 
 namespace opgate {
 

@@ -14,7 +14,7 @@
 
 #include "engine.h"
 #include "inputs.h"
-#include "signature.h"
+#include "signature/signature.h"
 
 namespace opgate {
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from opgate.service.gateway import SMALL
-from opgate.service.rpc.connection import Budget
+from opgate.service.core.tensors import SMALL
+from opgate.service.http.counted import Counted
 
 ALIGNMENT = 64
 # Bytes of a body that are read at once. NumPy asks for huge pages for arrays of 4 MB and more, and to get one can take
@@ -26,50 +26,8 @@ def aligned_buffer(length: int, tensors_at: int) -> np.ndarray[Any, np.dtype[np.
     return raw[start : start + length]
 
 
-class Counted:
-    """The bytes that the gateway's budget counts of a connection: of its request or of the answer."""
-
-    __slots__ = ("_budget", "_closed", "bytes")
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self._closed = False
-        self.bytes = 0
-
-    def hold(self, size: int, small: bool = False) -> bool:
-        """Counts bytes. Returns whether there is room for them."""
-        if self._closed:  # nothing is sent any more, so nothing would let them go
-            return True
-        self.bytes += size
-        return self._budget.hold(size, small)
-
-    def hold_answer(self, size: int) -> bool:
-        """Counts a large answer until the client has taken it, in the place of its request. Returns whether there is
-        room for it."""
-        if size <= SMALL:
-            return True
-        self.let_go()
-        if self.hold(size):
-            return True
-        self.let_go()
-        return False
-
-    def let_go(self) -> None:
-        """Counts none of the bytes any more."""
-        if self.bytes:
-            self._budget.let_go(self.bytes)
-            self.bytes = 0
-
-    def close(self) -> None:
-        """Counts nothing from now on: the connection is lost."""
-        self.let_go()
-        self._closed = True
-
-
 class Owner(Protocol):
     """The connection that lends its transport to a reader."""
-
-    transport: asyncio.Transport
 
     @property
     def counted(self) -> Counted: ...

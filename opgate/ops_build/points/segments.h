@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/kernel.h"
+#include "call/kernel.h"
 
 namespace opgate::ops::knn_query {
 

@@ -3,8 +3,8 @@
 
 #include <stdexcept>
 
-#include "known_sizes.h"
-#include "sizes.h"
+#include "signature/known_sizes.h"
+#include "signature/sizes.h"
 #include "tensor.h"
 
 namespace opgate {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "attributes.h"
+#include "signature/attributes.h"
 
 namespace opgate::packed {
 

@@ -26,11 +26,11 @@
 #include <memory>
 #include <type_traits>
 
-#include "attributes.h"
 #include "inputs.h"
 #include "node.h"
 #include "outputs.h"
-#include "status.h"
+#include "signature/attributes.h"
+#include "signature/status.h"
 #include "workspace.h"
 
 namespace opgate {

@@ -14,7 +14,7 @@
 #include <xmmintrin.h>
 #endif
 
-#include "formula.h"
+#include "distance.h"
 
 namespace opgate::ops::knn_query {
 namespace {

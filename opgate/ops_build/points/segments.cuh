@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/inputs.h"
+#include "call/inputs.h"
 
 namespace opgate::ops::knn_query {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernel.h"
-#include "signature.h"
+#include "signature/signature.h"
 
 namespace opgate {
 

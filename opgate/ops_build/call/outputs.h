@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "engine.h"
-#include "sizes.h"
+#include "signature/sizes.h"
 #include "tensor.h"
 
 namespace opgate {

@@ -4,8 +4,8 @@
 
 #include <charconv>
 
-#include "lexer.h"
-#include "parser.h"
+#include "signature/lexer.h"
+#include "signature/parser.h"
 
 namespace opgate {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "core/elementwise.h"
 #include "core/rows.h"
-#include "ops/layer_norm/epsilon.h"
+#include "norms/epsilon.h"
 
 namespace opgate::ops {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "configured.h"
-#include "lexer.h"
-#include "parser.h"
+#include "signature/lexer.h"
+#include "signature/parser.h"
 
 namespace opgate {
 

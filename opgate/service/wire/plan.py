@@ -1,0 +1,102 @@
+"""What the gateway knows of a request when it has read all but its data, and keeps for other requests like it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from opgate.service.core.checks import Fit, Limits
+from opgate.service.core.request import Array, Options, Request
+from opgate.service.core.spec import ModelSpec
+from opgate.service.shared_memory import Regions
+from opgate.service.wire.kserve_rules import Output, find_sharing
+from opgate.service.wire.shared_tensors import SharedInput, SharedTensors
+
+# So many plans are kept of a model, for heads of at most so many bytes, and in a plan the heads of answers for so many
+# combinations of shapes.
+_MAX_PLANS = 512
+MAX_PLAN_BYTES = 4096
+_MAX_ANSWER_HEADS = 16
+
+Shapes = tuple[tuple[int, ...], ...]
+A = TypeVar("A")
+
+
+class Plan(Generic[A]):
+    """A checked head: everything about a request except its data. `A` is what a protocol keeps of the answers."""
+
+    __slots__ = ("_heads", "answered", "content", "fit", "id", "options", "outputs", "sharing", "spec")
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        id: str,
+        fit: Fit,
+        answered: tuple[Output, ...],
+        options: Options,
+        shared: Sequence[SharedInput],
+        content: str,
+    ) -> None:
+        """`answered` are the outputs as the client wants them, `shared` the inputs in shared memory, and `content` the
+        content type of the request, "" if it has none. Raises ServingError as `find_sharing` does."""
+        self.spec = spec
+        self.id = id
+        self.fit = fit
+        self.answered = answered
+        self.outputs = tuple(output.name for output in answered)
+        self.options = options
+        self.sharing = find_sharing(shared, answered)  # None if no tensor lies in shared memory
+        self.content = content
+        self._heads: dict[Shapes, A] = {}
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether another request may have the same head. A client gives each another id, or counts a sequence on."""
+        return not self.id and self.options.sequence is None
+
+    def request(self, arrays: dict[str, Array], regions: Regions | None, limits: Limits) -> Request:
+        """Returns a request with the data of these inputs. Its context is the plan. Raises ServingError as
+        `SharedTensors` does."""
+        fit = self.fit
+        request = Request(arrays, fit.rows, fit.key, self.outputs, id=self.id, options=self.options, weight=fit.weight)
+        request.context = self
+        if self.sharing is not None:
+            request.shared = SharedTensors(self.sharing, regions, limits)
+        return request
+
+    def answer_head(self, shapes: Shapes) -> A | None:
+        """Returns what was kept of an answer whose outputs had these shapes."""
+        return self._heads.get(shapes)
+
+    def keep_answer_head(self, shapes: Shapes, head: A, size: int) -> None:
+        """Keeps what answers with these shapes have in common, which takes so many bytes."""
+        if not self.id and len(self._heads) < _MAX_ANSWER_HEADS and size <= MAX_PLAN_BYTES:
+            self._heads[shapes] = head
+
+
+P = TypeVar("P", bound=Plan)  # type: ignore[type-arg]
+
+
+class Plans(Generic[P]):
+    """The plans of heads that came before, for one model or protocol. Any thread may use them."""
+
+    def __init__(self) -> None:
+        self._plans: dict[bytes, P] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def get(self, head: bytes) -> P | None:
+        """Returns the plan of a head, None if it is not kept."""
+        return self._plans.get(head)
+
+    def keep(self, head: bytes, plan: P) -> None:
+        """Keeps a plan if other requests may have its head, in the place of the oldest one if there are too many."""
+        if len(head) > MAX_PLAN_BYTES or not plan.may_repeat:
+            return
+        with self._lock:
+            if len(self._plans) >= _MAX_PLANS:
+                del self._plans[next(iter(self._plans))]
+            self._plans[head] = plan
