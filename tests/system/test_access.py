@@ -135,7 +135,7 @@ def test_clients_need_a_certificate(repository, files):
         (["--ssl-certfile", "FILE"], 1, "HTTP with TLS needs both --ssl-certfile and --ssl-keyfile"),
         (["--ssl-ca-certs", "FILE"], 1, "HTTP with TLS needs both --ssl-certfile and --ssl-keyfile"),
         (["--ssl-certfile", "FILE", "--ssl-keyfile", "FILE"], 1, "the TLS files of HTTP can't be used"),
-        (["--grpc-use-ssl"], 2, "--grpc-use-ssl needs --grpc-server-cert and -key"),
+        (["--grpc-use-ssl"], 2, "--grpc-use-ssl needs --grpc-server-cert and --grpc-server-key"),
         (["--grpc-use-ssl-mutual", "--grpc-server-cert", "a", "--grpc-server-key", "b"], 2, "needs --grpc-root-cert"),
         (["--http-restricted-api", "everything:a=b"], 2, "'everything' is no group of endpoints"),
         (["--http-restricted-api", "health"], 2, "expected <group>[,<group>...]:<key>=<value>"),

@@ -7,13 +7,15 @@ import json
 import subprocess
 import sys
 import threading
+from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 import typer
 
 from opgate.serve import serve
-from opgate.service.settings import OPTIONS, Settings
+from opgate.service.settings import Settings
 from tests.service.onnx_models import batching, double
 from tests.system.running import ROOT, Server, running
 from tests.system.test_http import Connection, error, infer_request, output
@@ -96,12 +98,20 @@ def test_a_port_in_use_and_a_repository_that_is_not_there(server, tmp_path):
     assert "--http-port" in finished.stderr
 
 
-def test_settings_know_the_names_of_their_options():
+def test_each_option_is_that_of_a_setting():
     app = typer.Typer()
     app.command()(serve)
-    for parameter in typer.main.get_command(app).params:
-        if parameter.name in Settings.model_fields:
-            assert OPTIONS.get(parameter.name, f"--{parameter.name.replace('_', '-')}") in parameter.opts
+    command = typer.main.get_command(app)
+    examples = {bool: ((), True), int: (("7",), 7), float: (("0.5",), 0.5), Path: (("a/b",), Path("a/b"))}
+    for name in Settings.flags():
+        annotation = Settings.model_fields[name].annotation
+        kinds = [kind for kind in (annotation, *get_args(annotation)) if kind in examples]
+        given, value = examples[kinds[0]] if kinds else (("abc",), "abc")
+        if Settings.is_joined(name):
+            given, value = ("abc", Settings.option(name), "def"), ["abc", "def"]
+        context = command.make_context("serve", [Settings.option(name), *given])
+        assert context.params.pop(name) == value, name
+        assert not any(context.params.values()), name
 
 
 class TestInfer:
