@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -232,25 +233,23 @@ def test_a_log_that_nobody_reads_stops_nothing(tmp_path):
 
 def test_lines_that_have_no_room_are_counted():
     reading, writing = os.pipe()
-    with os.fdopen(writing, "wb"), os.fdopen(reading) as reader:
-        handler = LogHandler(writing)
-        handler.setFormatter(JsonFormatter())
-        sent = 60
-        for i in range(sent):
-            handler.emit(logging.makeLogRecord({"msg": f"{i} " + "x" * 100_000, "levelname": "INFO"}))
-        found, lost = [], 0
-        while lost + len(found) < sent + (lost > 0):  # and the line behind them
-            message = json.loads(reader.readline())["message"]
-            if "lost" not in message:
-                found.append(message)
-                continue
-            if not lost:  # what is lost while the last lines are written is told behind the next one
-                handler.flush()
-                handler.emit(logging.makeLogRecord({"msg": "after", "levelname": "INFO"}))
-            lost += int(message.split()[0])
-        assert found.pop() == "after" and lost + len(found) == sent
-        assert [int(line.split()[0]) for line in found] == list(range(len(found)))
-        handler.flush()
+    sent, found = 60, []
+    with os.fdopen(reading) as reader:
+        readers = threading.Thread(target=lambda: found.extend(json.loads(line)["message"] for line in reader))
+        with os.fdopen(writing, "wb"):
+            handler = LogHandler(writing)
+            handler.setFormatter(JsonFormatter())
+            for i in range(sent):
+                handler.emit(logging.makeLogRecord({"msg": f"{i} " + "x" * 100_000, "levelname": "INFO"}))
+            readers.start()
+            handler.flush()
+            handler.emit(logging.makeLogRecord({"msg": "after", "levelname": "INFO"}))
+            handler.flush()
+        readers.join()
+    lost = [int(line.split()[0]) for line in found if "lost" in line]
+    lines = [line for line in found if "lost" not in line]
+    assert lost and lines.pop() == "after" and sum(lost) + len(lines) == sent
+    assert [int(line.split()[0]) for line in lines] == list(range(len(lines)))
 
 
 @pytest.mark.parametrize("blocks", [True, False])
