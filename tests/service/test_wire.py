@@ -619,6 +619,59 @@ class TestCompression:
         assert compression.wanted_encoding("gzip, deflate") == ""
 
 
+def decoded(decoder, body, header_length):
+    """What a request is, or how it is refused."""
+    try:
+        request = decoder.decode(body, header_length)
+    except ServingError as error:
+        return error.kind, error.message
+    inputs = {name: (array.dtype, array.shape, array.tobytes()) for name, array in request.inputs.items()}
+    return inputs, request.id, request.options, request.outputs, request.rows
+
+
+@given(st.data())
+@hypothesis_settings(max_examples=examples(400), deadline=None)
+def test_a_kept_head_changes_no_request(data):
+    """Whatever came before, a body is read as if it were the first: with other values, other lengths of the same text, data
+    in the JSON and behind it, ids and parameters, and what is no request at all."""
+    decoder = Decoder(spec(dims=(-1,), max_batch_size=4), LIMITS)
+    numbers = st.sampled_from([0, 1, 2, 0.5, -3, "0", None, [0], [], True])
+    values = st.one_of(numbers, st.lists(numbers, max_size=3), st.lists(st.lists(numbers, max_size=2), max_size=2))
+    for _ in range(data.draw(st.integers(2, 5))):
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1, data.draw(st.integers(0, 2))]}
+        tail = b""
+        if data.draw(st.booleans()):
+            tensor["data"] = data.draw(values)
+        if data.draw(st.booleans()):
+            tail = bytes(data.draw(st.sampled_from([0, 4, 8])))
+            tensor["parameters"] = {"binary_data_size": len(tail)}
+        top = data.draw(
+            st.sampled_from([{}, {}, {"id": "a"}, {"parameters": {"a": 1}}, {"parameters": {"sequence_id": 1}}])
+        )
+        text = json.dumps({"inputs": [tensor], **top})
+        text = data.draw(st.sampled_from([text, text, text.replace('"data"', '"d\\u0061ta"'), text.replace(" ", "")]))
+        body = text.encode() + tail
+        header_length = len(body) - len(tail) if tail or data.draw(st.booleans()) else None
+        fresh = Decoder(spec(dims=(-1,), max_batch_size=4), LIMITS)
+        assert decoded(decoder, body, header_length) == decoded(fresh, body, header_length)
+
+
+def test_a_head_is_checked_once(monkeypatch):
+    """JSON that differs in the values of its tensors alone, and with an id each time."""
+    checked = []
+    check = Decoder._plan
+    monkeypatch.setattr(Decoder, "_plan", lambda self, *what: checked.append(1) or check(self, *what))
+    decoder = Decoder(spec(), LIMITS)
+    for value in (1.5, 2, 3e9):
+        assert (
+            decoder.decode(*message(np.full(2, value, np.float32), "FP32", False)).inputs["x"].tolist() == [value] * 2
+        )
+    assert len(checked) == 1
+    for i in range(3):
+        assert decoder.decode(*message(np.zeros(2, np.float32), "FP32", False, id=str(i))).id == str(i)
+    assert len(checked) == 4 and len(decoder._plans) == 1
+
+
 def test_heads_are_kept_by_several_threads(monkeypatch):
     """A plan that makes room for another is removed once."""
     from concurrent.futures import ThreadPoolExecutor

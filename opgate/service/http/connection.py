@@ -86,8 +86,8 @@ class HttpConnection(asyncio.Protocol):
         self._more_follows = False  # whether the parser has not got all of what came
         self._refused = False  # whether everything that still comes is ignored
         self.reads = True
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self._takes = True  # whether the client takes what is written
+        self._writable: asyncio.Event | None = None  # set when it does again
         self._body: BodyReader | None = None
         self._patience: Patience
         self._ended: EndedSide | None = None  # when the client sends nothing more
@@ -109,7 +109,7 @@ class HttpConnection(asyncio.Protocol):
         self._state.connections.discard(self)
         if exc is None:
             self.transport.close()
-        self._writable.set()
+        self._let_write()
         self._held = b""
         self.counted.close()
         self._count_ahead(0)
@@ -158,11 +158,11 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Lets the application wait: the client takes nothing."""
-        self._writable.clear()
+        self._takes = False
 
     def resume_writing(self) -> None:
         """Goes on."""
-        self._writable.set()
+        self._let_write()
         self._let_go_if_sent()
         self._go_on_soon()
 
@@ -200,7 +200,16 @@ class HttpConnection(asyncio.Protocol):
 
     async def writable(self) -> None:
         """Waits until the client takes something, or the connection is lost."""
-        await self._writable.wait()
+        while not self._takes:
+            if self._writable is None:
+                self._writable = asyncio.Event()
+            await self._writable.wait()
+
+    def _let_write(self) -> None:
+        self._takes = True
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
 
     def pause_reading(self) -> None:
         """Reads nothing until `resume_reading`."""
@@ -240,11 +249,11 @@ class HttpConnection(asyncio.Protocol):
     def _must_wait(self) -> bool:
         """Returns whether the next request must not be read yet."""
         newest = self.newest
-        return newest is not None and newest.arrived and not (newest.answered and self._writable.is_set())
+        return newest is not None and newest.arrived and not (newest.answered and self._takes)
 
     def _is_free(self) -> bool:
         """Returns whether the last request is answered and its answer sent."""
-        return (self.newest is None or self.newest.answered) and self._writable.is_set()
+        return (self.newest is None or self.newest.answered) and self._takes
 
     def _hold(self, data: bytes) -> None:
         self._held += data
@@ -273,7 +282,8 @@ class HttpConnection(asyncio.Protocol):
                 self._hold(data[at:])
                 break
             in_body = not parser.in_head and parser.body_left != 0
-            known = data[at : data.find(BLANK_LINE, at) + 4] if parser.between else b""  # a head, if all of it has come
+            # A head, if all of it has come.
+            known = b"" if in_body or parser.in_head else data[at : data.find(BLANK_LINE, at) + 4]
             if (make := heads.get(known)) is not None and self._is_free():
                 at = self._take_known(data, at + len(known), make)
                 requests += 1

@@ -74,11 +74,6 @@ class RequestParser:
         self._headers: Headers = []
         self.reset()
 
-    @property
-    def between(self) -> bool:
-        """Whether the next byte begins a request."""
-        return not self.in_head and self.body_left == 0
-
     def reset(self) -> None:
         """Expects the beginning of a request. The rest of a body was read without the parser."""
         self._parser = httptools.HttpRequestParser(self)
