@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
+from starlette.routing import Mount, Route, compile_path
 
 from opgate.service import signals
 from opgate.service.api import admin, generate, kserve_http, operations, predict, shared_memory
@@ -52,12 +53,17 @@ class Member(Protocol):
     def leave(self) -> None: ...
 
 
+#: The modules with the endpoints of HTTP, in the order in which their paths are looked up.
+_ENDPOINTS = (kserve_http, generate, operations, shared_memory, predict, admin)
+
+
 def create_app(gateway: Gateway) -> FastAPI:
     """Returns the ASGI application of a loaded gateway. It works under any ASGI server."""
     # FastAPIOffline brings the files of its pages along, so /docs works without a network.
     # A path with a slash at its end is another one: a redirect would go to whatever host the client names.
     app = FastAPIOffline(title="opgate", version=package_version(), redoc_url=None, redirect_slashes=False)
-    app.openapi = lambda: schema(gateway)  # type: ignore[method-assign]
+    table = [route for part in _ENDPOINTS for route in part.routes(gateway)]
+    app.openapi = lambda: schema(gateway, table)  # type: ignore[method-assign]
     retry_after = gateway.settings.retry_after
 
     @app.exception_handler(ServingError)
@@ -86,14 +92,12 @@ def create_app(gateway: Gateway) -> FastAPI:
     async def home() -> Response:
         return RedirectResponse("/docs")
 
-    app.include_router(kserve_http.router(gateway))
-    app.include_router(generate.router(gateway))
-    app.include_router(operations.router(gateway))
-    app.include_router(shared_memory.router(gateway))
-    app.include_router(predict.router(gateway))
-    app.include_router(admin.router(gateway))
+    pages = [(route.path_regex, "metadata") for route in app.routes if isinstance(route, Route | Mount)]
+    for route in table:
+        app.add_api_route(route.path, route.endpoint, methods=[route.method], include_in_schema=False)
     if gateway.http_tokens:
-        app.add_middleware(RestrictedRoutes, tokens=gateway.http_tokens)
+        groups = [*pages, *((compile_path(route.path)[0], route.group) for route in table)]
+        app.add_middleware(RestrictedRoutes, tokens=gateway.http_tokens, groups=groups)
     app.add_middleware(JournalMiddleware, gateway=gateway)
     return app
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 GROUPS = (
@@ -15,23 +15,6 @@ GROUPS = (
 GRPC_PREFIX = "triton-grpc-protocol-"
 
 _FORM = re.compile(r"([^:]+):([^=\s]+)=(.+)")
-_MODEL = r"/v2/models/[^/]+(?:/versions/[^/]+)?"
-# The first that fits decides.
-_ROUTES = tuple(
-    (re.compile(pattern), group)
-    for pattern, group in (
-        (rf"(?:/v2/health/.*|{_MODEL}/ready)", "health"),
-        (rf"(?:{_MODEL}/(?:infer|generate|generate_stream)|/predict/.*)", "inference"),
-        (rf"(?:{_MODEL}/stats|/v2/models/stats)", "statistics"),
-        (rf"{_MODEL}/config", "model-config"),
-        (rf"(?:{_MODEL}/trace/.*|/v2/trace/.*)", "trace"),
-        (r"/v2/logging.*", "logging"),
-        (r"/v2/repository/.*", "model-repository"),
-        (r"/v2/(?:system|cuda)sharedmemory.*", "shared-memory"),
-        (r"/metrics", "metrics"),
-        (rf"(?:/v2|{_MODEL}|/|/docs|/docs/oauth2-redirect|/openapi\.json|/static-offline-docs(?:/.*)?)", "metadata"),
-    )
-)
 _RPCS = {
     "ServerLive": "health", "ServerReady": "health", "ModelReady": "health", "ServerMetadata": "metadata",
     "ModelMetadata": "metadata", "ModelInfer": "inference", "ModelStreamInfer": "inference",
@@ -75,28 +58,6 @@ def read_tokens(text: str, prefix: str = "") -> dict[str, Token]:
                 raise ValueError(f"group '{group}' is restricted twice")
             tokens[group] = Token(prefix + match[2].lower(), match[3])
     return tokens
-
-
-def group_of_route(path: str) -> str:
-    """Returns the group of an HTTP path, "" if it belongs to none."""
-    return next((group for pattern, group in _ROUTES if pattern.fullmatch(path)), "")
-
-
-def refusal_of_route(path: str, tokens: Mapping[str, Token], find: Callable[[str], str | None]) -> str:
-    """Returns why a client may not have an HTTP path, "" if it may. `find` returns the value of a header.
-
-    A path that belongs to no group needs one of the tokens, so that a route without a group isn't open to everybody.
-    """
-    if not path.isprintable():  # the router's patterns and those of the groups needn't agree about line ends
-        return "the path has a character that can't be printed"
-    group = group_of_route(path)
-    if not group:
-        known = any(token.is_in(find) for token in tokens.values())
-        return (
-            "" if known else "the path belongs to no group of endpoints and is restricted, expecting one of the tokens"
-        )
-    token = tokens.get(group)
-    return "" if token is None or token.is_in(find) else token.refusal("API")
 
 
 def group_of_rpc(name: str) -> str:

@@ -8,6 +8,8 @@ import json
 import ssl
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 
 import grpc as grpc_channel
 import numpy as np
@@ -19,7 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from opgate.service.tokens import group_of_route, read_tokens
+from opgate.service.tokens import GROUPS, read_tokens
 from tests.service.onnx_models import batching, double
 from tests.system.conftest import wait_until
 from tests.system.running import ROOT, running
@@ -289,20 +291,52 @@ def test_reflection_and_health_over_grpc_need_the_token_of_their_group(repositor
         watch.cancel()
 
 
-def test_every_route_has_its_group():
-    """A route that is added must be put into a group."""
-    from opgate.service.app import create_app
-    from opgate.service.gateway import Gateway
-    from opgate.service.settings import Settings
+def test_each_group_has_its_paths_and_others_are_closed(repository):
+    """With a token for each group a path needs that of its group, whatever the path or its method is."""
+    tokens = {group: f"{group}:{group}-key={group}" for group in GROUPS}
+    expected = {
+        "health": (
+            "/v2/health/live",
+            "/v2/health/ready",
+            "/v2/models/double/ready",
+            "/v2/models/double/versions/1/ready",
+        ),
+        "metadata": ("/v2", "/v2/models/double", "/", "/docs", "/openapi.json", "/static-offline-docs/swagger-ui.css"),
+        "inference": ("/v2/models/double/infer", "/v2/models/a/generate", "/v2/models/a/generate_stream", "/predict/a"),
+        "shared-memory": ("/v2/systemsharedmemory/status", "/v2/cudasharedmemory/region/a/register"),
+        "model-config": ("/v2/models/double/config", "/v2/models/double/versions/1/config"),
+        "model-repository": ("/v2/repository/index", "/v2/repository/a/index", "/v2/repository/models/a/load"),
+        "statistics": ("/v2/models/stats", "/v2/models/double/stats"),
+        "trace": ("/v2/trace/setting", "/v2/models/double/trace/setting"),
+        "logging": ("/v2/logging",),
+        "metrics": ("/metrics", "/metrics%0A"),
+        "": (
+            "/nothing",
+            "/v2/",
+            "/v2/models",
+            "/v2/health/live/",
+            "/v2/models/double/infer/",
+            "/metrics%0A",
+            "/docs/more",
+        ),
+    }
+    assert expected.keys() - {""} == tokens.keys()
+    with running(repository, *(f"--http-restricted-api={token}" for token in tokens.values())) as server:
 
-    app = create_app(Gateway(Settings()))
-    routes = [
-        part for route in app.routes for part in getattr(getattr(route, "original_router", None), "routes", [route])
-    ]
-    paths = {route.path for route in routes}
-    assert len(paths) > 25
-    missing = {path for path in paths if not group_of_route(path.replace("{", "").replace("}", ""))}
-    assert missing == set()
+        def status(path, group=""):
+            headers = {f"{group}-key": group} if group else {}
+            request = urllib.request.Request(server.url + path, headers=headers)
+            try:
+                with urllib.request.urlopen(request) as answer:
+                    return answer.status
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        for group, paths in expected.items():
+            for path in paths:
+                assert status(path) == 403, path
+                for other in tokens:
+                    assert (status(path, other) == 403) == (bool(group) and other != group), (path, other)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import onnxruntime
-from fastapi import APIRouter, Response
+from fastapi import Response
 
+from opgate.service.api.openapi import call
+from opgate.service.api.routes import Route
 from opgate.service.execution.response_cache import ResponseCache
 from opgate.service.gateway import Gateway, package_version
 from opgate.service.telemetry.merging import merge_metrics
@@ -70,9 +72,8 @@ class Numbers:
         }
 
 
-def router(gateway: Gateway) -> APIRouter:
-    """Returns the routes of one gateway."""
-    routes = APIRouter()
+def routes(gateway: Gateway) -> Iterator[Route]:
+    """Yields the routes of one gateway, whose metrics they make."""
     gateway.metrics = Metrics(gateway.catalog.models, Numbers(gateway)).collect
 
     async def read_metrics() -> Response:
@@ -81,5 +82,5 @@ def router(gateway: Gateway) -> APIRouter:
             texts = [await asyncio.to_thread(merge_metrics, texts, gateway.everywhere.past())]
         return Response(texts[0], media_type=CONTENT_TYPE)
 
-    routes.add_api_route("/metrics", read_metrics, methods=["GET"], include_in_schema=False)
-    return routes
+    described = call("Prometheus metrics", "server", media="text/plain")
+    yield Route("GET", "/metrics", read_metrics, "metrics", described)

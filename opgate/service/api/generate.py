@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from opgate.service.api.asgi_exchange import AsgiExchange, unless_left
 from opgate.service.api.kserve_http import JSON, Body, read_body
+from opgate.service.api.openapi import generate_operation
+from opgate.service.api.routes import Route, of_models
 from opgate.service.api.status import error_body
 from opgate.service.core.errors import ServingError
 from opgate.service.core.request import Array
@@ -24,9 +26,8 @@ from opgate.service.wire.responses import refuse_decoupled
 _EVENTS = "text/event-stream; charset=utf-8"
 
 
-def router(gateway: Gateway) -> APIRouter:
-    """Returns the routes of one gateway."""
-    routes = APIRouter()
+def routes(gateway: Gateway) -> Iterator[Route]:
+    """Yields the routes of one gateway."""
 
     async def read(request: Request, stack: contextlib.ExitStack) -> tuple[Served, Body]:
         """Reads a body, and counts what it becomes while the stack is open. Raises ServingError."""
@@ -84,10 +85,9 @@ def router(gateway: Gateway) -> APIRouter:
         except ServingError as error:  # the status is sent, so the error is an event
             yield wire.event(error_body(error.message))
 
-    for prefix in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-        routes.add_api_route(prefix + "/generate", generate, methods=["POST"], include_in_schema=False)
-        routes.add_api_route(prefix + "/generate_stream", generate_stream, methods=["POST"], include_in_schema=False)
-    return routes
+    yield from of_models("POST", "/generate", generate, "inference", generate_operation("Generated", JSON))
+    stream_operation = generate_operation("", "text/event-stream")
+    yield from of_models("POST", "/generate_stream", generate_stream, "inference", stream_operation)
 
 
 class _Running(StreamingResponse):

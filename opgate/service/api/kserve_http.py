@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from opgate.service.api.asgi_exchange import AsgiExchange
+from opgate.service.api.openapi import call, infer_operation, model_call
+from opgate.service.api.routes import Route, of_models
 from opgate.service.api.statistics import read_statistics
 from opgate.service.api.status import HTTP, error_body, error_headers
 from opgate.service.core.errors import Kind, ServingError, invalid, json_kind, too_large
@@ -32,6 +34,7 @@ T = TypeVar("T")
 JSON = "application/json"
 # Bytes of the body of a request for the index of models.
 _MAX_INDEX_BYTES = 65536
+_REPOSITORY = "model-repository"
 # A compressed body can become this many times its size.
 _MOST_RATIO = 1040
 # A body that is packed counts as this many times its size, because that is about what it costs.
@@ -196,7 +199,7 @@ class _Routes:
 
     async def load(self, request: Request) -> Response:
         """Loads a model as its files are now, or with the config and the files of the request."""
-        check_operator(self._gateway, request, "model-repository")
+        check_operator(self._gateway, request, _REPOSITORY)
         self._gateway.control.check_explicit()
         name = request.path_params["model"]
         parameters = await self._parameters(request, smallest(self._gateway.settings, "max_body_bytes"))
@@ -205,7 +208,7 @@ class _Routes:
 
     async def unload(self, request: Request) -> Response:
         """Unloads a model, and with `unload_dependents` the models of its steps."""
-        check_operator(self._gateway, request, "model-repository")
+        check_operator(self._gateway, request, _REPOSITORY)
         parameters = await self._parameters(request, (_MAX_INDEX_BYTES, ""))
         dependents = flag(parameters, "unload_dependents")
         await self._gateway.everywhere.run("unload", request.path_params["model"], dependents)
@@ -246,30 +249,29 @@ class _Routes:
         return PartsResponse(parts, headers, media)
 
 
-def router(gateway: Gateway) -> APIRouter:
-    """Returns the routes of one gateway."""
-    routes = APIRouter()
+def routes(gateway: Gateway) -> Iterator[Route]:
+    """Yields the routes of one gateway."""
     endpoints = _Routes(gateway)
-
-    def add(path: str, endpoint: Callable[..., Awaitable[Response]], method: str = "GET") -> None:
-        # opgate.service.api.openapi makes the schema at /docs from the models instead.
-        routes.add_api_route(path, endpoint, methods=[method], include_in_schema=False)
-
-    add("/v2/health/live", endpoints.live)
-    add("/v2/health/ready", endpoints.ready)
-    add("/v2", endpoints.server_metadata)
-    add("/v2/models/stats", endpoints.statistics)
+    yield Route("GET", "/v2", endpoints.server_metadata, "metadata", call("Server metadata", "server", "Server"))
+    yield Route("GET", "/v2/health/live", endpoints.live, "health", call("Whether the process answers", "server"))
+    yield Route("GET", "/v2/health/ready", endpoints.ready, "health", call("Whether every model is ready", "server"))
+    stats = call("Statistics of all models", "server", "Statistics")
+    yield Route("GET", "/v2/models/stats", endpoints.statistics, "statistics", stats)
+    yield from of_models("POST", "/infer", endpoints.infer, "inference", infer_operation)
+    for rest, endpoint, group, summary, schema in (
+        ("", endpoints.model_metadata, "metadata", "Inputs and outputs of {}", "Model"),
+        ("/ready", endpoints.model_ready, "health", "Whether {} is ready", ""),
+        ("/config", endpoints.model_config, "model-config", "The config of {}", "Config"),
+        ("/stats", endpoints.statistics, "statistics", "Statistics of {}", "Statistics"),
+    ):
+        yield from of_models("GET", rest, endpoint, group, model_call(summary, schema))
+    index = call("All models of the repository with their state", "repository", "Index", "IndexRequest")
     for prefix in ("/v2/repository", "/v2/repository/{repository}"):
-        add(prefix + "/index", endpoints.index, "POST")
-    add("/v2/repository/models/{model}/load", endpoints.load, "POST")
-    add("/v2/repository/models/{model}/unload", endpoints.unload, "POST")
-    for prefix in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-        add(prefix, endpoints.model_metadata)
-        add(prefix + "/ready", endpoints.model_ready)
-        add(prefix + "/config", endpoints.model_config)
-        add(prefix + "/stats", endpoints.statistics)
-        add(prefix + "/infer", endpoints.infer, "POST")
-    return routes
+        yield Route("POST", f"{prefix}/index", endpoints.index, _REPOSITORY, index)
+    load = call("Load a model", "repository", request="LoadRequest")
+    yield Route("POST", "/v2/repository/models/{model}/load", endpoints.load, _REPOSITORY, load)
+    unload = call("Unload a model", "repository", request="UnloadRequest")
+    yield Route("POST", "/v2/repository/models/{model}/unload", endpoints.unload, _REPOSITORY, unload)
 
 
 def _model_and_version(request: Request) -> tuple[str, str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
+from opgate.service.api.routes import Operation, Route
 from opgate.service.core.spec import ModelSpec, TensorSpec
 from opgate.service.gateway import Gateway, package_version
 from opgate.service.repository.loader import LoadedModel
@@ -89,38 +92,13 @@ _LARGEST = {"FP16": 65519.99999999999, "BF16": 3.39617752923046e38, "FP32": 3.40
 _EXAMPLE_ELEMENTS = 64
 
 
-def schema(gateway: Gateway) -> dict[str, Any]:
+def schema(gateway: Gateway, routes: Iterable[Route]) -> dict[str, Any]:
     """Returns the whole document. What clients may not do on this gateway is in it, too."""
-    paths: dict[str, Any] = {
-        "/v2": {"get": _call("Server metadata", "server", "Server")},
-        "/v2/health/live": {"get": _call("Whether the process answers", "server")},
-        "/v2/health/ready": {"get": _call("Whether every model is ready", "server")},
-        "/metrics": {"get": _call("Prometheus metrics", "server", media="text/plain")},
-    }
-    for name in dict.fromkeys(model.spec.name for model in gateway.catalog.models()):
-        paths |= _of_model(gateway.find(name).model, name, "")
-        versions = gateway.catalog.versions(name)
-        # A path for each version would tell nothing new of a model that has one.
-        for version in versions if len(versions) > 1 else ():
-            paths |= _of_model(gateway.find(name, str(version)).model, name, f"/versions/{version}")
-    paths["/v2/models/stats"] = {"get": _call("Statistics of all models", "server", "Statistics")}
-    paths |= _settings("/v2/trace/setting", "trace settings of all models", "TraceSettings", "operation")
-    paths |= _settings("/v2/logging", "settings of the log", "LogSettings", "operation")
-    index = {"post": _call("All models of the repository with their state", "repository", "Index", "IndexRequest")}
-    paths["/v2/repository/index"] = index
-    paths["/v2/repository/{repository}/index"] = _with_names(index, "repository")
-    for change, request in (("load", "LoadRequest"), ("unload", "UnloadRequest")):
-        call = _call(f"{change.capitalize()} a model", "repository", request=request)
-        paths[f"/v2/repository/models/{{model}}/{change}"] = _with_names({"post": call}, "model")
-    register = _call("Register a region", "shared memory, system", request="Region")
-    paths["/v2/systemsharedmemory/region/{region}/register"] = _with_names({"post": register}, "region")
-    for kind in ("system", "cuda"):
-        for prefix, which in (("", "all regions"), ("/region/{region}", "a region")):
-            route, names = f"/v2/{kind}sharedmemory{prefix}", ["region"] if prefix else []
-            tag = f"shared memory, {kind}"
-            status = _call(f"State of {which}", tag, "Regions")
-            paths[f"{route}/status"] = _with_names({"get": status}, *names)
-            paths[f"{route}/unregister"] = _with_names({"post": _call(f"Unregister {which}", tag)}, *names)
+    paths: dict[str, Any] = {}
+    for route in routes:
+        for path, operation in _operations(gateway, route):
+            names = re.findall(r"{(\w+)}", path)
+            paths.setdefault(path, _with_names({}, *names))[route.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "opgate", "version": package_version(), "description": "Models with their custom ops."},
@@ -129,30 +107,23 @@ def schema(gateway: Gateway) -> dict[str, Any]:
     }
 
 
-def _of_model(model: LoadedModel, name: str, version: str) -> dict[str, Any]:
-    """Returns the paths of a model, or of one of its versions."""
-    place = quote(name, safe="") + version
-    prefix = f"/v2/models/{place}"
-    predict, infer = _predict(model), _infer(model.spec)
-    if not version:  # with a version the name could be that of another model
-        predict["operationId"], infer["operationId"] = f"predict_{name}", f"infer_{name}"
-    return {
-        f"/predict/{place}": {"post": predict},
-        f"{prefix}/infer": {"post": infer},
-        f"{prefix}/generate": {"post": _generate(model.spec, "Generated", _JSON)},
-        f"{prefix}/generate_stream": {"post": _generate(model.spec, "", "text/event-stream")},
-        prefix: {"get": _call(f"Inputs and outputs of {name}", name, "Model")},
-        f"{prefix}/ready": {"get": _call(f"Whether {name} is ready", name)},
-        f"{prefix}/config": {"get": _call(f"The config of {name}", name, "Config")},
-        f"{prefix}/stats": {"get": _call(f"Statistics of {name}", name, "Statistics")},
-        **_settings(f"{prefix}/trace/setting", f"trace settings of {name}", "TraceSettings", name),
-    }
-
-
-def _settings(path: str, what: str, schema: str, tag: str) -> dict[str, Any]:
-    """Returns a path that reads settings and changes some of them."""
-    change = _call(f"Change the {what}", tag, schema, f"{schema}Request")
-    return {path: {"get": _call(f"The {what}", tag, schema), "post": change}}
+def _operations(gateway: Gateway, route: Route) -> Iterator[tuple[str, Operation]]:
+    """Yields the paths of a route, one for each model or version that it may name, and what they do."""
+    if not callable(route.described):
+        if route.described is not None:
+            yield route.path, route.described
+        return
+    for name in dict.fromkeys(model.spec.name for model in gateway.catalog.models()):
+        versions = gateway.catalog.versions(name)
+        if "{version}" not in route.path:
+            operation = route.described(gateway.find(name).model)
+            yield route.path.format(model=quote(name, safe="")), operation
+            continue
+        # A path for each version would tell nothing new of a model that has one.
+        for version in versions if len(versions) > 1 else ():
+            operation = route.described(gateway.find(name, str(version)).model)
+            operation.pop("operationId", None)  # with a version the name could be that of another model
+            yield route.path.format(model=quote(name, safe=""), version=version), operation
 
 
 def _with_names(operations: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -165,17 +136,22 @@ def _named(schema: str) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{schema}"}
 
 
-def _call(summary: str, tag: str, schema: str = "", request: str = "", media: str = _JSON) -> dict[str, Any]:
+def call(summary: str, tag: str, schema: str = "", request: str = "", media: str = _JSON) -> dict[str, Any]:
     """Describes a call that answers with this schema, with something else than JSON, or else with an empty body.
     `request` is the schema of its body. One without required members may be left out."""
     good: dict[str, Any] = {"description": "OK"}
     if schema or media != _JSON:
         good["content"] = {media: {"schema": _named(schema)} if schema else {}}
-    call = {"summary": summary, "tags": [tag], "responses": {"200": good, **_errors()}}
+    described = {"summary": summary, "tags": [tag], "responses": {"200": good, **_errors()}}
     if not request:
-        return call
+        return described
     body = {"required": bool(_SCHEMAS[request]["required"]), "content": {_JSON: {"schema": _named(request)}}}
-    return call | {"requestBody": body}
+    return described | {"requestBody": body}
+
+
+def model_call(summary: str, schema: str = "", request: str = "") -> Callable[[LoadedModel], Operation]:
+    """Describes a call for each model, with its name in place of {} in the summary, as `call` does."""
+    return lambda model: call(summary.format(model.spec.name), model.spec.name, schema, request)
 
 
 def _errors() -> dict[str, Any]:
@@ -200,18 +176,23 @@ def _example_values(spec: ModelSpec) -> dict[str, Any]:
     return {tensor.name: _example(tensor, tensor.dims) for tensor in spec.inputs.values()}
 
 
-def _generate(spec: ModelSpec, schema: str, media: str) -> dict[str, Any]:
+def generate_operation(schema: str, media: str) -> Callable[[LoadedModel], Operation]:
     """Describes a call that takes values as /predict does, and parameters beside them."""
-    values = _values(spec)
-    parameter = {"type": ["string", "number", "boolean"]}
-    others = {"id": _TEXT, "parameters": {"type": "object", "additionalProperties": parameter}}
-    request = {**values, "properties": {**others, **values["properties"]}, "additionalProperties": parameter}
-    call = _call(f"Run {spec.name} on plain JSON", spec.name, schema, media=media)
-    body = {"required": True, "content": {_JSON: {"schema": request, "example": _example_values(spec)}}}
-    return call | {"requestBody": body}
+
+    def described(model: LoadedModel) -> Operation:
+        spec = model.spec
+        values = _values(spec)
+        parameter = {"type": ["string", "number", "boolean"]}
+        others = {"id": _TEXT, "parameters": {"type": "object", "additionalProperties": parameter}}
+        request = {**values, "properties": {**others, **values["properties"]}, "additionalProperties": parameter}
+        body = {"required": True, "content": {_JSON: {"schema": request, "example": _example_values(spec)}}}
+        return call(f"Run {spec.name} on plain JSON", spec.name, schema, media=media) | {"requestBody": body}
+
+    return described
 
 
-def _predict(model: LoadedModel) -> dict[str, Any]:
+def predict_operation(model: LoadedModel) -> Operation:
+    """Describes /predict for a model."""
     spec = model.spec
     values = _values(spec)
     body: dict[str, Any] = {}
@@ -228,6 +209,7 @@ def _predict(model: LoadedModel) -> dict[str, Any]:
     if model.presentation.picture_model:
         answers["image/jpeg"] = {"schema": {"type": "string", "format": "binary"}}
     return {
+        "operationId": f"predict_{spec.name}",
         "summary": f"Run {spec.name}",
         "tags": [spec.name],
         "requestBody": {"required": True, "content": body},
@@ -309,7 +291,9 @@ def _example(tensor: TensorSpec, dims: tuple[int, ...]) -> Any:
     return nested
 
 
-def _infer(spec: ModelSpec) -> dict[str, Any]:
+def infer_operation(model: LoadedModel) -> Operation:
+    """Describes the KServe v2 protocol's inference for a model."""
+    spec = model.spec
     inputs = []
     for tensor in spec.inputs.values():
         sizes = [1 if size == -1 else size for size in spec.wire_shape(tensor)]
@@ -328,6 +312,7 @@ def _infer(spec: ModelSpec) -> dict[str, Any]:
         {"inputs": {"type": "array", "items": {"anyOf": tensors}, "minItems": len(required)}}, id=_TEXT, outputs=outputs
     )
     return {
+        "operationId": f"infer_{spec.name}",
         "summary": f"Run {spec.name} by the KServe v2 protocol",
         "tags": [spec.name],
         "requestBody": {"required": True, "content": {_JSON: {"schema": request, "example": {"inputs": inputs}}}},

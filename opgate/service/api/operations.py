@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from opgate.service.api.kserve_http import answer, check_operator, read_object
+from opgate.service.api.openapi import call, model_call
+from opgate.service.api.routes import Route, of_models
 from opgate.service.core.triton_messages import service_pb2
 from opgate.service.gateway import Gateway
 from opgate.service.wire.kserve_grpc import parameter_values
@@ -15,9 +17,8 @@ from opgate.service.wire.kserve_grpc import parameter_values
 _MOST_BYTES = 65536
 
 
-def router(gateway: Gateway) -> APIRouter:
-    """Returns the routes of one gateway."""
-    routes = APIRouter()
+def routes(gateway: Gateway) -> Iterator[Route]:
+    """Yields the routes of one gateway."""
 
     async def trace_setting(request: Request) -> Response:
         model = _model(gateway, request.path_params.get("model", ""), request.path_params.get("version", ""))
@@ -32,11 +33,15 @@ def router(gateway: Gateway) -> APIRouter:
             await gateway.everywhere.run("log", await read_object(gateway, request, _MOST_BYTES))
         return answer(gateway.log_settings().as_map())
 
-    for prefix in ("/v2", "/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-        path = prefix + "/trace/setting"
-        routes.add_api_route(path, trace_setting, methods=["GET", "POST"], include_in_schema=False)
-    routes.add_api_route("/v2/logging", logging, methods=["GET", "POST"], include_in_schema=False)
-    return routes
+    for method, what in (("GET", "The"), ("POST", "Change the")):
+        request = {"GET": "", "POST": "Request"}[method]
+        trace, log = (f"{name}{request}" if request else "" for name in ("TraceSettings", "LogSettings"))
+        of_all = call(f"{what} trace settings of all models", "operation", "TraceSettings", trace)
+        yield Route(method, "/v2/trace/setting", trace_setting, "trace", of_all)
+        of_one = model_call(f"{what} trace settings of {{}}", "TraceSettings", trace)
+        yield from of_models(method, "/trace/setting", trace_setting, "trace", of_one)
+        of_log = call(f"{what} settings of the log", "operation", "LogSettings", log)
+        yield Route(method, "/v2/logging", logging, "logging", of_log)
 
 
 async def trace_setting(gateway: Gateway, asked: Any, peer: str) -> Any:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from opgate.service.api.asgi_exchange import AsgiExchange
 from opgate.service.api.kserve_http import JSON, read_body
+from opgate.service.api.openapi import predict_operation
+from opgate.service.api.routes import Route, of_models
 from opgate.service.core.errors import Kind, ServingError, invalid, too_large
 from opgate.service.core.request import Request as InferRequest
 from opgate.service.core.spec import ModelSpec
@@ -23,9 +25,8 @@ from opgate.service.wire.friendly import Value, file_input, file_request, labell
 from opgate.service.wire.json_tensors import members
 
 
-def router(gateway: Gateway) -> APIRouter:
-    """Returns the routes of one gateway."""
-    routes = APIRouter()
+def routes(gateway: Gateway) -> Iterator[Route]:
+    """Yields the routes of one gateway."""
 
     async def predict(request: Request) -> Response:
         with contextlib.ExitStack() as stack:
@@ -52,9 +53,7 @@ def router(gateway: Gateway) -> APIRouter:
         texts = AsgiExchange(gateway, request, lambda asked: asked.result_bytes, lambda asked: _labelled(model, asked))
         return Response(await texts.run(served, payload.size, decode), media_type=JSON)
 
-    for path in ("/predict/{model}", "/predict/{model}/versions/{version}"):
-        routes.add_api_route(path, predict, methods=["POST"], include_in_schema=False)
-    return routes
+    yield from of_models("POST", "", predict, "inference", predict_operation, of="/predict")
 
 
 @dataclass(frozen=True, slots=True)

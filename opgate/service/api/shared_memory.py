@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from opgate.service.api.kserve_http import answer, read_body, refuse_pages
+from opgate.service.api.openapi import call
+from opgate.service.api.routes import Route
 from opgate.service.core.errors import Kind, ServingError, invalid
 from opgate.service.core.triton_messages import service_pb2
 from opgate.service.everywhere import Everywhere
@@ -15,6 +17,7 @@ from opgate.service.gateway import Gateway
 from opgate.service.shared_memory import Regions
 from opgate.service.wire.json_tensors import parse_object
 
+_GROUP = "shared-memory"
 # Bytes of the body of a request.
 _MAX_BODY_BYTES = 65536
 
@@ -43,7 +46,7 @@ class _Routes:
     async def register(self, request: Request) -> Response:
         """Registers a region."""
         self._regions()
-        refuse_pages(self._gateway, request, "shared-memory")
+        refuse_pages(self._gateway, request, _GROUP)
         body = await read_body(self._gateway, request, _MAX_BODY_BYTES)
         message = parse_object(bytes(body.unpacked()))
         key = message.get("key")
@@ -56,7 +59,7 @@ class _Routes:
     async def unregister(self, request: Request) -> Response:
         """Unregisters a region, or all of them."""
         self._regions()
-        refuse_pages(self._gateway, request, "shared-memory")
+        refuse_pages(self._gateway, request, _GROUP)
         await read_body(self._gateway, request, _MAX_BODY_BYTES)
         await self._gateway.everywhere.run("unregister", _name(request))
         return Response(status_code=200)
@@ -119,22 +122,20 @@ class SharedMemoryCalls:
         return service_pb2.CudaSharedMemoryUnregisterResponse()
 
 
-def router(gateway: Gateway) -> APIRouter:
-    """Returns the routes of one gateway."""
-    routes = APIRouter()
+def routes(gateway: Gateway) -> Iterator[Route]:
+    """Yields the routes of one gateway."""
     endpoints = _Routes(gateway)
-
-    def add(path: str, endpoint: Callable[..., Awaitable[Response]], method: str) -> None:
-        routes.add_api_route(path, endpoint, methods=[method], include_in_schema=False)
-
-    for prefix in ("", "/region/{region}"):
-        add(f"/v2/systemsharedmemory{prefix}/status", endpoints.status, "GET")
-        add(f"/v2/systemsharedmemory{prefix}/register", endpoints.register, "POST")
-        add(f"/v2/systemsharedmemory{prefix}/unregister", endpoints.unregister, "POST")
-        add(f"/v2/cudasharedmemory{prefix}/status", endpoints.cuda_status, "GET")
-        add(f"/v2/cudasharedmemory{prefix}/register", endpoints.register_cuda, "POST")
-        add(f"/v2/cudasharedmemory{prefix}/unregister", endpoints.unregister_cuda, "POST")
-    return routes
+    for prefix, which in (("", "all regions"), ("/region/{region}", "a region")):
+        for kind, status, register, unregister in (
+            ("system", endpoints.status, endpoints.register, endpoints.unregister),
+            ("cuda", endpoints.cuda_status, endpoints.register_cuda, endpoints.unregister_cuda),
+        ):
+            path, tag = f"/v2/{kind}sharedmemory{prefix}", f"shared memory, {kind}"
+            # Regions of CUDA can't be registered, and a region needs a name.
+            described = call("Register a region", tag, request="Region") if prefix and kind == "system" else None
+            yield Route("GET", f"{path}/status", status, _GROUP, call(f"State of {which}", tag, "Regions"))
+            yield Route("POST", f"{path}/register", register, _GROUP, described)
+            yield Route("POST", f"{path}/unregister", unregister, _GROUP, call(f"Unregister {which}", tag))
 
 
 def _no_cuda_region(name: str) -> ServingError:
