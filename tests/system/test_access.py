@@ -316,7 +316,6 @@ def test_each_group_has_its_paths_and_others_are_closed(repository):
             "/v2/models",
             "/v2/health/live/",
             "/v2/models/double/infer/",
-            "/metrics%0A",
             "/docs/more",
         ),
     }
