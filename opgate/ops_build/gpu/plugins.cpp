@@ -1,8 +1,8 @@
 // The option --plugins: the runner calls the TensorRT plugins of the ops instead of their kernels.
 #include <memory>
 
-#include "adapters/tensorrt/plugin_caller.h"
 #include "caller.h"
+#include "plugin_caller.h"
 
 namespace opgate {
 namespace {

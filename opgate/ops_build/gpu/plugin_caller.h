@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "adapters/tensorrt/fields.h"
 #include "call/table.h"
-#include "fields.h"
 
 namespace opgate::tensorrt {
 

@@ -4,10 +4,10 @@
 
 #include <memory>
 
+#include "adapters/tensorrt/constant_shapes.h"
+#include "adapters/tensorrt/fields.h"
 #include "call/invoke.h"
-#include "constant_shapes.h"
 #include "core/cuda.h"
-#include "fields.h"
 
 namespace opgate::tensorrt {
 
