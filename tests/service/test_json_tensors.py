@@ -375,3 +375,22 @@ def test_native_functions_check_where_they_read_and_write():
     frozen.flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
         native.fill(b"[1]", 0, 3, "FP32", frozen, 1)
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "FP32", "FP64", "BF16"])
+@pytest.mark.parametrize("size", [63, 64, 4096, 4097])
+def test_floats_come_back_whoever_writes_them(datatype, size):
+    """Few, many and very many are written by different code, and so are those with a number that JSON hasn't."""
+    dtype = DATATYPES[datatype].dtype
+    rng = np.random.default_rng(size)
+    values = (rng.standard_normal(size) * 10.0 ** rng.uniform(-6, 4, size)).astype(dtype)
+    values[:6] = [0.0, -0.0, 3, -1, np.finfo(np.float16).max, 2**-24]
+    for number in (None, np.nan, np.inf, -np.inf):
+        if number is not None:
+            values[size // 2] = number
+        for shape in ((size,), (1, size)):
+            text = b"".join(write(values.reshape(shape), DATATYPES[datatype], True, "y"))
+            body = b'{"y": ' + text + b"}"
+            back = read(members(body, LIMITS)["y"], DATATYPES[datatype], None, "y", LIMITS)
+            assert back.shape == shape and back.tobytes() == values.tobytes()
+            assert all(b"." in part or b"e" in part for part in text.strip(b"[]").split(b",") if part[-1:].isdigit())
