@@ -24,8 +24,8 @@ from opgate.service.native.engine_strings import first_bytes
 MAX_REST_BYTES = 1 << 20
 # Elements that are written at once, to bound the memory for them and the time without other threads.
 _CHUNK = 65536
-# From so many floats of these types to so many orjson writes them, in two thirds of the time. It has no text for NaN and
-# infinities, and lets no other thread run meanwhile.
+# From so many floats of these types to so many orjson writes them, in two thirds of the time. It has no text for NaN
+# and infinities, and lets no other thread run meanwhile.
 _FEW, _MANY, _OF_ORJSON = 64, 4096, frozenset(("FP16", "FP32", "FP64"))
 
 
