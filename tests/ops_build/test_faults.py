@@ -14,6 +14,7 @@ from opgate.ops_build.building.options import SOURCE, BuildOptions
 from opgate.ops_build.table import read_table
 from tests import PROJECT
 from tests.conftest import silent, thorough
+from tests.ops_build import cuda_faults
 from tests.ops_build.faults import Fault
 
 SLOW = thorough("the kernels compile anew for each fault")
@@ -52,7 +53,7 @@ FAULTS = [
     Fault("the angle the other way", "NMSRotated", "detection/rotated.h", "clockwise ? box[4] : -box[4]", "clockwise ? -box[4] : box[4]"),
     Fault("labels ignored", "NMSRotated", "detection/greedy.h", "groups.empty() ? label : groups[static_cast<std::size_t>(anchor)]", "label"),
     Fault("the picture turned the other way", "RoiAlignRotated", "ops/roi_align_rotated/roi_align_rotated.h", "settings.clockwise ? roi[5] : -roi[5]", "settings.clockwise ? -roi[5] : roi[5]"),
-    Fault("rows before the first that is needed", "RoiAlignRotated", "ops/roi_align_rotated/roi_align_rotated.cpp", "last_row < 0 ? 0 : first_row_ * width", "0"),
+    Fault("rows before the first that is needed", "RoiAlignRotated", "ops/roi_align_rotated/roi_align_rotated.cpp", "last_row < 0 ? 0 : first_row_ * size.width", "0"),
     Fault("a limit that is not raised", "TopKLabels", "ops/top_k_labels/top_k_labels.cpp", "if (i == count || !(most > limit_)) return;", "if (i == count || !(most > limit_ + 1)) return;"),
     Fault("every block of columns computed from the first", "CornerPool", "ops/corner_pool/corner_pool.cpp", "h - 1 - i : i) * w + begin", "h - 1 - i : i) * w + begin % 512"),
     Fault("the threshold itself kept", "SoftNMS", "ops/soft_nms/soft_nms.h", "if (iou < iou_threshold) return 1;", "if (iou <= iou_threshold) return 1;"),
@@ -122,7 +123,7 @@ FAULTS = [
     Fault("a value of the next window", "SlidingWindow", "ops/sliding_window/sliding_window.cpp",
           "const std::int64_t behind = in_block * step - begin;", "const std::int64_t behind = in_block * step - begin - 1;"),
     Fault("a filter that is shifted by a step", "ResampleAudio", "ops/resample_audio/resample_audio.h",
-          "response[static_cast<std::size_t>(step + half)] / sum", "response[static_cast<std::size_t>(std::abs(step + 1) < half ? step + 1 + half : 0)] / sum"),
+          "(step < 0 ? -step : step)] / sum", "(std::min<std::int64_t>(half, step < 0 ? -step - 1 : step + 1))] / sum"),
     Fault("two frames of a lane not separated", "LogMelSpectrogram", "ops/log_mel_spectrogram/log_mel_spectrogram.cpp",
           "even_im = a.im - b.im", "even_im = a.im + b.im"),
     Fault("an alpha ignored", "DecodeImage", "images/codecs/webp_decoder.cpp", "over_background(pixel[c], pixel[3], background_)", "pixel[c]"),
@@ -170,6 +171,12 @@ def verify(sources: Path, *ops: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_op_has_a_fault(library: Path) -> None:
     assert {op.name for op in read_table(library)} <= {fault.op for fault in FAULTS}
+
+
+def test_each_fault_has_its_place() -> None:
+    """Sources change. A fault whose place is gone finds nothing any more."""
+    for fault in (*FAULTS, *cuda_faults.FAULTS):
+        assert (SOURCE / fault.file).read_text().count(fault.right) == 1, fault
 
 
 @SLOW

@@ -8,23 +8,19 @@ namespace {
 
 class Cpu : public Checked {
  public:
-  Status prepare(const Node& node) {
-    settings_ = Settings::of(node.attributes());
-    return {};
-  }
-
   template <typename T>
-  Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
+  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
+    const Settings settings = Settings::of(attributes);
     const std::int64_t n = in.size("n");
-    const auto [channels, anchors] = settings_.head_size(in);
-    const Head<T> first{in["head"].data<T>(),  settings_.classes_of(channels), anchors,          channels,
-                        settings_.first_class, settings_.anchors_first,        settings_.corners};
+    const auto [channels, anchors] = settings.head_size(in);
+    const Head<T> first{in["head"].data<T>(), settings.classes_of(channels), anchors,         channels,
+                        settings.first_class, settings.anchors_first,        settings.corners};
     const auto* const geometry = in.has("geometry") ? in["geometry"].data<float>() : nullptr;
     context.parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         Head<T> head = first;
         head.values += i * head.channels * head.anchors;
-        run_row(head, settings_.limits, geometry ? geometry + 6 * i : nullptr, out, i);
+        run_row(head, settings.limits, geometry ? geometry + 6 * i : nullptr, out, i);
       }
     });
     return {};
@@ -54,8 +50,6 @@ class Cpu : public Checked {
     if (indices) std::fill(indices + count, indices + most, -1);
     out["count"].data<std::int32_t>()[i] = static_cast<std::int32_t>(count);
   }
-
-  Settings settings_;
 };
 
 }  // namespace

@@ -82,11 +82,6 @@ struct Detections {
 
 class Cuda : public Checked {
  public:
-  Status prepare(const Node& node) {
-    settings_ = Settings::of(node.attributes());
-    return {};
-  }
-
   struct Memory {
     std::span<detection::Candidate> candidates;  ///< of all rows of the batch, one after another
     std::span<std::uint32_t> counts;             ///< the number of candidates of each row
@@ -103,19 +98,21 @@ class Cuda : public Checked {
 
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    return settings_.anchors_first ? run<T, true>(context, in, attributes, out)
-                                   : run<T, false>(context, in, attributes, out);
+    const Settings settings = Settings::of(attributes);
+    return settings.anchors_first ? run<T, true>(context, in, attributes, settings, out)
+                                  : run<T, false>(context, in, attributes, settings, out);
   }
 
  private:
   template <typename T, bool anchors_first>
-  Status run(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    const auto [channels, anchors] = settings_.head_size(in);
+  static Status run(Context& context, const Inputs& in, const Attributes& attributes, const Settings& settings,
+                    Outputs& out) {
+    const auto [channels, anchors] = settings.head_size(in);
     const Batch<T, anchors_first> batch{
-        in["head"].data<T>(),  in.size("n"),     channels, settings_.classes_of(channels), anchors,
-        settings_.first_class, settings_.corners};
+        in["head"].data<T>(), in.size("n"),    channels, settings.classes_of(channels), anchors,
+        settings.first_class, settings.corners};
     const Memory memory = workspace<T>(context.workspace(), in, attributes);
-    const Detections detections{settings_.limits.max_detections,
+    const Detections detections{settings.limits.max_detections,
                                 out["boxes"].data<float>(),
                                 out["scores"].data<float>(),
                                 out["labels"].data<std::int32_t>(),
@@ -123,13 +120,11 @@ class Cuda : public Checked {
                                 in.has("geometry") ? in["geometry"].data<float>() : nullptr,
                                 data_or_null<std::int32_t>(out, "indices")};
     const auto launch = [&](const auto& pictures) {
-      return detection::launch_nms(pictures, settings_.limits, memory.candidates, memory.counts, {}, detections,
+      return detection::launch_nms(pictures, settings.limits, memory.candidates, memory.counts, {}, detections,
                                    stream_of(context));
     };
-    return settings_.first_class == 4 ? launch(batch) : launch(BatchWithObjectness<T, anchors_first>{batch});
+    return settings.first_class == 4 ? launch(batch) : launch(BatchWithObjectness<T, anchors_first>{batch});
   }
-
-  Settings settings_;
 };
 
 }  // namespace

@@ -27,11 +27,6 @@ struct Detections {
 
 class Cuda : public Checked {
  public:
-  Status prepare(const Node& node) {
-    limits_ = limits_of(node.attributes());
-    return {};
-  }
-
   struct Memory {
     std::span<detection::Candidate> candidates;  ///< of all pictures, one after another
     std::span<std::uint32_t> counts;             ///< the number of candidates of each picture
@@ -46,15 +41,13 @@ class Cuda : public Checked {
   }
 
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
+    const Limits limits = limits_of(attributes);
     const Batch batch{in["boxes"].data<float>(), in["scores"].data<float>(), in.size("n"), in.size("c"), in.size("a")};
     const Memory memory = workspace(context.workspace(), in, attributes);
-    const Detections detections{detection::KeptRows<4>::of(in, out, limits_.max_detections)};
-    return detection::launch_nms(batch, limits_, memory.candidates, memory.counts, memory.numbers, detections,
+    const Detections detections{detection::KeptRows<4>::of(in, out, limits.max_detections)};
+    return detection::launch_nms(batch, limits, memory.candidates, memory.counts, memory.numbers, detections,
                                  stream_of(context));
   }
-
- private:
-  Limits limits_;
 };
 
 }  // namespace

@@ -22,32 +22,29 @@ struct Grouped : Picture {
 
 class Cpu : public Checked {
  public:
-  Status prepare(const Node& node) {
-    limits_ = limits_of(node.attributes());
-    clockwise_ = node.attributes().boolean("clockwise");
-    return {};
-  }
-
-  Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
+  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     OPGATE_RETURN_IF_ERROR(check_labels(in));
+    const Limits limits = limits_of(attributes);
+    const bool clockwise = attributes.boolean("clockwise");
     const std::int64_t classes = in.size("c"), anchors = in.size("a");
     const auto* const boxes = in["boxes"].data<float>();
     const auto* const scores = in["scores"].data<float>();
     const auto* const labels = data_or_null<std::int32_t>(in, "box_labels");
-    const auto rows = detection::KeptRows<5>::of(in, out, limits_.max_detections);
+    const auto rows = detection::KeptRows<5>::of(in, out, limits.max_detections);
     context.parallel_for(in.size("n"), 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) {
         run_picture({{boxes + i * anchors * 5, scores + i * classes * anchors, labels ? labels + i * anchors : nullptr,
-                      classes, anchors, clockwise_}},
-                    rows, i);
+                      classes, anchors, clockwise}},
+                    limits, rows, i);
       }
     });
     return {};
   }
 
  private:
-  void run_picture(const Grouped& picture, const detection::KeptRows<5>& rows, std::int64_t i) const {
-    const auto kept = detection::suppress(picture, limits_);
+  static void run_picture(const Grouped& picture, const Limits& limits, const detection::KeptRows<5>& rows,
+                          std::int64_t i) {
+    const auto kept = detection::suppress(picture, limits);
     const auto count = static_cast<std::int64_t>(kept.size());
     for (std::int64_t k = 0; k < count; ++k) {
       const auto& box = kept[static_cast<std::size_t>(k)];
@@ -56,9 +53,6 @@ class Cpu : public Checked {
     for (std::int64_t k = count; k < rows.most; ++k) rows.clear(i, k);
     rows.count[i] = static_cast<std::int32_t>(count);
   }
-
-  Limits limits_;
-  bool clockwise_ = true;
 };
 
 }  // namespace

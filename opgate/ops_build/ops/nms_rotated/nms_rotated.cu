@@ -34,12 +34,6 @@ struct Detections {
 
 class Cuda : public Checked {
  public:
-  Status prepare(const Node& node) {
-    limits_ = limits_of(node.attributes());
-    clockwise_ = node.attributes().boolean("clockwise");
-    return {};
-  }
-
   struct Memory {
     std::span<detection::Candidate> candidates;  ///< of all pictures, one after another
     std::span<std::uint32_t> counts;             ///< the number of candidates of each picture
@@ -52,21 +46,18 @@ class Cuda : public Checked {
 
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     OPGATE_RETURN_IF_ERROR(check_labels(in));
+    const Limits limits = limits_of(attributes);
     const Batch batch{in["boxes"].data<float>(),
                       in["scores"].data<float>(),
                       data_or_null<std::int32_t>(in, "box_labels"),
                       in.size("n"),
                       in.size("c"),
                       in.size("a"),
-                      clockwise_};
+                      attributes.boolean("clockwise")};
     const Memory memory = workspace(context.workspace(), in, attributes);
-    const Detections detections{batch, detection::KeptRows<5>::of(in, out, limits_.max_detections)};
-    return detection::launch_nms(batch, limits_, memory.candidates, memory.counts, {}, detections, stream_of(context));
+    const Detections detections{batch, detection::KeptRows<5>::of(in, out, limits.max_detections)};
+    return detection::launch_nms(batch, limits, memory.candidates, memory.counts, {}, detections, stream_of(context));
   }
-
- private:
-  Limits limits_;
-  bool clockwise_ = true;
 };
 
 }  // namespace

@@ -101,13 +101,9 @@ class Row {
 
 class Cpu : public Checked {
  public:
-  Status prepare(const Node& node) {
-    settings_ = Settings::of(node.attributes());
-    return {};
-  }
-
   template <typename T>
-  Status operator()(Context& context, const Inputs& in, const Attributes&, Outputs& out) const {
+  Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
+    const Settings settings = Settings::of(attributes);
     const std::int64_t n = in.size("n"), h = in.size("h"), w = in.size("w"), r = in.size("r");
     OPGATE_RETURN_IF_ERROR(check_index(in));
     const std::span<const std::int32_t> index =
@@ -122,7 +118,7 @@ class Cpu : public Checked {
     const auto* const pixels = in["image"].data<std::uint8_t>();
     const T* const matrix = in["matrix"].data<T>();
     float* const tensor = out["tensor"].data<float>();
-    const int height = settings_.height, width = settings_.width;
+    const int height = settings.height, width = settings.width;
     const std::int64_t plane = std::int64_t{height} * width;
     const std::int64_t grain = std::max<std::int64_t>(1, kElementGrain / (3 * std::int64_t{width}));
     context.parallel_for(r * height, grain, [&](std::int64_t begin, std::int64_t end) {
@@ -132,20 +128,17 @@ class Cpu : public Checked {
         const int y = static_cast<int>(i % height);
         const std::int64_t number = index.empty() ? (n == 1 ? 0 : crop) : index[static_cast<std::size_t>(crop)];
         const Picture picture{pixels + number * h * w * 3, static_cast<int>(h), static_cast<int>(w),
-                              packed(settings_.border)};
-        const Map map = Map::of(matrix + 6 * crop, settings_.maps_to_crop);
+                              packed(settings.border)};
+        const Map map = Map::of(matrix + 6 * crop, settings.maps_to_crop);
         float* const to = tensor + crop * 3 * plane + std::int64_t{y} * width;
         for (int x = 0; x < width; x += Row::kMost) {
           float* const planes[3] = {to + x, to + plane + x, to + 2 * plane + x};
-          row.run(picture, map, settings_.normalization, x, y, std::min(Row::kMost, width - x), planes);
+          row.run(picture, map, settings.normalization, x, y, std::min(Row::kMost, width - x), planes);
         }
       }
     });
     return {};
   }
-
- private:
-  Settings settings_{};
 };
 
 }  // namespace

@@ -65,11 +65,6 @@ __global__ void __launch_bounds__(kThreads) warp_pixels(Warp warp) {
 
 class Cuda : public Checked {
  public:
-  Status prepare(const Node& node) {
-    settings_ = Settings::of(node.attributes());
-    return {};
-  }
-
   struct Memory {
     std::span<Map> maps;
   };
@@ -85,6 +80,7 @@ class Cuda : public Checked {
     const MutableTensor& tensor = out["tensor"];
     if (tensor.size() == 0) return {};
     const Memory memory = workspace<T>(context.workspace(), in, attributes);
+    const Settings settings = Settings::of(attributes);
     const std::int64_t r = in.size("r");
     const Warp warp{in["image"].data<std::uint8_t>(),
                     in.has("index") ? in["index"].data<std::int32_t>() : nullptr,
@@ -93,17 +89,14 @@ class Cuda : public Checked {
                     static_cast<int>(in.size("h")),
                     static_cast<int>(in.size("w")),
                     memory.maps.data(),
-                    settings_,
+                    settings,
                     tensor.data<float>()};
-    find_maps<<<blocks_for(r, kThreads), kThreads, 0, stream_of(context)>>>(r, settings_.maps_to_crop,
+    find_maps<<<blocks_for(r, kThreads), kThreads, 0, stream_of(context)>>>(r, settings.maps_to_crop,
                                                                             in["matrix"].data<T>(), memory.maps.data());
     OPGATE_RETURN_IF_ERROR(launched());
     warp_pixels<<<blocks_for(tensor.size() / 3, kThreads), kThreads, 0, stream_of(context)>>>(warp);
     return launched();
   }
-
- private:
-  Settings settings_{};
 };
 
 }  // namespace
