@@ -26,6 +26,7 @@ from opgate.service.api.journal_middleware import JournalMiddleware
 from opgate.service.api.kserve_grpc import GrpcServer
 from opgate.service.api.openapi import schema
 from opgate.service.api.restrictions import RestrictedRoutes
+from opgate.service.api.routes import Endpoint
 from opgate.service.api.status import error_body
 from opgate.service.core.errors import ServingError, of_system
 from opgate.service.execution.running import ON_LOOP
@@ -93,8 +94,11 @@ def create_app(gateway: Gateway) -> FastAPI:
         return RedirectResponse("/docs")
 
     pages = [(route.path_regex, "metadata") for route in app.routes if isinstance(route, Route | Mount)]
-    for route in table:
-        app.add_api_route(route.path, route.endpoint, methods=[route.method], include_in_schema=False)
+    methods: dict[tuple[str, Endpoint], list[str]] = {}
+    for route in table:  # an endpoint is one route of the router, whatever its methods, which 405 then names
+        methods.setdefault((route.path, route.endpoint), []).append(route.method)
+    for (path, endpoint), names in methods.items():
+        app.add_api_route(path, endpoint, methods=names, include_in_schema=False)
     if gateway.http_tokens:
         groups = [*pages, *((compile_path(route.path)[0], route.group) for route in table)]
         app.add_middleware(RestrictedRoutes, tokens=gateway.http_tokens, groups=groups)

@@ -216,6 +216,128 @@ def test_a_client_that_stops_in_its_body_is_let_go():
     assert answer == b"" and left == ["http.disconnect"]
 
 
+class Echo:
+    """A request that needs no ASGI, and is answered with its body after some seconds, or at once."""
+
+    begun = answered = False
+    keep_alive = True
+
+    def __init__(self, connection, length, seconds):
+        self.connection, self.length, self.seconds, self.body = connection, length, seconds, b""
+
+    @property
+    def arrived(self):
+        return len(self.body) == self.length
+
+    def feed(self, data):
+        self.body += data
+
+    def complete(self):
+        if self.seconds:
+            asyncio.get_running_loop().call_later(self.seconds, self.answer)
+        else:
+            self.answer()
+
+    def answer(self):
+        transport = self.connection.transport
+        close = not self.keep_alive or self.connection.is_last_answer()
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n" % self.length + b"connection: close\r\n" * close
+        transport.write(head + b"\r\n" + self.body)
+        self.answered = True
+        if close:
+            transport.close()
+        self.connection.on_answered()
+
+    def buffer(self):
+        return None
+
+    def lost(self):
+        self.answered = True
+
+    def refuse_body(self, size):
+        return False
+
+
+class Direct(Plain):
+    """A service whose POST requests need no ASGI. Each has the seconds until its answer in a header."""
+
+    def direct(self, head):
+        seconds = head.header(b"x-seconds")
+        return None if seconds is None else lambda connection: Echo(connection, head.length, float(seconds))
+
+
+def echo(body=b"", seconds=b"0"):
+    return b"POST / HTTP/1.1\r\nHost: t\r\nX-Seconds: %b\r\nContent-Length: %d\r\n\r\n%b" % (seconds, len(body), body)
+
+
+async def late(scope, receive, send):
+    """An application that answers after a moment."""
+    while (await receive()).get("more_body"):
+        pass
+    await asyncio.sleep(0.2)
+    await send(start(200, LENGTH_2))
+    await send(body(b"ok"))
+
+
+@pytest.mark.parametrize("sent", [echo(), echo(b"ab"), GET])
+def test_each_request_before_the_end_of_a_client_is_answered(sent):
+    """Those that came together, behind one whose answer takes a while. The client has ended its side meanwhile."""
+    answers = talk(late, GET + sent * 3, service=Direct(), pause=0)
+    assert answers.count(b"HTTP/1.1 200 OK") == 4
+
+
+@pytest.mark.parametrize("sent", [echo(), echo(b"ab"), GET])
+def test_the_last_answer_of_a_stop_says_so_and_no_other_does(sent):
+    service = Direct()
+    service.draining = True
+    answers = talk(late, sent * 3, service=service, pause=0).split(b"HTTP/1.1 200 OK")[1:]
+    assert [b"connection: close" in answer for answer in answers] == [False, False, True]
+
+
+def test_an_answer_that_began_before_the_stop_ends_its_connection():
+    """Its head could not say so. The client keeps its side open."""
+    service = Plain()
+
+    async def application(scope, receive, send):
+        await send(start())
+        await send(body(b"one", True))
+        service.draining = True
+        await send(body(b"two"))
+
+    async def main():
+        server = Server(application, service)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            serving = await server.listen(listener)
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(GET)
+            answer = await asyncio.wait_for(reader.read(), 2)
+            writer.close()
+            server.should_exit = True
+            await serving
+        return answer
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(main()).endswith(b"3\r\ntwo\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize("before", [b"", GET])
+def test_nonsense_in_the_body_of_a_second_request_costs_the_first_nothing(before):
+    """The parser sees both in one piece, because it had a part of the first head."""
+    first, bad = echo(b"ab", b"0.3"), b"POST /y HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"
+    cut = first.index(b"\r\n\r\n") + 2
+    answers = talk(
+        answering(start(200, LENGTH_2), body(b"ok")), before, first[:cut], first[cut:] + bad, service=Direct()
+    )
+    *_, last = answers.split(b"HTTP/1.1 ")[1:]
+    assert last.startswith(b"200 OK") and last.endswith(b"ab") and b"connection: close" in last
+
+
+@pytest.mark.parametrize("target", [b"http://host", b"http://host?a=b", b"http://host/"])
+def test_an_address_as_target(target):
+    answer = talk(answering(start(200, LENGTH_2), body(b"ok")), GET.replace(b"/a%20b/c?d=e", target))
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+
+
 @pytest.mark.parametrize("end", ["close", "abort", "lost"])
 def test_what_is_written_after_the_end_is_dropped(end):
     """The application may answer a client that has left a moment ago."""

@@ -656,6 +656,18 @@ def test_a_kept_head_changes_no_request(data):
         assert decoded(decoder, body, header_length) == decoded(fresh, body, header_length)
 
 
+def test_an_answer_without_outputs_is_the_same_each_time():
+    model = ModelSpec("m", "1", {"x": TensorSpec("x", DATATYPES["FP32"], (-1,))}, {})
+    decoder = Decoder(model, LIMITS)
+    answers = []
+    for _ in range(2):
+        request = decoder.decode(*message(np.zeros(2, np.float32), "FP32", True))
+        request.result = {}
+        length, parts = encode(request)
+        answers.append((length, json.loads(b"".join(parts))))
+    assert answers == [(None, {"model_name": "m", "model_version": "1", "outputs": []})] * 2
+
+
 def test_a_head_is_checked_once(monkeypatch):
     """JSON that differs in the values of its tensors alone, and with an id each time."""
     checked = []

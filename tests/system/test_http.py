@@ -182,6 +182,16 @@ def test_http_1_0_and_close_end_the_connection(server):
 
 
 @pytest.mark.parametrize(
+    ("path", "allowed"),
+    [("/v2", "GET"), ("/v2/logging", "GET, POST"), ("/v2/models/double/trace/setting", "GET, POST")],
+)
+def test_a_refused_method_names_those_that_are_allowed(server, path, allowed):
+    with Connection(server) as connection:
+        status, headers, _ = connection.send(f"DELETE {path} HTTP/1.1\r\nHost: t\r\n\r\n".encode()).read()
+    assert status == 405 and ", ".join(sorted(headers["allow"].split(", "))) == allowed
+
+
+@pytest.mark.parametrize(
     ("request_", "status", "text"),
     [
         (b"GET /v2/models/double/infer HTTP/1.1\r\nHost: t\r\n\r\n", 405, "Method Not Allowed"),

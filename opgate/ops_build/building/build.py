@@ -18,7 +18,15 @@ from pathlib import Path
 from opgate.folders import locked
 from opgate.ops_build.building.manifest import MANIFEST, listed_libraries, sha256, write_manifest
 from opgate.ops_build.building.options import BuildError, BuildOptions
-from opgate.ops_build.building.toolchain import Cuda, LeftOut, Log, Toolchain, find_cuda, toolchain_folder
+from opgate.ops_build.building.toolchain import (
+    Cuda,
+    LeftOut,
+    Log,
+    Toolchain,
+    compiler_environment,
+    find_cuda,
+    toolchain_folder,
+)
 from opgate.ops_build.op_folder import op_folders
 
 #: The CMake targets of gpu/CMakeLists.txt and runner/CMakeLists.txt, host programs for kernels.
@@ -176,10 +184,8 @@ def _configure(options: BuildOptions, cuda: Cuda | None, toolchains: Mapping[str
 def _compile(work: Path, log: Log, *arguments: str) -> None:
     """Runs the configured build and logs its progress. Raises BuildError with the last lines if it fails."""
     command = ["cmake", "--build", str(work), "--parallel", str(os.cpu_count() or 1), *arguments]
-    # If ccache compiles, all folders share what it keeps: nothing then depends on the name of the folder.
-    environment = {"CCACHE_NOHASHDIR": "1", "CCACHE_BASEDIR": str(work), **os.environ}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=compiler_environment(work)
     ) as process:
         assert process.stdout is not None
         lines = []

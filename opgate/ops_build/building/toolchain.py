@@ -77,6 +77,12 @@ class Cuda:
         return found
 
 
+def compiler_environment(folder: Path) -> dict[str, str]:
+    """Returns the environment of a build in a folder. If ccache compiles, all folders share what it keeps: nothing then
+    depends on the name of the folder."""
+    return {"CCACHE_NOHASHDIR": "1", "CCACHE_BASEDIR": str(folder), **os.environ}
+
+
 def toolchain_folder() -> Path:
     """Returns the folder of headers and packages that the system lacks: the one that OPGATE_TOOLCHAIN names, or
     `toolchain` in the folder of builds. Headers lie anywhere in it, Python packages in its subfolder python."""

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from opgate.ops_build.building.options import ROOMS, SOURCE, BuildError
+from opgate.ops_build.building.toolchain import compiler_environment
 
 HERE = Path(__file__).parent
 #: The files of ops_build that the kernels are or include.
@@ -119,7 +120,7 @@ def build(
         *(["-G", "Ninja"] if shutil.which("ninja") else []),
     ]
     for command in (configure, ["cmake", "--build", str(folder / "cmake"), "--parallel", "2"]):
-        finished = subprocess.run(command, capture_output=True, text=True)
+        finished = subprocess.run(command, capture_output=True, text=True, env=compiler_environment(folder / "cmake"))
         if finished.returncode:
             raise BuildError(
                 f"the kernels don't compile for the emulation:\n{(finished.stdout + finished.stderr)[-8000:]}"

@@ -58,7 +58,8 @@ class AsgiCycle:
         self._chunked = False
         self._left = 0  # bytes of the announced answer that have not been sent
         target = httptools.parse_url(head.url)
-        path = target.path.decode("ascii")
+        raw_path = target.path or b"/"  # of an address without a path
+        path = raw_path.decode("ascii")
         self.scope: MutableMapping[str, Any] = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -66,7 +67,7 @@ class AsgiCycle:
             "method": head.method.decode("ascii"),
             "scheme": connection.scheme,
             "path": unquote(path) if "%" in path else path,
-            "raw_path": target.path,
+            "raw_path": raw_path,
             "query_string": target.query or b"",
             "root_path": "",
             "headers": head.headers,
@@ -114,10 +115,13 @@ class AsgiCycle:
 
     async def run(self, application: Application) -> None:
         """Runs the application. A failure of it before its answer begins is answered with 500."""
+        request = f"{self.scope['method']} {self.scope['path']}"
         try:
             await application(self.scope, self.receive, self.send)
+            if not self.answered and not self.disconnected:
+                logger.error("%s ended without a whole answer", request)
         except Exception:
-            logger.exception("%s %s failed", self.scope["method"], self.scope["path"])
+            logger.exception("%s failed", request)
         finally:
             if not self.answered and not self.disconnected:
                 self._give_up()
@@ -205,6 +209,6 @@ class AsgiCycle:
         if not more:
             self.answered = True
             self._news.set()
-            if not self.keep_alive:
+            if not self.keep_alive or self._connection.is_last_answer():  # the stop may have begun meanwhile
                 transport.close()
             self._connection.on_answered()

@@ -79,7 +79,7 @@ class HttpConnection(asyncio.Protocol):
         self.newest: Cycle | None = None  # of the request that arrives, or that has arrived last
         self._http_1_0 = False  # whether its client knows HTTP/1.0 only
         self._direct: tuple[Head, Callable[[Connection], DirectCycle]] | None = None  # what made its cycle
-        self._running: AsgiCycle | None = None  # the last one that the application has got
+        self._answering: Cycle | None = None  # of the request that is answered now, or has been answered last
         self._waiting: deque[AsgiCycle] = deque()  # those that came behind it
         self._held = b""  # what came after the request that is answered now
         self._taking = False
@@ -113,13 +113,13 @@ class HttpConnection(asyncio.Protocol):
         self._held = b""
         self.counted.close()
         self._count_ahead(0)
-        cycles = [self._running, *self._waiting, self.newest]
+        cycles = [self._answering, *self._waiting, self.newest]
         # A connection and its parts refer to each other. It forgets them, or they forget it, so that what is left needs
         # no collector of cycles.
         self._patience.end()
         if self._ended is not None:
             self._ended.end()
-        self._running = self.newest = None
+        self._answering = self.newest = None
         self._waiting.clear()
         self.transport.forget_owner()
         self._heads.forget_owner()
@@ -289,8 +289,9 @@ class HttpConnection(asyncio.Protocol):
                 requests += 1
                 continue
             self._direct = None
-            end = parser.feed(data, at)
-            self._more_follows = end < len(data)
+            end = parser.end_of_piece(data, at)
+            self._more_follows = end < len(data)  # the parser may have the request answered at once
+            parser.feed(data if at == 0 and not self._more_follows else data[at:end])
             if known and self._direct is not None:
                 self._keep_head(known, end - at, *self._direct)
             at = end
@@ -313,7 +314,7 @@ class HttpConnection(asyncio.Protocol):
         """Takes a request whose head came before, without the parser, which is between two requests and would say the
         same of the same bytes. Returns where it ends in the data."""
         self._http_1_0 = False
-        self.newest = cycle = make(self)
+        self.newest = self._answering = cycle = make(self)
         end = min(len(data), head_end + cycle.length)
         self._more_follows = end < len(data)
         cycle.feed(data[head_end:end])
@@ -384,7 +385,7 @@ class HttpConnection(asyncio.Protocol):
         make = self.service.direct(head) if self._is_free() else None
         if make is not None:
             self._direct = (head, make)
-            self.newest = make(self)
+            self.newest = self._answering = make(self)
             if head.expects_continue:
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             return
@@ -412,7 +413,7 @@ class HttpConnection(asyncio.Protocol):
         self.newest.complete()
 
     def _run(self, cycle: AsgiCycle) -> None:
-        self._running = cycle
+        self._answering = cycle
         task = self._loop.create_task(cycle.run(self._application))
         self._state.tasks.add(task)
         task.add_done_callback(self._state.tasks.discard)
@@ -445,7 +446,7 @@ class HttpConnection(asyncio.Protocol):
             newest.lost()  # the data belongs to its body, and the rest of that never comes
             if self._waiting:
                 self._waiting.pop()
-                last = self._waiting[-1] if self._waiting else self._running
+                last = self._waiting[-1] if self._waiting else self._answering
                 assert last is not None
                 last.keep_alive = False
                 return

@@ -89,11 +89,8 @@ class RequestParser:
         self._stopped = True
         del self._parser, self._receiver
 
-    def feed(self, data: bytes, at: int) -> int:
-        """Reads a piece of data from `at` on, with at most the end of one request and not much of the next. Returns
-        where it ends."""
-        end = max(self._end_of_piece(data, at), at + 1)
-        piece = data if at == 0 and end == len(data) else data[at:end]
+    def feed(self, piece: bytes) -> None:
+        """Reads a piece of what came, see `end_of_piece`."""
         begun = self._heads if self.in_head else 0
         self._parse(piece)
         if self.in_head:
@@ -101,9 +98,10 @@ class RequestParser:
             if begun == self._heads:
                 self._head_only += len(piece)
                 self._check_head(self._head_only)
-        return end
 
-    def _end_of_piece(self, data: bytes, at: int) -> int:
+    def end_of_piece(self, data: bytes, at: int) -> int:
+        """Returns where the next piece of data ends, which begins at `at`. It has at most the end of one request, and
+        not much of the next."""
         if not self.in_head and self.body_left is None:
             return min(len(data), at + _CHUNKED_PIECE)
         if not self.in_head and self.body_left:

@@ -5,6 +5,7 @@ A wheel also gets the op library and what it needs, see ops_build/packaging/whee
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import shlex
@@ -41,17 +42,22 @@ MODULES = (
 
 
 def compile_module(module: Module, flags: Sequence[str] = FLAGS, target: Path | None = None) -> Path:
-    """Compiles an extension module, beside its sources unless `target` is another file. Returns the file.
+    """Compiles an extension module, beside its sources unless `target` is another file. Returns the file. One beside
+    its sources that the same command has made of the same files is left as it is.
 
     Raises RuntimeError with the compiler's output if that fails.
     """
-    if target is None:
-        target = SERVICE / (module.path + str(sysconfig.get_config_var("EXT_SUFFIX")))
+    beside = SERVICE / (module.path + str(sysconfig.get_config_var("EXT_SUFFIX")))
+    target = target or beside
     new = target.with_name(f".{os.getpid()}-{target.name}")
     compiler = shlex.split(os.environ.get("CXX", "g++"))
-    options = [*shlex.split(os.environ.get("CXXFLAGS", "")), f"-I{sysconfig.get_path('include')}", "-o", str(new)]
+    options = [*flags, *shlex.split(os.environ.get("CXXFLAGS", "")), f"-I{sysconfig.get_path('include')}"]
     sources = [str((SERVICE / module.path).parent / source) for source in module.sources]
-    command = [*compiler, *flags, *options, *sources, *module.libraries]
+    command = [*compiler, *options, "-o", str(new), *sources, *module.libraries]
+    stamp = beside.with_name(f".{beside.name}.made-of")
+    made_of = _digest([*compiler, *options, *module.libraries], beside.parent)
+    if target == beside and beside.exists() and stamp.exists() and stamp.read_text() == made_of:
+        return target
     try:
         finished = subprocess.run(command, capture_output=True, text=True)
     except OSError as error:
@@ -61,18 +67,20 @@ def compile_module(module: Module, flags: Sequence[str] = FLAGS, target: Path | 
         if "nghttp2.h" in finished.stderr or "-lnghttp2" in finished.stderr:
             text += "nghttp2's headers and library are in Debian's libnghttp2-dev"
         raise RuntimeError(text)
+    if target == beside:
+        stamp.unlink(missing_ok=True)
     new.replace(target)  # a process that has the old one loaded keeps it
+    if target == beside:
+        stamp.write_text(made_of)
     return target
 
 
-def up_to_date(module: Module) -> bool:
-    """Whether an extension module beside its sources is newer than all C++ files there and than this file. If CXX or
-    CXXFLAGS is set, it may have been made with another."""
-    target = SERVICE / (module.path + str(sysconfig.get_config_var("EXT_SUFFIX")))
-    if not target.exists() or "CXX" in os.environ or "CXXFLAGS" in os.environ:
-        return False
-    sources = [Path(__file__), *target.parent.glob("*.cpp"), *target.parent.glob("*.h")]
-    return all(source.stat().st_mtime < target.stat().st_mtime for source in sources)
+def _digest(command: Sequence[str], folder: Path) -> str:
+    """Returns a hash of a command and of the C++ files in a folder."""
+    digest = hashlib.sha256("\0".join(command).encode())
+    for file in sorted(file for file in folder.iterdir() if file.suffix in (".cpp", ".h")):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
 
 
 class NativeModules(BuildHookInterface[Any]):  # type: ignore[misc]
@@ -80,11 +88,9 @@ class NativeModules(BuildHookInterface[Any]):  # type: ignore[misc]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compiles the modules into the source tree, and tells hatchling to take them along."""
-        suffix = sysconfig.get_config_var("EXT_SUFFIX")
         for module in MODULES:
-            if not up_to_date(module):
-                compile_module(module)
-            build_data["artifacts"].append(f"opgate/service/{module.path}{suffix}")
+            compiled = compile_module(module)
+            build_data["artifacts"].append(f"opgate/service/{compiled.relative_to(SERVICE)}")
         build_data["pure_python"] = False
         if version == "editable":
             return

@@ -96,7 +96,7 @@ class JsonPlan(Plan[tuple[bytes, ...]]):
         self.keeps_heads = self.as_computed and all(
             inside or output.datatype.itemsize for output, inside in zip(answered, in_json, strict=True)
         )
-        self.only_binary = self.keeps_heads and all(binary)
+        self.only_binary = self.keeps_heads and self.tail and all(binary)
 
 
 class Decoder:
