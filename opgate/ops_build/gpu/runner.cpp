@@ -16,9 +16,8 @@
 //                      second launch. Implies --padded.
 //   --streams          runs the case on two streams at once, with one kernel object; both must compute the same bits.
 //                      Implies --padded.
-//   --written          runs the case once more on memory that is filled with another pattern; both runs must compute
-//   the
-//                      same bits, so that no output shows what lay in its memory before
+//   --written          runs the case once more on memory that is filled with another pattern; both must compute
+//                      the same bits, so that no output shows what lay in its memory before
 //   --time RUNS        launches a graph of many calls RUNS times and reports the median time of a call, and no
 //                      outputs. The calls use different memory in turn, so that the inputs of a call are not in the L2
 //                      cache. A slow call is repeated less often. Implies --padded.
