@@ -441,7 +441,7 @@ class TestBudget:
     def _wait(tight, region):
         with connect(tight, "http") as client, contextlib.suppress(InferenceServerException):
             tensor, _ = shared_input("http", np.zeros((50_000, 1), np.float32), "FP32", region, 0)
-            client.infer("endless", [tensor], timeout=1_000_000)
+            client.infer("endless", [tensor], timeout=4_000_000)
 
     def test_an_input_for_which_there_is_never_room(self, tight, protocol, region):
         with connect(tight, protocol) as client:
