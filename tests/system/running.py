@@ -59,7 +59,7 @@ class Server:
         listening: queue.SimpleQueue[dict[str, int] | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, args=(listening,), daemon=True)
         self._reader.start()
-        record = listening.get(timeout=60)
+        record = listening.get(timeout=180)  # a busy machine starts Triton and compilers beside it
         if record is None:
             raise RuntimeError("the server did not start:\n" + "".join(self.log))
         self.http = record["http_port"]
