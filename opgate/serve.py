@@ -13,7 +13,7 @@ from opgate.service.settings import Flag, Settings
 #: The settings without which `--grpc-use-ssl` and `--grpc-use-ssl-mutual` mean nothing. Triton has these options.
 _TLS = {
     "grpc_use_ssl": (
-        "Serve gRPC with TLS, which its certificate and key do too.",
+        "Serve gRPC with TLS. Its certificate and its key say that too.",
         ("grpc_tls_certificate", "grpc_tls_key"),
     ),
     "grpc_use_ssl_mutual": ("Take only clients with a certificate.", ("grpc_tls_client_ca",)),

@@ -134,9 +134,7 @@ class Settings(BaseSettings):
     max_json_bytes: int = Field(default=64 * 1024 * 1024, gt=0)  # JSON of one request; binary tensors don't count
     max_json_depth: int = Field(default=32, gt=0)
     max_string_bytes: int = Field(default=16 * 1024 * 1024, gt=0)  # one element of a BYTES tensor
-    max_queue_size: Annotated[int, Flag("Requests that may wait for one model.")] = Field(
-        default=1024, gt=0
-    )  # requests that wait for one model
+    max_queue_size: Annotated[int, Flag("Requests that may wait for one model.")] = Field(default=1024, gt=0)
     max_concurrent_requests: int = Field(default=8192, gt=0)  # requests under way in the process, for all models
     max_grpc_calls: int = Field(default=10_000, gt=0)  # of one connection at once
     max_shared_memory_regions: int = Field(default=1024, gt=0)  # registered, or unregistered but still in use
@@ -178,7 +176,7 @@ class Settings(BaseSettings):
         Flag(
             'Serve models with backend "python", which run their model.py.', "--allow-python-models/--no-python-models"
         ),
-    ] = False  # whether models with the backend "python" may run their model.py
+    ] = False
     isolation_memory_bytes: Annotated[int, Flag("Bytes that a worker process may allocate. 0 is no limit.")] = Field(
         default=0, ge=0
     )
@@ -252,16 +250,16 @@ class Settings(BaseSettings):
     @classmethod
     def flags(cls) -> dict[str, Flag]:
         """Returns the options of the settings that have one."""
-        found = {
-            name: [item for item in field.metadata if isinstance(item, Flag)]
-            for name, field in cls.model_fields.items()
-        }
-        return {name: flag for name, flags in found.items() for flag in flags}
+        return {name: flag for name in cls.model_fields if (flag := cls._flag(name)) is not None}
+
+    @classmethod
+    def _flag(cls, name: str) -> Flag | None:
+        return next((item for item in cls.model_fields[name].metadata if isinstance(item, Flag)), None)
 
     @classmethod
     def option(cls, name: str) -> str:
         """Returns the option of a setting, as one types it."""
-        flag = cls.flags().get(name)
+        flag = cls._flag(name)
         given = flag.names[0] if flag is not None and flag.names else f"--{name.replace('_', '-')}"
         return given.partition("/")[0]
 
@@ -307,10 +305,9 @@ def smallest(settings: Settings, *names: str) -> tuple[int, str]:
 def misspelt(environment: Iterable[str]) -> list[tuple[str, str]]:
     """Returns the variables that are almost those of a setting, each with the one that was probably meant."""
     known = {Settings.variable(name) for name in Settings.model_fields}
-    named = {name: Settings.option(name) for name in Settings.flags()}
-    options = {
-        Settings.variable(option[2:].replace("-", "_")): Settings.variable(name) for name, option in named.items()
-    }
+    # Those that are named after an option whose setting has another name.
+    options = {Settings.variable(Settings.option(name)[2:].replace("-", "_")): name for name in Settings.flags()}
+    options = {named: Settings.variable(name) for named, name in options.items() if named not in known}
     found = []
     for name in environment:
         if name.upper() not in known and name.upper().startswith("OPGATE_"):

@@ -38,26 +38,31 @@ class Plain:
         return b"content-type: text/plain\r\n", message.encode()
 
 
+@contextlib.asynccontextmanager
+async def client_of(application, service):
+    """A connection to a server, which stops afterwards and then has none."""
+    server = Server(application, service)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = await server.listen(listener)
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        yield reader, writer
+        writer.close()
+        server.should_exit = True
+        await serving
+    assert not server.server_state.connections
+
+
 def talk(application, *pieces, service=None, pause=0.05):
     """Sends pieces to a server, one by one, and returns all that it answers until it closes. A connection that stays open
     is ended by the client when it has sent everything."""
 
     async def main():
-        server = Server(application, service or Plain())
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            address = listener.getsockname()
-            serving = await server.listen(listener)
-            reader, writer = await asyncio.open_connection(*address)
+        async with client_of(application, service or Plain()) as (reader, writer):
             for piece in pieces:
                 writer.write(piece)
                 await asyncio.sleep(pause)
             writer.write_eof()
-            answers = await asyncio.wait_for(reader.read(), 5)
-            writer.close()
-            server.should_exit = True
-            await serving
-        assert not server.server_state.connections
-        return answers
+            return await asyncio.wait_for(reader.read(), 5)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())
@@ -305,16 +310,9 @@ def test_an_answer_that_began_before_the_stop_ends_its_connection():
         await send(body(b"two"))
 
     async def main():
-        server = Server(application, service)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            serving = await server.listen(listener)
-            reader, writer = await asyncio.open_connection(*listener.getsockname())
+        async with client_of(application, service) as (reader, writer):
             writer.write(GET)
-            answer = await asyncio.wait_for(reader.read(), 2)
-            writer.close()
-            server.should_exit = True
-            await serving
-        return answer
+            return await asyncio.wait_for(reader.read(), 2)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(main()).endswith(b"3\r\ntwo\r\n0\r\n\r\n")

@@ -127,8 +127,8 @@ class HttpConnection(asyncio.Protocol):
         if self._body is not None:
             self._body.forget_owner()
             self._body = None
-        for at, cycle in enumerate(cycles):
-            if cycle is not None and cycle not in cycles[:at]:
+        for cycle in dict.fromkeys(cycles):  # some are the same
+            if cycle is not None:
                 cycle.lost()
 
     def data_received(self, data: bytes) -> None:

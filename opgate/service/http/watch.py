@@ -8,7 +8,7 @@ import socket
 import sys
 from typing import Protocol
 
-from opgate.service.http.service import Cycle, Options
+from opgate.service.http.service import Connection, Cycle, Options
 
 logger = logging.getLogger("opgate.http")
 
@@ -20,16 +20,8 @@ _TCP_BYTES_ACKED = 120
 _FIRST_LOOK, _LAST_LOOK = 0.01, 1.0
 
 
-class Watched(Protocol):
-    """A connection."""
-
-    @property
-    def transport(self) -> asyncio.Transport:
-        """Its transport."""
-
-    @property
-    def peer(self) -> str:
-        """The address of the client."""
+class Watched(Connection, Protocol):
+    """A connection, as its timer sees it."""
 
     @property
     def newest(self) -> Cycle | None:

@@ -55,7 +55,7 @@ def compile_module(module: Module, flags: Sequence[str] = FLAGS, target: Path | 
     sources = [str((SERVICE / module.path).parent / source) for source in module.sources]
     command = [*compiler, *options, "-o", str(new), *sources, *module.libraries]
     stamp = beside.with_name(f".{beside.name}.made-of")
-    made_of = _digest([*compiler, *options, *module.libraries], beside.parent)
+    made_of = _digest([*compiler, *options, *module.sources, *module.libraries], beside.parent)
     if target == beside and beside.exists() and stamp.exists() and stamp.read_text() == made_of:
         return target
     try:

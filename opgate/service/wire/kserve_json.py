@@ -340,7 +340,7 @@ def encode(request: Request) -> tuple[int | None, Parts]:
         to_raw(array, output.datatype) if binary or output.place is not None else None
         for output, array, binary in zip(plan.answered, arrays, plan.binary, strict=True)
     ]
-    head = plan.answer_head(shapes) if plan.keeps_heads else None
+    head = plan.answer_head(shapes)
     if head is None:
         head = _answer_head(plan, shapes, data)
         if plan.keeps_heads:
