@@ -12,7 +12,7 @@ from tests.service.onnx_models import save, value, write_config
 from tests.service.padded_models import SCATTERED, parameters
 from tests.system.test_python_models import write
 
-GATEWAY, WORKER, PYTHON = "gateway", "worker", "model.py"
+GATEWAY, WORKER, PYTHON, PROCESSES = "gateway", "worker", "model.py", "two processes"
 BATCHED, ALONE = "batched", "alone"
 #: Requests wait a little for others: eight of them run at once.
 WAITS = "dynamic_batching { preferred_batch_size: 8 max_queue_delay_microseconds: 4000 }"

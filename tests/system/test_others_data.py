@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,14 @@ from tests.system.conftest import wait_until
 from tests.system.running import Server, running
 from tests.system.secret_search import Secret, in_log
 from tests.system.shared_files import SharedFile, shared_file
-from tests.system.side_by_side_models import ALONE, BATCHED, GATEWAY, PYTHON, WORKER
+from tests.system.side_by_side_models import ALONE, BATCHED, GATEWAY, PROCESSES, PYTHON, WORKER
 from tests.system.two_clients import (
     BINARY,
     EVENTS,
     GENERATE,
     GRPC,
     JSON,
+    PREDICT,
     STREAM,
     Answer,
     Array,
@@ -63,6 +65,7 @@ COUNT = 20
 INFER = (JSON, BINARY, GRPC, STREAM)
 BOTH = (BATCHED, ALONE)
 IN_ENGINE = (GATEWAY, WORKER)
+IN_PROCESSES = (GATEWAY, WORKER, PROCESSES)
 
 #: The answers in which was searched, by way, protocol, batching and place.
 SEARCHED: Counter[tuple[str, str, str, str]] = Counter()
@@ -126,7 +129,7 @@ class Cell:
     def model(self, kind: str, write: Callable[[Path, str, str], Any], place: str = "", extra: str = "") -> str:
         """Returns the name of a model in ONNX, which is loaded. `write` gets the folder, the name and the config."""
         place = place or self.place
-        name = f"{kind}_{self.batching}_{place}"
+        name = f"{kind}_{self.batching}_{place}".replace(" ", "_")
         config = models.batching(self.batched) + (models.ISOLATED if place == WORKER else "") + extra
         repository = self.serving.repository
         return self.serving.load(name, lambda: write(repository, name, f'backend: "onnxruntime" {config}'))
@@ -212,7 +215,7 @@ def told(batched: bool, *what: Any, rows: int = 1) -> Array:
     return found
 
 
-@way("dynamic batches")
+@way("dynamic batches", places=IN_PROCESSES)
 async def dynamic_batches(cell: Cell) -> None:
     model = cell.rows()
     before = cell.serving.server.metric("nv_inference_exec_count", model)
@@ -363,7 +366,7 @@ async def sequences_of_texts(cell: Cell) -> None:
     await sequences(cell, texts=True)
 
 
-@way("response cache", places=(GATEWAY, WORKER, PYTHON))
+@way("response cache", places=(GATEWAY, WORKER, PYTHON, PROCESSES))
 async def response_cache(cell: Cell) -> None:
     """First the inputs are the same and all else isn't, then only the secrets differ."""
     server = cell.serving.server
@@ -396,7 +399,7 @@ CANARY = b"\xc5"
 LANE = 4096
 
 
-@way("shared memory")
+@way("shared memory", places=IN_PROCESSES)
 async def shared_memory(cell: Cell) -> None:
     """Each client has a file with four lanes, and in each an input, an output that is large or small, and a region that
     is too small for the answer."""
@@ -467,7 +470,7 @@ async def prepared_kernels(cell: Cell) -> None:
     await cell.ask_both(make)
 
 
-@way("generate", protocols=(GENERATE, EVENTS), places=(GATEWAY, WORKER, PYTHON))
+@way("generate", protocols=(GENERATE, EVENTS), places=(GATEWAY, WORKER, PYTHON, PROCESSES))
 async def generate(cell: Cell) -> None:
     """Inputs, ids and parameters come beside "parameters" or in it."""
     model = cell.echo() if cell.place == PYTHON else cell.rows()
@@ -619,7 +622,7 @@ async def pipelined(cell: Cell) -> None:
     writer.close()
 
 
-@way("plans of repeated requests")
+@way("plans of repeated requests", places=IN_PROCESSES)
 async def plans(cell: Cell) -> None:
     """Requests of one shape whose names, ids, parameters, outputs and values differ."""
     model = cell.model("pair", models.pair)
@@ -637,6 +640,53 @@ async def plans(cell: Cell) -> None:
 
     for _ in range(2):  # the second time their heads are known
         await cell.ask_both(make)
+
+
+@way("lists of a type", protocols=(GRPC, STREAM))
+async def typed_lists(cell: Cell) -> None:
+    """Elements in `contents` in place of bytes, fewer and more than in the request before."""
+    model = cell.model("pair", models.pair)
+
+    def make(client: Client, k: int) -> Asked:
+        x = secret_rows(client, k, width=1 + k % 5)
+        word = np.array([[f"{client.secret.text}-{k}".encode() * (i % 3) for i in range(1 + k % 4)]], np.object_)
+        return Asked(model, {"x": x, "word": word}, {"y": x, "same": word}, id=id_of(client, k), typed=True)
+
+    await cell.ask_both(make)
+
+
+@way("compressed bodies", protocols=(JSON, BINARY))
+async def compressed(cell: Cell) -> None:
+    model = cell.model("pair", models.pair)
+
+    def make(client: Client, k: int) -> Asked:
+        x = secret_rows(client, k, width=1 + 300 * (k % 3))
+        word = np.array([[f"{client.secret.text}-{k}".encode()]], np.object_)
+        return Asked(model, {"x": x, "word": word}, {"y": x, "same": word}, id=id_of(client, k), compressed=True)
+
+    await cell.ask_both(make)
+
+
+@way("values and files", protocols=(PREDICT,), places=(GATEWAY, WORKER, PYTHON, PROCESSES))
+async def values_and_files(cell: Cell) -> None:
+    """Every second request is a file, of which some are none that the model can read, where a batch has statuses."""
+    model = cell.echo() if cell.place == PYTHON else cell.rows()
+    files = cell.model("numbers", models.numbers) if cell.batched and cell.place != PYTHON else ""
+    named, given = ("X", "Y") if cell.place == PYTHON else ("x", "y")
+
+    def make(client: Client, k: int) -> Asked:
+        request_id = f"{client.secret.name}-x{k}"
+        if files and k % 4 == 1:
+            return Asked(files, {}, error="no integer", request_id=request_id, file=client.secret.text.encode())
+        if files and k % 2:
+            whole = client.secret.whole + k
+            expected = {"value": np.array([whole]), "status": np.zeros(1, np.int32)}
+            return Asked(files, {}, expected, request_id=request_id, file=str(whole).encode())
+        x = secret_rows(client, k, width=3 + k % 2)
+        expected = {given: x} | ({"TOLD": told(cell.batched, "", {})} if cell.place == PYTHON else {})
+        return Asked(model, {named: x[0] if cell.batched else x}, expected, request_id=request_id)
+
+    await cell.ask_both(make)
 
 
 @way("statuses of rows", batchings=(BATCHED,))
@@ -792,20 +842,33 @@ async def _as_coroutine(work: Awaitable[None]) -> None:
     await work
 
 
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory, library: Path, fixture_library: Path) -> Iterator[Serving]:
-    """A gateway that logs all that it can."""
-    folder = tmp_path_factory.mktemp("others")
+@contextmanager
+def served(folder: Path, libraries: tuple[Path, ...], *options: str) -> Iterator[Serving]:
+    """Runs a gateway that logs all that it can."""
     env = {
-        "OPGATE_OPS_PATH": f"{fixture_library.parent}:{library.parent}",
+        "OPGATE_OPS_PATH": ":".join(str(library.parent) for library in libraries),
         "OPGATE_ACCESS_LOG": "1",
         "OPGATE_LOG_LEVEL": "debug",
     }
-    with running(folder, "--model-control-mode", "explicit", "--allow-python-models", env=env) as server:
+    with running(folder, "--model-control-mode", "explicit", *options, env=env) as server:
         yield Serving(server, folder)
         # No metric is ever taken back, so those of all cells are here.
         metrics = server.get("/metrics").encode()
         assert not [found for secret in SECRETS for found in secret.in_bytes(metrics)]
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory, library: Path, fixture_library: Path) -> Iterator[Serving]:
+    """A gateway."""
+    with served(tmp_path_factory.mktemp("others"), (fixture_library, library), "--allow-python-models") as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory: pytest.TempPathFactory, library: Path, fixture_library: Path) -> Iterator[Serving]:
+    """A gateway of two processes."""
+    with served(tmp_path_factory.mktemp("processes"), (fixture_library, library), "--workers", "2") as gateway:
+        yield gateway
 
 
 def chosen(number: int, name: str) -> list[tuple[str, str, str, str]]:
@@ -822,7 +885,10 @@ CHOSEN = CELLS if ALL else [cell for number, name in enumerate(WAYS) for cell in
 
 
 @pytest.mark.parametrize(("name", "protocol", "batching", "place"), CHOSEN, ids=["-".join(cell) for cell in CHOSEN])
-def test_nobody_gets_anothers(serving: Serving, name: str, protocol: str, batching: str, place: str) -> None:
+def test_nobody_gets_anothers(
+    request: pytest.FixtureRequest, name: str, protocol: str, batching: str, place: str
+) -> None:
+    serving = request.getfixturevalue("two_processes" if place == PROCESSES else "serving")
     run_cell(Cell(name, protocol, batching, place, serving), WAYS[name])
 
 
@@ -860,7 +926,7 @@ def test_a_model_that_leaks_is_caught(serving: Serving, protocol: str, how: str)
 
 def table() -> str:
     """Returns the matrix: in how many answers was searched, with requests that share runs and with others."""
-    protocols = (*INFER, GENERATE, EVENTS)
+    protocols = (*INFER, GENERATE, EVENTS, PREDICT)
     lines = ["| way | in | " + " | ".join(protocols) + " |", "|---|---|" + "---|" * len(protocols)]
     for name, place in dict.fromkeys((name, place) for name, _, _, place in CELLS):
         counts = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
@@ -25,7 +26,7 @@ from tests.system.secret_search import Secret
 
 Array = np.ndarray[Any, np.dtype[Any]]
 JSON, BINARY, GRPC, STREAM = "http json", "http binary", "grpc", "grpc stream"
-GENERATE, EVENTS = "generate", "generate_stream"
+GENERATE, EVENTS, PREDICT = "generate", "generate_stream", "/predict"
 #: How many connections a client of HTTP has.
 CONNECTIONS = 5
 _SERVICE = "/inference.GRPCInferenceService/"
@@ -46,6 +47,9 @@ class Asked:
     outputs: dict[str, dict[str, Any]] = field(default_factory=dict)  # their parameters, by name
     places: dict[str, dict[str, Any]] = field(default_factory=dict)  # inputs in shared memory, by name
     content: str = ""  # the content type of all inputs and outputs
+    file: bytes = b""  # what /predict gets in place of values
+    compressed: bool = False  # the bodies of HTTP, in both directions
+    typed: bool = False  # inputs of gRPC as lists of their type, not as bytes
 
     def named(self) -> dict[str, str]:
         """Returns the headers that name the request."""
@@ -85,14 +89,21 @@ def checked(asked: Asked, answer: Answer) -> Answer:
 def http_request(asked: Asked, protocol: str) -> bytes:
     """Returns a request of HTTP."""
     extra = "".join(f"{name}: {value}\r\n" for name, value in asked.named().items())
+    path = f"/v2/models/{asked.model}/"
     if protocol in (GENERATE, EVENTS):
-        body, path = _plain(asked), protocol
+        body, path = _plain(asked), path + protocol
+    elif protocol == PREDICT:
+        values = {name: array.tolist() for name, array in asked.inputs.items()}
+        body, path = asked.file or json.dumps(values).encode(), f"/predict/{asked.model}"
+        extra += f"Content-Type: application/{'octet-stream' if asked.file else 'json'}\r\n"
     else:
         body, length = _infer(asked, protocol == BINARY)
         extra += f"Inference-Header-Content-Length: {length}\r\n" if protocol == BINARY else ""
-        path = "infer"
-    head = f"POST /v2/models/{asked.model}/{path} HTTP/1.1\r\nHost: t\r\n{extra}Content-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+        path += "infer"
+    if asked.compressed:
+        body = gzip.compress(body)
+        extra += "Content-Encoding: gzip\r\nAccept-Encoding: gzip\r\n"
+    return f"POST {path} HTTP/1.1\r\nHost: t\r\n{extra}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def _infer(asked: Asked, binary: bool) -> tuple[bytes, int]:
@@ -157,6 +168,10 @@ async def read_http(reader: asyncio.StreamReader, asked: Asked) -> Answer:
         body = raw = await reader.readexactly(int(headers["content-length"]))
     else:
         body, raw = await _chunks(reader)
+    if asked.compressed:
+        assert headers["content-encoding"] == "gzip"
+        body = gzip.decompress(body)
+        raw += body
     answer = Answer(head + raw, headers=headers)
     if not lines[0].split()[1].startswith("2"):
         answer.error = json.loads(body)["error"]
@@ -181,8 +196,8 @@ async def _chunks(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 
 def _read_outputs(answer: Answer, told: dict[str, Any], data: bytes, asked: Asked) -> None:
-    if "outputs" not in told:  # of generate
-        _read_plain(answer, told, asked)
+    if "outputs" not in told or isinstance(told["outputs"], dict):  # of generate or /predict
+        _read_plain(answer, told.get("outputs", told), asked)
         return
     answer.id = told.get("id", "")
     for output in told["outputs"]:
@@ -207,7 +222,7 @@ def _read_plain(answer: Answer, told: dict[str, Any], asked: Asked) -> None:
         if name in asked.expected:
             datatype = np_to_triton_dtype(asked.expected[name].dtype)
             found = _from_json(value if isinstance(value, list) else [value], datatype, "")
-            found = np.concatenate([answer.outputs.get(name, found[:0]).reshape(-1), found])
+            found = np.concatenate([answer.outputs.get(name, found[:0]).reshape(-1), found.reshape(-1)])
             shape = asked.expected[name].shape
             answer.outputs[name] = found.reshape(shape) if found.size == asked.expected[name].size else found
 
@@ -228,7 +243,10 @@ def message(asked: Asked) -> bytes:
     for name, array in asked.inputs.items():
         tensor = request.inputs.add(name=name, datatype=np_to_triton_dtype(array.dtype), shape=array.shape)
         _parameters(tensor.parameters, asked.places.get(name, {}))
-        if not asked.places:
+        if asked.typed:
+            lists = {np.float32: tensor.contents.fp32_contents, np.object_: tensor.contents.bytes_contents}
+            lists[array.dtype.type].extend(array.reshape(-1).tolist())
+        elif not asked.places:
             request.raw_input_contents.append(_raw(array))
     for name, parameters in asked.outputs.items():
         _parameters(request.outputs.add(name=name).parameters, parameters)

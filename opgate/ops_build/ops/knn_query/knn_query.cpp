@@ -99,40 +99,10 @@ class Scan {
   }
 };
 
-/// Searches k-d trees of the segments. Queries that aren't points have a tree, too: its blocks are groups of queries
-/// that are near one another.
-template <typename Lists, int D>
-class TreeSearch {
+/// k-d trees of the segments. They don't depend on the lists of a search, so that they compile once for all.
+template <typename T, int D>
+class Forest {
  public:
-  using T = typename Lists::T;
-
-  static void run(Context& context, const Call<T>& call, std::span<const Segment> segments) {
-    std::vector<Forest> forests;
-    forests.push_back(plant(context, call, segments, call.xyz, &Segment::begin, &Segment::end));
-    if (!call.queries_are_points) {
-      forests.push_back(plant(context, call, segments, call.queries, &Segment::first, &Segment::last));
-    }
-    const Forest &points = forests.front(), &queries = forests.back();
-    context.parallel_for(queries.groups.back(), 16, [&](std::int64_t begin, std::int64_t end) {
-      Search<Lists, D> search(nullptr, nullptr, call.nsample);
-      std::size_t tree = 0;
-      for (std::int64_t group = begin; group < end; ++group) {
-        while (group >= queries.groups[tree + 1]) ++tree;
-        const std::int64_t own = group - queries.groups[tree];
-        const Block<T, D>& block = queries.trees[tree].blocks[own];
-        const auto count = static_cast<int>(std::min<std::int64_t>(kLanes, queries.trees[tree].count - own * kLanes));
-        if (points.trees[tree].count == 0) {
-          for (int i = 0; i < count; ++i) call.write(block.index[i], {});
-          continue;
-        }
-        search.point_to(points.trees[tree].nodes, points.trees[tree].blocks);
-        search.run(block, count, box_of(block, count));
-        for (int i = 0; i < count; ++i) call.write(block.index[i], search.sorted(i));
-      }
-    });
-  }
-
- private:
   /// The tree of a segment. It has the rows whose coordinates are finite.
   struct Tree {
     std::int64_t count;
@@ -141,14 +111,10 @@ class TreeSearch {
     Block<T, D>* blocks;
   };
 
-  struct Forest {
-    std::vector<Tree> trees;
-    std::vector<std::int64_t> groups;  ///< the blocks of all trees before each tree, and of all trees
-  };
+  std::vector<Tree> trees;
+  std::vector<std::int64_t> groups;  ///< the blocks of all trees before each tree, and of all trees
 
-  /// Below so many entries, a task of building a tree is not divided.
-  static constexpr std::int64_t kWholeTask = 4096;
-
+  /// Builds a tree of the rows that each segment has between `begin` and `end`.
   static Forest plant(Context& context, const Call<T>& call, std::span<const Segment> segments, const T* rows,
                       std::int64_t Segment::* begin, std::int64_t Segment::* end) {
     std::int64_t count = 0, blocks = 0;
@@ -178,6 +144,10 @@ class TreeSearch {
     for (const Tree& tree : forest.trees) forest.groups.push_back(forest.groups.back() + blocks_of(tree.count));
     return forest;
   }
+
+ private:
+  /// Below so many entries, a task of building a tree is not divided.
+  static constexpr std::int64_t kWholeTask = 4096;
 
   /// Copies the rows that are finite, and returns how many. Another query has no neighbours.
   static std::int64_t collect(const Call<T>& call, const T* rows, std::int64_t begin, std::int64_t end,
@@ -222,15 +192,50 @@ class TreeSearch {
       }
     });
   }
+};
 
-  static Part<T, D> box_of(const Block<T, D>& block, int count) {
-    Part<T, D> box{};
-    for (int axis = 0; axis < D; ++axis) {
-      const auto [low, high] = std::minmax_element(block.at[axis], block.at[axis] + count);
-      box.low[axis] = *low;
-      box.high[axis] = *high;
+template <typename T, int D>
+Part<T, D> box_of(const Block<T, D>& block, int count) {
+  Part<T, D> box{};
+  for (int axis = 0; axis < D; ++axis) {
+    const auto [low, high] = std::minmax_element(block.at[axis], block.at[axis] + count);
+    box.low[axis] = *low;
+    box.high[axis] = *high;
+  }
+  return box;
+}
+
+/// Searches k-d trees of the segments. Queries that aren't points have a tree, too: its blocks are groups of queries
+/// that are near one another.
+template <typename Lists, int D>
+class TreeSearch {
+ public:
+  using T = typename Lists::T;
+
+  static void run(Context& context, const Call<T>& call, std::span<const Segment> segments) {
+    std::vector<Forest<T, D>> forests;
+    forests.push_back(Forest<T, D>::plant(context, call, segments, call.xyz, &Segment::begin, &Segment::end));
+    if (!call.queries_are_points) {
+      forests.push_back(Forest<T, D>::plant(context, call, segments, call.queries, &Segment::first, &Segment::last));
     }
-    return box;
+    const Forest<T, D>&points = forests.front(), &queries = forests.back();
+    context.parallel_for(queries.groups.back(), 16, [&](std::int64_t begin, std::int64_t end) {
+      Search<Lists, D> search(nullptr, nullptr, call.nsample);
+      std::size_t tree = 0;
+      for (std::int64_t group = begin; group < end; ++group) {
+        while (group >= queries.groups[tree + 1]) ++tree;
+        const std::int64_t own = group - queries.groups[tree];
+        const Block<T, D>& block = queries.trees[tree].blocks[own];
+        const auto count = static_cast<int>(std::min<std::int64_t>(kLanes, queries.trees[tree].count - own * kLanes));
+        if (points.trees[tree].count == 0) {
+          for (int i = 0; i < count; ++i) call.write(block.index[i], {});
+          continue;
+        }
+        search.point_to(points.trees[tree].nodes, points.trees[tree].blocks);
+        search.run(block, count, box_of(block, count));
+        for (int i = 0; i < count; ++i) call.write(block.index[i], search.sorted(i));
+      }
+    });
   }
 };
 
