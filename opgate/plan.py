@@ -239,12 +239,13 @@ def _shapes(config: Any, file: Path) -> list[str]:
 def _for_tensorrt(completed: Any, config: Any) -> Any:
     """Returns the config of the compiled model. `config` is as it was written, `completed` as it was on the CPU."""
     from opgate.service.core.triton_messages import ModelInstanceGroup
-    from opgate.service.repository.config import BATCH_PARAMETERS, ENGINE_PARAMETERS, SESSION_PREFIX
+    from opgate.service.repository.config import BATCH_PARAMETERS, CUDA_PARAMETERS, ENGINE_PARAMETERS, SESSION_PREFIX
     from opgate.service.repository.loader import copied
 
     new = copied(completed)
     new.platform, new.backend = "tensorrt_plan", ""
-    for name in ("default_model_filename", "model_operations", "instance_group", "optimization"):
+    names = ("default_model_filename", "cc_model_filenames", "runtime", "model_operations", "instance_group")
+    for name in (*names, "optimization"):
         new.ClearField(name)
     new.instance_group.extend(
         group for group in config.instance_group if group.kind == ModelInstanceGroup.KIND_GPU or group.gpus
@@ -253,6 +254,6 @@ def _for_tensorrt(completed: Any, config: Any) -> Any:
         new.instance_group.add(kind=ModelInstanceGroup.KIND_GPU, count=1)
     # Options of ONNX Runtime, and of batches, which Triton forms. The others stay: Triton gives them no meaning.
     for key in list(new.parameters):
-        if key.startswith(SESSION_PREFIX) or key in ENGINE_PARAMETERS | BATCH_PARAMETERS:
+        if key.startswith(SESSION_PREFIX) or key in ENGINE_PARAMETERS | CUDA_PARAMETERS | BATCH_PARAMETERS:
             del new.parameters[key]
     return new

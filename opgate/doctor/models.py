@@ -89,6 +89,8 @@ def _reasons(found: Mapping[str, Any], where: str) -> Iterator[Finding]:
             f"no library has these ops: {', '.join(unknown)}",
             "build or trust a library that has them, or rewrite the model with `opgate import`",
         )
+    for name in found.get("ignored", ()):
+        yield Finding(where, f"nothing here reads {name} of its config", "remove it, or leave it", is_error=False)
 
 
 def _odd_versions(folder: Path, where: str) -> Iterator[Finding]:

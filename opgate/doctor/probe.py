@@ -76,6 +76,7 @@ def probe_model(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Loads a model and the models that it needs, as the gateway does."""
     from opgate.service.core.errors import ServingError
     from opgate.service.gateway import Gateway
+    from opgate.service.repository.config import ignored
     from opgate.service.settings import Settings
     from opgate.service.telemetry import logs
 
@@ -87,7 +88,12 @@ def probe_model(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         return {"reasons": {"0": error.message}}
     entry = gateway.catalog.entry(name)
     reasons = {} if entry is None else {str(version): reason for version, reason in entry.reasons.items()}
-    return {"reasons": reasons, "unknown": _unknown_ops(gateway, name) if reasons else []}
+    unread = [] if entry is None else [ignored(model.config) for model in entry.versions.values()]
+    return {
+        "reasons": reasons,
+        "unknown": _unknown_ops(gateway, name) if reasons else [],
+        "ignored": unread[-1] if unread else [],
+    }
 
 
 def _unknown_ops(gateway: Any, name: str) -> list[str]:

@@ -23,7 +23,7 @@ from opgate.service.execution.gpus import NoGpu
 from opgate.service.execution.session import Session, SessionOptions, _providers
 from opgate.service.repository import loader
 from opgate.service.repository.config import ConfigError
-from opgate.service.repository.devices import accelerators, place
+from opgate.service.repository.devices import Accelerators, accelerators, instances, place
 from opgate.service.repository.op_libraries import counterpart, sha256, trusted_library
 from tests.service.onnx_models import double
 
@@ -35,6 +35,7 @@ GROUPS = [
     ("instance_group [ { kind: KIND_GPU } ]", 2, [0, 1]),
     ("instance_group [ { kind: KIND_GPU gpus: [ 1 ] count: 2 } ]", 2, [1, 1]),
     ("instance_group [ { gpus: [ 1 ] } , { kind: KIND_CPU } ]", 2, [1, None]),
+    ("instance_group [ { kind: KIND_MODEL count: 2 } ]", 2, [None, None]),
 ]
 
 
@@ -83,7 +84,23 @@ def test_a_gpu_that_cannot_be_used_is_told(caplog):
     assert "model 'm' runs on the CPU: there is no GPU here: for a reason" in caplog.text
 
 
-def accelerated(name, *parameters, group="{ kind: KIND_GPU }"):
+def test_instances_have_the_names_that_triton_gives_them():
+    groups = "{ count: 2 } , { kind: KIND_MODEL name: 'own' } , { kind: KIND_CPU count: 2 }"
+    config = config_of(f"instance_group [ {groups} ]")
+    place(config, gpus(2))
+    assert [tuple(instance) for instance in instances(config)] == [
+        ("m_0_0", "GPU", 0), ("m_0_0", "GPU", 1), ("m_0_1", "GPU", 0), ("m_0_1", "GPU", 1),
+        ("own_0", "MODEL", None), ("m_2_0", "CPU", None), ("m_2_1", "CPU", None),
+    ]  # fmt: skip
+    alone = config_of("")
+    place(alone, gpus(0))
+    assert instances(alone) == [("m_0", "CPU", None)]
+
+
+def accelerated(name, *parameters, group="{ kind: KIND_GPU }", old=False):
+    if old:
+        text = " ".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters)
+        return config_of(f"instance_group [ {group} ] {text}")
     text = " ".join(f'parameters {{ key: "{key}" value: "{value}" }}' for key, value in parameters)
     block = f'execution_accelerators {{ gpu_execution_accelerator : [ {{ name: "{name}" {text} }} ] }}'
     return config_of(f"instance_group [ {group} ] optimization {{ {block} }}")
@@ -107,11 +124,34 @@ def test_accelerators_become_options_of_the_providers(tmp_path):
     assert accelerators(accelerated("cuda", ("use_tf32", "0"))).cuda == {"use_tf32": "0"}
 
 
+def test_without_a_gpu_accelerators_mean_nothing():
+    for config in (
+        accelerated("tensorrt", group="{ kind: KIND_CPU }"),
+        accelerated("nothing", group="{ kind: KIND_CPU }"),
+        accelerated("", ("gpu_mem_limit", "1"), group="{ kind: KIND_CPU }", old=True),
+    ):
+        assert accelerators(config) == Accelerators({}, None)
+
+
+def test_options_of_the_cuda_provider_where_older_configs_have_them():
+    old = [("cudnn_conv_algo_search", "1"), ("arena_extend_strategy", "1"), ("gpu_mem_limit", "4096")]
+    config = accelerated("", *old, ("do_copy_in_default_stream", "0"), old=True)
+    assert accelerators(config).cuda == {
+        "cudnn_conv_algo_search": "HEURISTIC", "arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": "4096",
+        "do_copy_in_default_stream": "0",
+    }  # fmt: skip
+
+
+def test_files_by_compute_capability_are_refused_on_a_gpu(repository, reason, on_the_cpu):
+    double(repository, "m", config="max_batch_size: 8 cc_model_filenames { key: '8.0' value: 'other.onnx' }")
+    assert "put the file for this GPU into default_model_filename" in reason("m")
+
+
 @pytest.mark.parametrize(
     ("config", "says"),
     [
         (accelerated("openvino"), "gpu_execution_accelerator 'openvino': expected cuda or tensorrt"),
-        (accelerated("tensorrt", group="{ kind: KIND_CPU }"), "'tensorrt': no instance runs on a GPU"),
+        (accelerated("", ("cudnn_conv_algo_search", "3"), old=True), "'cudnn_conv_algo_search': expected 0 to 2, got 3"),
         (accelerated("tensorrt", ("precision_mode", "FP4")), "precision_mode 'FP4': expected one of FP32, FP16"),
         (accelerated("tensorrt", ("fast", "1")), "parameter 'fast': expected one of trt_auxiliary_streams"),
         (accelerated("tensorrt", ("trt_extra_plugin_lib_paths", "/x")), "parameter 'trt_extra_plugin_lib_paths'"),

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from opgate.service.core.checks import Limits
 from opgate.service.core.datatypes import DATATYPES
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.request import Options, Request, run
-from opgate.service.core.spec import Batching, ModelSpec, TensorSpec
+from opgate.service.core.spec import Batching, ModelSpec, QueuePolicy, TensorSpec
 from opgate.service.core.statistics import ModelStatistics
 from opgate.service.execution import cost
 from opgate.service.execution.cost import CostCurve
@@ -72,6 +74,14 @@ class EchoEngine:
         return [feeds["x"] for _ in names]
 
 
+SPEC_OF_ONE = ModelSpec(
+    "one",
+    "1",
+    {"x": TensorSpec("x", DATATYPES["FP32"], (1,))},
+    {"y": TensorSpec("y", DATATYPES["FP32"], (1,))},
+)
+
+
 async def infer(gateway, name, **inputs):
     model = gateway.find(name).model
     return await gateway.infer(model, make_request(model, inputs, gateway))
@@ -115,8 +125,6 @@ def test_every_client_gets_its_own_answer(repository, load, block):
 
 
 def test_different_outputs_are_not_batched_together(repository, load):
-    from onnx import helper
-
     nodes = [helper.make_node("Add", ["x", "x"], ["a"]), helper.make_node("Neg", ["x"], ["b"])]
     shape = ["batch", 2]
     outputs = [value("a", "FP32", shape), value("b", "FP32", shape)]
@@ -212,8 +220,6 @@ class TestRagged:
         ],
     )
     def test_batch_input_kinds(self, repository, load, kind, shape, expected):
-        from onnx import helper
-
         from opgate.service.execution.batch import assemble
 
         config = f"""max_batch_size: 8
@@ -230,8 +236,6 @@ class TestRagged:
 
     def test_padding_is_counted(self, repository, load):
         """The model multiplies the size of each row by the longest, which it would pad all rows to."""
-        from onnx import helper
-
         batch_input = """batch_input [ {{ kind: {} target_name: "{}" data_type: TYPE_FP32 source_input: "data" }} ]"""
         config = """max_batch_size: 4 dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 2000000 }
             input [ { name: "data" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]"""
@@ -317,10 +321,160 @@ class TestPipeline:
         gateway = load()
 
         async def main():
-            out = await infer(gateway, "p", **{"in": np.ones((1, 4), np.float32)})
-            assert out["out"].tolist() == [[4, 4, 4, 4]]
-            with pytest.raises(ServingError, match="one row at a time, got a batch of 2"):
-                await infer(gateway, "p", **{"in": np.ones((2, 4), np.float32)})
+            for rows in (1, 2, 8):
+                x = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
+                assert (await infer(gateway, "p", **{"in": x}))["out"].tolist() == (4 * x).tolist()
+
+        asyncio.run(main())
+        again = gateway.find("again").model.statistics
+        assert (again.inferences, again.executions) == (11, 11)
+
+    @pytest.mark.parametrize("block", ["", "dynamic_batching { }"])
+    def test_a_step_that_takes_fewer_rows_has_several_runs(self, repository, load, block):
+        double(repository, "double", config=batching(block, max_batch_size=3))
+        double(repository, "again", config=batching(max_batch_size=8))
+        write_config(repository, "p", PIPELINE_CONFIG)
+        gateway = load()
+
+        async def main():
+            async def one(i):
+                x = np.full((i % 8 + 1, 4), i, np.float32)
+                x[:, 0] = np.arange(len(x))
+                assert ((await infer(gateway, "p", **{"in": x}))["out"] == 4 * x).all()
+
+            await asyncio.gather(*(one(i) for i in range(40)))
+            await gateway.catalog.close()
+
+        asyncio.run(main())
+        statistics = gateway.find("double").model.statistics
+        assert statistics.inferences == 5 * sum(range(1, 9))
+        assert statistics.success_count == 5 * sum(-(-rows // 3) for rows in range(1, 9))
+
+    def test_rows_that_can_not_be_joined(self, repository, load):
+        """The model gives as many columns as the largest number of its rows says."""
+        nodes = [
+            helper.make_node("ReduceMax", ["n"], ["most"], keepdims=0),
+            helper.make_node("Unsqueeze", ["most", "zero"], ["columns"]),
+            helper.make_node("Shape", ["n"], ["rows"], end=1),
+            helper.make_node("Concat", ["rows", "columns"], ["shape"], axis=0),
+            helper.make_node("Expand", ["n", "shape"], ["wide"]),
+        ]
+        zero = helper.make_tensor("zero", TensorProto.INT64, [1], [0])
+        shapes = [value("n", "INT64", ["batch", 1])], [value("wide", "INT64", ["batch", "m"])]
+        save(repository, "widen", nodes, *shapes, initializers=[zero], config=batching(max_batch_size=2))
+        config = """platform: "ensemble" max_batch_size: 8
+            input [ { name: "n" data_type: TYPE_INT64 dims: [ 1 ] } ]
+            output [ { name: "wide" data_type: TYPE_INT64 dims: [ -1 ] } ]
+            ensemble_scheduling { step [ { model_name: "widen" model_version: -1
+              input_map { key: "n" value: "n" } output_map { key: "wide" value: "wide" } } ] }"""
+        write_config(repository, "p", config)
+        gateway = load()
+        n = np.array([[2], [1], [2]], np.int64)
+        assert asyncio.run(infer(gateway, "p", n=n))["wide"].tolist() == [[2, 2], [1, 1], [2, 2]]
+        n[0, 0] = 3
+        with pytest.raises(ServingError, match=r"step 'widen': output 'wide' of 2 runs can't be joined, its shapes are"):
+            asyncio.run(infer(gateway, "p", n=n))
+
+    def test_a_step_has_no_more_runs_than_the_event_loop_may_prepare(self):
+        numbers = TensorSpec("x", DATATYPES["FP32"], (1,))
+        small = ModelSpec("small", "1", {"x": numbers}, {"y": replace(numbers, name="y")}, 1)
+        flat = replace(numbers, dims=(-1, 1))
+        whole = ModelSpec("p", "1", {"x": flat}, {"y": replace(flat, name="y")}, platform="ensemble")
+        scheduler = Scheduler(small, [EchoEngine()], ModelStatistics())
+        pipeline = Pipeline(whole, [Step(small, scheduler, {"x": "x"}, {"y": "y"})], ModelStatistics(), Limits())
+
+        async def ask(rows):
+            x = np.arange(rows, dtype=np.float32).reshape(rows, 1)
+            found = await run(pipeline.submit, Request({"x": x}, 1, ("x",), ("y",)))
+            assert (found["y"] == x).all()
+
+        async def main():
+            await ask(256)
+            with pytest.raises(ServingError, match="257 rows are more than 256 runs of the step, which takes 1 at a time"):
+                await ask(257)
+            await scheduler.close()
+
+        asyncio.run(main())
+
+    def test_an_input_may_be_handed_through(self, repository, load):
+        double(repository, "double", config=batching())
+        double(repository, "again", config=batching())
+        both = 'output [ { name: "in" data_type: TYPE_FP32 dims: [ 4 ] } ]\nensemble_scheduling {'
+        write_config(repository, "p", PIPELINE_CONFIG.replace("ensemble_scheduling {", both))
+        more = 'input [ { name: "note" data_type: TYPE_STRING dims: [ 1 ] } ] output [ { name: "note" data_type: TYPE_STRING dims: [ 1 ] } ]'
+        write_config(repository, "q", PIPELINE_CONFIG.replace("ensemble_scheduling {", f"{more} ensemble_scheduling {{"))
+        gateway = load()
+        x = np.full((2, 4), 3, np.float32)
+        found = asyncio.run(infer(gateway, "p", **{"in": x}))
+        assert (found["out"] == 12).all() and (found["in"] == 3).all()
+        model = gateway.find("p").model
+        alone = asyncio.run(gateway.infer(model, make_request(model, {"in": x}, gateway, ("in",))))
+        assert alone.keys() == {"in"} and (alone["in"] == 3).all()
+        note = np.array([["a"], ["b"]], object)
+        assert asyncio.run(infer(gateway, "q", **{"in": x, "note": note}))["note"].tolist() == note.tolist()
+
+
+class TestBatchingWithoutBatches:
+    """`dynamic_batching` of a model that doesn't batch: its requests run alone, in the order that the block says."""
+
+    @pytest.mark.parametrize(
+        "block",
+        [
+            "",
+            "max_queue_delay_microseconds: 10000000",
+            "preserve_ordering: true",
+            "priority_levels: 2 default_priority_level: 1",
+            "default_queue_policy { timeout_action: DELAY }",
+        ],
+    )
+    def test_every_client_gets_its_own_answer(self, repository, load, block):
+        double(repository, "m", config=f"max_batch_size: 0 dynamic_batching {{ {block} }}", shape=("n", 4))
+        gateway = load(inline_limit_us=0)
+
+        async def main():
+            async def one(i):
+                x = np.full((i % 3 + 1, 4), i, np.float32)
+                assert ((await infer(gateway, "m", x=x))["y"] == 2 * x).all()
+
+            await asyncio.wait_for(asyncio.gather(*(one(i) for i in range(50))), 20)
+            await gateway.catalog.close()
+
+        asyncio.run(main())
+        statistics = gateway.find("m").model.statistics
+        assert (statistics.inferences, statistics.executions, statistics.pending) == (50, 50, 0)
+
+    def test_policies_and_levels_count(self):
+        policy = QueuePolicy(max_queue_size=3)
+        spec = replace(SPEC_OF_ONE, batching=Batching(priority_levels=2, default_level=2, policy=policy))
+        engine, ended = EchoEngine(), []
+        scheduler = Scheduler(spec, [engine], ModelStatistics(), inline_limit_us=0)
+
+        async def one(i, priority=0):
+            x = np.full((1,), i, np.float32)
+            await run(scheduler.submit, Request({"x": x}, 1, ("x",), ("y",), options=Options(priority=priority)))
+            ended.append(i)
+
+        async def main():
+            engine.next_sleeps = 0.2
+            tasks = [asyncio.ensure_future(one(0))]
+            await asyncio.sleep(0.05)
+            tasks += [asyncio.ensure_future(one(i, priority)) for i, priority in ((1, 2), (2, 2), (3, 1), (4, 2), (5, 2))]
+            errors = await errors_of(tasks)
+            assert [None if error is None else error.kind for error in errors] == [None] * 5 + [Kind.OVERLOADED]
+            await scheduler.close()
+
+        asyncio.run(main())
+        assert ended == [0, 3, 1, 2, 4]
+
+    def test_a_limit_on_the_latency(self, repository, load):
+        more = 'parameters { key: "max_latency_ms" value { string_value: "5000" } }'
+        double(repository, "m", config=f"max_batch_size: 0 dynamic_batching {{ }} {more}", shape=("n", 4))
+        gateway = load(inline_limit_us=0)
+
+        async def main():
+            for _ in range(20):
+                await asyncio.gather(*(infer(gateway, "m", x=np.ones((1, 4), np.float32)) for _ in range(3)))
+            await gateway.catalog.close()
 
         asyncio.run(main())
 

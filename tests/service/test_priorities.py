@@ -292,11 +292,6 @@ def test_a_step_of_a_pipeline_has_the_priority_of_its_request(tmp_path):
     [
         ("priority_levels: 2", "default_priority_level 0 outside 1 to priority_levels 2"),
         ("priority_levels: 2 default_priority_level: 3", "default_priority_level 3 outside 1 to priority_levels 2"),
-        ("default_priority_level: 1", "dynamic_batching.default_priority_level without priority_levels"),
-        (
-            "priority_queue_policy { key: 1 value { } }",
-            "dynamic_batching.priority_queue_policy without priority_levels",
-        ),
         (
             "priority_levels: 2 default_priority_level: 1 priority_queue_policy { key: 3 value { } }",
             "dynamic_batching.priority_queue_policy key 3 outside 1 to priority_levels 2",
@@ -310,6 +305,13 @@ def test_a_step_of_a_pipeline_has_the_priority_of_its_request(tmp_path):
 def test_a_config_that_contradicts_itself_is_refused(repository, reason, block, named):
     double(repository, "m", config=batching(f"dynamic_batching {{ {block} }}"))
     assert named in reason("m")
+
+
+def test_without_levels_nothing_is_read_of_them(repository, load):
+    block = "default_priority_level: 2 priority_queue_policy { key: 2 value { timeout_action: DELAY max_queue_size: 1 } }"
+    double(repository, "m", config=batching(f"dynamic_batching {{ {block} }}"))
+    stated = load().find("m").model.spec.batching
+    assert (stated.priority_levels, stated.level(0), stated.policies, stated.in_order) == (0, 0, {}, True)
 
 
 def test_a_config_becomes_levels_with_policies(repository, load):

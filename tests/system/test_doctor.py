@@ -215,6 +215,16 @@ def test_each_model_that_fails_is_named_with_its_mend(library, tmp_path):
     assert not by_level["threads"] and not by_level["good"] and by_level["none"]
 
 
+def test_what_nothing_reads_is_no_error(library, tmp_path):
+    put(tmp_path, "m", config='metric_tags { key: "a" value: "b" } parameters { key: "note" value { string_value: "x" } }')
+    code, found = doctor(tmp_path, OPGATE_BUILD_OPS=str(library.parent))
+    assert code == 0
+    assert [(finding["where"], finding["what"], finding["is_error"]) for finding in found] == [
+        ("model m", "nothing here reads metric_tags of its config", False),
+        ("model m", "nothing here reads parameter 'note' of its config", False),
+    ]
+
+
 def test_all_ops_that_nobody_has_are_listed(library, tmp_path):
     x, y = (helper.make_tensor_value_info(one, TensorProto.FLOAT, ["n", 3]) for one in "xy")
     nodes = [

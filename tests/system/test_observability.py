@@ -35,7 +35,7 @@ def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("repository")
     double(folder, "double", config=batching(max_batch_size=16))
     fragile(folder, "fragile", batching(""))
-    double(folder, "broken", config='metric_tags { key: "a" value: "b" }')
+    double(folder, "broken", config='model_repository_agents { agents [ { name: "a" } ] }')
     with running(folder, "--no-strict-readiness") as started:
         yield started
 

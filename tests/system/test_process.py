@@ -56,13 +56,13 @@ def test_sigterm_without_anything_to_do(repository):
 
 def test_a_model_that_fails_is_named_and_the_server_stays_up(tmp_path):
     double(tmp_path, "good", config=batching())
-    double(tmp_path, "bad", config='metric_tags { key: "a" value: "b" }')
+    double(tmp_path, "bad", config='model_repository_agents { agents [ { name: "a" } ] }')
     with running(tmp_path) as server, Connection(server) as connection:
         ready = connection.send(b"GET /v2/health/ready HTTP/1.1\r\nHost: t\r\n\r\n").read()
         assert error(ready) == (400, "not every model is available: bad")
         asked = connection.send(infer_request(path="/v2/models/bad/infer")).read()
         assert asked[0] == 503
-        assert "metric_tags" in error(asked)[1]
+        assert "model_repository_agents" in error(asked)[1]
         assert (output(connection.send(infer_request(path="/v2/models/good/infer")).read()) == 2).all()
         lines = [json.loads(line) for line in server.log if line.startswith("{")]
         assert any(line["level"] == "error" and line.get("model") == "bad" for line in lines)

@@ -232,6 +232,85 @@ SERVED = (
 )
 
 
+COMPLETES = """
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        {}
+        return config
+    def execute(self, requests): ...
+"""
+
+FACTS = """
+import json
+import numpy as np, triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        groups = [[group["count"], group["name"], group["kind"]] for group in config["instance_group"]]
+        own = [args[f"model_instance_{name}"] for name in ("name", "kind", "device_id")]
+        self.text = json.dumps([groups, config["backend"], config["default_model_filename"], own])
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", np.array([self.text], object))]) for _ in requests]
+"""
+OF_FACTS = 'output [ { name: "y" data_type: TYPE_STRING dims: [ 1 ] } ]'
+
+
+def test_what_a_model_is_told_of_its_instance(tmp_path: Path) -> None:
+    """The configs are written as a whole. None has an input, and some say neither backend nor group."""
+    configs = {
+        "bare": (f"{OF_FACTS} instance_group {{ kind: KIND_CPU }}", [[1, "bare_0", "KIND_CPU"]], ["bare_0_0", "CPU", "0"]),
+        "itself": (
+            f'backend: "python" {OF_FACTS} instance_group {{ kind: KIND_MODEL name: "own" }}',
+            [[1, "own", "KIND_MODEL"]],
+            ["own_0", "MODEL", "0"],
+        ),
+        "platform": (
+            f'platform: "python" {OF_FACTS} runtime: "libtriton_python.so" parameters {{ key: "mine" }} '
+            "instance_group { kind: KIND_CPU } optimization { priority: PRIORITY_MAX }",
+            [[1, "platform_0", "KIND_CPU"]],
+            ["platform_0_0", "CPU", "0"],
+        ),
+    }
+    for name, (config, _, _) in configs.items():
+        folder = write(tmp_path, name, "", FACTS)
+        (folder / "config.pbtxt").write_text(config)
+    with running(tmp_path, "--allow-python-models") as server:
+        client = connect(server, "http")
+        for name, (_, groups, own) in configs.items():
+            told = json.loads(client.infer(name, []).as_numpy("y")[0])
+            assert told == [groups, "python", "model.py", own]
+            assert client.get_model_config(name)["default_model_filename"] == "model.py"
+        client.close()
+        lines = [json.loads(line) for line in server.log if "ignored, because" in line]
+    assert [line["message"].split(": ")[-1] for line in lines] == ["runtime; optimization"]
+
+
+def test_instances_of_a_group_are_counted(tmp_path: Path) -> None:
+    folder = write(tmp_path, "m", "", FACTS)
+    (folder / "config.pbtxt").write_text(f'backend: "python" {OF_FACTS} instance_group {{ count: 2 kind: KIND_CPU name: "g" }}')
+    with running(tmp_path, "--allow-python-models") as server:
+        client = connect(server, "http")
+        names = set()
+        for _ in range(50):
+            pending = [client.async_infer("m", []) for _ in range(4)]
+            names |= {json.loads(one.get_result().as_numpy("y")[0])[3][0] for one in pending}
+        client.close()
+    assert names and names <= {"g_0", "g_1"}
+
+
+def test_a_batch_input_of_a_model_in_python_is_not_computed(tmp_path: Path) -> None:
+    config = """max_batch_size: 4 input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]
+        output [ { name: "y" data_type: TYPE_INT32 dims: [ 1 ] } ]
+        batch_input { kind: BATCH_ELEMENT_COUNT target_name: "n" data_type: TYPE_INT32 source_input: "x" }"""
+    write(tmp_path, "m", config, ANSWERS.replace("{}", COUNTED))
+    with running(tmp_path, "--allow-python-models") as server:
+        client = connect(server, "http")
+        x = tensor("http", "x", np.ones((1, 3), np.float32), "FP32")
+        assert client.infer("m", [x]).as_numpy("y").tolist() == [[1]]
+        client.close()
+
+
 def test_models_that_can_not_be_loaded(tmp_path: Path) -> None:
     broken = {
         "import nothing_of_that_name": "ModuleNotFoundError",
@@ -242,6 +321,9 @@ def test_models_that_can_not_be_loaded(tmp_path: Path) -> None:
             "no weights"
         ),
         "import os\nos._exit(3)": "exit status 3",
+        COMPLETES.replace("{}", "config.as_dict()['instance_group'] = [{'passive': True}]"): (
+            "instance_group[0].passive: its instances would get no requests"
+        ),
     }
     for i, source in enumerate(broken):
         write(tmp_path, f"broken{i}", SERVED, source)
@@ -261,6 +343,10 @@ class TritonPythonModel:
     def execute(self, requests):
         return {}
 """
+COUNTED = """[
+            pb_utils.InferenceResponse([pb_utils.Tensor("y", np.array([[len(request.inputs())]], np.int32))])
+            for request in requests
+        ]"""
 
 
 def test_responses_that_break_the_rules(tmp_path: Path) -> None:
@@ -307,6 +393,7 @@ def test_a_load_call_brings_no_code(repository: Path, protocol: str) -> None:
                 {},
                 "EXECUTION_ENV_PATH",
             ),
+            ("echo", {"parameters": {"EXECUTION_ENV_PATH": {"string_value": "/tmp"}}}, {}, "EXECUTION_ENV_PATH"),
             ("echo", {**config, "model_operations": {"op_library_filename": ["x.so"]}}, {}, "model_operations"),
             ("add", {"platform": "python"}, {"file:1/model.onnx": b"x"}, "backend"),
         ]
@@ -341,7 +428,7 @@ def test_a_model_logs_and_finalizes(tmp_path: Path) -> None:
     end = time.monotonic() + 10
     while not (folder / "ended").exists() and time.monotonic() < end:
         time.sleep(0.05)
-    assert (folder / "ended").read_text() == "ending_0"
+    assert (folder / "ended").read_text() == "ending_0_0"
 
 
 WHERE = """

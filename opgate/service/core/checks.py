@@ -210,6 +210,8 @@ def check_result(spec: ModelSpec, name: str, array: Array) -> None:
     dims = tensor.dims if tensor.reshape is None else tensor.reshape
     wanted = (-1, *dims) if spec.batched else dims
     shape = array.shape
+    if not shape and tensor.reshape is None and not spec.batched and all(size == 1 for size in dims):
+        return  # dims of size 1 stand for a scalar too
     if len(shape) != len(wanted) or any(want not in (-1, size) for want, size in zip(wanted, shape, strict=True)):
         raise internal(f"output '{name}': expected shape {list(wanted)}, the model gave {list(shape)}")
 

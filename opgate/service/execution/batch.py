@@ -287,7 +287,8 @@ def _outer(spec: ModelSpec, tensor: TensorSpec, array: Array, begin: int, end: i
     if spec.batched and end - begin != len(array):
         array = array[begin:end]
     if tensor.reshape is None:
-        return array
+        # A model file that states no shape of an output may give a scalar, for which dims of size 1 stand.
+        return array if array.ndim or any(size != 1 for size in tensor.dims) else array.reshape(tensor.dims)
     inner = array.shape[1:] if spec.batched else array.shape
     if len(inner) != len(tensor.reshape):
         raise internal(f"output '{tensor.name}' has shape {list(array.shape)}, expected {list(tensor.reshape)} a row")

@@ -70,7 +70,7 @@ class LatencyLimit:
 
     def __init__(self, spec: ModelSpec, limit_ns: int, profile: Profile, waiting: Waiting) -> None:
         self._name = spec.name
-        self._max_rows = spec.max_batch_size
+        self._max_rows = max(1, spec.max_batch_size)
         self._limit_ns = limit_ns
         self._profile = profile
         self._waiting = waiting

@@ -1,6 +1,7 @@
 """Runs an ensemble. Each step is a request to the scheduler of its model, so steps of different requests share batches.
 
-The tensors between the steps stay in memory.
+A step whose model takes fewer rows at a time than there are is several requests, whose outputs are joined. The tensors
+between the steps stay in memory.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter_ns
 from typing import Protocol
+
+import numpy as np
 
 from opgate.service.core.checks import Head, Limits, check_inputs
 from opgate.service.core.errors import Kind, ServingError, internal, invalid, unloading
@@ -20,6 +24,9 @@ from opgate.service.core.statistics import ModelStatistics
 from opgate.service.execution.batch import row_error
 
 logger = logging.getLogger("opgate.pipeline")
+
+# The event loop prepares all requests of a step in one turn.
+_MOST_PARTS = 256
 
 
 class Executor(Protocol):
@@ -156,7 +163,8 @@ class _Run:
         self._status = None if status is None else status.output
         self._wanted = request.outputs if status is None else (*request.outputs, status.output)
         self._tensors: dict[str, Array] = dict(request.inputs)
-        # Optional inputs that the client doesn't send. Steps run without them.
+        # Optional inputs that the client doesn't send, and outputs that a model in Python leaves out. Steps run without
+        # them.
         self._absent = set(pipeline.spec.inputs) - set(request.inputs)
         self._todo = pipeline.steps_for(self._wanted)
         self._ended = False
@@ -164,33 +172,40 @@ class _Run:
         request.started_ns = perf_counter_ns()
 
     def advance(self) -> None:
-        """Starts every step whose inputs are all there. Ends the request with an error if no step can ever run."""
+        """Starts every step whose inputs are all there. Ends the request if all its outputs are there, or with an error
+        if no step can ever run."""
         known = self._tensors.keys() | self._absent
+        if known.issuperset(self._wanted):
+            self._finish()
+            return
         ready = [step for step in self._todo if known.issuperset(step.inputs.values())]
         if not ready and not self._in_flight:
             missing = {name for step in self._todo for name in step.inputs.values()} - known
             self._end(internal(f"no step can run: nothing made {', '.join(sorted(missing)) or 'the outputs'}"))
             return
-        parts: list[tuple[Step, Request]] = []
+        started: list[tuple[Step, list[Request]]] = []
         for step in ready:
             self._todo.remove(step)
             try:
-                part = self._sub_request(step)
+                parts = self._parts(step)
             except ServingError as error:
                 self._end(_in_step(step, error))
                 return
-            part.done = lambda finished, step=step: self._step_done(step, finished)  # type: ignore[misc]
-            parts.append((step, part))
-        # A part may end before its `submit` returns, and must not look like the last one then.
-        self._in_flight.update(part for _, part in parts)
-        for step, part in parts:
-            if self._ended:
-                return
-            try:
-                step.executor.submit(part)
-            except Exception as error:
-                logger.exception("submitting a step of pipeline '%s' failed", self._pipeline.spec.name)
-                self._end(internal(f"step '{step.spec.name}': {type(error).__name__}: {error}"))
+            results: list[dict[str, Array] | None] = [None] * len(parts)
+            for i, part in enumerate(parts):
+                part.done = partial(self._part_done, step, results, i)
+            # A part may end before its `submit` returns, and must not look like the last one then.
+            self._in_flight.update(parts)
+            started.append((step, parts))
+        for step, parts in started:
+            for part in parts:
+                if self._ended:
+                    return
+                try:
+                    step.executor.submit(part)
+                except Exception as error:
+                    logger.exception("submitting a step of pipeline '%s' failed", self._pipeline.spec.name)
+                    self._end(internal(f"step '{step.spec.name}': {type(error).__name__}: {error}"))
 
     def leave(self, request: Request, error: ServingError) -> None:
         """Ends the request and the steps that run for it."""
@@ -198,12 +213,43 @@ class _Run:
         for part in list(self._in_flight):
             part.cancel()
 
-    def _sub_request(self, step: Step) -> Request:
-        arrays: dict[str, Array] = {}
-        for name, tensor in step.inputs.items():
-            if tensor in self._absent:
-                continue
-            arrays[name] = _fitted(self._tensors[tensor], step.spec, step.spec.inputs[name], f"input '{name}'")
+    def _parts(self, step: Step) -> list[Request]:
+        """Returns the requests of a step: one, or several if its model takes fewer rows at a time than there are.
+
+        Raises ServingError (INVALID, TOO_LARGE).
+        """
+        spec = step.spec
+        arrays = {
+            name: _fitted(self._tensors[tensor], spec, spec.inputs[name])
+            for name, tensor in step.inputs.items()
+            if tensor not in self._absent
+        }
+        # Those with a row for each part: all of a model that batches, and those with a dim too many of another one.
+        split = {
+            name for name, array in arrays.items() if array.ndim > (0 if spec.batched else len(spec.inputs[name].dims))
+        }
+        rows = max((arrays[name].shape[0] for name in split), default=1)
+        size = max(1, spec.max_batch_size)
+        # The requests of a sequence follow each other, so its rows stay together.
+        if rows <= size or self._request.options.sequence is not None:
+            return [self._sub_request(step, arrays)]
+        if rows > size * _MOST_PARTS:
+            text = f"{rows} rows are more than {_MOST_PARTS} runs of the step, which takes {size} at a time"
+            raise ServingError(Kind.TOO_LARGE, text)
+        for name in split:
+            if arrays[name].shape[0] != rows:
+                raise invalid(f"input '{name}': expected {rows} rows as another input has, got {arrays[name].shape[0]}")
+        parts = []
+        for begin in range(0, rows, size):
+            rows_of = slice(begin, begin + size) if spec.batched else begin
+            parts.append(
+                self._sub_request(
+                    step, {name: array[rows_of] if name in split else array for name, array in arrays.items()}
+                )
+            )
+        return parts
+
+    def _sub_request(self, step: Step, arrays: dict[str, Array]) -> Request:
         heads = [Head(name, step.spec.inputs[name].datatype.name, array.shape) for name, array in arrays.items()]
         fit = check_inputs(step.spec, heads, self._pipeline.limits)
         # A step has the priority of the whole. The time of the whole ends all its steps, so a step needs none.
@@ -214,7 +260,8 @@ class _Run:
             arrays, fit.rows, fit.key, tuple(step.outputs), id=self._request.id, options=options, weight=fit.weight
         )
 
-    def _step_done(self, step: Step, part: Request) -> None:
+    def _part_done(self, step: Step, results: list[dict[str, Array] | None], index: int, part: Request) -> None:
+        """Takes the result of a request of a step, and goes on when `results` has those of all."""
         self._in_flight.discard(part)
         self._request.steps = (*self._request.steps, (step.spec.name, part.times(), part.error is not None))
         if self._ended:
@@ -222,27 +269,37 @@ class _Run:
         if part.error is not None or part.result is None:
             self._end(_in_step(step, part.error or internal("no result")))
             return
+        results[index] = part.result
+        try:
+            result = _joined(step.spec, results)
+        except ServingError as error:
+            self._end(_in_step(step, error))
+            return
+        if result is None:
+            return
         for name, tensor in step.outputs.items():
-            self._tensors[tensor] = part.result[name]
-        if self._status is not None and self._status in step.outputs.values():
+            if name in result:
+                self._tensors[tensor] = result[name]
+            else:
+                self._absent.add(tensor)
+        if self._status is not None and self._status in step.outputs.values() and self._status in self._tensors:
             error = row_error(self._pipeline.spec, self._tensors[self._status])
             if error is not None:
                 self._end(error)
                 return
-        if all(name in self._tensors for name in self._wanted):
-            self._finish()
-        else:
-            self.advance()
+        self.advance()
 
     def _finish(self) -> None:
         spec = self._pipeline.spec
         result: dict[str, Array] = {}
         try:
             for name in self._request.outputs:
-                result[name] = _checked(spec, spec.outputs[name], self._tensors[name])
+                if name in self._tensors:
+                    result[name] = _checked(spec, spec.outputs[name], self._tensors[name])
         except ServingError as error:
             self._end(error)
             return
+        self._request.outputs = tuple(result)
         self._request.result = result
         self._end(None)
 
@@ -257,23 +314,48 @@ class _Run:
             logger.exception("writing the answer of pipeline '%s' failed", self._pipeline.spec.name)
 
 
-def _fitted(array: Array, spec: ModelSpec, tensor: TensorSpec, where: str) -> Array:
+def _fitted(array: Array, spec: ModelSpec, tensor: TensorSpec) -> Array:
     """Returns the array with a leading dimension of 1 added or removed, if only one of two connected models batches.
 
-    Triton does the same. Raises ServingError (INVALID) if a model that doesn't batch would get several rows.
+    Triton does the same.
     """
     rank = len(tensor.dims) + spec.batched
     if spec.batched and array.ndim == rank - 1:
         return array.reshape((1, *array.shape))
-    if not spec.batched and array.ndim == rank + 1:
-        if array.shape[0] != 1:
-            raise invalid(f"{where}: takes one row at a time, got a batch of {array.shape[0]}")
+    if not spec.batched and array.ndim == rank + 1 and array.shape[0] == 1:
         return array.reshape(array.shape[1:])
     return array
 
 
+def _joined(spec: ModelSpec, results: Sequence[dict[str, Array] | None]) -> dict[str, Array] | None:
+    """Returns the outputs of a step: the rows of each of its requests behind those of the one before. None if a result
+    is still missing.
+
+    Raises ServingError (INTERNAL) if they don't fit together.
+    """
+    if len(results) == 1:
+        return results[0]
+    known = [result for result in results if result is not None]
+    if len(known) != len(results):
+        return None
+    joined: dict[str, Array] = {}
+    for name in {name: None for result in known for name in result}:
+        arrays = [result[name] for result in known if name in result]
+        if len(arrays) != len(known) or len({array.shape[spec.batched :] for array in arrays}) != 1:
+            shapes = sorted({str(list(array.shape)) for array in arrays})
+            raise internal(
+                f"output '{name}' of {len(known)} runs can't be joined, its shapes are {', '.join(shapes)}: raise "
+                "max_batch_size of the step's model to that of the ensemble"
+            )
+        joined[name] = np.concatenate(arrays) if spec.batched else np.stack(arrays)
+    return joined
+
+
 def _checked(spec: ModelSpec, tensor: TensorSpec, array: Array) -> Array:
-    array = _fitted(array, spec, tensor, f"output '{tensor.name}'")
+    array = _fitted(array, spec, tensor)
+    if not spec.batched and array.ndim == len(tensor.dims) + 1:
+        rows = array.shape[0]
+        raise invalid(f"output '{tensor.name}': expected one row, because the ensemble doesn't batch, got {rows}")
     want = spec.wire_shape(tensor)
     if len(want) != array.ndim or any(size not in (-1, got) for size, got in zip(want, array.shape, strict=True)):
         raise internal(f"output '{tensor.name}': expected shape {want}, got {list(array.shape)}")

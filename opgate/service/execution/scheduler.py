@@ -65,6 +65,7 @@ class Scheduler:
         self.statistics = statistics
         self.session = sessions[0]  # instances on the CPU share it, and runs on the event loop use it
         batching = spec.batching or Batching()
+        self._batching = spec.batching if spec.batched else None  # None if each request runs alone
         self._policy = None if batching.priority_levels else batching.policy  # if all requests have the same
         self._waiting = Waiting(batching, max_queue_size)
         limit_ns = batching.max_latency_ns
@@ -130,7 +131,7 @@ class Scheduler:
         self._await(request, 0 if late else timeout, policy)
         # An instance that is busy flushes when it is idle again. If none is busy, the request came from the answer of a
         # batch that _flush ran on this thread, and _flush may not look at the request's line any more.
-        if self.spec.batching is not None or self._idle:
+        if self._batching is not None or self._idle:
             # Batches are formed once per turn of the loop, so that all requests that arrive in one turn can share one.
             self._flush_soon()
 
@@ -148,7 +149,7 @@ class Scheduler:
 
         To copy large inputs into a batch costs more than a cheap run of its own, whose input the cache still holds.
         """
-        batching = self.spec.batching
+        batching = self._batching
         if batching is None:
             return True
         if not batching.adaptive or sum([array.nbytes for array in request.inputs.values()]) < _LARGE:
@@ -279,10 +280,11 @@ class Scheduler:
             self._let_go(line[0], error)
 
     def _choose(self, line: deque[Request] | Line) -> Choice:
-        if self.spec.batching is None or (self.spec.batching.adaptive and len(line) == 1):
+        batching = self._batching
+        if batching is None or (batching.adaptive and len(line) == 1):
             return Choice(1, line[0].rows, 0)
         curve = self._profile.curve(line[0].key)
-        return choose(line, self.spec.batching, self.spec.max_batch_size, curve, perf_counter_ns())
+        return choose(line, batching, self.spec.max_batch_size, curve, perf_counter_ns())
 
     def _form(self, requests: list[Request], rows: int) -> Batch:
         return Batch(requests, rows, self._curve(requests))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from opgate.service.core.datatypes import BY_ONNX
@@ -11,6 +11,7 @@ from opgate.service.execution.session import EngineTensor
 from opgate.service.repository.config import ConfigError, state_defaults
 from opgate.service.repository.padding_config import mask_names
 from opgate.service.repository.sequence_config import tensor_names
+from opgate.service.repository.validation import NO_BATCH
 
 Tensor: TypeAlias = ModelInput | ModelOutput
 
@@ -21,6 +22,7 @@ def complete(
     inputs: Sequence[EngineTensor],
     outputs: Sequence[EngineTensor],
     default_max_batch_size: int,
+    defaulted: Sequence[EngineTensor] = (),
 ) -> list[str]:
     """Fills in what the config lacks, from the tensors of the session. Fields that are set stay as they are.
 
@@ -29,6 +31,8 @@ def complete(
     A config that states neither tensors nor max_batch_size gets `default_max_batch_size` if every tensor starts with a
     dimension that is named like a batch ("N", or a name with "batch" in it). Any other unknown first dimension is no
     batch: it may count points or words, which must not be mixed between clients.
+
+    `defaulted` are the inputs with a default value in the file. A config gets them only if it names them.
 
     Raises ConfigError if a tensor of the file can't be served.
     """
@@ -52,7 +56,8 @@ def complete(
                 _fill(config.input.add(), tensor, skip, config.max_batch_size)
                 added.append(f"input {tensor.name}")
     else:
-        _types(config.input, inputs)
+        _types(config.input, (*inputs, *defaulted))
+        added += _dims(config, config.input, (*inputs, *defaulted), "input")
     if not config.output:
         for tensor in outputs:
             if tensor.name not in computed:
@@ -60,6 +65,7 @@ def complete(
                 added.append(f"output {tensor.name}")
     else:
         _types(config.output, outputs)
+        added += _dims(config, config.output, outputs, "output")
     state_defaults(config)
     return added
 
@@ -76,15 +82,47 @@ def _fill(target: Tensor, tensor: EngineTensor, skip: int, max_batch: int) -> No
     if known is None:
         raise ConfigError(f"tensor '{tensor.name}' of the model file has type {tensor.type}, which can't be served")
     if skip and not tensor.shape:
-        raise ConfigError(f"tensor '{tensor.name}' of the model file is a scalar, but max_batch_size is {max_batch}")
+        raise ConfigError(
+            f"tensor '{tensor.name}' of the model file is a scalar, but max_batch_size is {max_batch}: {NO_BATCH}"
+        )
     target.name = tensor.name
     target.data_type = model_config_pb2.DataType.Value(known.config_name)
+    _fill_dims(target, tensor, skip)
+
+
+def _fill_dims(target: Tensor, tensor: EngineTensor, skip: int) -> None:
     dims = [size if isinstance(size, int) and size >= 0 else -1 for size in tensor.shape[skip:]]
     if dims:
         target.dims.extend(dims)
     else:  # config.pbtxt has no rank 0: clients send one element of rank 1, which `reshape` turns into rank 0
         target.dims.append(1)
         target.reshape.SetInParent()
+
+
+def _dims(config: ModelConfig, declared: Sequence[Tensor], tensors: Sequence[EngineTensor], kind: str) -> Iterator[str]:
+    """Completes tensors that state no dims, and those whose dims stand for a scalar of the file: dims of size 1.
+
+    Yields what was added. Flat tensors with the rows of a batch are left alone, because the file doesn't have their
+    dims. So are outputs for which the file may state no shape: ONNX Runtime says that it is [] then.
+    """
+    known = {tensor.name: tensor for tensor in tensors}
+    skip = 1 if config.max_batch_size else 0
+    flat = {name for batch_output in config.batch_output for name in batch_output.target_name}
+    if skip:
+        flat |= {tensor.name for tensor in config.input if tensor.allow_ragged_batch}
+    for target in declared:
+        tensor = known.get(target.name)
+        if tensor is None or target.HasField("reshape") or target.name in flat:
+            continue
+        if skip and not tensor.shape:
+            if kind == "input" and not target.dims:
+                raise ConfigError(f"input '{target.name}': the model file has a scalar: {NO_BATCH}")
+        elif not target.dims:
+            _fill_dims(target, tensor, skip)
+            yield f"dims of {kind} {target.name}"
+        elif len(tensor.shape) == skip and (skip or kind == "input") and all(size == 1 for size in target.dims):
+            target.reshape.SetInParent()
+            yield f"reshape of {kind} {target.name}"
 
 
 def _types(declared: Sequence[Tensor], tensors: Sequence[EngineTensor]) -> None:

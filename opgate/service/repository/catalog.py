@@ -130,7 +130,7 @@ class Catalog:
         return Loading(self._settings, self.triton, serving, self._step, self.cache, self._limiter, self.calls)
 
     def _step(self, name: str, version: int) -> LoadedModel:
-        return self.find(name, "" if version < 0 else str(version))
+        return self.find(name, "" if version <= 0 else str(version))
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Calls a function after each change of the models that serve."""

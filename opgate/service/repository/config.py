@@ -1,4 +1,7 @@
-"""Reads config.pbtxt into Triton's ModelConfig message. Refuses, by name, every field that is not supported."""
+"""Reads config.pbtxt into Triton's ModelConfig message.
+
+Each field is honoured, or ignored because it can't change a result, or refused by name with what to do.
+"""
 
 from __future__ import annotations
 
@@ -19,26 +22,43 @@ ENGINE_PARAMETERS = frozenset({
     "intra_op_thread_count", "inter_op_thread_count", "execution_mode", "enable_mem_arena", "enable_mem_pattern",
     "memory.enable_memory_arena_shrinkage",
 })  # fmt: skip
+# Options of its CUDA provider, at the place where older configs have them.
+CUDA_PARAMETERS = frozenset({
+    "arena_extend_strategy", "cudnn_conv_algo_search", "do_copy_in_default_stream", "gpu_mem_limit",
+})  # fmt: skip
 # Those that say how requests share a batch.
 BATCH_PARAMETERS = frozenset({"pad_inputs", "pad_masks", "pad_outputs", "pad_buckets", "batch_by"})
-PARAMETERS = ENGINE_PARAMETERS | {
+# Those that say how a model runs, which an ensemble doesn't.
+_RUN_PARAMETERS = BATCH_PARAMETERS | {"isolation", "max_latency_ms"}
+PARAMETERS = ENGINE_PARAMETERS | CUDA_PARAMETERS | _RUN_PARAMETERS | {
     "row_status_output", "row_status_messages", "predict_count_output", "predict_fields", "predict_picture_model",
-    "predict_media_types", "gateway_backend", "golden_tolerance", "max_latency_ms", "isolation",
-} | BATCH_PARAMETERS  # fmt: skip
-_STRING_OR_COMMENT = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|#.*""")
+    "predict_media_types", "gateway_backend", "golden_tolerance",
+}  # fmt: skip
+# A string ends with its line at the latest. So the time to find it grows only with the text.
+_STRING_OR_COMMENT = re.compile(r""""(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|#.*""")
+# How Python keeps a byte that is not UTF-8.
+_NO_UTF8 = re.compile("[\udc80-\udcff]")
+# The files of models if a config names no other ones.
+ONNX_FILE, PYTHON_FILE = "model.onnx", "model.py"
 # Bytes of a config.pbtxt, and characters of the text of an error about it.
 MOST_CONFIG_BYTES = 1 << 20
 _MOST_TEXT = 4000
 SESSION_PREFIX = "session."  # passed to ONNX Runtime as session configuration entries
+# Files of Triton's backends. A config may name that of its own backend.
+_RUNTIMES = {"onnxruntime": "libtriton_onnxruntime.so", "python": "libtriton_python.so"}
+_INSTEAD_OF_A_BACKEND = "export it to ONNX, or let a Triton server run it: --backend triton"
 
 
 class ConfigError(ServingError):
     """A model can't be served in the way its config describes. The message names the field."""
 
     def __init__(self, message: str) -> None:
-        if len(message) > _MOST_TEXT:  # a config may have names and values of any length
-            message = f"{message[: _MOST_TEXT // 2]}... ...{message[-_MOST_TEXT // 4 :]}"
-        super().__init__(Kind.UNAVAILABLE, message)
+        super().__init__(Kind.UNAVAILABLE, shortened(message))
+
+
+def shortened(text: str) -> str:
+    """Returns a text about a config without its middle if it is too long: names and values may have any length."""
+    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT // 2]}... ...{text[-_MOST_TEXT // 4 :]}"
 
 
 def read_text(path: Path, most: int) -> str:
@@ -47,21 +67,37 @@ def read_text(path: Path, most: int) -> str:
     A pipe or a device would make the loading wait.
     """
     try:
+        return _read(path, most).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path.name} can't be read: {error}") from error
+
+
+def _read(path: Path, most: int) -> bytes:
+    try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ConfigError(f"{path.name} is no regular file")
             data = file.read(most + 1)
-        if len(data) > most:
-            raise ConfigError(f"{path.name}: expected at most {most} bytes, got more")
-        return data.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{path.name} can't be read: {reason}") from error
+    except OSError as error:
+        raise ConfigError(f"{path.name} can't be read: {error.strerror}") from error
+    if len(data) > most:
+        raise ConfigError(f"{path.name}: expected at most {most} bytes, got more")
+    return data
+
+
+def _read_config_text(path: Path) -> str:
+    """Returns the text of a config.pbtxt without its comments, which may be in any encoding. Raises ConfigError."""
+    text = _read(path, MOST_CONFIG_BYTES).decode("utf-8-sig", "surrogateescape")
+    text = _STRING_OR_COMMENT.sub(lambda found: "" if found[0].startswith("#") else found[0], text)
+    if found := _NO_UTF8.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise ConfigError(f"{path.name} line {line}: a text that is not UTF-8")
+    return text
 
 
 def read_config(path: Path) -> ModelConfig:
     """Parses a config.pbtxt. Raises ConfigError, with line and column of a syntax error."""
-    text = read_text(path, MOST_CONFIG_BYTES)
+    text = _read_config_text(path)
     try:
         return text_format.Parse(text, ModelConfig())
     except text_format.ParseError as error:
@@ -72,7 +108,7 @@ def states_max_batch_size(folder: Path) -> bool:
     """Returns whether the config.pbtxt of a model's folder says what max_batch_size is. In the parsed message 0 and
     nothing are the same."""
     try:
-        text = read_text(folder / "config.pbtxt", MOST_CONFIG_BYTES)
+        text = _read_config_text(folder / "config.pbtxt")
     except ConfigError:
         return False
     return "max_batch_size" in re.findall(r"(\w+)\s*:", _STRING_OR_COMMENT.sub("", text))
@@ -88,9 +124,18 @@ def refuse_unsupported(config: ModelConfig, remote: bool = False) -> None:
         raise ConfigError("the config asks for features that this gateway doesn't support: " + "; ".join(refused))
 
 
+def ignored(config: ModelConfig) -> list[str]:
+    """Returns the fields of a loaded model's config that nothing reads. None of them can change a result."""
+    return list(_ignored(config))
+
+
 def in_python(config: ModelConfig) -> bool:
     """Returns whether a model is one in Python."""
     return (config.backend or config.platform) == "python" and not config.HasField("ensemble_scheduling")
+
+
+def _in_onnx(config: ModelConfig) -> bool:
+    return not in_python(config) and not config.HasField("ensemble_scheduling")
 
 
 def _unsupported_with_triton(config: ModelConfig) -> Iterator[str]:
@@ -98,7 +143,7 @@ def _unsupported_with_triton(config: ModelConfig) -> Iterator[str]:
         yield "sequence_batching"
     if config.model_transaction_policy.decoupled:
         yield "model_transaction_policy.decoupled"
-    for key in sorted({"isolation", "max_latency_ms", *BATCH_PARAMETERS}):
+    for key in sorted(_RUN_PARAMETERS):
         if key in config.parameters:
             yield f"parameter '{key}' of a model that Triton runs"
 
@@ -109,7 +154,7 @@ def _unsupported(config: ModelConfig) -> Iterator[str]:
     if not ensemble and "ensemble" in (config.platform, config.backend):
         yield "platform 'ensemble' without ensemble_scheduling, which has its steps"
     elif not ensemble and engine not in ("", "onnxruntime", "onnxruntime_onnx", "python"):
-        yield f"backend '{engine}' (only 'onnxruntime', 'python' and ensembles are served)"
+        yield f"backend '{engine}' (only 'onnxruntime', 'python' and ensembles are served: {_INSTEAD_OF_A_BACKEND})"
     if config.backend not in ("", "onnxruntime") and ensemble:
         yield f"backend '{config.backend}' together with ensemble_scheduling"
     if ensemble and config.platform not in ("", "ensemble"):
@@ -117,15 +162,15 @@ def _unsupported(config: ModelConfig) -> Iterator[str]:
     yield from _features(config)
     yield from _batching(config)
     yield from _instances(config)
-    yield from _optimization(config)
     yield from _tensors(config)
-    names = Names(PARAMETERS)
-    for key in config.parameters:
-        if in_python(config):
-            break  # its parameters are for its model.py
-        if key not in PARAMETERS and not key.startswith(SESSION_PREFIX):
-            close = names.nearest(key, 0.8)
-            yield f"parameter '{key}'" + (f" (is {close} meant?)" if close else "")
+    yield from _parameters(config)
+    if _in_onnx(config):
+        for accelerator in config.optimization.execution_accelerators.cpu_execution_accelerator:
+            if accelerator.name != "openvino":
+                yield (
+                    f"optimization.execution_accelerators.cpu_execution_accelerator '{accelerator.name}': expected "
+                    "openvino or none"
+                )
     if ensemble:
         yield from _ensemble(config)
 
@@ -138,25 +183,24 @@ def _features(config: ModelConfig) -> Iterator[str]:
     if config.response_cache.enable and config.model_transaction_policy.decoupled:
         yield "response_cache with model_transaction_policy.decoupled"
     if config.HasField("model_repository_agents"):
-        yield "model_repository_agents"
-    if config.HasField("model_metrics"):
-        yield "model_metrics"
-    if config.metric_tags:
-        yield "metric_tags"
-    if config.cc_model_filenames:
-        yield "cc_model_filenames"
-    if config.runtime:
-        yield f"runtime '{config.runtime}'"
+        yield "model_repository_agents: remove it, or do its work before the model is in the repository"
+    if config.runtime and config.runtime != _own_runtime(config):
+        yield f"runtime '{config.runtime}': remove it: the gateway has its own backends"
+
+
+def _own_runtime(config: ModelConfig) -> str:
+    """Returns the file of Triton's backend for a model, "" for an ensemble."""
+    return "" if config.HasField("ensemble_scheduling") else _RUNTIMES["python" if in_python(config) else "onnxruntime"]
 
 
 def _batching(config: ModelConfig) -> Iterator[str]:
     if not config.HasField("dynamic_batching"):
         return
     block = config.dynamic_batching
-    if config.max_batch_size < 1:
-        yield "dynamic_batching with max_batch_size 0"
     for size in block.preferred_batch_size:
-        if not 1 <= size <= config.max_batch_size:
+        if config.max_batch_size < 1:
+            yield f"dynamic_batching.preferred_batch_size {size}: max_batch_size is 0: remove it"
+        elif not 1 <= size <= config.max_batch_size:
             yield f"dynamic_batching.preferred_batch_size {size} outside 1 to max_batch_size {config.max_batch_size}"
     yield from _priority_levels(block)
     if block.preserve_ordering:
@@ -166,9 +210,6 @@ def _batching(config: ModelConfig) -> Iterator[str]:
 def _priority_levels(block: ModelDynamicBatching) -> Iterator[str]:
     levels, default = block.priority_levels, block.default_priority_level
     if not levels:
-        for name in ("default_priority_level", "priority_queue_policy"):
-            if getattr(block, name):
-                yield f"dynamic_batching.{name} without priority_levels"
         return
     if not 1 <= default <= levels:
         yield f"dynamic_batching.default_priority_level {default} outside 1 to priority_levels {levels}"
@@ -182,7 +223,8 @@ def _contradicting_order(block: ModelDynamicBatching) -> Iterator[str]:
     if block.priority_levels > 1:
         yield f"dynamic_batching.priority_levels {block.priority_levels} with preserve_ordering"
     policies = {"default_queue_policy": block.default_queue_policy}
-    policies |= {f"priority_queue_policy {level}": policy for level, policy in block.priority_queue_policy.items()}
+    if block.priority_levels:
+        policies |= {f"priority_queue_policy {level}": policy for level, policy in block.priority_queue_policy.items()}
     for name, policy in policies.items():
         if policy.default_timeout_microseconds and policy.timeout_action == ModelQueuePolicy.DELAY:
             yield f"dynamic_batching.{name}.timeout_action DELAY with preserve_ordering"
@@ -192,13 +234,12 @@ def _instances(config: ModelConfig) -> Iterator[str]:
     kinds = model_config_pb2.ModelInstanceGroup.Kind
     for i, group in enumerate(config.instance_group):
         where = f"instance_group[{i}]"
-        if group.kind == kinds.Value("KIND_MODEL"):
-            yield f"{where}.kind KIND_MODEL (KIND_AUTO, KIND_CPU or KIND_GPU)"
-        if group.kind == kinds.Value("KIND_CPU") and group.gpus:
-            yield f"{where}.gpus of KIND_CPU"
-        for name in ("secondary_devices", "profile", "passive", "host_policy"):
-            if getattr(group, name):
-                yield f"{where}.{name}"
+        if group.gpus and group.kind in (kinds.Value("KIND_CPU"), kinds.Value("KIND_MODEL")):
+            yield f"{where}.gpus of {kinds.Name(group.kind)}"
+        if group.profile:
+            yield f"{where}.profile: only TensorRT models have profiles: remove it"
+        if group.passive:
+            yield f"{where}.passive: its instances would get no requests: remove the group"
         if group.count < 0:
             yield f"{where}.count {group.count}"
         names = [resource.name.lower() for resource in group.rate_limiter.resources]
@@ -206,60 +247,129 @@ def _instances(config: ModelConfig) -> Iterator[str]:
             yield f"{where}.rate_limiter.resources '{name}', a name that is empty or given twice"
 
 
-def _optimization(config: ModelConfig) -> Iterator[str]:
-    block = config.optimization
-    if block.graph.level not in (-1, 0, 1, 2):
-        yield f"optimization.graph.level {block.graph.level} (one of -1, 0, 1, 2)"
-    policy = model_config_pb2.ModelOptimizationPolicy
-    if block.priority != policy.PRIORITY_DEFAULT:
-        yield "optimization.priority"
-    if block.HasField("cuda"):
-        yield "optimization.cuda"
-    for accelerator in block.execution_accelerators.cpu_execution_accelerator:
-        yield f"optimization.execution_accelerators.cpu_execution_accelerator '{accelerator.name}'"
-    if block.gather_kernel_buffer_threshold:
-        yield "optimization.gather_kernel_buffer_threshold"
-    if block.eager_batching:
-        yield "optimization.eager_batching"
-
-
 def _tensors(config: ModelConfig) -> Iterator[str]:
-    for tensor in config.input:
-        where = f"input '{tensor.name}'"
-        if tensor.format != model_config_pb2.ModelInput.FORMAT_NONE:
-            yield f"{where} format"
-        if tensor.is_shape_tensor:
-            yield f"{where} is_shape_tensor"
-        if tensor.is_non_linear_format_io:
-            yield f"{where} is_non_linear_format_io"
-        if tensor.allow_ragged_batch and config.max_batch_size < 1:
-            yield f"{where} allow_ragged_batch with max_batch_size 0"
-    for tensor in config.output:
-        where = f"output '{tensor.name}'"
-        if tensor.is_shape_tensor:
-            yield f"{where} is_shape_tensor"
-        if tensor.is_non_linear_format_io:
-            yield f"{where} is_non_linear_format_io"
+    for kind, tensors in (("input", config.input), ("output", config.output)):
+        for tensor in tensors:
+            where = f"{kind} '{tensor.name}'"
+            for name in ("is_shape_tensor", "is_non_linear_format_io"):
+                if getattr(tensor, name):
+                    yield f"{where} {name}: only TensorRT models have it: remove it"
+            if config.HasField("ensemble_scheduling") and tensor.HasField("reshape"):
+                yield f"reshape of an ensemble's {where}: put it into the config of the step's model"
+
+
+def _parameters(config: ModelConfig) -> Iterator[str]:
+    if in_python(config):
+        return  # its parameters are for its model.py
+    ensemble = config.HasField("ensemble_scheduling")
+    names = Names(PARAMETERS)
+    for key in config.parameters:
+        if ensemble and key in _RUN_PARAMETERS:
+            yield f"parameter '{key}' of an ensemble: put it into the config of the step's model"
+        elif key not in PARAMETERS and not key.startswith(SESSION_PREFIX) and (close := names.nearest(key, 0.8)):
+            yield f"parameter '{key}' (is {close} meant?)"
 
 
 def _ensemble(config: ModelConfig) -> Iterator[str]:
-    if config.ensemble_scheduling.max_inflight_requests:
-        yield "ensemble_scheduling.max_inflight_requests"
     for name in ("instance_group", "batch_input", "batch_output"):
         if getattr(config, name):
-            yield f"{name} of an ensemble"
-    if config.model_transaction_policy.decoupled:
-        yield "model_transaction_policy.decoupled of an ensemble"
-    if config.HasField("sequence_batching"):
-        yield "sequence_batching of an ensemble"
-    if config.HasField("model_operations"):
-        yield "model_operations of an ensemble"
+            yield f"{name} of an ensemble: put it into the config of a step's model"
     for step in config.ensemble_scheduling.step:
         if step.model_namespace:
-            yield f"model_namespace '{step.model_namespace}'"
-    for key in config.parameters:
-        if not key.startswith(("predict_", "row_status_", "gateway_", "golden_")):
-            yield f"parameter '{key}' of an ensemble"
+            yield f"model_namespace '{step.model_namespace}': remove it"
+
+
+def _ignored(config: ModelConfig) -> Iterator[str]:
+    ensemble = config.HasField("ensemble_scheduling")
+    for name in ("metric_tags", "cc_model_filenames", "runtime"):
+        if getattr(config, name):
+            yield name
+    if config.HasField("model_metrics"):
+        yield "model_metrics"
+    if not _in_onnx(config) and config.HasField("model_operations"):
+        yield "model_operations"
+    if ensemble:
+        if config.backend:
+            yield "backend"
+        if config.default_model_filename:
+            yield "default_model_filename"
+        if config.model_transaction_policy.decoupled:
+            yield "model_transaction_policy.decoupled"
+        if config.ensemble_scheduling.max_inflight_requests:
+            yield "ensemble_scheduling.max_inflight_requests"
+    if in_python(config) and config.batch_input:
+        yield "batch_input"
+    yield from _ignored_of_tensors(config)
+    yield from _ignored_of_schedulers(config)
+    for i, group in enumerate(config.instance_group):
+        for name in ("secondary_devices", "host_policy"):
+            if getattr(group, name):
+                yield f"instance_group[{i}].{name}"
+    yield from _ignored_optimization(config)
+    yield from _ignored_parameters(config)
+
+
+def _ignored_of_tensors(config: ModelConfig) -> Iterator[str]:
+    for tensor in config.input:
+        if tensor.format != model_config_pb2.ModelInput.FORMAT_NONE:
+            yield f"input '{tensor.name}' format"
+        if tensor.allow_ragged_batch and config.max_batch_size < 1:
+            yield f"input '{tensor.name}' allow_ragged_batch"
+
+
+def _ignored_of_schedulers(config: ModelConfig) -> Iterator[str]:
+    block = config.dynamic_batching
+    for name in ("default_priority_level", "priority_queue_policy"):
+        if getattr(block, name) and not block.priority_levels:
+            yield f"dynamic_batching.{name}"
+    for state in config.sequence_batching.state:
+        for name in ("use_same_buffer_for_input_output", "use_growable_memory"):
+            if getattr(state, name):
+                yield f"sequence_batching.state '{state.input_name}' {name}"
+
+
+def _ignored_optimization(config: ModelConfig) -> Iterator[str]:
+    block = model_config_pb2.ModelOptimizationPolicy()
+    block.CopyFrom(config.optimization)
+    for name in ("input_pinned_memory", "output_pinned_memory"):
+        memory = getattr(block, name)
+        if block.HasField(name) and not memory.enable and _in_onnx(config):
+            yield f"optimization.{name}"
+        if memory.enable or _in_onnx(config):  # what Triton does too if nothing is said
+            block.ClearField(name)
+    if not _in_onnx(config):
+        if block.ListFields():
+            yield "optimization"
+        return
+    if block.graph.level not in (-1, 0, 1, 2):
+        yield f"optimization.graph.level {block.graph.level}, which is taken as 0"
+    if block.HasField("cuda"):
+        yield "optimization.cuda"
+    for name in ("priority", "gather_kernel_buffer_threshold", "eager_batching"):
+        if getattr(block, name):
+            yield f"optimization.{name}"
+    accelerators = block.execution_accelerators
+    for accelerator in accelerators.cpu_execution_accelerator:
+        yield f"optimization.execution_accelerators.cpu_execution_accelerator '{accelerator.name}'"
+    if not on_gpu(config):
+        for accelerator in accelerators.gpu_execution_accelerator:
+            yield f"optimization.execution_accelerators.gpu_execution_accelerator '{accelerator.name}'"
+
+
+def _ignored_parameters(config: ModelConfig) -> Iterator[str]:
+    if in_python(config):
+        return
+    ensemble = config.HasField("ensemble_scheduling")
+    for key in sorted(config.parameters):
+        of_engine = key in ENGINE_PARAMETERS or key.startswith(SESSION_PREFIX)
+        unread = ensemble if of_engine else key in CUDA_PARAMETERS and not on_gpu(config)
+        if unread or (key not in PARAMETERS and not of_engine):
+            yield f"parameter '{key}'"
+
+
+def on_gpu(config: ModelConfig) -> bool:
+    """Returns whether an instance of a model runs on a GPU. `place` has completed the config."""
+    return any(group.kind == model_config_pb2.ModelInstanceGroup.KIND_GPU for group in config.instance_group)
 
 
 def parameter(config: ModelConfig, key: str) -> str:
@@ -283,9 +393,12 @@ def state_defaults(config: ModelConfig) -> None:
         config.platform = "ensemble"
         config.model_transaction_policy.SetInParent()
         return
-    if not config.platform and config.backend == "onnxruntime":
-        config.platform = "onnxruntime_onnx"
-        config.default_model_filename = config.default_model_filename or "model.onnx"
-    for memory in (config.optimization.input_pinned_memory, config.optimization.output_pinned_memory):
-        if not memory.ListFields():
-            memory.enable = True
+    if in_python(config):
+        config.backend = "python"
+        config.default_model_filename = config.default_model_filename or PYTHON_FILE
+    elif (config.backend or config.platform) in ("onnxruntime", "onnxruntime_onnx"):
+        config.backend, config.platform = "onnxruntime", "onnxruntime_onnx"
+        config.default_model_filename = config.default_model_filename or ONNX_FILE
+    for name in ("input_pinned_memory", "output_pinned_memory"):
+        if not config.optimization.HasField(name):
+            getattr(config.optimization, name).enable = True

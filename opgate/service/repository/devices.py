@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from opgate.service.core.triton_messages import ModelConfig, ModelInstanceGroup
 from opgate.service.execution.gpus import NoGpu, usable_gpus
 from opgate.service.execution.rate_limiter import Demand, Resource
-from opgate.service.repository.config import ConfigError
+from opgate.service.repository.config import CUDA_PARAMETERS, ConfigError, on_gpu, parameter
 
 logger = logging.getLogger("opgate.repository")
 
@@ -38,28 +39,54 @@ TRITON_NAMES = {
     "max_workspace_size_bytes": "trt_max_workspace_size",
 }
 PRECISIONS = {"FP32": "", "FP16": "trt_fp16_enable", "BF16": "trt_bf16_enable", "INT8": "trt_int8_enable"}
+#: The numbers that some of CUDA_PARAMETERS have, and what the CUDA provider calls them.
+_NUMBERED = {
+    "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
+    "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
+}
+
+
+class Instance(NamedTuple):
+    """An instance of a model. `kind` is CPU, GPU or MODEL, and `gpu` is the number of its GPU."""
+
+    name: str
+    kind: str
+    gpu: int | None
 
 
 def place(config: ModelConfig, gpus: Callable[[], int] = usable_gpus) -> list[int | None]:
     """Returns the device of each instance: the number of a GPU, or None for the CPU. Completes the instance groups.
 
     As in Triton, a group of KIND_GPU has `count` instances on each of its `gpus`, and without `gpus` on every GPU.
-    KIND_AUTO is KIND_GPU if ONNX Runtime can use a GPU or if the group names `gpus`, otherwise KIND_CPU.
+    KIND_AUTO is KIND_GPU if ONNX Runtime can use a GPU or if the group names `gpus`, otherwise KIND_CPU. KIND_MODEL
+    stays: a model in Python places itself, and ONNX Runtime runs on the CPU.
 
     `gpus` returns the number of GPUs or raises NoGpu. Raises ConfigError that names the field.
     """
     if not config.instance_group:
-        config.instance_group.add()
-    devices: list[int | None] = []
+        config.instance_group.add(name=config.name)
     for i, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{i}"
         group.count = group.count or 1
         chosen = _gpus_of(group, f"instance_group[{i}]", config.name, gpus)
-        group.kind = ModelInstanceGroup.KIND_GPU if chosen else ModelInstanceGroup.KIND_CPU
+        if group.kind != ModelInstanceGroup.KIND_MODEL:
+            group.kind = ModelInstanceGroup.KIND_GPU if chosen else ModelInstanceGroup.KIND_CPU
         del group.gpus[:]
         group.gpus.extend(chosen)
-        devices += [*chosen, *([] if chosen else [None])] * group.count
-    return devices
+    return [instance.gpu for instance in instances(config)]
+
+
+def instances(config: ModelConfig) -> list[Instance]:
+    """Returns the instances of a model in the order of its groups. `place` has completed the config.
+
+    As in Triton, the n-th instance of a group on each of its GPUs has the name of the group and the number n.
+    """
+    found: list[Instance] = []
+    for group in config.instance_group:
+        kind = ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_")
+        for number in range(group.count):
+            found += [Instance(f"{group.name}_{number}", kind, gpu) for gpu in list(group.gpus) or [None]]
+    return found
 
 
 def demands(config: ModelConfig) -> list[Demand]:
@@ -81,13 +108,14 @@ def demands(config: ModelConfig) -> list[Demand]:
 
 def _gpus_of(group: ModelInstanceGroup, where: str, model: str, gpus: Callable[[], int]) -> list[int]:
     """Returns the GPUs of a group. An empty list means the CPU."""
-    if group.kind == ModelInstanceGroup.KIND_CPU:
+    if group.kind in (ModelInstanceGroup.KIND_CPU, ModelInstanceGroup.KIND_MODEL):
         return []
     try:
         count = gpus()
     except NoGpu as error:
         if group.kind == ModelInstanceGroup.KIND_GPU or group.gpus:
-            raise ConfigError(f"{where}.kind KIND_GPU: {error}") from error
+            instead = "say KIND_CPU, or KIND_AUTO" + (" without gpus" if group.gpus else "")
+            raise ConfigError(f"{where}.kind KIND_GPU: {error}: {instead}") from error
         if error.broken:
             logger.warning("model '%s' runs on the CPU: %s", model, error)
         return []
@@ -107,10 +135,13 @@ class Accelerators:
 
 
 def accelerators(config: ModelConfig) -> Accelerators:
-    """Reads optimization.execution_accelerators. Raises ConfigError that names what can't be used.
+    """Reads optimization.execution_accelerators and CUDA_PARAMETERS. Raises ConfigError that names what can't be used.
 
-    The names and parameters are those of Triton's ONNX Runtime backend, or options of the provider by their names.
+    The names and parameters are those of Triton's ONNX Runtime backend, or options of the provider by their names. As
+    in Triton they mean nothing if no instance runs on a GPU. `place` has completed the config.
     """
+    if not on_gpu(config):
+        return Accelerators({}, None)
     block = config.optimization.execution_accelerators
     field = "optimization.execution_accelerators.gpu_execution_accelerator"
     options: dict[str, dict[str, str]] = {}
@@ -118,8 +149,6 @@ def accelerators(config: ModelConfig) -> Accelerators:
         where = f"{field} '{accelerator.name}'"
         if accelerator.name not in ("cuda", "tensorrt"):
             raise ConfigError(f"{where}: expected cuda or tensorrt")
-        if not any(group.kind == ModelInstanceGroup.KIND_GPU for group in config.instance_group):
-            raise ConfigError(f"{where}: no instance runs on a GPU")
         of_provider = CUDA_OPTIONS if accelerator.name == "cuda" else TENSORRT_OPTIONS
         given = dict(accelerator.parameters)
         if accelerator.name == "tensorrt":
@@ -127,7 +156,21 @@ def accelerators(config: ModelConfig) -> Accelerators:
         if unknown := sorted(given.keys() - of_provider):
             raise ConfigError(f"{where}: parameter '{unknown[0]}': expected one of {', '.join(sorted(of_provider))}")
         options[accelerator.name] = given
-    return Accelerators(options.get("cuda", {}), options.get("tensorrt"))
+    return Accelerators({**_cuda_parameters(config), **options.get("cuda", {})}, options.get("tensorrt"))
+
+
+def _cuda_parameters(config: ModelConfig) -> dict[str, str]:
+    """Returns the options of the CUDA provider that are among the parameters of the model."""
+    options: dict[str, str] = {}
+    for key in sorted(CUDA_PARAMETERS):
+        value, names = parameter(config, key), _NUMBERED.get(key, ())
+        if value.isdecimal() and names:
+            if int(value) >= len(names):
+                raise ConfigError(f"parameter '{key}': expected 0 to {len(names) - 1}, got {value}")
+            value = names[int(value)]
+        if value:
+            options[key] = value
+    return options
 
 
 def _by_the_providers_names(given: Mapping[str, str], where: str) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from opgate.service.core.spec import ModelSpec, TensorSpec
 from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.repository.config import ConfigError
 
-# A function that returns the specification of a model by name and version (-1: the latest). Raises ServingError.
+# A function that returns the specification of a model by name and version (0 or -1: the latest). Raises ServingError.
 Lookup = Callable[[str, int], ModelSpec]
 
 
@@ -42,6 +42,13 @@ def check_ensemble(config: ModelConfig, spec: ModelSpec, lookup: Lookup) -> list
     if not steps:
         raise ConfigError("ensemble_scheduling has no step")
     sources = {name: _Source("the ensemble's input", tensor, spec) for name, tensor in spec.inputs.items()}
+    for number, step in enumerate(steps, 1):
+        if not step.model_name:
+            raise ConfigError(f"ensemble_scheduling: step {number} names no model")
+        if not step.output_map:
+            raise ConfigError(
+                f"step '{step.model_name}': output_map is empty: remove the step, or name an output of the model"
+            )
     models = [lookup(step.model_name, step.model_version) for step in steps]
     for step, model in zip(steps, models, strict=True):
         where = f"step '{step.model_name}'"
@@ -58,10 +65,12 @@ def check_ensemble(config: ModelConfig, spec: ModelSpec, lookup: Lookup) -> list
                 raise ConfigError(f"step '{step.model_name}': nothing makes tensor '{tensor}' for its input '{name}'")
             _check_pair(sources[tensor], model, model.inputs[name], f"input '{name}' of step '{step.model_name}'")
     for name, output in spec.outputs.items():
-        if name not in sources or name in spec.inputs:
+        if name not in sources:
             raise ConfigError(f"no step makes the ensemble's output '{name}'")
+        if name in spec.inputs and spec.inputs[name].optional:
+            raise ConfigError(f"the ensemble's output '{name}' is its optional input: remove `optional: true`")
         _check_pair(sources[name], spec, output, f"the ensemble's output '{name}'")
-    used = {tensor for step in steps for tensor in step.input_map.values()}
+    used = {tensor for step in steps for tensor in step.input_map.values()} | spec.outputs.keys()
     for name in spec.inputs:
         if name not in used:
             raise ConfigError(f"no step uses the ensemble's input '{name}'")

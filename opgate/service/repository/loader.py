@@ -37,6 +37,8 @@ from opgate.service.isolation.opening import OnnxOpening
 from opgate.service.isolation.session import ProcessSession
 from opgate.service.repository.autocomplete import complete
 from opgate.service.repository.config import (
+    ONNX_FILE,
+    PYTHON_FILE,
     SESSION_PREFIX,
     ConfigError,
     in_python,
@@ -146,11 +148,23 @@ def load_config(repository: Path, name: str, triton: bool = False, override: Mod
         config = copied(override)
     else:
         config = read_config(confined(repository, path)) if path.exists() else ModelConfig()
+        if _has_only_python(folder, config):
+            config.backend = "python"
     if config.name and config.name != name:
         raise ConfigError(f"config.pbtxt names the model '{config.name}', its folder is '{name}'")
     refuse_unsupported(config, triton and runs_on_triton(config))
     config.name = name
     return config
+
+
+def _has_only_python(folder: Path, config: ModelConfig) -> bool:
+    """Returns whether the model file of a config that names no backend is in Python. Then Triton takes this backend."""
+    if config.backend or config.platform or config.HasField("ensemble_scheduling"):
+        return False
+    if config.default_model_filename:
+        return config.default_model_filename == PYTHON_FILE
+    names = {path.name for path in folder.glob("[1-9]*/model.*")}
+    return PYTHON_FILE in names and ONNX_FILE not in names
 
 
 def load_model(
@@ -174,10 +188,12 @@ def load_model(
     folder = confined(repository, repository / config.name)
     if in_python(config):
         check_allowed(settings)
-    usual = "model.py" if in_python(config) else "model.onnx"
+    usual = PYTHON_FILE if in_python(config) else ONNX_FILE
     path = folder / str(version) / file_name(config.default_model_filename or usual, "default_model_filename")
+    if path.is_dir() and not in_python(config):
+        path /= ONNX_FILE  # as in Triton, beside the files with its data
     if not path.is_file():
-        raise ConfigError(f"there is no model file {config.name}/{version}/{path.name}")
+        raise ConfigError(f"there is no model file {config.name}/{path.relative_to(folder)}")
     path = confined(repository, path)
     _refuse_pointer(path)
     if in_python(config):
@@ -210,7 +226,7 @@ def _connect(
     stated = states_max_batch_size(folder) if states_batch is None else states_batch
     batch = 0 if stated else settings.default_max_batch_size
     if not in_python(config):
-        added += complete(config, config.name, session.inputs, session.outputs, batch)
+        added += complete(config, config.name, session.inputs, session.outputs, batch, session.defaulted)
     if added:
         logger.info("config completed: %s", ", ".join(added), extra={"model": config.name, "version": version})
     spec = make_spec(config, version, repository, folder)
@@ -399,6 +415,11 @@ def _sessions(path: Path, config: ModelConfig, libraries: Sequence[Library], set
     """
     asked = any(group.kind == ModelInstanceGroup.KIND_GPU or group.gpus for group in config.instance_group)
     devices = sorted(place(config), key=lambda device: device is None)  # an idle GPU is taken before an idle CPU
+    if config.cc_model_filenames and devices[0] is not None:
+        raise ConfigError(
+            "cc_model_filenames: the gateway doesn't choose files by compute capability: put the file for this GPU "
+            "into default_model_filename"
+        )
     images = tuple(library.image for library in libraries)
     on_cpu = replace(_session_options(config, len(devices), settings), libraries=images)
     on_gpu = on_cpu
@@ -474,9 +495,9 @@ def _session_options(config: ModelConfig, instances: int, settings: Settings) ->
         intra_op_threads=_number(config, "intra_op_thread_count") or threads,
         inter_op_threads=_number(config, "inter_op_thread_count"),
         parallel=bool(_number(config, "execution_mode", (0, 1))),
-        graph_level=levels[config.optimization.graph.level],
-        memory_arena=bool(_number(config, "enable_mem_arena", (0, 1), 1)),
-        memory_pattern=bool(_number(config, "enable_mem_pattern", (0, 1), 1)),
+        graph_level=levels.get(config.optimization.graph.level, "all"),  # as in Triton
+        memory_arena=_truth(config, "enable_mem_arena"),
+        memory_pattern=_truth(config, "enable_mem_pattern"),
         arena_shrinkage=parameter(config, "memory.enable_memory_arena_shrinkage"),
         cuda=providers.cuda,
         tensorrt=providers.tensorrt,
@@ -484,10 +505,19 @@ def _session_options(config: ModelConfig, instances: int, settings: Settings) ->
     )
 
 
-def _number(config: ModelConfig, key: str, allowed: tuple[int, ...] = (), default: int = 0) -> int:
+def _truth(config: ModelConfig, key: str) -> bool:
+    """Returns whether a parameter is true, which it is if nothing is said."""
+    text = parameter(config, key)
+    value = {"": True, "true": True, "1": True, "false": False, "0": False}.get(text.lower())
+    if value is None:
+        raise ConfigError(f"parameter '{key}': expected true, false, 1 or 0, got '{text}'")
+    return value
+
+
+def _number(config: ModelConfig, key: str, allowed: tuple[int, ...] = ()) -> int:
     text = parameter(config, key)
     if not text:
-        return default
+        return 0
     try:
         value = int(text)
     except ValueError:

@@ -13,7 +13,14 @@ from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.execution.rate_limiter import RateLimiter
 from opgate.service.execution.response_cache import CachedExecutor, ResponseCache
 from opgate.service.isolation.calls import Calls
-from opgate.service.repository.config import ConfigError, parameter, refuse_unsupported, runs_on_triton
+from opgate.service.repository.config import (
+    ConfigError,
+    ignored,
+    parameter,
+    refuse_unsupported,
+    runs_on_triton,
+    shortened,
+)
 from opgate.service.repository.ensembles import step_models
 from opgate.service.repository.loader import LoadedModel, load_config, load_ensemble, load_model
 from opgate.service.repository.op_libraries import stamp_of_libraries
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("opgate.repository")
 
-# Returns the version of a model that serves, the highest one for -1. Raises ServingError.
+# Returns the version of a model that serves, the highest one for 0 and -1. Raises ServingError.
 Find = Callable[[str, int], LoadedModel]
 
 
@@ -100,6 +107,14 @@ class Loading:
         except (ServingError, OSError) as error:
             self._failed(outcome, 0, str(error))
             return
+        for missing in sorted(set(config.version_policy.specific.versions) - set(present)):
+            logger.warning(
+                "version_policy.specific wants version %d, present are %s: add its folder, or don't name it",
+                missing,
+                present,
+                extra={"model": config.name},
+            )
+        unread: list[str] = []
         for version in versions:
             try:
                 refuse_special_files(outcome.source.folder)
@@ -118,6 +133,7 @@ class Loading:
                 continue
             loaded.stamp = stamp
             outcome.versions[version] = loaded
+            unread = [] if self._runs_on_triton(config) else ignored(loaded.config)
             statistics = loaded.statistics
             logger.info(
                 "model loaded",
@@ -130,6 +146,12 @@ class Loading:
                     "processes": self._settings.workers,
                 },
             )
+        if unread:
+            text = shortened("; ".join(unread))
+            logger.info("config: ignored, because nothing here reads it: %s", text, extra={"model": config.name})
+
+    def _runs_on_triton(self, config: ModelConfig) -> bool:
+        return self._triton is not None and self._is_remote(config)
 
     def _load_version(self, source: Source, config: ModelConfig, version: int) -> LoadedModel:
         if self._triton is not None and self._is_remote(config):
@@ -199,7 +221,7 @@ class Loading:
         if outcome is None:
             return self._find(name, version)
         after = versions_after(outcome, self._serving.get(name, {}))
-        if version < 0 and after:
+        if version <= 0 and after:  # a step that states no version has 0
             return after[max(after)]
         if version in after:
             return after[version]
@@ -260,7 +282,8 @@ def read_configs(sources: Sequence[Source], triton: bool) -> dict[str, ModelConf
 
 
 def chosen_versions(config: ModelConfig, present: list[int]) -> list[int]:
-    """Returns the versions that the version policy selects. Raises ConfigError if one is missing, or there is none."""
+    """Returns the versions that the version policy selects, of those that are present. Raises ConfigError if there is
+    none."""
     if not present:
         raise ConfigError("the model's folder has no version: expected a folder named by a number, such as 1")
     policy = config.version_policy
@@ -270,10 +293,14 @@ def chosen_versions(config: ModelConfig, present: list[int]) -> list[int]:
     if choice == "specific":
         if not policy.specific.versions:
             raise ConfigError("version_policy.specific names no version")
-        missing = sorted(set(policy.specific.versions) - set(present))
-        if missing:
-            raise ConfigError(f"version_policy wants version {missing[0]}, present are {present}")
-        return sorted(set(policy.specific.versions))
+        wanted = sorted(set(policy.specific.versions))
+        chosen = [version for version in wanted if version in present]
+        if not chosen:
+            texts = f"version{'s' * (len(wanted) > 1)} {', '.join(map(str, wanted))}"
+            raise ConfigError(
+                f"version_policy.specific wants {texts}, present are {present}: add its folder, or name one of these"
+            )
+        return chosen
     return present[-(policy.latest.num_versions or 1) :]
 
 

@@ -21,7 +21,7 @@ from google.protobuf import json_format
 
 from opgate.service.core.errors import ServingError, invalid, json_kind
 from opgate.service.core.triton_messages import ModelConfig
-from opgate.service.repository.config import MOST_CONFIG_BYTES, SESSION_PREFIX, parameter
+from opgate.service.repository.config import CUDA_PARAMETERS, MOST_CONFIG_BYTES, SESSION_PREFIX, in_python, parameter
 from opgate.service.repository.loader import copied, load_config
 from opgate.service.repository.repositories import Source
 
@@ -62,18 +62,21 @@ class Override:
         except ServingError:  # what it said of the process can't be known
             own = ModelConfig()
             own.parameters[_ISOLATION].string_value = "process"
+        config = copied(self.config)
         if self.folder is None:
-            _check_powers(self.config, own)
-        if parameter(own, _ISOLATION) != "process" or parameter(self.config, _ISOLATION) == "process":
-            return self.config
-        if _ISOLATION in self.config.parameters:
+            states_kind = config.backend or config.platform or config.HasField("ensemble_scheduling")
+            if in_python(own) and not states_kind:
+                config.backend = "python"  # the model's file says so
+            _check_powers(config, own)
+        if parameter(own, _ISOLATION) != "process" or parameter(config, _ISOLATION) == "process":
+            return config
+        if _ISOLATION in config.parameters:
             raise invalid(
                 f"config: parameter {_ISOLATION}: a load request can't set it to less than the model's own config "
-                f"does: expected process, got {parameter(self.config, _ISOLATION)[:80]!r}"
+                f"does: expected process, got {parameter(config, _ISOLATION)[:80]!r}"
             )
-        isolated = copied(self.config)
-        isolated.parameters[_ISOLATION].string_value = "process"
-        return isolated
+        config.parameters[_ISOLATION].string_value = "process"
+        return config
 
     def remove(self) -> None:
         """Removes the files."""
@@ -147,7 +150,7 @@ def _powers(config: ModelConfig) -> dict[str, str]:
         for key, text in accelerator.parameters.items():
             found[f"execution_accelerators '{accelerator.name}' {key}"] = text
     for key, value in config.parameters.items():
-        if key.startswith(SESSION_PREFIX):
+        if key.startswith(SESSION_PREFIX) or key in CUDA_PARAMETERS:
             found[f"parameter {key}"] = value.string_value
     return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
@@ -26,6 +26,7 @@ from opgate.service.core.tensors import element, from_raw
 from opgate.service.core.triton_messages import ModelConfig, ModelWarmup, model_config_pb2
 from opgate.service.repository.config import ConfigError, parameter
 from opgate.service.repository.paths import confined, file_name
+from opgate.service.repository.sequence_config import tensor_names
 
 GOLDEN = "golden.npz"
 TOLERANCE = "golden_tolerance"  # the parameter of the config
@@ -64,7 +65,7 @@ def prove(
         where = f"model_warmup '{warm_up.name}'"
         if warm_up.count > _MOST_WARM_UPS:
             raise ConfigError(f"{where}: count {warm_up.count}: expected at most {_MOST_WARM_UPS}")
-        inputs = _warm_up_inputs(spec, warm_up, folder, limits, where)
+        inputs = _warm_up_inputs(spec, warm_up, tensor_names(config), folder, limits, where)
         for run in timed:
             for _ in range(warm_up.count or 1):
                 began = perf_counter_ns()
@@ -126,14 +127,19 @@ def _run(spec: ModelSpec, inputs: dict[str, Array], run: Run, limits: Limits, wh
 
 
 def _warm_up_inputs(
-    spec: ModelSpec, warm_up: ModelWarmup, folder: Path, limits: Limits, where: str
+    spec: ModelSpec, warm_up: ModelWarmup, hidden: Collection[str], folder: Path, limits: Limits, where: str
 ) -> dict[str, Array]:
-    if spec.batched != bool(warm_up.batch_size):
-        expected = "1 or more" if spec.batched else "0, the model doesn't batch"
-        raise ConfigError(f"{where}: batch_size {warm_up.batch_size}: expected {expected}")
+    """Returns the inputs of a warm-up request. `hidden` are those that clients don't give: controls and states."""
+    rows = warm_up.batch_size or 1
+    if not spec.batched and rows > 1:
+        raise ConfigError(f"{where}: batch_size {rows}: expected 1, the model doesn't batch")
+    if spec.batched and rows > spec.max_batch_size:
+        raise ConfigError(f"{where}: batch_size {rows}: expected a batch size of 1 to {spec.max_batch_size}")
     arrays: dict[str, Array] = {}
     for name, given in warm_up.inputs.items():
         tensor = spec.inputs.get(name)
+        if tensor is None and name in hidden:
+            continue
         if tensor is None:
             raise ConfigError(f"{where}: the model has no input '{name}', its inputs are {', '.join(spec.inputs)}")
         declared = BY_CONFIG.get(model_config_pb2.DataType.Name(given.data_type))
@@ -143,7 +149,9 @@ def _warm_up_inputs(
         if any(size < 0 for size in dims) or math.prod(dims) > limits.max_elements:
             raise ConfigError(f"{where}: input '{name}': dims {list(dims)}: expected sizes of one request")
         one = _warm_up_array(given, tensor.datatype, dims, folder, limits, f"{where}: input '{name}'")
-        arrays[name] = np.repeat(one[None], warm_up.batch_size, axis=0) if spec.batched else one
+        if not dims and all(size == 1 for size in tensor.dims):
+            one = one.reshape(tensor.dims)  # a scalar
+        arrays[name] = np.repeat(one[None], rows, axis=0) if spec.batched else one
     return arrays
 
 

@@ -22,8 +22,8 @@ from opgate.service.isolation.confinement import Confinement
 from opgate.service.isolation.python_model import PythonOpening
 from opgate.service.isolation.python_session import PythonSession
 from opgate.service.isolation.session import WorkerLimits
-from opgate.service.repository.config import ConfigError, parameter, state_defaults
-from opgate.service.repository.devices import place
+from opgate.service.repository.config import ConfigError, parameter, refuse_unsupported, state_defaults
+from opgate.service.repository.devices import instances, place
 from opgate.service.settings import Settings
 from opgate.service.wire.proto_json import to_plain
 
@@ -44,6 +44,8 @@ def open_python(
     if calls is None:
         raise ConfigError("backend 'python': only the gateway runs models in Python")
     python = _interpreter(parameter(config, ENVIRONMENT), folder)
+    state_defaults(config)
+    place(config)
     arguments = {
         "model_config": json.dumps(to_plain(config, with_defaults=True)),
         "model_instance_kind": "CPU",
@@ -65,12 +67,18 @@ def open_python(
     completing = PythonSession(config.name, opening, limits, calls, python)
     completing.close()
     added = _complete(config, completing.description["config"])
+    place(config)
     arguments["model_config"] = json.dumps(to_plain(config, with_defaults=True))
     sessions: list[ModelSession] = []
     with contextlib.ExitStack() as opened:
-        for index, device in enumerate(place(config)):
-            kind = {} if device is None else {"model_instance_kind": "GPU", "model_instance_device_id": str(device)}
-            own = {**arguments, **kind, "model_instance_name": f"{config.name}_{index}"}
+        # An idle GPU is taken before an idle CPU.
+        for name, kind, gpu in sorted(instances(config), key=lambda instance: instance.gpu is None):
+            own = {
+                **arguments,
+                "model_instance_kind": kind,
+                "model_instance_device_id": str(gpu or 0),
+                "model_instance_name": name,
+            }
             of_instance = replace(opening, arguments=own, completes=False)
             session = PythonSession(config.name, of_instance, limits, calls, python)
             opened.callback(session.close)
@@ -111,8 +119,9 @@ def _complete(config: ModelConfig, found: dict[str, object]) -> list[str]:
     config.CopyFrom(completed)
     config.backend = "python"
     state_defaults(config)
-    if not config.input or not config.output:
-        raise ConfigError("a model in Python needs inputs and outputs, in its config or from auto_complete_config")
+    refuse_unsupported(config)
+    if not config.input and not config.output:
+        raise ConfigError("a model in Python needs inputs or outputs, in its config or from auto_complete_config")
     after = to_plain(config)
     return [
         name

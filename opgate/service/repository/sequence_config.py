@@ -46,7 +46,9 @@ def read_sequences(config: ModelConfig, folder: Path, limits: Limits) -> Sequenc
         if key in config.parameters:
             raise ConfigError(f"{_BLOCK} with parameter '{key}'")
     if block.iterative_sequence:
-        raise ConfigError(f"{_BLOCK}.iterative_sequence is not supported")
+        raise ConfigError(
+            f"{_BLOCK}.iterative_sequence: the model can't ask for another run: make it decoupled and loop in execute"
+        )
     if not block.HasField("oldest") and parameter(config, "row_status_output"):
         raise ConfigError(f"{_BLOCK}.direct has rows without a request, whose status row_status_output would take")
     rows = max(1, config.max_batch_size)

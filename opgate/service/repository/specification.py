@@ -34,8 +34,8 @@ _LONGEST_MS = 86_400_000
 
 def make_spec(config: ModelConfig, version: int, repository: Path, folder: Path) -> ModelSpec:
     """Returns the ModelSpec that a config describes. Raises ConfigError that names the field."""
-    inputs = _tensors(config.input, "input", repository, folder)
-    outputs = _tensors(config.output, "output", repository, folder)
+    inputs = _tensors(config, config.input, "input", repository, folder)
+    outputs = _tensors(config, config.output, "output", repository, folder)
     if config.max_batch_size < 0:
         raise ConfigError(f"max_batch_size {config.max_batch_size}: expected 0 or more")
     return ModelSpec(
@@ -45,7 +45,7 @@ def make_spec(config: ModelConfig, version: int, repository: Path, folder: Path)
         outputs=outputs,
         max_batch_size=config.max_batch_size,
         batching=_batching(config),
-        batch_inputs=_batch_inputs(config, inputs),
+        batch_inputs=() if in_python(config) else _batch_inputs(config, inputs),  # as in Triton
         scattered=_scattered(config, inputs, outputs),
         batch_by=_batch_by(config, inputs),
         row_status=_row_status(config, outputs),
@@ -67,7 +67,9 @@ def _datatype(value: int, where: str) -> DataType:
     return BY_CONFIG[name]
 
 
-def _tensors(declared: Sequence[Tensor], kind: str, repository: Path, folder: Path) -> dict[str, TensorSpec]:
+def _tensors(
+    config: ModelConfig, declared: Sequence[Tensor], kind: str, repository: Path, folder: Path
+) -> dict[str, TensorSpec]:
     specs: dict[str, TensorSpec] = {}
     for tensor in declared:
         where = f"{kind} '{tensor.name}'"
@@ -88,7 +90,7 @@ def _tensors(declared: Sequence[Tensor], kind: str, repository: Path, folder: Pa
             dims=dims,
             reshape=reshape,
             optional=bool(getattr(tensor, "optional", False)),
-            ragged=bool(getattr(tensor, "allow_ragged_batch", False)),
+            ragged=bool(getattr(tensor, "allow_ragged_batch", False)) and config.max_batch_size > 0,
             labels=read_labels(repository, folder, label) if label else (),
         )
     return specs
@@ -114,14 +116,16 @@ def _batching(config: ModelConfig) -> Batching | None:
     if not config.HasField("dynamic_batching"):
         return None
     block = config.dynamic_batching
+    levels = block.priority_levels
+    policies = block.priority_queue_policy if levels else {}
     return Batching(
         adaptive=not block.preferred_batch_size and not block.max_queue_delay_microseconds,
         preferred=tuple(sorted(block.preferred_batch_size)),
         max_delay_ns=block.max_queue_delay_microseconds * 1000,
         policy=_queue_policy(block.default_queue_policy),
-        priority_levels=block.priority_levels,
-        default_level=block.default_priority_level,
-        policies={level: _queue_policy(policy) for level, policy in block.priority_queue_policy.items()},
+        priority_levels=levels,
+        default_level=block.default_priority_level if levels else 0,
+        policies={level: _queue_policy(policy) for level, policy in policies.items()},
         preserve_ordering=block.preserve_ordering,
         max_latency_ns=max_latency_ns,
     )
@@ -185,9 +189,10 @@ def _scattered(
     """Returns the outputs of batch_output, with the input that shapes each."""
     scattered: dict[str, str] = {}
     for block in config.batch_output:
-        if len(block.target_name) != 1 or len(block.source_input) != 1:
-            raise ConfigError("batch_output: expected one target_name and one source_input")
-        target, source = block.target_name[0], block.source_input[0]
+        if not block.target_name or len(block.source_input) != 1:
+            raise ConfigError("batch_output: expected a target_name and one source_input")
+    pairs = [(target, block.source_input[0]) for block in config.batch_output for target in block.target_name]
+    for target, source in pairs:
         where = f"batch_output '{target}'"
         if target not in outputs or target in scattered:
             raise ConfigError(f"{where} is not an output, or given twice")

@@ -9,6 +9,9 @@ from opgate.service.core.spec import BatchInputSpec, ModelSpec, TensorSpec
 from opgate.service.execution.session import EngineTensor
 from opgate.service.repository.config import ConfigError
 
+#: What a config must say of a model file with a scalar.
+NO_BATCH = "a scalar has no batch: set max_batch_size 0"
+
 
 def check_against_engine(
     spec: ModelSpec,
@@ -29,7 +32,10 @@ def check_against_engine(
         actual = _find(real, tensor.name, "input")
         _check_type("input", tensor.name, tensor.datatype, actual)
         if tensor.optional and tensor.name in needed:
-            raise ConfigError(f"input '{tensor.name}': optional, but the model file has no default value for it")
+            raise ConfigError(
+                f"input '{tensor.name}': optional, but the model file has no default value for it: add an initializer "
+                "of that name to the file, or remove `optional: true`"
+            )
         if tensor.ragged:
             if len(actual.shape) != 1:
                 raise ConfigError(
@@ -101,6 +107,8 @@ def _check_shape(spec: ModelSpec, kind: str, tensor: TensorSpec, actual: EngineT
         # The dims of a batched model don't count the batch.
         batch = not spec.batched and tuple(actual.shape[1:]) == dims and not isinstance(actual.shape[0], int)
         hint = "; if its first dim is the batch, add max_batch_size to the config" if batch else ""
+        if spec.batched and not actual.shape:
+            hint = f": {NO_BATCH}"
         raise ConfigError(
             f"{kind} '{tensor.name}': the config's shape {list(want)} doesn't fit the model file's "
             f"{_shape(actual)}{hint}"
