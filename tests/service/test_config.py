@@ -38,9 +38,15 @@ REFUSED = [
     ("instance_group [ { profile: [ 'a' ] } ]", "instance_group[0].profile: only TensorRT models have profiles"),
     ("instance_group [ { passive: true } ]", "instance_group[0].passive: its instances would get no requests: remove"),
     ("dynamic_batching { preferred_batch_size: [ 99 ] }", "preferred_batch_size 99"),
-    ("optimization { execution_accelerators { cpu_execution_accelerator { name: 'x' } } }", "expected openvino or none"),
+    (
+        "optimization { execution_accelerators { cpu_execution_accelerator { name: 'x' } } }",
+        "expected openvino or none",
+    ),
     ("parameters { key: 'pad_input' value { string_value: '1' } }", "parameter 'pad_input' (is pad_inputs meant?)"),
-    ("model_repository_agents { agents [ { name: 'a' } ] }", "model_repository_agents: remove it, or do its work before"),
+    (
+        "model_repository_agents { agents [ { name: 'a' } ] }",
+        "model_repository_agents: remove it, or do its work before",
+    ),
     ("runtime: 'libmine.so'", "runtime 'libmine.so': remove it: the gateway has its own backends"),
     ("sequence_batching { iterative_sequence: true }", "make it decoupled and loop in execute"),
     ("parameters { key: 'enable_mem_arena' value { string_value: 'yes' } }", "expected true, false, 1 or 0, got 'yes'"),
@@ -352,7 +358,7 @@ class TestEnsembles:
         write_config(models, "p", PIPELINE_CONFIG.replace("ensemble_scheduling {", more))
         assert load().find("p").model.spec.platform == "ensemble"
         assert said(caplog) == [
-            "model_operations", "backend", "default_model_filename", "model_transaction_policy.decoupled",
+            "backend", "default_model_filename", "model_operations", "model_transaction_policy.decoupled",
             "ensemble_scheduling.max_inflight_requests", "optimization", "parameter 'intra_op_thread_count'",
             "parameter 'note'", "parameter 'session.x'",
         ]  # fmt: skip
@@ -497,10 +503,21 @@ WARM = 'model_warmup [ {{ name: "w" {} inputs {{ key: "x" value {{ data_type: TY
 
 @pytest.mark.parametrize(
     ("batch", "size", "dims", "runs"),
-    [(0, "", "4", 1), (0, "batch_size: 0", "4", 1), (0, "batch_size: 1", "4", 1), (8, "", "4", 1), (8, "batch_size: 3", "4", 3)],
+    [
+        (0, "", "4", 1),
+        (0, "batch_size: 0", "4", 1),
+        (0, "batch_size: 1", "4", 1),
+        (8, "", "4", 1),
+        (8, "batch_size: 3", "4", 3),
+    ],
 )
 def test_a_warm_up_has_as_many_rows_as_it_says(repository, load, monkeypatch, batch, size, dims, runs):
-    double(repository, "m", config=f"max_batch_size: {batch} {WARM.format(size, dims)}", shape=("batch", 4) if batch else (4,))
+    double(
+        repository,
+        "m",
+        config=f"max_batch_size: {batch} {WARM.format(size, dims)}",
+        shape=("batch", 4) if batch else (4,),
+    )
     seen = []
     from opgate.service.repository import proving
 
@@ -518,12 +535,22 @@ def test_a_warm_up_has_as_many_rows_as_it_says(repository, load, monkeypatch, ba
     ],
 )
 def test_a_warm_up_that_is_too_large_is_refused(repository, reason, batch, size, says):
-    double(repository, "m", config=f"max_batch_size: {batch} {WARM.format(size, '4')}", shape=("batch", 4) if batch else (4,))
+    double(
+        repository,
+        "m",
+        config=f"max_batch_size: {batch} {WARM.format(size, '4')}",
+        shape=("batch", 4) if batch else (4,),
+    )
     assert says in reason("m")
 
 
 def test_a_warm_up_of_a_scalar(repository, load):
-    double(repository, "m", config=f"max_batch_size: 0 {SCALAR % ('dims: [ 1 ]', 'dims: [ 1 ]')} {WARM.format('', '')}", shape=())
+    double(
+        repository,
+        "m",
+        config=f"max_batch_size: 0 {SCALAR % ('dims: [ 1 ]', 'dims: [ 1 ]')} {WARM.format('', '')}",
+        shape=(),
+    )
     assert load().find("m")
 
 
@@ -541,7 +568,11 @@ def test_a_folder_may_stand_for_the_model_file(repository, load, reason):
 
 
 def test_a_model_file_in_python_needs_no_backend(repository, reason):
-    for name, config in (("bare", None), ("named", 'default_model_filename: "model.py"'), ("sized", "max_batch_size: 4")):
+    for name, config in (
+        ("bare", None),
+        ("named", 'default_model_filename: "model.py"'),
+        ("sized", "max_batch_size: 4"),
+    ):
         write_config(repository, name, config or "")
         (repository / name / "1" / "model.py").write_text("")
         if config is None:
@@ -581,7 +612,7 @@ def test_an_override_turns_no_model_into_python(repository):
     [
         ("# größte Menge\nmax_batch_size: 0 # hé\n".encode("latin-1"), 0),
         ("\ufeffmax_batch_size: 8\n".encode(), 8),
-        ('max_batch_size: 2 metric_tags { key: "#" value: "a # b" } # "\n'.encode(), 2),
+        (b'max_batch_size: 2 metric_tags { key: "#" value: "a # b" } # "\n', 2),
         ("max_batch_size: 2 metric_tags { key: '\"#\\'' value: \"é\" } # it's ä".encode(), 2),
     ],
 )
@@ -607,11 +638,15 @@ def test_quotes_without_an_end_take_no_time(repository):
         read_config(file)
 
 
-@pytest.mark.parametrize(("text", "arena"), [("true", True), ("TRUE", True), ("1", True), ("False", False), ("0", False)])
+@pytest.mark.parametrize(
+    ("text", "arena"), [("true", True), ("TRUE", True), ("1", True), ("False", False), ("0", False)]
+)
 def test_booleans_as_triton_reads_them(repository, load, monkeypatch, text, arena):
     from opgate.service.repository import loader
 
-    more = "".join(f'parameters {{ key: "enable_mem_{part}" value {{ string_value: "{text}" }} }}' for part in ("arena", "pattern"))
+    more = "".join(
+        f'parameters {{ key: "enable_mem_{part}" value {{ string_value: "{text}" }} }}' for part in ("arena", "pattern")
+    )
     double(repository, "m", config=f"max_batch_size: 8 {more}")
     seen = []
     options = loader.SessionOptions
@@ -644,7 +679,11 @@ def test_ragged_inputs_without_batches_are_as_others(repository, load, caplog):
 def test_the_config_says_the_backend_and_the_file(repository, load, config):
     double(repository, "m", config=f"{config} max_batch_size: 8")
     found = load().find("m").model.config
-    assert (found.backend, found.platform, found.default_model_filename) == ("onnxruntime", "onnxruntime_onnx", "model.onnx")
+    assert (found.backend, found.platform, found.default_model_filename) == (
+        "onnxruntime",
+        "onnxruntime_onnx",
+        "model.onnx",
+    )
 
 
 def test_a_group_that_nobody_wrote_has_the_name_of_the_model(repository, load):

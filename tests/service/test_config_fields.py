@@ -22,7 +22,16 @@ from opgate.service.execution.session import Session
 from opgate.service.gateway import Gateway
 from opgate.service.repository import loader, proving
 from opgate.service.repository.devices import place
-from tests.service.onnx_models import PIPELINE_CONFIG, RAGGED_CONFIG, double, identity, ragged_sum, save, value, write_config
+from tests.service.onnx_models import (
+    PIPELINE_CONFIG,
+    RAGGED_CONFIG,
+    double,
+    identity,
+    ragged_sum,
+    save,
+    value,
+    write_config,
+)
 from tests.service.stateful_models import accumulator
 
 HONOURED, IGNORED, REFUSED = "honoured", "ignored", "refused"
@@ -101,9 +110,11 @@ BASES: dict[str, tuple[str, Callable[[Path, str], Any]]] = {
 }
 X = 'name: "x" data_type: TYPE_FP32 dims: [ 4 ]'
 Y = 'name: "y" data_type: TYPE_FP32 dims: [ 4 ]'
-GROUP = "instance_group [ { %s } ]"
+GROUP = "instance_group [ { name: 'm' %s } ]"  # the name that it has anyway
 RESOURCE = GROUP % "rate_limiter { resources [ { name: 'a' count: 2 } ] }"
-WARM = "model_warmup [ { name: 'w' %s inputs { key: 'x' value { data_type: TYPE_FP32 dims: [ 4 ] zero_data: true } } } ]"
+WARM = (
+    "model_warmup [ { name: 'w' %s inputs { key: 'x' value { data_type: TYPE_FP32 dims: [ 4 ] zero_data: true } } } ]"
+)
 BATCHING = "dynamic_batching { }"
 CUDA = "optimization.cuda"
 ACCELERATORS = "optimization.execution_accelerators"
@@ -125,7 +136,9 @@ _graph_spec = ignored(
     "graph_lower_bound { batch_size: 1 input { key: 'x' value { dim: [ 4 ] } } } } ]",
     says=CUDA,
 )
-_secondary = ignored(GROUP % "secondary_devices { kind: KIND_NVDLA device_id: 1 }", says="instance_group[0].secondary_devices")
+_secondary = ignored(
+    GROUP % "secondary_devices { kind: KIND_NVDLA device_id: 1 }", says="instance_group[0].secondary_devices"
+)
 
 
 def _kind_of_batch_input(kind: str, **more: Any) -> Case:
@@ -183,21 +196,21 @@ TABLE: dict[str, Case | tuple[Case, ...]] = {
     "ModelMetrics.MetricControl.histogram_options": _metrics,
     "ModelMetrics.MetricControl.HistogramOptions.buckets": _metrics,
     # Instances
-    "ModelInstanceGroup.name": honoured(GROUP % "name: 'own'"),
+    "ModelInstanceGroup.name": honoured("instance_group [ { name: 'own' } ]"),
     "ModelInstanceGroup.kind": honoured(GROUP % "kind: KIND_GPU", says="say KIND_CPU, or KIND_AUTO"),
-    "ModelInstanceGroup.Kind.KIND_AUTO": default(GROUP % "name: 'm' kind: KIND_AUTO"),
+    "ModelInstanceGroup.Kind.KIND_AUTO": default(GROUP % "kind: KIND_AUTO"),
     "ModelInstanceGroup.Kind.KIND_GPU": honoured(GROUP % "kind: KIND_GPU", says="there is no GPU here"),
-    "ModelInstanceGroup.Kind.KIND_CPU": honoured(GROUP % "name: 'm' kind: KIND_CPU", gpus=1),
-    "ModelInstanceGroup.Kind.KIND_MODEL": honoured(GROUP % "name: 'm' kind: KIND_MODEL", gpus=1),
-    "ModelInstanceGroup.count": (honoured(GROUP % "name: 'm' count: 2"), refused(GROUP % "count: -1", says="instance_group[0].count -1")),
-    "ModelInstanceGroup.gpus": (honoured(GROUP % "name: 'm' gpus: [ 1 ]", gpus=2), refused(GROUP % "kind: KIND_CPU gpus: [ 1 ]", says="gpus of KIND_CPU")),
+    "ModelInstanceGroup.Kind.KIND_CPU": honoured(GROUP % "kind: KIND_CPU", gpus=1),
+    "ModelInstanceGroup.Kind.KIND_MODEL": honoured(GROUP % "kind: KIND_MODEL", gpus=1),
+    "ModelInstanceGroup.count": (honoured(GROUP % "count: 2"), refused(GROUP % "count: -1", says="instance_group[0].count -1")),
+    "ModelInstanceGroup.gpus": (honoured(GROUP % "gpus: [ 1 ]", gpus=2), refused(GROUP % "kind: KIND_CPU gpus: [ 1 ]", says="gpus of KIND_CPU")),
     "ModelInstanceGroup.secondary_devices": _secondary,
     "ModelInstanceGroup.SecondaryDevice.kind": _secondary,
     "ModelInstanceGroup.SecondaryDevice.device_id": _secondary,
     "ModelInstanceGroup.SecondaryDevice.SecondaryDeviceKind.KIND_NVDLA": _secondary,
     "ModelInstanceGroup.profile": refused(GROUP % "profile: [ 'a' ]", says="profile: only TensorRT models have profiles: remove it"),
     "ModelInstanceGroup.passive": refused(GROUP % "passive: true", says="its instances would get no requests: remove the group"),
-    "ModelInstanceGroup.host_policy": ignored(GROUP % "name: 'm' host_policy: 'numa'", says="instance_group[0].host_policy"),
+    "ModelInstanceGroup.host_policy": ignored(GROUP % "host_policy: 'numa'", says="instance_group[0].host_policy"),
     "ModelInstanceGroup.rate_limiter": honoured(RESOURCE),
     "ModelRateLimiter.resources": honoured(RESOURCE),
     "ModelRateLimiter.Resource.name": (honoured(RESOURCE), refused(RESOURCE.replace("'a'", "''"), says="a name that is empty")),
@@ -435,7 +448,9 @@ def loaded(repository, settings, monkeypatch):
             return "; ".join(entry.reasons.values())
         for model in entry.versions.values():
             made.append((model.spec, model.presentation, type(model.executor), [step.spec for step in model.steps]))
-            made.append([(group.name, group.kind, group.count, list(group.gpus)) for group in model.config.instance_group])
+            made.append(
+                [(group.name, group.kind, group.count, list(group.gpus)) for group in model.config.instance_group]
+            )
             made.append(model.statistics.instances)
         return repr(made)
 
@@ -460,12 +475,13 @@ def test_a_field_has_its_verdict(loaded, caplog, name, case):
         assert after.startswith("[") and (after == before) == case.plain and not said, after
 
 
-
-
 @pytest.mark.parametrize("name", TYPES)
 def test_every_type_is_served(repository, load, name):
     stated = name.removeprefix("DataType.")
     short = "BYTES" if stated == "TYPE_STRING" else stated.removeprefix("TYPE_")
-    tensors = " ".join(f'{kind} [ {{ name: "{one}" data_type: {stated} dims: [ 4 ] }} ]' for kind, one in (("input", "x"), ("output", "y")))
+    tensors = " ".join(
+        f'{kind} [ {{ name: "{one}" data_type: {stated} dims: [ 4 ] }} ]'
+        for kind, one in (("input", "x"), ("output", "y"))
+    )
     identity(repository, "m", short, config=f"max_batch_size: 8 {tensors}")
     assert load().find("m").model.spec.inputs["x"].datatype.name == short

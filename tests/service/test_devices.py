@@ -99,7 +99,9 @@ def test_instances_have_the_names_that_triton_gives_them():
 
 def accelerated(name, *parameters, group="{ kind: KIND_GPU }", old=False):
     if old:
-        text = " ".join(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters)
+        text = " ".join(
+            f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters
+        )
         return config_of(f"instance_group [ {group} ] {text}")
     text = " ".join(f'parameters {{ key: "{key}" value: "{value}" }}' for key, value in parameters)
     block = f'execution_accelerators {{ gpu_execution_accelerator : [ {{ name: "{name}" {text} }} ] }}'
@@ -151,7 +153,10 @@ def test_files_by_compute_capability_are_refused_on_a_gpu(repository, reason, on
     ("config", "says"),
     [
         (accelerated("openvino"), "gpu_execution_accelerator 'openvino': expected cuda or tensorrt"),
-        (accelerated("", ("cudnn_conv_algo_search", "3"), old=True), "'cudnn_conv_algo_search': expected 0 to 2, got 3"),
+        (
+            accelerated("", ("cudnn_conv_algo_search", "3"), old=True),
+            "'cudnn_conv_algo_search': expected 0 to 2, got 3",
+        ),
         (accelerated("tensorrt", ("precision_mode", "FP4")), "precision_mode 'FP4': expected one of FP32, FP16"),
         (accelerated("tensorrt", ("fast", "1")), "parameter 'fast': expected one of trt_auxiliary_streams"),
         (accelerated("tensorrt", ("trt_extra_plugin_lib_paths", "/x")), "parameter 'trt_extra_plugin_lib_paths'"),

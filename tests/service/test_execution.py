@@ -372,7 +372,9 @@ class TestPipeline:
         n = np.array([[2], [1], [2]], np.int64)
         assert asyncio.run(infer(gateway, "p", n=n))["wide"].tolist() == [[2, 2], [1, 1], [2, 2]]
         n[0, 0] = 3
-        with pytest.raises(ServingError, match=r"step 'widen': output 'wide' of 2 runs can't be joined, its shapes are"):
+        with pytest.raises(
+            ServingError, match=r"step 'widen': output 'wide' of 2 runs can't be joined, its shapes are"
+        ):
             asyncio.run(infer(gateway, "p", n=n))
 
     def test_a_step_has_no_more_runs_than_the_event_loop_may_prepare(self):
@@ -390,7 +392,9 @@ class TestPipeline:
 
         async def main():
             await ask(256)
-            with pytest.raises(ServingError, match="257 rows are more than 256 runs of the step, which takes 1 at a time"):
+            with pytest.raises(
+                ServingError, match="257 rows are more than 256 runs of the step, which takes 1 at a time"
+            ):
                 await ask(257)
             await scheduler.close()
 
@@ -402,7 +406,9 @@ class TestPipeline:
         both = 'output [ { name: "in" data_type: TYPE_FP32 dims: [ 4 ] } ]\nensemble_scheduling {'
         write_config(repository, "p", PIPELINE_CONFIG.replace("ensemble_scheduling {", both))
         more = 'input [ { name: "note" data_type: TYPE_STRING dims: [ 1 ] } ] output [ { name: "note" data_type: TYPE_STRING dims: [ 1 ] } ]'
-        write_config(repository, "q", PIPELINE_CONFIG.replace("ensemble_scheduling {", f"{more} ensemble_scheduling {{"))
+        write_config(
+            repository, "q", PIPELINE_CONFIG.replace("ensemble_scheduling {", f"{more} ensemble_scheduling {{")
+        )
         gateway = load()
         x = np.full((2, 4), 3, np.float32)
         found = asyncio.run(infer(gateway, "p", **{"in": x}))
@@ -458,7 +464,9 @@ class TestBatchingWithoutBatches:
             engine.next_sleeps = 0.2
             tasks = [asyncio.ensure_future(one(0))]
             await asyncio.sleep(0.05)
-            tasks += [asyncio.ensure_future(one(i, priority)) for i, priority in ((1, 2), (2, 2), (3, 1), (4, 2), (5, 2))]
+            tasks += [
+                asyncio.ensure_future(one(i, priority)) for i, priority in ((1, 2), (2, 2), (3, 1), (4, 2), (5, 2))
+            ]
             errors = await errors_of(tasks)
             assert [None if error is None else error.kind for error in errors] == [None] * 5 + [Kind.OVERLOADED]
             await scheduler.close()

@@ -308,7 +308,9 @@ def test_a_config_that_contradicts_itself_is_refused(repository, reason, block, 
 
 
 def test_without_levels_nothing_is_read_of_them(repository, load):
-    block = "default_priority_level: 2 priority_queue_policy { key: 2 value { timeout_action: DELAY max_queue_size: 1 } }"
+    block = (
+        "default_priority_level: 2 priority_queue_policy { key: 2 value { timeout_action: DELAY max_queue_size: 1 } }"
+    )
     double(repository, "m", config=batching(f"dynamic_batching {{ {block} }}"))
     stated = load().find("m").model.spec.batching
     assert (stated.priority_levels, stated.level(0), stated.policies, stated.in_order) == (0, 0, {}, True)

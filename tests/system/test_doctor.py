@@ -216,7 +216,11 @@ def test_each_model_that_fails_is_named_with_its_mend(library, tmp_path):
 
 
 def test_what_nothing_reads_is_no_error(library, tmp_path):
-    put(tmp_path, "m", config='metric_tags { key: "a" value: "b" } parameters { key: "note" value { string_value: "x" } }')
+    put(
+        tmp_path,
+        "m",
+        config='metric_tags { key: "a" value: "b" } parameters { key: "note" value { string_value: "x" } }',
+    )
     code, found = doctor(tmp_path, OPGATE_BUILD_OPS=str(library.parent))
     assert code == 0
     assert [(finding["where"], finding["what"], finding["is_error"]) for finding in found] == [

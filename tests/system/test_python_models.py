@@ -259,7 +259,11 @@ OF_FACTS = 'output [ { name: "y" data_type: TYPE_STRING dims: [ 1 ] } ]'
 def test_what_a_model_is_told_of_its_instance(tmp_path: Path) -> None:
     """The configs are written as a whole. None has an input, and some say neither backend nor group."""
     configs = {
-        "bare": (f"{OF_FACTS} instance_group {{ kind: KIND_CPU }}", [[1, "bare_0", "KIND_CPU"]], ["bare_0_0", "CPU", "0"]),
+        "bare": (
+            f"{OF_FACTS} instance_group {{ kind: KIND_CPU }}",
+            [[1, "bare_0", "KIND_CPU"]],
+            ["bare_0_0", "CPU", "0"],
+        ),
         "itself": (
             f'backend: "python" {OF_FACTS} instance_group {{ kind: KIND_MODEL name: "own" }}',
             [[1, "own", "KIND_MODEL"]],
@@ -288,7 +292,9 @@ def test_what_a_model_is_told_of_its_instance(tmp_path: Path) -> None:
 
 def test_instances_of_a_group_are_counted(tmp_path: Path) -> None:
     folder = write(tmp_path, "m", "", FACTS)
-    (folder / "config.pbtxt").write_text(f'backend: "python" {OF_FACTS} instance_group {{ count: 2 kind: KIND_CPU name: "g" }}')
+    (folder / "config.pbtxt").write_text(
+        f'backend: "python" {OF_FACTS} instance_group {{ count: 2 kind: KIND_CPU name: "g" }}'
+    )
     with running(tmp_path, "--allow-python-models") as server:
         client = connect(server, "http")
         names = set()

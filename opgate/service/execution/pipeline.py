@@ -272,8 +272,8 @@ class _Run:
         results[index] = part.result
         try:
             result = _joined(step.spec, results)
-        except ServingError as error:
-            self._end(_in_step(step, error))
+        except ServingError as unfit:
+            self._end(_in_step(step, unfit))
             return
         if result is None:
             return

@@ -281,24 +281,19 @@ def _ensemble(config: ModelConfig) -> Iterator[str]:
 
 def _ignored(config: ModelConfig) -> Iterator[str]:
     ensemble = config.HasField("ensemble_scheduling")
-    for name in ("metric_tags", "cc_model_filenames", "runtime"):
+    of_ensemble = ("backend", "default_model_filename") if ensemble else ()
+    of_python = ("batch_input",) if in_python(config) else ()
+    for name in ("metric_tags", "cc_model_filenames", "runtime", *of_ensemble, *of_python):
         if getattr(config, name):
             yield name
     if config.HasField("model_metrics"):
         yield "model_metrics"
     if not _in_onnx(config) and config.HasField("model_operations"):
         yield "model_operations"
-    if ensemble:
-        if config.backend:
-            yield "backend"
-        if config.default_model_filename:
-            yield "default_model_filename"
-        if config.model_transaction_policy.decoupled:
-            yield "model_transaction_policy.decoupled"
-        if config.ensemble_scheduling.max_inflight_requests:
-            yield "ensemble_scheduling.max_inflight_requests"
-    if in_python(config) and config.batch_input:
-        yield "batch_input"
+    if ensemble and config.model_transaction_policy.decoupled:
+        yield "model_transaction_policy.decoupled"
+    if config.ensemble_scheduling.max_inflight_requests:
+        yield "ensemble_scheduling.max_inflight_requests"
     yield from _ignored_of_tensors(config)
     yield from _ignored_of_schedulers(config)
     for i, group in enumerate(config.instance_group):

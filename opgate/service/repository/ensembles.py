@@ -42,13 +42,7 @@ def check_ensemble(config: ModelConfig, spec: ModelSpec, lookup: Lookup) -> list
     if not steps:
         raise ConfigError("ensemble_scheduling has no step")
     sources = {name: _Source("the ensemble's input", tensor, spec) for name, tensor in spec.inputs.items()}
-    for number, step in enumerate(steps, 1):
-        if not step.model_name:
-            raise ConfigError(f"ensemble_scheduling: step {number} names no model")
-        if not step.output_map:
-            raise ConfigError(
-                f"step '{step.model_name}': output_map is empty: remove the step, or name an output of the model"
-            )
+    _check_steps(config)
     models = [lookup(step.model_name, step.model_version) for step in steps]
     for step, model in zip(steps, models, strict=True):
         where = f"step '{step.model_name}'"
@@ -64,18 +58,33 @@ def check_ensemble(config: ModelConfig, spec: ModelSpec, lookup: Lookup) -> list
             if tensor not in sources:
                 raise ConfigError(f"step '{step.model_name}': nothing makes tensor '{tensor}' for its input '{name}'")
             _check_pair(sources[tensor], model, model.inputs[name], f"input '{name}' of step '{step.model_name}'")
+    _check_ends(config, spec, sources)
+    _check_cycles(config, set(spec.inputs))
+    return models
+
+
+def _check_steps(config: ModelConfig) -> None:
+    for number, step in enumerate(config.ensemble_scheduling.step, 1):
+        if not step.model_name:
+            raise ConfigError(f"ensemble_scheduling: step {number} names no model")
+        if not step.output_map:
+            raise ConfigError(
+                f"step '{step.model_name}': output_map is empty: remove the step, or name an output of the model"
+            )
+
+
+def _check_ends(config: ModelConfig, spec: ModelSpec, sources: Mapping[str, _Source]) -> None:
+    """Checks that each output is made, or is an input that is handed through, and that each input is used."""
     for name, output in spec.outputs.items():
         if name not in sources:
             raise ConfigError(f"no step makes the ensemble's output '{name}'")
         if name in spec.inputs and spec.inputs[name].optional:
             raise ConfigError(f"the ensemble's output '{name}' is its optional input: remove `optional: true`")
         _check_pair(sources[name], spec, output, f"the ensemble's output '{name}'")
-    used = {tensor for step in steps for tensor in step.input_map.values()} | spec.outputs.keys()
+    used = {tensor for step in config.ensemble_scheduling.step for tensor in step.input_map.values()}
     for name in spec.inputs:
-        if name not in used:
+        if name not in used and name not in spec.outputs:
             raise ConfigError(f"no step uses the ensemble's input '{name}'")
-    _check_cycles(config, set(spec.inputs))
-    return models
 
 
 def with_labels(config: ModelConfig, spec: ModelSpec, lookup: Lookup) -> ModelSpec:

@@ -162,7 +162,7 @@ def _has_only_python(folder: Path, config: ModelConfig) -> bool:
     if config.backend or config.platform or config.HasField("ensemble_scheduling"):
         return False
     if config.default_model_filename:
-        return config.default_model_filename == PYTHON_FILE
+        return bool(config.default_model_filename == PYTHON_FILE)
     names = {path.name for path in folder.glob("[1-9]*/model.*")}
     return PYTHON_FILE in names and ONNX_FILE not in names
 
