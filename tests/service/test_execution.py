@@ -442,7 +442,7 @@ class TestBatchingWithoutBatches:
                 x = np.full((i % 3 + 1, 4), i, np.float32)
                 assert ((await infer(gateway, "m", x=x))["y"] == 2 * x).all()
 
-            await asyncio.wait_for(asyncio.gather(*(one(i) for i in range(50))), 20)
+            await asyncio.wait_for(asyncio.gather(*(one(i) for i in range(50))), 10)
             await gateway.catalog.close()
 
         asyncio.run(main())
@@ -467,7 +467,7 @@ class TestBatchingWithoutBatches:
             tasks += [
                 asyncio.ensure_future(one(i, priority)) for i, priority in ((1, 2), (2, 2), (3, 1), (4, 2), (5, 2))
             ]
-            errors = await errors_of(tasks)
+            errors = await asyncio.wait_for(errors_of(tasks), 10)
             assert [None if error is None else error.kind for error in errors] == [None] * 5 + [Kind.OVERLOADED]
             await scheduler.close()
 
@@ -481,7 +481,8 @@ class TestBatchingWithoutBatches:
 
         async def main():
             for _ in range(20):
-                await asyncio.gather(*(infer(gateway, "m", x=np.ones((1, 4), np.float32)) for _ in range(3)))
+                asked = [infer(gateway, "m", x=np.ones((1, 4), np.float32)) for _ in range(3)]
+                await asyncio.wait_for(asyncio.gather(*asked), 10)
             await gateway.catalog.close()
 
         asyncio.run(main())

@@ -253,6 +253,18 @@ def test_warm_up_and_golden_outputs(repository, load, reason, strategy):
     assert "output 'sum' differs" in reason("m")
 
 
+def test_a_warm_up_may_list_controls_and_states(repository, load, reason, strategy):
+    given = [("x", "FP32"), ("start", "INT32"), ("ready", "BOOL"), ("id", "UINT64"), ("total", "FP32")]
+    inputs = " ".join(
+        f'inputs {{ key: "{name}" value {{ data_type: TYPE_{kind} dims: [ 1 ] zero_data: true }} }}'
+        for name, kind in given
+    )
+    accumulator(repository, "m", strategy, extra=f'model_warmup [ {{ name: "w" {inputs} }} ]')
+    assert load().find("m")
+    accumulator(repository, "n", strategy, extra=f'model_warmup [ {{ name: "w" {inputs.replace("start", "begin")} }} ]')
+    assert "the model has no input 'begin'" in reason("n")
+
+
 def test_clients_see_neither_controls_nor_states(repository, load):
     accumulator(repository, "m", DIRECT)
     spec = load().find("m").model.spec
