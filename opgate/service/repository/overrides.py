@@ -23,6 +23,7 @@ from opgate.service.core.errors import ServingError, invalid, json_kind
 from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.repository.config import CUDA_PARAMETERS, MOST_CONFIG_BYTES, SESSION_PREFIX, in_python, parameter
 from opgate.service.repository.loader import copied, load_config
+from opgate.service.repository.python_models import ENVIRONMENT
 from opgate.service.repository.repositories import Source
 
 _NAME = re.compile(r"[^./\0][^/\0]{0,254}")
@@ -150,7 +151,7 @@ def _powers(config: ModelConfig) -> dict[str, str]:
         for key, text in accelerator.parameters.items():
             found[f"execution_accelerators '{accelerator.name}' {key}"] = text
     for key, value in config.parameters.items():
-        if key.startswith(SESSION_PREFIX) or key in CUDA_PARAMETERS:
+        if key.startswith(SESSION_PREFIX) or key in CUDA_PARAMETERS or key == ENVIRONMENT:
             found[f"parameter {key}"] = value.string_value
     return found
 
