@@ -431,7 +431,7 @@ class TestScatter:
         [
             ('target_name: "y"', 'target_name: "z"', "batch_output 'z' is not an output"),
             ('target_name: "y" source_input: "x"', 'target_name: "y" source_input: "z"', "'z' is not an input"),
-            ('target_name: "y" source_input: "x"', 'target_name: "y"', "expected one target_name and one source_input"),
+            ('target_name: "y" source_input: "x"', 'target_name: "y"', "expected a target_name and one source_input"),
             ('"y" data_type: TYPE_FP32 dims: [ -1, 2 ]', '"y" data_type: TYPE_FP32 dims: [ 1, 1, -1 ]', "has only [-1, 2]"),
             ('batch_output [', 'batch_output [ { target_name: "sizes" source_input: "x" },', "expected a flat tensor of rank 1"),
         ],
