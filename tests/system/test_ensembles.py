@@ -45,6 +45,13 @@ WHOLE = tensors(
 )
 
 
+THROUGH = """input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] }, { name: "note" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] }, { name: "y" data_type: TYPE_FP32 dims: [ 2 ] },
+         { name: "note" data_type: TYPE_STRING dims: [ 1 ] } ]
+ensemble_scheduling { step [ { model_name: "small" model_version: -1 input_map { key: "x" value: "x" }
+  output_map { key: "y" value: "y" } } ] }"""
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
@@ -53,6 +60,8 @@ def models(tmp_path_factory):
     outer = """ensemble_scheduling { step [ { model_name: "chain" model_version: -1 input_map { key: "x" value: "x" }
       input_map { key: "first" value: "by" } output_map { key: "z" value: "y" } } ] }"""
     write_config(folder, "outer", f'platform: "ensemble" max_batch_size: 8 {OPTIONAL} {outer}')
+    scale(folder, "small", batching(OPTIONAL, max_batch_size=3))
+    write_config(folder, "through", f'platform: "ensemble" max_batch_size: 8 {THROUGH}')
     return folder
 
 
@@ -88,6 +97,25 @@ def test_inputs_may_be_missing(client, protocol):
 def test_of_an_ensemble_in_an_ensemble(client, protocol):
     assert infer(client, protocol, "outer", x=[[1, 2]]) == {"y": [[4, 8]]}
     assert infer(client, protocol, "outer", x=[[1, 2]], by=[[5]]) == {"y": [[10, 20]]}
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("outputs", [["x", "y", "note"], ["note"], ["x"], []])
+def test_inputs_that_are_handed_through_a_step_with_smaller_batches(client, protocol, binary, outputs):
+    """The step takes 3 of the 8 rows at a time."""
+    x = np.arange(16, dtype=np.float32).reshape(8, 2)
+    note = np.array([[f"é{i}"] for i in range(8)], object)
+    sent = [CLIENTS[protocol].InferInput("x", [8, 2], "FP32"), CLIENTS[protocol].InferInput("note", [8, 1], "BYTES")]
+    how = {"binary_data": binary} if protocol == "http" else {}
+    sent[0].set_data_from_numpy(x, **how)
+    sent[1].set_data_from_numpy(note, **how)
+    wanted = [CLIENTS[protocol].InferRequestedOutput(name, **how) for name in outputs]
+    result = client.infer("through", sent, outputs=wanted or None)
+    expected = {"x": x, "y": 2 * x, "note": np.vectorize(str.encode, otypes=[object])(note)}
+    for name, array in expected.items():
+        found = result.as_numpy(name)
+        assert (found is None) == (bool(outputs) and name not in outputs)
+        assert found is None or found.tolist() == array.tolist() or found.tolist() == note.tolist()
 
 
 def test_others_may_not_be_missing(client, protocol):

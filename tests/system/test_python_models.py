@@ -305,6 +305,43 @@ def test_instances_of_a_group_are_counted(tmp_path: Path) -> None:
     assert names and names <= {"g_0", "g_1"}
 
 
+SLOW_ECHO = """
+import time
+import numpy as np, triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "x", "data_type": "TYPE_FP32", "dims": [1]})
+        config.add_output({"name": "y", "data_type": "TYPE_FP32", "dims": [1]})
+        config.set_dynamic_batching()
+        return config
+    def execute(self, requests):
+        time.sleep(0.05)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", r.inputs()[0].as_numpy())]) for r in requests]
+"""
+
+
+def test_a_model_that_sets_dynamic_batching_without_batches(tmp_path: Path) -> None:
+    write(tmp_path, "echo", "", SLOW_ECHO)
+    with running(tmp_path, "--allow-python-models") as server:
+        client = CLIENTS["http"].InferenceServerClient(f"127.0.0.1:{server.http}", concurrency=8)
+        given = [tensor("http", "x", np.array([i], np.float32), "FP32") for i in range(8)]
+        pending = [client.async_infer("echo", [one]) for one in given]
+        assert [one.get_result(timeout=20).as_numpy("y")[0] for one in pending] == list(range(8))
+        client.close()
+
+
+def test_a_model_without_outputs(tmp_path: Path) -> None:
+    source = ANSWERS.replace("{}", "[pb_utils.InferenceResponse([]) for _ in requests]")
+    write(tmp_path, "sink", 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]', source)
+    with running(tmp_path, "--allow-python-models") as server:
+        for protocol in CLIENTS:
+            client = connect(server, protocol)
+            answer = client.infer("sink", [tensor(protocol, "x", np.ones(1, np.float32), "FP32")]).get_response()
+            assert not (answer["outputs"] if protocol == "http" else answer.outputs)
+            client.close()
+
+
 def test_a_batch_input_of_a_model_in_python_is_not_computed(tmp_path: Path) -> None:
     config = """max_batch_size: 4 input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]
         output [ { name: "y" data_type: TYPE_INT32 dims: [ 1 ] } ]
