@@ -156,7 +156,8 @@ class _Run:
         self._status = None if status is None else status.output
         self._wanted = request.outputs if status is None else (*request.outputs, status.output)
         self._tensors: dict[str, Array] = dict(request.inputs)
-        # Optional inputs that the client doesn't send. Steps run without them.
+        # Optional inputs that the client doesn't send, and outputs that a model in Python leaves out. Steps run without
+        # them.
         self._absent = set(pipeline.spec.inputs) - set(request.inputs)
         self._todo = pipeline.steps_for(self._wanted)
         self._ended = False
@@ -223,13 +224,16 @@ class _Run:
             self._end(_in_step(step, part.error or internal("no result")))
             return
         for name, tensor in step.outputs.items():
-            self._tensors[tensor] = part.result[name]
-        if self._status is not None and self._status in step.outputs.values():
+            if name in part.result:
+                self._tensors[tensor] = part.result[name]
+            else:
+                self._absent.add(tensor)
+        if self._status is not None and self._status in step.outputs.values() and self._status in self._tensors:
             error = row_error(self._pipeline.spec, self._tensors[self._status])
             if error is not None:
                 self._end(error)
                 return
-        if all(name in self._tensors for name in self._wanted):
+        if all(name in self._tensors or name in self._absent for name in self._wanted):
             self._finish()
         else:
             self.advance()
@@ -239,10 +243,12 @@ class _Run:
         result: dict[str, Array] = {}
         try:
             for name in self._request.outputs:
-                result[name] = _checked(spec, spec.outputs[name], self._tensors[name])
+                if name in self._tensors:
+                    result[name] = _checked(spec, spec.outputs[name], self._tensors[name])
         except ServingError as error:
             self._end(error)
             return
+        self._request.outputs = tuple(result)
         self._request.result = result
         self._end(None)
 
