@@ -35,6 +35,8 @@ class Gateway(Protocol):
 
     def log_settings(self) -> LogSettings: ...
 
+    async def check_ready(self, name: str, version: str = "") -> None: ...
+
 
 class Everywhere:
     """Runs operations in this gateway process. `Member` runs them in all, where there are several.
@@ -52,6 +54,19 @@ class Everywhere:
         """
         self._gateway.control.check_explicit()
         await self.run("load", name, await asyncio.to_thread(read_override, name, parameters))
+
+    async def unload(self, name: str, dependents: bool) -> None:
+        """Unloads a model in every process, with `dependents` those of its steps too. Raises ServingError."""
+        self._gateway.control.check_explicit()
+        await self.run("unload", name, dependents)
+
+    async def is_ready(self, name: str, version: str) -> bool:
+        """Returns whether a model can serve here."""
+        try:
+            await self._gateway.check_ready(name, version)
+        except ServingError:
+            return False
+        return True
 
     async def run(self, operation: str, *arguments: Any) -> list[Any]:
         """Runs an operation in every process, in the same order everywhere. Returns what it returned in each.

@@ -173,11 +173,15 @@ class Gateway:
             self._served[key] = served
         return served
 
-    def check_ready(self, name: str, version: str = "") -> None:
+    async def check_ready(self, name: str, version: str = "") -> None:
         """Raises ServingError (NOT_READY) with the reason if a model of the repository can't serve, NOT_FOUND and
-        INVALID as `find` does."""
+        INVALID as `find` does. A model in Python with `is_ready` is asked."""
         try:
-            reason = self.find(name, version).model.executor.overdue
+            model = self.find(name, version).model
+            reason = model.executor.overdue
+            if not reason and (asked := [worker for worker in model.statistics.workers if worker.asks_ready]):
+                reasons = await asyncio.gather(*[asyncio.wrap_future(worker.ask_ready()) for worker in asked])
+                reason = next((reason for reason in reasons if reason), "")
         except ServingError as error:
             if error.kind is not Kind.UNAVAILABLE:
                 raise

@@ -177,6 +177,9 @@ class Settings(BaseSettings):
             'Serve models with backend "python", which run their model.py.', "--allow-python-models/--no-python-models"
         ),
     ] = False
+    python_error_lines: Annotated[
+        bool, Flag("Tell clients which lines of a model.py an error came through, or not.")
+    ] = True
     isolation_memory_bytes: Annotated[int, Flag("Bytes that a worker process may allocate. 0 is no limit.")] = Field(
         default=0, ge=0
     )

@@ -49,7 +49,10 @@ REFUSED = [
         "model_repository_agents: remove it, or do its work before",
     ),
     ("runtime: 'libmine.so'", "runtime 'libmine.so': remove it: the gateway has its own backends"),
-    ("sequence_batching { iterative_sequence: true }", "make it decoupled and loop in execute"),
+    (
+        "sequence_batching { iterative_sequence: true }",
+        "only a model in Python can ask for a request once more: remove it",
+    ),
     ("parameters { key: 'enable_mem_arena' value { string_value: 'yes' } }", "expected true, false, 1 or 0, got 'yes'"),
     ("input [ { name: 'x' is_shape_tensor: true } ]", "is_shape_tensor: only TensorRT models have it: remove it"),
     ("output [ { name: 'y' is_non_linear_format_io: true } ]", "is_non_linear_format_io: only TensorRT models have it"),

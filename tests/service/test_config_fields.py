@@ -353,7 +353,7 @@ TABLE: dict[str, Case | tuple[Case, ...]] = {
     "ModelSequenceBatching.InitialState.dims": honoured(INITIAL.replace("[ 1 ]", "[ 2 ]"), INITIAL, "dims [2] don't fit those of the state", "sequences"),
     "ModelSequenceBatching.InitialState.zero_data": honoured("zero_data: true", 'data_file: "five"', base="sequences"),
     "ModelSequenceBatching.InitialState.data_file": honoured('data_file: "no"', 'data_file: "five"', "data_file 'no' can't be read", "sequences"),
-    "ModelSequenceBatching.iterative_sequence": refused("iterative_sequence: true", "direct { }", "make it decoupled and loop in execute", "sequences"),
+    "ModelSequenceBatching.iterative_sequence": refused("iterative_sequence: true", "direct { }", "only a model in Python can ask for a request once more: remove it", "sequences"),
     # Ensembles
     "ModelEnsembling.step": honoured("", PIPELINE_CONFIG[PIPELINE_CONFIG.index("  step [") : PIPELINE_CONFIG.rindex("}")], "ensemble_scheduling has no step", "ensemble"),
     "ModelEnsembling.max_inflight_requests": ignored("ensemble_scheduling { max_inflight_requests: 3", "ensemble_scheduling {", "ensemble_scheduling.max_inflight_requests", "ensemble"),

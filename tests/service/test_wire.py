@@ -369,6 +369,8 @@ BAD = [
     (b"[" * 5000, None, "nested more than 32 deep"),
     (b"123", 0, "multiple of 4 bytes, got 3"),
     (b"\xff\xfe", None, "not valid JSON"),
+    (b'{"inputs":[{"name":"x","parameters":{"binary_data_size":4}}]}\xff', None, "Inference-Header-Content-Length"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1,]}]}', None, "not valid JSON: input 'x' has ']'"),
 ]
 
 

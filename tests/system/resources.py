@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
@@ -33,13 +34,15 @@ def resources(pid: int) -> Counter[str]:
     for one in descendants(pid):
         folder = Path(f"/proc/{one}")
         try:
-            counts["threads"] += len(os.listdir(folder / "task"))
-            for name in os.listdir(folder / "fd"):
-                target = os.readlink(folder / "fd" / name)
-                counts["shared memory" if target.startswith("/memfd:") else "descriptors"] += 1
-        except OSError:
+            threads, files = os.listdir(folder / "task"), os.listdir(folder / "fd")
+        except OSError:  # it has ended
             continue
         counts["processes"] += 1
+        counts["threads"] += len(threads)
+        for name in files:
+            with contextlib.suppress(OSError):  # it has been closed
+                target = os.readlink(folder / "fd" / name)
+                counts["shared memory" if target.startswith("/memfd:") else "descriptors"] += 1
     return counts
 
 

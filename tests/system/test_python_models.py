@@ -26,6 +26,7 @@ from tritonclient.utils import InferenceServerException
 import opgate
 from opgate.ops_build.building.build import Build
 from tests.system.clients import CLIENTS, connect
+from tests.system.conftest import wait_until
 from tests.system.running import ROOT, Server, running
 from tests.system.test_triton import Triton, installed
 
@@ -39,7 +40,23 @@ CONFIGS = {
     "counter": """input [ { name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] } ]
         output [ { name: "NUMBER" data_type: TYPE_INT32 dims: [ 1 ] } ]
         model_transaction_policy { decoupled: true }""",
+    "several": """input [ { name: "WORDS" data_type: TYPE_STRING dims: [ -1 ] } ]
+        output [ { name: "NUMBER" data_type: TYPE_INT32 dims: [ 1 ] } ] model_transaction_policy { decoupled: true }""",
+    "chat": """input [ { name: "ENDS" data_type: TYPE_STRING dims: [ 1 ] } ]
+        output [ { name: "ENDED" data_type: TYPE_BOOL dims: [ 1 ] } ] model_transaction_policy { decoupled: true }""",
+    "late": """input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ]
+        output [ { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] } ]""",
+    "keeps_loop": """input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ]
+        output [ { name: "TICKS" data_type: TYPE_INT32 dims: [ 1 ] } ]""",
+    "calls": """input [ { name: "HOW" data_type: TYPE_STRING dims: [ 1 ] } ]
+        output [ { name: "TOLD" data_type: TYPE_STRING dims: [ 1 ] } ]""",
+    "functions": """input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ] output [
+        { name: "NUMBERS" data_type: TYPE_STRING dims: [ -1 ] }, { name: "LEFT_OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]""",
+    "again": """max_batch_size: 8 input [ { name: "NUMBER" data_type: TYPE_INT32 dims: [ 1 ] } ]
+        output [ { name: "COUNTED" data_type: TYPE_INT32 dims: [ 2 ] } ]
+        sequence_batching { iterative_sequence: true oldest { max_candidate_sequences: 4 } }""",
 }
+BESIDE = {"functions/1/beside.py": 'NAME = "beside"', "functions/above.py": 'NAME = "above"'}
 
 
 def write(repository: Path, name: str, config: str, source: str = "") -> Path:
@@ -50,7 +67,8 @@ def write(repository: Path, name: str, config: str, source: str = "") -> Path:
         (folder / "1" / "model.py").write_text(source)
     else:
         shutil.copy(MODELS / f"{name}.py", folder / "1" / "model.py")
-    (folder / "config.pbtxt").write_text(f'backend: "python" instance_group {{ kind: KIND_CPU }} {config}')
+    group = "" if "instance_group" in config else "instance_group { kind: KIND_CPU }"
+    (folder / "config.pbtxt").write_text(f'backend: "python" {group} {config}')
     return folder
 
 
@@ -59,6 +77,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("python") / "models"
     for name, config in CONFIGS.items():
         write(folder, name, config)
+    for name, text in BESIDE.items():
+        (folder / name).write_text(text)
     return folder
 
 
@@ -209,10 +229,158 @@ def test_generate_stream_and_generate(gateway: Server) -> None:
     with urllib.request.urlopen(f"{url}_stream", json.dumps({"COUNT": 2}).encode(), timeout=20) as answer:
         events = [line for line in answer.read().split(b"\n\n") if line]
     assert [json.loads(event.removeprefix(b"data: "))["NUMBER"] for event in events] == [0, 1]
-    for path, count, status in ((url, 1, 501), (f"{url}_stream", -1, 400)):
+    with urllib.request.urlopen(url, json.dumps({"COUNT": 1}).encode(), timeout=20) as answer:
+        assert json.loads(answer.read())["NUMBER"] == 0
+    for path, count, status in ((url, 2, 501), (url, 0, 501), (f"{url}_stream", -1, 400)):
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(path, json.dumps({"COUNT": count}).encode(), timeout=20)
         assert refused.value.code == status
+
+
+class Stream:
+    """A stream of one client, whose answers come in any order."""
+
+    def __init__(self, server: Any) -> None:
+        self._client = grpc_client.InferenceServerClient(f"127.0.0.1:{server.grpc}")
+        self._answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+        self._client.start_stream(lambda result, error: self._answers.put((result, error)))
+
+    def ask(self, model: str, name: str, values: list[Any], datatype: str, id: str = "") -> None:
+        """Sends a request, and asks for an empty response after the last one."""
+        kind = {"BYTES": np.object_, "INT32": np.int32}[datatype]
+        inputs = [tensor("grpc", name, np.array(values, kind), datatype)]
+        self._client.async_stream_infer(model, inputs, request_id=id, enable_empty_final_response=True)
+
+    def next(self, output: str) -> Any:
+        """Returns the values of an output of the next answer, the text of an error, or None for an answer without."""
+        result, error = self._answers.get(timeout=20)
+        if error is not None:
+            return error.message()
+        found = result.as_numpy(output)
+        return None if found is None else found.reshape(-1).tolist()
+
+    def close(self) -> None:
+        """Ends the stream. No more answers may have come."""
+        self._client.stop_stream()
+        assert self._answers.empty()
+        self._client.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "come"),
+    [
+        (["1", "2!"], [[1], [2]]),
+        (["1", "2", "!"], [[1], [2], None]),
+        (["1", "empty!"], [[1], None]),
+        (["!"], [None]),
+        (["1", "error", "3!"], [[1], "as it was asked for", [3]]),
+        (["error", "!"], ["as it was asked for", None]),
+    ],
+    ids=lambda given: "-".join(map(str, given)),
+)
+def test_responses_empty_ones_and_errors_come_in_their_order(server: Any, words: list[str], come: list[Any]) -> None:
+    stream = Stream(server)
+    stream.ask("several", "WORDS", [word.encode() for word in words], "BYTES")
+    for expected in come:
+        found = stream.next("NUMBER")
+        assert expected in found if isinstance(expected, str) else found == expected
+    stream.close()
+
+
+def test_a_request_comes_while_another_one_waits(server: Any) -> None:
+    """An instance is free when `execute` has returned, so that one request can end another."""
+    waiting, ending = Stream(server), Stream(server)
+    waiting.ask("chat", "ENDS", [b""], "BYTES", id="a")
+    time.sleep(0.3)
+    ending.ask("chat", "ENDS", [b"a"], "BYTES")
+    assert ending.next("ENDED") is None
+    assert waiting.next("ENDED") == [True]
+    for each in (waiting, ending):
+        each.close()
+
+
+@pytest.mark.parametrize("x", [3.0, 0.0, -2.0], ids=["returned", "sent at once", "sent later"])
+def test_a_sender_in_a_model_that_is_not_decoupled(server: Any, x: float) -> None:
+    client = connect(server, "http")
+    found = client.infer("late", [tensor("http", "X", np.array([x], np.float32), "FP32")]).as_numpy("Y")
+    assert found.tolist() == [2 * x]
+    client.close()
+
+
+def test_the_event_loop_of_a_model_lasts(server: Any) -> None:
+    client = connect(server, "http")
+    asked = [tensor("http", "X", np.ones(1, np.float32), "FP32")]
+    ticks = [int(client.infer("keeps_loop", asked).as_numpy("TICKS")[0])]
+    wait_until(lambda: int(client.infer("keeps_loop", asked).as_numpy("TICKS")[0]) > ticks[0] + 5)
+    client.close()
+
+
+CALLS = {
+    "streamed": [[1], [2], [3], []],
+    "streamed_on_the_loop": [[1], [2], [3]],
+    "not_streamed": "decoupled=True",
+    "nobody": "none",
+    "with_bytes": [2],
+    "side_by_side": [[[1]], [[]]],
+}
+
+
+def told_of_calls(server: Any, how: str) -> Any:
+    client = connect(server, "http")
+    found = client.infer("calls", [tensor("http", "HOW", np.array([how.encode()], np.object_), "BYTES")])
+    client.close()
+    return json.loads(found.as_numpy("TOLD")[0])
+
+
+@pytest.mark.parametrize("how", CALLS)
+def test_calls_of_other_models(server: Any, how: str) -> None:
+    found, expected = told_of_calls(server, how), CALLS[how]
+    if isinstance(expected, str):
+        assert expected in found
+        return
+    for one, wanted in zip(found, expected, strict=True):
+        assert wanted in one if isinstance(wanted, str) else one == wanted
+
+
+def test_an_error_between_the_responses_to_a_call(gateway: Server) -> None:
+    """A Triton server doesn't stop any more after such a call."""
+    first, error, last = told_of_calls(gateway, "error_in_a_stream")
+    assert (first, last) == ([1], [3]) and "as it was asked for" in error
+
+
+def test_functions_and_helper_modules(server: Any) -> None:
+    client = connect(server, "http")
+    found = client.infer("functions", [tensor("http", "X", np.ones(1, np.float32), "FP32")])
+    assert json.loads(found.as_numpy("TOLD")[0]) == {
+        "helpers": ["beside", "above"],
+        "packed": 11,
+        "unpacked": ["ab", "c"],
+        "empty": 0,
+        "table": True,
+        "unknown": True,
+        "strings": 13,
+        "release": [1, 2],
+        "names": ["LEFT_OUT", "NUMBERS", "TOLD"],
+        "instances": 1,
+        "left out": True,
+    }
+    assert found.as_numpy("NUMBERS").tolist() == [b"1", b"None", b"2.5", b"x", b"y"]
+    assert found.as_numpy("LEFT_OUT") is None
+    assert {output["name"] for output in found.get_response()["outputs"]} == {"TOLD", "NUMBERS"}
+    client.close()
+
+
+def test_a_request_comes_again_until_the_model_has_done_with_it(server: Any) -> None:
+    client = connect(server, "grpc")
+    asked = [client.async_infer for _ in range(4)]
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for number, infer in zip((5, 1, 30, 30), asked, strict=True):
+        inputs = [tensor("grpc", "NUMBER", np.array([[number]], np.int32), "INT32")]
+        infer("again", inputs, lambda result, error: answers.put(error or result.as_numpy("COUNTED")))
+    found = sorted(answers.get(timeout=20)[0].tolist() for _ in asked)
+    assert [count for count, _ in found] == [1, 5, 30, 30]
+    assert max(together for _, together in found) > 1  # requests that come again share runs
+    client.close()
 
 
 def test_requests_share_a_batch(gateway: Server) -> None:
@@ -394,11 +562,9 @@ COUNTED = """[
 
 def test_responses_that_break_the_rules(tmp_path: Path) -> None:
     wrong = {
-        "None": "expected a list of 1 responses, got NoneType",
+        "()": "expected a list of 1 responses, got 0",
         "[]": "expected a list of 1 responses, got 0",
         "[3]": "expected pb_utils.InferenceResponse, got int",
-        "[pb_utils.InferenceResponse([])]": "output 'y' is missing",
-        "[pb_utils.InferenceResponse([pb_utils.Tensor('z', np.ones(1, np.float32))])]": "it gave the output 'z'",
         "[pb_utils.InferenceResponse([pb_utils.Tensor('y', np.ones(1))])]": "expected FP32, the model gave float64",
         "[pb_utils.InferenceResponse([pb_utils.Tensor('y', np.ones(1, 'M8[s]'))])]": "no type for datetime64",
     }
@@ -475,11 +641,12 @@ def test_a_model_logs_and_finalizes(tmp_path: Path) -> None:
 
 
 WHERE = """
-import importlib.util, sys
+import importlib.util, os, shutil, sys
 import numpy as np, triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def execute(self, requests):
-        told = f"{sys.prefix} {importlib.util.find_spec('fastapi') is None}"
+        found = [os.environ.get("VIRTUAL_ENV"), shutil.which("its_program"), os.environ["LD_LIBRARY_PATH"].split(":")[0]]
+        told = f"{sys.prefix} {importlib.util.find_spec('fastapi') is None} {found == [sys.prefix, sys.prefix + '/bin/its_program', sys.prefix + '/lib']}"
         answer = pb_utils.InferenceResponse([pb_utils.Tensor("PREFIX", np.array([told.encode()], np.object_))])
         return [answer for _ in requests]
 """
@@ -494,6 +661,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("environment") / "env"
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
+    program = folder / "bin" / "its_program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
     packages = Path(np.__file__).parents[1]
     for name in ("numpy", "numpy.libs"):
         (site / name).symlink_to(packages / name)
@@ -512,8 +682,10 @@ def test_an_environment_of_its_own(tmp_path: Path, environment: Path, packed: bo
         client = connect(server, "http")
         found = client.infer("where", [tensor("http", "x", np.ones(1, np.float32), "FP32")]).as_numpy("PREFIX")[0]
         client.close()
-    prefix, alone = found.decode().split()
+    prefix, alone, activated = found.decode().split()
     assert alone == "True"
+    # The script of a virtual environment names the folder in which it was made.
+    assert activated == str(not packed)
     assert (Path(prefix) == environment) == (not packed)
     if packed:
         shutil.rmtree(prefix)  # it is kept for the next start of such a model

@@ -82,6 +82,13 @@ class Client:
             await until(lambda before=before: self.arrived(model) > before)
         return tasks
 
+    async def begin(self, model, turns):
+        """Sends a request, and returns its task when it is the only one under way."""
+        await until(lambda: "opgate_running_requests 0.0" in self.server.get("/metrics"))  # of tests before this one
+        task = asyncio.create_task(self.infer(model, 0, turns))
+        await until(lambda: "opgate_running_requests 1.0" in self.server.get("/metrics"))
+        return task
+
     def arrived(self, model):
         """Returns how many requests have come that wait, run or have ended."""
         text = self.server.get("/metrics")
@@ -97,8 +104,7 @@ class Client:
     @contextlib.asynccontextmanager
     async def blocked(self, model):
         """Keeps the instance of a model busy."""
-        blocker = asyncio.create_task(self.infer(model, 0, ENDLESS))
-        await until(lambda: "opgate_running_requests 1.0" in self.server.get("/metrics"))
+        blocker = await self.begin(model, ENDLESS)
         try:
             yield
         finally:
@@ -174,8 +180,7 @@ def test_a_request_may_shorten_the_timeout(run, timeout):
 
 def test_answers_come_in_the_order_of_the_requests(run):
     async def main(client):
-        tasks = [asyncio.create_task(client.infer("ordered", 0, 400_000))]
-        await until(lambda: "opgate_running_requests 1.0" in client.server.get("/metrics"))
+        tasks = [await client.begin("ordered", 400_000)]
         before = client.server.metric("nv_inference_exec_count", "ordered")
         for value in (1, 2):
             tasks.append(asyncio.create_task(client.infer("ordered", value, 10)))

@@ -63,6 +63,10 @@ class Numbers:
         """Returns the Triton servers that run the models, None if this process does."""
         return self._gateway.triton
 
+    def of_models(self) -> Iterator[str]:
+        """Yields the metrics that models in Python have of their own, as text."""
+        return self._gateway.catalog.calls.metrics.lines()
+
     def versions(self) -> dict[str, str]:
         """Returns the versions of the gateway, Python and ONNX Runtime."""
         return {

@@ -15,13 +15,12 @@ from opgate.service.api.openapi import generate_operation
 from opgate.service.api.routes import Route, of_models
 from opgate.service.api.status import error_body
 from opgate.service.core.errors import ServingError
-from opgate.service.core.request import Array
 from opgate.service.core.request import Request as InferRequest
+from opgate.service.core.request import Response as Answered
 from opgate.service.core.spec import ModelSpec
 from opgate.service.gateway import Gateway, Served
 from opgate.service.settings import smallest
 from opgate.service.wire import generate as wire
-from opgate.service.wire.responses import refuse_decoupled
 
 _EVENTS = "text/event-stream; charset=utf-8"
 
@@ -45,7 +44,10 @@ def routes(gateway: Gateway) -> Iterator[Route]:
             served, body = await read(request, stack)
             spec = served.model.spec
             if spec.streams:
-                refuse_decoupled(spec, "generate")
+                exchange_of_one: AsgiExchange[bytes] = AsgiExchange(gateway, request, lambda _: 0, lambda _: (b"", 0))
+                stack.callback(exchange_of_one.cancel)
+                asked = await exchange_of_one.submit(served, body.size, lambda: decode(spec, body))
+                return Response(await _only_response(request, spec, asked, exchange_of_one), media_type=JSON)
 
             def encode(asked: InferRequest) -> tuple[bytes, int]:
                 content = wire.only_answer(spec, asked)
@@ -90,6 +92,22 @@ def routes(gateway: Gateway) -> Iterator[Route]:
     yield from of_models("POST", "/generate_stream", generate_stream, "inference", stream_operation)
 
 
+async def _only_response(
+    request: Request, spec: ModelSpec, asked: InferRequest, exchange: AsgiExchange[bytes]
+) -> bytes:
+    """Returns the only response of a decoupled model. Raises ServingError, also if it sends none or a second one."""
+    found: list[Answered] = []
+    responses = asked.responses()
+    while len(found) < 2 and (response := await unless_left(request, anext(responses, None))) is not None:
+        if response.error is not None:
+            raise response.error
+        if response.outputs:  # an empty one only says that there are no more
+            found.append(response)
+    if len(found) < 2:
+        await exchange.done()
+    return wire.only_part(spec, asked, [response.outputs for response in found])
+
+
 class _Running(StreamingResponse):
     """The responses of a run that goes on. The run ends with the response, also with one that is never sent."""
 
@@ -106,16 +124,22 @@ class _Running(StreamingResponse):
 async def _as_they_come(
     spec: ModelSpec,
     asked: InferRequest,
-    first: tuple[dict[str, Array], bool] | None,
-    others: AsyncIterator[tuple[dict[str, Array], bool]],
+    first: Answered | None,
+    others: AsyncIterator[Answered],
     exchange: AsgiExchange[Iterator[bytes]],
 ) -> AsyncIterator[bytes]:
     """Yields the responses of a model as events, and an error as the last one."""
+
+    def event(response: Answered) -> bytes:
+        if response.error is not None:
+            return wire.event(error_body(response.error.message))
+        return wire.event(wire.part(spec, asked, response.outputs))
+
     try:
         if first is not None:
-            yield wire.event(wire.part(spec, asked, first[0]))
-        async for outputs, _ in others:
-            yield wire.event(wire.part(spec, asked, outputs))
+            yield event(first)
+        async for response in others:
+            yield event(response)
         await exchange.done()
     except ServingError as error:
         yield wire.event(error_body(error.message))

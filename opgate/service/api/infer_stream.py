@@ -124,19 +124,11 @@ class InferStream:
         """Yields the messages that answer a request. Raises RpcError."""
         request = asked.request
         if request is not None and request.context.spec.streams:
-            final = False
-            try:
-                async for outputs, final in request.responses():
-                    yield await self._gateway.work(_size(outputs), partial(wire.encode_part, request, outputs, final))
-                    del outputs
-            except ServingError as failed:
-                request.cancel()
-                asked.refuse(failed)
-            await asked.done.wait()
+            async with contextlib.aclosing(self._parts(asked, request)) as parts:
+                async for message in parts:
+                    yield message
+                    del message
             if asked.error is None:
-                if not final and request.options.empty_final_response:
-                    yield wire.encode_end(request)
-                asked.tell_status(Code.OK, "")
                 return
         await asked.done.wait()
         error = asked.error
@@ -163,6 +155,31 @@ class InferStream:
         if self._call.first(_STATUS) == "true":
             raise RpcError(code, text)
         yield wire.stream_error(text, request.id if request is not None else "")
+
+    async def _parts(self, asked: _Asked, request: Request) -> AsyncGenerator[Message, None]:
+        """Yields the responses to a request of a model that sends several, until it has ended. The error that ends it
+        is that of `asked`. Others have messages of their own."""
+        final, error = False, None
+        try:
+            async for response in request.responses():
+                final, error = response.final, response.error or error
+                if error is not None and self._call.first(_STATUS) == "true":
+                    raise error
+                cost = _size(response.outputs)
+                yield await self._gateway.work(cost, partial(wire.encode_part, request, response))
+                del response
+        except ServingError as failed:
+            request.cancel()
+            asked.refuse(failed)
+        await asked.done.wait()
+        if asked.error is None:
+            if not final and request.options.empty_final_response:
+                yield wire.encode_end(request)
+            if error is None:
+                asked.tell_status(Code.OK, "")
+            else:
+                asked.tell_status(GRPC[error.kind], error.message)
+                detached(error)
 
 
 def _size(outputs: Mapping[str, Array]) -> int:

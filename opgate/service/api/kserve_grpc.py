@@ -125,9 +125,9 @@ class InferenceService:
     def _ServerReady(self, asked: Any) -> Any:
         return service_pb2.ServerReadyResponse(ready=self._gateway.is_ready())
 
-    def _ModelReady(self, asked: Any) -> Any:
+    async def _ModelReady(self, asked: Any) -> Any:
         try:
-            self._gateway.check_ready(asked.name, asked.version)
+            await self._gateway.check_ready(asked.name, asked.version)
         except ServingError as error:
             if error.kind not in (Kind.NOT_READY, Kind.NOT_FOUND):
                 raise

@@ -178,7 +178,7 @@ class _Routes:
 
     async def model_ready(self, request: Request) -> Response:
         """Answers 200 if a model can serve, else 400 with the reason. Answers 404 if the repository doesn't have it."""
-        self._gateway.check_ready(*_model_and_version(request))
+        await self._gateway.check_ready(*_model_and_version(request))
         return Response(status_code=200)
 
     async def model_config(self, request: Request) -> Response:

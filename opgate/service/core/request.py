@@ -48,6 +48,15 @@ class Times(NamedTuple):
     ended_ns: int
 
 
+class Response(NamedTuple):
+    """One of several responses to a request. An error need not be the last one."""
+
+    outputs: dict[str, Array]
+    final: bool = False
+    error: ServingError | None = None
+    parameters: Mapping[str, bool | int | float | str] = MappingProxyType({})
+
+
 _NO_OPTIONS = Options()
 # Responses of one request that wait for the client to take those before them.
 _MOST_WAITING = 16
@@ -59,7 +68,7 @@ class _Stream:
     __slots__ = ("changed", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[tuple[dict[str, Array], bool]] = deque()
+        self.waiting: deque[Response] = deque()
         self.changed = asyncio.Event()
 
 
@@ -72,8 +81,9 @@ class Request:
     """
 
     __slots__ = (
-        "context", "done", "ended_ns", "error", "group", "id", "inputs", "key", "leave", "options", "origin", "outputs",
-        "received_ns", "result", "rows", "run_ns", "shared", "started_ns", "steps", "stream", "timer", "weight",
+        "again", "context", "done", "ended_ns", "error", "group", "id", "inputs", "key", "leave", "open", "options",
+        "origin", "outputs", "parameters", "received_ns", "result", "rows", "run_ns", "shared", "started_ns", "steps",
+        "stream", "timer", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -110,8 +120,11 @@ class Request:
         self.timer: asyncio.TimerHandle | None = None  # of the timeout
         self.done: Callable[[Request], None] = _no_callback
         self.result: dict[str, Array] | None = None
+        self.parameters: Mapping[str, bool | int | float | str] = {}  # of the result, from a model in Python
         self.stream: _Stream | None = None  # of the responses of a model that gives several
         self.error: ServingError | None = None
+        self.open = False  # whether its run is over and its responses are still to come
+        self.again = False  # whether its run is over, and the model wants it once more
 
     @property
     def unwanted(self) -> bool:
@@ -148,17 +161,17 @@ class Request:
             self.timer = None
         self.done(self)
 
-    async def respond(self, outputs: dict[str, Array], final: bool) -> None:
+    async def respond(self, response: Response) -> None:
         """Takes one of several responses, maybe the last one. Waits while nobody takes those before it."""
         stream = self.stream = self.stream or _Stream()
         while len(stream.waiting) >= _MOST_WAITING and not self.ended:
             stream.changed.clear()
             await stream.changed.wait()
         if not self.ended:
-            stream.waiting.append((outputs, final))
+            stream.waiting.append(response)
             stream.changed.set()
 
-    async def responses(self) -> AsyncIterator[tuple[dict[str, Array], bool]]:
+    async def responses(self) -> AsyncIterator[Response]:
         """Yields the responses as they come, until the request has ended."""
         stream = self.stream = self.stream or _Stream()
         while True:

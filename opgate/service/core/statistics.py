@@ -6,6 +6,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Protocol
 
 LATENCY_BOUNDS_NS = tuple(
@@ -41,6 +42,13 @@ class WorkerState(Protocol):
     @property
     def pid(self) -> int:
         """The number of the process, 0 while there is none."""
+
+    @property
+    def asks_ready(self) -> bool:
+        """Whether the model says itself whether it is ready."""
+
+    def ask_ready(self) -> Future[str]:
+        """Asks a model that `asks_ready`. The result is why it isn't ready, or empty."""
 
 
 class BatchCount:

@@ -71,7 +71,7 @@ def execute(session: ModelSession, spec: ModelSpec, batch: Batch) -> None:
     except Exception as error:
         if len(requests) == 1 or spec.streams:  # responses of another run would come twice
             for request in requests:
-                request.error = _as_serving_error(spec, error)
+                request.error = as_serving_error(spec, error)
         else:
             for request in requests:
                 if request.ended:
@@ -79,7 +79,7 @@ def execute(session: ModelSession, spec: ModelSpec, batch: Batch) -> None:
                 try:
                     _run(session, spec, batch, [request])
                 except Exception as alone:
-                    request.error = _as_serving_error(spec, alone)
+                    request.error = as_serving_error(spec, alone)
     end = perf_counter_ns()
     if not batch.infer_end_ns:
         batch.infer_start_ns = batch.infer_start_ns or end
@@ -105,7 +105,8 @@ def try_out(session: ModelSession, spec: ModelSpec, request: Request) -> None:
         raise request.error
 
 
-def _as_serving_error(spec: ModelSpec, error: Exception) -> ServingError:
+def as_serving_error(spec: ModelSpec, error: Exception) -> ServingError:
+    """Returns the error of a request whose run failed: it names the model."""
     if isinstance(error, ServingError):
         return ServingError(error.kind, f"model '{spec.name}': {error.message}")
     return internal(f"model '{spec.name}' failed: {type(error).__name__}: {error}")

@@ -16,7 +16,7 @@ from opgate.service.core.request import Request
 from opgate.service.core.spec import ModelSpec
 from opgate.service.execution.cost import Profile, RunTimes
 from opgate.service.execution.waiting import Waiting
-from opgate.service.execution.worker import Worker
+from opgate.service.execution.worker import Instance
 
 # So many batches of a shape are looked at one by one.
 _PORTIONS = 64
@@ -75,7 +75,7 @@ class LatencyLimit:
         self._profile = profile
         self._waiting = waiting
 
-    def refusal(self, request: Request, workers: Sequence[Worker]) -> ServingError | None:
+    def refusal(self, request: Request, workers: Sequence[Instance]) -> ServingError | None:
         """Returns the error of a request that has come now if it is likely to be answered too late."""
         curve = self._profile.curves.get(request.key)
         if curve is None or curve.times is None:
@@ -101,7 +101,7 @@ class LatencyLimit:
         expected = now_ns - request.received_ns + left_ns
         return too_slow(self._name, expected, self._limit_ns) if left_ns and expected > self._limit_ns else None
 
-    def _busy_ns(self, worker: Worker, now_ns: int) -> float:
+    def _busy_ns(self, worker: Instance, now_ns: int) -> float:
         batch = worker.batch
         if batch is None:
             return 0.0

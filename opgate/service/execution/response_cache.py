@@ -118,7 +118,7 @@ class CachedExecutor:
 
         def keep(finished: Request) -> None:
             finished.done = answer
-            if finished.error is None and finished.result is not None:
+            if finished.error is None and finished.result is not None and not finished.parameters:
                 self._statistics.missed(now - began)
                 if sum(map(_bytes_of, finished.result.values())) < _LARGE:
                     self._cache.put(self, key, _copied(finished.result))

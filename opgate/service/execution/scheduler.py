@@ -26,7 +26,7 @@ from opgate.service.execution.rate_limiter import Claim
 from opgate.service.execution.running import ON_LOOP
 from opgate.service.execution.session import ModelSession
 from opgate.service.execution.waiting import Line, Waiting
-from opgate.service.execution.worker import Worker
+from opgate.service.execution.worker import Instance, Worker
 from opgate.service.native.process import set_running
 
 logger = logging.getLogger("opgate.scheduler")
@@ -80,10 +80,13 @@ class Scheduler:
         self._ran_on_loop = False  # as long as it is False, nothing can start while every instance is busy
         self._closed = False
         self._rest: asyncio.Event | None = None
-        self._workers = [
-            Worker(f"{spec.name}-{spec.version}-{i}", session, self._execute, self._finished)
+        self._workers: list[Instance] = [
+            session.instance(spec, self._finished, self._closed_late)
+            if session.takes_requests
+            else Worker(f"{spec.name}-{spec.version}-{i}", session, self._execute, self._finished)
             for i, session in enumerate(sessions)
         ]
+        self._open: set[Request] = set()  # requests that their runs have left open
         self._claims = dict(zip(self._workers, claims, strict=bool(claims)))  # empty without a rate limiter
         self._waits_for_resources = False
         for claim in claims:
@@ -191,7 +194,7 @@ class Scheduler:
             self._alarm.close()
 
     def _at_rest(self) -> bool:
-        return not self._waiting.size and len(self._idle) == len(self._workers)
+        return not self._waiting.size and len(self._idle) == len(self._workers) and not self._open
 
     def _await(self, request: Request, timeout_us: int, policy: QueuePolicy) -> None:
         """Lets a request that has no answer yet leave early, or wait behind others when its time is over."""
@@ -211,10 +214,14 @@ class Scheduler:
             return
         self._fail(request, error)
         self.stop_if_unwanted(request)
+        if request in self._open:
+            self._open.discard(request)
+            self._rested()
 
     def stop_if_unwanted(self, request: Request) -> None:
         """Stops the run of a request if nobody waits for anything that it gives."""
         for worker in self._workers:
+            worker.leave(request)
             if worker.batch is not None and request in worker.batch.requests:
                 worker.batch.stop_if_unwanted()
 
@@ -307,7 +314,7 @@ class Scheduler:
         Returns False if no instance can run it now. Calls `before_run` if the batch can run, before it runs.
         """
         batch.on_loop = batch.curve.cheap(batch.rows)
-        worker: Worker | None = None
+        worker: Instance | None = None
         if self._claims:
             worker = self._with_resources()
             if worker is None:
@@ -334,7 +341,7 @@ class Scheduler:
                 self._watch = loop.call_later(self._run_timeout, self._look_for_overdue)
         return True
 
-    def _idle_worker(self) -> Worker:
+    def _idle_worker(self) -> Instance:
         """Takes an idle instance, if it can be one that isn't down."""
         worker = self._next_idle()
         if worker.session.down:
@@ -345,7 +352,7 @@ class Scheduler:
                     return other
         return worker
 
-    def _with_resources(self) -> Worker | None:
+    def _with_resources(self) -> Instance | None:
         """Returns an instance that was idle and has taken its resources now, None if there is none."""
         for worker in sorted(self._idle, key=lambda worker: self._claims[worker].turn):
             if self._claims[worker].take():
@@ -359,7 +366,7 @@ class Scheduler:
         for worker in self._idle:
             self._claims[worker].withdraw()
 
-    def _release(self, worker: Worker) -> None:
+    def _release(self, worker: Instance) -> None:
         """Takes an instance as idle after its run."""
         if self._claims:
             self._claims[worker].give_back()
@@ -397,7 +404,7 @@ class Scheduler:
         execute(session, self.spec, batch)
         set_running(None)
 
-    def _finished(self, worker: Worker, batch: Batch) -> None:
+    def _finished(self, worker: Instance, batch: Batch) -> None:
         back_ns = perf_counter_ns()
         self._profile.hand_over.record(batch.begun_ns - worker.sent_ns + back_ns - batch.ended_ns)
         worker.batch = None
@@ -412,6 +419,25 @@ class Scheduler:
         if self._waiting.size:
             self._flush()
         self._complete(batch)
+        self._rested()
+
+    def _run_again(self, request: Request) -> None:
+        """Puts a request behind the others of its line: the model wants it once more. Its sequence has begun."""
+        if request.ended:
+            return
+        if (place := request.options.sequence) is not None:
+            request.options = request.options._replace(sequence=place._replace(start=False))
+        self._waiting.add(request)
+        self._flush_soon()
+
+    def _closed_late(self, request: Request) -> None:
+        """Answers a request that its run had left open."""
+        self._open.discard(request)
+        answer = partial(self._answer, [request], request.started_ns, request.run_ns)
+        if self._ordered is None:
+            answer()
+        elif not request.ended:
+            self._ordered.answer(request, answer)
         self._rested()
 
     def _rested(self) -> None:
@@ -440,11 +466,17 @@ class Scheduler:
             batch.executions,
         )
         run_ns = (batch.infer_start_ns, batch.infer_end_ns)
+        for request in requests:
+            if request.open and not request.ended:
+                request.started_ns, request.run_ns = batch.formed_ns, run_ns
+                self._open.add(request)
+            elif request.again:
+                self._run_again(request)
         if self._ordered is None:
             self._answer(requests, batch.formed_ns, run_ns)
             return
         for request in requests:
-            if not request.ended:
+            if not request.ended and not request.open and not request.again:
                 self._ordered.answer(request, partial(self._answer, [request], batch.formed_ns, run_ns))
 
     def _answer(self, requests: Sequence[Request], started_ns: int, run_ns: tuple[int, int]) -> None:
@@ -452,7 +484,7 @@ class Scheduler:
         now = perf_counter_ns()
         statistics = self.statistics
         for request in requests:
-            if request.ended:
+            if request.ended or request.open or request.again:
                 continue
             request.started_ns = started_ns
             request.run_ns = run_ns

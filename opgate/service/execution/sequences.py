@@ -5,6 +5,7 @@ model left. See https://github.com/triton-inference-server/server/blob/main/docs
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -60,6 +61,8 @@ class SequenceBatching:
     With `oldest` the requests of different sequences share batches by its rules, for at most `candidates` sequences at
     once. Without it a sequence has a row of an instance for itself as long as it lasts, and a batch waits up to
     `max_delay_ns` until a part `least_used` of the rows has requests.
+
+    With `iterative` each request is a sequence of its own, and a model in Python may ask for it again and again.
     """
 
     idle_ns: int
@@ -69,6 +72,7 @@ class SequenceBatching:
     candidates: int = 0
     max_delay_ns: int = 0
     least_used: float = 0.0
+    iterative: bool = False
 
 
 def engine_spec(spec: ModelSpec, sequences: SequenceBatching) -> ModelSpec:
@@ -230,6 +234,9 @@ class SequenceScheduler:
         self._instances = instances
         self._max_queue = max_queue_size
         self._idle_ns = sequences.idle_ns
+        # Each request is a sequence of its own, in which the model asks for it again and again.
+        self._iterative = sequences.iterative
+        self._free_ids = (id for id in itertools.count(1) if id not in self._sequences)
         self._sequences: dict[int | str, _Sequence] = {}
         self._backlog: dict[int | str, _Sequence] = {}  # sequences that wait for a place, in order of arrival
         self._rows = max(1, spec.max_batch_size)
@@ -244,6 +251,8 @@ class SequenceScheduler:
 
     def submit(self, request: Request) -> None:
         """Accepts a checked request. `request.done` is called on this thread, maybe before this method returns."""
+        if self._iterative and request.options.sequence is None:
+            request.options = request.options._replace(sequence=Place(next(self._free_ids), True, False))
         error = self._refusal(request)
         if error is not None:
             self._fail(request, error)
@@ -254,7 +263,7 @@ class SequenceScheduler:
         if sequence is None:
             sequence = self._sequences[place.id] = _Sequence(place.id)
             self._backlog[place.id] = sequence
-        sequence.open = not place.end
+        sequence.open = not place.end and not self._iterative
         sequence.waiting.append(request)
         self.statistics.held += 1
         request.leave = self._let_go
@@ -369,9 +378,13 @@ class SequenceScheduler:
         if result is not None:
             sequence.state = self._sequencer.next_state(result)
             # The client's request got the responses of a stream as they came.
-            request.result = {} if self.spec.streams else {name: result[name] for name in request.outputs}
+            found = {} if self.spec.streams else {name: result[name] for name in request.outputs if name in result}
+            request.result = found
+            if not self.spec.streams:
+                request.outputs = tuple(found)  # a model in Python may leave some out
         if part is not None:
             request.started_ns, request.run_ns = part.started_ns, part.run_ns
+            request.parameters = part.parameters
         if place.end:
             sequence.state = None
         self.leave_if_over(sequence)

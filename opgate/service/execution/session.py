@@ -84,7 +84,7 @@ class ModelSession(Protocol):
     gpu: int | None
     intra_op_threads: int  # 0 if the gateway doesn't say how many
     isolated: bool  # whether it runs in a process of its own
-    takes_requests: bool  # whether it has `execute` instead of `run`
+    takes_requests: bool  # whether it has `execute` and `instance` instead of `run`
     down: str  # why it can't run now
     inputs: tuple[EngineTensor, ...]
     outputs: tuple[EngineTensor, ...]
@@ -95,6 +95,8 @@ class ModelSession(Protocol):
     def run(self, outputs: Sequence[str], feeds: dict[str, Array], options: Any = None) -> list[Array]: ...
 
     def execute(self, spec: ModelSpec, requests: Sequence[Request], options: Any = None) -> None: ...
+
+    def instance(self, spec: ModelSpec, finished: Any, closed: Any) -> Any: ...
 
     def nodes(self) -> dict[str, set[str]]: ...
 
@@ -291,6 +293,10 @@ class Session:
 
     def execute(self, spec: ModelSpec, requests: Sequence[Request], options: Any = None) -> None:
         """Only a model in Python takes requests."""
+        raise NotImplementedError
+
+    def instance(self, spec: ModelSpec, finished: Any, closed: Any) -> Any:
+        """Only a model in Python has instances of its own."""
         raise NotImplementedError
 
     def _has_bytes(self, feeds: dict[str, Array]) -> bool:

@@ -1,22 +1,24 @@
-"""Runs requests that a model in a worker process makes to other models."""
+"""Runs requests that a model in a worker process makes to other models, and hands on the responses that it sends."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from opgate.service.core.checks import Head, Limits, check_inputs, check_outputs
 from opgate.service.core.datatypes import DATATYPES
-from opgate.service.core.errors import Kind, ServingError
-from opgate.service.core.request import Array, Options, Request, run
+from opgate.service.core.errors import Kind, ServingError, internal
+from opgate.service.core.own_metrics import OwnMetrics
+from opgate.service.core.request import Array, Options, Request, Response, run
 from opgate.service.core.spec import ModelSpec
+from opgate.service.isolation.mail import WINDOW
 
-# Seconds between two looks at whether the client of a stream still waits.
-_LOOK = 0.2
+#: Takes a response of a called model: its outputs, whether it is the last one, its error, its parameters.
+Answer = Callable[[Mapping[str, Array], bool, ServingError | None, Mapping[str, Any]], None]
 
 
 class Callee(Protocol):
@@ -30,84 +32,136 @@ class Callee(Protocol):
     def held(self) -> contextlib.AbstractContextManager[None]: ...
 
 
+@dataclass(frozen=True)
+class Call:
+    """A request to another model. `streams` says that the caller takes several responses."""
+
+    model: str
+    version: int
+    inputs: Mapping[str, Array]
+    outputs: Sequence[str]
+    id: str
+    options: Options
+    streams: bool
+
+
+class Control(Protocol):
+    """Loads and unloads models, in all gateway processes."""
+
+    async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Loads a model with the parameters of a load request. Raises ServingError."""
+
+    async def unload(self, name: str, dependents: bool) -> None:
+        """Unloads a model, with `dependents` those of its steps too. Raises ServingError."""
+
+    async def is_ready(self, name: str, version: str) -> bool:
+        """Returns whether a model can serve."""
+
+
 class Calls:
-    """What the sessions of models in Python use of the gateway. `loop` is its event loop, once it runs."""
+    """What the sessions of models in Python use of the gateway. `loop` is its event loop and `control` loads models,
+    once it serves."""
 
     def __init__(self, find: Callable[[str, str], Callee], limits: Limits, write_timeout: float) -> None:
         """`write_timeout` are the seconds in which a client must take something of what it gets."""
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.most_tensors = limits.max_tensors
+        self.control: Control | None = None
+        self.metrics = OwnMetrics()
         self._find = find
         self._limits = limits
         self._write_timeout = write_timeout
+        self._rooms: dict[Future[None], asyncio.Semaphore] = {}
 
-    def call(
-        self,
-        name: str,
-        version: int,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str],
-        id: str,
-        options: Options,
-        seconds: float,
-    ) -> list[dict[str, Array]]:
-        """Runs a request in a model, on any thread but that of the loop. Returns its responses.
+    def start(self, call: Call, answer: Answer) -> Future[None]:
+        """Begins a call, from any thread but that of the loop. `answer` is called on the loop with each response, not
+        more than WINDOW times before `more`. Raises ServingError."""
+        if self.loop is None:
+            raise ServingError(Kind.UNAVAILABLE, "models can't be called before the gateway serves")
+        room = asyncio.Semaphore(WINDOW)
+        running = asyncio.run_coroutine_threadsafe(self._answered(call, answer, room), self.loop)
+        self._rooms[running] = room
+        running.add_done_callback(lambda _: self._rooms.pop(running, None))
+        return running
 
-        Raises ServingError, with DEADLINE if that takes longer than `seconds`.
-        """
-        exact = str(version) if version > 0 else ""
-        running: Future[list[dict[str, Array]]] = self._on_loop(self._run(name, exact, inputs, outputs, id, options))
+    def ask(self, what: str, arguments: Sequence[Any], answer: Answer) -> Future[None]:
+        """Loads or unloads a model, or finds out whether it is ready. `answer` gets what came of it, on the loop."""
+        if self.loop is None or self.control is None:
+            raise ServingError(Kind.UNAVAILABLE, "models can't be loaded before the gateway serves")
+        return asyncio.run_coroutine_threadsafe(self._asked(self.control, what, arguments, answer), self.loop)
+
+    async def _asked(self, control: Control, what: str, arguments: Sequence[Any], answer: Answer) -> None:
+        told: dict[str, Any] = {}
         try:
-            return running.result(max(0.0, seconds))
-        except TimeoutError:
-            running.cancel()
-            text = f"model '{name}' did not answer before the run that called it must have ended"
-            raise ServingError(Kind.DEADLINE, text) from None
+            if what == "load":
+                name, parameters = arguments
+                await control.load(str(name), parameters)
+            elif what == "metric":
+                name, labels = arguments
+                told["value"] = self.metrics.value(str(name), labels)
+            elif what == "unload":
+                name, dependents = arguments
+                await control.unload(str(name), bool(dependents))
+            else:
+                name, version = arguments
+                told["ready"] = await control.is_ready(str(name), str(version))
+            answer({}, True, None, told)
+        except ServingError as error:
+            answer({}, True, error, {})
+        except Exception as error:
+            answer({}, True, internal(f"{type(error).__name__}: {error}"), {})
 
-    def respond(self, request: Request, outputs: dict[str, Array], final: bool) -> None:
-        """Gives a request one of its responses. Waits until there is room for it, unless nobody wants it any more.
+    def more(self, running: Future[None] | None) -> None:
+        """Lets a call give one more response."""
+        room = None if running is None else self._rooms.get(running)
+        if room is not None and self.loop is not None:
+            self.loop.call_soon_threadsafe(room.release)
+
+    async def give(self, request: Request, response: Response) -> None:
+        """Gives a client one of the responses to its request, when there is room for it.
 
         A client that takes nothing for too long has left, also if its protocol doesn't say so.
         """
-        given = self._on_loop(request.respond(outputs, final))
-        end = time.monotonic() + 2 * self._write_timeout
-        while not request.ended:
-            with contextlib.suppress(TimeoutError):
-                given.result(_LOOK)
-                return
-            if time.monotonic() > end and self.loop is not None:
-                self.loop.call_soon_threadsafe(request.cancel)
-        given.cancel()
+        try:
+            async with asyncio.timeout(2 * self._write_timeout):
+                await request.respond(response)
+        except TimeoutError:
+            request.cancel()
 
-    def _on_loop(self, what: Any) -> Future[Any]:
-        if self.loop is None:
-            what.close()
-            raise ServingError(Kind.UNAVAILABLE, "models can't be called before the gateway serves")
-        return asyncio.run_coroutine_threadsafe(what, self.loop)
+    async def _answered(self, call: Call, answer: Answer, room: asyncio.Semaphore) -> None:
+        try:
+            await self._run(call, answer, room)
+        except ServingError as error:
+            answer({}, True, error, {})
+        except Exception as error:
+            answer({}, True, internal(f"{type(error).__name__}: {error}"), {})
 
-    async def _run(
-        self,
-        name: str,
-        version: str,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str],
-        id: str,
-        options: Options,
-    ) -> list[dict[str, Array]]:
-        model = self._find(name, version)
+    async def _run(self, call: Call, answer: Answer, room: asyncio.Semaphore) -> None:
+        model = self._find(call.model, str(call.version) if call.version > 0 else "")
         spec = model.spec
-        heads = [Head(key, _datatype(spec, key, array), array.shape) for key, array in inputs.items()]
+        if spec.streams and not call.streams:
+            text = f"model '{call.model}' is decoupled: use exec(decoupled=True) or async_exec(decoupled=True)"
+            raise ServingError(Kind.UNSUPPORTED, text)
+        heads = [Head(key, _datatype(spec, key, array), array.shape) for key, array in call.inputs.items()]
         fit = check_inputs(spec, heads, self._limits)
-        wanted = tuple(outputs) or tuple(spec.outputs)
+        wanted = tuple(call.outputs) or tuple(spec.outputs)
         check_outputs(spec, wanted, self._limits)
-        request = Request(dict(inputs), fit.rows, fit.key, wanted, id=id, options=options, weight=fit.weight)
+        request = Request(
+            dict(call.inputs), fit.rows, fit.key, wanted, id=call.id, options=call.options, weight=fit.weight
+        )
         with model.held():
             if not spec.streams:
-                return [await run(model.submit, request)]
+                result = await run(model.submit, request)
+                answer(result, True, None, request.parameters)
+                return
             task = asyncio.ensure_future(run(model.submit, request))
-            responses = [outputs async for outputs, _ in request.responses()]
-            await task
-            return responses
+            try:
+                async for response in request.responses():
+                    await room.acquire()
+                    answer(response.outputs, response.final, response.error, response.parameters)
+                await task
+            finally:
+                task.cancel()
+            answer({}, True, None, {})
 
 
 def _datatype(spec: ModelSpec, name: str, array: Array) -> str:

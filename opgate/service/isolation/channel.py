@@ -9,6 +9,7 @@ block. A worker that leaves it full is at fault.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -16,13 +17,20 @@ from typing import Any
 
 from opgate.service.isolation.memory import SharedMemory
 
+try:
+    import orjson
+except ImportError:  # a worker in an environment of its own
+    orjson = None  # type: ignore[assignment]
+
 #: Bytes of the memory of a channel.
 SIZE = 1 << 23
 #: Where a worker that crashes writes the op that it ran, and how many bytes.
 NOTE, NOTE_SIZE = SIZE - 256, 256
 #: Where the gateway writes the number of a run that nobody needs any more.
 _UNWANTED = NOTE - 8
-_HALF = (_UNWANTED // 2) & ~63
+#: Where mail.py counts the messages that each side has taken.
+COUNTS = _UNWANTED - 16
+_HALF = (COUNTS // 2) & ~63
 _HEAD = struct.Struct("<QQ")  # the length of the message, and the number of the run
 _NUMBER = struct.Struct("<Q")
 #: Bytes of a message.
@@ -39,7 +47,18 @@ class MessageTooLongError(ValueError):
 
 def encoded(message: Any) -> bytes:
     """Returns the bytes of a message."""
+    if orjson is not None:
+        with contextlib.suppress(TypeError):  # texts that are not Unicode
+            return orjson.dumps(message)
     return json.dumps(message, separators=(",", ":")).encode()
+
+
+def decoded(data: bytes) -> Any:
+    """Returns the message of some bytes. Raises ValueError and RecursionError."""
+    if orjson is not None:
+        with contextlib.suppress(ValueError):  # the other side may have no orjson
+            return orjson.loads(data)
+    return json.loads(data)
 
 
 class Channel:

@@ -49,6 +49,21 @@ class SharedMemory:
             with contextlib.suppress(OSError):
                 self.memory.madvise(mmap.MADV_REMOVE, size, self.size - size)
 
-    def __del__(self) -> None:
+    def drop(self, begin: int, end: int) -> None:
+        """Gives the pages between two places back to the system. Nobody may need what is there."""
+        begin = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+        if end > begin:
+            with contextlib.suppress(OSError):
+                self.memory.madvise(mmap.MADV_REMOVE, begin, end - begin)
+
+    def free(self) -> None:
+        """Gives the memory back, as far as nothing refers to it."""
+        with contextlib.suppress(AttributeError, BufferError):
+            self.memory.close()
         with contextlib.suppress(AttributeError, OSError):
-            os.close(self.file)
+            file, self.file = self.file, -1
+            if file >= 0:
+                os.close(file)
+
+    def __del__(self) -> None:
+        self.free()

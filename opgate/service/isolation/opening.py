@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from opgate.service.isolation.channel import NOTE_SIZE, encoded
 from opgate.service.isolation.confinement import Confinement
@@ -36,6 +36,17 @@ class Runner(Protocol):
         """Answers a question of the gateway, whose bytes are `data`. An exception becomes an error."""
 
 
+@runtime_checkable
+class Conversing(Protocol):
+    """A model that talks with the gateway, both whenever they want."""
+
+    def description(self) -> dict[str, Any]:
+        """Returns what the gateway must know of the model, as JSON."""
+
+    def converse(self) -> None:
+        """Talks until the gateway ends. Raises EOFError then."""
+
+
 class Opening(Protocol):
     """How to open a model in a worker."""
 
@@ -47,7 +58,7 @@ class Opening(Protocol):
     def files(self) -> tuple[int, ...]:
         """File descriptors of the gateway that the worker needs, under the same numbers."""
 
-    def open(self, link: Link) -> Runner:
+    def open(self, link: Link) -> Runner | Conversing:
         """Opens the model."""
 
 

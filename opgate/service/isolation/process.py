@@ -8,6 +8,7 @@ import fnmatch
 import json
 import os
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -25,6 +26,7 @@ from opgate.service.core.errors import Kind, ServingError
 from opgate.service.isolation import channel, keeper
 from opgate.service.isolation.channel import Channel
 from opgate.service.isolation.confinement import Confinement
+from opgate.service.isolation.mail import Mail
 from opgate.service.isolation.memory import SharedMemory
 
 # Seconds in which a process that is told to abort says which op it ran.
@@ -87,9 +89,10 @@ class WorkerProcess:
             failed.pop_all()
         for file in (wakes_worker[0], wakes[1], unwanted[0]):
             os.close(file)
-        self._ours = (wakes_worker[1], wakes[0], unwanted[1], self._pidfd)
+        self._ours: tuple[int, ...] = (wakes_worker[1], wakes[0], unwanted[1], self._pidfd)
         for file in self._ours[:3]:
             os.set_blocking(file, False)
+        self._messages = shared
         self._channel = Channel(shared, wakes_worker[1], wakes[0], worker=False)
         self._unwanted = unwanted[1]
         self._ready = select.poll()
@@ -135,7 +138,7 @@ class WorkerProcess:
             self._channel.send(question, number)
         except OSError as error:
             if not isinstance(error, BrokenPipeError):
-                raise self._at_fault("it doesn't read what the gateway asks") from None
+                raise self.at_fault("it doesn't read what the gateway asks") from None
         while ready := dict(self._ready.poll(max(0.0, until - time.monotonic()) * 1000)):
             if ready.get(self._channel.wakes, 0) & select.POLLIN:
                 return self._message(number)
@@ -147,9 +150,17 @@ class WorkerProcess:
             # The other end of the pipe is closed, so the process is about to be gone.
             self._ready.unregister(self._channel.wakes)
             until = min(until, time.monotonic() + _END)
-        self._late = f"{late}, so the worker process was ended"
-        self._end_with_words()
+        self.end_late(late)
         raise WorkerDiedError(self.death())
+
+    def mail(self) -> Mail:
+        """Returns the connection over which a model in Python talks once it is open."""
+        return Mail(self._messages, self.tensors, self._channel.rings, self._channel.wakes, worker=False)
+
+    def end_late(self, why: str) -> None:
+        """Ends the process because something takes too long."""
+        self._late = f"{why}, so the worker process was ended"
+        self._end_with_words()
 
     def _message(self, number: int) -> bytes:
         """Returns the message that has come. Raises WorkerDiedError if it is none, or one of another run."""
@@ -157,9 +168,9 @@ class WorkerProcess:
             os.read(self._channel.wakes, 1)
             data, found = self._channel.read()
         except (BlockingIOError, ValueError) as error:
-            raise self._at_fault(f"it had overwritten an answer ({error})") from None
+            raise self.at_fault(f"it had overwritten an answer ({error})") from None
         if found != number:
-            raise self._at_fault(f"it answered run {found} in run {number}")
+            raise self.at_fault(f"it answered run {found} in run {number}")
         return data
 
     def parsed(self, answer: bytes) -> Any:
@@ -169,10 +180,10 @@ class WorkerProcess:
             if not isinstance(found, list) or not found:
                 raise ValueError("no list")
         except (ValueError, RecursionError) as error:
-            raise self._at_fault(f"it had overwritten an answer ({error})") from None
+            raise self.at_fault(f"it had overwritten an answer ({error})") from None
         return found
 
-    def _at_fault(self, why: str) -> WorkerDiedError:
+    def at_fault(self, why: str) -> WorkerDiedError:
         """Ends the process because it broke the rules, and returns the error that says so."""
         self.kill()
         return WorkerDiedError(f"{self.death()}, after {why}")
@@ -212,10 +223,17 @@ class WorkerProcess:
                     self._dead += f" in op {''.join(letter if letter.isprintable() else '?' for letter in op)}"
             return self._dead
 
-    def __del__(self) -> None:
+    def free(self) -> None:
+        """Gives back the descriptors and the memory of a process that has ended. Nobody may use it any more."""
         with contextlib.suppress(AttributeError):
-            for file in self._ours:
+            ours, self._ours = self._ours, ()
+            for file in ours:
                 os.close(file)
+            self.tensors.free()
+            self._messages.free()
+
+    def __del__(self) -> None:
+        self.free()
 
     def _end_with_words(self) -> None:
         """Ends a process that hangs. An abort lets it say where."""
@@ -277,11 +295,21 @@ main(sys.argv[1:])
 """
 
 
+# Programs and libraries of an environment are found by their names, as in Triton.
+_ACTIVATED = """
+source "$0" && export LD_LIBRARY_PATH="$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" && shift && exec "$@"
+"""
+
+
 def command(python: Path | None = None) -> list[str]:
     """Returns the command that runs a worker, with the gateway's packages or with those of another interpreter."""
     if python is None:
         return [sys.executable, "-P", "-m", "opgate.service.isolation.worker"]
-    return [str(python), "-c", _BORROWED.format(folder=str(Path(opgate.__file__).parent))]
+    start = [str(python), "-c", _BORROWED.format(folder=str(Path(opgate.__file__).parent))]
+    activate, bash = python.with_name("activate"), shutil.which("bash")
+    if bash is None or not activate.is_file():
+        return start
+    return [bash, "-c", _ACTIVATED, str(activate), str(python.parents[1] / "lib"), *start]
 
 
 def cause_of_death(status: int, what: str) -> str:

@@ -4,45 +4,38 @@ https://github.com/triton-inference-server/python_backend
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import importlib.util
 import inspect
 import json
 import logging
 import sys
 import threading
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from opgate.service.isolation import triton_python_backend_utils as utils
 from opgate.service.isolation.channel import NOTE_SIZE
 from opgate.service.isolation.confinement import Confinement
-from opgate.service.isolation.link import Refusal
 from opgate.service.isolation.memory import Array
 
 if TYPE_CHECKING:
     from opgate.service.isolation.link import Link
 
 _UTILS = "triton_python_backend_utils"
-# The kinds of opgate.service.core.errors that stand for Triton's codes.
-_KINDS = {
-    utils.TritonError.NOT_FOUND: "NOT_FOUND",
-    utils.TritonError.INVALID_ARG: "INVALID",
-    utils.TritonError.UNAVAILABLE: "UNAVAILABLE",
-    utils.TritonError.UNSUPPORTED: "UNSUPPORTED",
-    utils.TritonError.ALREADY_EXISTS: "ALREADY_EXISTS",
-    utils.TritonError.CANCELLED: "CANCELED",
-}
-_CODES = {kind: code for code, kind in _KINDS.items()}
+logger = logging.getLogger("opgate.python")
 
 
 class PythonModelError(Exception):
     """The `model.py` can't be used, or breaks the rules of the interface."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
 
 
 @dataclass(frozen=True)
@@ -56,16 +49,24 @@ class PythonOpening:
     arguments: dict[str, str]
     confinement: Confinement
     completes: bool = False
+    tells_lines: bool = True
     log_level: str = "info"
     json_log: bool = True
     files: tuple[int, ...] = ()
 
     def open(self, link: Link) -> PythonRunner:
-        """Loads the file, and lets its model initialize itself. Raises whatever that raises."""
+        """Loads the file, and lets its model initialize itself. Raises PythonModelError with whatever that raises."""
+        try:
+            return self._open(link)
+        except Exception as error:
+            raise PythonModelError(_failure(error)[1]) from error
+
+    def _open(self, link: Link) -> PythonRunner:
         _watch_crashes(link.note, f"model '{self.arguments['model_name']}'", self.json_log)
         _log(self.log_level, self.json_log, self.arguments["model_name"])
-        sys.modules[_UTILS] = utils
-        utils.InferenceRequest.call = staticmethod(lambda request: _call(link, request))
+        # The second is where Triton has the same in C++.
+        sys.modules[_UTILS] = sys.modules["c_python_backend_utils"] = utils
+        utils.model_file, utils.tells_lines = self.path, self.tells_lines
         module = _load(self.path)
         model = getattr(module, "TritonPythonModel", None)
         if not inspect.isclass(model):
@@ -87,129 +88,195 @@ class PythonRunner:
     def __init__(self, model: Any, config: dict[str, Any], link: Link) -> None:
         self._model = model
         self._config = config
-        self._link = link
+        self._talk = link.conversation()
         self._decoupled = utils.using_decoupled_model_transaction_policy(config)
-        self._senders: list[_Sender] = []
+        self._background: set[Any] = set()  # runs of coroutines that nobody waits for
 
     def description(self) -> dict[str, Any]:
-        """Returns the config, completed if that was asked for."""
-        return {"config": self._config}
+        """Returns the config, completed if that was asked for, and whether the model says when it is ready."""
+        return {"config": self._config, "asks_ready": hasattr(self._model, "is_ready")}
 
-    def again(self, data: bytes) -> bytes | None:
-        """Returns None: requests differ in their ids and parameters."""
-        return None
-
-    def answer(self, question: Any, data: bytes) -> list[Any]:
-        """Runs the requests of a batch, or lets the model end."""
-        if question[0] == "finalize":
-            if hasattr(self._model, "finalize"):
-                self._model.finalize()
-            return ["done"]
-        _, heads, entries, free = question
-        link = self._link
-        stop = _Stop()
-        link.let_stop(stop)
+    def converse(self) -> None:
+        """Does what the gateway asks for, until it ends. Raises EOFError then."""
+        talk = utils.conversation = self._talk
+        while utils.unsaid:  # from initialize
+            talk.say(utils.unsaid.pop(0))
+        if hasattr(self._model, "is_ready"):
+            threading.Thread(target=self._say_ready, name="is_ready", daemon=True).start()
         try:
-            # The model gets arrays of its own: it may keep them, and the next run changes the shared memory.
-            requests = self._requests(heads, link.copy(entries), stop)
-            link.begin(free)
+            while True:
+                message, tensors = talk.task()
+                if message[0] == "execute":
+                    self._execute(message[1], tensors)
+                    del message, tensors  # the next batch may come much later
+                else:
+                    self._finalize()
+        finally:
+            utils.conversation = None
+
+    def _say_ready(self) -> None:
+        """Answers whether the model is ready, whatever else it does."""
+        with contextlib.suppress(EOFError):
+            while True:
+                self._talk.asked_ready()
+                ready, text = False, "is_ready() must return a boolean"
+                try:
+                    found = self._model.is_ready()
+                    if inspect.isawaitable(found):
+                        found = utils.event_loop.run(found)
+                    if isinstance(found, bool):
+                        ready, text = found, "is_ready() says that the model is not ready"
+                except Exception as error:
+                    text = f"is_ready failed: {_failure(error)[1]}"
+                self._talk.say(["ready", ready, text])
+
+    def _finalize(self) -> None:
+        utils.event_loop.stop()
+        if hasattr(self._model, "finalize"):
+            try:
+                self._model.finalize()
+            except Exception as error:
+                _log_failure("finalize", error)
+        self._talk.say(["finalized"])
+
+    def _execute(self, heads: Sequence[Any], tensors: list[tuple[str, Array]]) -> None:
+        """Runs the requests of a batch, and tells the gateway what came of them."""
+        answer: list[Any]
+        outputs: list[tuple[str, Array]] = []
+        requests = self._requests(heads, tensors)
+        del tensors
+        try:
             responses = self._model.execute(requests)
             if inspect.isawaitable(responses):
-                responses = asyncio.run(_waited(responses))
-            if self._decoupled:
-                return self._when_all_are_sent(responses)
-            link.finish()
-            return self._results(responses, len(requests), free)
-        finally:
-            link.options = None
-            link.finish()
+                if self._decoupled:
+                    self._run_in_background(responses, requests)
+                    responses = None
+                else:
+                    responses = utils.event_loop.run(responses)
+            found, outputs = self._results(responses, requests)
+            answer = ["executed", found]
+        except Exception as error:
+            answer = self._failed(error, requests)
+        try:
+            self._talk.say(answer, outputs)
+        except (ValueError, TypeError) as error:
+            self._talk.say(self._failed(error, requests))
 
-    def _requests(
-        self, heads: Sequence[Any], tensors: list[tuple[str, Array]], stop: _Stop
-    ) -> list[utils.InferenceRequest]:
+    def _failed(self, error: Exception, requests: Sequence[utils.InferenceRequest]) -> list[Any]:
+        """Closes the senders of a batch that failed. Returns what the gateway must know."""
+        for request in requests:
+            request.get_response_sender().close()
+        _log_failure("execute", error)
+        return ["failed", *_failure(error)]
+
+    def _requests(self, heads: Sequence[Any], tensors: list[tuple[str, Array]]) -> list[utils.InferenceRequest]:
         requests = []
-        self._senders = []
-        for count, request_id, correlation_id, flags, timeout, parameters, outputs in heads:
+        for number, count, request_id, correlation_id, flags, timeout, parameters, outputs in heads:
             own, tensors = tensors[:count], tensors[count:]
             request = utils.InferenceRequest(
                 request_id=request_id,
                 correlation_id=correlation_id,
-                inputs=[utils.Tensor(name, _as_bytes(array)) for name, array in own],
+                inputs=[utils.Tensor(name, utils.as_bytes(array)) for name, array in own],
                 requested_output_names=outputs,
                 model_name=self._config.get("name", ""),
                 flags=flags,
                 timeout=timeout,
                 parameters=parameters,
             )
-            request._cancelled = lambda: stop.terminate
-            if self._decoupled:
-                sender = _Sender(self._link, len(self._senders))
-                self._senders.append(sender)
-                request._sender = utils.InferenceResponseSender(sender.send, lambda: stop.terminate)
+            request._sender = utils.InferenceResponseSender(self._talk, number, self._decoupled)
             requests.append(request)
         return requests
 
-    def _results(self, responses: Any, expected: int, free: int) -> list[Any]:
-        if not isinstance(responses, (list, tuple)) or len(responses) != expected:
-            got = f"{len(responses)}" if isinstance(responses, (list, tuple)) else type(responses).__name__
-            raise PythonModelError(f"execute: expected a list of {expected} responses, got {got}")
-        heads: list[Any] = []
-        tensors: list[utils.Tensor] = []
-        for response in responses:
-            if not isinstance(response, utils.InferenceResponse):
-                raise PythonModelError(f"execute: expected pb_utils.InferenceResponse, got {type(response).__name__}")
-            error = response.error()
-            own = [] if error is not None else response.output_tensors()
-            heads.append([len(own), *([] if error is None else _error(error))])
-            tensors += own
-        return ["done", heads, self._link.write(*_parts(tensors), free)]
-
-    def _when_all_are_sent(self, responses: Any) -> list[Any]:
-        if responses is not None:
+    def _results(
+        self, responses: Any, requests: Sequence[utils.InferenceRequest]
+    ) -> tuple[list[Any], list[tuple[str, Array]]]:
+        """Returns what the gateway must know of each response that `execute` has returned, and their tensors."""
+        if responses is None:
+            responses = [None] * len(requests)
+        elif self._decoupled:
             raise PythonModelError("execute of a decoupled model: expected None, it sends its responses")
-        for sender in self._senders:
-            sender.ended.wait()
-        return ["done", [], []]
+        if not isinstance(responses, (list, tuple)) or len(responses) != len(requests):
+            got = f"{len(responses)}" if isinstance(responses, (list, tuple)) else type(responses).__name__
+            raise PythonModelError(f"execute: expected a list of {len(requests)} responses, got {got}")
+        for response in responses:
+            if response is not None and not isinstance(response, utils.InferenceResponse):
+                raise PythonModelError(f"execute: expected pb_utils.InferenceResponse, got {type(response).__name__}")
+        heads: list[Any] = []
+        tensors: list[tuple[str, Array]] = []
+        for response, request in zip(responses, requests, strict=True):
+            again = request._release_flags == utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+            if again and response is not None:
+                raise PythonModelError("execute: expected None for a request that is to come again, got a response")
+            if response is None:
+                heads.append("again" if again else None)
+                if again:
+                    self._talk.forget(request.get_response_sender().number)
+                continue
+            own, error, parameters = request.get_response_sender().returned(response)
+            heads.append([len(own), error, parameters])
+            tensors += own
+        return heads, tensors
+
+    def _run_in_background(self, responses: Any, requests: Sequence[utils.InferenceRequest]) -> None:
+        """Runs the coroutine of a decoupled model. If it fails, so do the requests that it has not answered."""
+
+        def done(finished: Any) -> None:
+            self._background.discard(finished)
+            error = finished.exception()
+            if error is None:
+                return
+            _log_failure("execute", error)
+            kind, text = _failure(error)
+            for request in requests:
+                request.get_response_sender().fail(kind, text)
+
+        running = utils.event_loop.start(responses)
+        self._background.add(running)
+        running.add_done_callback(done)
 
 
-class _Stop:
-    """The options of a run: whether nobody needs it any more."""
-
-    terminate = False
-
-
-class _Sender:
-    """Sends the responses to one request. Any thread may send."""
-
-    def __init__(self, link: Link, index: int) -> None:
-        self.ended = threading.Event()
-        self._link = link
-        self._number = link.number
-        self._index = index
-
-    def send(self, response: utils.InferenceResponse | None, final: bool) -> None:
-        error = [] if response is None or not response.has_error() else _error(response.error())
-        tensors = [] if response is None or error else response.output_tensors()
-        message = ["response", self._index, response is not None, final, error]
-        try:
-            self._link.ask(message, self._number, *_parts(tensors))
-        finally:
-            if final:
-                self.ended.set()
+def _failure(error: BaseException) -> tuple[str, str]:
+    """Returns the kind and the text of an error. One that is no client's mistake says which lines of the model's files
+    it comes from, unless the operator hides them."""
+    kind = getattr(error, "kind", "")
+    text = getattr(error, "message", None)
+    if isinstance(text, str):
+        return getattr(kind, "value", kind), text[:4096]
+    text = f"{type(error).__name__}: {error}"[:4096]
+    return "", text + (_lines_of(error) if utils.tells_lines else "")
 
 
-async def _waited(responses: Any) -> Any:
-    return await responses
+def _lines_of(error: BaseException) -> str:
+    """Returns the lines of the model's files that an error went through, in the form in which Triton tells them."""
+    folder = utils.model_file.parent.parent
+    found = [
+        f"  {Path(frame.filename).relative_to(folder)}({frame.lineno}): {frame.name}\n"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).is_relative_to(folder)
+    ]
+    return "\n\nAt:\n" + "".join(found) if found else ""
+
+
+def _log_failure(what: str, error: BaseException) -> None:
+    """Writes where something failed. The text of the error may have data of a client, who gets it."""
+    if not getattr(error, "kind", ""):
+        logger.error("%s failed: %s%s", what, type(error).__name__, _lines_of(error))
 
 
 def _load(path: Path) -> ModuleType:
-    # Modules beside the file can be imported, as Triton allows.
-    sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location("model", path)
+    """Imports a model's file as the module model of a package named as its version, so that it can import what lies
+    beside it: `from .helper import x`. Its folder, and that of the model, come last in the path for others."""
+    version = path.parent
+    sys.path += [str(version), str(version.parent)]
+    name = f"{version.name}.{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise PythonModelError(f"{path.name} is no Python file")
+    package = ModuleType(version.name)
+    package.__path__ = [str(version)]
+    sys.modules[version.name] = package
     module = importlib.util.module_from_spec(spec)
-    sys.modules["model"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -217,42 +284,10 @@ def _load(path: Path) -> ModuleType:
 def _completed(model: Any, config: dict[str, Any]) -> dict[str, Any]:
     if not hasattr(model, "auto_complete_config"):
         return config
-    found = model.auto_complete_config(utils.ModelConfig(config))
+    found = model.auto_complete_config(utils.ModelConfig(json.dumps(config)))
     if not isinstance(found, utils.ModelConfig):
         raise PythonModelError(f"auto_complete_config: expected the config that it got, got {type(found).__name__}")
     return found.as_dict()
-
-
-def _call(link: Link, request: utils.InferenceRequest) -> list[utils.InferenceResponse]:
-    """Lets the gateway run a request in another model."""
-    head = [request.model_name, request.model_version, request.request_id(), request.requested_output_names()]
-    message = ["call", *head, request.timeout(), json.loads(request.parameters())]
-    try:
-        results = link.ask(message, link.number, *_parts(request.inputs()))
-    except Refusal as refusal:
-        error = utils.TritonError(refusal.message, _CODES.get(refusal.kind, utils.TritonError.INTERNAL))
-        return [utils.InferenceResponse(error=error)]
-    return [
-        utils.InferenceResponse([utils.Tensor(name, _as_bytes(array)) for name, array in result]) for result in results
-    ]
-
-
-def _parts(tensors: Sequence[utils.Tensor]) -> tuple[list[str], list[Array]]:
-    return [tensor.name() for tensor in tensors], [tensor.as_numpy() for tensor in tensors]
-
-
-def _as_bytes(array: Array) -> Array:
-    """Returns strings as bytes, which is what Triton gives to a model."""
-    if array.dtype.kind != "O":
-        return array
-    found = np.empty(array.size, np.object_)
-    found[:] = [element.encode() if isinstance(element, str) else element for element in array.reshape(-1)]
-    return found.reshape(array.shape)
-
-
-def _error(error: utils.TritonError | None) -> list[str]:
-    assert error is not None
-    return [_KINDS.get(error.code(), "BACKEND"), error.message()[:4096]]
 
 
 def _watch_crashes(note: int, name: str, json_log: bool) -> None:

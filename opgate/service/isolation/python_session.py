@@ -1,35 +1,47 @@
-"""A model in Python in a worker process. It gets the requests of a batch one by one, as in Triton."""
+"""A model in Python in a worker process. It gets the requests of a batch one by one, as in Triton.
+
+The thread that starts the process also talks with it, see python_talk.py.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
+import os
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
-from opgate.service.core.checks import check_result
-from opgate.service.core.errors import Kind, ServingError, internal, invalid
-from opgate.service.core.request import Array, Options, Request
+from opgate.service.core.errors import Kind, ServingError
+from opgate.service.core.request import Request
 from opgate.service.core.spec import ModelSpec
-from opgate.service.execution.batch import assemble, split
+from opgate.service.execution.batch import Batch
+from opgate.service.execution.cost import CostCurve, HandOver
+from opgate.service.execution.session import ModelSession
+from opgate.service.execution.worker import Closed, Finished, Instance
 from opgate.service.isolation.calls import Calls
-from opgate.service.isolation.channel import encoded
-from opgate.service.isolation.process import WorkerDiedError
+from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
 from opgate.service.isolation.python_model import PythonOpening
-from opgate.service.isolation.session import ProcessSession, Run, WorkerLimits
-from opgate.service.isolation.tensors import Layout
+from opgate.service.isolation.python_talk import Job, Talk
+from opgate.service.isolation.session import ProcessSession, WorkerLimits
 
-_SEQUENCE_START, _SEQUENCE_END = 1, 2
-# Seconds in which a model may end itself.
-_FINALIZE = 10.0
+# Seconds in which a batch waits for the start of a process in the place of one that died.
+_PATIENCE = 60.0
+# Seconds in which a model must say whether it is ready, as in Triton.
+_READY = 5.0
 
 
 class PythonSession(ProcessSession):
     """A `model.py` in a worker process of its own."""
 
     takes_requests = True
+    MEMORIES = 2
 
     def __init__(
         self, name: str, opening: PythonOpening, limits: WorkerLimits, calls: Calls, python: Path | None = None
@@ -38,148 +50,188 @@ class PythonSession(ProcessSession):
 
         `calls` runs what the model asks of other models. `python` is the interpreter of another environment.
         """
-        self._calls = calls
-        # Of the run that is under way.
-        self._spec: ModelSpec | None = None
-        self._requests: Sequence[Request] = ()
+        self.calls = calls
+        self._jobs: deque[Job] = deque()  # that no process has yet
+        self._posted: deque[Callable[[Talk], None]] = deque()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._asked_ready: Future[str] | None = None
+        self._asked_until = 0.0
+        self._numbers = itertools.count(1)  # of requests, in all processes that the model has
         super().__init__(name, opening, limits, python)
 
+    def instance(self, spec: ModelSpec, finished: Finished, closed: Closed) -> Instance:
+        """Returns what runs batches, see `Worker`."""
+        return _PythonInstance(self, spec, finished, closed)
+
+    def run_options(self) -> Any:
+        """Returns None: requests are cancelled one by one."""
+        return None
+
+    def submit(self, job: Job) -> None:
+        """Takes a batch, from any thread."""
+        with self._changed:
+            refused = self._refusal()
+            if not refused:
+                self._jobs.append(job)
+        if refused:
+            job.end(ServingError(Kind.UNAVAILABLE, refused))
+            return
+        self.post(None)
+
+    def _refusal(self) -> str:
+        if self._closed:
+            return "the model is being unloaded"
+        return self.down if self._process is None else ""
+
+    @property
+    def starting(self) -> bool:
+        """Whether there is no process now."""
+        return self._process is None
+
+    def give_up(self, job: Job) -> None:
+        """Fails a batch that no process has taken in time."""
+        with self._changed:
+            if job not in self._jobs or self._process is not None:
+                return
+            self._jobs.remove(job)
+        job.end(ServingError(Kind.UNAVAILABLE, self.down or "its worker process is still starting"))
+
+    def leave(self, request: Request) -> None:
+        """Tells the model that nobody waits for a request any more."""
+        self.post(lambda talk: talk.leave(request))
+
+    @property
+    def asks_ready(self) -> bool:
+        """Whether the model has a method `is_ready`."""
+        return bool(self.description.get("asks_ready"))
+
+    def ask_ready(self) -> Future[str]:
+        """Asks `is_ready` of the model. The result is why it isn't ready, or empty. Those who ask meanwhile get the
+        same."""
+        with self._changed:
+            asked = self._asked_ready
+            if asked is not None and not asked.done() and time.monotonic() < self._asked_until:
+                return asked
+            asked = self._asked_ready = Future()
+            self._asked_until = time.monotonic() + _READY
+        self.post(lambda talk: talk.ask_ready(asked, _READY))
+        return asked
+
+    def post(self, what: Callable[[Talk], None] | None) -> None:
+        """Has the thread of the process do something, if there is a process then."""
+        if what is not None:
+            self._posted.append(what)
+        with contextlib.suppress(OSError):  # the session is closed
+            os.eventfd_write(self._wake, 1)
+
+    def change_metric(self, change: Sequence[Any]) -> None:
+        """Changes a metric of the model's own. Raises ValueError and TypeError for what is no change."""
+        name, kind, text, labels, buckets, how, value = change
+        own = {str(key): str(label) for key, label in dict(labels).items()}
+        ends = [float(end) for end in buckets]
+        self.calls.metrics.change(self._name, str(name), str(kind), str(text), own, ends, str(how), float(value))
+
     def execute(self, spec: ModelSpec, requests: Sequence[Request], options: Any = None) -> None:
-        """Runs requests and sets the result or the error of each. A decoupled model gives its responses meanwhile.
+        """Runs requests outside of the queue, waits for them, and sets the result or the error of each."""
+        done = threading.Event()
+        batch = Batch(list(requests), sum([request.rows for request in requests]), CostCurve(HandOver(0)))
+        waiting = set(requests)
 
-        Raises as `run` does, if the whole batch failed.
-        """
-        names: list[str] = []
-        arrays: list[Array] = []
-        heads: list[Any] = []
-        for request in requests:
-            feeds = assemble(spec, [request])
-            names += feeds
-            arrays += feeds.values()
-            heads.append([len(feeds), *_head(request)])
-        layout = Layout(names, arrays)
-        question = encoded(["execute", heads, layout.entries, layout.end])
-        with self._runs:
-            self._spec, self._requests = spec, requests
-            try:
-                run, answer = self._ran(layout, question, options)
-                if spec.streams:
-                    for request in requests:
-                        request.result = {}
-                    return
-                results = self._results(run, answer)
-            finally:
-                self._requests = ()
-        for request, (own, error) in zip(requests, results, strict=True):
-            try:
-                if error:
-                    raise ServingError(Kind(error[0]), error[1])
-                split(spec, [request], request.outputs, _checked(spec, request, own))
-            except ServingError as failed:
-                request.error = ServingError(failed.kind, f"model '{spec.name}': {failed.message}")
+        def closed(request: Request) -> None:
+            waiting.discard(request)
+            if not waiting:
+                done.set()
 
-    def _ran(self, layout: Layout, question: bytes, options: Any) -> tuple[Run, Any]:
-        """Lets the process run, and returns the run and its last message. Raises as `run` does."""
-        while True:
-            process = self._process or self._running_process()
-            self._write(process, layout)
-            run = self._begin(process, options)
-            try:
-                answer = self._last_answer(run, self._asked(run, question))
-            except WorkerDiedError as error:
-                if error.unread:  # the requests are not to blame
-                    continue
-                raise
-            process.tensors.keep(self.KEPT_BYTES)
-            return run, answer
+        def finished() -> None:
+            for request in requests:
+                if not request.open:
+                    closed(request)
 
-    def _results(self, run: Run, answer: Any) -> list[tuple[dict[str, Array], list[str]]]:
-        """Returns the outputs and the error of each request. Raises WorkerDiedError if the process gave others."""
+        self.submit(Job(batch, spec, lambda what: what(), finished, closed, deque([batch.requests])))
+        if not done.wait(_PATIENCE + 2 * self._limits.run_timeout):
+            raise ServingError(Kind.UNAVAILABLE, "its worker process did not answer")
+        if again := [request for request in requests if request.again]:
+            self.execute(spec, again)
+
+    # What the supervising thread does.
+
+    def _until_death(self, process: WorkerProcess) -> str:
+        """Talks with the process until it has ended, or until the session is closed. Returns why it has ended."""
+        talk = Talk(self, process, self._numbers)
+        reason = ""
         try:
-            _, heads, entries = answer
-            if len(heads) != len(self._requests):
-                raise ValueError(f"{len(heads)} results, expected {len(self._requests)}")
-            counts = [int(count) for count, *_ in heads]
-            if min(counts, default=0) < 0 or sum(counts) != len(entries):
-                raise ValueError(f"{len(entries)} tensors, expected {counts}")
-            errors = [[Kind(error[0]).value, str(error[1])] if error else [] for _, *error in heads]
-        except (ValueError, TypeError, IndexError) as failed:
-            raise self._unreadable(run, failed) from None
-        tensors = iter(self._tensors(run, entries, len(entries)))
-        return [(dict(islice(tensors, count)), error) for count, error in zip(counts, errors, strict=True)]
+            talk.serve(self._jobs, self._posted, self._wake, self._end)
+        except WorkerDiedError as error:
+            reason = error.message
+        except Exception as error:
+            reason = process.at_fault(f"it sent what nobody can read ({type(error).__name__}: {error})").message
+        with self._changed:
+            self._process = None
+        if self._closed:
+            process.kill()
+        reason = reason or process.death()
+        talk.died(reason, self._jobs)
+        process.free()  # requests that a client still holds may refer to it
+        if talk.ran:
+            self._failures = 0
+        return reason
+
+    def _refuse_waiting(self, reason: str) -> None:
+        with self._changed:
+            jobs = list(self._jobs)
+            self._jobs.clear()
+        for job in jobs:
+            job.end(ServingError(Kind.UNAVAILABLE, reason))
 
     def close(self) -> None:
         """Lets the model finalize itself, and ends the process."""
-        process = self._process
-        if process is not None:
-            with contextlib.suppress(ServingError), self._runs:
-                late = f"finalize took longer than {_FINALIZE:g} s"
-                process.ask(encoded(["finalize"]), 0, time.monotonic() + _FINALIZE, late)
         super().close()
+        self._refuse_waiting("the model is being unloaded")
+        wake, self._wake = self._wake, -1
+        os.close(wake)
 
-    def _reply(self, run: Run, message: Any) -> Any:
-        try:
-            if message[0] == "call":
-                return self._call(run, message)
-            if message[0] == "response":
-                return self._respond(run, message)
-        except ServingError as error:
-            if isinstance(error, WorkerDiedError):
-                raise
-            return ["error", error.kind.value, error.message]
-        return super()._reply(run, message)
+    @property
+    def closing(self) -> bool:
+        """Whether the session is being closed."""
+        return self._closed
 
-    def _call(self, run: Run, message: Any) -> Any:
-        _, name, version, request_id, outputs, timeout, parameters, entries, free = message
-        whole = isinstance(version, int) and isinstance(timeout, int) and timeout >= 0
-        if not whole or not isinstance(parameters, dict) or not all(isinstance(output, str) for output in outputs):
-            raise invalid("a call: expected a version and a timeout that are integers, and names of outputs")
-        inputs = dict(self._tensors(run, entries, self._calls.most_tensors))
-        options = Options(timeout_us=timeout, parameters=parameters)
-        left = run.until - time.monotonic()
-        results = []
-        for result in self._calls.call(str(name), version, inputs, outputs, str(request_id), options, left):
-            layout = Layout(list(result), list(result.values()), free)
-            memory = run.process.tensors
-            if not 0 <= free <= layout.end <= memory.size:
-                text = f"the response of model '{name}' takes {layout.end - free} bytes, with {free} bytes before it"
-                raise ServingError(Kind.TOO_LARGE, f"{text}; a run has {memory.size} (OPGATE_MAX_WORKER_BYTES)")
-            layout.write(memory.memory)
-            results.append(layout.entries)
-            free = layout.end
-        return ["results", *results]
-
-    def _respond(self, run: Run, message: Any) -> Any:
-        _, index, is_response, final, error, entries, _ = message
-        spec, request = self._spec, self._requests[index]
-        assert spec is not None
-        # A stream may take long, as long as it moves and somebody wants it.
-        if not request.unwanted:
-            run.begin_anew()
-        if error:
-            request.error = request.error or ServingError(Kind(error[0]), f"model '{spec.name}': {error[1]}")
-        elif is_response and not request.unwanted and request.error is None:
-            own = dict(self._tensors(run, entries, len(spec.outputs)))
-            outputs = dict(zip(request.outputs, _checked(spec, request, own), strict=True))
-            self._calls.respond(request.origin or request, outputs, bool(final))
-            if not request.unwanted:
-                run.begin_anew()
-        return ["taken"]
+    @property
+    def run_timeout(self) -> float:
+        """Seconds in which `execute` must return, and a model send something for a request that it left open."""
+        return self._limits.run_timeout
 
 
-def _head(request: Request) -> list[Any]:
-    sequence, options = request.options.sequence, request.options
-    flags = 0 if sequence is None else _SEQUENCE_START * sequence.start | _SEQUENCE_END * sequence.end
-    correlation = 0 if sequence is None else sequence.id
-    return [request.id, correlation, flags, options.timeout_us, dict(options.parameters), list(request.outputs)]
+class _PythonInstance:
+    """Hands batches to the thread of a process. It has the methods of `Worker`."""
 
+    def __init__(self, session: PythonSession, spec: ModelSpec, finished: Finished, closed: Closed) -> None:
+        self.session: ModelSession = session
+        self.batch: Batch | None = None
+        self.sent_ns = 0
+        self._python = session
+        self._spec = spec
+        self._finished = finished
+        self._closed = closed
 
-def _checked(spec: ModelSpec, request: Request, outputs: Mapping[str, Array]) -> list[Array]:
-    """Returns the outputs that the request wants. Raises ServingError (INTERNAL) if the model gave something else."""
-    for name, array in outputs.items():
-        if name not in spec.outputs:
-            raise internal(f"it gave the output '{name[:80]}', its config has {', '.join(spec.outputs)}")
-        check_result(spec, name, array)
-    if missing := [name for name in request.outputs if name not in outputs]:
-        raise internal(f"output '{missing[0]}' is missing in the response of the model")
-    return [outputs[name] for name in request.outputs]
+    def start(self, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
+        """Hands over a batch. `finished` is called on `loop` when `execute` has returned, and then `closed` for each
+        request that was left open."""
+        self.batch = batch
+        self.sent_ns = perf_counter_ns()
+
+        def tell(what: Callable[[], None]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                loop.call_soon_threadsafe(what)
+
+        runs = deque([batch.requests])
+        job = Job(batch, self._spec, tell, lambda: self._finished(self, batch), self._closed, runs)
+        self._python.submit(job)
+        if self._python.starting:
+            loop.call_later(_PATIENCE, self._python.give_up, job)
+
+    def leave(self, request: Request) -> None:
+        """Tells the model that nobody waits for a request any more."""
+        self._python.leave(request)
+
+    def stop(self) -> None:
+        """Does nothing: the session ends its thread."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from opgate.service.isolation.channel import encoded
 from opgate.service.isolation.link import Link
-from opgate.service.isolation.opening import Opening
+from opgate.service.isolation.opening import Conversing, Opening
 
 _KEPT = 4096  # characters of an error's text
 
@@ -31,6 +31,9 @@ def serve(link: Link, refusal: str, missing: Sequence[str], counted: bool) -> No
             link.answer(encoded(failure(error)))
             return
         link.answer(encoded(["done", {**runner.description(), "missing": list(missing), "counted": counted}]))
+        if isinstance(runner, Conversing):
+            runner.converse()
+            return
         while True:
             data, _ = link.next()
             try:

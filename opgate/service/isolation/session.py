@@ -9,6 +9,7 @@ import select
 import threading
 import time
 from collections.abc import Hashable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,8 @@ class ProcessSession:
 
     takes_requests = False
     isolated = True
+    #: How many times the memory of a run a process shares with the gateway.
+    MEMORIES = 1
     #: Bytes of tensors that stay in memory between runs.
     KEPT_BYTES = 1 << 26
 
@@ -174,6 +177,15 @@ class ProcessSession:
         self.gpu = getattr(options, "gpu", None)
         self.intra_op_threads: int = getattr(options, "intra_op_threads", 0)
 
+    @property
+    def asks_ready(self) -> bool:
+        """Whether the model says itself whether it is ready."""
+        return False
+
+    def ask_ready(self) -> Future[str]:
+        """Asks a model that `asks_ready`. The result is why it isn't ready, or empty."""
+        raise NotImplementedError
+
     def _describe(self) -> None:
         """Takes over what the process says of the model."""
         self.inputs, self.outputs, self.defaulted = (
@@ -200,7 +212,7 @@ class ProcessSession:
         process = self._process
         return 0 if process is None else process.pid
 
-    def run_options(self) -> _RunOptions:
+    def run_options(self) -> Any:
         """Returns options for one run, see `_RunOptions`."""
         return _RunOptions()
 
@@ -257,6 +269,10 @@ class ProcessSession:
 
     def execute(self, spec: ModelSpec, requests: Sequence[Request], options: Any = None) -> None:
         """Only a model in Python takes requests."""
+        raise NotImplementedError
+
+    def instance(self, spec: ModelSpec, finished: Any, closed: Any) -> Any:
+        """Only a model in Python has instances of its own."""
         raise NotImplementedError
 
     def _write(self, process: WorkerProcess, layout: Layout) -> None:
@@ -400,10 +416,15 @@ class ProcessSession:
                 with self._changed:
                     self.down = f"{reason}, {self._failures} times in a row. The next start is in {wait:g} s"
                     self._changed.notify_all()
+                self._refuse_waiting(self.down)
+                with self._changed:
                     self._changed.wait_for(lambda: self._closed, wait)
                     self.down = ""
                     if self._closed:
                         return
+
+    def _refuse_waiting(self, reason: str) -> None:
+        """Is called when the next start of the process waits."""
 
     def _start(self) -> tuple[WorkerProcess | None, str]:
         """Returns a process that has opened the model, or why there is none. The first time that goes to `_first`."""
@@ -412,7 +433,7 @@ class ProcessSession:
             process = WorkerProcess(
                 self._command,
                 self._confinement,
-                self._limits.tensor_bytes,
+                self._limits.tensor_bytes * self.MEMORIES,
                 self._files,
                 environment(self._confinement, self._limits.environment),
             )

@@ -6,21 +6,37 @@ Tensors are NumPy arrays in host memory. Strings are objects of type bytes.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import sys
-from collections.abc import Callable, Mapping, Sequence
+import math
+import struct
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from opgate.service.isolation.event_loop import EventLoop
+
+if TYPE_CHECKING:
+    from opgate.service.isolation.conversation import Answer, Conversation, Question
+
 Array = np.ndarray[Any, np.dtype[Any]]
+
+# The worker's connection with the gateway, while `execute` can be called. Not for models.
+conversation: Conversation | None = None
+# What `initialize` says, which the gateway hears afterwards.
+unsaid: list[list[Any]] = []
+event_loop = EventLoop()
+model_file = Path()
+tells_lines = True
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
+TRITONSERVER_REQUEST_RELEASE_ALL = 1
+TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 TRITONSERVER_MEMORY_CPU = 0
 TRITONSERVER_MEMORY_GPU = 2
 
@@ -65,16 +81,32 @@ class TritonError:
         return self._message
 
 
+# The kinds of opgate.service.core.errors that stand for Triton's codes.
+_KINDS = {
+    TritonError.NOT_FOUND: "NOT_FOUND",
+    TritonError.INVALID_ARG: "INVALID",
+    TritonError.UNAVAILABLE: "UNAVAILABLE",
+    TritonError.UNSUPPORTED: "UNSUPPORTED",
+    TritonError.ALREADY_EXISTS: "ALREADY_EXISTS",
+    TritonError.CANCELLED: "CANCELED",
+}
+_CODES = {kind: code for code, kind in _KINDS.items()}
+
+
 class Tensor:
     """A named array. Strings may be given as text or bytes."""
 
     def __init__(self, name: str, tensor: Any) -> None:
+        self._name = _text(name, "the name of a tensor")
+        if not self._name:
+            raise TritonModelException("the name of a tensor is empty")
         array = np.asarray(tensor)
         if array.dtype.kind in "SU":
             array = array.astype(np.object_)
-        if array.dtype.kind != "O" and array.dtype not in _TYPES.values():
+        if array.dtype.kind == "O":
+            array = _of_strings(array)
+        elif array.dtype not in _TYPES.values():
             raise TritonModelException(f"tensor '{name}': Triton has no type for {array.dtype}")
-        self._name = name
         self._array = array
 
     @classmethod
@@ -108,11 +140,21 @@ class Tensor:
 
     def triton_dtype(self) -> int:
         """Returns the number of the type in Triton's DataType."""
-        return int(numpy_to_triton_type(self._array.dtype.type))
+        return numpy_to_triton_type(self._array.dtype) or 0
 
     def is_cpu(self) -> bool:
         """Returns True: tensors lie in host memory."""
         return True
+
+
+def _of_strings(array: Array) -> Array:
+    """Returns an array of objects with texts or bytes only: others become the text of their `str`."""
+    elements = array.reshape(-1).tolist()
+    if all(type(element) is bytes or type(element) is str for element in elements):
+        return array
+    found = np.empty(array.size, np.object_)
+    found[:] = [element if isinstance(element, str) else _bytes_of(element) for element in elements]
+    return found.reshape(array.shape)
 
 
 class _Capsule:
@@ -126,6 +168,14 @@ class _Capsule:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0
+
+
+class InferenceTrace:
+    """The trace of a request."""
+
+    def get_context(self) -> str | None:
+        """Returns None: a trace has no context here."""
+        return None
 
 
 class PreferredMemory:
@@ -148,10 +198,12 @@ class InferenceResponse:
         self._tensors = list(output_tensors or ())
         if not all(isinstance(tensor, Tensor) for tensor in self._tensors):
             raise TritonModelException("output_tensors: expected a list of pb_utils.Tensor")
+        if error is None and len({tensor.name() for tensor in self._tensors}) != len(self._tensors):
+            raise TritonModelException("output_tensors: two have the same name")
         if error is not None and not isinstance(error, TritonError):
             error = TritonError(str(error))
         self._error = error
-        self._parameters = dict(parameters or {})
+        self._parameters = _checked_parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:
         """Returns the outputs."""
@@ -171,32 +223,85 @@ class InferenceResponse:
 
 
 class InferenceResponseSender:
-    """Sends the responses to a request of a decoupled model, from any thread, until one is marked as the final one."""
+    """Sends the responses to a request, from any thread.
 
-    def __init__(self, send: Callable[[InferenceResponse | None, bool], None], cancelled: Callable[[], bool]) -> None:
-        self._send = send
-        self._cancelled = cancelled
-        self._ended = False
+    A decoupled model sends as many as it wants, and marks the last one or sends the final flag alone. Another model
+    sends one.
+    """
+
+    def __init__(self, talk: Conversation, number: int, decoupled: bool) -> None:
+        self.number = number
+        self._talk = talk
+        self._decoupled = decoupled
+        self._sent = 0
+        self._closed = False
+        self._lock = threading.Lock()
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
-        """Sends a response, or with the final flag alone the end."""
-        if self._ended:
-            raise TritonModelException("the final response has been sent")
+        """Sends a response, or with the final flag alone the end. It waits while the client has not taken those before.
+
+        Raises TritonModelException after the final flag, and for more or less than one response of a model that is not
+        decoupled.
+        """
+        if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
+            raise TritonModelException(f"flags: expected 0 or TRITONSERVER_RESPONSE_COMPLETE_FINAL, got {flags}")
         if response is None and not flags:
             raise TritonModelException("expected a response or flags=TRITONSERVER_RESPONSE_COMPLETE_FINAL")
-        self._ended = bool(flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        self._send(response, self._ended)
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TritonModelException(f"expected an InferenceResponse, got {type(response).__name__}")
+        final = bool(flags)
+        self._count(response is not None, final)
+        tensors, error, parameters = self._parts(response)
+        self._talk.respond(self.number, response is not None, final, error, parameters, tensors)
+        if final:
+            self._talk.forget(self.number)
 
     def is_cancelled(self) -> bool:
         """Returns whether nobody waits for the responses any more."""
-        return self._cancelled()
+        return self._talk.cancelled(self.number)
+
+    def returned(self, response: InferenceResponse) -> tuple[list[tuple[str, Array]], list[str], dict[str, Any]]:
+        """Takes the response that `execute` returns: its tensors, error and parameters. For the worker alone."""
+        self._count(True, True)
+        self._talk.forget(self.number)
+        return self._parts(response)
+
+    def close(self) -> None:
+        """Lets nothing be sent any more. For the worker alone."""
+        with self._lock:
+            self._closed = True
+        self._talk.forget(self.number)
+
+    def fail(self, kind: str, text: str) -> None:
+        """Ends the request with an error, unless it has ended. For the worker alone."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if not closed:
+            self._talk.respond(self.number, True, True, [kind or "INTERNAL", text], {}, [])
+            self._talk.forget(self.number)
+
+    def _count(self, present: bool, final: bool) -> None:
+        with self._lock:
+            if self._closed:
+                raise TritonModelException("the sender is closed: the final response has been sent, or execute failed")
+            if not self._decoupled and present and self._sent:
+                raise TritonModelException("a model that is not decoupled sends one response to a request")
+            if not self._decoupled and not present and not self._sent:
+                raise TritonModelException("a model that is not decoupled sends a response before the final flag")
+            self._sent += present
+            self._closed = final
+
+    def _parts(self, response: InferenceResponse | None) -> tuple[list[tuple[str, Array]], list[str], dict[str, Any]]:
+        if response is None:
+            return [], [], {}
+        error = response.error()
+        if error is not None:
+            return [], [_KINDS.get(error.code(), "BACKEND"), error.message()[:4096]], {}
+        return [(tensor.name(), tensor.as_numpy()) for tensor in response.output_tensors()], [], response._parameters
 
 
 class InferenceRequest:
     """A request to this model, or to another one."""
-
-    #: Runs a request to another model. The worker sets it.
-    call: Callable[[InferenceRequest], list[InferenceResponse]]
 
     def __init__(
         self,
@@ -217,19 +322,27 @@ class InferenceRequest:
                 raise TypeError(f"{name}: expected an integer, got {number!r}")
         if timeout < 0:
             raise ValueError(f"timeout: expected microseconds, got {timeout}")
-        self._id = request_id
+        if not isinstance(correlation_id, (int, str)):
+            raise TritonModelException(f"correlation_id: expected an integer or a text, got {correlation_id!r}")
+        if not isinstance(correlation_id, str) and correlation_id < 0:
+            raise TritonModelException(f"correlation_id: expected 0 or more, got {correlation_id}")
+        self._id = _text(request_id, "request_id")
         self._correlation_id = correlation_id
         self._inputs = list(inputs)
-        self._outputs = list(requested_output_names)
-        self.model_name = model_name
+        if not all(isinstance(tensor, Tensor) for tensor in self._inputs):
+            raise TritonModelException("inputs: expected a list of pb_utils.Tensor")
+        self._outputs = [_text(name, "requested_output_names") for name in requested_output_names]
+        if "" in self._outputs:
+            raise TritonModelException("requested_output_names: a name is empty")
+        self.model_name = _text(model_name, "model_name")
         self.model_version = model_version
         self._flags = flags
         self._timeout = timeout
         self._preferred_memory = preferred_memory
-        self._trace = trace
-        self._parameters = dict(parameters or {})
+        self._trace = InferenceTrace() if trace is None else trace
+        self._parameters = _checked_parameters(parameters)
         self._sender: InferenceResponseSender | None = None
-        self._cancelled: Callable[[], bool] = lambda: False
+        self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
 
     def inputs(self) -> list[Tensor]:
         """Returns the inputs."""
@@ -243,9 +356,9 @@ class InferenceRequest:
         """Returns the id of its sequence, 0 for none."""
         return self._correlation_id
 
-    def requested_output_names(self) -> list[str]:
+    def requested_output_names(self) -> set[str]:
         """Returns the names of the outputs that the client wants."""
-        return self._outputs
+        return set(self._outputs)
 
     def flags(self) -> int:
         """Returns whether it begins or ends a sequence, see the constants of this module."""
@@ -254,6 +367,13 @@ class InferenceRequest:
     def set_flags(self, flags: int) -> None:
         """Sets the flags."""
         self._flags = flags
+
+    def set_release_flags(self, flags: int) -> None:
+        """Says whether the request is over when `execute` returns, or comes again (RESCHEDULE): constants of this
+        module."""
+        if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
+            raise TritonModelException(f"expected TRITONSERVER_REQUEST_RELEASE_ALL or _RESCHEDULE, got {flags}")
+        self._release_flags = flags
 
     def timeout(self) -> int:
         """Returns its timeout in microseconds, 0 for none."""
@@ -264,7 +384,7 @@ class InferenceRequest:
         return self._preferred_memory
 
     def trace(self) -> Any:
-        """Returns what was given as its trace."""
+        """Returns its trace, which has no context: spans of a model in Python don't join those of the request."""
         return self._trace
 
     def parameters(self) -> str:
@@ -272,111 +392,284 @@ class InferenceRequest:
         return json.dumps(self._parameters)
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """Returns what sends the responses. Only a decoupled model has it."""
+        """Returns what sends the responses. Only a request that came to this model has it."""
         if self._sender is None:
-            raise TritonModelException("only a decoupled model has response senders: its execute returns the responses")
+            raise TritonModelException("only a request that `execute` got has a response sender")
         return self._sender
 
     def is_cancelled(self) -> bool:
         """Returns whether nobody waits for the response any more."""
-        return self._cancelled()
+        return self._sender is not None and self._sender.is_cancelled()
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Runs the request in another model. Returns its response, or with `decoupled` an iterator over them."""
-        if not self.model_name:
-            raise TritonModelException("expected a request with model_name")
-        responses = InferenceRequest.call(self)
-        if decoupled:
-            return iter(responses)
-        if len(responses) != 1:
-            text = f"model '{self.model_name}' has sent {len(responses)} responses: use exec(decoupled=True)"
-            raise TritonModelException(text)
-        return responses[0]
+        """Runs the request in another model. Returns its response, or with `decoupled` an iterator over them.
+
+        A request that fails gives a response with an error.
+        """
+        asked = self._asked(decoupled)
+        if isinstance(asked, InferenceResponse):
+            return ResponseIterator(None, asked) if decoupled else asked
+        return ResponseIterator(asked) if decoupled else _response(asked.next())
 
     async def async_exec(self, decoupled: bool = False) -> Any:
-        """Does the same without stopping the event loop. Calls of a worker run one after the other."""
-        return await asyncio.to_thread(self.exec, decoupled)
+        """Does the same without holding up the event loop. Calls run side by side."""
+        asked = self._asked(decoupled)
+        if isinstance(asked, InferenceResponse):
+            return ResponseIterator(None, asked) if decoupled else asked
+        return ResponseIterator(asked) if decoupled else _response(await asked.next_on_loop())
+
+    def _asked(self, decoupled: bool) -> Question | InferenceResponse:
+        if not self.model_name:
+            raise TritonModelException("expected a request with model_name")
+        if conversation is None:
+            return _failed("models can be called when `initialize` has returned, and until `finalize`")
+        head = [self.model_name, self.model_version, self._id, self._outputs, self._timeout, self._parameters]
+        try:
+            tensors = [(tensor.name(), tensor.as_numpy()) for tensor in self._inputs]
+            return conversation.ask("call", [*head, self._correlation_id, self._flags, decoupled], tensors)
+        except (ValueError, TypeError) as error:
+            return _failed(str(error))
+
+
+class ResponseIterator:
+    """The responses of a called model, as they come. A response is freed when nobody refers to it any more.
+
+    A decoupled model that ends with the final flag alone gives an empty response at the end, as in Triton. `async for`
+    waits without holding up the event loop.
+    """
+
+    def __init__(self, asked: Question | None, failed: InferenceResponse | None = None) -> None:
+        self._asked = asked
+        self._failed = failed
+
+    def __iter__(self) -> Iterator[InferenceResponse]:
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        if (failed := self._failed) is not None:
+            self._failed = None
+            return failed
+        if self._asked is None or self._asked.ended:
+            raise StopIteration
+        return _response(self._asked.next())
+
+    def __aiter__(self) -> AsyncIterator[InferenceResponse]:
+        return self
+
+    async def __anext__(self) -> InferenceResponse:
+        if (failed := self._failed) is not None:
+            self._failed = None
+            return failed
+        if self._asked is None or self._asked.ended:
+            raise StopAsyncIteration
+        return _response(await self._asked.next_on_loop())
+
+    def cancel(self) -> None:
+        """Tells the called model that nobody wants more responses."""
+        if self._asked is not None:
+            self._asked.drop()
+
+    def __del__(self) -> None:
+        self.cancel()
+
+
+def _failed(text: str) -> InferenceResponse:
+    return InferenceResponse(error=TritonError(text))
+
+
+def _response(answer: Answer) -> InferenceResponse:
+    if answer.error:
+        kind, text = answer.error
+        return InferenceResponse(error=TritonError(text, _CODES.get(kind, TritonError.INTERNAL)))
+    tensors = [Tensor(name, as_bytes(array)) for name, array in answer.tensors]
+    return InferenceResponse(tensors, parameters=answer.parameters)
+
+
+def as_bytes(array: Array) -> Array:
+    """Returns strings as bytes, which is what Triton gives to a model. For the worker alone."""
+    if array.dtype.kind != "O":
+        return array
+    found = np.empty(array.size, np.object_)
+    found[:] = [element.encode() if isinstance(element, str) else element for element in array.reshape(-1)]
+    return found.reshape(array.shape)
+
+
+def _checked_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+    found = dict(parameters or {})
+    for name, value in found.items():
+        known = isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
+        if not isinstance(name, str) or not known:
+            raise TritonModelException(
+                f"parameters: expected names with booleans, finite numbers and texts, got {value!r} for {name!r}"
+            )
+    return found
 
 
 class ModelConfig:
-    """What `auto_complete_config` gets: a config as JSON has it, and methods that add to it."""
+    """What `auto_complete_config` gets: a config as JSON has it, and methods that add to it. They raise ValueError."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._config = {"max_batch_size": 0, "input": [], "output": [], **config}
+    def __init__(self, model_config: str) -> None:
+        self._model_config = {"max_batch_size": 0, "input": [], "output": [], **json.loads(model_config)}
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the config."""
-        return self._config
+        """Returns the config. What is changed in it counts."""
+        return self._model_config
 
-    def add_input(self, tensor: Mapping[str, Any]) -> None:
-        """Adds an input with name, data_type and dims. One that the config has must agree."""
-        self._add("input", tensor, {"name", "data_type", "dims", "optional"})
+    def add_input(self, input: Mapping[str, Any]) -> None:
+        """Adds an input with name, data_type, dims and maybe optional. One that the config has must agree."""
+        self._add("input", input, ("name", "data_type", "dims", "optional"))
 
-    def add_output(self, tensor: Mapping[str, Any]) -> None:
-        """Adds an output in the same way."""
-        self._add("output", tensor, {"name", "data_type", "dims"})
+    def add_output(self, output: Mapping[str, Any]) -> None:
+        """Adds an output with name, data_type and dims in the same way."""
+        self._add("output", output, ("name", "data_type", "dims"))
 
-    def set_max_batch_size(self, size: int) -> None:
-        """Sets the largest batch, unless the config states another one."""
-        if self._config["max_batch_size"] not in (0, size):
-            raise ValueError(f"max_batch_size: the config has {self._config['max_batch_size']}, got {size}")
-        self._config["max_batch_size"] = size
+    def set_max_batch_size(self, max_batch_size: int) -> None:
+        """Sets the largest batch. The config must not have a larger one."""
+        stated = self._model_config["max_batch_size"]
+        if stated > max_batch_size:
+            raise ValueError(f"max_batch_size: the config has {stated}, which is more than {max_batch_size}")
+        self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Lets requests share a batch."""
-        self._config.setdefault("dynamic_batching", {})
+        """Lets requests share a batch. The config must have no other scheduler."""
+        for other in ("sequence_batching", "ensemble_scheduling"):
+            if other in self._model_config:
+                raise ValueError(f"dynamic_batching: the config has {other}")
+        self._model_config.setdefault("dynamic_batching", {})
 
-    def set_model_transaction_policy(self, policy: Mapping[str, Any]) -> None:
-        """Sets whether the model is decoupled."""
-        if set(policy) != {"decoupled"}:
-            raise ValueError(f"model_transaction_policy: expected the property decoupled, got {sorted(policy)}")
-        self._config["model_transaction_policy"] = dict(policy)
+    def set_model_transaction_policy(self, transaction_policy_dict: Mapping[str, Any]) -> None:
+        """Sets whether the model is decoupled: {"decoupled": True}. The config must not say otherwise."""
+        if others := set(transaction_policy_dict) - {"decoupled"}:
+            raise ValueError(f"model_transaction_policy: expected the property decoupled, got {sorted(others)}")
+        policy = self._model_config.setdefault("model_transaction_policy", {})
+        for key, value in transaction_policy_dict.items():
+            if policy.get(key, value) != value:
+                raise ValueError(f"model_transaction_policy: the config has {key} {policy[key]}, got {value}")
+            policy[key] = value
 
-    def _add(self, kind: str, tensor: Mapping[str, Any], allowed: set[str]) -> None:
-        missing = {"name", "data_type", "dims"} - tensor.keys()
-        if missing or tensor.keys() - allowed:
-            raise ValueError(f"{kind} {dict(tensor)}: expected name, data_type and dims")
-        for known in self._config[kind]:
+    def _add(self, kind: str, tensor: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
+        if others := [key for key in tensor if key not in allowed]:
+            raise ValueError(f"{kind} '{tensor.get('name', '')}': expected {', '.join(allowed)}, got {others[0]}")
+        if missing := [key for key in ("name", "data_type", "dims") if key not in tensor]:
+            raise ValueError(f"{kind} '{tensor.get('name', '')}': {missing[0]} is missing")
+        for known in self._model_config[kind]:
             if known["name"] == tensor["name"]:
-                for key in ("data_type", "dims"):
-                    if known.get(key) and known[key] != tensor[key]:
-                        raise ValueError(f"{kind} '{tensor['name']}': the config has {known[key]}, got {tensor[key]}")
+                for key, given in tensor.items():
+                    stated = known.get(key)
+                    is_stated = stated not in (None, "TYPE_INVALID", []) if key != "optional" else stated is not None
+                    if is_stated and stated != given:
+                        raise ValueError(f"{kind} '{tensor['name']}': the config has {key} {stated}, got {given}")
                 known.update(tensor)
                 return
-        self._config[kind].append(dict(tensor))
+        self._model_config[kind].append(dict(tensor))
 
 
 class Logger:
     """Writes to the log of the gateway."""
 
     INFO, WARNING, ERROR, VERBOSE = range(4)
+
+    class LogLevel:
+        """The levels."""
+
+        INFO, WARNING, ERROR, VERBOSE = range(4)
+
     _logger = logging.getLogger("opgate.python")
 
     @classmethod
     def log(cls, message: str, level: int = INFO) -> None:
         """Writes a line of one of the levels above."""
-        levels = (logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
-        cls._logger.log(levels[level], "%s", message)
+        cls._write(message, level)
 
     @classmethod
     def log_info(cls, message: str) -> None:
         """Writes an information."""
-        cls.log(message, cls.INFO)
+        cls._write(message, cls.INFO)
 
     @classmethod
     def log_warn(cls, message: str) -> None:
         """Writes a warning."""
-        cls.log(message, cls.WARNING)
+        cls._write(message, cls.WARNING)
 
     @classmethod
     def log_error(cls, message: str) -> None:
         """Writes an error."""
-        cls.log(message, cls.ERROR)
+        cls._write(message, cls.ERROR)
 
     @classmethod
     def log_verbose(cls, message: str) -> None:
         """Writes what only the log level debug shows."""
-        cls.log(message, cls.VERBOSE)
+        cls._write(message, cls.VERBOSE)
+
+    @classmethod
+    def _write(cls, message: str, level: int) -> None:
+        levels = (logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
+        cls._logger.log(levels[level], "%s", message, stacklevel=3)  # the line is that of the model
+
+
+class MetricFamily:
+    """Metrics of one name in the gateway's /metrics. Instances and models that use the same name share them."""
+
+    COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+
+    def __init__(self, name: str, description: str, kind: str) -> None:
+        if kind not in (self.COUNTER, self.GAUGE, self.HISTOGRAM):
+            raise TritonModelException(f"kind: expected COUNTER, GAUGE or HISTOGRAM of MetricFamily, got {kind!r}")
+        self._head = [_text(name, "name"), kind, _text(description, "description")]
+
+    def Metric(self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None) -> Metric:
+        """Returns the metric with these labels. A histogram has buckets: their upper bounds, in rising order."""
+        if labels is not None and not isinstance(labels, Mapping):
+            raise TritonModelException(f"labels: expected a dictionary, got {type(labels).__name__}")
+        is_histogram = self._head[1] == self.HISTOGRAM
+        if (buckets is not None) != is_histogram:
+            raise TritonModelException("buckets: expected them for a histogram, and for nothing else")
+        ends = [float(end) for end in buckets or ()]
+        if ends != sorted(set(ends)):
+            raise TritonModelException(f"buckets: expected numbers that rise, got {ends}")
+        own = {str(key): str(value) for key, value in (labels or {}).items()}
+        return Metric([*self._head, own, ends])
+
+
+class Metric:
+    """A number with labels. `MetricFamily.Metric` makes it."""
+
+    def __init__(self, head: list[Any]) -> None:
+        self._head = head
+        self._change("make", 0.0)
+
+    def increment(self, value: float) -> None:
+        """Adds to a counter, which only grows, or to a gauge."""
+        if self._head[1] == MetricFamily.COUNTER and value < 0:
+            raise TritonModelException(f"a counter only grows, got {value}")
+        self._check("increment", MetricFamily.COUNTER, MetricFamily.GAUGE)
+        self._change("increment", value)
+
+    def set(self, value: float) -> None:
+        """Sets a gauge."""
+        self._check("set", MetricFamily.GAUGE)
+        self._change("set", value)
+
+    def observe(self, value: float) -> None:
+        """Adds a value to a histogram."""
+        self._check("observe", MetricFamily.HISTOGRAM)
+        self._change("observe", value)
+
+    def value(self) -> float:
+        """Returns the number of a counter or a gauge."""
+        self._check("value", MetricFamily.COUNTER, MetricFamily.GAUGE)
+        return float(_control("metric", self._head[0], self._head[3])["value"])
+
+    def _check(self, what: str, *kinds: str) -> None:
+        if self._head[1] not in kinds:
+            raise TritonModelException(f"{what}: expected a {' or a '.join(kinds)}, this is a {self._head[1]}")
+
+    def _change(self, how: str, value: float) -> None:
+        message = ["metric", *self._head, how, float(value)]
+        if conversation is None:
+            unsaid.append(message)
+        else:
+            conversation.say(message)
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
@@ -385,9 +678,7 @@ def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> 
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
-    """Returns an output of a response, None if it has no such output. Raises TritonModelException for an error."""
-    if inference_response.has_error():
-        raise TritonModelException(str(inference_response.error()))
+    """Returns an output of a response, None if it has no such output. A response with an error has none."""
     return _by_name(inference_response.output_tensors(), name)
 
 
@@ -407,26 +698,108 @@ def get_output_config_by_name(model_config: Mapping[str, Any], name: str) -> Any
 
 def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) -> bool:
     """Returns whether a config is that of a decoupled model."""
-    return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
+    return bool((model_config.get("model_transaction_policy") or {}).get("decoupled", False))
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """Returns the NumPy type of a type in a config, such as TYPE_FP32."""
-    if triton_type_string not in _TYPES:
-        raise TritonModelException(f"NumPy has no type for {triton_type_string}")
-    return _TYPES[triton_type_string]
+    """Returns the NumPy type of a type in a config, such as TYPE_FP32. Raises KeyError for one that NumPy has not."""
+    return TRITON_STRING_TO_NUMPY[triton_type_string]
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
-    """Returns the NumPy type of a number in Triton's DataType."""
-    return _TYPES[next(name for name, number in _NUMBERS.items() if number == data_type)]
+    """Returns the NumPy type of a number in Triton's DataType, None if it has none."""
+    return next((_TYPES[name] for name, number in _NUMBERS.items() if number == data_type), None)
 
 
-def numpy_to_triton_type(data_type: Any) -> int:
-    """Returns the number in Triton's DataType of a NumPy type."""
-    return _NUMBERS[next(name for name, kind in _TYPES.items() if np.dtype(kind) == np.dtype(data_type))]
+def numpy_to_triton_type(data_type: Any) -> int | None:
+    """Returns the number in Triton's DataType of a NumPy type, None if it has none."""
+    dtype = np.dtype(data_type)
+    if dtype.kind == "S":
+        return _NUMBERS["TYPE_STRING"]
+    return next((_NUMBERS[name] for name, kind in _TYPES.items() if np.dtype(kind) == dtype), None)
+
+
+def serialize_byte_tensor(input_tensor: Array) -> Any:
+    """Returns the bytes of a tensor of strings: each element in C order, behind its length in 4 little-endian bytes.
+    Returns () for a tensor without elements, and None for one of another type, as Triton does."""
+    if not input_tensor.size:
+        return ()
+    if input_tensor.dtype.kind not in "OS":
+        return None
+    elements = [_bytes_of(element) for element in input_tensor.reshape(-1).tolist()]
+    return b"".join([part for data in elements for part in (struct.pack("<I", len(data)), data)])
+
+
+def deserialize_bytes_tensor(encoded_tensor: bytes) -> Array:
+    """Returns the strings in the bytes of a serialized tensor, as bytes in an array of objects with one dim."""
+    strings = []
+    at = 0
+    while at < len(encoded_tensor):
+        (length,) = struct.unpack_from("<I", encoded_tensor, at)
+        at += 4
+        strings.append(bytes(encoded_tensor[at : at + length]))
+        at += length
+    found = np.empty(len(strings), np.object_)
+    found[:] = strings
+    return found
+
+
+def _bytes_of(element: Any) -> bytes:
+    return bytes(element) if isinstance(element, (bytes, bytearray)) else str(element).encode()
+
+
+def _text(given: Any, what: str) -> str:
+    """Returns a text that may be given as bytes. Raises TypeError."""
+    if isinstance(given, (bytes, bytearray, np.bytes_)):
+        return bytes(given).decode()
+    if not isinstance(given, str):
+        raise TypeError(f"{what}: expected a text, got {type(given).__name__}")
+    return str(given)
+
+
+#: The NumPy types of the types in a config.
+TRITON_STRING_TO_NUMPY = dict(_TYPES)
+
+
+def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
+    """Loads a model, and waits until it is loaded. `config` is JSON, and `files` maps "file:1/model.onnx" to contents.
+
+    Raises TritonModelException if it can't be loaded, or if the gateway doesn't run with --model-control-mode explicit.
+    """
+    if files is not None and not isinstance(files, Mapping):
+        raise TritonModelException(f"files: expected names with contents, got {type(files).__name__}")
+    contents = {path: np.frombuffer(bytes(content), np.uint8) for path, content in (files or {}).items()}
+    _control("load", _text(model_name, "model_name"), {"config": config} if config else {}, files=contents)
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Unloads a model, with `unload_dependents` those of its steps too. It ends when its requests have their answers.
+
+    Raises TritonModelException as `load_model` does.
+    """
+    _control("unload", _text(model_name, "model_name"), bool(unload_dependents))
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Returns whether a model, or a version of it, can serve."""
+    version = str(model_version)
+    if version and not (version.isascii() and version.isdecimal()):
+        raise TritonModelException(f"model_version: expected a number, got {version!r}")
+    return bool(_control("is_ready", _text(model_name, "model_name"), version).get("ready"))
+
+
+def _control(what: str, *arguments: Any, files: Mapping[str, Array] | None = None) -> Mapping[str, Any]:
+    if conversation is None:
+        raise TritonModelException("that can be asked when `initialize` has returned, and until `finalize`")
+    try:
+        answer = conversation.ask("control", [what, *arguments], list((files or {}).items())).next()
+    except ValueError as error:
+        raise TritonModelException(str(error)) from None
+    if answer.error:
+        raise TritonModelException(answer.error[1])
+    return answer.parameters
 
 
 def get_model_dir() -> str:
     """Returns the folder of the model's version."""
-    return str(Path(sys.modules["model"].__file__ or "").parent)
+    return str(model_file.parent)

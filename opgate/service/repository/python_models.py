@@ -60,6 +60,7 @@ def open_python(
         arguments,
         confinement(settings),
         completes=True,
+        tells_lines=settings.python_error_lines,
         log_level=settings.log_level,
         json_log=settings.log_format == "json",
     )

@@ -16,7 +16,7 @@ from opgate.service.core.spec import Batching
 from opgate.service.core.tensors import from_raw
 from opgate.service.core.triton_messages import ModelConfig, ModelSequenceBatching, model_config_pb2
 from opgate.service.execution.sequences import CORRELATION_ID, Control, SequenceBatching, State
-from opgate.service.repository.config import BATCH_PARAMETERS, ConfigError, parameter
+from opgate.service.repository.config import BATCH_PARAMETERS, ConfigError, in_python, parameter
 from opgate.service.repository.paths import confined, file_name
 
 _BLOCK = "sequence_batching"
@@ -45,9 +45,9 @@ def read_sequences(config: ModelConfig, folder: Path, limits: Limits) -> Sequenc
     for key in sorted(BATCH_PARAMETERS):
         if key in config.parameters:
             raise ConfigError(f"{_BLOCK} with parameter '{key}'")
-    if block.iterative_sequence:
+    if block.iterative_sequence and not in_python(config):
         raise ConfigError(
-            f"{_BLOCK}.iterative_sequence: the model can't ask for another run: make it decoupled and loop in execute"
+            f"{_BLOCK}.iterative_sequence: only a model in Python can ask for a request once more: remove it"
         )
     if not block.HasField("oldest") and parameter(config, "row_status_output"):
         raise ConfigError(f"{_BLOCK}.direct has rows without a request, whose status row_status_output would take")
@@ -66,6 +66,7 @@ def read_sequences(config: ModelConfig, folder: Path, limits: Limits) -> Sequenc
         candidates=max(1, oldest.max_candidate_sequences) if oldest is not None else 0,
         max_delay_ns=block.direct.max_queue_delay_microseconds * 1000,
         least_used=block.direct.minimum_slot_utilization,
+        iterative=block.iterative_sequence,
     )
 
 

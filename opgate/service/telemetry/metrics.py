@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -126,6 +127,8 @@ class Source(Protocol):
     def triton(self) -> TritonPool | None: ...
 
     def versions(self) -> dict[str, str]: ...
+
+    def of_models(self) -> Iterable[str]: ...
 
 
 class ModelMetrics:
@@ -269,6 +272,7 @@ class Metrics:
     def __init__(self, models: Callable[[], Iterable[Counted]], source: Source | None = None) -> None:
         """Without `source` the metrics of the gateway itself are left out."""
         self._models = ModelMetrics(models)
+        self._of_models = (lambda: ()) if source is None else source.of_models
         self._registry = CollectorRegistry()
         if source is not None:
             self._registry.register(GatewayCollector(source))
@@ -282,7 +286,7 @@ class Metrics:
         """Returns all metrics in the text format of Prometheus. `pause` is called about once in a millisecond."""
         parts: list[str] = []
         end = perf_counter_ns() + _TURN_NS
-        for lines in self._models.lines():
+        for lines in itertools.chain(self._models.lines(), self._of_models()):
             parts.append(lines)
             if perf_counter_ns() > end:
                 pause()

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 
 from opgate.service.core.checks import Head, Limits, check_inputs
-from opgate.service.core.errors import Kind, ServingError, invalid
+from opgate.service.core.errors import Kind, ServingError, internal, invalid
 from opgate.service.core.presentation import Presentation
 from opgate.service.core.request import Array, Request
 from opgate.service.core.spec import ModelSpec, TensorSpec
@@ -116,6 +116,9 @@ def labelled(spec: ModelSpec, presentation: Presentation, result: Mapping[str, A
     rows = {name: array[0] if spec.batched else array for name, array in result.items()}
     answer: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
     if presentation.fields:
+        needed = [presentation.count, *[output for _, output in presentation.fields]]
+        if missing := [name for name in needed if name not in rows]:
+            raise internal(f"model '{spec.name}' left out the output '{missing[0]}', which predict_fields needs")
         count = int(rows[presentation.count].reshape(-1)[0])
         answer["predictions"] = [
             {field: _json(spec.outputs[output], _element(rows[output], i)) for field, output in presentation.fields}

@@ -6,7 +6,7 @@ inputs and parameters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -93,6 +93,15 @@ def only_answer(spec: ModelSpec, request: Request) -> bytes:
         text = f"generate sends one response, model '{spec.name}' made {count}: use generate_stream"
         raise ServingError(Kind.UNSUPPORTED, text)
     return part(spec, request, next(responses(spec, result)))
+
+
+def only_part(spec: ModelSpec, request: Request, outputs: Sequence[Mapping[str, Array]]) -> bytes:
+    """Returns the only response of those that a model has sent. Raises ServingError as `only_answer` does."""
+    if len(outputs) != 1:
+        sent = "more" if outputs else "none"
+        text = f"generate sends one response, model '{spec.name}' has sent {sent}"
+        raise ServingError(Kind.UNSUPPORTED, f"{text}: use generate_stream")
+    return part(spec, request, outputs[0])
 
 
 def part(spec: ModelSpec, request: Request, outputs: Mapping[str, Array]) -> bytes:

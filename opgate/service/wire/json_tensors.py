@@ -82,6 +82,10 @@ def members(body: Bytes, limits: Limits) -> dict[str, JsonValue]:
     return {name: values[index] for name, index in parse_object(rest).items()}
 
 
+# So many elements are read to find out what is wrong with them.
+_FEW = 1 << 16
+
+
 def from_text(text: str, name: str, limits: Limits) -> JsonValue:
     """Returns the tensor in a JSON text. Raises ServingError as `split` does, INVALID if the text is no JSON."""
     try:
@@ -115,6 +119,8 @@ def read(
     count = math.prod(value.shape)
     if shape is not None:
         if count != math.prod(shape):
+            if count <= _FEW and datatype.name != "BYTES":  # a list that is no JSON has no number of elements
+                read(value, datatype, None, name, limits, nulls)
             text = f"expected {math.prod(shape)} elements for shape {list(shape)}, got {count}"
             raise invalid(f"input '{name}': {text}")
         if len(value.shape) > 1 and value.shape != shape:

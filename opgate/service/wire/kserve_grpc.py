@@ -14,7 +14,7 @@ import numpy as np
 from opgate.service.core.checks import Fit, Head, Limits, check_inputs, check_outputs
 from opgate.service.core.datatypes import DATATYPES, DataType
 from opgate.service.core.errors import Kind, ServingError, invalid, too_large
-from opgate.service.core.request import Array, Options, Request
+from opgate.service.core.request import Array, Options, Request, Response
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import Parts, element, from_raw, text_length, to_raw, view
 from opgate.service.core.triton_messages import service_pb2
@@ -32,6 +32,9 @@ from opgate.service.wire.kserve_rules import (
 from opgate.service.wire.plan import Plan, Plans
 from opgate.service.wire.responses import count_responses, responses
 from opgate.service.wire.shared_tensors import Place, SharedInput, writing_cost
+
+#: Parameters of a response.
+Parameters = Mapping[str, bool | int | float | str]
 
 
 class _Contents(NamedTuple):
@@ -123,8 +126,12 @@ class GrpcPlan(Plan[bytes]):
         self.inputs = {i: tensor for i, tensor in enumerate(inputs) if i not in shared}
         self.has_strings = any(tensor.datatype.name == "BYTES" for tensor in inputs)
         self.has_content = any(tensor.content is not None for tensor in inputs)  # whether content types read some
+
+    def derive(self) -> None:
+        """Sets what depends on the outputs."""
+        super().derive()
         # Whether all outputs are numbers that the client wants as they are, in the answer.
-        self.is_plain = all(output.is_plain for output in answered)
+        self.is_plain = all(output.is_plain for output in self.answered)
 
     def cost(self, message: Message) -> int:
         """Returns what `Decoder.repeat` costs, in bytes of JSON that cost the same."""
@@ -264,10 +271,10 @@ def _cost(message: Message, strings: bool, content: bool) -> int:
 
 def encoding_cost(request: Request) -> int:
     """Returns what `encode` costs, in bytes of JSON that cost the same."""
-    plan: GrpcPlan = request.context
+    result = request.result or {}
+    plan: GrpcPlan = request.context.of(result)
     if plan.is_plain and not plan.spec.decoupled:
         return 0
-    result = request.result or {}
     cost = 0
     if plan.spec.decoupled:
         cost = _RESPONSE_COST * max((array.shape[int(plan.spec.batched)] for array in result.values()), default=0)
@@ -375,19 +382,20 @@ def encode(request: Request) -> Parts:
     Raises ServingError: TOO_LARGE for more bytes than a message can have, or too many classes, INVALID for an output
     that its place in shared memory can't take.
     """
-    return _encode(request, request.result or {})
+    return _encode(request, request.result or {}, request.parameters)
 
 
-def _encode(request: Request, result: Mapping[str, Array]) -> Parts:
-    plan: GrpcPlan = request.context
-    arrays = [result[name] for name in request.outputs]
+def _encode(request: Request, result: Mapping[str, Array], parameters: Parameters) -> Parts:
+    plan: GrpcPlan = request.context.of(result)
+    arrays = [result[name] for name in plan.outputs]
     if not plan.is_plain:
         arrays = [output.answered(array) for output, array in zip(plan.answered, arrays, strict=True)]
     shapes = tuple([array.shape for array in arrays])
-    head = plan.answer_head(shapes)
+    head = None if parameters else plan.answer_head(shapes)
     if head is None:
-        head = _answer_head(plan, plan.answered, arrays)
-        plan.keep_answer_head(shapes, head, len(head))
+        head = _answer_head(plan, plan.answered, arrays, parameters)
+        if not parameters:
+            plan.keep_answer_head(shapes, head, len(head))
     parts: Parts = []
     small = head  # what goes before the next large output
     total = 0
@@ -423,26 +431,30 @@ def encode_stream(request: Request) -> Iterator[Parts]:
         yield encode_end(request)
     for outputs in responses(plan.spec, result):
         left -= 1
-        parts = _encode(request, outputs)
+        parts = _encode(request, outputs, request.parameters)
         # Fields may come in any order, and those of a message that is given in parts are merged.
         yield _in_stream([_final(b"", not left), *parts])
 
 
-def encode_part(request: Request, outputs: Mapping[str, Array], final: bool) -> Parts:
+def encode_part(request: Request, response: Response) -> Parts:
     """Returns the encoded ModelStreamInferResponse of one of several responses, in parts. Raises as `encode` does."""
-    return _in_stream([_final(b"", final), *_encode(request, outputs)])
+    if response.error is not None:
+        return stream_error(response.error.message, request.id, response.final)
+    return _in_stream([_final(b"", response.final), *_encode(request, response.outputs, response.parameters)])
 
 
 def encode_end(request: Request) -> Parts:
     """Returns the encoded ModelStreamInferResponse without outputs that ends several responses."""
-    return _in_stream([_final(_answer_head(request.context, (), ()), True)])
+    return _in_stream([_final(_answer_head(request.context, (), (), {}), True)])
 
 
-def stream_error(text: str, id: str) -> Parts:
-    """Returns an encoded ModelStreamInferResponse with an error."""
+def stream_error(text: str, id: str, final: bool = True) -> Parts:
+    """Returns an encoded ModelStreamInferResponse with an error. One that is not `final` says so."""
     response = service_pb2.ModelStreamInferResponse(error_message=text or "unknown error")
     if id:
         response.infer_response.id = id
+    if not final:
+        response.infer_response.parameters["triton_final_response"].bool_param = False
     return [response.SerializeToString()]
 
 
@@ -470,9 +482,12 @@ _FINAL, _NOT_FINAL = _parameter(True), _parameter(False)
 _STREAM_TAG = bytes([2 << 3 | 2])
 
 
-def _answer_head(plan: GrpcPlan, outputs: Sequence[Output], arrays: Sequence[Array]) -> bytes:
+def _answer_head(plan: GrpcPlan, outputs: Sequence[Output], arrays: Sequence[Array], parameters: Parameters) -> bytes:
     spec = plan.spec
     response = service_pb2.ModelInferResponse(model_name=spec.name, model_version=spec.version, id=plan.id)
+    kinds = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
+    for name, value in parameters.items():
+        setattr(response.parameters[name], kinds[type(value)], value)
     if content_type := content_types.of_answer(plan.content, len(outputs)):
         response.parameters[content_types.PARAMETER].string_param = content_type
     for output, array in zip(outputs, arrays, strict=True):

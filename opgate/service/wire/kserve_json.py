@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -83,11 +83,16 @@ class JsonPlan(Plan[tuple[bytes, ...]]):
         shared: Sequence[SharedInput] = (),
     ) -> None:
         """`binary` says for each output whether its data follows the JSON of the answer."""
+        self.binary = binary
         super().__init__(spec, id, fit, answered, options, shared, content)
         self.from_json = from_json
         self.from_tail = from_tail
         self.size = sum(part.size for part in from_tail)
-        self.binary = binary
+
+    def derive(self) -> None:
+        """Sets what depends on the outputs."""
+        super().derive()
+        answered, binary = self.answered, self.binary
         self.tail = any(binary)  # whether anything follows the JSON of an answer
         # Whether the answer has what the model computed: then the JSON around it depends on the shapes alone, unless
         # it says how many bytes the strings behind it take.
@@ -97,6 +102,12 @@ class JsonPlan(Plan[tuple[bytes, ...]]):
             inside or output.datatype.itemsize for output, inside in zip(answered, in_json, strict=True)
         )
         self.only_binary = self.keeps_heads and self.tail and all(binary)
+
+    def keep_only(self, names: Container[str]) -> None:
+        """Leaves out the outputs that have other names."""
+        pairs = zip(self.answered, self.binary, strict=True)
+        self.binary = tuple([binary for output, binary in pairs if output.name in names])
+        super().keep_only(names)
 
 
 class Decoder:
@@ -124,14 +135,20 @@ class Decoder:
         in shared memory are missing until `request.shared.read`. Raises ServingError.
         """
         refuse_decoupled(self._spec, "infer")
-        total = len(body)
+        total, stated = len(body), header_length
         if header_length is None:
             header_length = total
         if not 0 <= header_length <= total:
             raise invalid(f"Inference-Header-Content-Length is {header_length}, but the body has {total} bytes")
         if header_length == 0:
             return self._decode_raw(body, total)
-        plan, values = self._planned(body, header_length)
+        try:
+            plan, values = self._planned(body, header_length)
+        except ServingError as error:
+            if stated is None and b'"binary_data_size"' in bytes(view(body)[:MAX_PLAN_BYTES]):
+                text = f"{error.message}. A body with binary data needs the length of its JSON in the header"
+                raise ServingError(error.kind, f"{text} Inference-Header-Content-Length") from None
+            raise
         if plan.size != total - header_length:
             raise invalid(
                 f"the inputs' binary_data_size add up to {plan.size} bytes, but {total - header_length} follow the JSON"
@@ -326,11 +343,12 @@ def encode(request: Request) -> tuple[int | None, Parts]:
     Raises ServingError: INVALID for an output that its place in shared memory can't take, or for one in JSON that is
     not text, TOO_LARGE for too many classes.
     """
-    plan: JsonPlan = request.context
     result = request.result or {}
-    arrays = [result[name] for name in request.outputs]
+    plan: JsonPlan = request.context.of(result)
+    arrays = [result[name] for name in plan.outputs]
     shapes = tuple([array.shape for array in arrays])
-    if plan.only_binary and (head := plan.answer_head(shapes)) is not None:  # the fastest way
+    parameters = request.parameters
+    if plan.only_binary and not parameters and (head := plan.answer_head(shapes)) is not None:  # the fastest way
         return len(head[0]), [head[0], *[elements(array) for array in arrays if array.size]]
     if not plan.as_computed:
         arrays = [output.answered(array) for output, array in zip(plan.answered, arrays, strict=True)]
@@ -340,10 +358,10 @@ def encode(request: Request) -> tuple[int | None, Parts]:
         to_raw(array, output.datatype) if binary or output.place is not None else None
         for output, array, binary in zip(plan.answered, arrays, plan.binary, strict=True)
     ]
-    head = plan.answer_head(shapes)
+    head = None if parameters else plan.answer_head(shapes)
     if head is None:
-        head = _answer_head(plan, shapes, data)
-        if plan.keeps_heads:
+        head = _answer_head(plan, shapes, data, parameters)
+        if plan.keeps_heads and not parameters:
             plan.keep_answer_head(shapes, head, sum(map(len, head)))
     pieces = iter(head)
     parts: Parts = [next(pieces)]
@@ -364,14 +382,21 @@ def encode(request: Request) -> tuple[int | None, Parts]:
     return len(parts[0]), parts + tail
 
 
-def _answer_head(plan: JsonPlan, shapes: Shapes, data: Sequence[bytes | memoryview | None]) -> tuple[bytes, ...]:
+def _answer_head(
+    plan: JsonPlan,
+    shapes: Shapes,
+    data: Sequence[bytes | memoryview | None],
+    parameters: Mapping[str, bool | int | float | str],
+) -> tuple[bytes, ...]:
     """Returns the JSON of an answer, cut where the data of an output belongs."""
     spec = plan.spec
     top: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
     if plan.id:
         top["id"] = plan.id
+    if parameters:
+        top["parameters"] = dict(parameters)
     if content_type := content_types.of_answer(plan.content, len(plan.answered)):
-        top["parameters"] = {content_types.PARAMETER: content_type}
+        top.setdefault("parameters", {})[content_types.PARAMETER] = content_type
     pieces = [orjson.dumps(top)[:-1] + b',"outputs":[']
     for i, (output, shape, raw) in enumerate(zip(plan.answered, shapes, data, strict=True)):
         item: dict[str, Any] = {"name": output.name, "datatype": output.datatype.name, "shape": shape}
@@ -389,12 +414,13 @@ def _answer_head(plan: JsonPlan, shapes: Shapes, data: Sequence[bytes | memoryvi
 
 def encoding_cost(request: Request) -> int:
     """Returns what `encode` costs, in bytes of JSON that cost as much to read."""
-    plan: JsonPlan = request.context
+    result = request.result or {}
+    plan: JsonPlan = request.context.of(result)
     if plan.only_binary:
         return 0
     cost = 0
     for output, binary in zip(plan.answered, plan.binary, strict=True):
-        array = (request.result or {})[output.name]
+        array = result[output.name]
         if output.content is not None:
             cost += output.content.cost(array)
         if output.classification is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import threading
-from collections.abc import Sequence
-from typing import Generic, TypeVar
+from collections.abc import Container, Mapping, Sequence
+from typing import Generic, Self, TypeVar
 
 from opgate.service.core.checks import Fit, Limits
 from opgate.service.core.request import Array, Options, Request
@@ -44,11 +45,12 @@ class Plan(Generic[A]):
         self.id = id
         self.fit = fit
         self.answered = answered
-        self.outputs = tuple(output.name for output in answered)
+        self.outputs: tuple[str, ...] = ()
         self.options = options
         self.sharing = find_sharing(shared, answered)  # None if no tensor lies in shared memory
         self.content = content
         self._heads: dict[Shapes, A] = {}
+        self.derive()
 
     @property
     def may_repeat(self) -> bool:
@@ -64,6 +66,24 @@ class Plan(Generic[A]):
         if self.sharing is not None:
             request.shared = SharedTensors(self.sharing, regions, limits)
         return request
+
+    def derive(self) -> None:
+        """Sets what depends on `answered`."""
+        self.outputs = tuple([output.name for output in self.answered])
+
+    def of(self, result: Mapping[str, Array]) -> Self:
+        """Returns the plan of an answer with this result. A model in Python may leave outputs out."""
+        if len(result) == len(self.outputs):
+            return self
+        fewer = copy.copy(self)
+        fewer.keep_only(result)
+        fewer._heads = {}
+        fewer.derive()
+        return fewer
+
+    def keep_only(self, names: Container[str]) -> None:
+        """Leaves out the outputs that have other names."""
+        self.answered = tuple([output for output in self.answered if output.name in names])
 
     def answer_head(self, shapes: Shapes) -> A | None:
         """Returns what was kept of an answer whose outputs had these shapes."""

@@ -1,0 +1,606 @@
+"""What is under way between the gateway and a worker process that runs a model in Python: runs, requests that wait for
+responses, and calls of other models.
+
+A run ends when `execute` has returned. Its requests may get their responses later, while others run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import islice
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+from opgate.service.core.checks import check_result
+from opgate.service.core.errors import Kind, ServingError, internal, invalid
+from opgate.service.core.request import Array, Options, Request, Response
+from opgate.service.core.request import Sequence as Place
+from opgate.service.core.spec import ModelSpec
+from opgate.service.execution.batch import Batch, as_serving_error, assemble, split
+from opgate.service.isolation.calls import Answer, Call, Calls
+from opgate.service.isolation.mail import WINDOW, NoRoomError
+from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
+
+_SEQUENCE_START, _SEQUENCE_END = 1, 2
+# Seconds in which a model may end itself.
+_FINALIZE = 10.0
+# Milliseconds between two looks for room in a memory that was full.
+_RETRY = 2.0
+# Bytes of the gateway's side of the memory that stay between runs.
+_KEPT_BYTES = 1 << 26
+# Calls of other models that one process may have under way.
+_MOST_CALLS = 1024
+# A worker that sends more responses than its window allows breaks the rules.
+_MOST_UNTAKEN = 2 * WINDOW
+
+
+@dataclass(eq=False)
+class Job:
+    """A batch on its way through a process. `tell` has the event loop call something, or calls it at once.
+
+    `finished` is called when all of its runs have ended, and then `closed` for each request that they left open.
+    """
+
+    batch: Batch
+    spec: ModelSpec
+    tell: Callable[[Callable[[], None]], None]
+    finished: Callable[[], None]
+    closed: Callable[[Request], None]
+    todo: deque[list[Request]] = field(default_factory=deque)  # runs that are to come
+    running: list[Request] = field(default_factory=list)
+    message: int = 0  # the number of the message that began the run
+    until: float = 0.0
+
+    def end(self, error: ServingError | None = None) -> None:
+        """Ends the batch. Requests that have nothing yet get the error."""
+        batch = self.batch
+        for request in batch.requests:
+            if error is not None and request.result is None and not request.open:
+                request.error = request.error or as_serving_error(self.spec, error)
+        now = perf_counter_ns()
+        batch.begun_ns = batch.begun_ns or now
+        batch.infer_start_ns = batch.infer_start_ns or now
+        batch.infer_end_ns = batch.ended_ns = now
+        batch.wall_ns = now - batch.begun_ns
+        self.tell(self.finished)
+
+
+@dataclass(eq=False)
+class _Open:
+    """A request that the process works on, until its last response."""
+
+    number: int
+    request: Request
+    job: Job
+    until: float
+    executed: bool = False  # whether `execute` has returned
+    ended: bool = False  # whether its last response has come
+    closed: bool = False  # whether the client has all of them
+    untaken: int = 0  # responses that the client has not taken
+    waiting: deque[tuple[Response | None, bool]] = field(default_factory=deque)
+    giving: asyncio.Task[None] | None = None  # gives the client what waits
+
+
+class Owner(Protocol):
+    """The session of the process."""
+
+    calls: Calls
+
+    @property
+    def run_timeout(self) -> float:
+        """Seconds in which `execute` must return, and a model send something for a request that it left open."""
+
+    def change_metric(self, change: Sequence[Any]) -> None:
+        """Changes a metric of the model's own."""
+
+    def post(self, what: Callable[[Talk], None]) -> None:
+        """Has the thread of the process do something, if there is a process then."""
+
+
+class Talk:
+    """One process. One thread uses it, but for what it has the event loop do."""
+
+    def __init__(self, owner: Owner, process: WorkerProcess, numbers: Iterator[int]) -> None:
+        """`numbers` are those of requests. No other process of the model gets the same."""
+        self.ran = False  # whether any run has come to its end
+        self._owner = owner
+        self._process = process
+        self._mail = process.mail()
+        self._calls = _CallsOfProcess(owner, self)
+        self._next_number = numbers
+        self._job: Job | None = None
+        self._open: dict[int, _Open] = {}
+        self._numbers: dict[Request, int] = {}
+        self._unsent: deque[tuple[Sequence[Any], Sequence[str], Sequence[Array]]] = deque()
+        self._look_at = 0.0  # when to look for what takes too long
+        self._finalized = False
+        self._asked_ready: tuple[Future[str], float] | None = None
+
+    # The thread.
+
+    def serve(self, jobs: deque[Job], posted: deque[Callable[[Talk], None]], wake: int, end: int) -> None:
+        """Talks until the process has ended, or until `end` can be read. Batches come from `jobs`, and `wake` can be
+        read when there is something in `jobs` or `posted`. Raises WorkerDiedError for a process that breaks the rules.
+        """
+        wakes, pidfd = self._mail.wakes, self._process.pidfd
+        ready = select.poll()
+        for file in (wakes, pidfd, wake, end):
+            ready.register(file, select.POLLIN)
+        while True:
+            if self._job is None and jobs and not self._unsent:
+                self._start(jobs.popleft())
+            found = dict(ready.poll(self._patience()))
+            if wake in found:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(wake)
+                while posted:
+                    posted.popleft()(self)
+            if found.get(wakes, 0) & select.POLLIN:
+                self._read()
+            elif wakes in found:  # the other end is closed, so the process is about to be gone
+                ready.unregister(wakes)
+            elif pidfd in found:
+                return
+            if end in found:
+                ready.unregister(end)
+                self._finalize(ready)
+                return
+            while self._unsent and self._sent(*self._unsent[0]):
+                self._unsent.popleft()
+            if self._look_at and time.monotonic() >= self._look_at:
+                self._look_for_late()
+
+    def _patience(self) -> float | None:
+        """Returns the milliseconds until something must be looked at."""
+        if self._unsent:
+            return _RETRY
+        if not self._look_at:
+            return None
+        return max(0.0, self._look_at - time.monotonic()) * 1000 + 1
+
+    def _later(self) -> float:
+        """Returns when what begins now takes too long."""
+        until = time.monotonic() + self._owner.run_timeout
+        self._look_at = self._look_at or until
+        return until
+
+    def _look_for_late(self) -> None:
+        """Ends a process whose `execute` takes too long, and requests for which nothing comes any more."""
+        now, job, seconds = time.monotonic(), self._job, self._owner.run_timeout
+        if job is not None and job.running and now >= job.until:
+            self._process.end_late(f"a run took longer than {seconds:g} s")
+            raise WorkerDiedError(self._process.death())
+        for one in [one for one in self._open.values() if one.executed and now >= one.until]:
+            self.say(["cancel", one.number])
+            text = f"the model sent nothing for {seconds:g} s (OPGATE_RUN_TIMEOUT)"
+            self._close(one, ServingError(Kind.INTERNAL, text))
+        ends = [one.until for one in self._open.values() if one.executed]
+        if job is not None and job.running:
+            ends.append(job.until)
+        if self._asked_ready is not None:
+            if now >= self._asked_ready[1]:
+                self._told_ready("is_ready took too long")
+            else:
+                ends.append(self._asked_ready[1])
+        self._look_at = min(ends, default=0.0)
+
+    def say(self, message: Sequence[Any], names: Sequence[str] = (), arrays: Sequence[Array] = ()) -> None:
+        """Sends a message, later if there is no room now. Raises NoRoomError if there never is."""
+        if self._unsent or not self._sent(message, names, arrays):
+            self._unsent.append((message, names, arrays))
+
+    def _sent(self, message: Sequence[Any], names: Sequence[str], arrays: Sequence[Array]) -> bool:
+        try:
+            return self._mail.send(message, names, arrays)
+        except BrokenPipeError:
+            return True  # its death will be seen
+
+    def _read(self) -> None:
+        """Takes a message of the process. Raises ValueError and the like for one that breaks the rules."""
+        message, tensors = self._mail.receive()
+        kind, *rest = message
+        if kind == "executed":
+            (heads,) = rest
+            self._executed(heads, tensors)
+        elif kind == "failed":
+            failure, text = rest
+            self._failed(ServingError(Kind(failure) if failure else Kind.INTERNAL, str(text)))
+        elif kind == "response":
+            number, present, final, error, parameters = rest
+            self._respond(number, bool(present), bool(final), error, parameters, tensors)
+        elif kind == "metric":
+            self._owner.change_metric(rest)
+        elif kind == "ready":
+            self._told_ready("" if rest[0] else str(rest[1]))
+        elif kind == "finalized":
+            self._finalized = True
+        else:
+            self._calls.take(kind, rest, tensors)
+
+    # Runs.
+
+    def _start(self, job: Job) -> None:
+        """Sends the next requests of a batch."""
+        self._job = job
+        requests = job.running = job.todo.popleft()
+        batch = job.batch
+        batch.begun_ns = batch.begun_ns or perf_counter_ns()
+        names: list[str] = []
+        arrays: list[Array] = []
+        heads: list[Any] = []
+        job.until = self._later()
+        try:
+            for request in requests:
+                request.again = False
+                feeds = assemble(job.spec, [request])
+                names += feeds
+                arrays += feeds.values()
+                number = next(self._next_number)
+                heads.append([number, len(feeds), *_head(request)])
+                self._open[number] = _Open(number, request, job, job.until)
+                self._numbers[request] = number
+            batch.executions += 1
+            batch.infer_start_ns = perf_counter_ns()
+            self.say(["execute", heads], names, arrays)
+            job.message = self._mail.sent + len(self._unsent)
+        except NoRoomError as error:
+            self._failed(ServingError(Kind.TOO_LARGE, str(error)))
+            return
+        except ServingError as error:
+            self._failed(error)
+            return
+        for request in requests:
+            if request.unwanted:
+                self.leave(request)
+
+    def _executed(self, heads: Sequence[Any], tensors: list[tuple[str, Array]]) -> None:
+        """Takes what `execute` has returned: for each request a response, an error, or nothing yet."""
+        job = self._job
+        if job is None or len(heads) != len(job.running):
+            raise ValueError(f"{len(heads)} results")
+        self.ran = True
+        rest: Iterator[tuple[str, Array]] = iter(tensors)
+        for request, head in zip(job.running, heads, strict=True):
+            one = self._open[self._numbers[request]]
+            if head is None:
+                self._leave_open(one)
+                continue
+            if head == "again":
+                self._forget(one)
+                request.again = True
+                continue
+            count, error, parameters = head
+            own = dict(islice(rest, int(count)))
+            self._forget(one)
+            _settle(job.spec, request, own, error, parameters)
+        if next(rest, None) is not None:
+            raise ValueError("more tensors than its results have")
+        self._go_on(job)
+
+    def _failed(self, error: ServingError) -> None:
+        """Takes a run as failed. The requests of a batch run again one by one, so that only the one at fault fails,
+        unless some have responses."""
+        job = self._job
+        if job is None:
+            raise ValueError("a run that nobody asked for has failed")
+        self.ran = True
+        self._end_run(job, error)
+        self._go_on(job)
+
+    def _end_run(self, job: Job, error: ServingError) -> None:
+        running = [(request, self._open.get(self._numbers.get(request, 0))) for request in job.running]
+        answered = any(one is not None and (one.ended or one.untaken or request.result) for request, one in running)
+        again = len(running) > 1 and not job.spec.streams and not answered
+        for request, one in running:
+            if one is not None and one.ended:  # it has its last response
+                self._leave_open(one)
+                continue
+            if one is not None:
+                self._forget(one)
+            if not again:
+                request.error = request.error or as_serving_error(job.spec, error)
+            elif not request.unwanted:
+                job.todo.append([request])
+        job.running = []
+
+    def _leave_open(self, one: _Open) -> None:
+        """Lets a request wait for its responses after its run."""
+        one.executed, one.until = True, self._later()
+        one.request.open = not one.closed
+        if one.closed:
+            self._forget(one)
+
+    def _go_on(self, job: Job) -> None:
+        job.running = []
+        if job.todo:
+            self._start(job)
+            return
+        self._job = None
+        self._mail.keep(_KEPT_BYTES)
+        job.end()
+
+    # Responses that senders send.
+
+    def _respond(self, number: int, present: bool, final: bool, error: Any, parameters: Any, tensors: Any) -> None:
+        one = self._open.get(number)
+        if one is None or one.ended:  # nobody waits for it any more
+            self.say(["taken", number])
+            return
+        one.until = self._later()
+        one.ended = final
+        request, spec = one.request, one.job.spec
+        if not spec.streams:
+            if present and request.result is None and request.error is None:
+                _settle(spec, request, dict(tensors), error, parameters)
+            self._taken(one, final)
+            return
+        response = _response(spec, request, final, error, parameters, dict(tensors)) if present else None
+        if response is not None and response.error is not None and final:  # the error that ends a stream
+            request.error, response = response.error, None
+        loop = self._owner.calls.loop
+        if request.unwanted or loop is None:
+            self._taken(one, final)
+            return
+        one.untaken += 1
+        if one.untaken > _MOST_UNTAKEN:
+            raise ValueError("more responses than the gateway has room for")
+        loop.call_soon_threadsafe(self._hand_over, loop, one, response, final)
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop, one: _Open, response: Response | None, final: bool) -> None:
+        """Gives a response to the client when it has taken those before it. Runs on the event loop."""
+        one.waiting.append((response, final))
+        if one.giving is None:
+            one.giving = loop.create_task(self._give(one))
+
+    async def _give(self, one: _Open) -> None:
+        target = one.request.origin or one.request
+        while one.waiting:
+            response, final = one.waiting.popleft()
+            if response is not None:
+                await self._owner.calls.give(target, response)
+                del response
+            self._owner.post(lambda talk, final=final: talk.taken(one, final))  # type: ignore[misc]
+        one.giving = None
+
+    def taken(self, one: _Open, final: bool) -> None:
+        """Takes note that a client has room for one more response to a request."""
+        if self._open.get(one.number) is one:
+            one.untaken -= 1
+            one.until = self._later()
+            self._taken(one, final)
+
+    def _taken(self, one: _Open, final: bool) -> None:
+        self.say(["taken", one.number])
+        if final:
+            self._close(one, None)
+
+    def _close(self, one: _Open, error: ServingError | None) -> None:
+        """Ends a request after its last response."""
+        one.ended = one.closed = True
+        request, job = one.request, one.job
+        if error is not None:
+            request.error = request.error or as_serving_error(job.spec, error)
+        elif request.error is None and request.result is None:
+            if job.spec.streams:
+                request.result = {}
+            else:
+                request.error = internal(f"model '{job.spec.name}': it has sent no response")
+        if one.executed:
+            self._forget(one)
+            request.open = False
+            job.tell(lambda: job.closed(request))
+
+    def _forget(self, one: _Open) -> None:
+        self._open.pop(one.number, None)
+        self._numbers.pop(one.request, None)
+
+    def leave(self, request: Request) -> None:
+        """Tells the process that nobody waits for a request any more."""
+        if number := self._numbers.get(request):
+            self.say(["cancel", number])
+
+    def result(self, of: _CallsOfProcess, *answer: Any) -> None:
+        """Sends what a called model has answered."""
+        if of is self._calls:
+            of.send(*answer)
+
+    # Whether the model is ready.
+
+    def ask_ready(self, asked: Future[str], seconds: float) -> None:
+        """Asks the model. The result of `asked` is why it isn't ready, or empty."""
+        self._told_ready("is_ready took too long")
+        until = time.monotonic() + seconds
+        self._asked_ready = asked, until
+        self._look_at = min(self._look_at or until, until)
+        self.say(["ready"])
+
+    def _told_ready(self, reason: str) -> None:
+        if self._asked_ready is not None:
+            asked, self._asked_ready = self._asked_ready[0], None
+            if not asked.done():
+                asked.set_result(reason)
+
+    # The end.
+
+    def _finalize(self, ready: select.poll) -> None:
+        """Lets the model end itself."""
+        end = time.monotonic() + _FINALIZE
+        self.say(["finalize"])
+        while not self._finalized and time.monotonic() < end:
+            found = dict(ready.poll(100))
+            if found.get(self._mail.wakes, 0) & select.POLLIN:
+                self._read()
+            elif self._process.pidfd in found:
+                return
+            while self._unsent and self._sent(*self._unsent[0]):
+                self._unsent.popleft()
+
+    def died(self, reason: str, jobs: deque[Job]) -> None:
+        """Fails what was under way in the process, which has ended. Runs that it has not read, and those of a batch
+        whose run has failed, come first in `jobs`."""
+        self._calls.cancel()
+        self._told_ready(reason)
+        error = WorkerDiedError(reason)
+        job, self._job = self._job, None
+        if job is not None:
+            if job.running and self._mail.taken_by_peer() < job.message:  # its requests are not to blame
+                for request in job.running:
+                    self._open.pop(self._numbers.pop(request, 0), None)
+                job.todo.appendleft(job.running)
+                job.running = []
+            else:
+                self._end_run(job, error)
+        for one in list(self._open.values()):
+            one.waiting.clear()
+            self._close(one, error)
+        if job is not None and job.todo:
+            jobs.appendleft(job)
+        elif job is not None:
+            job.end()
+        self._mail.close()
+
+
+class _CallsOfProcess:
+    """The calls of other models that a process has under way."""
+
+    def __init__(self, owner: Owner, talk: Talk) -> None:
+        self._owner = owner
+        self._talk = talk
+        self._running: dict[int, Future[None]] = {}
+
+    def take(self, kind: str, rest: Sequence[Any], tensors: list[tuple[str, Array]]) -> None:
+        """Takes a message about calls. Raises ValueError for another."""
+        if kind == "call":
+            id, asked = rest
+            self._call(int(id), asked, tensors)
+        elif kind == "control":
+            id, (what, *arguments) = rest
+            if what == "load":  # the contents of files come as tensors
+                arguments[-1].update((name, array.tobytes()) for name, array in tensors)
+            self._begin(int(id), lambda answer: self._owner.calls.ask(str(what), arguments, answer))
+        elif kind == "more":
+            self._owner.calls.more(self._running.get(int(rest[0])))
+        elif kind == "drop":
+            if (left := self._running.pop(int(rest[0]), None)) is not None:
+                left.cancel()
+        else:
+            raise ValueError(f"the message {str(kind)[:80]}")
+
+    def _call(self, id: int, asked: Sequence[Any], tensors: list[tuple[str, Array]]) -> None:
+        name, version, request_id, outputs, timeout, parameters, correlation, flags, streams = asked
+        place = None
+        if correlation:
+            place = Place(correlation, bool(flags & _SEQUENCE_START), bool(flags & _SEQUENCE_END))
+        call = Call(
+            str(name),
+            int(version),
+            dict(tensors),
+            [str(output) for output in outputs],
+            str(request_id),
+            Options(timeout_us=int(timeout), parameters=dict(parameters), sequence=place),
+            bool(streams),
+        )
+
+        self._begin(id, lambda answer: self._owner.calls.start(call, answer))
+
+    def _begin(self, id: int, start: Callable[[Answer], Future[None]]) -> None:
+        if id in self._running:
+            raise ValueError("two calls with one number")
+
+        def answer(result: Mapping[str, Array], last: bool, error: ServingError | None, parameters: Any) -> None:
+            self._owner.post(lambda talk: talk.result(self, id, result, last, error, parameters))
+
+        try:
+            if len(self._running) >= _MOST_CALLS:
+                raise ServingError(Kind.UNAVAILABLE, f"{_MOST_CALLS} calls of the model are under way")
+            self._running[id] = start(answer)
+        except ServingError as error:
+            self._talk.say(["result", id, True, [error.kind.value, error.message], {}])
+
+    def send(
+        self,
+        id: int,
+        result: Mapping[str, Array],
+        last: bool,
+        error: ServingError | None,
+        parameters: Mapping[str, Any],
+    ) -> None:
+        """Sends a response of a called model to the process."""
+        if id not in self._running:
+            return
+        failed = None if error is None else [error.kind.value, error.message]
+        try:
+            self._talk.say(["result", id, last, failed, dict(parameters)], list(result), list(result.values()))
+        except (NoRoomError, TypeError) as refused:
+            self._talk.say(["result", id, True, [Kind.TOO_LARGE.value, str(refused)], {}])
+            self._running[id].cancel()
+            last = True
+        if last:
+            del self._running[id]
+
+    def cancel(self) -> None:
+        """Gives up all of them."""
+        for running in self._running.values():
+            running.cancel()
+        self._running.clear()
+
+
+def _head(request: Request) -> list[Any]:
+    sequence, options = request.options.sequence, request.options
+    flags = 0 if sequence is None else _SEQUENCE_START * sequence.start | _SEQUENCE_END * sequence.end
+    correlation = 0 if sequence is None else sequence.id
+    for name, value in options.parameters.items():
+        if type(value) is float and not math.isfinite(value):
+            raise invalid(f"parameter '{name[:80]}': expected a finite number, got {value}")
+    return [request.id, correlation, flags, options.timeout_us, dict(options.parameters), list(request.outputs)]
+
+
+def _parameters(given: Any) -> dict[str, bool | int | float | str]:
+    """Returns the parameters of a response. Raises ValueError if they are none."""
+    found = dict(given)
+    if not all(isinstance(value, (bool, int, float, str)) for value in found.values()):
+        raise ValueError("parameters that are none")
+    return found
+
+
+def _settle(spec: ModelSpec, request: Request, outputs: dict[str, Array], error: Any, parameters: Any) -> None:
+    """Sets the result or the error of a request."""
+    try:
+        if error:
+            raise ServingError(Kind(error[0]), str(error[1]))
+        own = _checked(spec, request, outputs)
+        request.outputs = tuple(own)
+        split(spec, [request], list(own), list(own.values()))
+        request.parameters = _parameters(parameters)
+    except ServingError as failed:
+        request.error = as_serving_error(spec, failed)
+
+
+def _response(
+    spec: ModelSpec, request: Request, final: bool, error: Any, parameters: Any, outputs: dict[str, Array]
+) -> Response:
+    """Returns one of the responses to a request."""
+    if error:
+        return Response({}, final, as_serving_error(spec, ServingError(Kind(error[0]), str(error[1]))))
+    try:
+        return Response(_checked(spec, request, outputs), final, None, _parameters(parameters))
+    except ServingError as failed:
+        return Response({}, final, as_serving_error(spec, failed))
+
+
+def _checked(spec: ModelSpec, request: Request, outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns the outputs that the request wants, in its order. Others are dropped, and some may be left out, as in
+    Triton. Raises ServingError (INTERNAL) for one that is not as the config says."""
+    found = {name: outputs[name] for name in request.outputs if name in outputs}
+    for name, array in found.items():
+        check_result(spec, name, array)
+    return found
