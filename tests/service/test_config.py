@@ -49,6 +49,7 @@ REFUSED = [
         "model_repository_agents: remove it, or do its work before",
     ),
     ("runtime: 'libmine.so'", "runtime 'libmine.so': remove it: the gateway has its own backends"),
+    ("runtime: 'model.py'", "runtime 'model.py': remove it"),
     (
         "sequence_batching { iterative_sequence: true }",
         "only a model in Python can ask for a request once more: remove it",
@@ -156,7 +157,7 @@ def test_a_field_that_is_not_honoured_is_refused_by_name(repository, reason, blo
         ),
         (
             "version_policy { specific { versions: [ 7 ] } }",
-            "version_policy.specific wants version 7, present are [1]: add its folder, or name one of these",
+            "version_policy.specific wants version 7, present are [1]: add a folder, or name only these",
         ),
         ('backend: "tensorrt"', "export it to ONNX, or let a Triton server run it: --backend triton"),
         ("dynamic_batching { preferred_batch_size: [ 4 ] }", "preferred_batch_size 4: max_batch_size is 0: remove it"),
@@ -226,8 +227,9 @@ def test_a_version_that_is_missing_takes_no_other_down(repository, load, caplog)
     gateway = load()
     assert gateway.catalog.versions("m") == [1]
     assert gateway.is_ready()
-    for version in (3, 5):
-        assert f"version_policy.specific wants version {version}, present are [1]: add its folder" in caplog.text
+    assert (
+        "version_policy.specific wants versions 3, 5, present are [1]: add a folder, or name only these" in caplog.text
+    )
     with pytest.raises(ServingError, match="version 3 is not found, loaded versions: 1"):
         gateway.find("m", "3")
 

@@ -155,7 +155,7 @@ TABLE: dict[str, Case | tuple[Case, ...]] = {
     "ModelVersionPolicy.Latest.num_versions": (honoured("version_policy { latest { num_versions: 2 } }"), default("version_policy { latest { } }")),
     "ModelVersionPolicy.all": honoured("version_policy { all { } }"),
     "ModelVersionPolicy.specific": honoured("version_policy { specific { versions: [ 1, 2 ] } }"),
-    "ModelVersionPolicy.Specific.versions": (honoured("version_policy { specific { versions: [ 1, 9 ] } }"), refused("version_policy { specific { versions: [ 9 ] } }", says="wants version 9, present are [1, 2, 3]: add its folder")),
+    "ModelVersionPolicy.Specific.versions": (honoured("version_policy { specific { versions: [ 1, 9 ] } }"), refused("version_policy { specific { versions: [ 9 ] } }", says="wants version 9, present are [1, 2, 3]: add a folder")),
     "ModelConfig.max_batch_size": honoured("max_batch_size: 4", "max_batch_size: 8"),
     "ModelConfig.input": honoured('input [ { name: "z"', 'input [ { name: "x"', "'z' is not in the model file"),
     "ModelConfig.output": honoured('output [ { name: "z"', 'output [ { name: "y"', "'z' is not in the model file"),

@@ -327,11 +327,10 @@ def _ignored_optimization(config: ModelConfig) -> Iterator[str]:
     block = model_config_pb2.ModelOptimizationPolicy()
     block.CopyFrom(config.optimization)
     for name in ("input_pinned_memory", "output_pinned_memory"):
-        memory = getattr(block, name)
-        if block.HasField(name) and not memory.enable and _in_onnx(config):
-            yield f"optimization.{name}"
-        if memory.enable or _in_onnx(config):  # what Triton does too if nothing is said
+        if getattr(block, name).enable:  # as in Triton if nothing is said
             block.ClearField(name)
+        elif block.HasField(name) and _in_onnx(config):
+            yield f"optimization.{name}"
     if not _in_onnx(config):
         if block.ListFields():
             yield "optimization"

@@ -107,13 +107,8 @@ class Loading:
         except (ServingError, OSError) as error:
             self._failed(outcome, 0, str(error))
             return
-        for missing in sorted(set(config.version_policy.specific.versions) - set(present)):
-            logger.warning(
-                "version_policy.specific wants version %d, present are %s: add its folder, or don't name it",
-                missing,
-                present,
-                extra={"model": config.name},
-            )
+        if missing := sorted(set(config.version_policy.specific.versions) - set(present)):
+            logger.warning("%s", _missing(missing, present), extra={"model": config.name})
         unread: list[str] = []
         for version in versions:
             try:
@@ -296,12 +291,16 @@ def chosen_versions(config: ModelConfig, present: list[int]) -> list[int]:
         wanted = sorted(set(policy.specific.versions))
         chosen = [version for version in wanted if version in present]
         if not chosen:
-            texts = f"version{'s' * (len(wanted) > 1)} {', '.join(map(str, wanted))}"
-            raise ConfigError(
-                f"version_policy.specific wants {texts}, present are {present}: add its folder, or name one of these"
-            )
+            raise ConfigError(_missing(wanted, present))
         return chosen
     return present[-(policy.latest.num_versions or 1) :]
+
+
+def _missing(versions: Sequence[int], present: Sequence[int]) -> str:
+    text = f"version{'s' * (len(versions) > 1)} {', '.join(map(str, versions))}"
+    return shortened(
+        f"version_policy.specific wants {text}, present are {list(present)}: add a folder, or name only these"
+    )
 
 
 def needed_by(names: Sequence[str], configs: Mapping[str, ModelConfig | ServingError]) -> set[str]:
