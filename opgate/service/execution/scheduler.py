@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from time import perf_counter_ns
 
-from opgate.service.core.errors import Kind, ServingError, queue_full, too_late, unloading
+from opgate.service.core.errors import Kind, ServingError, in_queue, queue_full, too_late, unloading
 from opgate.service.core.request import Request
 from opgate.service.core.spec import Batching, ModelSpec, QueuePolicy
 from opgate.service.core.statistics import ModelStatistics
@@ -208,7 +208,7 @@ class Scheduler:
             self.statistics.pending = self._waiting.size
             if self._claims:
                 self._flush_soon()  # resources may be kept for a run that nobody needs any more
-            self._fail(request, error)
+            self._fail(request, in_queue(error))
             self._rested()
             return
         self._fail(request, error)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from opgate.service.core.datatypes import DataType
-from opgate.service.core.errors import Kind, ServingError, internal, invalid, queue_full, too_late, unloading
+from opgate.service.core.errors import Kind, ServingError, in_queue, internal, invalid, queue_full, too_late, unloading
 from opgate.service.core.request import Array, Options, Request
 from opgate.service.core.request import Sequence as Place
 from opgate.service.core.spec import PYTHON, Batching, ModelSpec, TensorSpec
@@ -454,7 +454,7 @@ class SequenceScheduler:
         assert place is not None
         sequence = self._sequences.get(place.id)
         if sequence is not None and request in sequence.waiting:
-            self._leave_queue(sequence, request, error)
+            self._leave_queue(sequence, request, in_queue(error))
             self.leave_if_over(sequence)
             self.rested()
             return
