@@ -421,10 +421,10 @@ class Scheduler:
 
     def _run_again(self, request: Request) -> None:
         """Puts a request behind the others of its line: the model wants it once more. Its sequence has begun."""
-        if request.ended:
-            return
         if (place := request.options.sequence) is not None:
             request.options = request.options._replace(sequence=place._replace(start=False))
+        if request.renew is not None:
+            request.renew()
         self._waiting.add(request)
         self._flush_soon()
 
@@ -468,7 +468,7 @@ class Scheduler:
             if request.open and not request.ended:
                 request.started_ns, request.run_ns = batch.formed_ns, run_ns
                 self._open.add(request)
-            elif request.again:
+            elif request.again and not request.ended:
                 self._run_again(request)
         if self._ordered is None:
             self._answer(requests, batch.formed_ns, run_ns)

@@ -113,6 +113,11 @@ class Sequencer:
         part = Request(inputs, 1, key, wanted, id=request.id, options=request.options, weight=request.weight)
         part.received_ns = request.received_ns
         part.origin = request
+
+        def renew() -> None:
+            part.inputs.update(self.controls(place.id, False, place.end, True))
+
+        part.renew = renew
         return part
 
     def controls(self, id: int | str, start: bool, end: bool, ready: bool) -> dict[str, Array]:
