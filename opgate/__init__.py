@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 __all__ = ["op_library"]
+
+# ONNX Runtime 1.32 for Linux sends usage data, from a thread of its own. A service sends nothing that nobody asked for,
+# and a process that is forked while that thread resolves a name can resolve none. ONNX Runtime reads this when it is
+# imported.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def op_library(engine: str = "onnxruntime") -> Path:

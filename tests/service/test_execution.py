@@ -513,7 +513,7 @@ class TestLimitsOfTheQueue:
 
         with pytest.raises(ServingError) as caught:
             asyncio.run(main())
-        assert caught.value.kind is Kind.DEADLINE
+        assert caught.value.kind is Kind.EXPIRED
         assert model.statistics.executions == 0
 
     def test_a_cancelled_request_is_dropped(self, repository, load):

@@ -81,7 +81,7 @@ def test_a_timeout_fires_while_the_model_is_busy(batching):
         first = asyncio.ensure_future(run(model.submit, request()))
         await until(lambda: engine.runs)
         began = time.perf_counter()
-        assert await outcome(run(model.submit, request(timeout_us=30_000))) is Kind.DEADLINE
+        assert await outcome(run(model.submit, request(timeout_us=30_000))) is Kind.EXPIRED
         assert 0.03 <= time.perf_counter() - began < 5
         assert not engine.go.is_set()
         assert model.statistics.pending == 0

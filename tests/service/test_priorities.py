@@ -242,11 +242,11 @@ class TestTimeouts:
             async with started(tmp_path, levels) as clients:
                 async with blocked(clients):
                     clients.send(request(1, priority=1), request(2, priority=2), request(3, priority=3))
-                    await until(lambda: clients.ended == ["DEADLINE"])
+                    await until(lambda: clients.ended == ["EXPIRED"])
                     await asyncio.sleep(0.02)
                 return await clients.all()
 
-        assert run_all(main) == ["DEADLINE", 1, 3]
+        assert run_all(main) == ["EXPIRED", 1, 3]
 
     @pytest.mark.parametrize(
         ("default", "override", "asked", "expected"),

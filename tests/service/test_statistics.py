@@ -38,6 +38,7 @@ def test_metrics_count_what_happened(repository, load):
     assert samples["nv_inference_count", None] == 8
     assert samples["nv_inference_exec_count", None] == 1
     assert samples["nv_inference_request_failure", "INVALID"] == 1
+    assert samples["nv_inference_request_failure", "BACKEND"] == 0  # an alert needs to see where it begins
     assert samples["nv_inference_pending_request_count", None] == 0
     assert samples["nv_inference_compute_infer_duration_us", None] > 0
     assert samples["opgate_batch_size_bucket", "8.0"] == 1

@@ -400,9 +400,28 @@ def test_json_values_are_checked_against_the_type(datatype, data, text):
         json_tensors.read(json_tensors.from_text(json.dumps(data), "x", LIMITS), DATATYPES[datatype], None, "x", LIMITS)
 
 
-def test_bool_bytes_are_zero_or_one():
-    with pytest.raises(ServingError, match="0 or 1, got 2"):
-        tensors.from_raw(b"\x02", 0, 1, DATATYPES["BOOL"], (1,), "x", LIMITS)
+def test_every_byte_but_zero_is_true():
+    """perf_analyzer sends any bytes."""
+    array = tensors.from_raw(b"\x02\x00\xff\x01", 0, 4, DATATYPES["BOOL"], (4,), "x", LIMITS)
+    assert array.tobytes() == b"\x01\x00\x01\x01"
+
+
+@pytest.mark.parametrize(
+    ("dims", "body", "shape"),
+    [
+        ((-1, 2), b'{"x": [1, 2, 3, 4]}', (2, 2)),
+        ((2, 2), b'{"x": [1, 2, 3, 4]}', (2, 2)),
+        ((-1, 2), b'{"x": [[1, 2], [3, 4]]}', (2, 2)),
+        ((-1, 2), b'{"x": [1, 2, 3]}', None),
+        ((-1, -1), b'{"x": [1, 2, 3]}', None),
+    ],
+)
+def test_generate_takes_flat_lists(dims, body, shape):
+    if shape is None:
+        with pytest.raises(ServingError, match=r"of shape \[-1, "):
+            generate.read(spec(dims=dims), body, LIMITS)
+    else:
+        assert generate.read(spec(dims=dims), body, LIMITS).inputs["x"].shape == shape
 
 
 @pytest.mark.parametrize(

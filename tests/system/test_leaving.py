@@ -111,7 +111,7 @@ def test_a_timeout_is_answered_at_its_time(server, waits):
             began = time.monotonic()
             timed.send(post("/v2/models/endless/infer", f"Content-Length: {len(body)}\r\n\r\n{body}"))
             status, text = error(timed.read())
-            assert status == 504 and "ran out" in text and 0.2 <= time.monotonic() - began < 5
+            assert status == (503 if waits else 504) and "ran out" in text and 0.2 <= time.monotonic() - began < 5
 
 
 def test_a_run_that_takes_too_long_turns_its_model_unready(tmp_path):

@@ -12,7 +12,10 @@ import tritonclient.http as http_client
 import tritonclient.http.aio as http_aio
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
+from tests.service.onnx_models import double
+from tests.system.clients import CLIENTS, connect
 from tests.system.conftest import TYPES
+from tests.system.running import running
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +154,18 @@ def test_batches_are_formed_and_counted(server, http):
     inferences = after["inference_count"] - before["inference_count"]
     assert inferences == 200
     assert after["execution_count"] - before["execution_count"] < inferences
+
+
+def test_the_metadata_of_a_version_has_that_one(tmp_path):
+    for version in (1, 2):
+        double(tmp_path, "double", config='backend: "onnxruntime" version_policy { all { } }', version=version)
+    with running(tmp_path) as server:
+        for protocol in CLIENTS:
+            client = connect(server, protocol)
+            for version, expected in (("", ["1", "2"]), ("1", ["1"]), ("2", ["2"])):
+                found = client.get_model_metadata("double", version)
+                assert list(found["versions"] if protocol == "http" else found.versions) == expected
+            client.close()
 
 
 def test_health_metadata_config_index_and_statistics(http, grpc):

@@ -143,7 +143,7 @@ class InferenceService:
         spec = self._find(asked).model.spec
         return service_pb2.ModelMetadataResponse(
             name=spec.name,
-            versions=[str(number) for number in self._gateway.catalog.versions(spec.name)],
+            versions=[asked.version] if asked.version else [str(v) for v in self._gateway.catalog.versions(spec.name)],
             platform=spec.platform,
             inputs=[_tensor(spec, tensor) for tensor in spec.inputs.values()],
             outputs=[_tensor(spec, tensor) for tensor in spec.outputs.values()],

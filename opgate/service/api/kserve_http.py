@@ -166,10 +166,11 @@ class _Routes:
     async def model_metadata(self, request: Request) -> Response:
         """Answers with the names, types and shapes of a model's inputs and outputs."""
         spec = self._model(request).spec
+        asked = request.path_params.get("version", "")
         return answer(
             {
                 "name": spec.name,
-                "versions": [str(number) for number in self._gateway.catalog.versions(spec.name)],
+                "versions": [asked] if asked else [str(v) for v in self._gateway.catalog.versions(spec.name)],
                 "platform": spec.platform,
                 "inputs": [_metadata(tensor, spec.wire_shape(tensor)) for tensor in spec.inputs.values()],
                 "outputs": [_metadata(tensor, spec.wire_shape(tensor)) for tensor in spec.outputs.values()],

@@ -19,6 +19,7 @@ HTTP: dict[Kind, int] = {
     Kind.MEDIA_TYPE: 415,
     Kind.NOT_ACCEPTABLE: 406,
     Kind.OVERLOADED: 503,
+    Kind.EXPIRED: 503,
     Kind.DEADLINE: 504,
     Kind.CANCELED: 499,
     Kind.INTERNAL: 500,
@@ -36,6 +37,7 @@ GRPC: dict[Kind, Code] = {
     Kind.MEDIA_TYPE: Code.INVALID_ARGUMENT,
     Kind.NOT_ACCEPTABLE: Code.INVALID_ARGUMENT,
     Kind.OVERLOADED: Code.UNAVAILABLE,
+    Kind.EXPIRED: Code.UNAVAILABLE,
     Kind.DEADLINE: Code.DEADLINE_EXCEEDED,
     Kind.CANCELED: Code.CANCELLED,
     Kind.INTERNAL: Code.INTERNAL,
@@ -52,4 +54,4 @@ def error_body(message: str) -> bytes:
 
 def error_headers(error: ServingError, retry_after: int) -> list[tuple[str, str]]:
     """Returns the headers of an error: Retry-After if it makes sense to try again."""
-    return [("retry-after", str(retry_after))] if error.kind is Kind.OVERLOADED else []
+    return [("retry-after", str(retry_after))] if error.kind in (Kind.OVERLOADED, Kind.EXPIRED) else []

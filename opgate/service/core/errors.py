@@ -21,7 +21,8 @@ class Kind(enum.Enum):
     MEDIA_TYPE = "MEDIA_TYPE"  # the route or the model doesn't read this kind of body
     NOT_ACCEPTABLE = "NOT_ACCEPTABLE"  # the model has no answer of the kind that the client accepts
     OVERLOADED = "OVERLOADED"  # the queue is full, or the answer would come too late
-    DEADLINE = "DEADLINE"  # the timeout of the request ran out
+    EXPIRED = "EXPIRED"  # the timeout of the request ran out before its turn came
+    DEADLINE = "DEADLINE"  # it ran out during the run
     CANCELED = "CANCELED"  # the client left before its turn came
     INTERNAL = "BACKEND"  # the model or the engine failed
 
@@ -101,7 +102,12 @@ def too_slow(model: str, expected_ns: float, limit_ns: int) -> ServingError:
 def too_late(model: str, timeout_us: int) -> ServingError:
     """Returns the error for a request whose timeout was over before its model got it."""
     text = f"the request's timeout of {timeout_us} us ran out before it reached model '{model}'"
-    return ServingError(Kind.DEADLINE, text)
+    return ServingError(Kind.EXPIRED, text)
+
+
+def in_queue(error: ServingError) -> ServingError:
+    """Returns the error of a request that ends in its queue: as in Triton, a client may send it again."""
+    return ServingError(Kind.EXPIRED, error.message) if error.kind is Kind.DEADLINE else error
 
 
 _SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM))

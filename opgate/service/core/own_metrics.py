@@ -20,7 +20,7 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,99}")
 # The gateway's own names begin so.
 _TAKEN = ("nv_", "opgate_", "process_", "python_")
 # Numbers of all models, labels of one and characters of a text.
-_MOST_NUMBERS, _MOST_LABELS, _MOST_TEXT = 10_000, 32, 1000
+_MOST_NUMBERS, _MOST_LABELS, _MOST_BUCKETS, _MOST_TEXT = 10_000, 32, 100, 1000
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -90,16 +90,18 @@ class OwnMetrics:
             return "expected a kind, and buckets that rise"
         if len(labels) > _MOST_LABELS or any(not _LABEL.fullmatch(key) for key, _ in labels):
             return f"expected at most {_MOST_LABELS} labels, whose names have letters, digits and _"
+        if len(buckets) > _MOST_BUCKETS or any(not _is_text(value) for value in (text, *(v for _, v in labels))):
+            return f"expected at most {_MOST_BUCKETS} buckets, and texts of {_MOST_TEXT} characters of Unicode"
         family = self._families.get(name)
-        if family is None:
-            family = self._families[name] = _Family(kind, text[:_MOST_TEXT])
-        elif family.kind != kind:
+        if family is not None and family.kind != kind:
             return f"another one is a {family.kind}"
-        number = family.numbers.get(labels)
+        number = None if family is None else family.numbers.get(labels)
         if number is None:
-            if self._count >= _MOST_NUMBERS:
+            size = 1 + len(buckets)
+            if self._count + size > _MOST_NUMBERS:
                 return f"there are {_MOST_NUMBERS} numbers of models"
-            self._count += 1
+            self._count += size
+            family = family or self._families.setdefault(name, _Family(kind, text))
             number = family.numbers[labels] = _Number(0.0, tuple(buckets), [0] * (len(buckets) + 1))
         if how == "observe":
             number.value += value
@@ -124,6 +126,13 @@ class OwnMetrics:
                     yield _sample(f"{name}_bucket", [*own, f'le="{end}"'], count)
                 yield _sample(f"{name}_sum", own, number.value)
                 yield _sample(f"{name}_count", own, sum(number.counts))
+
+
+def _is_text(text: str) -> bool:
+    try:
+        return len(text) <= _MOST_TEXT and len(text.encode()) >= len(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _escaped(text: str, quotes: bool = False) -> str:

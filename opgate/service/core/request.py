@@ -82,8 +82,8 @@ class Request:
 
     __slots__ = (
         "again", "context", "done", "ended_ns", "error", "group", "id", "inputs", "key", "leave", "open", "options",
-        "origin", "outputs", "parameters", "received_ns", "result", "rows", "run_ns", "shared", "started_ns", "steps",
-        "stream", "timer", "weight",
+        "origin", "outputs", "parameters", "received_ns", "renew", "result", "rows", "run_ns", "shared", "started_ns",
+        "steps", "stream", "timer", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -125,6 +125,7 @@ class Request:
         self.error: ServingError | None = None
         self.open = False  # whether its run is over and its responses are still to come
         self.again = False  # whether its run is over, and the model wants it once more
+        self.renew: Callable[[], None] | None = None  # is called before it runs once more
 
     @property
     def unwanted(self) -> bool:

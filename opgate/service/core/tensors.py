@@ -48,7 +48,7 @@ def from_raw(
     if not array.flags.aligned:
         array = array.copy()
     if datatype.name == "BOOL":
-        check_bool(array, name)
+        array = as_bool(array)
     return array.reshape(shape)
 
 
@@ -58,11 +58,10 @@ def wrong_size(size: int, datatype: DataType, shape: tuple[int, ...], name: str)
     return invalid(f"input '{name}': expected {expected} bytes for shape {list(shape)} of {datatype.name}, got {size}")
 
 
-def check_bool(array: Array, name: str) -> None:
-    """Raises ServingError (INVALID) if a byte of a BOOL tensor is neither 0 nor 1."""
+def as_bool(array: Array) -> Array:
+    """Returns a BOOL tensor in which each byte other than 0 is 1. Some clients send others, and Triton takes them."""
     bits = array.view(np.uint8)
-    if bits.size and bits.max() > 1:
-        raise invalid(f"input '{name}': expected BOOL bytes 0 or 1, got {int(bits.max())}")
+    return bits != 0 if bits.size and bits.max() > 1 else array
 
 
 def _strings(data: memoryview, count: int, name: str, limits: Limits) -> Array:

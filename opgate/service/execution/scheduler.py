@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from time import perf_counter_ns
 
-from opgate.service.core.errors import Kind, ServingError, queue_full, too_late, unloading
+from opgate.service.core.errors import Kind, ServingError, in_queue, queue_full, too_late, unloading
 from opgate.service.core.request import Request
 from opgate.service.core.spec import Batching, ModelSpec, QueuePolicy
 from opgate.service.core.statistics import ModelStatistics
@@ -209,7 +209,7 @@ class Scheduler:
             self.statistics.pending = self._waiting.size
             if self._claims:
                 self._flush_soon()  # resources may be kept for a run that nobody needs any more
-            self._fail(request, error)
+            self._fail(request, in_queue(error))
             self._rested()
             return
         self._fail(request, error)
@@ -423,10 +423,10 @@ class Scheduler:
 
     def _run_again(self, request: Request) -> None:
         """Puts a request behind the others of its line: the model wants it once more. Its sequence has begun."""
-        if request.ended:
-            return
         if (place := request.options.sequence) is not None:
             request.options = request.options._replace(sequence=place._replace(start=False))
+        if request.renew is not None:
+            request.renew()
         self._waiting.add(request)
         self._flush_soon()
 
@@ -470,7 +470,7 @@ class Scheduler:
             if request.open and not request.ended:
                 request.started_ns, request.run_ns = batch.formed_ns, run_ns
                 self._open.add(request)
-            elif request.again:
+            elif request.again and not request.ended:
                 self._run_again(request)
         if self._ordered is None:
             self._answer(requests, batch.formed_ns, run_ns)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from opgate.service.core.datatypes import DataType
-from opgate.service.core.errors import Kind, ServingError, internal, invalid, queue_full, too_late, unloading
+from opgate.service.core.errors import Kind, ServingError, in_queue, internal, invalid, queue_full, too_late, unloading
 from opgate.service.core.request import Array, Options, Request
 from opgate.service.core.request import Sequence as Place
 from opgate.service.core.spec import PYTHON, Batching, ModelSpec, TensorSpec
@@ -113,6 +113,11 @@ class Sequencer:
         part = Request(inputs, 1, key, wanted, id=request.id, options=request.options, weight=request.weight)
         part.received_ns = request.received_ns
         part.origin = request
+
+        def renew() -> None:
+            part.inputs.update(self.controls(place.id, False, place.end, True))
+
+        part.renew = renew
         return part
 
     def controls(self, id: int | str, start: bool, end: bool, ready: bool) -> dict[str, Array]:
@@ -454,7 +459,7 @@ class SequenceScheduler:
         assert place is not None
         sequence = self._sequences.get(place.id)
         if sequence is not None and request in sequence.waiting:
-            self._leave_queue(sequence, request, error)
+            self._leave_queue(sequence, request, in_queue(error))
             self.leave_if_over(sequence)
             self.rested()
             return

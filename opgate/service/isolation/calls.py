@@ -77,7 +77,7 @@ class Calls:
         more than WINDOW times before `more`. Raises ServingError."""
         if self.loop is None:
             raise ServingError(Kind.UNAVAILABLE, "models can't be called before the gateway serves")
-        room = asyncio.Semaphore(WINDOW)
+        room = asyncio.BoundedSemaphore(WINDOW)
         running = asyncio.run_coroutine_threadsafe(self._answered(call, answer, room), self.loop)
         self._rooms[running] = room
         running.add_done_callback(lambda _: self._rooms.pop(running, None))
@@ -114,7 +114,7 @@ class Calls:
         """Lets a call give one more response."""
         room = None if running is None else self._rooms.get(running)
         if room is not None and self.loop is not None:
-            self.loop.call_soon_threadsafe(room.release)
+            self.loop.call_soon_threadsafe(_release, room)
 
     async def give(self, request: Request, response: Response) -> None:
         """Gives a client one of the responses to its request, when there is room for it.
@@ -162,6 +162,11 @@ class Calls:
             finally:
                 task.cancel()
             answer({}, True, None, {})
+
+
+def _release(room: asyncio.Semaphore) -> None:
+    with contextlib.suppress(ValueError):  # more than there were
+        room.release()
 
 
 def _datatype(spec: ModelSpec, name: str, array: Array) -> str:

@@ -8,6 +8,7 @@ when their selectors say that there is something.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import select
 import threading
@@ -60,7 +61,8 @@ class Question:
                 coming: asyncio.Future[None] = loop.create_future()
 
                 def told(coming: asyncio.Future[None] = coming) -> None:
-                    loop.call_soon_threadsafe(lambda: None if coming.done() else coming.set_result(None))
+                    with contextlib.suppress(RuntimeError):  # the loop has been closed
+                        loop.call_soon_threadsafe(lambda: None if coming.done() else coming.set_result(None))
 
                 self.told = told
                 conversation.poll()
@@ -83,10 +85,15 @@ class Question:
         return answer
 
     def drop(self) -> None:
-        """Tells the gateway that nobody wants more answers."""
+        """Lets the gateway know, when something is said next, that nobody wants more answers."""
         if not self.ended:
             self.ended = True
             self._conversation.drop(self.id)
+
+    def cancel(self) -> None:
+        """Tells the gateway at once that nobody wants more answers."""
+        self.drop()
+        self._conversation.say_what_is_left()
 
 
 class Conversation:
@@ -99,7 +106,7 @@ class Conversation:
         self._gone = False
         self._ids = itertools.count(1)
         self._tasks: deque[tuple[list[Any], Tensors]] = deque()
-        self._asked_ready = 0
+        self._asked_ready = 0  # the number of the last question whether the model is ready, 0 if it has its answer
         self._questions: dict[int, Question] = {}
         self._untaken: dict[int, int] = {}  # responses to each request that has not had its last one, by its number
         self._cancelled: set[int] = set()
@@ -113,9 +120,13 @@ class Conversation:
     def say(self, message: Sequence[Any], tensors: Mapping[str, Array] | Tensors = ()) -> None:  # type: ignore[assignment]
         """Sends a message. Raises NoRoomError, and TypeError for a dtype that no tensor has."""
         pairs = list(tensors.items()) if isinstance(tensors, Mapping) else list(tensors)
+        self.say_what_is_left()
+        self._mail.send(message, [name for name, _ in pairs], [array for _, array in pairs])
+
+    def say_what_is_left(self) -> None:
+        """Tells the gateway which answers nobody wants any more."""
         while self._left:
             self._mail.send(["drop", self._left.popleft()])
-        self._mail.send(message, [name for name, _ in pairs], [array for _, array in pairs])
 
     def ask(self, what: str, arguments: Sequence[Any], tensors: Tensors) -> Question:
         """Asks the gateway something. Raises as `say` does."""
@@ -143,7 +154,12 @@ class Conversation:
         self.wait(lambda: self._untaken.get(number, 0) < WINDOW)
         with self._changed:
             self._untaken[number] = self._untaken.get(number, 0) + 1
-        self.say(["response", number, present, final, list(error), dict(parameters)], of)
+        try:
+            self.say(["response", number, present, final, list(error), dict(parameters)], of)
+        except BaseException:
+            with self._changed:
+                self._untaken[number] -= 1
+            raise
 
     def cancelled(self, number: int) -> bool:
         """Returns whether nobody waits for the response to a request any more."""
@@ -160,13 +176,17 @@ class Conversation:
 
     def task(self) -> tuple[list[Any], Tensors]:
         """Waits for what the gateway wants the model to do next. Raises EOFError if the gateway has gone."""
+        self.say_what_is_left()
         self.wait(lambda: bool(self._tasks))
         return self._tasks.popleft()
 
-    def asked_ready(self) -> None:
-        """Waits until the gateway asks whether the model is ready. Raises EOFError if it has gone."""
+    def asked_ready(self) -> int:
+        """Waits until the gateway asks whether the model is ready, and returns the number of the question. Raises
+        EOFError if the gateway has gone."""
         self.wait(lambda: self._asked_ready > 0)
-        self._asked_ready -= 1
+        with self._changed:
+            number, self._asked_ready = self._asked_ready, 0
+        return number
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Waits until something is so, and reads what comes meanwhile. Raises EOFError if the gateway has gone."""
@@ -195,8 +215,8 @@ class Conversation:
         finally:
             self._changed.acquire()
             self._reading = False
+            self._changed.notify_all()  # they go on when this thread lets go of the lock
         self._hand_over(message, tensors)
-        self._changed.notify_all()
 
     def _hand_over(self, message: list[Any], tensors: Tensors) -> None:
         kind = message[0]
@@ -213,10 +233,10 @@ class Conversation:
             if message[1] in self._untaken:
                 self._cancelled.add(message[1])
         elif kind == "ready":
-            self._asked_ready += 1
+            self._asked_ready = message[1]
         elif kind == "gone":
             self._gone = True
-            for question in self._questions.values():
+            for question in list(self._questions.values()):
                 question.come(Answer(True, ("UNAVAILABLE", "the gateway has gone"), {}, []))
         else:
             if kind == "execute":

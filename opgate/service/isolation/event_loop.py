@@ -15,14 +15,16 @@ class EventLoop:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
 
     def start(self, awaitable: Awaitable[Any]) -> Future[Any]:
         """Begins to run something, and returns its future."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            asyncio.set_event_loop(self._loop)
-            self._thread = threading.Thread(target=self._loop.run_forever, name="event loop", daemon=True)
-            self._thread.start()
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                asyncio.set_event_loop(self._loop)
+                self._thread = threading.Thread(target=self._loop.run_forever, name="event loop", daemon=True)
+                self._thread.start()
         return asyncio.run_coroutine_threadsafe(_waited(awaitable), self._loop)
 
     def run(self, awaitable: Awaitable[Any]) -> Any:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from opgate.service.isolation.channel import COUNTS, decoded, encoded
 from opgate.service.isolation.memory import Array, SharedMemory
@@ -41,6 +41,14 @@ class NoRoomError(ValueError):
     def __init__(self, size: int, most: int, what: str) -> None:
         super().__init__(f"{what}: {size} bytes, at most {most} have room")
         self.size = size
+
+
+class Packed(NamedTuple):
+    """A message that can be sent: its tensors, its JSON, and the bytes of both."""
+
+    layout: Layout
+    data: bytes
+    size: int
 
 
 class _Blocks:
@@ -114,11 +122,10 @@ class Mail:
         (count,) = _COUNT.unpack_from(self._counts, self._peer_taken)
         return min(int(count), self._blocks.sent)
 
-    def send(self, message: Sequence[Any], names: Sequence[str] = (), arrays: Sequence[Array] = ()) -> bool:
-        """Sends a message, a list in JSON; the entries of the tensors become its last element.
+    def pack(self, message: Sequence[Any], names: Sequence[str] = (), arrays: Sequence[Array] = ()) -> Packed:
+        """Returns a message as it can be sent: a list in JSON, whose last element are the entries of the tensors.
 
-        Returns whether there was room. In the worker it waits for that. Raises NoRoomError if there never is, and
-        BrokenPipeError if the other side has gone.
+        Raises NoRoomError if there is never room for it, and TypeError for a dtype that no tensor has.
         """
         layout = Layout(names, arrays) if names else _NO_TENSORS
         data = encoded([*message, layout.entries])
@@ -127,6 +134,18 @@ class Mail:
         size = layout.end + (len(data) + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
         if size > self.most:
             raise NoRoomError(layout.end, self.most, f"tensors {', '.join(names)[:200]} (OPGATE_MAX_WORKER_BYTES)")
+        return Packed(layout, data, size)
+
+    def send(self, message: Sequence[Any], names: Sequence[str] = (), arrays: Sequence[Array] = ()) -> bool:
+        """Packs and sends a message, see `pack` and `post`."""
+        return self.post(self.pack(message, names, arrays))
+
+    def post(self, packed: Packed) -> bool:
+        """Sends a message. Returns whether there was room. In the worker it waits for that.
+
+        Raises BrokenPipeError if the other side has gone.
+        """
+        layout, data, size = packed
         with self._sending:
             blocks = self._blocks
             while True:

@@ -4,6 +4,7 @@ https://github.com/triton-inference-server/python_backend
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.util
 import inspect
@@ -118,7 +119,7 @@ class PythonRunner:
         """Answers whether the model is ready, whatever else it does."""
         with contextlib.suppress(EOFError):
             while True:
-                self._talk.asked_ready()
+                number = self._talk.asked_ready()
                 ready, text = False, "is_ready() must return a boolean"
                 try:
                     found = self._model.is_ready()
@@ -128,7 +129,7 @@ class PythonRunner:
                         ready, text = found, "is_ready() says that the model is not ready"
                 except Exception as error:
                     text = f"is_ready failed: {_failure(error)[1]}"
-                self._talk.say(["ready", ready, text])
+                self._talk.say(["ready", number, ready, text])
 
     def _finalize(self) -> None:
         utils.event_loop.stop()
@@ -222,7 +223,7 @@ class PythonRunner:
 
         def done(finished: Any) -> None:
             self._background.discard(finished)
-            error = finished.exception()
+            error = asyncio.CancelledError("it was cancelled") if finished.cancelled() else finished.exception()
             if error is None:
                 return
             _log_failure("execute", error)

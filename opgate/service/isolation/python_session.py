@@ -57,7 +57,11 @@ class PythonSession(ProcessSession):
         self._asked_ready: Future[str] | None = None
         self._asked_until = 0.0
         self._numbers = itertools.count(1)  # of requests, in all processes that the model has
-        super().__init__(name, opening, limits, python)
+        try:
+            super().__init__(name, opening, limits, python)
+        except BaseException:
+            os.close(self._wake)
+            raise
 
     def instance(self, spec: ModelSpec, finished: Finished, closed: Closed) -> Instance:
         """Returns what runs batches, see `Worker`."""
@@ -113,7 +117,11 @@ class PythonSession(ProcessSession):
             if asked is not None and not asked.done() and time.monotonic() < self._asked_until:
                 return asked
             asked = self._asked_ready = Future()
+            asked.set_running_or_notify_cancel()  # one of those who ask may leave
             self._asked_until = time.monotonic() + _READY
+            if self._process is None:
+                asked.set_result(self._refusal() or "its worker process is still starting")
+                return asked
         self.post(lambda talk: talk.ask_ready(asked, _READY))
         return asked
 
@@ -121,8 +129,9 @@ class PythonSession(ProcessSession):
         """Has the thread of the process do something, if there is a process then."""
         if what is not None:
             self._posted.append(what)
-        with contextlib.suppress(OSError):  # the session is closed
-            os.eventfd_write(self._wake, 1)
+        with self._changed:
+            if self._wake >= 0:  # the session is not closed
+                os.eventfd_write(self._wake, 1)
 
     def change_metric(self, change: Sequence[Any]) -> None:
         """Changes a metric of the model's own. Raises ValueError and TypeError for what is no change."""
@@ -132,7 +141,16 @@ class PythonSession(ProcessSession):
         self.calls.metrics.change(self._name, str(name), str(kind), str(text), own, ends, str(how), float(value))
 
     def execute(self, spec: ModelSpec, requests: Sequence[Request], options: Any = None) -> None:
-        """Runs requests outside of the queue, waits for them, and sets the result or the error of each."""
+        """Runs requests outside of the queue, waits for them, and sets the result or the error of each. Nobody takes
+        the responses of a decoupled model."""
+        end = time.monotonic() + _PATIENCE + 2 * self._limits.run_timeout
+        while True:
+            self._execute_once(spec, requests, end)
+            requests = [request for request in requests if request.again]
+            if not requests:
+                return
+
+    def _execute_once(self, spec: ModelSpec, requests: Sequence[Request], end: float) -> None:
         done = threading.Event()
         batch = Batch(list(requests), sum([request.rows for request in requests]), CostCurve(HandOver(0)))
         waiting = set(requests)
@@ -147,11 +165,9 @@ class PythonSession(ProcessSession):
                 if not request.open:
                     closed(request)
 
-        self.submit(Job(batch, spec, lambda what: what(), finished, closed, deque([batch.requests])))
-        if not done.wait(_PATIENCE + 2 * self._limits.run_timeout):
+        self.submit(Job(batch, spec, lambda what: what(), finished, closed, deque([batch.requests]), alone=True))
+        if not done.wait(max(0.0, end - time.monotonic())):
             raise ServingError(Kind.UNAVAILABLE, "its worker process did not answer")
-        if again := [request for request in requests if request.again]:
-            self.execute(spec, again)
 
     # What the supervising thread does.
 
@@ -171,6 +187,9 @@ class PythonSession(ProcessSession):
             process.kill()
         reason = reason or process.death()
         talk.died(reason, self._jobs)
+        for job in list(self._jobs):
+            if job.waits is not None:
+                job.waits()
         process.free()  # requests that a client still holds may refer to it
         if talk.ran:
             self._failures = 0
@@ -187,8 +206,12 @@ class PythonSession(ProcessSession):
         """Lets the model finalize itself, and ends the process."""
         super().close()
         self._refuse_waiting("the model is being unloaded")
-        wake, self._wake = self._wake, -1
+        with self._changed:
+            wake, self._wake = self._wake, -1
+            asked = self._asked_ready
         os.close(wake)
+        if asked is not None and not asked.done():
+            asked.set_result("the model is being unloaded")
 
     @property
     def closing(self) -> bool:
@@ -225,9 +248,14 @@ class _PythonInstance:
 
         runs = deque([batch.requests])
         job = Job(batch, self._spec, tell, lambda: self._finished(self, batch), self._closed, runs)
+
+        def give_up_later() -> None:
+            loop.call_later(_PATIENCE, self._python.give_up, job)
+
+        job.waits = lambda: tell(give_up_later)
         self._python.submit(job)
         if self._python.starting:
-            loop.call_later(_PATIENCE, self._python.give_up, job)
+            job.waits()
 
     def leave(self, request: Request) -> None:
         """Tells the model that nobody waits for a request any more."""

@@ -27,7 +27,7 @@ from opgate.service.core.request import Sequence as Place
 from opgate.service.core.spec import ModelSpec
 from opgate.service.execution.batch import Batch, as_serving_error, assemble, split
 from opgate.service.isolation.calls import Answer, Call, Calls
-from opgate.service.isolation.mail import WINDOW, NoRoomError
+from opgate.service.isolation.mail import WINDOW, NoRoomError, Packed
 from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
 
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
@@ -41,6 +41,8 @@ _KEPT_BYTES = 1 << 26
 _MOST_CALLS = 1024
 # A worker that sends more responses than its window allows breaks the rules.
 _MOST_UNTAKEN = 2 * WINDOW
+# So many messages wait for a worker that doesn't read, and so many bytes of them beyond the memory that it has.
+_MOST_UNSENT = 4 * _MOST_CALLS
 
 
 @dataclass(eq=False)
@@ -59,6 +61,9 @@ class Job:
     running: list[Request] = field(default_factory=list)
     message: int = 0  # the number of the message that began the run
     until: float = 0.0
+    alone: bool = False  # whether nobody takes responses: it tries a model out
+    ended: bool = False
+    waits: Callable[[], None] | None = None  # is told that no process runs it now
 
     def end(self, error: ServingError | None = None) -> None:
         """Ends the batch. Requests that have nothing yet get the error."""
@@ -66,6 +71,8 @@ class Job:
         for request in batch.requests:
             if error is not None and request.result is None and not request.open:
                 request.error = request.error or as_serving_error(self.spec, error)
+                request.again = False
+        self.ended = True
         now = perf_counter_ns()
         batch.begun_ns = batch.begun_ns or now
         batch.infer_start_ns = batch.infer_start_ns or now
@@ -88,6 +95,15 @@ class _Open:
     untaken: int = 0  # responses that the client has not taken
     waiting: deque[tuple[Response | None, bool]] = field(default_factory=deque)
     giving: asyncio.Task[None] | None = None  # gives the client what waits
+
+    @property
+    def waits_for_model(self) -> bool:
+        """Whether its run is over, and the client has all responses that have come."""
+        return self.executed and not self.untaken
+
+
+class UnreadError(Exception):
+    """The process leaves unread what the gateway says."""
 
 
 class Owner(Protocol):
@@ -120,10 +136,12 @@ class Talk:
         self._job: Job | None = None
         self._open: dict[int, _Open] = {}
         self._numbers: dict[Request, int] = {}
-        self._unsent: deque[tuple[Sequence[Any], Sequence[str], Sequence[Array]]] = deque()
+        self._unsent: deque[Packed] = deque()
+        self._unsent_bytes = 0
         self._look_at = 0.0  # when to look for what takes too long
         self._finalized = False
         self._asked_ready: tuple[Future[str], float] | None = None
+        self._ready_number = 0
 
     # The thread.
 
@@ -136,7 +154,7 @@ class Talk:
         for file in (wakes, pidfd, wake, end):
             ready.register(file, select.POLLIN)
         while True:
-            if self._job is None and jobs and not self._unsent:
+            while self._job is None and jobs and not self._unsent:
                 self._start(jobs.popleft())
             found = dict(ready.poll(self._patience()))
             if wake in found:
@@ -154,8 +172,7 @@ class Talk:
                 ready.unregister(end)
                 self._finalize(ready)
                 return
-            while self._unsent and self._sent(*self._unsent[0]):
-                self._unsent.popleft()
+            self._send_waiting()
             if self._look_at and time.monotonic() >= self._look_at:
                 self._look_for_late()
 
@@ -179,11 +196,11 @@ class Talk:
         if job is not None and job.running and now >= job.until:
             self._process.end_late(f"a run took longer than {seconds:g} s")
             raise WorkerDiedError(self._process.death())
-        for one in [one for one in self._open.values() if one.executed and now >= one.until]:
+        for one in [one for one in self._open.values() if one.waits_for_model and now >= one.until]:
             self.say(["cancel", one.number])
             text = f"the model sent nothing for {seconds:g} s (OPGATE_RUN_TIMEOUT)"
             self._close(one, ServingError(Kind.INTERNAL, text))
-        ends = [one.until for one in self._open.values() if one.executed]
+        ends = [one.until for one in self._open.values() if one.waits_for_model]
         if job is not None and job.running:
             ends.append(job.until)
         if self._asked_ready is not None:
@@ -194,15 +211,25 @@ class Talk:
         self._look_at = min(ends, default=0.0)
 
     def say(self, message: Sequence[Any], names: Sequence[str] = (), arrays: Sequence[Array] = ()) -> None:
-        """Sends a message, later if there is no room now. Raises NoRoomError if there never is."""
-        if self._unsent or not self._sent(message, names, arrays):
-            self._unsent.append((message, names, arrays))
+        """Sends a message, later if there is no room now. Raises NoRoomError if there never is, and ValueError if too
+        much waits for a worker that doesn't read."""
+        packed = self._mail.pack(message, names, arrays)
+        if not self._unsent and self._sent(packed):
+            return
+        self._unsent.append(packed)
+        self._unsent_bytes += packed.size
+        if len(self._unsent) > _MOST_UNSENT or self._unsent_bytes > self._mail.most + packed.size:
+            raise UnreadError(f"{len(self._unsent)} messages that it doesn't read")
 
-    def _sent(self, message: Sequence[Any], names: Sequence[str], arrays: Sequence[Array]) -> bool:
+    def _sent(self, packed: Packed) -> bool:
         try:
-            return self._mail.send(message, names, arrays)
+            return self._mail.post(packed)
         except BrokenPipeError:
             return True  # its death will be seen
+
+    def _send_waiting(self) -> None:
+        while self._unsent and self._sent(self._unsent[0]):
+            self._unsent_bytes -= self._unsent.popleft().size
 
     def _read(self) -> None:
         """Takes a message of the process. Raises ValueError and the like for one that breaks the rules."""
@@ -220,7 +247,9 @@ class Talk:
         elif kind == "metric":
             self._owner.change_metric(rest)
         elif kind == "ready":
-            self._told_ready("" if rest[0] else str(rest[1]))
+            number, ready, reason = rest
+            if number == self._ready_number:
+                self._told_ready("" if ready else str(reason)[:1000])
         elif kind == "finalized":
             self._finalized = True
         else:
@@ -331,11 +360,13 @@ class Talk:
     # Responses that senders send.
 
     def _respond(self, number: int, present: bool, final: bool, error: Any, parameters: Any, tensors: Any) -> None:
+        if type(number) is not int:
+            raise ValueError("a response without the number of its request")
         one = self._open.get(number)
         if one is None or one.ended:  # nobody waits for it any more
             self.say(["taken", number])
             return
-        one.until = self._later()
+        self._moves(one)
         one.ended = final
         request, spec = one.request, one.job.spec
         if not spec.streams:
@@ -347,7 +378,7 @@ class Talk:
         if response is not None and response.error is not None and final:  # the error that ends a stream
             request.error, response = response.error, None
         loop = self._owner.calls.loop
-        if request.unwanted or loop is None:
+        if request.unwanted or loop is None or one.job.alone:
             self._taken(one, final)
             return
         one.untaken += 1
@@ -365,18 +396,27 @@ class Talk:
         target = one.request.origin or one.request
         while one.waiting:
             response, final = one.waiting.popleft()
-            if response is not None:
-                await self._owner.calls.give(target, response)
-                del response
-            self._owner.post(lambda talk, final=final: talk.taken(one, final))  # type: ignore[misc]
+            try:
+                if response is not None:
+                    await self._owner.calls.give(target, response)
+                    del response
+            finally:
+                self._owner.post(lambda talk, final=final: talk.taken(one, final))  # type: ignore[misc]
         one.giving = None
 
     def taken(self, one: _Open, final: bool) -> None:
         """Takes note that a client has room for one more response to a request."""
         if self._open.get(one.number) is one:
             one.untaken -= 1
-            one.until = self._later()
+            self._moves(one)
             self._taken(one, final)
+
+    def _moves(self, one: _Open) -> None:
+        """Lets the time of a request begin anew, and that of the run in which it is: a stream may take long, as long as
+        it moves and somebody wants it."""
+        one.until = self._later()
+        if one.job is self._job and not one.request.unwanted:
+            one.job.until = one.until
 
     def _taken(self, one: _Open, final: bool) -> None:
         self.say(["taken", one.number])
@@ -397,7 +437,8 @@ class Talk:
         if one.executed:
             self._forget(one)
             request.open = False
-            job.tell(lambda: job.closed(request))
+            if job.ended:  # otherwise the end of the batch answers it
+                job.tell(lambda: job.closed(request))
 
     def _forget(self, one: _Open) -> None:
         self._open.pop(one.number, None)
@@ -421,13 +462,13 @@ class Talk:
         until = time.monotonic() + seconds
         self._asked_ready = asked, until
         self._look_at = min(self._look_at or until, until)
-        self.say(["ready"])
+        self._ready_number += 1
+        self.say(["ready", self._ready_number])
 
     def _told_ready(self, reason: str) -> None:
         if self._asked_ready is not None:
             asked, self._asked_ready = self._asked_ready[0], None
-            if not asked.done():
-                asked.set_result(reason)
+            asked.set_result(reason)
 
     # The end.
 
@@ -441,8 +482,7 @@ class Talk:
                 self._read()
             elif self._process.pidfd in found:
                 return
-            while self._unsent and self._sent(*self._unsent[0]):
-                self._unsent.popleft()
+            self._send_waiting()
 
     def died(self, reason: str, jobs: deque[Job]) -> None:
         """Fails what was under way in the process, which has ended. Runs that it has not read, and those of a batch
@@ -565,10 +605,13 @@ def _head(request: Request) -> list[Any]:
 
 
 def _parameters(given: Any) -> dict[str, bool | int | float | str]:
-    """Returns the parameters of a response. Raises ValueError if they are none."""
+    """Returns the parameters of a response. Raises ValueError if they are none that every protocol can tell."""
     found = dict(given)
-    if not all(isinstance(value, (bool, int, float, str)) for value in found.values()):
-        raise ValueError("parameters that are none")
+    for value in found.values():
+        if isinstance(value, str):
+            value.encode()
+        elif not isinstance(value, (bool, int, float)) or abs(value) > (1 << 63) - 1:
+            raise ValueError("parameters that are none")
     return found
 
 
@@ -578,11 +621,17 @@ def _settle(spec: ModelSpec, request: Request, outputs: dict[str, Array], error:
         if error:
             raise ServingError(Kind(error[0]), str(error[1]))
         own = _checked(spec, request, outputs)
-        request.outputs = tuple(own)
+        wanted = request.outputs
+        request.outputs = tuple([name for name in wanted if name in own])
+        status = spec.row_status
+        if status is not None and status.output not in own:
+            raise internal(f"it left out the output '{status.output}', which has the statuses of rows")
         split(spec, [request], list(own), list(own.values()))
         request.parameters = _parameters(parameters)
     except ServingError as failed:
         request.error = as_serving_error(spec, failed)
+    except UnicodeEncodeError:
+        request.error = as_serving_error(spec, internal("a parameter of its response is no text"))
 
 
 def _response(
@@ -600,7 +649,8 @@ def _response(
 def _checked(spec: ModelSpec, request: Request, outputs: Mapping[str, Array]) -> dict[str, Array]:
     """Returns the outputs that the request wants, in its order. Others are dropped, and some may be left out, as in
     Triton. Raises ServingError (INTERNAL) for one that is not as the config says."""
-    found = {name: outputs[name] for name in request.outputs if name in outputs}
+    status = () if spec.row_status is None else (spec.row_status.output,)
+    found = {name: outputs[name] for name in (*request.outputs, *status) if name in outputs}
     for name, array in found.items():
         check_result(spec, name, array)
     return found

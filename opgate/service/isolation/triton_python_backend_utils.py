@@ -251,8 +251,16 @@ class InferenceResponseSender:
             raise TritonModelException(f"expected an InferenceResponse, got {type(response).__name__}")
         final = bool(flags)
         self._count(response is not None, final)
-        tensors, error, parameters = self._parts(response)
-        self._talk.respond(self.number, response is not None, final, error, parameters, tensors)
+        try:
+            tensors, error, parameters = self._parts(response)
+            self._talk.respond(self.number, response is not None, final, error, parameters, tensors)
+        except BaseException as failed:  # nothing was sent, so something else may be
+            with self._lock:
+                self._sent -= response is not None
+                self._closed = False
+            if isinstance(failed, (ValueError, TypeError)):
+                raise TritonModelException(str(failed)) from None
+            raise
         if final:
             self._talk.forget(self.number)
 
@@ -467,10 +475,11 @@ class ResponseIterator:
     def cancel(self) -> None:
         """Tells the called model that nobody wants more responses."""
         if self._asked is not None:
-            self._asked.drop()
+            self._asked.cancel()
 
     def __del__(self) -> None:
-        self.cancel()
+        if self._asked is not None:
+            self._asked.drop()
 
 
 def _failed(text: str) -> InferenceResponse:
@@ -494,11 +503,18 @@ def as_bytes(array: Array) -> Array:
     return found.reshape(array.shape)
 
 
+def _is_parameter(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.isascii() or value.encode("utf-8", "replace").decode() == value
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and -(1 << 63) <= value < 1 << 63
+
+
 def _checked_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
     found = dict(parameters or {})
     for name, value in found.items():
-        known = isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
-        if not isinstance(name, str) or not known:
+        if not isinstance(name, str) or not _is_parameter(value):
             raise TritonModelException(
                 f"parameters: expected names with booleans, finite numbers and texts, got {value!r} for {name!r}"
             )

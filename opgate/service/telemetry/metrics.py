@@ -151,7 +151,7 @@ class ModelMetrics:
         name = "nv_inference_request_failure"
         yield _head(name, "Number of failed inference requests", "counter")
         for labels, statistics in rows:
-            for reason, count in sorted(dict(statistics.failures or {"BACKEND": 0}).items()):
+            for reason, count in sorted({"BACKEND": 0, **statistics.failures}.items()):
                 model, _, version = labels.rpartition(",")
                 yield f'{name}{{{model},reason="{reason}",{version}}} {_number(count)}\n'
         for name, text, gauge in _GAUGES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -96,6 +97,10 @@ def _from_value(tensor: TensorSpec, value: JsonValue, limits: Limits) -> Array:
     array = read(value, tensor.datatype, None, tensor.name, limits)
     if array.size == 1 and array.ndim < len(tensor.dims) and all(size in (1, -1) for size in tensor.dims):
         array = array.reshape((1,) * len(tensor.dims))
+    elif array.ndim == 1 < len(tensor.dims) and tensor.dims.count(-1) <= 1:  # a flat list, as in Triton's generate
+        whole = math.prod(size for size in tensor.dims if size != -1)
+        if array.size and whole and (not array.size % whole if -1 in tensor.dims else array.size == whole):
+            array = array.reshape(tensor.dims)
     fits = array.ndim == len(tensor.dims) and all(
         want in (-1, got) for want, got in zip(tensor.dims, array.shape, strict=True)
     )
