@@ -132,6 +132,26 @@ def test_a_sender_of_a_decoupled_model() -> None:
         sender.send(ANSWER)
 
 
+def test_what_could_not_be_sent_leaves_a_sender_as_it_was() -> None:
+    class Full(Sent):
+        def respond(self, *response: Any) -> None:
+            if not self.responses:
+                self.responses.append(None)
+                raise ValueError("a message is larger than its memory")
+            super().respond(*response)
+
+    final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+    for decoupled in (False, True):
+        sent = Full()
+        sender = InferenceResponseSender(sent, 3, decoupled)  # type: ignore[arg-type]
+        with pytest.raises(TritonModelException, match="larger than its memory"):
+            sender.send(ANSWER, final)
+        sender.send(InferenceResponse(error=TritonError("too large")), final)
+        assert [response[:3] for response in sent.responses[1:]] == [(3, True, True)]
+        with pytest.raises(TritonModelException, match="closed"):
+            sender.send(ANSWER)
+
+
 def test_a_sender_of_another_model() -> None:
     final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
     sender = InferenceResponseSender(Sent(), 3, False)  # type: ignore[arg-type]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -427,3 +429,153 @@ class TritonPythonModel:
             assert json.loads(answer.read().removeprefix(b"data: "))["y"] == 1
         with pytest.raises(urllib.error.HTTPError):
             urllib.request.urlopen(urllib.request.Request(url, b'{"x": 1}'), timeout=20)
+
+
+def test_a_stream_may_take_longer_than_a_run(tmp_path: Path) -> None:
+    """The time of a run begins anew with each response, also of a model that sends them within `execute`."""
+    source = """
+import time, numpy as np, triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for i in range(8):
+                time.sleep(0.4)
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", np.array([i], np.float32))]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+    write(tmp_path, "long", ONE + DECOUPLED, source)
+    with running(tmp_path, "--allow-python-models", env={"OPGATE_RUN_TIMEOUT": "2"}) as server:
+        stream = Stream(server)
+        stream.ask("long", "x", [1], "FP32")
+        assert [stream.next("y")[0] for _ in range(8)] == list(range(8)) and stream.next("y") is None
+        stream.close()
+
+
+def test_two_ask_whether_a_model_is_ready_and_one_leaves(tmp_path: Path) -> None:
+    source = """
+import time, triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def is_ready(self):
+        time.sleep(1)
+        return True
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", r.inputs()[0].as_numpy())]) for r in requests]
+"""
+    write(tmp_path, "asked", ONE, source)
+    with running(tmp_path, "--allow-python-models") as server:
+        with socket.create_connection(("127.0.0.1", server.http)) as leaving:
+            leaving.sendall(b"GET /v2/models/asked/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+            time.sleep(0.3)
+            found: list[int] = []
+
+            def ask() -> None:
+                with urllib.request.urlopen(f"{server.url}/v2/models/asked/ready", timeout=20) as answer:
+                    found.append(answer.status)
+
+            staying = threading.Thread(target=ask)
+            staying.start()
+            time.sleep(0.3)
+        staying.join(20)
+        ask()
+        assert found == [200, 200]
+
+
+def test_loads_that_fail_leave_nothing_open(tmp_path: Path) -> None:
+    source = """
+class TritonPythonModel:
+    def initialize(self, args):
+        raise ValueError("not today")
+    def execute(self, requests):
+        pass
+"""
+    write(tmp_path, "fails", ONE, source)
+    with running(tmp_path, "--allow-python-models", "--model-control-mode", "explicit") as server:
+        client = connect(server, "http")
+
+        def descriptors() -> int:
+            with pytest.raises(InferenceServerException, match="not today"):
+                client.load_model("fails")
+            return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
+
+        descriptors()
+        before = descriptors()
+        for _ in range(5):
+            descriptors()
+        wait_until(lambda: descriptors() <= before)
+        client.close()
+
+
+def test_coroutines_that_are_cancelled_and_loops_that_are_closed(tmp_path: Path) -> None:
+    """A client learns of the first, and the second end nobody but themselves."""
+    source = """
+import asyncio, threading, numpy as np, triton_python_backend_utils as pb_utils
+
+class Own(threading.Thread):
+    def run(self):
+        async def leave():
+            call = pb_utils.InferenceRequest(
+                model_name="slow", requested_output_names=["y"], inputs=[pb_utils.Tensor("x", np.ones(1, np.float32))])
+            asyncio.ensure_future(call.async_exec())
+            await asyncio.sleep(0.05)
+        asyncio.new_event_loop().run_until_complete(leave())  # nobody takes the answer any more
+
+class TritonPythonModel:
+    async def execute(self, requests):
+        for request in requests:
+            x = request.inputs()[0].as_numpy()
+            if x[0] < 0:
+                raise asyncio.CancelledError
+            own = Own()
+            own.start()
+            await asyncio.sleep(0.5)
+            y = pb_utils.Tensor("y", x)
+            request.get_response_sender().send(
+                pb_utils.InferenceResponse([y]), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+    slow = """
+import time, triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep(0.2)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", r.inputs()[0].as_numpy())]) for r in requests]
+"""
+    write(tmp_path, "own", ONE + DECOUPLED, source)
+    write(tmp_path, "slow", ONE, slow)
+    with running(tmp_path, "--allow-python-models") as server:
+        stream = Stream(server)
+        for x in (1, -1, 2):
+            stream.ask("own", "x", [x], "FP32")
+            if x < 0:
+                assert "cancelled" in stream.next("y")
+            else:
+                assert stream.next("y") == [x]
+        stream.close()
+        assert server.metric("nv_inference_request_success", "slow") == 2
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+def test_an_output_that_a_later_step_needs_is_left_out(tmp_path: Path, protocol: str) -> None:
+    """It is the model's fault and not the client's."""
+    source = """
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", r.inputs()[0].as_numpy())]
+                                           if r.inputs()[0].as_numpy()[0] > 0 else []) for r in requests]
+"""
+    write(tmp_path, "leaves", ONE, source)
+    double(tmp_path, "double", shape=(1,))
+    (tmp_path / "both" / "1").mkdir(parents=True)
+    steps = """platform: "ensemble" ensemble_scheduling { step [
+        { model_name: "leaves" input_map { key: "x" value: "x" } output_map { key: "y" value: "between" } },
+        { model_name: "double" input_map { key: "x" value: "between" } output_map { key: "y" value: "y" } } ] }"""
+    (tmp_path / "both" / "config.pbtxt").write_text(f"{ONE} {steps}")
+    with running(tmp_path, "--allow-python-models") as server:
+        client = connect(server, protocol)
+        found = client.infer("both", [tensor(protocol, "x", np.array([3], np.float32), "FP32")])
+        assert found.as_numpy("y") == [6]
+        with pytest.raises(InferenceServerException, match="'leaves' left out 'between'") as raised:
+            client.infer("both", [tensor(protocol, "x", np.array([-3], np.float32), "FP32")])
+        assert raised.value.status() == ("500" if protocol == "http" else "StatusCode.INTERNAL")
+        client.close()

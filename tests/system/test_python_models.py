@@ -247,7 +247,7 @@ class Stream:
 
     def ask(self, model: str, name: str, values: list[Any], datatype: str, id: str = "") -> None:
         """Sends a request, and asks for an empty response after the last one."""
-        kind = {"BYTES": np.object_, "INT32": np.int32}[datatype]
+        kind = {"BYTES": np.object_, "INT32": np.int32, "FP32": np.float32}[datatype]
         inputs = [tensor("grpc", name, np.array(values, kind), datatype)]
         self._client.async_stream_infer(model, inputs, request_id=id, enable_empty_final_response=True)
 

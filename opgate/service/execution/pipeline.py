@@ -166,6 +166,7 @@ class _Run:
         # Optional inputs that the client doesn't send, and outputs that a model in Python leaves out. Steps run without
         # them.
         self._absent = set(pipeline.spec.inputs) - set(request.inputs)
+        self._left_out_by: dict[str, str] = {}  # the model that left a tensor out
         self._todo = pipeline.steps_for(self._wanted)
         self._ended = False
         self._in_flight: set[Request] = set()
@@ -216,9 +217,12 @@ class _Run:
     def _parts(self, step: Step) -> list[Request]:
         """Returns the requests of a step: one, or several if its model takes fewer rows at a time than there are.
 
-        Raises ServingError (INVALID, TOO_LARGE).
+        Raises ServingError: INVALID, TOO_LARGE, and INTERNAL if another step left out what this one needs.
         """
         spec = step.spec
+        for name, tensor in step.inputs.items():
+            if tensor in self._left_out_by and not spec.inputs[name].optional:
+                raise internal(f"input '{name}' is missing: '{self._left_out_by[tensor]}' left out '{tensor}'")
         arrays = {
             name: _fitted(self._tensors[tensor], spec, spec.inputs[name])
             for name, tensor in step.inputs.items()
@@ -282,6 +286,7 @@ class _Run:
                 self._tensors[tensor] = result[name]
             else:
                 self._absent.add(tensor)
+                self._left_out_by[tensor] = step.spec.name
         if self._status is not None and self._status in step.outputs.values() and self._status in self._tensors:
             error = row_error(self._pipeline.spec, self._tensors[self._status])
             if error is not None:

@@ -285,7 +285,7 @@ class InferenceResponseSender:
         with self._lock:
             closed, self._closed = self._closed, True
         if not closed:
-            self._talk.respond(self.number, True, True, [kind or "INTERNAL", text], {}, [])
+            self._talk.respond(self.number, True, True, [kind or "BACKEND", text], {}, [])
             self._talk.forget(self.number)
 
     def _count(self, present: bool, final: bool) -> None:
