@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from time import perf_counter_ns
 from typing import Generic, TypeVar
 
 from opgate.service.core.errors import Kind, ServingError, detached, internal, of_system
 from opgate.service.core.request import Request
+from opgate.service.forwarding import forward
 from opgate.service.gateway import LONG_COST, Gateway, Reading, Served
 from opgate.service.telemetry.journal import NO_IDS, Answer, Ids
 
@@ -55,6 +56,11 @@ class Exchange(Generic[A]):
     @property
     def peer(self) -> str:
         """The address of the client."""
+        raise NotImplementedError
+
+    @property
+    def headers(self) -> Iterable[tuple[str, str | bytes]]:
+        """The headers that the client sent with the request, with names in lower case."""
         raise NotImplementedError
 
     def decoded(self, request: Request) -> None:
@@ -138,6 +144,8 @@ class Exchange(Generic[A]):
 
     def _decoded(self, served: Served, request: Request) -> None:
         self.request = request
+        if (pattern := self.gateway.forwarded[self.protocol]) is not None:
+            forward(pattern, self.headers, request)
         self.decoded(request)
         if (shared := request.shared) is not None and shared.unread:
             self._read(served, shared.cost, lambda: shared.read(request), self._submit)

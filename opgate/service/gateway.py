@@ -17,6 +17,7 @@ from opgate.service.core.errors import Kind, ServingError, detached, kind_of
 from opgate.service.core.request import Array, Request, run
 from opgate.service.core.tensors import SMALL
 from opgate.service.everywhere import Everywhere
+from opgate.service.forwarding import read_pattern
 from opgate.service.repository.catalog import Catalog
 from opgate.service.repository.control import ModelControl
 from opgate.service.repository.loader import LoadedModel, cores_of, limits_of
@@ -132,6 +133,10 @@ class Gateway:
         self.control = ModelControl(settings, self.catalog)
         self.http_tokens = read_tokens(settings.http_restricted_api)
         self.grpc_tokens = read_tokens(settings.grpc_restricted_protocol, GRPC_PREFIX)
+        self.forwarded = {
+            "http": read_pattern(settings.http_header_forward_pattern),
+            "grpc": read_pattern(settings.grpc_header_forward_pattern),
+        }
         self.tracer = Tracer() if settings.tracing else None
         self.journal = Journal(settings.access_log)
         self.tracing = Tracing(_trace_settings(settings), self.tracer, self._trace)

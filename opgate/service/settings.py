@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from opgate import folders
 from opgate.service.execution.rate_limiter import read_supplies
+from opgate.service.forwarding import read_pattern
 from opgate.service.telemetry.tracing import read_trace_config
 from opgate.service.tokens import read_tokens
 
@@ -46,6 +47,8 @@ _READERS: dict[str, Callable[[str], object]] = {
     "http_restricted_api": read_tokens,
     "grpc_restricted_protocol": read_tokens,
     "trace_config": read_trace_config,
+    "http_header_forward_pattern": read_pattern,
+    "grpc_header_forward_pattern": read_pattern,
 }
 
 
@@ -100,6 +103,11 @@ class Settings(BaseSettings):
     grpc_restricted_protocol: Annotated[
         str, Flag("The same for gRPC, where the header is triton-grpc-protocol-HEADER.")
     ] = ""
+    # Headers that models in Python find among the parameters of a request.
+    http_header_forward_pattern: Annotated[
+        str, Flag("Headers whose names match this regular expression become parameters of requests.")
+    ] = ""
+    grpc_header_forward_pattern: Annotated[str, Flag("The same for the metadata of gRPC.")] = ""
 
     # What runs the models: ONNX Runtime in this process, or Triton servers. `triton_url` has their addresses of gRPC,
     # joined by commas.

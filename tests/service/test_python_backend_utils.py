@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -33,6 +34,7 @@ FILES = {
     "sequences": "system/test_python_sequences.py", "others": "system/test_others_data.py",
     "leavers": "system/test_leavers.py", "trouble": "system/test_worker_trouble.py", "mail": "service/test_mail.py",
     "backend": "system/test_python_backend.py", "utils": "service/test_python_backend_utils.py",
+    "headers": "system/test_header_forwarding.py",
     "": "system/test_python_models.py",
 }  # fmt: skip
 
@@ -130,6 +132,26 @@ def test_a_sender_of_a_decoupled_model() -> None:
     assert sent.responses[1][3] == ["NOT_FOUND", "no"]
     with pytest.raises(TritonModelException, match="closed"):
         sender.send(ANSWER)
+
+
+def test_tensors_of_bf16() -> None:
+    values = np.array([1, -2.5, 3e38], ml_dtypes.bfloat16)
+    tensor = Tensor("x", values)
+    assert tensor.shape() == [3] and tensor.triton_dtype() == 14
+    with pytest.raises(TritonModelException, match="use to_dlpack"):
+        tensor.as_numpy()
+    for given in (tensor.to_dlpack(), tensor):
+        again = Tensor.from_dlpack("y", given)
+        assert again.triton_dtype() == 14 and again._array.view(ml_dtypes.bfloat16).tolist() == values.tolist()
+    again._array.view(np.uint16)[0] = 0  # they share their memory
+    assert values[0] == 0
+    plain = Tensor.from_dlpack("z", np.arange(3, dtype=np.uint16))
+    assert plain.as_numpy().tolist() == [0, 1, 2]
+    capsule = plain.to_dlpack()
+    Tensor.from_dlpack("z", capsule)
+    for used in (capsule, 3):
+        with pytest.raises(TritonModelException, match="a capsule of DLPack that nobody has used"):
+            Tensor.from_dlpack("z", used)
 
 
 def test_what_could_not_be_sent_leaves_a_sender_as_it_was() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
@@ -552,6 +553,49 @@ class TritonPythonModel:
                 assert stream.next("y") == [x]
         stream.close()
         assert server.metric("nv_inference_request_success", "slow") == 2
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+def test_bf16(tmp_path: Path, protocol: str) -> None:
+    """Tensors of BF16 go to PyTorch and come from it by DLPack. NumPy has no such type."""
+    pytest.importorskip("torch")
+    source = """
+import torch, triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([self.doubled(r.inputs()[0])]) for r in requests]
+    def doubled(self, tensor):
+        try:
+            tensor.as_numpy()
+        except pb_utils.TritonModelException as error:
+            assert "to_dlpack" in str(error)
+        x = torch.from_dlpack(tensor)
+        again = torch.utils.dlpack.from_dlpack(tensor.to_dlpack())
+        assert x.dtype == again.dtype == torch.bfloat16 and tensor.triton_dtype() == 14 and torch.equal(x, again)
+        return pb_utils.Tensor.from_dlpack("y", 2 * x)
+"""
+    caller = """
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        found = []
+        for request in requests:
+            called = pb_utils.InferenceRequest(
+                model_name="doubles", requested_output_names=["y"], inputs=request.inputs()).exec()
+            assert called.output_tensors()[0].triton_dtype() == 14
+            found.append(pb_utils.InferenceResponse(called.output_tensors()))
+        return found
+"""
+    config = ONE.replace("FP32", "BF16").replace("dims: [ 1 ]", "dims: [ -1 ]")
+    write(tmp_path, "doubles", config, source)
+    write(tmp_path, "calls", config, caller)
+    with running(tmp_path, "--allow-python-models") as server:
+        client = connect(server, protocol)
+        x = np.array([1, -2.5, 1e30, 0, np.inf], ml_dtypes.bfloat16)
+        for model in ("doubles", "calls"):
+            found = client.infer(model, [tensor(protocol, "x", x, "BF16")]).as_numpy("y")
+            assert found.astype(np.float32).tolist() == (2 * x).astype(np.float32).tolist()
+        client.close()
 
 
 @pytest.mark.parametrize("protocol", CLIENTS)

@@ -89,9 +89,9 @@ def gateway(repository: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def running_triton(repository: Path) -> Iterator[Any]:
+def running_triton(repository: Path, *options: str) -> Iterator[Any]:
     installed()
-    server = Triton(repository)
+    server = Triton(repository, *options)
     try:
         assert server.listens.wait(300) and server.process.poll() is None, "".join(server.log)
         yield server

@@ -377,6 +377,7 @@ class TestBudget:
         """A server in which a request under way may have one large input in shared memory."""
         folder = tmp_path_factory.mktemp("tight")
         identity(folder, "truth", "BOOL", shape=("a",), config='backend: "onnxruntime"')
+        identity(folder, "texts", "BYTES", shape=("a",), config='backend: "onnxruntime"')
         pick(folder, "pick", 'backend: "onnxruntime"\nmax_batch_size: 8')
         endless(folder, "endless", config='backend: "onnxruntime"')
         with running(folder, env={"OPGATE_MAX_HELD_BYTES": "400000"}) as started:
@@ -393,9 +394,12 @@ class TestBudget:
             model, name, datatype = "pick", "i", "INT64"
             array = np.full((8, 1), 99 if problem == "a failing run" else 3, np.int64)
             if problem == "a bad value":
-                model, name, datatype, array = "truth", "x", "BOOL", np.full(64, 2, np.uint8)
+                model, name, datatype, array = "texts", "x", "UINT8", np.full(64, 255, np.uint8)
             tensor, size = shared_input(protocol, array, datatype, region, 0, name)
             assert size == 64
+            if problem == "a bad value":  # a string longer than its tensor
+                tensor = CLIENTS[protocol].InferInput(name, [8], "BYTES")
+                tensor.set_shared_memory("region", size)
             outputs = [shared_output(protocol, 31 if problem == "a small place" else 64, 64)]
             how = {"request_compression_algorithm": "gzip"} if packed else {}
             for _ in range(30):

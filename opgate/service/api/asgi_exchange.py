@@ -78,6 +78,11 @@ class AsgiExchange(Exchange[A]):
         """Whether the route has an answer or an error, or waits for none."""
         return self._result.done()
 
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """The headers of the request."""
+        return self._http.headers.items()
+
     def decoded(self, request: Request) -> None:
         """Gives the request to the journal, which the middleware tells how it ended."""
         self._http.scope["opgate.request"] = request

@@ -54,6 +54,11 @@ class GrpcExchange(Exchange[Parts]):
         """The address of the client."""
         return self.call.peer
 
+    @property
+    def headers(self) -> Metadata:
+        """The metadata of the call."""
+        return self.call.metadata
+
     def tell_status(self, code: Code, error: str) -> None:
         """Tells the journal with which status the request ended."""
         self.tell(code.name, grpc_level(code.name), error)

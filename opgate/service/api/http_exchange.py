@@ -7,7 +7,7 @@ over the limit go to the ASGI application. Its infer route gives the same answer
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -48,7 +48,7 @@ class Framing(NamedTuple):
 class InferCycle(Exchange[tuple[int | None, Parts]]):
     """One infer request on a connection."""
 
-    __slots__ = ("_body", "_came", "_header_length", "answered", "connection", "keep_alive", "length")
+    __slots__ = ("_body", "_came", "_head", "_header_length", "answered", "connection", "keep_alive", "length")
 
     protocol = "http"
 
@@ -56,12 +56,13 @@ class InferCycle(Exchange[tuple[int | None, Parts]]):
     begun = False
 
     def __init__(
-        self, gateway: Gateway, route: tuple[str, str], framing: Framing, keep_alive: bool, connection: Connection
+        self, gateway: Gateway, route: tuple[str, str], framing: Framing, head: Head, connection: Connection
     ) -> None:
         super().__init__(gateway, *route, framing.ids)
         self.connection = connection
         self.length = framing.length
-        self.keep_alive = keep_alive
+        self.keep_alive = head.keep_alive
+        self._head = head
         self.answered = False
         self._header_length = framing.header_length
         self._body: Bytes | None = None
@@ -129,6 +130,11 @@ class InferCycle(Exchange[tuple[int | None, Parts]]):
     def peer(self) -> str:
         """The address of the client."""
         return self.connection.peer
+
+    @property
+    def headers(self) -> Iterator[tuple[str, str]]:
+        """The headers of the request."""
+        return ((name.decode("latin-1"), value.decode("latin-1")) for name, value in self._head.headers)
 
     def encoding_cost(self, request: Request) -> int:
         """Returns what encoding the answer costs."""
@@ -246,7 +252,7 @@ class HttpService:
         json = framing.length if framing.header_length is None else framing.header_length
         if framing.length > gateway.settings.max_body_bytes or json > gateway.settings.max_json_bytes:
             return None
-        return partial(InferCycle, gateway, route, framing, head.keep_alive)
+        return partial(InferCycle, gateway, route, framing, head)
 
     def _route(self, url: bytes) -> tuple[str, str] | None:
         match = _INFER.fullmatch(url)

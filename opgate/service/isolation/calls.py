@@ -14,8 +14,9 @@ from opgate.service.core.datatypes import DATATYPES
 from opgate.service.core.errors import Kind, ServingError, internal
 from opgate.service.core.own_metrics import OwnMetrics
 from opgate.service.core.request import Array, Options, Request, Response, run
-from opgate.service.core.spec import ModelSpec
+from opgate.service.core.spec import ModelSpec, TensorSpec
 from opgate.service.isolation.mail import WINDOW
+from opgate.service.isolation.tensors import BF16
 
 #: Takes a response of a called model: its outputs, whether it is the last one, its error, its parameters.
 Answer = Callable[[Mapping[str, Array], bool, ServingError | None, Mapping[str, Any]], None]
@@ -151,13 +152,13 @@ class Calls:
         with model.held():
             if not spec.streams:
                 result = await run(model.submit, request)
-                answer(result, True, None, request.parameters)
+                answer(_marked(spec, result), True, None, request.parameters)
                 return
             task = asyncio.ensure_future(run(model.submit, request))
             try:
                 async for response in request.responses():
                     await room.acquire()
-                    answer(response.outputs, response.final, response.error, response.parameters)
+                    answer(_marked(spec, response.outputs), response.final, response.error, response.parameters)
                 await task
             finally:
                 task.cancel()
@@ -167,6 +168,15 @@ class Calls:
 def _release(room: asyncio.Semaphore) -> None:
     with contextlib.suppress(ValueError):  # more than there were
         room.release()
+
+
+def marked(tensor: TensorSpec | None, array: Array) -> Array:
+    """Returns an array as it goes to a model in Python: bits of BF16 have a dtype that says so."""
+    return array if tensor is None or tensor.datatype.name != "BF16" else array.view(BF16)
+
+
+def _marked(spec: ModelSpec, outputs: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: marked(spec.outputs.get(name), array) for name, array in outputs.items()}
 
 
 def _datatype(spec: ModelSpec, name: str, array: Array) -> str:

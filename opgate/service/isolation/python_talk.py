@@ -20,15 +20,18 @@ from itertools import islice
 from time import perf_counter_ns
 from typing import Any, Protocol
 
+import numpy as np
+
 from opgate.service.core.checks import check_result
 from opgate.service.core.errors import Kind, ServingError, internal, invalid
 from opgate.service.core.request import Array, Options, Request, Response
 from opgate.service.core.request import Sequence as Place
 from opgate.service.core.spec import ModelSpec
 from opgate.service.execution.batch import Batch, as_serving_error, assemble, split
-from opgate.service.isolation.calls import Answer, Call, Calls
+from opgate.service.isolation.calls import Answer, Call, Calls, marked
 from opgate.service.isolation.mail import WINDOW, NoRoomError, Packed
 from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
+from opgate.service.isolation.tensors import BF16
 
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
 # Seconds in which a model may end itself.
@@ -234,6 +237,7 @@ class Talk:
     def _read(self) -> None:
         """Takes a message of the process. Raises ValueError and the like for one that breaks the rules."""
         message, tensors = self._mail.receive()
+        tensors = [(name, array if array.dtype != BF16 else array.view(np.uint16)) for name, array in tensors]
         kind, *rest = message
         if kind == "executed":
             (heads,) = rest
@@ -272,7 +276,7 @@ class Talk:
                 request.again = False
                 feeds = assemble(job.spec, [request])
                 names += feeds
-                arrays += feeds.values()
+                arrays += [marked(job.spec.inputs.get(name), array) for name, array in feeds.items()]
                 number = next(self._next_number)
                 heads.append([number, len(feeds), *_head(request)])
                 self._open[number] = _Open(number, request, job, job.until)

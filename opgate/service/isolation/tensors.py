@@ -1,7 +1,8 @@
 """How tensors lie in shared memory. Both the gateway and its worker processes use this module.
 
 A tensor is described by its name, its dtype as NumPy writes it, its shape, and the offset and number of its bytes.
-Strings have the dtype `|O`, and each is its length in 4 little-endian bytes and then its bytes.
+Strings have the dtype `|O`, and each is its length in 4 little-endian bytes and then its bytes. BF16 has the dtype
+`|V2` on the way to and from a model in Python, which must know it from UINT16.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ except ImportError:  # a worker in an environment of another version of Python
 Entry = list[Any]  # name, dtype, shape, offset, bytes
 
 STRINGS = "|O"
+#: What stands for BF16 between the gateway and a model in Python.
+BF16 = np.dtype("V2")
 #: The dtypes of tensors, as `numpy.dtype.str` has them.
 DTYPES = {
     np.dtype(kind).str: np.dtype(kind)
-    for kind in ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "O")
+    for kind in ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "O", "V2")
 }
 # Tensors begin at multiples of this many bytes, so that kernels can read whole vector registers.
 _ALIGNMENT = 64

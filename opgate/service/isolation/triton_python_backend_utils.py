@@ -6,6 +6,7 @@ Tensors are NumPy arrays in host memory. Strings are objects of type bytes.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import math
@@ -46,6 +47,8 @@ _TYPES = {
     "TYPE_INT64": np.int64, "TYPE_FP16": np.float16, "TYPE_FP32": np.float32, "TYPE_FP64": np.float64,
     "TYPE_STRING": np.object_,
 }  # fmt: skip
+_BF16 = np.dtype("V2")  # the dtype of its bits here: NumPy has no type for it
+_BF16_NUMBER = 14
 _NUMBERS = {"TYPE_BOOL": 1, **{name: number for number, name in enumerate(list(_TYPES)[1:], 2)}}
 
 
@@ -101,27 +104,33 @@ class Tensor:
         if not self._name:
             raise TritonModelException("the name of a tensor is empty")
         array = np.asarray(tensor)
+        if array.dtype.name == "bfloat16":  # of the package ml_dtypes
+            array = array.view(_BF16)
         if array.dtype.kind in "SU":
             array = array.astype(np.object_)
         if array.dtype.kind == "O":
             array = _of_strings(array)
-        elif array.dtype not in _TYPES.values():
+        elif array.dtype not in _TYPES.values() and array.dtype != _BF16:
             raise TritonModelException(f"tensor '{name}': Triton has no type for {array.dtype}")
         self._array = array
 
     @classmethod
     def from_dlpack(cls, name: str, tensor: Any) -> Tensor:
         """Returns a tensor that shares the memory of a tensor of another library, or of its capsule."""
-        if not hasattr(tensor, "__dlpack__"):
-            tensor = _Capsule(tensor)
-        return cls(name, np.from_dlpack(tensor))
+        source = _Source(tensor)
+        array = np.from_dlpack(source)
+        return cls(name, array.view(_BF16) if source.is_bf16 else array)
 
     def to_dlpack(self) -> Any:
         """Returns a capsule with the memory of the tensor."""
-        return self._array.__dlpack__()
+        return self.__dlpack__()
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self._array.__dlpack__(**options)
+        if self._array.dtype != _BF16:
+            return self._array.__dlpack__(**options)
+        capsule = self._array.view(np.uint16).__dlpack__(**options)
+        _kind_of_capsule(capsule).value = _DL_BFLOAT
+        return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._array.__dlpack_device__()
@@ -131,7 +140,9 @@ class Tensor:
         return self._name
 
     def as_numpy(self) -> Array:
-        """Returns the elements, without a copy."""
+        """Returns the elements, without a copy. Raises TritonModelException for BF16, which NumPy has not."""
+        if self._array.dtype == _BF16:
+            raise TritonModelException(f"tensor '{self._name}' is of BF16, which NumPy has not: use to_dlpack()")
         return self._array
 
     def shape(self) -> list[int]:
@@ -140,7 +151,7 @@ class Tensor:
 
     def triton_dtype(self) -> int:
         """Returns the number of the type in Triton's DataType."""
-        return numpy_to_triton_type(self._array.dtype) or 0
+        return _BF16_NUMBER if self._array.dtype == _BF16 else numpy_to_triton_type(self._array.dtype) or 0
 
     def is_cpu(self) -> bool:
         """Returns True: tensors lie in host memory."""
@@ -157,17 +168,40 @@ def _of_strings(array: Array) -> Array:
     return found.reshape(array.shape)
 
 
-class _Capsule:
-    """Lets NumPy take a capsule of DLPack."""
+# Of dlpack.h: the device of host memory, and two kinds of types.
+_DL_CPU, _DL_UINT, _DL_BFLOAT = 1, 1, 4
+# Where the kind of the type is, from the beginning of DLManagedTensor and of DLManagedTensorVersioned.
+_KIND_AT = {b"dltensor": 20, b"dltensor_versioned": 52}
+_name_of = ctypes.pythonapi.PyCapsule_GetName
+_name_of.restype, _name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
+_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
-    def __init__(self, capsule: Any) -> None:
-        self._capsule = capsule
 
-    def __dlpack__(self, **_: Any) -> Any:
-        return self._capsule
+def _kind_of_capsule(capsule: Any) -> ctypes.c_uint8:
+    """Returns the kind of the type of the tensor in a capsule of DLPack, in its place."""
+    name = _name_of(capsule) if type(capsule).__name__ == "PyCapsule" else None
+    if name not in _KIND_AT:
+        raise TritonModelException(f"expected a tensor or a capsule of DLPack that nobody has used, got {capsule!r}")
+    return ctypes.c_uint8.from_address(_pointer_of(capsule, name) + _KIND_AT[name])
+
+
+class _Source:
+    """Lets NumPy take a tensor or a capsule of DLPack: BF16 as UINT16, because it knows no other type for the bits."""
+
+    def __init__(self, given: Any) -> None:
+        self.is_bf16 = False
+        self._given = given
+
+    def __dlpack__(self, **options: Any) -> Any:
+        capsule = self._given.__dlpack__(**options) if hasattr(self._given, "__dlpack__") else self._given
+        kind = _kind_of_capsule(capsule)
+        if kind.value == _DL_BFLOAT:
+            self.is_bf16, kind.value = True, _DL_UINT
+        return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0
+        return self._given.__dlpack_device__() if hasattr(self._given, "__dlpack_device__") else (_DL_CPU, 0)
 
 
 class InferenceTrace:
@@ -305,7 +339,7 @@ class InferenceResponseSender:
         error = response.error()
         if error is not None:
             return [], [_KINDS.get(error.code(), "BACKEND"), error.message()[:4096]], {}
-        return [(tensor.name(), tensor.as_numpy()) for tensor in response.output_tensors()], [], response._parameters
+        return [(tensor.name(), tensor._array) for tensor in response.output_tensors()], [], response._parameters
 
 
 class InferenceRequest:
@@ -433,7 +467,7 @@ class InferenceRequest:
             return _failed("models can be called when `initialize` has returned, and until `finalize`")
         head = [self.model_name, self.model_version, self._id, self._outputs, self._timeout, self._parameters]
         try:
-            tensors = [(tensor.name(), tensor.as_numpy()) for tensor in self._inputs]
+            tensors = [(tensor.name(), tensor._array) for tensor in self._inputs]
             return conversation.ask("call", [*head, self._correlation_id, self._flags, decoupled], tensors)
         except (ValueError, TypeError) as error:
             return _failed(str(error))
