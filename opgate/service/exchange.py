@@ -144,7 +144,7 @@ class Exchange(Generic[A]):
 
     def _decoded(self, served: Served, request: Request) -> None:
         self.request = request
-        if (pattern := self.gateway.forwarded[self.protocol]) is not None:
+        if (pattern := self.gateway.forwarded.get(self.protocol)) is not None:
             forward(pattern, self.headers, request)
         self.decoded(request)
         if (shared := request.shared) is not None and shared.unread:

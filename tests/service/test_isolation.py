@@ -140,7 +140,7 @@ def test_entries_that_a_crash_has_overwritten_are_refused(entry: object) -> None
 def test_a_dtype_that_no_tensor_has_is_refused() -> None:
     with pytest.raises(TypeError, match="tensor 'x' has the dtype bfloat16"):
         Layout(["x"], [np.zeros(3, ml_dtypes.bfloat16)])
-    assert len(DTYPES) == 13
+    assert len(DTYPES) == 14
 
 
 ATTEMPTS = """
