@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -143,6 +144,18 @@ def server(repository: Path) -> Iterator[Server]:
         yield started
 
 
+@pytest.fixture(scope="module", autouse=True)
+def processes(server: Server) -> int:
+    """How many processes the server has when all of its workers run."""
+    return resources(server.process.pid)["processes"]
+
+
+def at_rest(server: Server, processes: int) -> Counter[str]:
+    """What the server has, when the workers that an earlier test has ended run again."""
+    wait_until(lambda: resources(server.process.pid)["processes"] >= processes)
+    return resources(server.process.pid)
+
+
 def ask(
     server: Server, model: str, words: str, seconds: float = 20, parameters: dict[str, Any] | None = None, id: str = ""
 ) -> tuple[int, str]:
@@ -175,9 +188,9 @@ WRONG = ["version", "timeout", "name", "no_name", "inputs", "outputs", "paramete
 
 
 @pytest.mark.parametrize("how", WRONG)
-def test_a_call_that_fails_shifts_no_answer(server: Server, how: str) -> None:
+def test_a_call_that_fails_shifts_no_answer(server: Server, processes: int, how: str) -> None:
     """An innocent model calls another wrongly for Alice. Bob gets what is his."""
-    before = resources(server.process.pid)
+    before = at_rest(server, processes)
     for i in range(10):
         status, words = ask(server, "asks", f"{how} alice{i}")
         assert status == 200 and (words.startswith("failed ") or words in ("has_error", f"alice{i}")), words
@@ -194,10 +207,10 @@ def test_a_sender_is_of_its_run_only(server: Server) -> None:
 
 
 @pytest.mark.parametrize("model", ["echo", "asks"])
-def test_long_parameters_and_ids(server: Server, model: str) -> None:
+def test_long_parameters_and_ids(server: Server, processes: int, model: str) -> None:
     """What a message to a worker may have is bounded, and what is refused leaves nothing."""
     ask(server, model, "right x")
-    before = resources(server.process.pid)
+    before = at_rest(server, processes)
     for i in range(20):
         status, words = ask(server, model, "right x", parameters={f"key{i}": "v" * 600_000})
         assert status in (200, 413) and (status == 200 or "bytes" in words), words
@@ -207,10 +220,10 @@ def test_long_parameters_and_ids(server: Server, model: str) -> None:
     settles(server.process.pid, before)  # the gateway closes a moment after its client
 
 
-def test_calls_without_number_hold_nothing(server: Server) -> None:
+def test_calls_without_number_hold_nothing(server: Server, processes: int) -> None:
     assert ask(server, "calls", "3") == (200, "3")
     most, ended = 0, threading.Event()
-    before = resources(server.process.pid)
+    before = at_rest(server, processes)
 
     def watch() -> None:
         nonlocal most
@@ -229,10 +242,10 @@ def test_calls_without_number_hold_nothing(server: Server) -> None:
     settles(server.process.pid, before)
 
 
-def test_a_stream_that_nobody_reads_holds_little(server: Server) -> None:
+def test_a_stream_that_nobody_reads_holds_little(server: Server, processes: int) -> None:
     """Also one whose client has left, whose model never asks whether somebody wants it."""
     assert len(stream(server, "sends", "3")) == 3
-    before = resources(server.process.pid)
+    before = at_rest(server, processes)
     body = json.dumps({"X": "100000"}).encode()
     head = f"POST /v2/models/sends/generate_stream HTTP/1.1\r\nHost: t\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", server.http)) as client:
