@@ -38,6 +38,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve test .said-test test-all gpu-check fuzz check format models bench soak load-test build clean
 
+# What uses ONNX Runtime without opgate sends no usage data either.
+export ORT_DISABLE_TELEMETRY ?= 1
+
 serve: build
 	exec $(BIN)/opgate serve $(ARGS)
 
