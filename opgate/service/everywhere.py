@@ -57,7 +57,6 @@ class Everywhere:
 
     async def unload(self, name: str, dependents: bool) -> None:
         """Unloads a model in every process, with `dependents` those of its steps too. Raises ServingError."""
-        self._gateway.control.check_explicit()
         await self.run("unload", name, dependents)
 
     async def is_ready(self, name: str, version: str) -> bool:

@@ -219,6 +219,33 @@ def test_an_error_says_where_it_came_from(gateway: Server, protocol: str) -> Non
     )
 
 
+def test_an_error_with_attributes_of_its_own(tmp_path: Path) -> None:
+    """They are not the gateway's: the client learns its class and where it came from, and the process lives on."""
+    source = """
+import os, numpy as np, triton_python_backend_utils as pb_utils
+class OutOfLuck(Exception):
+    kind, message = "luck", "nothing to see"
+class TritonPythonModel:
+    def execute(self, requests):
+        if requests[0].inputs()[0].as_numpy()[0] < 0:
+            raise OutOfLuck("no luck")
+        y = pb_utils.Tensor("y", np.array([os.getpid() % 10_000], np.float32))
+        return [pb_utils.InferenceResponse([y]) for _ in requests]
+"""
+    write(tmp_path, "luck", ONE, source)
+    with running(tmp_path, "--allow-python-models") as server:
+        client = connect(server, "http")
+
+        def ask(x: float) -> Any:
+            return client.infer("luck", [tensor("http", "x", np.array([x], np.float32), "FP32")]).as_numpy("y")[0]
+
+        process = ask(1)
+        with pytest.raises(InferenceServerException, match=r"OutOfLuck: no luck\n\nAt:\n  1/model.py\(8\): execute"):
+            ask(-1)
+        assert ask(1) == process
+        client.close()
+
+
 def test_the_lines_can_be_hidden(tmp_path: Path) -> None:
     folder = write(tmp_path, "raises", ONE, RAISES)
     (folder / "1" / "fails.py").write_text(FAILS)

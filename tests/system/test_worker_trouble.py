@@ -299,7 +299,7 @@ def few_descriptors(pid: int) -> Iterator[None]:
 def test_a_worker_that_dies_while_there_are_no_descriptors(repository: Path) -> None:
     """It can't be started again then. Requests are answered in time, and the model serves when there are some again."""
     with running(repository, "--allow-python-models", env={"OPGATE_RUN_TIMEOUT": "3"}) as server:
-        worker, before = worker_of(server), resources(server.process.pid)
+        worker, before = worker_of(server), at_rest(server, processes)
         with socket.create_connection(("127.0.0.1", server.http), timeout=10) as open_before:
             idle = [socket.create_connection(("127.0.0.1", server.http)) for _ in range(20)]
             time.sleep(0.2)
@@ -323,9 +323,9 @@ def test_a_worker_that_dies_while_there_are_no_descriptors(repository: Path) -> 
 
 
 @pytest.mark.parametrize("who", ["worker", "keeper"])
-def test_a_worker_that_is_stopped(server: Server, who: str) -> None:
+def test_a_worker_that_is_stopped(server: Server, processes: int, who: str) -> None:
     """Its requests get an error in time, also when many clients leave meanwhile, and others are served."""
-    worker, before = worker_of(server), resources(server.process.pid)
+    worker, before = worker_of(server), at_rest(server, processes)
     keeper = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(keeper if who == "keeper" else worker, signal.SIGSTOP)
     if who == "keeper":

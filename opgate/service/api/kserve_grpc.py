@@ -143,7 +143,7 @@ class InferenceService:
         spec = self._find(asked).model.spec
         return service_pb2.ModelMetadataResponse(
             name=spec.name,
-            versions=[asked.version] if asked.version else [str(v) for v in self._gateway.catalog.versions(spec.name)],
+            versions=self._gateway.catalog.listed(spec.name, asked.version),
             platform=spec.platform,
             inputs=[_tensor(spec, tensor) for tensor in spec.inputs.values()],
             outputs=[_tensor(spec, tensor) for tensor in spec.outputs.values()],
@@ -186,7 +186,7 @@ class InferenceService:
     async def _RepositoryModelUnload(self, asked: Any, call: Call) -> Any:
         self._gateway.check_operator(call.peer, self._gateway.grpc_tokens, "model-repository")
         parameters = parameter_values(asked.parameters)
-        await self._gateway.everywhere.run("unload", asked.model_name, flag(parameters, "unload_dependents"))
+        await self._gateway.everywhere.unload(asked.model_name, flag(parameters, "unload_dependents"))
         return service_pb2.RepositoryModelUnloadResponse()
 
     async def _TraceSetting(self, asked: Any, call: Call) -> Any:

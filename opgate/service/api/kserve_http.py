@@ -166,11 +166,10 @@ class _Routes:
     async def model_metadata(self, request: Request) -> Response:
         """Answers with the names, types and shapes of a model's inputs and outputs."""
         spec = self._model(request).spec
-        asked = request.path_params.get("version", "")
         return answer(
             {
                 "name": spec.name,
-                "versions": [asked] if asked else [str(v) for v in self._gateway.catalog.versions(spec.name)],
+                "versions": self._gateway.catalog.listed(spec.name, request.path_params.get("version", "")),
                 "platform": spec.platform,
                 "inputs": [_metadata(tensor, spec.wire_shape(tensor)) for tensor in spec.inputs.values()],
                 "outputs": [_metadata(tensor, spec.wire_shape(tensor)) for tensor in spec.outputs.values()],
@@ -212,7 +211,7 @@ class _Routes:
         check_operator(self._gateway, request, _REPOSITORY)
         parameters = await self._parameters(request, (_MAX_INDEX_BYTES, ""))
         dependents = flag(parameters, "unload_dependents")
-        await self._gateway.everywhere.run("unload", request.path_params["model"], dependents)
+        await self._gateway.everywhere.unload(request.path_params["model"], dependents)
         return Response(status_code=200)
 
     async def _parameters(self, request: Request, limit: tuple[int, str]) -> dict[str, Any]:

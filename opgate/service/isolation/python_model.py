@@ -60,7 +60,7 @@ class PythonOpening:
         try:
             return self._open(link)
         except Exception as error:
-            raise PythonModelError(_failure(error)[1]) from error
+            raise PythonModelError(_failure(error)) from error
 
     def _open(self, link: Link) -> PythonRunner:
         _watch_crashes(link.note, f"model '{self.arguments['model_name']}'", self.json_log)
@@ -128,7 +128,7 @@ class PythonRunner:
                     if isinstance(found, bool):
                         ready, text = found, "is_ready() says that the model is not ready"
                 except Exception as error:
-                    text = f"is_ready failed: {_failure(error)[1]}"
+                    text = f"is_ready failed: {_failure(error)}"
                 self._talk.say(["ready", number, ready, text])
 
     def _finalize(self) -> None:
@@ -168,7 +168,7 @@ class PythonRunner:
         for request in requests:
             request.get_response_sender().close()
         _log_failure("execute", error)
-        return ["failed", *_failure(error)]
+        return ["failed", _failure(error)]
 
     def _requests(self, heads: Sequence[Any], tensors: list[tuple[str, Array]]) -> list[utils.InferenceRequest]:
         requests = []
@@ -227,24 +227,21 @@ class PythonRunner:
             if error is None:
                 return
             _log_failure("execute", error)
-            kind, text = _failure(error)
             for request in requests:
-                request.get_response_sender().fail(kind, text)
+                request.get_response_sender().fail(_failure(error))
 
         running = utils.event_loop.start(responses)
         self._background.add(running)
         running.add_done_callback(done)
 
 
-def _failure(error: BaseException) -> tuple[str, str]:
-    """Returns the kind and the text of an error. One that is no client's mistake says which lines of the model's files
-    it comes from, unless the operator hides them."""
-    kind = getattr(error, "kind", "")
-    text = getattr(error, "message", None)
-    if isinstance(text, str):
-        return getattr(kind, "value", kind), text[:4096]
+def _failure(error: BaseException) -> str:
+    """Returns the text of an error. One that the model raised says which lines of the model's files it comes from,
+    unless the operator hides them."""
+    if isinstance(error, PythonModelError):
+        return error.message[:4096]
     text = f"{type(error).__name__}: {error}"[:4096]
-    return "", text + (_lines_of(error) if utils.tells_lines else "")
+    return text + (_lines_of(error) if utils.tells_lines else "")
 
 
 def _lines_of(error: BaseException) -> str:
@@ -260,8 +257,7 @@ def _lines_of(error: BaseException) -> str:
 
 def _log_failure(what: str, error: BaseException) -> None:
     """Writes where something failed. The text of the error may have data of a client, who gets it."""
-    if not getattr(error, "kind", ""):
-        logger.error("%s failed: %s%s", what, type(error).__name__, _lines_of(error))
+    logger.error("%s failed: %s%s", what, type(error).__name__, _lines_of(error))
 
 
 def _load(path: Path) -> ModuleType:

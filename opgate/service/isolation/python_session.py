@@ -28,7 +28,7 @@ from opgate.service.execution.worker import Closed, Finished, Instance
 from opgate.service.isolation.calls import Calls
 from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
 from opgate.service.isolation.python_model import PythonOpening
-from opgate.service.isolation.python_talk import Job, Talk
+from opgate.service.isolation.python_talk import Job, Talk, UnreadError
 from opgate.service.isolation.session import ProcessSession, WorkerLimits
 
 # Seconds in which a batch waits for the start of a process in the place of one that died.
@@ -179,6 +179,8 @@ class PythonSession(ProcessSession):
             talk.serve(self._jobs, self._posted, self._wake, self._end)
         except WorkerDiedError as error:
             reason = error.message
+        except UnreadError as error:
+            reason = process.at_fault(str(error)).message
         except Exception as error:
             reason = process.at_fault(f"it sent what nobody can read ({type(error).__name__}: {error})").message
         with self._changed:
@@ -212,11 +214,6 @@ class PythonSession(ProcessSession):
         os.close(wake)
         if asked is not None and not asked.done():
             asked.set_result("the model is being unloaded")
-
-    @property
-    def closing(self) -> bool:
-        """Whether the session is being closed."""
-        return self._closed
 
     @property
     def run_timeout(self) -> float:

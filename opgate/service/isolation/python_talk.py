@@ -214,15 +214,15 @@ class Talk:
         self._look_at = min(ends, default=0.0)
 
     def say(self, message: Sequence[Any], names: Sequence[str] = (), arrays: Sequence[Array] = ()) -> None:
-        """Sends a message, later if there is no room now. Raises NoRoomError if there never is, and ValueError if too
-        much waits for a worker that doesn't read."""
+        """Sends a message, later if there is no room now. Raises NoRoomError if there never is, and UnreadError if
+        too much waits for a worker that doesn't read."""
         packed = self._mail.pack(message, names, arrays)
         if not self._unsent and self._sent(packed):
             return
         self._unsent.append(packed)
         self._unsent_bytes += packed.size
         if len(self._unsent) > _MOST_UNSENT or self._unsent_bytes > self._mail.most + packed.size:
-            raise UnreadError(f"{len(self._unsent)} messages that it doesn't read")
+            raise UnreadError(f"it left {len(self._unsent)} messages unread")
 
     def _sent(self, packed: Packed) -> bool:
         try:
@@ -243,8 +243,8 @@ class Talk:
             (heads,) = rest
             self._executed(heads, tensors)
         elif kind == "failed":
-            failure, text = rest
-            self._failed(ServingError(Kind(failure) if failure else Kind.INTERNAL, str(text)))
+            (text,) = rest
+            self._failed(internal(str(text)))
         elif kind == "response":
             number, present, final, error, parameters = rest
             self._respond(number, bool(present), bool(final), error, parameters, tensors)

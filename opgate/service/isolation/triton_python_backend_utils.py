@@ -314,12 +314,12 @@ class InferenceResponseSender:
             self._closed = True
         self._talk.forget(self.number)
 
-    def fail(self, kind: str, text: str) -> None:
+    def fail(self, text: str) -> None:
         """Ends the request with an error, unless it has ended. For the worker alone."""
         with self._lock:
             closed, self._closed = self._closed, True
         if not closed:
-            self._talk.respond(self.number, True, True, [kind or "BACKEND", text], {}, [])
+            self._talk.respond(self.number, True, True, ["BACKEND", text], {}, [])
             self._talk.forget(self.number)
 
     def _count(self, present: bool, final: bool) -> None:

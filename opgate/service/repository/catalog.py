@@ -247,6 +247,10 @@ class Catalog:
         """Returns the versions of a model that serve, in ascending order."""
         return sorted(self._entries[name].versions)
 
+    def listed(self, name: str, asked: str) -> list[str]:
+        """Returns the versions in the metadata of a model: the one that was asked for, or all that serve."""
+        return [asked] if asked else [str(version) for version in self.versions(name)]
+
     def models(self) -> Iterator[LoadedModel]:
         """Yields every version that serves, in order of name and version. Any thread may ask for them."""
         for entry in sorted(self._entries.values(), key=_by_name):
