@@ -106,7 +106,7 @@ CALLS = """
             assert pb_utils.get_output_tensor_by_name(found, "Y").as_numpy().reshape(-1)[0] == str(i).encode()
         return count
 """
-ITSELF = CALLS.replace("int(count)", "1").replace('"echo"', '"itself"')
+ITSELF = CALLS.replace("int(count)", 'int(count != "0")').replace('"echo"', '"itself"')
 #: Sends many responses of 100 kB and never asks whether somebody wants them.
 SENDS = """
     def execute(self, requests):
@@ -144,15 +144,12 @@ def server(repository: Path) -> Iterator[Server]:
         yield started
 
 
-@pytest.fixture(scope="module", autouse=True)
-def processes(server: Server) -> int:
-    """How many processes the server has when all of its workers run."""
-    return resources(server.process.pid)["processes"]
-
-
-def at_rest(server: Server, processes: int) -> Counter[str]:
-    """What the server has, when the workers that an earlier test has ended run again."""
-    wait_until(lambda: resources(server.process.pid)["processes"] >= processes)
+def at_rest(server: Server) -> Counter[str]:
+    """What the server has, when the workers that an earlier test has ended run again and each has answered."""
+    for model in ("echo", "asks", "calls", "itself"):
+        wait_until(lambda model=model: ask(server, model, "right 0" if model == "asks" else "0") == (200, "0"), 30)
+    for model in ("late", "sends"):
+        wait_until(lambda model=model: "0" in stream(server, model, "0" if model == "late" else "1")[-1], 30)
     return resources(server.process.pid)
 
 
@@ -188,9 +185,9 @@ WRONG = ["version", "timeout", "name", "no_name", "inputs", "outputs", "paramete
 
 
 @pytest.mark.parametrize("how", WRONG)
-def test_a_call_that_fails_shifts_no_answer(server: Server, processes: int, how: str) -> None:
+def test_a_call_that_fails_shifts_no_answer(server: Server, how: str) -> None:
     """An innocent model calls another wrongly for Alice. Bob gets what is his."""
-    before = at_rest(server, processes)
+    before = at_rest(server)
     for i in range(10):
         status, words = ask(server, "asks", f"{how} alice{i}")
         assert status == 200 and (words.startswith("failed ") or words in ("has_error", f"alice{i}")), words
@@ -207,10 +204,10 @@ def test_a_sender_is_of_its_run_only(server: Server) -> None:
 
 
 @pytest.mark.parametrize("model", ["echo", "asks"])
-def test_long_parameters_and_ids(server: Server, processes: int, model: str) -> None:
+def test_long_parameters_and_ids(server: Server, model: str) -> None:
     """What a message to a worker may have is bounded, and what is refused leaves nothing."""
     ask(server, model, "right x")
-    before = at_rest(server, processes)
+    before = at_rest(server)
     for i in range(20):
         status, words = ask(server, model, "right x", parameters={f"key{i}": "v" * 600_000})
         assert status in (200, 413) and (status == 200 or "bytes" in words), words
@@ -220,10 +217,10 @@ def test_long_parameters_and_ids(server: Server, processes: int, model: str) -> 
     settles(server.process.pid, before)  # the gateway closes a moment after its client
 
 
-def test_calls_without_number_hold_nothing(server: Server, processes: int) -> None:
+def test_calls_without_number_hold_nothing(server: Server) -> None:
     assert ask(server, "calls", "3") == (200, "3")
     most, ended = 0, threading.Event()
-    before = at_rest(server, processes)
+    before = at_rest(server)
 
     def watch() -> None:
         nonlocal most
@@ -242,10 +239,10 @@ def test_calls_without_number_hold_nothing(server: Server, processes: int) -> No
     settles(server.process.pid, before)
 
 
-def test_a_stream_that_nobody_reads_holds_little(server: Server, processes: int) -> None:
+def test_a_stream_that_nobody_reads_holds_little(server: Server) -> None:
     """Also one whose client has left, whose model never asks whether somebody wants it."""
     assert len(stream(server, "sends", "3")) == 3
-    before = at_rest(server, processes)
+    before = at_rest(server)
     body = json.dumps({"X": "100000"}).encode()
     head = f"POST /v2/models/sends/generate_stream HTTP/1.1\r\nHost: t\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", server.http)) as client:
@@ -299,7 +296,7 @@ def few_descriptors(pid: int) -> Iterator[None]:
 def test_a_worker_that_dies_while_there_are_no_descriptors(repository: Path) -> None:
     """It can't be started again then. Requests are answered in time, and the model serves when there are some again."""
     with running(repository, "--allow-python-models", env={"OPGATE_RUN_TIMEOUT": "3"}) as server:
-        worker, before = worker_of(server), at_rest(server, processes)
+        worker, before = worker_of(server), at_rest(server)
         with socket.create_connection(("127.0.0.1", server.http), timeout=10) as open_before:
             idle = [socket.create_connection(("127.0.0.1", server.http)) for _ in range(20)]
             time.sleep(0.2)
@@ -323,9 +320,9 @@ def test_a_worker_that_dies_while_there_are_no_descriptors(repository: Path) -> 
 
 
 @pytest.mark.parametrize("who", ["worker", "keeper"])
-def test_a_worker_that_is_stopped(server: Server, processes: int, who: str) -> None:
+def test_a_worker_that_is_stopped(server: Server, who: str) -> None:
     """Its requests get an error in time, also when many clients leave meanwhile, and others are served."""
-    worker, before = worker_of(server), at_rest(server, processes)
+    worker, before = worker_of(server), at_rest(server)
     keeper = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(keeper if who == "keeper" else worker, signal.SIGSTOP)
     if who == "keeper":
