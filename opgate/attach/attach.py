@@ -62,7 +62,7 @@ def attach(wish: Wish, name: str) -> Attached:
         raise AttachError(f"{error}. Is the size of --pre right?") from None
     said = _head(wish, network, outputs, size, report)
     stated = labels.read(wish.labels or _characters(said), network.metadata, report)
-    before = pre.settle(wish.pre, post.PRE_DEFAULTS[said.kind], network, size, report)
+    before = pre.settle(wish.pre, said.kind, network, size, report)
     opened = batching.open_batch(network, size, _bytes(before), report)
     nodes_before, nodes_after = (Nodes(graph.opset_of(model), prefix) for prefix in (graph.PRE, graph.POST))
     pre.add(nodes_before, before, network)
@@ -72,7 +72,7 @@ def attach(wish: Wish, name: str) -> Attached:
     joined = graph.joined(opened.model, nodes_before, nodes_after, answers, batching.BATCH)
     _compare(joined, original, opened, network, size, _bytes(before), report)
     batch = _batch_size(wish, opened, report)
-    config = folder.config_text(name, answers, batch, labelled=fitted is not None)
+    config = folder.config_text(name, answers, batch, labelled=fitted is not None, optional=nodes_after.defaults)
     return Attached(joined, model, config, fitted, report)
 
 

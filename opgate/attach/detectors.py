@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from onnx import TensorProto, numpy_helper
 
 from opgate.attach.facts import Network, Output, listed
 from opgate.attach.heads import STRIDES, STRIDES_P6, are_probabilities, cells
 from opgate.attach.nodes import Nodes
 from opgate.attach.post import Answer, Answers, Post, detections
 from opgate.attach.report import AttachError, Report, shape_text
+
+#: The input with which a request asks for other boxes than those above the usual score.
+THRESHOLD = "score_threshold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +327,7 @@ def add(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     if boxes.classes > 1 and "agnostic" not in post.words:
         boxes = _best_class(nodes, boxes)
     attributes = {
-        "score_threshold": post.score,
+        "score_threshold": min(post.score, post.lowest),
         "iou_threshold": post.iou,
         "max_detections": post.most,
         "box_format": "xyxy" if boxes.corners else "cxcywh",
@@ -335,12 +339,22 @@ def add(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     boxes = replace(boxes, name=head.rows(nodes, boxes.name, 3))
     labels = f"{nodes.prefix}one_class" if listed_classes else "labels"
     indices = f"{nodes.prefix}indices"
-    outputs = ["boxes", "scores", labels, "count", *([indices] if beside or listed_classes else [])]
+    counted = f"{nodes.prefix}count"
+    outputs = ["boxes", "scores", labels, counted, *([indices] if beside or listed_classes else [])]
     nodes.add_op("DetectionPostprocess", [boxes.name, "geometry"], outputs, "detections", **attributes)
     if listed_classes:
         _given_labels(nodes, boxes.name, indices)
+    _threshold(nodes, post.score)
     answers = detections(post.most, head.labels is not None, beside(indices) if beside else [])
     return answers, 0 if listed_classes else boxes.classes
+
+
+def _threshold(nodes: Nodes, default: float) -> None:
+    """Adds `count`: the number of boxes, best first, whose score is above the input `score_threshold`."""
+    nodes.defaults[THRESHOLD] = numpy_helper.from_array(np.array([[default]], np.float32), THRESHOLD)
+    above = nodes.add("Greater", ["scores", THRESHOLD], "above")
+    ones = nodes.cast(above, TensorProto.INT32, "above.ones")
+    nodes.reduce("ReduceSum", ones, 1, "above.count", keepdims=False, to="count")
 
 
 def _best_class(nodes: Nodes, boxes: Boxes) -> Boxes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from opgate.attach.post import Answer, Answers
@@ -17,8 +17,11 @@ _MESSAGES = (
 )
 
 
-def config_text(name: str, answers: Answers, max_batch_size: int, *, labelled: bool) -> str:
-    """Returns the config.pbtxt of a model from `data` and `ends` to the answers and `status`.
+def config_text(
+    name: str, answers: Answers, max_batch_size: int, *, labelled: bool, optional: Iterable[str] = ()
+) -> str:
+    """Returns the config.pbtxt of a model from `data` and `ends` to the answers and `status`. `optional` are inputs
+    with one number for each picture that a request may leave out.
 
     With a `max_batch_size` of 1 there is no dynamic batching.
     """
@@ -28,6 +31,7 @@ def config_text(name: str, answers: Answers, max_batch_size: int, *, labelled: b
         'backend: "onnxruntime"',
         f"max_batch_size: {max_batch_size}",
         'input { name: "data" data_type: TYPE_UINT8 dims: [ -1 ] allow_ragged_batch: true }',
+        *(f'input {{ name: "{each}" data_type: TYPE_FP32 dims: [ 1 ] optional: true }}' for each in optional),
         'batch_input { kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: "ends" data_type: TYPE_INT32 '
         'source_input: "data" }',
         *(

@@ -83,9 +83,10 @@ def joined(network: onnx.ModelProto, pre: Nodes, post: Nodes, answers: Answers, 
         [
             helper.make_tensor_value_info("data", TensorProto.UINT8, ["total"]),
             helper.make_tensor_value_info("ends", TensorProto.INT32, [batch]),
+            *(helper.make_tensor_value_info(name, TensorProto.FLOAT, [f"{name}s", 1]) for name in post.defaults),
         ],
         [helper.make_tensor_value_info(each.name, _TYPES[each.datatype], _shape(each, batch)) for each in outputs],
-        [*pre.constants.values(), *network.graph.initializer, *post.constants.values()],
+        [*pre.constants.values(), *network.graph.initializer, *post.constants.values(), *post.defaults.values()],
         sparse_initializer=list(network.graph.sparse_initializer),
     )
     imports = [opset for opset in network.opset_import if opset.domain != OPS]

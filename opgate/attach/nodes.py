@@ -20,12 +20,14 @@ OLDEST_OPSET = 11
 @dataclass(slots=True)
 class Nodes:
     """Nodes and constants that are added to a network. All names of tensors begin with `prefix`, but for those that a
-    caller chooses. `opset` is the version of the standard operators."""
+    caller chooses. `opset` is the version of the standard operators. `defaults` are inputs that a request may leave
+    out."""
 
     opset: int
     prefix: str
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: dict[str, onnx.TensorProto] = field(default_factory=dict)
+    defaults: dict[str, onnx.TensorProto] = field(default_factory=dict)
 
     def add(
         self, op: str, inputs: Sequence[str], name: str, *, domain: str = "", to: str = "", **attributes: Any
@@ -74,12 +76,12 @@ class Nodes:
         """Adds a Reshape: 0 keeps a size, -1 takes the rest."""
         return self.add("Reshape", [x, self.ints(f"{name}.shape", shape)], name, to=to)
 
-    def reduce(self, op: str, x: str, axis: int, name: str, *, keepdims: bool = True) -> str:
+    def reduce(self, op: str, x: str, axis: int, name: str, *, keepdims: bool = True, to: str = "") -> str:
         """Adds ReduceMax, ReduceSum, ... over one axis."""
         since = 13 if op == "ReduceSum" else 18
         if self.opset < since:
-            return self.add(op, [x], name, axes=[axis], keepdims=int(keepdims))
-        return self.add(op, [x, self.ints("axis", [axis])], name, keepdims=int(keepdims))
+            return self.add(op, [x], name, to=to, axes=[axis], keepdims=int(keepdims))
+        return self.add(op, [x, self.ints("axis", [axis])], name, to=to, keepdims=int(keepdims))
 
     def softmax(self, x: str, rank: int, name: str, *, to: str = "") -> str:
         """Adds a softmax over the last axis. Before opset 13 the last axis alone is meant by its number, too."""

@@ -8,22 +8,6 @@ from typing import Any
 
 from opgate.attach.report import AttachError, Report
 
-#: Which defaults the pre-processing has for a head. {h} and {w} are the size of the input.
-PRE_DEFAULTS: Mapping[str, str] = {
-    "yolov8": "letterbox:{h}x{w} rgb unit pad:114 cv-linear",
-    "yolov5": "letterbox:{h}x{w} rgb unit pad:114 cv-linear",
-    "yolox": "letterbox-start:{h}x{w} bgr byte pad:114 cv-linear",
-    "end2end": "letterbox:{h}x{w} rgb unit pad:114 cv-linear",
-    "detr": "stretch:{h}x{w} rgb unit pil-bilinear",
-    "ssd": "stretch:{h}x{w} rgb half cv-linear",
-    "boxes": "stretch:{h}x{w} rgb unit pil-bilinear",
-    "blazeface": "letterbox:{h}x{w} rgb half pad:0 cv-linear",
-    "scrfd": "letterbox-start:{h}x{w} rgb byte mean:127.5 std:128 pad:0 cv-linear",
-    "classify": "resize:{s} crop:{h}x{w} rgb imagenet pil-bilinear",
-    "embed": "stretch:{h}x{w} rgb imagenet pil-bilinear",
-    "segment": "stretch:{h}x{w} rgb imagenet pil-bilinear",
-    "ctc": "height:{h} rgb half pad:127 cv-linear",
-}
 #: The heads that answer with boxes, with score and IoU as in the tools of their makers.
 _DETECTORS: Mapping[str, tuple[float, float]] = {
     "yolov8": (0.25, 0.7),
@@ -36,7 +20,7 @@ _DETECTORS: Mapping[str, tuple[float, float]] = {
     "blazeface": (0.5, 0.3),
     "scrfd": (0.5, 0.4),
 }
-_KINDS = tuple(PRE_DEFAULTS)
+_KINDS = (*_DETECTORS, "classify", "embed", "segment", "ctc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +28,15 @@ class Post:
     """What becomes of the outputs.
 
     `kind` is the head. `argument` is what stands behind its colon: the number of labels, the file of characters.
-    `classes` is 0 until the head or --post says it. `words` are the flags of the head: agnostic, rows, xyxy, cxcywh,
-    pixels, sigmoid, softmax, background-first, background-last.
+    `classes` is 0 until the head or --post says it. `lowest` is the least score threshold that a request may ask for.
+    `words` are the flags of the head: agnostic, rows, xyxy, cxcywh, pixels, sigmoid, softmax, background-first,
+    background-last.
     """
 
     kind: str
     argument: str = ""
     score: float = 0.25
+    lowest: float = 1.0
     iou: float = 0.5
     most: int = 100
     classes: int = 0
@@ -103,6 +89,7 @@ def _count(word: str, text: str) -> int:
 
 _WORDS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "score": lambda text: {"score": _fraction("score", text)},
+    "lowest": lambda text: {"lowest": _fraction("lowest", text)},
     "iou": lambda text: {"iou": _fraction("iou", text)},
     "max": lambda text: {"most": _count("max", text)},
     "classes": lambda text: {"classes": _count("classes", text)},
@@ -129,7 +116,7 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
     """
     kind, (first, *words) = kind_of(text), text.split()
     score, iou = _DETECTORS.get(kind, (0.0, 0.0))
-    post = Post(kind, first.partition(":")[2], score, iou)
+    post = Post(kind, first.partition(":")[2], score, iou=iou)
     origin("head", first, why)
     said, flags = dict[str, str](), set[str]()
     for word in words:
@@ -146,13 +133,24 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
         flags.add("agnostic")
     post = replace(post, words=frozenset(flags))
     if post.detects:
-        for name, value in (("score", post.score), ("iou", post.iou), ("max", post.most)):
-            (report.said if name in said else report.default)(name, f"{value:g}", "")
-        suppressed = "of all classes" if "agnostic" in flags else "of each class, one class for an anchor"
-        (report.said if flags & {"agnostic", "per-class"} and "agnostic" in words else report.default)(
-            "suppression", suppressed, "as their makers' tools do"
-        )
+        _report_thresholds(post, said, words, report)
     return post
+
+
+def _report_thresholds(post: Post, said: Mapping[str, str], words: Sequence[str], report: Report) -> None:
+    usual = f"usual for {post.kind}"
+    lowest = (
+        f"{usual}; a request may raise it" if post.lowest >= post.score else f"a request may say {post.lowest:g} to 1"
+    )
+    (report.said if "score" in said else report.default)("score threshold", f"{post.score:g}", lowest)
+    (report.said if "max" in said else report.default)("boxes at most", post.most)
+    if post.iou >= 1:
+        (report.said if "iou" in said else report.default)("suppression", "none", f"the network {post.kind} needs none")
+        return
+    (report.said if "iou" in said else report.default)("IoU threshold", f"{post.iou:g}", usual)
+    spoken = {"agnostic", "per-class"} & set(words)
+    suppressed = "across classes" if "agnostic" in post.words else "in each class; an anchor has its best class alone"
+    (report.said if spoken else report.default)("suppression", suppressed, usual)
 
 
 def detections(most: int, with_labels: bool, more: Sequence[tuple[str, Answer]] = ()) -> Answers:

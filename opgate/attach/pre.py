@@ -161,6 +161,34 @@ def _read(text: str, pre: Pre) -> _Words:
     return words
 
 
+#: The words of --pre that are usual for a head. {h} and {w} are the size of the input.
+_USUAL: Mapping[str, str] = {
+    "yolov8": "letterbox:{h}x{w} rgb unit pad:114 cv-linear",
+    "yolov5": "letterbox:{h}x{w} rgb unit pad:114 cv-linear",
+    "yolox": "letterbox-start:{h}x{w} bgr byte pad:114 cv-linear",
+    "end2end": "letterbox:{h}x{w} rgb unit pad:114 cv-linear",
+    "detr": "stretch:{h}x{w} rgb unit pil-bilinear",
+    "ssd": "stretch:{h}x{w} rgb half cv-linear",
+    "boxes": "stretch:{h}x{w} rgb unit pil-bilinear",
+    "blazeface": "letterbox:{h}x{w} rgb half pad:0 cv-linear",
+    "scrfd": "letterbox-start:{h}x{w} rgb byte mean:127.5 std:128 pad:0 cv-linear",
+    "classify": "resize:{s} crop:{h}x{w} rgb imagenet pil-bilinear",
+    "embed": "stretch:{h}x{w} rgb imagenet pil-bilinear",
+    "segment": "stretch:{h}x{w} rgb imagenet pil-bilinear",
+    "ctc": "height:{h} rgb half pad:127 cv-linear",
+}
+
+
+def usual(kind: str, network: Network, size: tuple[int, int]) -> str:
+    """Returns the words of --pre that are usual for a head of this kind, in a network of this size."""
+    words = _USUAL[kind]
+    if kind == "classify" and network.metadata.get("task") == "classify":  # Ultralytics
+        words = "resize:{m} crop:{h}x{w} rgb unit pil-bilinear"
+    if kind == "ctc" and "character" in network.metadata:  # PaddleOCR reads with OpenCV
+        words = words.replace("rgb", "bgr")
+    return words.format(h=size[0], w=size[1], s=round(max(size) / 0.875), m=max(size))
+
+
 #: What is reported, in this order, and how it follows from a Pre.
 _SUBJECTS = ("place", "colours", "range", "pad", "filter")
 
@@ -190,13 +218,13 @@ def _joined(numbers: Sequence[float]) -> str:
     return ",".join(f"{number:g}" for number in numbers)
 
 
-def settle(said: str, defaults: str, network: Network, size: tuple[int, int] | None, report: Report) -> Pre:
-    """Returns the pre-processing: the words of --pre, the file's own facts, and for the rest `defaults`, the words of
-    the head with {h} and {w} for the size. `size` is the height and width that the file tells, None if it doesn't.
+def settle(said: str, kind: str, network: Network, size: tuple[int, int], report: Report) -> Pre:
+    """Returns the pre-processing: the words of --pre, the file's own facts, and what is usual for a head of this kind.
+    `size` is the height and width of the input.
 
     Raises AttachError.
     """
-    base = _read(defaults.format(h=size[0], w=size[1], s=round(min(size) / 0.875)) if size else "", Pre()).pre
+    base = _read(usual(kind, network, size), Pre()).pre
     if network.channels == 1:
         base = replace(base, channels=1)
     if network.scales:
@@ -206,7 +234,7 @@ def settle(said: str, defaults: str, network: Network, size: tuple[int, int] | N
     if "shorter side" in decided and "place" not in decided:
         raise AttachError(f"--pre: '{decided['shorter side']}' needs a crop: resize:256 crop:224")
     if pre.fit == "crop" and "shorter side" not in decided and "place" in decided:
-        pre = replace(pre, shorter_side=round(min(pre.height, pre.width) / 0.875))
+        pre = replace(pre, shorter_side=round(max(pre.height, pre.width) / 0.875))
     if ("mean" in decided or "std" in decided) and "range" not in decided and max(map(abs, pre.mean), default=0) > 1:
         raise AttachError(f"--pre: '{decided.get('mean', '')}' is beyond 0..1: add the word byte")
     _check(pre, network)
@@ -219,7 +247,7 @@ def settle(said: str, defaults: str, network: Network, size: tuple[int, int] | N
         elif (subject == "range" and network.scales) or (subject == "colours" and pre.channels == 1):
             report.found(subject, text)
         else:
-            report.default(subject, text, "where this kind of head comes from")
+            report.default(subject, text, f"usual for {kind}")
     return pre
 
 
