@@ -55,7 +55,7 @@ DecodeStatus horizontal_first(UprightRows& source, const FilterTable& across, co
   const auto combine = [&](const auto& at, int y, std::uint8_t* to) {
     const int count = down.count(y);
     for (int k = 0; k < count; ++k) taps[static_cast<std::size_t>(k)] = at(down.first(y) + k);
-    combine_rows<Sum>(taps.data(), down.weights(y), count, length, to);
+    combine_rows<Sum>(taps.data(), down, y, length, to);
   };
   return by_rows<Resized>(
       source, down.most(), length, columns, rows, [&](int y) { return down.first(y); },
@@ -73,7 +73,7 @@ DecodeStatus vertical_first(UprightRows& source, const FilterTable& across, cons
   const auto make = [&](const auto& at, int y, std::uint8_t* to) {
     const int count = down.count(y);
     for (int k = 0; k < count; ++k) taps[static_cast<std::size_t>(k)] = at(down.first(y) + k);
-    combine_rows<Int32Sum>(taps.data(), down.weights(y), count, length, combined.data() + begin);
+    combine_rows<std::int32_t>(taps.data(), down, y, length, combined.data() + begin);
     filter_row<kWeightBits>(combined.data(), source.channels(), across, to);
   };
   return by_rows<std::uint8_t>(
@@ -88,7 +88,7 @@ DecodeStatus pillow(UprightRows& source, Filter filter, const Part& columns, con
   const FilterTable down = pillow_taps(filter, source.height(), rows);
   // Pillow 13 has this rule. Earlier versions begin with the horizontal pass always.
   if (shorter > 0 && shorter > 2 * narrower) return vertical_first(source, across, down, columns, rows, out);
-  return horizontal_first<std::uint8_t, Int32Sum, kWeightBits>(source, across, down, columns, rows, out);
+  return horizontal_first<std::uint8_t, std::int32_t, kWeightBits>(source, across, down, columns, rows, out);
 }
 
 template <typename Sum>
@@ -97,23 +97,20 @@ DecodeStatus opencv(UprightRows& source, Filter filter, const Part& columns, con
                                                 opencv_taps(filter, source.height(), rows), columns, rows, out);
 }
 
-DecodeStatus linear(UprightRows& source, const std::vector<LinearTap>& across, const std::vector<LinearTap>& down,
-                    const Part& columns, const Part& rows, std::uint8_t* out) {
-  const std::size_t length = across.size() * static_cast<std::size_t>(source.channels());
+/// OpenCV's INTER_LINEAR, and its INTER_AREA where it enlarges. Between the passes the values have 15 bits.
+DecodeStatus linear(UprightRows& source, bool enlarging_area, const Part& columns, const Part& rows,
+                    std::uint8_t* out) {
+  const FilterTable across = opencv_linear_columns(source.width(), columns, enlarging_area);
+  const std::vector<LinearTap> down = opencv_linear_rows(source.height(), rows, enlarging_area);
+  const std::size_t length = length_of(source, columns.count);
   const auto tap = [&](int y) -> const LinearTap& { return down[static_cast<std::size_t>(y)]; };
-  const auto resize_row = [&](const std::uint8_t* row, std::int16_t* to) {
-    if (source.channels() == 3) {
-      linear_row<3>(row, across, to);
-    } else {
-      linear_row<1>(row, across, to);
-    }
-  };
-  const auto combine = [&](const auto& at, int y, std::uint8_t* to) {
-    blend_linear(at(tap(y).first), at(tap(y).second), tap(y).weight, length, to);
-  };
   return by_rows<std::int16_t>(
-      source, 2, length, columns, rows, [&](int y) { return tap(y).first; }, [&](int y) { return tap(y).second; }, resize_row,
-      combine, out);
+      source, 2, length, columns, rows, [&](int y) { return tap(y).first; }, [&](int y) { return tap(y).second; },
+      [&](const std::uint8_t* row, std::int16_t* to) { filter_row<0>(row, source.channels(), across, to); },
+      [&](const auto& at, int y, std::uint8_t* to) {
+        blend_linear(at(tap(y).first), at(tap(y).second), tap(y).weight, length, to);
+      },
+      out);
 }
 
 DecodeStatus nearest(UprightRows& source, const std::vector<int>& across, const std::vector<int>& down,
@@ -147,7 +144,7 @@ DecodeStatus area(UprightRows& source, const std::vector<std::vector<AreaTap>>& 
       if (tap.source != done) {
         const std::uint8_t* row = source.row(tap.source);
         if (!row) return source.status();
-        area_row(row, across, source.channels(), resized.data());
+        source.channels() == 3 ? area_row<3>(row, across, resized.data()) : area_row<1>(row, across, resized.data());
         done = tap.source;
       }
       add_weighted(resized.data(), tap.weight, length, sum.data());
@@ -196,13 +193,8 @@ DecodeStatus opencv_linear_or_area(UprightRows& source, Filter filter, const Par
     if (across > 0 && down > 0) return block_area(source, across, down, columns, rows, out);
     return area(source, opencv_area_taps(width, columns), opencv_area_taps(height, rows), out);
   }
-  if (filter == Filter::cv_area) {
-    return linear(source, opencv_enlarging_area_taps(width, columns, true),
-                  opencv_enlarging_area_taps(height, rows, false), columns, rows, out);
-  }
-  if (across == 2 && down == 2) return block_area(source, 2, 2, columns, rows, out);
-  return linear(source, opencv_linear_taps(width, columns, true), opencv_linear_taps(height, rows, false), columns,
-                rows, out);
+  if (filter == Filter::cv_linear && across == 2 && down == 2) return block_area(source, 2, 2, columns, rows, out);
+  return linear(source, filter == Filter::cv_area, columns, rows, out);
 }
 
 DecodeStatus copy(UprightRows& source, const Part& columns, const Part& rows, std::uint8_t* out) {
@@ -226,8 +218,8 @@ DecodeStatus exact_resize(UprightRows& source, Filter filter, const Part& column
     case Filter::cv_nearest: return nearest(source, opencv_nearest(width, columns), opencv_nearest(height, rows), out);
     case Filter::cv_linear:
     case Filter::cv_area: return opencv_linear_or_area(source, filter, columns, rows, out);
-    case Filter::cv_cubic: return opencv<Int32Sum>(source, filter, columns, rows, out);
-    case Filter::cv_lanczos4: return opencv<DoubleSum>(source, filter, columns, rows, out);
+    case Filter::cv_cubic: return opencv<std::int32_t>(source, filter, columns, rows, out);
+    case Filter::cv_lanczos4: return opencv<double>(source, filter, columns, rows, out);
     default: return pillow(source, filter, columns, rows, out);
   }
 }

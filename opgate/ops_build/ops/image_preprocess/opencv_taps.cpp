@@ -21,8 +21,9 @@ Position position_of(int i, double scale) {
   return {static_cast<int>(pixel), place - pixel};
 }
 
-/// Where INTER_AREA enlarges, a pixel takes a part of the next one only if it reaches into it.
-Position enlarged_position_of(int i, int from, int to) {
+/// The same for two taps. Where INTER_AREA enlarges, a pixel takes a part of the next one only if it reaches into it.
+Position linear_position_of(int i, int from, int to, bool area) {
+  if (!area) return position_of(i, opencv_scale(from, to));
   const int pixel = static_cast<int>(std::floor(i * opencv_scale(from, to)));
   const auto reach = static_cast<float>((i + 1) - (pixel + 1) * (static_cast<double>(to) / from));
   return {pixel, reach <= 0 ? 0 : reach - std::floor(reach)};
@@ -61,13 +62,6 @@ std::array<float, 8> lanczos_weights(float x) {
   return weights;
 }
 
-LinearTap linear_tap(Position position, int from, bool clamp_weight) {
-  if (clamp_weight && (position.pixel < 0 || position.pixel >= from - 1)) position.distance = 0;
-  return {std::clamp(position.pixel, 0, from - 1),
-          std::clamp(position.pixel + 1, 0, from - 1),
-          {eleven_bits(1 - position.distance), eleven_bits(position.distance)}};
-}
-
 }  // namespace
 
 FilterTable opencv_taps(Filter filter, int from, const Part& part) {
@@ -93,18 +87,28 @@ FilterTable opencv_taps(Filter filter, int from, const Part& part) {
   return table;
 }
 
-std::vector<LinearTap> opencv_linear_taps(int from, const Part& part, bool clamp_weight) {
-  const double scale = opencv_scale(from, part.whole);
-  std::vector<LinearTap> taps;
-  for (int i = part.first; i < part.first + part.count; ++i)
-    taps.push_back(linear_tap(position_of(i, scale), from, clamp_weight));
-  return taps;
+FilterTable opencv_linear_columns(int from, const Part& part, bool area) {
+  FilterTable table(std::min(2, from));
+  for (int i = part.first; i < part.first + part.count; ++i) {
+    const auto [pixel, distance] = linear_position_of(i, from, part.whole, area);
+    const std::int32_t weights[2] = {eleven_bits(1 - distance), eleven_bits(distance)};
+    if (pixel < 0 || pixel >= from - 1) {
+      table.add(std::clamp(pixel, 0, from - 1), std::array{eleven_bits(1)});
+    } else {
+      table.add(pixel, weights);
+    }
+  }
+  return table;
 }
 
-std::vector<LinearTap> opencv_enlarging_area_taps(int from, const Part& part, bool clamp_weight) {
+std::vector<LinearTap> opencv_linear_rows(int from, const Part& part, bool area) {
   std::vector<LinearTap> taps;
-  for (int i = part.first; i < part.first + part.count; ++i)
-    taps.push_back(linear_tap(enlarged_position_of(i, from, part.whole), from, clamp_weight));
+  for (int i = part.first; i < part.first + part.count; ++i) {
+    const auto [pixel, distance] = linear_position_of(i, from, part.whole, area);
+    taps.push_back({std::clamp(pixel, 0, from - 1),
+                    std::clamp(pixel + 1, 0, from - 1),
+                    {eleven_bits(1 - distance), eleven_bits(distance)}});
+  }
   return taps;
 }
 

@@ -6,9 +6,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "filter_taps.h"
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 
 namespace opgate::ops::image_preprocess {
 
@@ -21,7 +26,8 @@ inline std::uint8_t clipped(std::int32_t value) { return static_cast<std::uint8_
 /// The nearest byte, the even one of two.
 inline std::uint8_t rounded_byte(float value) { return clipped(static_cast<std::int32_t>(std::nearbyint(value))); }
 
-/// The sum of a pixel's or a value's taps, as it is kept between the passes: u8 of `bits`-bit weights, or i32.
+// What a first pass keeps of a sum: a byte of `bits`-bit weights, all of it, or, for OpenCV's bilinear filter, its upper
+// 15 bits of 19.
 template <int bits>
 void keep(std::int32_t sum, std::uint8_t* to) {
   *to = clipped(sum >> bits);
@@ -30,109 +36,155 @@ template <int bits>
 void keep(std::int32_t sum, std::int32_t* to) {
   *to = sum;
 }
+template <int bits>
+void keep(std::int32_t sum, std::int16_t* to) {
+  *to = static_cast<std::int16_t>(sum >> 4);
+}
+
+template <int bits>
+constexpr std::int32_t kFirstHalf = bits > 0 ? 1 << (bits - 1) : 0;
 
 /// Resizes a row of grey values.
 template <int bits, typename Resized>
 void filter_values(const std::uint8_t* row, const FilterTable& table, Resized* to) {
-  constexpr std::int32_t half = bits > 0 ? 1 << (bits - 1) : 0;
   for (int i = 0; i < table.size(); ++i) {
     const std::uint8_t* value = row + table.first(i);
     const std::int32_t* weights = table.weights(i);
-    std::int32_t sum = half;
-    for (int k = 0; k < table.count(i); ++k) sum += weights[k] * value[k];
+    const int count = table.count(i);
+    std::int32_t sum = kFirstHalf<bits>;
+    for (int k = 0; k < count; ++k) sum += weights[k] * value[k];
     keep<bits>(sum, to + i);
   }
 }
 
-// GCC's and Clang's vectors: SSE and AVX on x86-64, NEON on ARM.
-using Int4 = std::int32_t __attribute__((vector_size(16)));
-using Byte4 = std::uint8_t __attribute__((vector_size(4)));
-using Int8 = std::int32_t __attribute__((vector_size(32)));
-using Byte8 = std::uint8_t __attribute__((vector_size(8)));
-using Double8 = double __attribute__((vector_size(64)));
+#ifdef __AVX2__
 
-template <typename Vector>
-Vector loaded(const void* from) {
-  Vector vector;
-  std::memcpy(&vector, from, sizeof vector);
-  return vector;
-}
+/// The sums of R, G, B of `count` pixels: four pixels a step, with the 16 bits of `weights`.
+struct PixelSum {
+  __m256i sum = _mm256_setzero_si256();
 
-/// Resizes a row of RGB pixels. It reads a byte behind the last pixel, and writes one value behind it.
+  /// R, G and B of two pixels beside one another, in each half of the register.
+  static __m256i pairs(const std::uint8_t* pixel) {
+    const __m128i sixteen = _mm_loadu_si128(reinterpret_cast<const __m128i*>(pixel));
+    const __m256i places = _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, 6, -1, 9, -1, 7,
+                                            -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(sixteen), places);
+  }
+
+  void add(__m256i pixels, const std::int16_t* weights) {
+    const __m128i four = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(weights));
+    const __m256i spread =
+        _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(four), _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pixels, spread));
+  }
+
+  __m128i value() const { return _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1)); }
+};
+
+/// Resizes a row of RGB pixels. It reads up to UprightRows::kSlack bytes behind the last pixel.
 template <int bits, typename Resized>
 void filter_pixels(const std::uint8_t* row, const FilterTable& table, Resized* to) {
-  constexpr std::int32_t half = bits > 0 ? 1 << (bits - 1) : 0;
+  for (int i = 0; i < table.size(); ++i, to += 3) {
+    const std::uint8_t* pixel = row + std::ptrdiff_t{3} * table.first(i);
+    const std::int16_t *low = table.low(i), *high = table.high(i);
+    const int count = table.count(i);
+    PixelSum of_low, of_high;
+    for (int k = 0; k < count; k += 4, pixel += 12) {
+      const __m256i pixels = PixelSum::pairs(pixel);
+      of_low.add(pixels, low + k);
+      of_high.add(pixels, high + k);
+    }
+    std::int32_t sums[4];
+    const __m128i sum = _mm_add_epi32(_mm_slli_epi32(of_high.value(), FilterTable::kLowBits), of_low.value());
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(sums), _mm_add_epi32(sum, _mm_set1_epi32(kFirstHalf<bits>)));
+    for (int c = 0; c < 3; ++c) keep<bits>(sums[c], to + c);
+  }
+}
+
+#else
+
+template <int bits, typename Resized>
+void filter_pixels(const std::uint8_t* row, const FilterTable& table, Resized* to) {
   for (int i = 0; i < table.size(); ++i, to += 3) {
     const std::uint8_t* pixel = row + std::ptrdiff_t{3} * table.first(i);
     const std::int32_t* weights = table.weights(i);
-    Int4 sum = {half, half, half, half};
-    for (int k = 0; k < table.count(i); ++k, pixel += 3)
-      sum += __builtin_convertvector(loaded<Byte4>(pixel), Int4) * weights[k];
-    for (int c = 0; c < 3; ++c) keep<bits>(sum[c], to + c);
-  }
-}
-
-/// The sum of a second pass in 32 bits. It is large enough for filters whose weights add up to less than 2 without their
-/// signs.
-struct Int32Sum {
-  using Vector = Int8;
-
-  static Vector start() { return Vector{} + kHalf; }
-  static Vector values(const std::uint8_t* from) { return __builtin_convertvector(loaded<Byte8>(from), Vector); }
-  static Vector values(const std::int32_t* from) { return loaded<Vector>(from); }
-  static std::uint8_t byte(std::int32_t sum) { return clipped(sum >> kWeightBits); }
-};
-
-/// The same in f64, which adds up integers of up to 53 bits exactly.
-struct DoubleSum {
-  using Vector = Double8;
-
-  static Vector start() { return Vector{} + double{kHalf}; }
-  static Vector values(const std::int32_t* from) { return __builtin_convertvector(loaded<Int8>(from), Vector); }
-  static std::uint8_t byte(double sum) {
-    return static_cast<std::uint8_t>(std::clamp(sum * (1.0 / (1 << kWeightBits)), 0.0, 255.0));
-  }
-};
-
-/// Writes the weighted sums of `count` rows with `length` values. All rows have room for a vector more.
-template <typename Sum, typename Resized>
-void combine_rows(const Resized* const* rows, const std::int32_t* weights, int count, std::size_t length,
-                  std::uint8_t* out) {
-  constexpr std::size_t kLanes = 8;
-  using Vector = typename Sum::Vector;
-  const auto write = [&](const Vector& sum, std::size_t x) {
-    const std::size_t some = std::min(kLanes, length - x);
-    for (std::size_t i = 0; i < some; ++i) out[x + i] = Sum::byte(sum[i]);
-  };
-  std::size_t x = 0;
-  for (; x + 2 * kLanes <= length; x += 2 * kLanes) {
-    Vector low = Sum::start(), high = Sum::start();
-    for (int k = 0; k < count; ++k) {
-      low += Sum::values(rows[k] + x) * weights[k];
-      high += Sum::values(rows[k] + x + kLanes) * weights[k];
+    const int count = table.count(i);
+    std::int32_t sums[3] = {kFirstHalf<bits>, kFirstHalf<bits>, kFirstHalf<bits>};
+    for (int k = 0; k < count; ++k, pixel += 3) {
+      for (int c = 0; c < 3; ++c) sums[c] += weights[k] * pixel[c];
     }
-    for (std::size_t i = 0; i < kLanes; ++i) out[x + i] = Sum::byte(low[i]);
-    for (std::size_t i = 0; i < kLanes; ++i) out[x + kLanes + i] = Sum::byte(high[i]);
-  }
-  for (; x < length; x += kLanes) {
-    Vector sum = Sum::start();
-    for (int k = 0; k < count; ++k) sum += Sum::values(rows[k] + x) * weights[k];
-    write(sum, x);
+    for (int c = 0; c < 3; ++c) keep<bits>(sums[c], to + c);
   }
 }
 
-/// The first pass of OpenCV's bilinear filter. The sums have 19 bits, of which the second pass uses the upper 15.
-template <int channels>
-void linear_row(const std::uint8_t* row, const std::vector<LinearTap>& taps, std::int16_t* to) {
-  for (const LinearTap& tap : taps) {
-    const std::uint8_t* first = row + channels * tap.first;
-    const std::uint8_t* second = row + channels * tap.second;
-    for (int c = 0; c < channels; ++c)
-      *to++ = static_cast<std::int16_t>((first[c] * tap.weight[0] + second[c] * tap.weight[1]) >> 4);
+#endif
+
+/// Writes `length` weighted sums of `count` rows, whose weights are those of pixel y in `table`. `Sum` is the type in
+/// which they are added up: i32 is large enough for bytes, and for OpenCV's cubic filter. f64 adds up integers of up to
+/// 53 bits exactly. The rows and `out` have room for UprightRows::kSlack values more.
+template <typename Sum, typename Resized>
+void combine_rows(const Resized* const* rows, const FilterTable& table, int y, std::size_t length, std::uint8_t* out) {
+  constexpr std::size_t kTogether = 16;
+  const std::int32_t* weights = table.weights(y);
+  const int count = table.count(y);
+  for (std::size_t x = 0; x < length; x += kTogether) {
+    Sum sums[kTogether];
+    std::fill(sums, sums + kTogether, Sum{kHalf});
+    for (int k = 0; k < count; ++k) {
+      const Resized* const row = rows[k] + x;
+      const Sum weight = weights[k];
+      for (std::size_t i = 0; i < kTogether; ++i) sums[i] += weight * static_cast<Sum>(row[i]);
+    }
+    for (std::size_t i = 0; i < kTogether; ++i) {
+      if constexpr (std::is_same_v<Sum, double>) {
+        out[x + i] = static_cast<std::uint8_t>(std::clamp(sums[i] * (1.0 / (1 << kWeightBits)), 0.0, 255.0));
+      } else {
+        out[x + i] = clipped(sums[i] >> kWeightBits);
+      }
+    }
   }
 }
 
-/// The second pass.
+#ifdef __AVX2__
+
+/// The same for rows of bytes: two rows a step, with weights of twice 16 bits.
+template <>
+inline void combine_rows<std::int32_t, std::uint8_t>(const std::uint8_t* const* rows, const FilterTable& table, int y,
+                                                     std::size_t length, std::uint8_t* out) {
+  const auto bytes = [](const std::uint8_t* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); };
+  const auto pair = [](const std::int16_t* weights) {
+    std::int32_t both;
+    std::memcpy(&both, weights, sizeof both);
+    return _mm256_set1_epi32(both);
+  };
+  const auto total = [](__m256i low, __m256i high) {
+    const __m256i sum = _mm256_add_epi32(_mm256_slli_epi32(high, FilterTable::kLowBits), low);
+    return _mm256_srai_epi32(_mm256_add_epi32(sum, _mm256_set1_epi32(kHalf)), kWeightBits);
+  };
+  const std::int16_t *low = table.low(y), *high = table.high(y);
+  const int count = table.count(y);
+  for (std::size_t x = 0; x < length; x += 16) {
+    __m256i low_left{}, low_right{}, high_left{}, high_right{};
+    for (int k = 0; k < count; k += 2) {
+      const __m128i above = bytes(rows[k] + x), below = bytes(rows[k + 1 < count ? k + 1 : k] + x);
+      const __m256i left = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(above, below));
+      const __m256i right = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(above, below));
+      const __m256i of_low = pair(low + k), of_high = pair(high + k);
+      low_left = _mm256_add_epi32(low_left, _mm256_madd_epi16(left, of_low));
+      low_right = _mm256_add_epi32(low_right, _mm256_madd_epi16(right, of_low));
+      high_left = _mm256_add_epi32(high_left, _mm256_madd_epi16(left, of_high));
+      high_right = _mm256_add_epi32(high_right, _mm256_madd_epi16(right, of_high));
+    }
+    const __m256i words = _mm256_permute4x64_epi64(
+        _mm256_packs_epi32(total(low_left, high_left), total(low_right, high_right)), _MM_SHUFFLE(3, 1, 2, 0));
+    const __m128i packed = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + x), packed);
+  }
+}
+
+#endif
+
+/// The second pass of OpenCV's bilinear filter.
 inline void blend_linear(const std::int16_t* first, const std::int16_t* second, const std::int32_t* weight,
                          std::size_t length, std::uint8_t* out) {
   const auto of_first = static_cast<std::int16_t>(weight[0]), of_second = static_cast<std::int16_t>(weight[1]);
@@ -142,31 +194,39 @@ inline void blend_linear(const std::int16_t* first, const std::int16_t* second, 
   }
 }
 
-/// a b, rounded to f32 also where the processor could add to it first: OpenCV rounds it.
-inline float rounded_product(float a, float b) {
-#ifdef __clang__
-#pragma clang fp contract(off)
-  return a * b;
-#else
-  return __builtin_assoc_barrier(a * b);
+// OpenCV rounds each product of INTER_AREA before it adds it up. So the compiler may not do both in one step.
+#ifndef __clang__
+#pragma GCC push_options
+#pragma GCC optimize("fp-contract=off")
 #endif
-}
 
 /// The first pass of OpenCV's INTER_AREA: the sums of the parts of the source pixels.
-inline void area_row(const std::uint8_t* row, const std::vector<std::vector<AreaTap>>& taps, int channels, float* to) {
+template <int channels>
+void area_row(const std::uint8_t* row, const std::vector<std::vector<AreaTap>>& taps, float* to) {
+#ifdef __clang__
+#pragma clang fp contract(off)
+#endif
   for (const std::vector<AreaTap>& pixel : taps) {
-    for (int c = 0; c < channels; ++c) {
-      float sum = 0;
-      for (const AreaTap& tap : pixel) sum += rounded_product(row[channels * tap.source + c], tap.weight);
-      *to++ = sum;
+    float sums[channels] = {};
+    for (const AreaTap *tap = pixel.data(), *end = tap + pixel.size(); tap != end; ++tap) {
+      for (int c = 0; c < channels; ++c)
+        sums[c] += static_cast<float>(row[channels * tap->source + c]) * tap->weight;
     }
+    for (int c = 0; c < channels; ++c) *to++ = sums[c];
   }
 }
 
 /// The second pass, row by row.
 inline void add_weighted(const float* row, float weight, std::size_t length, float* sum) {
-  for (std::size_t i = 0; i < length; ++i) sum[i] += rounded_product(row[i], weight);
+#ifdef __clang__
+#pragma clang fp contract(off)
+#endif
+  for (std::size_t i = 0; i < length; ++i) sum[i] += row[i] * weight;
 }
+
+#ifndef __clang__
+#pragma GCC pop_options
+#endif
 
 /// Adds to each sum the values of the next `across` pixels.
 inline void add_blocks(const std::uint8_t* row, int across, int channels, std::vector<std::int32_t>& sums) {
