@@ -361,7 +361,9 @@ def _best_class(nodes: Nodes, boxes: Boxes) -> Boxes:
     """Leaves each anchor the probability of its best class, as the tools of the networks' makers do."""
     axis, first = (2 if boxes.rows else 1), 4 + boxes.objectness
     scores = nodes.slice(boxes.name, axis, first, first + boxes.classes, "each_class")
-    best = nodes.add("Equal", [scores, nodes.reduce("ReduceMax", scores, axis, "best")], "is_best")
+    numbers = np.arange(boxes.classes).reshape([1, 1, -1] if boxes.rows else [1, -1, 1])
+    best = nodes.add("ArgMax", [scores], "best", axis=axis, keepdims=1)
+    best = nodes.add("Equal", [best, nodes.constant("numbers", numbers, np.int64)], "is_best")
     kept = nodes.add("Where", [best, scores, nodes.constant("nothing", 0.0)], "one_class_each")
     before = nodes.slice(boxes.name, axis, 0, first, "before_classes")
     after = nodes.slice(boxes.name, axis, first + boxes.classes, 2**31 - 1, "after_classes")

@@ -127,6 +127,7 @@ _WITH_ARGUMENT: Mapping[str, tuple[str, Callable[[Pre, str, str], Pre]]] = {
 }
 #: What a word alone decides, and its fields.
 _ALONE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    **{word: ("place", {"fit": name, "shorter_side": 0}) for word, name in FITS.items()},
     "rgb": ("colours", {"order": "RGB", "channels": 3}),
     "bgr": ("colours", {"order": "BGR", "channels": 3}),
     "grey": ("colours", {"channels": 1}),

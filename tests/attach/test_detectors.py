@@ -129,7 +129,8 @@ def test_yolox_takes_bytes_in_the_corner_and_decodes_its_grid(made: Make, tmp_pa
     model = made(file, labels=",".join(networks.NAMES), post="yolox score:0.3")
     session = onnxruntime.InferenceSession(file)
     grid, strides = networks.Net().grid()
-    for pixels, answer in zip(PICTURES, model.predict(*map(png, PICTURES)), strict=True):
+    pictures = [PICTURES[0], squares((128, 64), (60, 16), 1), PICTURES[3]]  # of sizes that need no rounding
+    for pixels, answer in zip(pictures, model.predict(*map(png, pictures)), strict=True):
         canvas, _, left, top = letterbox(pixels, centred=False)
         (head,) = session.run(None, {"x": canvas[..., ::-1].transpose(2, 0, 1)[None].astype(np.float32)})
         rows = head[0]
@@ -137,10 +138,7 @@ def test_yolox_takes_bytes_in_the_corner_and_decodes_its_grid(made: Make, tmp_pa
         kept = suppressed(corners(boxes), rows[:, 5:] * rows[:, 4:5], 0.3, 0.45, agnostic=True)
         scale = scales(pixels, centred=False)
         expected = [(source(box, scale, left, top, pixels), kind, score) for box, kind, score in kept]
-        for record, (box, _, score) in zip(answer["predictions"], expected, strict=True):
-            # The colours of the edges of a picture are one level apart where OpenCV rounds its size down.
-            np.testing.assert_allclose(record["box"], box, atol=1.5)
-            assert record["score"] == pytest.approx(score, abs=0.05)
+        check(answer["predictions"], expected)
     assert "offsets in the grid" in model.report and "bgr" in model.report
 
 

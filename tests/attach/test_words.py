@@ -53,6 +53,7 @@ def test_words_replace_what_is_usual_and_leave_the_rest() -> None:
     [
         ("resize:232 crop:224 pil-bicubic", {"shorter_side": 232, "filter": "pil_bicubic"}),
         ("crop:224", {"shorter_side": 256, "fit": "crop"}),
+        ("stretch", {"fit": "stretch", "height": 224, "width": 224, "shorter_side": 0}),
         ("stretch:224 half", {"fit": "stretch", "mean": (0.5,), "std": (0.5,), "scale": "unit"}),
         ("stretch:224 byte mean:104,117,123 std:1", {"scale": "byte", "mean": (104, 117, 123), "std": (1,)}),
         ("stretch:224 mean:0.4,0.4,0.4 std:0.2,0.2,0.2 pad:0", {"mean": (0.4,) * 3, "std": (0.2,) * 3, "pad": 0}),
