@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,8 @@ def attach(wish: Wish, name: str) -> Attached:
         raise AttachError(f"{error}. Is the size of --pre right?") from None
     said = _head(wish, network, outputs, size, report)
     stated = labels.read(wish.labels or _characters(said), network.metadata, report)
+    if said.kind == "ctc" and stated is None:
+        raise AttachError("--post: which characters does it read? Say ctc:FILE, with one character a line, or --labels")
     before = pre.settle(wish.pre, said.kind, network, size, report)
     opened = batching.open_batch(network, size, _bytes(before), report)
     nodes_before, nodes_after = (Nodes(graph.opset_of(model), prefix) for prefix in (graph.PRE, graph.POST))
@@ -161,19 +164,29 @@ def write(attached: Attached, to: Path, library: Path, command: str, *, overwrit
     if (to / "config.pbtxt").exists() and not overwrite:
         raise AttachError(f"{to / 'config.pbtxt'} is there: replace the model with --overwrite")
     session(attached.model, [library])
-    written = repository.write(attached.model, to, attached.config, overwrite=overwrite)
-    if attached.labels is not None:
-        written.append(to / folder.LABELS)
-        written[-1].write_text("".join(f"{label}\n" for label in attached.labels), encoding="utf-8")
-    served = Served(to, library)
-    answer = served.predict(grey_picture())
+    with tempfile.TemporaryDirectory() as tried:  # what can't be served is not written
+        place = Path(tried) / to.resolve().name
+        _write_model(attached, place, overwrite=False)
+        served = Served(place, library)
+        answer = served.predict(grey_picture())
     attached.report.proved("loaded: by ONNX Runtime with the op library, and by the gateway; it answers a grey picture")
+    written = _write_model(attached, to, overwrite=overwrite)
     sample = json.dumps(_short(answer), ensure_ascii=False)
     readme = folder.readme_text(to.resolve().name, to.parent, command, attached.report, sample)
     for name, text in (("README.md", readme), ("report.txt", "\n".join(attached.report.lines()) + "\n")):
         written.append(to / name)
         written[-1].write_text(text, encoding="utf-8")
     return written, served
+
+
+def _write_model(attached: Attached, to: Path, *, overwrite: bool) -> list[Path]:
+    """Writes the model file, the config and the labels. Returns the paths."""
+    written = []
+    if attached.labels is not None:
+        to.mkdir(parents=True, exist_ok=True)
+        written.append(to / folder.LABELS)
+        written[-1].write_text("".join(f"{label}\n" for label in attached.labels), encoding="utf-8")
+    return [*repository.write(attached.model, to, attached.config, overwrite=overwrite), *written]
 
 
 def _short(answer: object) -> object:

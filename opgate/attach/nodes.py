@@ -33,18 +33,16 @@ class Nodes:
         self, op: str, inputs: Sequence[str], name: str, *, domain: str = "", to: str = "", **attributes: Any
     ) -> str:
         """Adds a node with one output, called `to` or else <prefix><name>. Returns the output's name."""
-        output = to or self._free(name)
-        self.nodes.append(
-            helper.make_node(op, inputs, [output], name=f"{self.prefix}{name}", domain=domain, **attributes)
-        )
-        return output
+        free = self._free(name)
+        self.nodes.append(helper.make_node(op, inputs, [to or free], name=free, domain=domain, **attributes))
+        return to or free
 
     def add_op(self, op: str, inputs: Sequence[str], outputs: Sequence[str], name: str, **attributes: Any) -> None:
         """Adds a node of an op of opgate. Its outputs have exactly these names."""
-        self.nodes.append(helper.make_node(op, inputs, outputs, name=f"{self.prefix}{name}", domain=OPS, **attributes))
+        self.nodes.append(helper.make_node(op, inputs, outputs, name=self._free(name), domain=OPS, **attributes))
 
     def _free(self, name: str) -> str:
-        taken = {output for node in self.nodes for output in node.output} | self.constants.keys()
+        taken = {name for node in self.nodes for name in (node.name, *node.output)} | self.constants.keys()
         output, number = f"{self.prefix}{name}", 1
         while output in taken:
             number += 1
@@ -63,9 +61,9 @@ class Nodes:
 
     def cast(self, x: str, dtype: int, name: str = "cast", *, to: str = "") -> str:
         """Adds a Cast to a type of onnx.TensorProto."""
-        output = to or self._free(name)
-        self.nodes.append(helper.make_node("Cast", [x], [output], name=f"{self.prefix}{name}", to=dtype))
-        return output
+        free = self._free(name)
+        self.nodes.append(helper.make_node("Cast", [x], [to or free], name=free, to=dtype))
+        return to or free
 
     def slice(self, x: str, axis: int, start: int, end: int, name: str) -> str:
         """Adds the part start..end of an axis."""

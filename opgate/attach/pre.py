@@ -34,7 +34,7 @@ class Pre:
 
     `fit`, `filter` and `scale` have the names of ImagePreprocess. `height` and `width` are those of the network's
     input; with fit_height the width follows the picture up to `width`, rounded up to a multiple of `bucket`, unless
-    that is 0. `mean` and `std` have a number for each channel, or one for all.
+    that is 0, and at least `narrowest`. `mean` and `std` have a number for each channel, or one for all.
     """
 
     fit: str = "letterbox"
@@ -49,6 +49,7 @@ class Pre:
     pad: int = 114
     filter: str = "cv_linear"
     bucket: int = 0
+    narrowest: int = 0
 
     def attributes(self) -> dict[str, Any]:
         """Returns the attributes of ImagePreprocess that differ from its defaults."""
@@ -120,6 +121,7 @@ _WITH_ARGUMENT: Mapping[str, tuple[str, Callable[[Pre, str, str], Pre]]] = {
     "height": ("place", _lines),
     "resize": ("shorter side", lambda pre, word, text: replace(pre, shorter_side=_whole(word, text, 65535))),
     "widest": ("widest", lambda pre, word, text: replace(pre, width=_whole(word, text, 65535))),
+    "narrowest": ("narrowest", lambda pre, word, text: replace(pre, narrowest=_whole(word, text, 65535))),
     "bucket": ("bucket", lambda pre, word, text: replace(pre, bucket=_whole(word, text, 65535))),
     "pad": ("pad", lambda pre, word, text: replace(pre, pad=_whole(word, text, 255))),
     "mean": ("mean", lambda pre, word, text: replace(pre, mean=_numbers(word, text))),
@@ -186,7 +188,7 @@ def usual(kind: str, network: Network, size: tuple[int, int]) -> str:
     if kind == "classify" and network.metadata.get("task") == "classify":  # Ultralytics
         words = "resize:{m} crop:{h}x{w} rgb unit pil-bilinear"
     if kind == "ctc" and "character" in network.metadata:  # PaddleOCR reads with OpenCV
-        words = words.replace("rgb", "bgr")
+        words = words.replace("rgb", "bgr narrowest:320")
     return words.format(h=size[0], w=size[1], s=round(max(size) / 0.875), m=max(size))
 
 
@@ -201,7 +203,11 @@ def _described(pre: Pre) -> dict[str, str]:
     places = {FITS[word]: text for word, text in place.items()} | {
         "crop": (f"resize:{pre.shorter_side} " if pre.shorter_side else "") + f"crop:{size}",
         "fit_height": f"height:{pre.height}"
-        + (f" widest:{pre.width} bucket:{pre.bucket}" if pre.bucket else f", then padded to {pre.width} columns"),
+        + (
+            f" narrowest:{pre.narrowest} widest:{pre.width} bucket:{pre.bucket}"
+            if pre.bucket
+            else f", then padded to {pre.width} columns"
+        ),
     }
     normal = "" if not (pre.mean or pre.std) else f" mean:{_joined(pre.mean or (0,))} std:{_joined(pre.std or (1,))}"
     if (pre.mean, pre.std) == _IMAGENET:
@@ -242,7 +248,10 @@ def settle(said: str, kind: str, network: Network, size: tuple[int, int], report
     for subject, text in _described(pre).items():
         if subject == "pad" and pre.fit in ("stretch", "crop"):
             continue
-        words_of = {"place": ("place", "shorter side", "widest", "bucket"), "range": ("range", "mean", "std")}
+        words_of = {
+            "place": ("place", "shorter side", "widest", "narrowest", "bucket"),
+            "range": ("range", "mean", "std"),
+        }
         if any(part in decided for part in words_of.get(subject, (subject,))):
             report.said(subject, text)
         elif (subject == "range" and network.scales) or (subject == "colours" and pre.channels == 1):
@@ -317,7 +326,8 @@ def _used_width(nodes: Nodes, image: str, pre: Pre, to: str) -> str:
     whole = nodes.add("Ceil", [less], "line.whole")
     rounded = nodes.add("Mul", [whole, nodes.constant("line.bucket", [pre.bucket])], "line.rounded")
     held = nodes.add("Min", [rounded, nodes.constant("line.most", [pre.width])], "line.held")
-    least = nodes.add("Max", [held, nodes.constant("line.least", [min(pre.bucket, pre.width)])], "line.at_least")
+    narrowest = min(max(pre.bucket, pre.narrowest), pre.width)
+    least = nodes.add("Max", [held, nodes.constant("line.least", [narrowest])], "line.at_least")
     end = nodes.cast(least, TensorProto.INT64, "line.end")
     start, axis = nodes.constant("line.start", [0], np.int64), nodes.ints("axis", [3])
     return nodes.add("Slice", [image, start, end, axis], "line.image", to=to)
