@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from opgate.attach import batching, detectors, folder, graph, heads, labels, others, post, pre
+from opgate.attach import batching, detectors, folder, graph, head, heads, labels, others, post, pre
 from opgate.attach.facts import Network, Output, read_network, sizes_in
 from opgate.attach.nodes import Nodes
 from opgate.attach.report import AttachError, Report
@@ -62,15 +62,15 @@ def attach(wish: Wish, name: str) -> Attached:
     except AttachError as error:
         raise AttachError(f"{error}. Is the size of --pre right?") from None
     said = _head(wish, network, outputs, size, report)
-    stated = labels.read(wish.labels or _characters(said), network.metadata, report)
+    stated = labels.read(wish.labels or _characters(said), network.metadata, said.kind, report)
     if said.kind == "ctc" and stated is None:
         raise AttachError("--post: which characters does it read? Say ctc:FILE, with one character a line, or --labels")
     before = pre.settle(wish.pre, said.kind, network, size, report)
     opened = batching.open_batch(network, size, _bytes(before), report)
     nodes_before, nodes_after = (Nodes(graph.opset_of(model), prefix) for prefix in (graph.PRE, graph.POST))
     pre.add(nodes_before, before, network)
-    head = detectors.Head(network, outputs, size, said, stated, report, fixed=not opened.batched)
-    answers, classes = (detectors.add if said.detects else others.add)(nodes_after, head)
+    of = head.Head(network, outputs, size, said, stated, report, fixed=not opened.batched)
+    answers, classes = (detectors.add if said.detects else others.add)(nodes_after, of)
     fitted = labels.fitted(stated, classes, said.kind, said.blank, report)
     joined = graph.joined(opened.model, nodes_before, nodes_after, answers, batching.BATCH)
     _compare(joined, original, opened, network, size, _bytes(before), report)

@@ -48,7 +48,7 @@ def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def opset_of(model: onnx.ModelProto) -> int:
     """Returns the version of the standard operators."""
-    return max((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), default=1)
+    return max((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), default=OLDEST_OPSET)
 
 
 def free_name(name: str) -> str:

@@ -76,8 +76,8 @@ def _boxes_and_scores(outputs: Sequence[Output]) -> list[Guess]:
     if any(len(output.shape) != 3 for output in outputs) or outputs[0].shape[1] != outputs[1].shape[1]:
         return []
     a = outputs[0].shape[1]
-    if a == 896 and sorted(output.shape[2] for output in outputs) == [1, 16]:
-        return [Guess("blazeface", "896 anchors with 16 numbers for a box and 6 points, and a score")]
+    if a in (896, 2304) and sorted(output.shape[2] for output in outputs) == [1, 16]:
+        return [Guess("blazeface", f"{a} anchors with 16 numbers for a box and 6 points, and a score")]
     if not any(output.shape[2] == 4 for output in outputs):
         return []
     if a <= _MOST_QUERIES:
@@ -174,6 +174,6 @@ def unknown(outputs: Sequence[Output], guesses: Sequence[Guess]) -> AttachError:
         return AttachError(f"--post: the output {shown} fits {best}: say which")
     return AttachError(
         f"--post: the output {shown} is no head that opgate knows by its shape. Say it if it is one of yolov8, yolov5, "
-        "yolox, end2end, detr, ssd, boxes, classify:5, embed, segment or ctc:FILE; otherwise export the network with "
-        "another head, or serve it as it is"
+        "yolox, end2end, detr, ssd, boxes, blazeface, scrfd, classify:5, embed, segment or ctc:FILE; otherwise export "
+        "the network with another head, or serve it as it is"
     )

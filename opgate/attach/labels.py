@@ -10,10 +10,12 @@ from opgate.attach.report import AttachError, Report
 
 #: Where exporters write labels in the metadata.
 KEYS = ("names", "character", "labels", "label", "classes", "class_names", "id2label")
+_FACES = ("blazeface", "scrfd")
 
 
-def read(said: str, metadata: Mapping[str, str], report: Report) -> list[str] | None:
-    """Returns the labels, None if nobody states any. `said` is the option: metadata, a file, or a list with commas.
+def read(said: str, metadata: Mapping[str, str], kind: str, report: Report) -> list[str] | None:
+    """Returns the labels, None if nobody states any. `said` is the option: metadata, a file, or a list with commas;
+    `kind` the head.
 
     Raises AttachError.
     """
@@ -25,6 +27,9 @@ def read(said: str, metadata: Mapping[str, str], report: Report) -> list[str] | 
                 return labels
         if said:
             raise AttachError(f"--labels: the metadata has none: it has {', '.join(metadata) or 'nothing'}")
+        if kind in _FACES:
+            report.default("labels", "face", f"what {kind} finds")
+            return ["face"]
         report.default("labels", "none", "answers have numbers; --labels FILE or a,b,c names them")
         return None
     path = Path(said)

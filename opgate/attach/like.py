@@ -39,8 +39,8 @@ def function_of(text: str) -> Callable[[Path], Any]:
         function = importlib.import_module(module)
         for part in name.split("."):
             function = getattr(function, part)
-    except (ImportError, AttributeError) as error:
-        raise AttachError(f"--like: {text}: {error}") from None
+    except Exception as error:  # whatever a module of somebody else raises
+        raise AttachError(f"--like: {text}: {type(error).__name__}: {error}") from error
     if not callable(function):
         raise AttachError(f"--like: {text} is no function")
     return _with_paths(function) if _takes_path(function) else _with_bytes(function)
@@ -90,7 +90,7 @@ def compare(like: str, examples: Path, served: Served, folder: Path, library: Pa
         except ServingError as error:
             lines.append(f"  {path.name}: the served model refuses it: {error}")
             continue
-        answer, seconds = _timed(lambda path=path: call(path))  # type: ignore[misc]
+        answer, seconds = _timed(lambda path=path: _called(like, call, path))  # type: ignore[misc]
         theirs = of_function(answer)
         theirs_cpu.append(seconds)
         ours_cpu.append(_timed(lambda data=data: graph(data))[1])  # type: ignore[misc]
@@ -112,6 +112,13 @@ def _graph(folder: Path, library: Path) -> Callable[[bytes], Any]:
         return opened.run(None, feed)
 
     return run
+
+
+def _called(like: str, call: Callable[[Path], Any], path: Path) -> Any:
+    try:
+        return call(path)
+    except Exception as error:  # whatever a function of somebody else raises
+        raise AttachError(f"--like: {like} fails on {path.name}: {type(error).__name__}: {error}") from error
 
 
 def _timed(call: Callable[[], Any]) -> tuple[Any, float]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from onnx import TensorProto
 
-from opgate.attach.detectors import Head
 from opgate.attach.facts import Output
+from opgate.attach.head import Head
 from opgate.attach.heads import are_probabilities
 from opgate.attach.nodes import Nodes
 from opgate.attach.post import Answer, Answers

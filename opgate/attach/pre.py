@@ -109,7 +109,7 @@ def _crop(pre: Pre, word: str, text: str) -> Pre:
 
 def _lines(pre: Pre, word: str, text: str) -> Pre:
     height = _whole(word, text, 4096)
-    return replace(pre, fit="fit_height", height=height, width=pre.width or WIDEST, bucket=pre.bucket or BUCKET)
+    return replace(pre, fit="fit_height", height=height, width=WIDEST, bucket=BUCKET, shorter_side=0)
 
 
 #: What a word with an argument does, and what it decides.
@@ -144,7 +144,7 @@ _ALONE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 def _read(text: str, pre: Pre) -> _Words:
     """Reads the words of a spec over a Pre. Raises AttachError for a word that is unknown or decides twice."""
     words = _Words(pre)
-    for word in text.split():
+    for word in sorted(text.split(), key=lambda word: not word.startswith("height:")):  # which sets what others change
         name, colon, argument = word.partition(":")
         known = _WITH_ARGUMENT.get(name) if colon else None
         if known is not None:
@@ -339,4 +339,4 @@ def stated_size(said: str) -> tuple[int, int] | None:
     read = _read(said, Pre()).pre
     if not read.height:
         return None
-    return read.height, 0 if read.fit == "fit_height" else read.width
+    return read.height, 0 if read.bucket else read.width

@@ -157,11 +157,11 @@ def test_labels_come_from_the_metadata_a_file_or_the_command_line(tmp_path: Path
         (str(tmp_path / "labels.json"), {}),
         ("cat,dog", {"names": "a,b,c"}),
     ]:
-        assert labels.read(said, metadata, Report()) == ["cat", "dog"]
-    assert labels.read("", {}, Report()) is None
+        assert labels.read(said, metadata, "classify", Report()) == ["cat", "dog"]
+    assert labels.read("", {}, "classify", Report()) is None
     for said in ("metadata", "nowhere.txt"):
         with pytest.raises(AttachError, match=r"^--labels: "):
-            labels.read(said, {}, Report())
+            labels.read(said, {}, "classify", Report())
 
 
 def test_labels_must_be_as_many_as_classes() -> None:
