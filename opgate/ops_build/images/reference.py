@@ -1,4 +1,4 @@
-"""Decodes JPEG, PNG and WebP as the ops define it, with Pillow for JPEG and WebP, and zlib for PNG.
+"""Decodes JPEG, PNG, WebP, BMP and GIF as the ops define it, with Pillow for JPEG and WebP, and zlib for PNG.
 
 Pillow uses libjpeg-turbo and libwebp too. So the pixels of a JPEG are equal to the last bit, also if a picture is
 decoded at a half, a quarter or an eighth of its size, and so are those of a WebP. Pillow reduces 16-bit PNG to 8 bits
@@ -20,7 +20,7 @@ from opgate.ops_build.case import Array
 
 UNKNOWN_FORMAT, CORRUPT, TOO_MANY_PIXELS, UNSUPPORTED = 1, 2, 3, 4
 MESSAGES = {
-    UNKNOWN_FORMAT: "not a JPEG, PNG or WebP",
+    UNKNOWN_FORMAT: "not a JPEG, PNG, WebP, BMP or GIF",
     CORRUPT: "corrupt or truncated",
     TOO_MANY_PIXELS: "more than max_pixels pixels",
     UNSUPPORTED: "an unsupported kind of picture",
@@ -71,7 +71,7 @@ class Picture:
 
 
 def open_picture(data: bytes, max_pixels: int) -> Picture:
-    """Reads the header of a JPEG, PNG or WebP. Raises DecodeError."""
+    """Reads the header of a JPEG, PNG, WebP, BMP or GIF. Raises DecodeError."""
     if data.startswith(b"\xff\xd8\xff"):
         image = _open_jpeg(data)
         (width, height), exif = image.size, image.info.get("exif", b"")

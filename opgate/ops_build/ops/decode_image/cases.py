@@ -41,12 +41,12 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     good = jpeg(scene(40, 30))
     lossless = webp(scene(40, 30), lossless=True)
     for name, encoded, attributes, message in [
-        ("empty", b"", {}, r"not a JPEG, PNG or WebP \(0 bytes\)"),
-        ("text", b"no picture", {}, "not a JPEG, PNG or WebP"),
+        ("empty", b"", {}, r"not a JPEG, PNG, WebP, BMP or GIF \(0 bytes\)"),
+        ("text", b"no picture", {}, "not a JPEG, PNG, WebP, BMP or GIF"),
         ("truncated", good[: len(good) // 2], {}, "corrupt or truncated"),
         ("a truncated WebP", lossless[: len(lossless) // 2], {}, "corrupt or truncated"),
-        ("a WebP without its type", lossless[:11], {}, "not a JPEG, PNG or WebP"),
-        ("another RIFF", lossless[:8] + b"WAVE" + lossless[12:], {}, "not a JPEG, PNG or WebP"),
+        ("a WebP without its type", lossless[:11], {}, "not a JPEG, PNG, WebP, BMP or GIF"),
+        ("another RIFF", lossless[:8] + b"WAVE" + lossless[12:], {}, "not a JPEG, PNG, WebP, BMP or GIF"),
         ("an animated WebP", animated_webp(), {}, "an unsupported kind of picture"),
         ("a WebP that is too large", lossless, {"max_pixels": 1199}, "more than max_pixels pixels"),
         ("too large", good, {"max_pixels": 1199}, "more than max_pixels pixels"),
