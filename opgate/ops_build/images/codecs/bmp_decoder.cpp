@@ -47,8 +47,10 @@ class BmpDecoder final : public Decoder {
     if (std::ranges::count(kBmpHeaders, header) == 0) return DecodeStatus::unknown_format;
     if (file_.size() < kFileHeader + header) return DecodeStatus::corrupt;
     const bool core = header == kCoreHeader;
-    const std::int64_t width = core ? number(18, 2) : static_cast<std::int32_t>(number(18, 4));
-    const std::int64_t height = core ? number(20, 2) : static_cast<std::int32_t>(number(22, 4));
+    const auto side = [&](std::size_t at) {
+      return core ? std::int64_t{number(at, 2)} : std::int64_t{static_cast<std::int32_t>(number(at, 4))};
+    };
+    const std::int64_t width = side(18), height = side(core ? 20 : 22);
     if (width <= 0 || height == 0) return DecodeStatus::corrupt;
     top_down_ = height < 0;
     if (const auto status = check_size(width, std::abs(height), max_pixels); status != DecodeStatus::good) return status;
