@@ -83,7 +83,7 @@ def fit_cases() -> Iterator[Case]:
         for name in ("fast", "pil_bicubic", "cv_area"):
             label = f"the centre of a shorter side of {side}, {name}"
             yield case(label, pictures[:2], 16, 21, fit="crop", shorter_side=side, filter=name)
-    yield case("a side too long", [*pictures[:1], png(scene(1, 300), 2)], 4, 4, fit="crop", shorter_side=65535)
+    yield case("a side too long", [png(scene(1, 300), 2)], 4, 4, fit="crop", shorter_side=65535)
 
 
 def filter_cases() -> Iterator[Case]:
@@ -126,7 +126,6 @@ def attribute_cases() -> Iterator[Case]:
         ("scale", "percent", "attribute 'scale'"),
         ("channels", 4, "attribute 'channels': expected 1 or 3, got 4"),
         ("mean", [0.5, 0.5], r"attribute 'mean': expected one number for all channels or one for each of the 3"),
-        ("std", [], r"attribute 'std': expected one number for all channels or one for each of the 3"),
         ("shorter_side", 65536, r"attribute 'shorter_side': expected 0\.\.65535, got 65536"),
         ("shorter_side", 9, "attribute 'shorter_side': expected 0, because fit isn't crop, got 9"),
     ]:

@@ -5,6 +5,9 @@
 #include <numbers>
 
 #include "filter_taps.h"
+#include "rounding.h"
+
+OPGATE_ROUND_EVERY_STEP
 
 namespace opgate::ops::image_preprocess {
 namespace {
@@ -140,3 +143,5 @@ std::vector<int> opencv_nearest(int from, const Part& part) {
 }
 
 }  // namespace opgate::ops::image_preprocess
+
+OPGATE_ROUND_AS_BEFORE
