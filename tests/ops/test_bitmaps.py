@@ -59,7 +59,10 @@ def test_what_pillow_writes_is_read(run_op: RunOp, kind: str, mode: str) -> None
 
 
 def test_transparent_pixels_get_the_colour_of_the_pad(run_op: RunOp) -> None:
-    kinds = [dict(gif_of_every_kind(24, 16))["transparent"], dict(bmp_of_every_kind(24, 16))["32 bit, alpha, header of 124"]]
+    kinds = [
+        dict(gif_of_every_kind(24, 16))["transparent"],
+        dict(bmp_of_every_kind(24, 16))["32 bit, alpha, header of 124"],
+    ]
     for encoded in kinds:
         image, _, status = preprocess(run_op, [encoded], 16, 24, pad=77, scale="byte")
         assert status.tolist() == [GOOD]

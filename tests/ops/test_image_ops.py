@@ -376,7 +376,8 @@ def check_harmless(run_op: RunOp, encoded: list[bytes]) -> None:
 
 def test_decode_image_says_what_is_wrong(run_op: RunOp) -> None:
     with pytest.raises(
-        Exception, match=r"opgate::DecodeImage: input 'data': expected a JPEG, PNG, WebP, BMP or GIF, got one that is not a JPEG"
+        Exception,
+        match=r"opgate::DecodeImage: input 'data': expected a JPEG, PNG, WebP, BMP or GIF, got one that is not a JPEG",
     ):
         decode(run_op, b"text")
 

@@ -54,7 +54,7 @@ def test_torchvisions_resize_and_centre_crop(run_op: RunOp, name: str, side: int
             padded = np.pad(
                 resized, [(missing[1] // 2, -(-missing[1] // 2)), (missing[0] // 2, -(-missing[0] // 2)), (0, 0)]
             )
-            top, left = (int(round((padded.shape[axis] - room) / 2.0)) for axis, room in ((0, height), (1, width)))
+            top, left = (round((padded.shape[axis] - room) / 2.0) for axis, room in ((0, height), (1, width)))
             expected = normalized(padded[top : top + height, left : left + width], *IMAGENET.values())
             attributes = {"fit": "crop", "shorter_side": side, "filter": f"pil_{name}", "pad": 0, **IMAGENET}
             found, geometry, _ = preprocess(run_op, [encoded], height, width, **attributes)
@@ -76,9 +76,7 @@ def test_the_letterbox_of_yolo(run_op: RunOp) -> None:
         resized = cv2.resize(picture, (new_w, new_h), interpolation=cv2.INTER_LINEAR)
         dw, dh = (width - new_w) / 2, (height - new_h) / 2
         top, bottom, left, right = (round(side) for side in (dh - 0.1, dh + 0.1, dw - 0.1, dw + 0.1))
-        padded = cv2.copyMakeBorder(
-            resized, top, bottom, left, right, cv2.BORDER_CONSTANT, value=(114, 114, 114)
-        )
+        padded = cv2.copyMakeBorder(resized, top, bottom, left, right, cv2.BORDER_CONSTANT, value=(114, 114, 114))
         found = preprocess(run_op, [png(picture, 2)], height, width, filter="cv_linear")[0]
         np.testing.assert_allclose(found[0] * 255, padded.transpose(2, 0, 1), atol=1e-3)
 
@@ -92,9 +90,16 @@ def test_the_text_lines_of_paddleocr(run_op: RunOp) -> None:
     for w, h in [*SIZES, (203, 48), (77, 31), (1000, 48)]:
         picture = scene(w, h)[..., ::-1].copy()
         ratio = w / float(h)
-        new_w = width if math.ceil(height * ratio) > width else int(math.ceil(height * ratio))
+        new_w = width if math.ceil(height * ratio) > width else math.ceil(height * ratio)
         resized = cv2.resize(picture, (new_w, height)).astype("float32")
-        attributes = {"fit": "fit_height", "filter": "cv_linear", "order": "BGR", "mean": [0.5], "std": [0.5], "pad": 127}
+        attributes = {
+            "fit": "fit_height",
+            "filter": "cv_linear",
+            "order": "BGR",
+            "mean": [0.5],
+            "std": [0.5],
+            "pad": 127,
+        }
         found, geometry, _ = preprocess(run_op, [png(picture[..., ::-1], 2)], height, width, **attributes)
         np.testing.assert_allclose(found[0, :, :, :new_w], (resized.transpose(2, 0, 1) / 255 - 0.5) / 0.5, atol=1e-5)
         np.testing.assert_allclose(found[0, :, :, new_w:], (127 / 255 - 0.5) / 0.5, atol=1e-5)

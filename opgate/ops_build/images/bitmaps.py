@@ -153,8 +153,9 @@ def gif(
 ) -> bytes:
     """Encodes [h, w] numbers of colours as a GIF of one picture.
 
-    `palette`, u8 [2^k, 3], is that of the file, `own_palette` that of the picture. The picture lies `at` (left, top) in a
-    canvas of (width, height). After `clear_after` codes the table of strings is cleared. `more` goes before the trailer.
+    `palette`, u8 [2^k, 3], is that of the file, `own_palette` that of the picture. The picture lies `at` (left, top) in
+    a canvas of (width, height). After `clear_after` codes the table of strings is cleared. `more` goes before the
+    trailer.
     """
     height, width = numbers.shape
     screen = canvas or (at[0] + width, at[1] + height)
@@ -212,7 +213,7 @@ def _lzw(numbers: list[int], bits: int, clear_after: int) -> bytes:
 
 
 def gif_of_every_kind(width: int, height: int) -> Iterator[tuple[str, bytes]]:
-    """Yields a name and a GIF for palettes of the file and of the picture, interlaced, transparent and displaced ones."""
+    """Yields a name and a GIF: with palettes of the file and of the picture, interlaced, transparent, displaced."""
     rng = np.random.default_rng(9)
     palette, other = rng.integers(0, 256, (2, 256, 3), np.uint8)
     smooth = (scene(width, height)[..., 0] // 16).astype(np.int64)

@@ -48,26 +48,32 @@ def _by_opencv(pixels: Array, width: int, height: int, kind: str) -> Array:
     if kind == "area" and min(scales) >= 1:
         if not whole:
             return _area(pixels, width, height)
-        sums = pixels.reshape(height, factors[0], width, factors[1], channels).sum((1, 3), dtype=np.int64)
-        if factors == [2, 2]:
-            return (sums + 2 >> 2).astype(np.uint8)
-        return _bytes(sums.astype(np.float32) * np.float32(1 / np.float32(factors[0] * factors[1])))
+        return _block_means(pixels.reshape(height, factors[0], width, factors[1], channels))
     columns, of_column = _taps(w, width, kind, clamp=True)
     rows, of_row = _taps(h, height, kind, clamp=False)
-    across = sum(
-        pixels[:, at].astype(np.int64) * weight[:, None] for at, weight in zip(columns.T, of_column.T, strict=True)
-    )
+    across = np.einsum("hxkc,xk->hxc", pixels[:, columns].astype(np.int64), of_column)
     if kind in ("linear", "area"):
-        parts = [
-            (weight[:, None, None] * (across[at] >> 4)) >> 16 for at, weight in zip(rows.T, of_row.T, strict=True)
-        ]
-        return (parts[0] + parts[1] + 2 >> 2).astype(np.uint8)
-    down = sum(across[at] * weight[:, None, None] for at, weight in zip(rows.T, of_row.T, strict=True))
-    return (down + (1 << 21) >> 22).clip(0, 255).astype(np.uint8)
+        parts: Array = (across[rows] >> 4) * of_row[..., None, None] >> 16
+        values: Array = parts.sum(1) + 2 >> 2
+    else:
+        values = np.einsum("ykxc,yk->yxc", across[rows], of_row) + (1 << 21) >> 22
+    return values.clip(0, 255).astype(np.uint8)
 
 
 def _bytes(values: Array) -> Array:
-    return np.rint(values).clip(0, 255).astype(np.uint8)
+    rounded: Array = np.rint(values).clip(0, 255)
+    return rounded.astype(np.uint8)
+
+
+def _block_means(blocks: Array) -> Array:
+    """Returns the means of u8 [height, rows, width, columns, c] over rows and columns. Those of 2 x 2 are rounded up
+    from a half, others to the even one of two."""
+    sums = blocks.sum((1, 3), dtype=np.int64)
+    rows, columns = blocks.shape[1], blocks.shape[3]
+    if (rows, columns) == (2, 2):
+        means: Array = sums + 2 >> 2
+        return means.astype(np.uint8)
+    return _bytes(sums.astype(np.float32) * np.float32(1 / np.float32(rows * columns)))
 
 
 def _taps(size: int, to: int, kind: str, clamp: bool) -> tuple[Array, Array]:

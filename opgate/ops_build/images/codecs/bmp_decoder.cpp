@@ -1,5 +1,5 @@
-// Windows bitmaps, and those of OS/2 with the same headers: with a palette, or with the bits of R, G and B in 16, 24 or 32
-// bits; uncompressed or run-length encoded.
+// Windows bitmaps, and those of OS/2 with the same headers: with a palette, or with the bits of R, G and B in 16, 24 or
+// 32 bits; uncompressed or run-length encoded.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -53,7 +53,8 @@ class BmpDecoder final : public Decoder {
     const std::int64_t width = side(18), height = side(core ? 20 : 22);
     if (width <= 0 || height == 0) return DecodeStatus::corrupt;
     top_down_ = height < 0;
-    if (const auto status = check_size(width, std::abs(height), max_pixels); status != DecodeStatus::good) return status;
+    if (const auto status = check_size(width, std::abs(height), max_pixels); status != DecodeStatus::good)
+      return status;
     header_.width = static_cast<int>(width);
     header_.height = static_cast<int>(std::abs(height));
     bits_ = number(core ? 24 : 28, 2);

@@ -29,6 +29,15 @@ def case(name: str, encoded: list[bytes], height: int, width: int, **attributes:
 
 
 def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
+    yield from format_cases()
+    yield from size_cases()
+    yield from fit_cases()
+    yield from filter_cases()
+    yield from attribute_cases()
+    yield from bad_cases()
+
+
+def format_cases() -> Iterator[Case]:
     for name, encoded in jpeg_of_every_kind(67, 45):
         for side in (8, 16, 32, 64, 100):
             yield case(f"JPEG {name} to {side}", [encoded], side, side)
@@ -44,6 +53,9 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     for name, encoded in gif_of_every_kind(23, 17):
         for side in (3, 40):
             yield case(f"GIF {name} to {side}", [encoded], side, side, pad=20)
+
+
+def size_cases() -> Iterator[Case]:
     for size in [(1, 1), (1, 37), (37, 1), (8, 8), (17, 33), (640, 427)]:
         picture = scene(*size)
         both = [jpeg(picture), png(picture, 2)] if size != (640, 427) else [jpeg(picture)]
@@ -58,10 +70,6 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
             yield case(f"orientation {orientation}, {name}", turned, 13, 9, filter=name, fit="crop", shorter_side=14)
             yield case(f"orientation {orientation}, {name}, grey", turned, 13, 9, filter=name, channels=1)
         yield case(f"orientation {orientation}, crop", turned, 13, 9, fit="crop", shorter_side=14)
-    yield from fit_cases()
-    yield from filter_cases()
-    yield from attribute_cases()
-    yield from bad_cases()
 
 
 FITS = ("letterbox", "letterbox_start", "stretch", "crop", "fit_height")
@@ -134,7 +142,9 @@ def attribute_cases() -> Iterator[Case]:
         yield Case(f"{name} {value}", {"data": data, "ends": ends}, attributes, error=pattern)
     one_channel = {"height": 8, "width": 8, "channels": 1, "std": [1.0, 1.0, 1.0]}
     error = r"attribute 'std': expected one number, got \[1, 1, 1\]"
-    yield Case("three std for one channel", dict(zip(("data", "ends"), flat(mixed), strict=True)), one_channel, error=error)
+    yield Case(
+        "three std for one channel", dict(zip(("data", "ends"), flat(mixed), strict=True)), one_channel, error=error
+    )
     data, _ = flat(mixed)
     for name, bad in [("decreasing", [9, 5]), ("beyond the data", [data.size + 1]), ("negative", [-1])]:
         inputs = {"data": data, "ends": np.array(bad, np.int32)}

@@ -27,8 +27,8 @@ inline std::uint8_t clipped(std::int32_t value) { return static_cast<std::uint8_
 /// The nearest byte, the even one of two.
 inline std::uint8_t rounded_byte(float value) { return clipped(static_cast<std::int32_t>(std::nearbyint(value))); }
 
-// What a first pass keeps of a sum: a byte of `bits`-bit weights, all of it, or, for OpenCV's bilinear filter, its upper
-// 15 bits of 19.
+// What a first pass keeps of a sum: a byte of `bits`-bit weights, all of it, or, for OpenCV's bilinear filter, its
+// upper 15 bits of 19.
 template <int bits>
 void keep(std::int32_t sum, std::uint8_t* to) {
   *to = clipped(sum >> bits);
@@ -203,8 +203,7 @@ void area_row(const std::uint8_t* row, const std::vector<std::vector<AreaTap>>& 
   for (const std::vector<AreaTap>& pixel : taps) {
     float sums[channels] = {};
     for (const AreaTap *tap = pixel.data(), *end = tap + pixel.size(); tap != end; ++tap) {
-      for (int c = 0; c < channels; ++c)
-        sums[c] += static_cast<float>(row[channels * tap->source + c]) * tap->weight;
+      for (int c = 0; c < channels; ++c) sums[c] += static_cast<float>(row[channels * tap->source + c]) * tap->weight;
     }
     for (int c = 0; c < channels; ++c) *to++ = sums[c];
   }

@@ -37,9 +37,7 @@ double bicubic(double x) {
 }
 
 /// Pillow's factors are f32.
-double hamming(double x) {
-  return x >= 1 ? 0 : sinc(x) * (0.54f + 0.46f * std::cos(std::numbers::pi * x));
-}
+double hamming(double x) { return x >= 1 ? 0 : sinc(x) * (0.54f + 0.46f * std::cos(std::numbers::pi * x)); }
 
 double value_of(Filter filter, double x) {
   const double distance = std::fabs(x);
