@@ -12,7 +12,7 @@ from opgate.attach.report import Report
 LIBRARY = "libopgate_onnxruntime.so"
 LABELS = "labels.txt"
 _MESSAGES = (
-    "1=not a picture that can be read;2=corrupt or truncated;3=more than 50000000 pixels;"
+    "1=not a JPEG, PNG, WebP, BMP or GIF;2=corrupt or truncated;3=more than 50000000 pixels;"
     "4=an unsupported kind of picture"
 )
 

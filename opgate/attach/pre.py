@@ -173,7 +173,7 @@ _USUAL: Mapping[str, str] = {
     "detr": "stretch:{h}x{w} rgb unit pil-bilinear",
     "ssd": "stretch:{h}x{w} rgb half cv-linear",
     "boxes": "stretch:{h}x{w} rgb unit pil-bilinear",
-    "blazeface": "letterbox:{h}x{w} rgb half pad:0 cv-linear",
+    "blazeface": "letterbox:{h}x{w} rgb half pad:0 pil-bilinear",
     "scrfd": "letterbox-start:{h}x{w} rgb byte mean:127.5 std:128 pad:0 cv-linear",
     "classify": "resize:{s} crop:{h}x{w} rgb imagenet pil-bilinear",
     "embed": "stretch:{h}x{w} rgb imagenet pil-bilinear",

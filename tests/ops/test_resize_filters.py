@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 
 import numpy as np
@@ -14,7 +13,10 @@ from opgate.ops_build.images.pictures import flat, png, scene
 from tests.ops.conftest import RunOp
 from tests.skips import need
 
-PILLOW = {f"pil_{name}": Image.Resampling[name.upper()] for name in ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")}
+PILLOW = {
+    f"pil_{name}": Image.Resampling[name.upper()]
+    for name in ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
+}
 OPENCV = {"cv_nearest": 0, "cv_linear": 1, "cv_cubic": 2, "cv_area": 3, "cv_lanczos4": 4}
 #: Pixels of 1000 that may differ from OpenCV by one level. OpenCV computes INTER_CUBIC in f32, or with Intel's library.
 DIFFERENT = {"cv_cubic": 60}

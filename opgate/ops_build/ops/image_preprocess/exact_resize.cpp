@@ -16,9 +16,9 @@ std::size_t length_of(const UprightRows& source, int pixels) {
   return static_cast<std::size_t>(pixels) * static_cast<std::size_t>(source.channels());
 }
 
-/// Makes each row of the result from some neighbouring rows. `keep(row, to)` turns a row of the source into the `length`
-/// values that are kept of it, `kept_rows` rows at a time. `make(rows, y, to)` makes row y of the result from the rows
-/// first_of(y) .. last_of(y), which are rows(first_of(y)) and so on.
+/// Makes each row of the result from some neighbouring rows. `keep(row, to)` turns a row of the source into the
+/// `length` values that are kept of it, `kept_rows` rows at a time. `make(rows, y, to)` makes row y of the result from
+/// the rows first_of(y) .. last_of(y), which are rows(first_of(y)) and so on.
 template <typename Kept, typename FirstRow, typename LastRow, typename Keep, typename Make>
 DecodeStatus by_rows(UprightRows& source, int kept_rows, std::size_t length, const Part& columns, const Part& rows,
                      FirstRow first_of, LastRow last_of, const Keep& keep, const Make& make, std::uint8_t* out) {

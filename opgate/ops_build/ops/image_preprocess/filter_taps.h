@@ -1,5 +1,5 @@
-// The pixels of the source, and their weights, that each pixel of a resized side is made of, in the fixed point of Pillow
-// and of OpenCV.
+// The pixels of the source, and their weights, that each pixel of a resized side is made of, in the fixed point of
+// Pillow and of OpenCV.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ class FilterTable {
   int last(int i) const { return first(i) + count(i) - 1; }
   const std::int32_t* weights(int i) const { return weights_.data() + start(i); }
 
-  /// The weights in two halves, for processors that multiply 16 bits: weight = (high << kLowBits) + low. Behind the last
-  /// one there are zeros up to a multiple of eight.
+  /// The weights in two halves, for processors that multiply 16 bits: weight = (high << kLowBits) + low. Behind the
+  /// last one there are zeros up to a multiple of eight.
   const std::int16_t* low(int i) const { return low_.data() + start(i); }
   const std::int16_t* high(int i) const { return high_.data() + start(i); }
 
@@ -72,7 +72,8 @@ class FilterTable {
 /// Pillow's: weights of 22 bits. `filter` is one of pil_box .. pil_lanczos.
 FilterTable pillow_taps(Filter filter, int from, const Part& part);
 
-/// OpenCV's: weights of 11 bits. `filter` is cv_cubic or cv_lanczos4. Pixels beyond an edge count as the one at the edge.
+/// OpenCV's: weights of 11 bits. `filter` is cv_cubic or cv_lanczos4. Pixels beyond an edge count as the one at the
+/// edge.
 FilterTable opencv_taps(Filter filter, int from, const Part& part);
 
 /// The columns of OpenCV's INTER_LINEAR, and those of INTER_AREA (`area`) where it enlarges.
@@ -85,8 +86,8 @@ struct LinearTap {
 };
 std::vector<LinearTap> opencv_linear_rows(int from, const Part& part, bool area);
 
-/// The taps of OpenCV's INTER_AREA where it shrinks by no whole factor: the parts of the source pixels that one pixel of
-/// the result covers.
+/// The taps of OpenCV's INTER_AREA where it shrinks by no whole factor: the parts of the source pixels that one pixel
+/// of the result covers.
 struct AreaTap {
   int source;
   float weight;

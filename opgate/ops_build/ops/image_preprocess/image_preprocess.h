@@ -10,5 +10,6 @@ OPGATE_OP(
     "filter: {fast|pil_nearest|pil_box|pil_bilinear|pil_hamming|pil_bicubic|pil_lanczos|cv_nearest|cv_linear|cv_area|"
     "cv_cubic|cv_lanczos4}=fast, scale: {unit|byte}=unit) "
     "-> (image: f32[n,channels,height,width], geometry: f32[n,6], status: i32[n])",
-    "Decodes pictures to resized, normalized planes, as a model was trained on; gives the geometry that maps boxes back "
+    "Decodes pictures to resized, normalized planes, as a model was trained on; gives the geometry that maps boxes "
+    "back "
     "and a status per row.")

@@ -5,6 +5,9 @@
 #include <numbers>
 
 #include "filter_taps.h"
+#include "rounding.h"
+
+OPGATE_ROUND_EVERY_STEP
 
 namespace opgate::ops::image_preprocess {
 namespace {
@@ -41,7 +44,8 @@ std::array<float, 4> cubic_weights(float x) {
   return {outer, left, right, 1 - outer - left - right};
 }
 
-/// sinc(t) sinc(t / 4) at t = x + 3, x + 2, .. x - 4, divided by the sum. sin(pi t) is the same for all, up to the sign.
+/// sinc(t) sinc(t / 4) at t = x + 3, x + 2, .. x - 4, divided by the sum. sin(pi t) is the same for all, up to the
+/// sign.
 std::array<float, 8> lanczos_weights(float x) {
   std::array<float, 8> weights{};
   float sum = 0;
@@ -140,3 +144,5 @@ std::vector<int> opencv_nearest(int from, const Part& part) {
 }
 
 }  // namespace opgate::ops::image_preprocess
+
+OPGATE_ROUND_AS_BEFORE

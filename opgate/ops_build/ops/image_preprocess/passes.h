@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "filter_taps.h"
+#include "rounding.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -26,8 +27,8 @@ inline std::uint8_t clipped(std::int32_t value) { return static_cast<std::uint8_
 /// The nearest byte, the even one of two.
 inline std::uint8_t rounded_byte(float value) { return clipped(static_cast<std::int32_t>(std::nearbyint(value))); }
 
-// What a first pass keeps of a sum: a byte of `bits`-bit weights, all of it, or, for OpenCV's bilinear filter, its upper
-// 15 bits of 19.
+// What a first pass keeps of a sum: a byte of `bits`-bit weights, all of it, or, for OpenCV's bilinear filter, its
+// upper 15 bits of 19.
 template <int bits>
 void keep(std::int32_t sum, std::uint8_t* to) {
   *to = clipped(sum >> bits);
@@ -194,23 +195,15 @@ inline void blend_linear(const std::int16_t* first, const std::int16_t* second, 
   }
 }
 
-// OpenCV rounds each product of INTER_AREA before it adds it up. So the compiler may not do both in one step.
-#ifndef __clang__
-#pragma GCC push_options
-#pragma GCC optimize("fp-contract=off")
-#endif
+OPGATE_ROUND_EVERY_STEP
 
 /// The first pass of OpenCV's INTER_AREA: the sums of the parts of the source pixels.
 template <int channels>
 void area_row(const std::uint8_t* row, const std::vector<std::vector<AreaTap>>& taps, float* to) {
-#ifdef __clang__
-#pragma clang fp contract(off)
-#endif
   for (const std::vector<AreaTap>& pixel : taps) {
     float sums[channels] = {};
     for (const AreaTap *tap = pixel.data(), *end = tap + pixel.size(); tap != end; ++tap) {
-      for (int c = 0; c < channels; ++c)
-        sums[c] += static_cast<float>(row[channels * tap->source + c]) * tap->weight;
+      for (int c = 0; c < channels; ++c) sums[c] += static_cast<float>(row[channels * tap->source + c]) * tap->weight;
     }
     for (int c = 0; c < channels; ++c) *to++ = sums[c];
   }
@@ -218,15 +211,10 @@ void area_row(const std::uint8_t* row, const std::vector<std::vector<AreaTap>>& 
 
 /// The second pass, row by row.
 inline void add_weighted(const float* row, float weight, std::size_t length, float* sum) {
-#ifdef __clang__
-#pragma clang fp contract(off)
-#endif
   for (std::size_t i = 0; i < length; ++i) sum[i] += row[i] * weight;
 }
 
-#ifndef __clang__
-#pragma GCC pop_options
-#endif
+OPGATE_ROUND_AS_BEFORE
 
 /// Adds to each sum the values of the next `across` pixels.
 inline void add_blocks(const std::uint8_t* row, int across, int channels, std::vector<std::int32_t>& sums) {

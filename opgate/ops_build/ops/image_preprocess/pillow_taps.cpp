@@ -4,6 +4,9 @@
 #include <numbers>
 
 #include "filter_taps.h"
+#include "rounding.h"
+
+OPGATE_ROUND_EVERY_STEP
 
 namespace opgate::ops::image_preprocess {
 namespace {
@@ -33,9 +36,8 @@ double bicubic(double x) {
   return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
 }
 
-double hamming(double x) {
-  return x >= 1 ? 0 : sinc(x) * (0.54 + 0.46 * std::cos(std::numbers::pi * x));
-}
+/// Pillow's factors are f32.
+double hamming(double x) { return x >= 1 ? 0 : sinc(x) * (0.54f + 0.46f * std::cos(std::numbers::pi * x)); }
 
 double value_of(Filter filter, double x) {
   const double distance = std::fabs(x);
@@ -87,3 +89,5 @@ std::vector<int> pillow_nearest(int from, const Part& part) {
 }
 
 }  // namespace opgate::ops::image_preprocess
+
+OPGATE_ROUND_AS_BEFORE

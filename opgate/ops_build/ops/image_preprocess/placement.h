@@ -49,12 +49,8 @@ struct Placement {
       if (reduction == 1) break;  // the picture is enlarged
       reduction /= 2;
     }
-    return Placement{static_cast<int>(scaled_width),
-                     static_cast<int>(scaled_height),
-                     static_cast<int>(left),
-                     static_cast<int>(top),
-                     static_cast<int>(reduction),
-                     part(scaled_width, left, width),
+    return Placement{static_cast<int>(scaled_width),  static_cast<int>(scaled_height), static_cast<int>(left),
+                     static_cast<int>(top),           static_cast<int>(reduction),     part(scaled_width, left, width),
                      part(scaled_height, top, height)};
   }
 
@@ -65,8 +61,8 @@ struct Placement {
     const double across = static_cast<double>(width) / static_cast<double>(source_width);
     const double down = static_cast<double>(height) / static_cast<double>(source_height);
     const auto rounded = [](std::int64_t source, double ratio) {
-      return std::max<std::int64_t>(
-          1, static_cast<std::int64_t>(std::floor(static_cast<double>(source) * ratio + 0.5)));
+      return std::max<std::int64_t>(1,
+                                    static_cast<std::int64_t>(std::floor(static_cast<double>(source) * ratio + 0.5)));
     };
     switch (fit) {
       case Fit::stretch: return {width, height};

@@ -10,8 +10,8 @@ codecs::DecodeStatus resample(codecs::Decoder& decoder, int source_width, int so
                               const Part& rows, bool grey, const images::Normalization& normalization,
                               const Planes& planes) {
   using codecs::DecodeStatus;
-  const images::RowResampler across(
-      images::bilinear_taps(source_width, columns.whole, columns.first, columns.count), normalization);
+  const images::RowResampler across(images::bilinear_taps(source_width, columns.whole, columns.first, columns.count),
+                                    normalization);
   const std::vector<images::Tap> down = images::bilinear_taps(source_height, rows.whole, rows.first, rows.count);
   const std::size_t count = std::size_t{3} * static_cast<std::size_t>(source_width);
   std::vector<std::uint8_t> kept(2 * count);  // source row y is in half y % 2

@@ -5,9 +5,9 @@
 #include <array>
 #include <string_view>
 
+#include "filter_taps.h"
 #include "images/codecs/decoder.h"
 #include "images/normalization.h"
-#include "filter_taps.h"
 #include "placement.h"
 #include "signature/attributes.h"
 

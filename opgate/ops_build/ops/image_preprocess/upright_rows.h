@@ -40,8 +40,8 @@ class UprightRows {
   codecs::Decoder& decoder_;
   std::ptrdiff_t channels_;
   codecs::DecodeStatus status_ = codecs::DecodeStatus::good;
-  bool stored_upright_;  ///< the rows of the file are those of the upright picture, perhaps mirrored
-  int next_ = 0;         ///< the next row of the file
+  bool stored_upright_;               ///< the rows of the file are those of the upright picture, perhaps mirrored
+  int next_ = 0;                      ///< the next row of the file
   std::vector<std::uint8_t> pixels_;  ///< one row, or all
 };
 
