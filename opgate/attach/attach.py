@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from opgate.attach import batching, detectors, folder, graph, head, heads, labels, others, post, pre
+from opgate.attach import batching, detectors, folder, graph, head, heads, labels, others, post, pre, words
 from opgate.attach.facts import Network, Output, read_network, sizes_in
 from opgate.attach.nodes import Nodes
 from opgate.attach.report import AttachError, Report
@@ -84,13 +84,13 @@ def _characters(said: post.Post) -> str:
     return said.argument if said.kind == "ctc" else ""
 
 
-def _bytes(before: pre.Pre) -> bool:
+def _bytes(before: words.Pre) -> bool:
     return before.scale == "byte" and not before.std
 
 
 def _size(network: Network, said: str, report: Report) -> tuple[int, int]:
     """Returns the height and width of the pictures that are tried. Raises AttachError if nothing tells them."""
-    stated = pre.stated_size(said)
+    stated = words.stated_size(said)
     if network.height is not None and network.width is not None:
         report.found("size", f"{network.height} x {network.width}", "the shape of the input")
         return network.height, network.width

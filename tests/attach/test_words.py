@@ -11,6 +11,7 @@ import pytest
 from opgate.attach import labels, post, pre
 from opgate.attach.facts import Network, listed, sizes_in
 from opgate.attach.report import DEFAULT, FOUND, SAID, AttachError, Report
+from opgate.attach.words import Pre
 
 
 def network(*, size: int | None = 224, channels: int = 3, **changes: object) -> Network:
@@ -28,7 +29,7 @@ def network(*, size: int | None = 224, channels: int = 3, **changes: object) -> 
     return Network(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def settled(words: str, kind: str = "classify", **changes: object) -> tuple[pre.Pre, dict[str, str]]:
+def settled(words: str, kind: str = "classify", **changes: object) -> tuple[Pre, dict[str, str]]:
     report = Report()
     of = network(**changes)  # type: ignore[arg-type]
     found = pre.settle(words, kind, of, (of.height or 640, of.width or 640), report)
