@@ -7,6 +7,8 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -68,42 +70,59 @@ def _with_bytes(function: Callable[..., Any]) -> Callable[[Path], Any]:
     return lambda path: function(path.read_bytes())
 
 
+@dataclass(slots=True)
+class Comparison:
+    """What a comparison found: a line for each picture, the agreements, the CPU seconds of the graph and of the
+    function, and the pictures on which they disagree."""
+
+    lines: list[str] = field(default_factory=list)
+    agreements: list[Agreement] = field(default_factory=list)
+    ours: list[float] = field(default_factory=list)
+    theirs: list[float] = field(default_factory=list)
+    cases: list[Case] = field(default_factory=list)
+
+
 def compare(like: str, examples: Path, served: Served, folder: Path, library: Path) -> list[str]:
     """Compares the model in `folder` with a function on the pictures in `examples`, and writes comparison.html into the
     folder. Returns the lines of the report. Raises AttachError."""
-    from opgate.service.core.errors import ServingError
-
     call = function_of(like)
     pictures = sorted(path for path in examples.iterdir() if path.suffix.lower() in ENDINGS)
     if not pictures:
         raise AttachError(f"--examples: {examples} has no picture: expected {', '.join(ENDINGS)}")
-    graph = _graph(folder, library)
-    results: list[Agreement] = []
-    cases: list[Case] = []
-    ours_cpu: list[float] = []
-    theirs_cpu: list[float] = []
-    lines = [f"compared with {like} on {len(pictures)} pictures of {examples}:"]
+    found = compared(lambda path: _called(like, call, path), pictures, served, graph_of(folder, library))
+    lines = [f"compared with {like} on {len(pictures)} pictures of {examples}:", *found.lines, *_summary(found)]
+    (folder / "comparison.html").write_text(page(f"{folder.name} and {like}", lines, found.cases), encoding="utf-8")
+    return [*lines, f"wrote {folder / 'comparison.html'} with {len(found.cases)} pictures on which they disagree"]
+
+
+def compared(
+    call: Callable[[Path], Any], pictures: Sequence[Path], served: Served, graph: Callable[[bytes], Any]
+) -> Comparison:
+    """Compares what is served, and the CPU time of its graph, with a function from a picture's path to its answer.
+    Raises AttachError."""
+    from opgate.service.core.errors import ServingError
+
+    found = Comparison()
     for path in pictures:
         data = path.read_bytes()
         try:
             ours = of_server(served.predict(data))
         except ServingError as error:
-            lines.append(f"  {path.name}: the served model refuses it: {error}")
+            found.lines.append(f"  {path.name}: the served model refuses it: {error}")
             continue
-        answer, seconds = _timed(lambda path=path: _called(like, call, path))  # type: ignore[misc]
+        answer, seconds = _timed(partial(call, path))
         theirs = of_function(answer)
-        theirs_cpu.append(seconds)
-        ours_cpu.append(_timed(lambda data=data: graph(data))[1])  # type: ignore[misc]
-        results.append(agreement(ours, theirs))
-        lines.append(f"  {path.name}: {_told(results[-1], ours, theirs)}")
-        if not results[-1].equal:
-            cases.append(Case(path.name, data, ours, theirs))
-    lines += _summary(results, ours_cpu, theirs_cpu)
-    (folder / "comparison.html").write_text(page(f"{folder.name} and {like}", lines, cases), encoding="utf-8")
-    return [*lines, f"wrote {folder / 'comparison.html'} with {len(cases)} pictures on which they disagree"]
+        found.theirs.append(seconds)
+        found.ours.append(_timed(partial(graph, data))[1])
+        result = agreement(ours, theirs)
+        found.agreements.append(result)
+        found.lines.append(f"  {path.name}: {_told(result, ours, theirs)}")
+        if not result.equal:
+            found.cases.append(Case(path.name, data, ours, theirs))
+    return found
 
 
-def _graph(folder: Path, library: Path) -> Callable[[bytes], Any]:
+def graph_of(folder: Path, library: Path) -> Callable[[bytes], Any]:
     """Returns what runs a written model's graph on one thread."""
     opened = session(load_model(folder / "1" / "model.onnx"), [library], threads=1)
 
@@ -146,7 +165,8 @@ def _told(result: Agreement, ours: Told, theirs: Told) -> str:
     )
 
 
-def _summary(results: Sequence[Agreement], ours: Sequence[float], theirs: Sequence[float]) -> list[str]:
+def _summary(found: Comparison) -> list[str]:
+    results = found.agreements
     if not results:
         return ["  no picture could be compared"]
     overlaps = [result.iou for result in results if result.iou is not None]
@@ -157,7 +177,7 @@ def _summary(results: Sequence[Agreement], ours: Sequence[float], theirs: Sequen
         + (f", mean IoU {sum(overlaps) / len(overlaps):.3f}" if overlaps else "")
         + f", scores differ by up to {max(result.score for result in results):.4f}"
     ]
-    one, other = median(ours) * 1000, median(theirs) * 1000
+    one, other = median(found.ours) * 1000, median(found.theirs) * 1000
     lines.append(
         f"CPU time of a picture, median: {one:.1f} ms the graph on one thread, {other:.1f} ms the function"
         + (f": {one / other:.2f}" if other else "")
