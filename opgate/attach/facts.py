@@ -45,7 +45,7 @@ class Network:
 
     `input` is the input for pictures, with `channels` in the place of `layout` (NCHW or NHWC). A size that the file
     leaves open is None, and so is an open batch. `metadata` are the texts in the file. `scales` says that the network
-    divides bytes itself.
+    divides bytes itself. `sizes` is an input for the width and height of each picture, or "".
     """
 
     path: Path
@@ -59,6 +59,7 @@ class Network:
     batch: int | None
     metadata: Mapping[str, str] = field(default_factory=dict)
     scales: bool = False
+    sizes: str = ""
 
     def shape(self, rows: int, height: int, width: int) -> tuple[int, ...]:
         """Returns the shape of a batch of pictures."""
@@ -108,7 +109,10 @@ def read_network(path: Path, model: onnx.ModelProto, name: str, report: Report) 
     if dtype not in ("f32", "f16", "u8"):
         raise AttachError(f"{path.name}: its input '{chosen}' has the type {dtype}: expected f32, f16 or u8")
     others = [name for name in inputs if name != chosen]
-    if others:
+    asking = [name for name in others if _takes_sizes(name, values)]
+    if len(asking) == 1 == len(others):
+        report.found("sizes", asking[0], "gets the width and height of the input, so that boxes are in its pixels")
+    elif others:
         raise AttachError(
             f"{path.name}: it needs {', '.join(others)} beside the picture '{chosen}': give the file a default for it "
             "(an initializer of that name), or export it without"
@@ -125,11 +129,30 @@ def read_network(path: Path, model: onnx.ModelProto, name: str, report: Report) 
         sizes[0],
         {entry.key: entry.value for entry in model.metadata_props},
         _scales(chosen, values),
+        "".join(others),
     )
     report.found("input", f"{chosen} {dtype}{shape_text(shape)}", f"{layout}, {channels} channels")
     if network.scales:
         report.found("range", "bytes", "the network itself scales them")
     return network
+
+
+def _takes_sizes(name: str, values: Values) -> bool:
+    """Returns whether an input takes the width and height of each picture, as that of RT-DETR and D-FINE does."""
+    shape = values.shape(name) or ()
+    return len(shape) == 2 and shape[1] == 2 and "size" in name and values.dtype(name) in ("i64", "i32", "f32")
+
+
+def with_sizes(model: onnx.ModelProto, name: str, height: int, width: int) -> onnx.ModelProto:
+    """Returns a copy in which the input `name` is a constant: width and height of one picture."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    (value,) = (value for value in copy.graph.input if value.name == name)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+    copy.graph.initializer.append(onnx.numpy_helper.from_array(np.array([[width, height]], dtype), name))
+    copy.graph.input.remove(value)
+    copy.ir_version = max(copy.ir_version, 4)
+    return copy
 
 
 def _picture_input(path: Path, values: Values, inputs: Sequence[str], name: str) -> str:

@@ -33,7 +33,10 @@ def boxes_in_three(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
         nodes.reshape(nodes.float(each.name, each.dtype, name), _batched(boxes, [-1, 1]), f"{name}.column")
         for name, each in (("scores", scores), ("labels", labels))
     ]
-    return Boxes(nodes.add("Concat", [wide, *columns], "joined", axis=2), 1, True, corners=True), None
+    joined = nodes.add("Concat", [wide, *columns], "joined", axis=2)
+    if len(boxes.shape) == 2:  # where the network finds nothing, there is still a row to look at
+        joined = nodes.add("Concat", [joined, nodes.constant("nothing", [[[0] * 6]])], "at_least_one", axis=1)
+    return Boxes(joined, 1, True, corners=True), None
 
 
 def _batched(boxes: Output, shape: Sequence[int]) -> list[int]:

@@ -205,3 +205,123 @@ def lines(path: Path, *, steps_first: bool, width: int | str = "width") -> Path:
         dims[0].dim_param, dims[1].dim_param = "steps", "N"
         onnx.save(model, made)
     return made
+
+
+def boxes_in_three(path: Path, *, sizes: bool = False) -> Path:
+    """boxes [k, 4], labels [k] and scores [k] of one picture: of the cells of stride 8 with a bright colour. With `sizes`
+    [n, 20, 4], [n, 20] and [n, 20] in the size of the input `orig_target_sizes`."""
+    net = Net(batch="batch" if sizes else 1)
+    found = net.probabilities(last=-1)
+    centres = net.boxes()[:20]
+    corners = np.concatenate([centres[:, :2] - centres[:, 2:] / 2, centres[:, :2] + centres[:, 2:] / 2], 1)
+    ends = [net.constant(name, [value], np.int64) for name, value in (("zero", 0), ("twenty", 20), ("two", 2))]
+    first = net.add("Slice", [found, *ends], "first")
+    best = net.add("ReduceMax", [first], "best", axes=[1], keepdims=0)
+    kind = net.add("ArgMax", [first], "kind", axis=1, keepdims=0)
+    if sizes:
+        moved = net.beside(first, corners.T / net.size, "corners")
+        rows = net.add("Transpose", [moved], "rows", perm=[0, 2, 1])
+        scale = net.add("Tile", ["orig_target_sizes", net.constant("twice", [1, 2], np.int64)], "scale")
+        wide = net.add(
+            "Cast", [net.add("Unsqueeze", [scale, net.constant("one", [1], np.int64)], "scales")], "wide", to=1
+        )
+        net.add("Mul", [rows, wide], "boxes")
+        net.add("Identity", [kind], "labels")
+        net.add("Identity", [best], "scores")
+    else:
+        bright = net.add("Greater", [best, net.constant("half", 0.5)], "bright")
+        mask = net.add("Squeeze", [bright, net.constant("row_axis", [0], np.int64)], "mask")
+        for name, values in (("labels", kind), ("scores", best)):
+            flat = net.add("Squeeze", [values, "row_axis"], f"{name}_flat")
+            net.add("Compress", [flat, mask], name, axis=0)
+        net.add("Compress", [net.constant("corners", corners), mask], "boxes", axis=0)
+    outputs = {"boxes": [20, 4], "labels": [20], "scores": [20]}
+    made = net.save(path, outputs, types={"labels": TensorProto.INT64})
+    model = onnx.load(made)
+    if sizes:
+        model.graph.input.append(helper.make_tensor_value_info("orig_target_sizes", TensorProto.INT64, ["batch", 2]))
+    else:
+        del model.graph.output[:]
+        for name, kind_of, dims in (("boxes", 1, ["k", 4]), ("labels", 7, ["k"]), ("scores", 1, ["k"])):
+            model.graph.output.append(helper.make_tensor_value_info(name, kind_of, dims))
+    onnx.save(model, made)
+    return made
+
+
+def ssd(path: Path) -> Path:
+    """Corners within 0..1 [n, a, 4], and logits [n, a, 1 + 3] of which the first is the background."""
+    net = Net()
+    found = net.probabilities()
+    boxes = net.boxes() / net.size
+    corners = np.concatenate([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2], 1)
+    net.add("Transpose", [net.beside(found, corners.T, "corners")], "boxes", perm=[0, 2, 1])
+    none = net.beside(found, np.full((1, net.anchors), 0.5, np.float32), "none")
+    rows = net.add("Transpose", [net.add("Concat", [none, found], "all", axis=1)], "rows", perm=[0, 2, 1])
+    net.add("Mul", [rows, net.constant("steep", 12)], "scores")
+    return net.save(path, {"boxes": [net.anchors, 4], "scores": [net.anchors, 4]})
+
+
+def segmenter(path: Path) -> Path:
+    """[n, 3, 8, 8]: how much of each colour each part has."""
+    net = Net()
+    net.add("AveragePool", ["x"], "maps", kernel_shape=[8, 8], strides=[8, 8])
+    return net.save(path, {"maps": [3, 8, 8]})
+
+
+def _red(net: Net, stride: int, repeat: int, name: str) -> str:
+    """Adds the mean of red over each cell, `repeat` times, [n, a, 1]."""
+    pooled = net.add("AveragePool", ["x"], f"{name}_pooled", kernel_shape=[stride] * 2, strides=[stride] * 2)
+    red = net.add("Gather", [pooled, net.constant("first_channel", [0], np.int64)], f"{name}_red", axis=1)
+    rows = net.add("Reshape", [red, net.constant("as_rows", [0, -1, 1], np.int64)], f"{name}_rows")
+    wide = net.add("Tile", [rows, net.constant(f"repeat{repeat}", [1, 1, repeat], np.int64)], f"{name}_wide")
+    return net.add("Reshape", [wide, "as_rows"], name)
+
+
+def _columns(net: Net, rows: str, values: np.ndarray, name: str) -> str:
+    """Adds constants [a, k] beside [n, a, 1], [n, a, k]."""
+    zero = net.add("Mul", [rows, net.constant("nothing", 0)], f"{name}_zero")
+    return net.add("Add", [zero, net.constant(f"{name}_values", values[None])], name)
+
+
+def blazeface(path: Path) -> Path:
+    """[n, 896, 16] and [n, 896, 1] for pictures of 128 x 128: boxes of 20 x 24 pixels, 2 to the right of the centre of each
+    red cell, and points beside it."""
+    net = Net(size=128)
+    parts = [_red(net, 8, 2, "small"), _red(net, 16, 6, "large")]
+    red = net.add("Concat", parts, "red", axis=1)
+    logits = net.add(
+        "Sub", [net.add("Mul", [red, net.constant("steep", 20)], "steeper"), net.constant("ten", 15)], "classificators"
+    )
+    values = np.tile(np.array([2, 0, 20, 24, *range(12)], np.float32), (896, 1))
+    _columns(net, logits, values, "regressors")
+    return net.save(path, {"regressors": [896, 16], "classificators": [896, 1]})
+
+
+def scrfd(path: Path) -> Path:
+    """Nine outputs: for each stride a probability, distances of the sides and of five points, two anchors a cell."""
+    net, outputs = Net(), {}
+    for stride in STRIDES:
+        rows = 2 * (net.size // stride) ** 2
+        score = _red(net, stride, 2, f"score_{stride}")
+        sides = np.tile(np.array([0, 0, 1, 1], np.float32), (rows, 1))
+        points = np.tile(np.arange(10, dtype=np.float32) / 10, (rows, 1))
+        _columns(net, score, sides, f"bbox_{stride}")
+        _columns(net, score, points, f"kps_{stride}")
+        outputs |= {f"score_{stride}": [rows, 1], f"bbox_{stride}": [rows, 4], f"kps_{stride}": [rows, 10]}
+    return net.save(path, outputs)
+
+
+def yolov8_pose(path: Path) -> Path:
+    """[n, 4 + 1 + 3 x 2, a]: a class, and two points with a score each, at the corner and the centre of each cell."""
+    net = Net()
+    found = net.probabilities()
+    ends = [net.constant(name, [value], np.int64) for name, value in (("zero", 0), ("one", 1))]
+    red = net.add("Slice", [found, *ends, "one"], "red")
+    boxes = net.boxes()
+    ones = np.ones((net.anchors, 1), np.float32)
+    corner = boxes[:, :2] - boxes[:, 2:] / 2
+    points = np.concatenate([corner, 0.9 * ones, boxes[:, :2], 0.8 * ones], 1)
+    parts = [net.beside(found, boxes.T, "boxes"), red, net.beside(found, points.T, "points")]
+    net.add("Concat", parts, "output0", axis=1)
+    metadata = {"names": "{0: 'person'}", "task": "pose", "kpt_shape": "[2, 3]", "imgsz": "[64, 64]"}
+    return net.save(path, {"output0": [11, net.anchors]}, metadata=metadata)
