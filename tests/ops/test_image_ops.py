@@ -106,6 +106,14 @@ def test_16_bits_are_rounded_to_8(run_op: RunOp) -> None:
     np.testing.assert_array_equal(decode(run_op, png(samples, 0, 16)), expected)
 
 
+@pytest.mark.parametrize("kind", ["RGB 16 bit", "RGB 16 bit, interlaced"])
+def test_16_bits_differ_by_one_at_most_from_their_upper_byte(run_op: RunOp, kind: str) -> None:
+    """Pillow takes the upper byte, for which there is a nearer value where the lower one is far from it."""
+    encoded = dict(png_of_every_kind(67, 45))[kind]
+    difference = decode(run_op, encoded).astype(int) - pillow_rgb(encoded)
+    assert np.abs(difference).max() == 1 and (difference == 0).mean() > 0.4
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_orientation_stands_the_picture_upright(run_op: RunOp, orientation: int) -> None:
     for turned in (webp(scene(80, 50), orientation=orientation), jpeg(scene(80, 50), orientation=orientation)):
