@@ -45,6 +45,7 @@ class Attached:
 
     model: onnx.ModelProto
     config: str
+    optional: Sequence[str]
     labels: Sequence[str] | None
     report: Report
 
@@ -78,7 +79,7 @@ def attach(wish: Wish, name: str) -> Attached:
     _compare(joined, original, opened, network, size, _bytes(before), report)
     batch = _batch_size(wish, opened, report)
     config = folder.config_text(name, answers, batch, labelled=fitted is not None, optional=nodes_after.defaults)
-    return Attached(joined, config, fitted, report)
+    return Attached(joined, config, tuple(nodes_after.defaults), fitted, report)
 
 
 def _characters(said: post.Post) -> str:
@@ -174,7 +175,7 @@ def write(attached: Attached, to: Path, library: Path, command: str, *, overwrit
     attached.report.proved("loaded: by ONNX Runtime with the op library, and by the gateway; it answers a grey picture")
     written = _write_model(attached, to, overwrite=overwrite)
     sample = json.dumps(_short(answer), ensure_ascii=False)
-    readme = folder.readme_text(to.resolve().name, to.parent, command, attached.report, sample)
+    readme = folder.readme_text(to.resolve().name, to.parent, command, attached.report, sample, attached.optional)
     for name, text in (("README.md", readme), ("report.txt", "\n".join(attached.report.lines()) + "\n")):
         written.append(to / name)
         written[-1].write_text(text, encoding="utf-8")

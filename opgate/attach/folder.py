@@ -64,9 +64,11 @@ def _output(answer: Answer, labelled: bool) -> str:
     return f'output {{ name: "{answer.name}" data_type: {answer.datatype} dims: [ {dims} ]{scalar}{labels} }}'
 
 
-def readme_text(name: str, repository: Path, command: str, report: Report, sample: str) -> str:
+def readme_text(
+    name: str, repository: Path, command: str, report: Report, sample: str, optional: Iterable[str] = ()
+) -> str:
     """Returns a README: how to serve the model, a request, what it answers, and how it was made. `sample` is the answer
-    to a grey picture in JSON."""
+    to a grey picture in JSON, `optional` the inputs that a request may leave out."""
     return f"""# {name}
 
 Made by
@@ -82,7 +84,7 @@ opgate serve --model-repository {repository}
 curl localhost:8000/predict/{name} -H 'Content-Type: image/jpeg' --data-binary @picture.jpg
 ```
 
-The answer to a grey picture:
+{_optional(name, optional)}The answer to a grey picture:
 
 ```json
 {sample}
@@ -98,6 +100,15 @@ A file that is no picture, or a broken one, is answered with 400 and the reason,
 
 {_list(report.proofs)}
 """
+
+
+def _optional(model: str, names: Iterable[str]) -> str:
+    """Returns how a request states an input that it may leave out, for each."""
+    return "".join(
+        f"A request may state its own {name}, in a form:\n\n```sh\ncurl localhost:8000/predict/{model} -F "
+        f"data=@picture.jpg -F {name}=0.6\n```\n\n"
+        for name in names
+    )
 
 
 def _table(report: Report) -> str:

@@ -103,10 +103,9 @@ def _three_axes(network: Network, output: Output, size: tuple[int, int]) -> list
     if first <= _MOST_QUERIES and second > 4 and rows == 1 and _normalized(output.value[..., :4]) and second != 6:
         sums = _sums_to_one(output)
         if not sums and float(output.value[..., :4].min()) >= 0:
-            return [
-                Guess("detr", f"{shape_text(output.shape)}: {first} queries, boxes within 0..1"),
-                Guess("ctc", f"{first} steps of {second} classes"),
-            ]
+            detr = Guess("detr", f"{shape_text(output.shape)}: {first} queries, boxes within 0..1")
+            named = len(listed(network.metadata.get("names", "")) or ()) == second - 4
+            return [detr] if named else [detr, Guess("ctc", f"{first} steps of {second} classes")]
     if second > 5:
         return [Guess("ctc", f"{shape_text(output.shape)}: steps and a score for each class")]
     return []

@@ -79,7 +79,6 @@ def _ctc(nodes: Nodes, head: Head) -> tuple[Answers, int]:
         raise AttachError(f"--post: blank:{head.post.blank} is no class of {classes}")
     activation = "none" if are_probabilities(output.value) else "softmax"
     head.report.found("scores", "probabilities" if activation == "none" else "logits", "by a run")
-    head.report.default("blank", head.post.blank)
     nodes.add_op(
         "CTCGreedyDecode", [x], ["labels", "count", "score"], "text", blank=head.post.blank, activation=activation
     )

@@ -134,6 +134,8 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
     post = replace(post, words=frozenset(flags))
     if post.detects:
         _report_thresholds(post, said, words, report)
+    if kind == "ctc":
+        (report.said if "blank" in said else report.default)("blank", post.blank, "the class that is no character")
     return post
 
 

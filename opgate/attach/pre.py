@@ -86,7 +86,7 @@ def settle(said: str, kind: str, network: Network, size: tuple[int, int], report
         base = replace(base, channels=1)
     if network.scales:
         base = replace(base, scale="byte", mean=(), std=())
-    words = read(said, base)
+    words = read(said, base, size)
     decided, pre = words.decided, words.pre
     if "shorter side" in decided and "place" not in decided:
         raise AttachError(f"--pre: '{decided['shorter side']}' needs a crop: resize:256 crop:224")
@@ -94,6 +94,8 @@ def settle(said: str, kind: str, network: Network, size: tuple[int, int], report
         pre = replace(pre, shorter_side=round(max(pre.height, pre.width) / 0.875))
     if ("mean" in decided or "std" in decided) and "range" not in decided and max(map(abs, pre.mean), default=0) > 1:
         raise AttachError(f"--pre: '{decided.get('mean', '')}' is beyond 0..1: add the word byte")
+    if pre.fit == "fit_height" and network.width is not None:
+        pre = replace(pre, width=network.width, bucket=0)
     _check(pre, network)
     for subject, text in _described(pre).items():
         if subject == "pad" and pre.fit in ("stretch", "crop"):
@@ -137,8 +139,6 @@ def _check(pre: Pre, network: Network) -> None:
 
 def add(nodes: Nodes, pre: Pre, network: Network) -> None:
     """Adds the nodes from `data` and `ends` to the network's input, with `geometry` and `status` beside it."""
-    if network.width is not None and pre.fit == "fit_height":
-        pre = replace(pre, width=network.width, bucket=0)
     steps: list[Callable[[str, str], str]] = []
     if pre.bucket:
         steps.append(lambda x, to: _used_width(nodes, x, pre, to))

@@ -136,8 +136,11 @@ _ALONE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
-def read(text: str, pre: Pre) -> Words:
-    """Reads the words of a spec over a Pre. Raises AttachError for a word that is unknown or decides twice."""
+def read(text: str, pre: Pre, size: tuple[int, int] = (0, 0)) -> Words:
+    """Reads the words of a spec over a Pre. `size` is the height and width of a place without one.
+
+    Raises AttachError for a word that is unknown or decides twice.
+    """
     words = Words(pre)
     for word in sorted(text.split(), key=lambda word: not word.startswith("height:")):  # which sets what others change
         name, colon, argument = word.partition(":")
@@ -148,6 +151,8 @@ def read(text: str, pre: Pre) -> Words:
         elif not colon and name in _ALONE:
             decides, fields = _ALONE[name]
             words.pre = replace(words.pre, **fields)
+            if name in FITS:
+                words.pre = replace(words.pre, height=size[0], width=size[1], bucket=0)
         else:
             raise AttachError(
                 f"--pre: what is '{word}'? Expected words such as {', '.join(f'{w}:…' for w in _WITH_ARGUMENT)}, "

@@ -175,6 +175,17 @@ def detr(path: Path, *, logits: bool) -> Path:
     return net.save(path, {"pred_boxes": [net.anchors, 4], "logits": [net.anchors, 3]})
 
 
+def rt_detr(path: Path) -> Path:
+    """[n, a, 4 + 3]: boxes within 0..1 and probabilities in one output, as Ultralytics exports RT-DETR."""
+    net = Net(size=96)
+    found = net.probabilities()
+    joined = net.add("Concat", [net.beside(found, net.boxes().T / net.size, "boxes"), found], "joined", axis=1)
+    rows = net.add("Transpose", [joined], "rows", perm=[0, 2, 1])
+    ends = [net.constant(name, [value], np.int64) for name, value in (("zero", 0), ("hundred", 100), ("one", 1))]
+    net.add("Slice", [rows, *ends], "output0")
+    return net.save(path, {"output0": [100, 7]}, metadata={"names": "{0: 'red', 1: 'green', 2: 'blue'}"})
+
+
 def classifier(path: Path, *, softmax: bool = False, name: str = "logits", **options: object) -> Path:
     """[n, 3]: how much of each colour there is."""
     net = Net(size=32)

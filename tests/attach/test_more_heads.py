@@ -57,6 +57,19 @@ def test_ssd_has_a_background(made: Make, tmp_path) -> None:
     assert "background-first" in model.report
 
 
+def test_rt_detr_in_one_output(made: Make, tmp_path) -> None:
+    file = networks.rt_detr(tmp_path / "net.onnx")
+    pixels = squares((96, 96), (8, 16), 2)
+    model = made(file, pre="pil-nearest")
+    (rows,) = onnxruntime.InferenceSession(file).run(
+        None, {"x": pixels.transpose(2, 0, 1)[None].astype(np.float32) / 255}
+    )
+    best, kinds = rows[0, :, 4:].max(1), rows[0, :, 4:].argmax(1)
+    expected = [(corners(rows[0, :, :4])[i] * 96, int(kinds[i]), float(best[i])) for i in np.where(best > 0.5)[0]]
+    check(model.predict(png(pixels))[0]["predictions"], expected)
+    assert "queries, boxes within 0..1" in model.report
+
+
 def test_yolov8_with_keypoints(made: Make, tmp_path) -> None:
     file = networks.yolov8_pose(tmp_path / "net.onnx")
     pixels = np.kron(red_square(), np.ones((2, 2, 1), np.uint8))

@@ -43,6 +43,20 @@ def test_a_classifier_has_the_usual_crop() -> None:
     assert set(origins.values()) == {DEFAULT}
 
 
+def test_a_place_without_a_size_has_that_of_the_network() -> None:
+    found, _ = settled("stretch", "ctc", size=64)
+    assert (found.fit, found.height, found.width, found.bucket) == ("stretch", 64, 64, 0)
+    found, _ = settled("", "ctc", size=64)
+    assert (found.fit, found.width, found.bucket) == ("fit_height", 64, 0)
+
+
+def test_a_classifier_of_ultralytics_and_a_reader_of_paddle_have_their_own_ways() -> None:
+    found, _ = settled("", metadata={"task": "classify"})
+    assert (found.shorter_side, found.mean, found.filter) == (224, (), "pil_bilinear")
+    found, _ = settled("height:48", "ctc", size=None, metadata={"character": "a\nb"})
+    assert (found.order, found.narrowest, found.bucket) == ("BGR", 320, 32)
+
+
 def test_words_replace_what_is_usual_and_leave_the_rest() -> None:
     found, origins = settled("letterbox-start:320x224 bgr", "yolov8", size=None)
     assert (found.fit, found.height, found.width, found.order, found.pad) == ("letterbox_start", 320, 224, "BGR", 114)
