@@ -29,7 +29,8 @@ _COMPARED = 3
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user says: the file, and the options of `opgate attach`. An empty text says nothing."""
+    """What the user says: the file, and the options of `opgate attach`. An empty text says nothing.
+    `libraries` have ops that the file may use."""
 
     file: Path
     pre: str = ""
@@ -37,6 +38,7 @@ class Wish:
     labels: str = ""
     input: str = ""
     max_batch_size: int | None = None
+    libraries: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def attach(wish: Wish, name: str) -> Attached:
     report = Report()
     original = load_model(wish.file)
     model = graph.prepared(original)
-    network = read_network(wish.file, model, wish.input and graph.free_name(wish.input), report)
+    network = read_network(wish.file, model, wish.input and graph.free_name(wish.input), report, wish.libraries)
     size = _size(network, wish.pre, report)
     if network.sizes:
         original, model = (with_sizes(each, network.sizes, *size) for each in (original, model))
@@ -142,7 +144,7 @@ def _compare(
     """Compares the network in the new graph with that of the file, on random pictures."""
     rows = [network.pictures(1, *size, bytes_=bytes_, seed=10 + i) for i in range(_COMPARED)]
     alone = graph.network_in(joined, opened.model)
-    equal, largest = graph.difference(original, alone, rows, network.path.resolve().parent)
+    equal, largest = graph.difference(network.open(original), network.open(alone), rows)
     told = "bit for bit" if equal else f"apart from {largest:.1e} of the greatest magnitude"
     report.proved(f"network: on {_COMPARED} random pictures it gives what {network.path.name} gives, {told}")
 

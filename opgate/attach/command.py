@@ -51,7 +51,7 @@ def attach(
             raise AttachError("--like and --examples go together")
         if not ops.is_file():
             raise AttachError(f"{ops} is not there: run `opgate build`")
-        attached = made(Wish(model, pre, post, labels, input_, max_batch_size), to.resolve().name)
+        attached = made(Wish(model, pre, post, labels, input_, max_batch_size, (ops,)), to.resolve().name)
         command = shlex.join(["opgate", *sys.argv[1:]])
         written, served = write(attached, to, ops, command, overwrite=overwrite)
         for line in attached.report.lines():
