@@ -67,6 +67,7 @@ def attach(wish: Wish, name: str) -> Attached:
     except AttachError as error:
         raise AttachError(f"{error}. Is the size of --pre right?") from None
     said = _head(wish, network, outputs, size, report)
+    chosen = _chosen(outputs, said.only)
     stated = labels.read(wish.labels or _characters(said), network.metadata, said.kind, report)
     if said.kind == "ctc" and stated is None:
         raise AttachError("--post: which characters does it read? Say ctc:FILE, with one character a line, or --labels")
@@ -74,7 +75,7 @@ def attach(wish: Wish, name: str) -> Attached:
     opened = batching.open_batch(network, size, _bytes(before), report)
     nodes_before, nodes_after = (Nodes(graph.opset_of(model), prefix) for prefix in (graph.PRE, graph.POST))
     pre.add(nodes_before, before, network)
-    of = head.Head(network, outputs, size, said, stated, report, fixed=not opened.batched)
+    of = head.Head(network, chosen, size, said, stated, report, fixed=not opened.batched)
     answers, classes = (detectors.add if said.detects else others.add)(nodes_after, of)
     fitted = labels.fitted(stated, classes, said.kind, said.blank, report)
     joined = graph.joined(opened.model, nodes_before, nodes_after, answers, batching.BATCH)
@@ -130,6 +131,16 @@ def _head(wish: Wish, network: Network, outputs: Sequence[Output], size: tuple[i
     if len(guesses) != 1:
         raise heads.unknown(outputs, guesses)
     return post.read(guesses[0].kind, report.found, guesses[0].why, report)
+
+
+def _chosen(outputs: Sequence[Output], names: str) -> Sequence[Output]:
+    """Returns the outputs that the word output: names. Raises AttachError."""
+    wanted = names.split(",") if names else [output.name for output in outputs]
+    if unknown := set(wanted) - {output.name for output in outputs}:
+        raise AttachError(
+            f"--post: there is no output '{min(unknown)}': expected {', '.join(output.name for output in outputs)}"
+        )
+    return [output for output in outputs if output.name in wanted]
 
 
 def _compare(

@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 
 from opgate.attach.attach import Wish, attach
+from opgate.attach.report import AttachError
 from tests.attach import networks
 from tests.attach.conftest import Make, png, squares
 
@@ -123,6 +124,16 @@ def test_yolov5_has_objectness(made: Make, tmp_path) -> None:
     expected = [(source(box, scales(pixels), left, top, pixels), kind, score) for box, kind, score in kept]
     check(model.predict(png(pixels))[0]["predictions"], expected)
     assert "yolov5" in model.report and "objectness" in model.report
+
+
+def test_other_outputs_are_left_out(made: Make, tmp_path) -> None:
+    model = made(networks.yolov5_with_maps(tmp_path / "net.onnx"), labels=",".join(networks.NAMES))
+    assert model.predict(png(PICTURES[0]))[0]["predictions"][0]["label"] == "red"
+    assert "pooled8, pooled16" in model.report and "not served" in model.report
+    with pytest.raises(AttachError, match="--post: there is no output 'pooled9': expected output, pooled8, pooled16"):
+        attach(Wish(tmp_path / "net.onnx", post="segment output:pooled9"), "model")
+    maps = made(tmp_path / "net.onnx", "maps", post="segment output:pooled8", pre="stretch unit")
+    assert "classes" in maps.predict(png(PICTURES[0]))[0]["outputs"]
 
 
 def test_yolox_takes_bytes_in_the_corner_and_decodes_its_grid(made: Make, tmp_path) -> None:
