@@ -126,6 +126,17 @@ def test_yolov5_has_objectness(made: Make, tmp_path) -> None:
     assert "yolov5" in model.report and "objectness" in model.report
 
 
+def test_a_detector_may_answer_with_a_picture(made: Make, tmp_path) -> None:
+    model = made(networks.yolov8(tmp_path / "net.onnx"), "colours", draw=True)
+    headers = {"Content-Type": "image/png", "Accept": "image/jpeg"}
+    (answer,) = model.send([{"content": png(PICTURES[0]), "headers": headers}])
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg"), answer.text
+    assert cv2.imdecode(np.frombuffer(answer.content, np.uint8), 1).shape == PICTURES[0].shape
+    assert {path.name for path in model.folder.parent.iterdir()} == {"colours", "colours_draw", "colours_picture"}
+    with pytest.raises(AttachError, match="--draw: classify gives no boxes"):
+        attach(Wish(networks.classifier(tmp_path / "other.onnx"), draw=True), "model")
+
+
 def test_other_outputs_are_left_out(made: Make, tmp_path) -> None:
     model = made(networks.yolov5_with_maps(tmp_path / "net.onnx"), labels=",".join(networks.NAMES))
     assert model.predict(png(PICTURES[0]))[0]["predictions"][0]["label"] == "red"
