@@ -99,7 +99,8 @@ def test_a_broken_picture_among_others_fails_alone(made: Make, tmp_path) -> None
     bodies = [good, b"no picture", good, good[: len(good) // 2]]
     answers = model.send([{"content": body, "headers": headers} for body in bodies])
     assert [answer.status_code for answer in answers] == [200, 400, 200, 400]
-    assert "not a JPEG, PNG" in answers[1].text and "corrupt" in answers[3].text
+    assert answers[1].json()["error"] == "input 'data' of model 'model': not a JPEG, PNG, WebP, BMP or GIF"
+    assert "corrupt" in answers[3].text
 
 
 def test_a_request_may_raise_the_score_threshold(made: Make, tmp_path) -> None:

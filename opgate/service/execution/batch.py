@@ -301,7 +301,7 @@ def _outer(spec: ModelSpec, tensor: TensorSpec, array: Array, begin: int, end: i
 def row_error(spec: ModelSpec, states: Array) -> ServingError | None:
     """Returns the error of the first row whose status is not zero, None if all are zero.
 
-    The text is that of `row_status_messages` in the model's config.
+    The text is that of `row_status_messages` in the model's config. It names the inputs that every request has.
     """
     if not states.any():
         return None
@@ -309,6 +309,7 @@ def row_error(spec: ModelSpec, states: Array) -> ServingError | None:
     row, column = (int(i) for i in np.argwhere(states)[0])
     code = int(states[row, column])
     text = spec.row_status.messages.get(code, f"status {code}") if spec.row_status else ""
-    names = ", ".join(f"'{name}'" for name in spec.inputs)
+    required = [name for name, tensor in spec.inputs.items() if not tensor.optional]
+    names = ", ".join(f"'{name}'" for name in required or spec.inputs)
     where = f" (row {row})" if len(states) > 1 else ""
     return ServingError(Kind.INVALID, f"input {names} of model '{spec.name}'{where}: {text}")
