@@ -80,7 +80,7 @@ def attach(wish: Wish, name: str) -> Attached:
     pre.add(nodes_before, before, network)
     of = head.Head(network, chosen, size, said, stated, report, fixed=not opened.batched)
     answers, classes = (detectors.add if said.detects else others.add)(nodes_after, of)
-    fitted = labels.fitted(stated, classes, said.kind, said.blank, report)
+    fitted = labels.fitted(stated, classes, said.kind, said.blank, report, detects=said.detects)
     joined = graph.joined(opened.model, nodes_before, nodes_after, answers, batching.BATCH)
     _compare(joined, original, opened, network, size, _bytes(before), report)
     batch = _batch_size(wish, opened, report)

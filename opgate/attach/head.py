@@ -116,7 +116,9 @@ def mapped_points(nodes: Nodes, kept: str, indices: str, most: int, count: int, 
 def gathered(nodes: Nodes, x: str, indices: str, name: str) -> str:
     """Adds the rows of x [n, a, k] that `indices` i32 [n, most] name, [n, most, k]. An index of -1 gives row 0."""
     if nodes.opset < 12:
-        raise AttachError(f"--post: this head needs opset 12, and the file has {nodes.opset}")
+        raise AttachError(
+            f"--post: this head needs opset 12, and the file has {nodes.opset}: convert it with onnx.version_converter"
+        )
     held = nodes.add("Max", [indices, nodes.constant("zero", 0, np.int32)], f"{name}.held")
     wide = nodes.cast(held, 7, f"{name}.wide")
     places = nodes.reshape(wide, [0, 0, 1], f"{name}.places")

@@ -58,8 +58,11 @@ def from_file(path: Path) -> list[str]:
     return text.removesuffix("\n").replace("\r\n", "\n").split("\n")
 
 
-def fitted(labels: Sequence[str] | None, classes: int, kind: str, blank: int, report: Report) -> list[str] | None:
-    """Returns a label for each class. A list for CTC may lack the blank and the space. Raises AttachError."""
+def fitted(
+    labels: Sequence[str] | None, classes: int, kind: str, blank: int, report: Report, *, detects: bool = False
+) -> list[str] | None:
+    """Returns a label for each class. A list for CTC may lack the blank and the space. `detects` says that the head may
+    have channels that are no classes. Raises AttachError."""
     if labels is None:
         return None
     found = list(labels)
@@ -71,7 +74,10 @@ def fitted(labels: Sequence[str] | None, classes: int, kind: str, blank: int, re
         found.insert(blank, "")
         report.default("characters", f"{len(labels)}, and {' and '.join(added)}", f"the output has {classes} classes")
     if classes and len(found) != classes:
-        raise AttachError(f"--labels: expected {classes} labels, one for each class of the output, got {len(found)}")
+        hint = f"; if only {len(found)} channels are classes, say classes:{len(found)} behind {kind}" if detects else ""
+        raise AttachError(
+            f"--labels: expected {classes} labels, one for each class of the output, got {len(found)}{hint}"
+        )
     broken = [label for label in found if len(label.splitlines()) > 1 or label.endswith("\n")]
     if broken:
         raise AttachError(f"--labels: a label with a line break: {broken[0]!r}")

@@ -117,6 +117,8 @@ def test_what_is_not_known_is_asked_for(tmp_path) -> None:
     detr = networks.detr(tmp_path / "c.onnx", logits=True)
     with pytest.raises(AttachError, match=r"say sigmoid .* or softmax background-last"):
         attach(Wish(detr), "model")
+    with pytest.raises(AttachError, match=r"--labels: expected 3 labels, .* got 2; .* say classes:2 behind yolov8"):
+        attach(Wish(networks.yolov8(tmp_path / "e.onnx"), labels="a,b"), "model")
     with pytest.raises(AttachError, match="--labels: expected 3 labels"):
         attach(Wish(networks.classifier(tmp_path / "d.onnx"), labels="a,b"), "model")
 
@@ -161,3 +163,25 @@ def test_a_network_with_ops_of_opgate(made: Make, library, tmp_path) -> None:
     onnx.save(model, file)
     served = made(file, pre="stretch unit", labels=",".join(networks.NAMES), libraries=(library,))
     assert served.predict(png(squares((32, 32), (0, 0), 1)))[0]["predictions"][0]["label"] == "green"
+
+
+@pytest.mark.parametrize("opset", [8, 11, 13, 18, 21])
+def test_networks_of_all_ages(made: Make, tmp_path, opset: int) -> None:
+    file = networks.classifier(tmp_path / "net.onnx", opset=opset)
+    if opset == 8:  # constants were inputs, too
+        model = onnx.load(file)
+        model.ir_version = 3
+        model.graph.initializer.append(helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0]))
+        model.graph.input.append(helper.make_tensor_value_info("one", TensorProto.FLOAT, [1]))
+        model.graph.node[-1].output[0] = "before"
+        model.graph.node.append(helper.make_node("Mul", ["before", "one"], ["logits"]))
+        onnx.save(model, file)
+    served = made(file, pre="stretch unit", labels=",".join(networks.NAMES))
+    assert served.predict(png(squares((32, 32), (0, 0), 1)))[0]["predictions"][0]["label"] == "green"
+    assert "bit for bit" in served.report
+
+
+@pytest.mark.parametrize("opset", [11, 12, 13])
+def test_detectors_of_older_opsets(made: Make, tmp_path, opset: int) -> None:
+    model = made(networks.yolov8(tmp_path / "net.onnx", opset=opset))
+    assert model.predict(png(squares()))[0]["predictions"][0]["label"] == "red"
