@@ -78,6 +78,17 @@ def check_model(repository: Path, name: str, settings: Settings, seconds: float)
     yield from _reasons(probed.found, where)
 
 
+def why_not_served(folder: Path, version: int, seconds: float = 120.0) -> str:
+    """Loads a version of a model as the gateway does, in a process of its own. Returns why it can't be served, an empty
+    text if it can."""
+    settings = json.dumps({"model_repository": str(folder.resolve().parent)})
+    probed = run("model", folder.resolve().name, stdin=settings, seconds=seconds)
+    if probed.ended:
+        return f"the process that loads it {probed.ended}"
+    reasons: dict[str, str] = probed.found.get("reasons", {})
+    return reasons.get(str(version)) or reasons.get("0", "")
+
+
 def _reasons(found: Mapping[str, Any], where: str) -> Iterator[Finding]:
     for version, reason in found.get("reasons", {}).items():
         of = where if version == "0" else f"{where} version {version}"

@@ -326,3 +326,36 @@ def test_a_model_with_weights_beside_it_comes_into_a_repository(library: Path, t
     np.testing.assert_array_equal(numpy_helper.to_array(written.graph.initializer[0]), np.ones(600, np.float32))
     config = (tmp_path / "models" / "added" / "config.pbtxt").read_text()
     assert 'name: "added"' in config and "max_batch_size: 8" in config and "op_library_filename" not in config
+
+
+@pytest.mark.parametrize(
+    ("shape", "out", "config"),
+    [
+        ([], [], "dims: [ 1 ] reshape { shape: [ ] }"),
+        (["N"], ["N"], "dims: [ 1 ] reshape { shape: [ ] }"),
+        (["N", 2], ["N", 2], "dims: [ 2 ]"),
+        ([-1, 3, -1], [-1, 3, -1], "dims: [ -1, 3, -1 ]"),
+        ([0, 2], [0, 2], "dims: [ 0, 2 ]"),
+    ],
+    ids=["scalar", "row", "rows", "negative", "empty"],
+)
+def test_the_gateway_loads_what_is_written(
+    library: Path, tmp_path: Path, shape: list[Any], out: list[Any], config: str
+) -> None:
+    """Scalars, rows of one number, sizes as Paddle's exporter writes them, and tensors without elements."""
+    model = model_of([helper.make_node("Neg", ["x"], ["y"])], {"x": (FLOAT, shape)})
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", FLOAT, out))
+    onnx.save(model, tmp_path / "m.onnx")
+    result = in_process(tmp_path / "m.onnx", "--to", tmp_path / "models" / "m", "--library", library)
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[-1] == "the gateway loads it"
+    assert (tmp_path / "models" / "m" / "config.pbtxt").read_text().count(config) == 2
+
+
+def test_what_the_gateway_can_not_load_is_said(library: Path, tmp_path: Path) -> None:
+    """The op lies in a library that nobody has trusted."""
+    model = model_of([node("mine::Thing", ["x"])], {"x": (FLOAT, ["N", 2])})
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", FLOAT, ["N", 2]))
+    onnx.save(model, tmp_path / "m.onnx")
+    result = in_process(tmp_path / "m.onnx", "--to", tmp_path / "models" / "m", "--library", library)
+    assert "the gateway can't load it yet" in result.output and "mine" in result.output.splitlines()[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import httpx
@@ -90,14 +91,27 @@ def post(gateway):
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 return await client.request(method, path, **request)
 
-        import asyncio
-
         return asyncio.run(main())
 
     return send
 
 
 WANTED = [{"label": "dog", "score": float(len(PNG))}, {"label": "cat", "score": 0.5}]
+
+
+def test_records_without_a_count_are_all_entries(repository, load):
+    """A classifier with its best three classes has no count."""
+    counter(repository)
+    config = COUNTER.replace('key: "predict_count_output"', 'key: "somebody_elses"')
+    (repository / "counter" / "config.pbtxt").write_text('name: "counter"\n' + config)
+
+    async def main():
+        transport = httpx.ASGITransport(create_app(load()), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            answer = await client.post("/predict/counter", content=PNG, headers={"content-type": "image/png"})
+            return answer.json().get("predictions", answer.text)
+
+    assert asyncio.run(main()) == [*WANTED, {"label": -1, "score": 0.0}]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ PICTURES = ("image/jpeg", "image/png", "image/webp")
 class Presentation:
     """What /predict takes for a model, and how it shows the outputs.
 
-    `count` is the output that holds the number of records. `fields` pairs each field of a record with its output.
+    `count` is the output that holds the number of records; without it a row has a record for each entry.
+    `fields` pairs each field of a record with its output.
     `picture_model` is the model that runs if the client wants a picture. All are empty if the config has none.
     `media_types` are the kinds of file that the model takes, apart from application/octet-stream.
     """

@@ -24,8 +24,8 @@ def read_presentation(config: ModelConfig, spec: ModelSpec) -> Presentation:
     for key, name in [("predict_count_output", count), *(("predict_fields", output) for _, output in fields)]:
         if name and name not in spec.outputs:
             raise ConfigError(f"parameter '{key}': '{name}' is not an output")
-    if bool(count) != bool(fields):
-        raise ConfigError("parameters 'predict_count_output' and 'predict_fields' go together")
+    if count and not fields:
+        raise ConfigError("parameter 'predict_count_output' needs 'predict_fields', the fields of a record")
     picture_model = parameter(config, "predict_picture_model")
     return Presentation(count, tuple(fields), picture_model, _media_types(config) or PICTURES)
 

@@ -121,13 +121,16 @@ def labelled(spec: ModelSpec, presentation: Presentation, result: Mapping[str, A
     rows = {name: array[0] if spec.batched else array for name, array in result.items()}
     answer: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
     if presentation.fields:
-        needed = [presentation.count, *[output for _, output in presentation.fields]]
+        shown = [output for _, output in presentation.fields]
+        needed = [presentation.count, *shown] if presentation.count else shown
         if missing := [name for name in needed if name not in rows]:
             raise internal(f"model '{spec.name}' left out the output '{missing[0]}', which predict_fields needs")
-        count = int(rows[presentation.count].reshape(-1)[0])
+        counts = [len(rows[output]) for output in shown]
+        if presentation.count:
+            counts.append(int(rows[presentation.count].reshape(-1)[0]))
         answer["predictions"] = [
             {field: _json(spec.outputs[output], _element(rows[output], i)) for field, output in presentation.fields}
-            for i in range(min(count, *(len(rows[output]) for _, output in presentation.fields)))
+            for i in range(min(counts))
         ]
     else:
         answer["outputs"] = {name: _json(spec.outputs[name], row) for name, row in rows.items()}
