@@ -234,6 +234,7 @@ def report(imported: Imported) -> list[str]:
             for outcome in imported.fusions
         ]
         lines += _table(("subgraph", "result", "what became of it", "max difference", "before", "after"), outcomes)
+    lines += imported.whole
     for op in imported.unknown:
         lines.append(f"{op.name} stays ({op.count} node{'s' if op.count > 1 else ''}): it needs {op.engines}")
     return lines

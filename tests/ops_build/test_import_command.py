@@ -22,6 +22,8 @@ from opgate.onnx_models.import_model import Setting, import_model
 from opgate.onnx_models.unknown import engines_of, unknown_ops
 from opgate.ops_build.table import read_table
 
+#: No timing decides whether a test passes.
+FASTER = lambda before, after: (2.0, 1.0)  # noqa: E731
 FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 
 
@@ -82,7 +84,8 @@ def test_the_report(library: Path, tmp_path: Path) -> None:
     assert lines[1].split()[:4] == ["custom::knnquery", "idx", "now", "opgate::KNNQuery"]
     assert lines[2].split()[-4:] == ["max", "difference", "before", "after"]
     assert lines[3].startswith("Swish") and "kept" in lines[3] and lines[3].endswith("us")
-    assert lines[4:] == ["the new model: it loads and runs", f"wrote {tmp_path / 'model_imported.onnx'}"]
+    assert lines[4].startswith("the whole with Swish: ") or "not kept: it takes no less time" in lines[3]
+    assert lines[-2:] == ["the new model: it loads and runs", f"wrote {tmp_path / 'model_imported.onnx'}"]
     imported = onnx.load(tmp_path / "model_imported.onnx")
     assert imported.graph.node[0].op_type == "KNNQuery" and not imported.graph.initializer
 
@@ -271,7 +274,7 @@ def test_branches_and_functions_keep_their_own_tensors(library: Path) -> None:
     model.opset_import.append(helper.make_opsetid("custom", 1))
     text = '<domain: "local", opset_import: ["": 17]> Silu (xyz) => (y) { s = Sigmoid (xyz) y = Mul (s, xyz) }'
     model.functions.append(parser.parse_function(text))
-    imported = import_model(model, Setting(read_table(library), library, measure=lambda before, after: (2.0, 1.0)))
+    imported = import_model(model, Setting(read_table(library), library, measure=FASTER, measure_whole=FASTER))
     assert len(imported.foreign) == 3 and not imported.unknown and not imported.fusions
     (choice,) = (node for node in model.graph.node if node.op_type == "If")
     counts = {
