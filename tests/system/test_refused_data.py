@@ -87,3 +87,21 @@ def test_the_error_is_what_the_op_says(server: Server, protocol: str, where: str
     assert raised.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
     assert raised.value.message().startswith(f"model '{where}': opgate::DecodeImage: input 'data': expected a ")
     assert "ONNXRuntimeError" not in raised.value.message()
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_a_broken_picture_among_32_files(server: Server, where: str) -> None:
+    """They come in one form, and each is answered as if it were alone."""
+    sent = [picture(size) for size in range(1, 33)]
+    sent[7] = b"no picture"
+    parts = [
+        f'--frontier\r\nContent-Disposition: form-data; name="data"; filename="{i}.png"\r\n\r\n'.encode() + data
+        for i, data in enumerate(sent)
+    ]
+    body = b"\r\n".join([*parts, b"--frontier--\r\n"])
+    kind = {"content-type": "multipart/form-data; boundary=frontier"}
+    with urllib.request.urlopen(urllib.request.Request(f"{server.url}/predict/{where}", body, kind)) as answer:
+        results = json.loads(answer.read())["results"]
+    assert "not a JPEG" in results[7]["error"]
+    for i, result in enumerate(results):
+        assert i == 7 or result["outputs"] == {"size": [i + 1, 2 * i + 2, 3]}
