@@ -94,6 +94,8 @@ def _print(found: Inspection, nodes: bool) -> None:
     for kind, tensors in (("input", found.inputs), ("output", found.outputs)):
         for tensor in tensors:
             typer.echo(f"{kind} {tensor}")
+    if found.rows:
+        typer.echo(f"rows {found.rows}")
     table = Table()
     rows: list[tuple[str, ...]]
     if nodes:

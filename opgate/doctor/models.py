@@ -100,6 +100,13 @@ def _reasons(found: Mapping[str, Any], where: str) -> Iterator[Finding]:
             f"no library has these ops: {', '.join(unknown)}",
             "build or trust a library that has them, or rewrite the model with `opgate import`",
         )
+    if rows := found.get("rows", ""):
+        yield Finding(
+            where,
+            f"requests run one by one, and could run together: {rows}",
+            "add 'max_batch_size: 8 dynamic_batching {}' to config.pbtxt, with dims that lack the first, or leave it",
+            is_error=False,
+        )
     for name in found.get("ignored", ()):
         yield Finding(where, f"nothing here reads {name} of its config", "remove it, or leave it", is_error=False)
 

@@ -15,6 +15,7 @@ import onnx.inliner
 
 from opgate.onnx_models.flops import flops_of
 from opgate.onnx_models.model_inputs import check_sizes, concrete
+from opgate.onnx_models.rows import try_rows
 from opgate.onnx_models.run_model import Libraries, RunError, runner
 from opgate.onnx_models.sessions import SessionError
 from opgate.onnx_models.unknown import engines_of, unknown_ops
@@ -47,8 +48,8 @@ class EngineReport:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A model: its heading, what its maker has noted in it, tensors, nodes in their order, and what engines say of
-    it."""
+    """A model: its heading, what its maker has noted in it, tensors, nodes in their order, what engines say of it, and
+    whether its rows can be batched, empty if ONNX Runtime doesn't run it."""
 
     heading: str
     metadata: tuple[tuple[str, str], ...]
@@ -58,6 +59,7 @@ class Inspection:
     outputs: tuple[str, ...]
     nodes: tuple[Node, ...]
     engines: tuple[EngineReport, ...]
+    rows: str
 
 
 def inspect(model: onnx.ModelProto, libraries: Libraries, torch: Libraries, sizes: Mapping[str, int]) -> Inspection:
@@ -82,7 +84,22 @@ def inspect(model: onnx.ModelProto, libraries: Libraries, torch: Libraries, size
         outputs=tuple(_tensor(values, value.name) for value in model.graph.output),
         nodes=nodes,
         engines=tuple(_engines(model, libraries, torch, ops)),
+        rows=_rows(model, libraries),
     )
+
+
+def _rows(model: onnx.ModelProto, libraries: Libraries) -> str:
+    values = Values(model)
+    inputs = {value.name: (values.dtype(value.name), values.shape(value.name)) for value in _inputs(model)}
+    known = {name: (dtype, shape) for name, (dtype, shape) in inputs.items() if dtype and shape is not None}
+    if len(known) < len(inputs):
+        return ""
+    try:
+        run = runner(model, libraries, "onnxruntime")
+    except (RunError, SessionError):
+        return ""
+    rows = try_rows(known, run)
+    return f"{'can be batched' if rows.independent else 'not batched'}: {rows.why}"
 
 
 def _weights(model: onnx.ModelProto) -> list[onnx.TensorProto]:
