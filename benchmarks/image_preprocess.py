@@ -5,7 +5,8 @@
 Prints a table of medians. All candidates do the same work on one thread: decode, letterbox by bilinear interpolation,
 scale to 0..1, store as f32 planes. A library that can decode at a reduced size has another row for that. A library that
 isn't installed has no row. The candidates take turns in rounds, so that other work of the machine slows all of them
-alike. For the batch in the last row, ONNX Runtime uses every core.
+alike. For the batch, ONNX Runtime uses every core. The last rows compare the filters that equal Pillow's and OpenCV's
+with those, and their letterboxes must be equal.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ def photograph(width: int, height: int) -> bytes:
     return buffer.getvalue()
 
 
-def session(library: Path, side: int, threads: int) -> ort.InferenceSession:
+def session(library: Path, side: int, threads: int, **attributes: str) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.register_custom_ops_library(str(library.resolve()))
     op = next(op for op in read_table(library) if op.name == "ImagePreprocess")
     data, ends = flat([b""])
-    case = Case("model", {"data": data, "ends": ends}, {"height": side, "width": side})
+    case = Case("model", {"data": data, "ends": ends}, {"height": side, "width": side, **attributes})
     return ort.InferenceSession(one_node_model(op, case, {}, static=False).model.SerializeToString(), options)
 
 
@@ -62,33 +63,33 @@ def box(width: int, height: int, side: int) -> tuple[int, int, int, int]:
     return *scaled, (side - scaled[0]) // 2, (side - scaled[1]) // 2
 
 
-def with_pillow(encoded: bytes, side: int, draft: bool) -> Array:
+def with_pillow(encoded: bytes, side: int, draft: bool, resampling: int = Image.Resampling.BILINEAR) -> Array:
     image = Image.open(io.BytesIO(encoded))
     width, height, left, top = box(*image.size, side)
     if draft:
         image.draft("RGB", (width, height))
     canvas = Image.new("RGB", (side, side), (PAD, PAD, PAD))
-    canvas.paste(image.resize((width, height), Image.Resampling.BILINEAR), (left, top))
+    canvas.paste(image.resize((width, height), resampling), (left, top))
     return np.ascontiguousarray(np.asarray(canvas).transpose(2, 0, 1), np.float32) / 255
 
 
-def opencv_tail(image: Array, width: int, height: int, side: int) -> Array:
+def opencv_tail(image: Array, width: int, height: int, side: int, interpolation: int = 1) -> Array:
     import cv2
 
     new_width, new_height, left, top = box(width, height, side)
-    resized = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_LINEAR)
+    resized = cv2.resize(image, (new_width, new_height), interpolation=interpolation)
     borders = (top, side - new_height - top, left, side - new_width - left)
     padded = cv2.copyMakeBorder(resized, *borders, cv2.BORDER_CONSTANT, value=(PAD, PAD, PAD))
     blob: Array = cv2.dnn.blobFromImage(padded, 1 / 255, swapRB=True)
     return blob
 
 
-def with_opencv(encoded: bytes, side: int, size: tuple[int, int], reduction: int) -> Array:
+def with_opencv(encoded: bytes, side: int, size: tuple[int, int], reduction: int, interpolation: int = 1) -> Array:
     import cv2
 
     flags = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4}
     image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flags[reduction])
-    return opencv_tail(image, *size, side)
+    return opencv_tail(image, *size, side, interpolation)
 
 
 def with_simplejpeg(encoded: bytes, side: int, size: tuple[int, int], reduced: bool) -> Array:
@@ -117,6 +118,30 @@ def candidates(library: Path, encoded: bytes, size: tuple[int, int], side: int) 
         if importlib.util.find_spec("simplejpeg"):
             rows["simplejpeg, reduced + OpenCV"] = lambda: with_simplejpeg(encoded, side, size, True)
             rows["simplejpeg + OpenCV"] = lambda: with_simplejpeg(encoded, side, size, False)
+    return rows
+
+
+def filters(library: Path, encoded: bytes, size: tuple[int, int], side: int) -> dict[str, Work]:
+    """Returns the filters of the op, each before what it equals. Raises AssertionError if they differ."""
+    data, ends = flat([encoded])
+    rows: dict[str, Work] = {}
+
+    def add(name: str, other: str, candidate: Work) -> None:
+        one = session(library, side, 1, filter=name)
+        rows[f"filter {name}"] = lambda: one.run(None, {"data": data, "ends": ends})
+        rows[other] = candidate
+        difference = np.abs(one.run(["image"], {"data": data, "ends": ends})[0] - candidate()).max()
+        assert difference * 255 < (1.01 if name == "cv_cubic" else 0.01), f"{name} and {other}"
+
+    for kind in ("bilinear", "bicubic", "lanczos"):
+        resampling = Image.Resampling[kind.upper()]
+        add(f"pil_{kind}", f"Pillow, {kind}", lambda chosen=resampling: with_pillow(encoded, side, False, chosen))
+    if importlib.util.find_spec("cv2"):
+        import cv2
+
+        for kind in ("linear", "area", "cubic", "lanczos4"):
+            number = getattr(cv2, f"INTER_{kind.upper()}")
+            add(f"cv_{kind}", f"OpenCV, {kind}", lambda chosen=number: with_opencv(encoded, side, size, 1, chosen))
     return rows
 
 
@@ -152,6 +177,12 @@ def main() -> None:
     batch = medians({"batch": lambda: all_cores.run(None, {"data": data, "ends": ends})}, max(arguments.rounds // 4, 3))
     each = batch["batch"] / 16
     print(f"| 16 x 3 x 640 x 640 | ImagePreprocess, every core | {batch['batch']:.1f} | {each:.2f} ms each |")
+    for side in (640, 224):
+        result = medians(filters(arguments.library, encoded, size, side), arguments.rounds)
+        ours = 1.0
+        for name, value in result.items():
+            ours = value if name.startswith("filter") else ours
+            print(f"| 3 x {side} x {side} | {name} | {value:.2f} | {value / ours:.2f} |")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ Inputs = Annotated[
         "FILE is a .json or .npy file, or holds the bytes of a UINT8 or BYTES input.",
     ),
 ]
-Image = Annotated[Path | None, typer.Option(help="A JPEG, PNG or WebP file, for a model that takes a picture.")]
+Image = Annotated[
+    Path | None, typer.Option(help="A JPEG, PNG, WebP, BMP or GIF file, for a model that takes a picture.")
+]
 OutputImage = Annotated[Path | None, typer.Option(help="Draw the answer on the picture and write it to this file.")]
 Url = Annotated[str | None, typer.Option(help="URL of a running server, such as http://127.0.0.1:8000.")]
 Repository = Annotated[Path | None, typer.Option(help="The folder of the models.", show_default="./model_repository")]

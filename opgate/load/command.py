@@ -58,7 +58,9 @@ Wait = Annotated[
 Batch = Annotated[int, typer.Option(min=1, help="Rows of a request.")]
 Image = Annotated[
     Path | None,
-    typer.Option(exists=True, dir_okay=False, help="A JPEG, PNG or WebP file, for a model that takes a picture."),
+    typer.Option(
+        exists=True, dir_okay=False, help="A JPEG, PNG, WebP, BMP or GIF file, for a model that takes a picture."
+    ),
 ]
 Shape = Annotated[
     list[str] | None,

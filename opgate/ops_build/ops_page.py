@@ -66,7 +66,7 @@ def markdown_table(ops: Sequence[Op], folder: Path) -> str:
             op.doc,
             "",
             "```",
-            *textwrap.wrap(op.signature, 110, subsequent_indent="    "),
+            *textwrap.wrap(op.signature, 110, subsequent_indent="    ", break_long_words=False),
         ]
         lines += ["```", ""]
         lines += _tensors(op)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from opgate.ops_build.images import pictures
+from opgate.ops_build.images import bitmaps, pictures
 from opgate.ops_build.ops.decode_audio import cases as sounds
 from opgate.ops_build.ops.decode_points import cases as points
 
@@ -108,12 +108,14 @@ def signatures() -> dict[str, bytes]:
 
 
 def files() -> dict[str, bytes]:
-    """Returns files of every kind. The first byte: 1 for a row between two empty ones."""
+    """Returns files of every kind. The first byte: 1 for a row between two empty ones, 2, 4 and 6 for other filters."""
     made: dict[str, bytes] = {}
     for kind, make in (
         ("png", pictures.png_of_every_kind),
         ("jpeg", pictures.jpeg_of_every_kind),
         ("webp", pictures.webp_of_every_kind),
+        ("bmp", bitmaps.bmp_of_every_kind),
+        ("gif", bitmaps.gif_of_every_kind),
     ):
         for number, (_, content) in enumerate(make(11, 7)):
             made[f"{kind}_{number}"] = content
@@ -132,7 +134,7 @@ def files() -> dict[str, bytes]:
         "ply_float": points.ply(cloud),
         "ply_double": points.ply(cloud, kind="double", newline="\r\n"),
     }
-    return {name: bytes([number % 2]) + content for number, (name, content) in enumerate(made.items())}
+    return {name: bytes([number % 8]) + content for number, (name, content) in enumerate(made.items())}
 
 
 #: What makes the inputs of each target.

@@ -89,7 +89,7 @@ def test_requests_at_the_same_time_get_their_own_answers(served: Served) -> None
 @pytest.mark.parametrize(
     ("changes", "status", "text"),
     [
-        ({"front": b"no picture"}, 400, "a picture is not a JPEG, PNG or WebP"),
+        ({"front": b"no picture"}, 400, "a picture is not a JPEG, PNG, WebP, BMP or GIF"),
         ({"right": (STREET / "right.jpg").read_bytes()[:900]}, 400, "a picture is corrupt or truncated"),
         ({"back": b""}, 400, "input 'back' of model 'bev_segmenter' is missing"),
     ],

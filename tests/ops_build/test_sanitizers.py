@@ -20,6 +20,8 @@ from tests.conftest import FIXTURE_OPS, silent, thorough
 pytestmark = thorough("the core, an adapter and all kernels compile once more")
 
 SANITIZERS = "address,undefined"
+#: The tests of the ops that decode pictures, with damaged ones.
+PICTURES = ("test_image_ops.py", "test_bitmaps.py", "test_picture_fits.py", "test_fuzzed_files.py")
 #: An op that reads past its memory, in the library with the others.
 OVERRUN = """
 #include "core/op.h"
@@ -99,7 +101,7 @@ def test_the_adapter(environment: dict[str, str]) -> None:
 
 
 def test_damaged_pictures(library: Path, environment: dict[str, str]) -> None:
-    tests = [str(PROJECT / "tests" / "ops" / name) for name in ("test_image_ops.py", "test_fuzzed_files.py")]
+    tests = [str(PROJECT / "tests" / "ops" / name) for name in PICTURES]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     assert " passed" in run(command, environment | {"OPGATE_OPS_LIBRARY": str(library)})
 

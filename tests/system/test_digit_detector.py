@@ -186,5 +186,7 @@ def test_predict_draws_the_boxes(gateway: Server) -> None:
 def test_predict_refuses_what_is_no_picture(gateway: Server) -> None:
     status, _, body = predict(gateway, b"no picture at all", Content_Type="image/jpeg")
     assert status == 400
-    assert "input 'data'" in json.loads(body)["error"] and "not a JPEG, PNG or WebP" in json.loads(body)["error"]
+    assert (
+        "input 'data'" in json.loads(body)["error"] and "not a JPEG, PNG, WebP, BMP or GIF" in json.loads(body)["error"]
+    )
     assert gateway.process.poll() is None

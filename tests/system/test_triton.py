@@ -206,7 +206,7 @@ def test_a_picture_that_is_none(targets):
         bad = {"data": ("UINT8", np.zeros((1, 100), np.uint8))}
         for body, headers in (http_body(bad, True), (b"", {})):
             ours = Case(model, "bad picture", False, "http", f"/v2/models/{model}/infer", headers, body).ask(ours_at)
-            assert ours.status == "400" and "not a JPEG, PNG or WebP" in ours.text, (model, ours)
+            assert ours.status == "400" and "not a JPEG, PNG, WebP, BMP or GIF" in ours.text, (model, ours)
 
 
 def test_requests_about_models(targets):

@@ -24,8 +24,8 @@ inline Status check_normalization(const Attributes& attributes) {
   return {};
 }
 
-/// A list of one number is that of all channels.
-inline Normalization normalization_of(const Attributes& attributes) {
+/// (value / most - mean) / std. A list of one number is that of all channels.
+inline Normalization normalization_of(const Attributes& attributes, double most = 255) {
   const auto of_channel = [](const std::vector<double>& numbers, std::size_t k, double otherwise) {
     return numbers.size() == 1 ? numbers.front() : k < numbers.size() ? numbers[k] : otherwise;
   };
@@ -33,7 +33,7 @@ inline Normalization normalization_of(const Attributes& attributes) {
   for (std::size_t k = 0; k < 4; ++k) {
     const double mean = of_channel(attributes.numbers("mean"), k, 0);
     const double deviation = of_channel(attributes.numbers("std"), k, 1);
-    normalization.scale[k] = static_cast<float>(1 / (255 * deviation));
+    normalization.scale[k] = static_cast<float>(1 / (most * deviation));
     normalization.bias[k] = static_cast<float>(-mean / deviation);
   }
   return normalization;

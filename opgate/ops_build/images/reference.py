@@ -1,4 +1,4 @@
-"""Decodes JPEG, PNG and WebP as the ops define it, with Pillow for JPEG and WebP, and zlib for PNG.
+"""Decodes JPEG, PNG, WebP, BMP and GIF as the ops define it, with zlib for PNG and Pillow for the others.
 
 Pillow uses libjpeg-turbo and libwebp too. So the pixels of a JPEG are equal to the last bit, also if a picture is
 decoded at a half, a quarter or an eighth of its size, and so are those of a WebP. Pillow reduces 16-bit PNG to 8 bits
@@ -20,7 +20,7 @@ from opgate.ops_build.case import Array
 
 UNKNOWN_FORMAT, CORRUPT, TOO_MANY_PIXELS, UNSUPPORTED = 1, 2, 3, 4
 MESSAGES = {
-    UNKNOWN_FORMAT: "not a JPEG, PNG or WebP",
+    UNKNOWN_FORMAT: "not a JPEG, PNG, WebP, BMP or GIF",
     CORRUPT: "corrupt or truncated",
     TOO_MANY_PIXELS: "more than max_pixels pixels",
     UNSUPPORTED: "an unsupported kind of picture",
@@ -28,6 +28,7 @@ MESSAGES = {
 MAX_SIDE = 65535
 
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+_BY_PILLOW = {b"RIFF": "WEBP", b"GIF8": "GIF", b"BM": "BMP"}
 _ORIENTATION = 0x0112
 #: The passes of an interlaced PNG (Adam7): first column, first row, step between columns, step between rows.
 ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
@@ -65,13 +66,14 @@ class Picture:
         if self.data.startswith(b"\xff\xd8\xff"):
             stored = _jpeg_pixels(self.data, reduction)
         else:
-            decode = _webp_rgb if self.data.startswith(b"RIFF") else _png_rgb
-            stored = _mean(decode(self.data, background), reduction)
+            kind = next((kind for magic, kind in _BY_PILLOW.items() if self.data.startswith(magic)), None)
+            rgb = _pillow_rgb(self.data, kind, background) if kind else _png_rgb(self.data, background)
+            stored = _mean(rgb, reduction)
         return upright(stored, self.orientation)
 
 
 def open_picture(data: bytes, max_pixels: int) -> Picture:
-    """Reads the header of a JPEG, PNG or WebP. Raises DecodeError."""
+    """Reads the header of a JPEG, PNG, WebP, BMP or GIF. Raises DecodeError."""
     if data.startswith(b"\xff\xd8\xff"):
         image = _open_jpeg(data)
         (width, height), exif = image.size, image.info.get("exif", b"")
@@ -81,6 +83,8 @@ def open_picture(data: bytes, max_pixels: int) -> Picture:
     elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         webp = _opened(data, "WEBP")
         (width, height), exif = webp.size, webp.info.get("exif", b"")
+    elif data.startswith((b"GIF87a", b"GIF89a", b"BM")):
+        (width, height), exif = _opened(data, "BMP" if data.startswith(b"BM") else "GIF").size, b""
     else:
         raise DecodeError(UNKNOWN_FORMAT)
     if width * height > max_pixels:
@@ -136,11 +140,11 @@ def _open_jpeg(data: bytes) -> JpegImagePlugin.JpegImageFile:
     return image
 
 
-def _webp_rgb(data: bytes, background: int) -> Array:
+def _pillow_rgb(data: bytes, kind: str, background: int) -> Array:
     """Returns u8 [h, w, 3]. Transparent pixels are composited over the grey value `background`."""
     try:
-        rgba = np.asarray(_opened(data, "WEBP").convert("RGBA")).astype(np.int64)
-    except (OSError, SyntaxError):
+        rgba = np.asarray(_opened(data, kind).convert("RGBA")).astype(np.int64)
+    except (OSError, SyntaxError, ValueError):
         raise DecodeError(CORRUPT) from None
     return _composited(rgba[..., :3], rgba[..., 3], background)
 

@@ -57,4 +57,7 @@ OPGATE_HOST_DEVICE inline int nearest_pixel(int i, int from, int to) {
   return static_cast<int>(((2 * std::int64_t{i} + 1) * from - 1) / (2 * std::int64_t{to}));
 }
 
+/// Half of a number that is not negative, rounded to the even one of two.
+inline std::int64_t half_even(std::int64_t number) { return number / 2 + (number % 2 != 0 && number / 2 % 2 != 0); }
+
 }  // namespace opgate::images

@@ -1,6 +1,7 @@
 // Gives any bytes to the ops that read files: pictures, sounds and point clouds.
 //
-// The first byte of an input chooses whether the file comes alone or between two others. The rest is the file. Every op
+// The first byte of an input chooses whether the file comes alone or between two others, and the filter of
+// ImagePreprocess. The rest is the file. Every op
 // runs twice, on memory that begins with two patterns, so that an element that it doesn't write is found.
 #include <cstring>
 
@@ -43,7 +44,9 @@ class OneThread final : public Engine {
   std::vector<std::vector<char>> scratches_;
 };
 
-Attributes attributes_of(const Op& op) {
+constexpr const char* kFilters[] = {"fast", "pil_bicubic", "cv_area", "cv_lanczos4"};
+
+Attributes attributes_of(const Op& op, const char* filter) {
   std::vector<std::optional<AttributeValue>> values;
   for (const Attribute& attribute : op.signature.attributes) {
     auto& value = values.emplace_back();
@@ -51,6 +54,7 @@ Attributes attributes_of(const Op& op) {
     if (attribute.name == "max_points") value = kMaxPoints;
     if (attribute.name == "samples") value = kSamples;
     if (attribute.name == "sample_rate") value = std::int64_t{0};  // any
+    if (attribute.name == "filter") value = std::string(filter);
     if (attribute.name == "height" || attribute.name == "width") value = kSide;
   }
   Attributes made;
@@ -59,10 +63,11 @@ Attributes attributes_of(const Op& op) {
 }
 
 // Runs an op on these rows, and returns its outputs. Fails only for a mistake of the client.
-void run(std::string_view name, std::span<const uint8_t> bytes, const std::vector<std::int32_t>& ends) {
+void run(std::string_view name, std::span<const uint8_t> bytes, const std::vector<std::int32_t>& ends,
+         const char* filter) {
   const Op* const op = Table::instance().find(name);
   check(op != nullptr, "the op is in the table");
-  const Attributes attributes = attributes_of(*op);
+  const Attributes attributes = attributes_of(*op, filter);
   const std::vector<std::int64_t> sizes = {static_cast<std::int64_t>(bytes.size())};
   const std::vector<std::int64_t> rows = {static_cast<std::int64_t>(ends.size())};
   const Tensor data(bytes.data(), DType::u8, sizes), places(ends.data(), DType::i32, rows);
@@ -97,12 +102,14 @@ void run(std::string_view name, std::span<const uint8_t> bytes, const std::vecto
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::span<const uint8_t> input(data, size);
-  const bool among_others = fuzz::take_byte(input) % 2 != 0;
+  const unsigned choice = fuzz::take_byte(input);
+  const bool among_others = choice % 2 != 0;
+  const char* const filter = kFilters[choice / 2 % 4];
   const std::vector<uint8_t> file(input.begin(), input.end());
   const auto end = static_cast<std::int32_t>(file.size());
-  run("DecodeImage", file, {});
+  run("DecodeImage", file, {}, filter);
   std::vector<std::int32_t> ends = {end};
   if (among_others) ends = {0, end, end};
-  for (const char* op : {"ImagePreprocess", "DecodeAudio", "DecodePoints"}) run(op, file, ends);
+  for (const char* op : {"ImagePreprocess", "DecodeAudio", "DecodePoints"}) run(op, file, ends, filter);
   return 0;
 }

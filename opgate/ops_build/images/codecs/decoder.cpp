@@ -15,6 +15,10 @@ constexpr std::array<std::uint8_t, 8> kPngMagic = {0x89, 'P', 'N', 'G', '\r', '\
 constexpr std::array<std::uint8_t, 4> kRiffMagic = {'R', 'I', 'F', 'F'}, kWebpMagic = {'W', 'E', 'B', 'P'};
 constexpr std::size_t kWebpAt = 8;
 
+constexpr std::array<std::uint8_t, 6> kGif87Magic = {'G', 'I', 'F', '8', '7', 'a'};
+constexpr std::array<std::uint8_t, 6> kGif89Magic = {'G', 'I', 'F', '8', '9', 'a'};
+constexpr std::array<std::uint8_t, 2> kBmpMagic = {'B', 'M'};
+
 bool starts_with(std::span<const std::uint8_t> bytes, std::span<const std::uint8_t> magic) {
   return bytes.size() >= magic.size() && std::ranges::equal(bytes.first(magic.size()), magic);
 }
@@ -24,7 +28,7 @@ bool starts_with(std::span<const std::uint8_t> bytes, std::span<const std::uint8
 const char* message(DecodeStatus status) {
   switch (status) {
     case DecodeStatus::good: return "good";
-    case DecodeStatus::unknown_format: return "not a JPEG, PNG or WebP";
+    case DecodeStatus::unknown_format: return "not a JPEG, PNG, WebP, BMP or GIF";
     case DecodeStatus::corrupt: return "corrupt or truncated";
     case DecodeStatus::too_many_pixels: return "more than max_pixels pixels";
     case DecodeStatus::unsupported: return "an unsupported kind of picture";
@@ -42,6 +46,8 @@ std::unique_ptr<Decoder> open(std::span<const std::uint8_t> bytes, std::int64_t 
   if (starts_with(bytes, kPngMagic)) return open_png(bytes, max_pixels, status);
   if (starts_with(bytes, kRiffMagic) && bytes.size() > kWebpAt && starts_with(bytes.subspan(kWebpAt), kWebpMagic))
     return open_webp(bytes, max_pixels, status);
+  if (starts_with(bytes, kGif87Magic) || starts_with(bytes, kGif89Magic)) return open_gif(bytes, max_pixels, status);
+  if (starts_with(bytes, kBmpMagic)) return open_bmp(bytes, max_pixels, status);
   status = DecodeStatus::unknown_format;
   return nullptr;
 }

@@ -1,8 +1,9 @@
-// Decodes pictures row by row: JPEG with libjpeg-turbo, PNG with libpng, WebP with libwebp.
+// Decodes pictures row by row: JPEG with libjpeg-turbo, PNG with libpng, WebP with libwebp, BMP and GIF with code of
+// our own.
 //
 // A decoder returns a DecodeStatus for all bytes, good or bad. max_pixels and the size of the input bound its memory:
 // some rows for baseline JPEG and PNG, 6 bytes per pixel for JPEG with several scans (8 with four channels), 4 for
-// interlaced PNG, some more for WebP (README.md).
+// interlaced PNG, one for GIF and for a compressed BMP, some more for WebP (README.md).
 #pragma once
 
 #include <cstdint>
@@ -51,8 +52,8 @@ class Decoder {
   PictureHeader header_;
 };
 
-/// Reads the header of a JPEG, PNG or WebP. Returns null unless `status` is good. `bytes` must outlive the decoder. The
-/// memory that it allocates doesn't depend on the size of the picture.
+/// Reads the header of a JPEG, PNG, WebP, BMP or GIF. Returns null unless `status` is good. `bytes` must outlive the
+/// decoder. The memory that it allocates doesn't depend on the size of the picture.
 std::unique_ptr<Decoder> open(std::span<const std::uint8_t> bytes, std::int64_t max_pixels, DecodeStatus& status);
 
 }  // namespace opgate::codecs

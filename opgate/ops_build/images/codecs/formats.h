@@ -5,9 +5,20 @@
 
 namespace opgate::codecs {
 
-std::unique_ptr<Decoder> open_jpeg(std::span<const std::uint8_t> bytes, std::int64_t max_pixels, DecodeStatus& status);
-std::unique_ptr<Decoder> open_png(std::span<const std::uint8_t> bytes, std::int64_t max_pixels, DecodeStatus& status);
-std::unique_ptr<Decoder> open_webp(std::span<const std::uint8_t> bytes, std::int64_t max_pixels, DecodeStatus& status);
+using ByteSpan = std::span<const std::uint8_t>;
+
+std::unique_ptr<Decoder> open_jpeg(ByteSpan bytes, std::int64_t max_pixels, DecodeStatus& status);
+std::unique_ptr<Decoder> open_png(ByteSpan bytes, std::int64_t max_pixels, DecodeStatus& status);
+std::unique_ptr<Decoder> open_webp(ByteSpan bytes, std::int64_t max_pixels, DecodeStatus& status);
+std::unique_ptr<Decoder> open_bmp(ByteSpan bytes, std::int64_t max_pixels, DecodeStatus& status);
+std::unique_ptr<Decoder> open_gif(ByteSpan bytes, std::int64_t max_pixels, DecodeStatus& status);
+
+/// The number in up to four bytes, the lowest of them first.
+inline std::uint32_t little_endian(ByteSpan bytes) {
+  std::uint32_t number = 0;
+  for (std::size_t i = bytes.size(); i-- > 0;) number = number << 8 | bytes[i];
+  return number;
+}
 
 /// A value of a pixel composited over the background.
 inline std::uint8_t over_background(unsigned value, unsigned alpha, unsigned background) {

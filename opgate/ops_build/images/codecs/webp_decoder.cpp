@@ -12,8 +12,6 @@
 namespace opgate::codecs {
 namespace {
 
-using ByteSpan = std::span<const std::uint8_t>;
-
 DecodeStatus status_of(VP8StatusCode code) {
   switch (code) {
     case VP8_STATUS_OK: return DecodeStatus::good;
@@ -21,11 +19,6 @@ DecodeStatus status_of(VP8StatusCode code) {
     case VP8_STATUS_UNSUPPORTED_FEATURE: return DecodeStatus::unsupported;
     default: return DecodeStatus::corrupt;
   }
-}
-
-std::size_t little_endian(ByteSpan four) {
-  return four[0] | static_cast<std::size_t>(four[1]) << 8 | static_cast<std::size_t>(four[2]) << 16 |
-         static_cast<std::size_t>(four[3]) << 24;
 }
 
 bool is(ByteSpan name, const char* wanted) { return std::memcmp(name.data(), wanted, 4) == 0; }
@@ -36,7 +29,7 @@ ByteSpan exif_of(ByteSpan file) {
   constexpr std::uint8_t kHasExif = 0x08;
   constexpr std::array<std::uint8_t, 6> kPrefix = {'E', 'x', 'i', 'f', 0, 0};
   // A chunk lies in the RIFF, whose size counts from behind that size.
-  file = file.first(std::min(file.size(), kHead + little_endian(file.subspan(4, 4))));
+  file = file.first(std::min(file.size(), kHead + std::size_t{little_endian(file.subspan(4, 4))}));
   if (file.size() <= kRiff + kHead || !is(file.subspan(kRiff), "VP8X") || !(file[kRiff + kHead] & kHasExif)) return {};
   for (ByteSpan left = file.subspan(kRiff); left.size() >= kHead;) {
     const std::size_t size = little_endian(left.subspan(4, 4)), padded = size + size % 2;

@@ -46,7 +46,7 @@ struct Cpu {
       status = decode(*decoder, out["image"].data<std::uint8_t>());
     }
     if (status == DecodeStatus::good) return {};
-    return Status::invalid("input 'data': expected a JPEG, PNG or WebP, got one that is " +
+    return Status::invalid("input 'data': expected a JPEG, PNG, WebP, BMP or GIF, got one that is " +
                            std::string(message(status)) + " (" + std::to_string(in.size("size")) + " bytes)");
   }
 };

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from opgate.ops_build.case import Case
+from opgate.ops_build.images.bitmaps import bmp, bmp_of_every_kind, gif, gif_of_every_kind
 from opgate.ops_build.images.pictures import (
     flat,
     jpeg,
@@ -28,6 +29,15 @@ def case(name: str, encoded: list[bytes], height: int, width: int, **attributes:
 
 
 def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
+    yield from format_cases()
+    yield from size_cases()
+    yield from fit_cases()
+    yield from filter_cases()
+    yield from attribute_cases()
+    yield from bad_cases()
+
+
+def format_cases() -> Iterator[Case]:
     for name, encoded in jpeg_of_every_kind(67, 45):
         for side in (8, 16, 32, 64, 100):
             yield case(f"JPEG {name} to {side}", [encoded], side, side)
@@ -37,6 +47,15 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
     for name, encoded in webp_of_every_kind(39, 27):
         for side in (3, 8, 40):
             yield case(f"WebP {name} to {side}", [encoded], side, side, pad=20)
+    for name, encoded in bmp_of_every_kind(23, 17):
+        for side in (3, 40):
+            yield case(f"BMP {name} to {side}", [encoded], side, side, pad=20)
+    for name, encoded in gif_of_every_kind(23, 17):
+        for side in (3, 40):
+            yield case(f"GIF {name} to {side}", [encoded], side, side, pad=20)
+
+
+def size_cases() -> Iterator[Case]:
     for size in [(1, 1), (1, 37), (37, 1), (8, 8), (17, 33), (640, 427)]:
         picture = scene(*size)
         both = [jpeg(picture), png(picture, 2)] if size != (640, 427) else [jpeg(picture)]
@@ -47,8 +66,50 @@ def cases(types: Mapping[str, np.dtype[Any]]) -> Iterator[Case]:
         turned = [jpeg(scene(61, 34), orientation=orientation), png(scene(20, 14), 2, orientation=orientation)]
         turned.append(webp(scene(23, 14), orientation=orientation))
         yield case(f"orientation {orientation}", turned, 32, 48)
-    yield from attribute_cases()
-    yield from bad_cases()
+        for name in ("pil_lanczos", "cv_area"):
+            yield case(f"orientation {orientation}, {name}", turned, 13, 9, filter=name, fit="crop", shorter_side=14)
+            yield case(f"orientation {orientation}, {name}, grey", turned, 13, 9, filter=name, channels=1)
+        yield case(f"orientation {orientation}, crop", turned, 13, 9, fit="crop", shorter_side=14)
+
+
+FITS = ("letterbox", "letterbox_start", "stretch", "crop", "fit_height")
+FILTERS = (
+    *("pil_nearest", "pil_box", "pil_bilinear", "pil_hamming", "pil_bicubic", "pil_lanczos"),
+    *("cv_nearest", "cv_linear", "cv_area", "cv_cubic", "cv_lanczos4"),
+)
+#: Sizes of pictures: a wide one, a tall one, a single row, a single column, a single pixel, and one below any target.
+SIZES = ((61, 23), (24, 97), (37, 1), (1, 37), (1, 1), (7, 9))
+
+
+def fit_cases() -> Iterator[Case]:
+    pictures = [png(scene(*size), 2) for size in SIZES]
+    for fit in FITS:
+        for name in ("fast", "pil_bilinear", "cv_linear"):
+            for height, width in [(16, 16), (9, 31), (32, 5)]:
+                yield case(f"{fit}, {name}, {width} x {height}", pictures, height, width, fit=fit, filter=name, pad=30)
+    for side in (1, 9, 15, 40, 101):
+        for name in ("fast", "pil_bicubic", "cv_area"):
+            label = f"the centre of a shorter side of {side}, {name}"
+            yield case(label, pictures[:2], 16, 21, fit="crop", shorter_side=side, filter=name)
+    yield case("a side too long", [png(scene(1, 300), 2)], 4, 4, fit="crop", shorter_side=65535)
+
+
+def filter_cases() -> Iterator[Case]:
+    pictures = [png(scene(*size), 2) for size in SIZES]
+    encoded = [jpeg(scene(50, 80)), webp(scene(30, 20)), bmp(scene(16, 12), 24), gif(scene(40, 32)[..., 0] // 16)]
+    for name in FILTERS:
+        for height, width in [(8, 11), (40, 3), (1, 64), (100, 100)]:
+            yield case(f"{name} to {width} x {height}", pictures, height, width, fit="stretch", filter=name)
+        for factor in (2, 3):
+            picture = png(scene(20 * factor, 14 * factor), 2)
+            yield case(f"{name}, shrunk by {factor}", [picture], 14, 20, fit="stretch", filter=name)
+        yield case(f"{name}, grey", pictures, 24, 18, fit="crop", filter=name, channels=1, mean=[0.5], std=[0.25])
+        yield case(f"{name}, bytes", encoded, 16, 16, filter=name, scale="byte", mean=[104.0, 117.0, 124.0])
+        yield case(f"{name}, BGR", encoded, 9, 33, filter=name, order="BGR", std=[0.5, 0.25, 2.0])
+    yield case("grey", [*encoded, *pictures], 24, 32, channels=1)
+    yield case("grey, bytes", encoded, 24, 32, channels=1, scale="byte", mean=[127.5], std=[127.5], order="BGR")
+    yield case("one mean and one std", encoded, 24, 32, mean=[0.5], std=[0.25])
+    yield case("bytes", encoded, 24, 32, scale="byte", fit="stretch")
 
 
 def attribute_cases() -> Iterator[Case]:
@@ -68,10 +129,22 @@ def attribute_cases() -> Iterator[Case]:
         ("max_pixels", 0, r"attribute 'max_pixels': expected a positive number, got 0"),
         ("std", [1.0, 0.0, 1.0], r"attribute 'std': expected finite numbers other than 0, got \[1, 0, 1\]"),
         ("order", "GBR", "attribute 'order'"),
+        ("fit", "cover", "attribute 'fit'"),
+        ("filter", "bilinear", "attribute 'filter'"),
+        ("scale", "percent", "attribute 'scale'"),
+        ("channels", 4, "attribute 'channels': expected 1 or 3, got 4"),
+        ("mean", [0.5, 0.5], r"attribute 'mean': expected one number for all"),
+        ("shorter_side", 65536, r"attribute 'shorter_side': expected 0\.\.65535, got 65536"),
+        ("shorter_side", 9, "attribute 'shorter_side': expected 0, because fit isn't crop, got 9"),
     ]:
         data, ends = flat(mixed)
         attributes = {"height": 8, "width": 8, name: value}
         yield Case(f"{name} {value}", {"data": data, "ends": ends}, attributes, error=pattern)
+    one_channel = {"height": 8, "width": 8, "channels": 1, "std": [1.0, 1.0, 1.0]}
+    error = r"attribute 'std': expected one number, got \[1, 1, 1\]"
+    yield Case(
+        "three std for one channel", dict(zip(("data", "ends"), flat(mixed), strict=True)), one_channel, error=error
+    )
     data, _ = flat(mixed)
     for name, bad in [("decreasing", [9, 5]), ("beyond the data", [data.size + 1]), ("negative", [-1])]:
         inputs = {"data": data, "ends": np.array(bad, np.int32)}
@@ -95,9 +168,14 @@ def bad_cases() -> Iterator[Case]:
         "huge PNG": huge_png(100_000, 100_000),
         "huge JPEG": huge_jpeg(good_jpeg, 65_000, 65_000),
         "wide PNG": huge_png(70_000, 1),
+        "half a BMP": (bitmap := bmp(scene(20, 12), 24))[: len(bitmap) // 2],
+        "huge BMP": bitmap[:18] + (60_000).to_bytes(4, "little") * 2 + bitmap[26:],
+        "half a GIF": (numbers := gif(scene(20, 12)[..., 0] // 16))[: len(numbers) // 2],
+        "huge GIF": numbers[:6] + b"\xff\xff\xff\xff" + numbers[10:],
     }
     for name, encoded in bad.items():
-        yield case(f"bad: {name}", [good_png, encoded, good_jpeg], 16, 24)
+        for chosen in ("fast", "pil_box", "cv_cubic"):
+            yield case(f"bad: {name}, {chosen}", [good_png, encoded, good_jpeg], 16, 24, filter=chosen)
     yield case("more than max_pixels", [good_jpeg, good_png], 16, 16, max_pixels=40 * 30 - 1)
     yield case("exactly max_pixels", [good_jpeg, good_png], 16, 16, max_pixels=40 * 30)
 

@@ -5,6 +5,7 @@
 
 #include "core/op.h"
 #include "images/normalization.h"
+#include "images/taps.h"
 
 OPGATE_OP(ResizeNormalize,
           "ResizeNormalize(image: u8[n,h,w,c]; height: int, width: int, mean: float[]=[0], std: float[]=[1], "
@@ -67,12 +68,10 @@ struct Placement {
       return static_cast<int>(std::int64_t{settings.shorter_side} * length / shorter);
     };
     const Size resized{side(from.height), side(from.width)};
-    return {resized, half_even(resized.height - settings.to.height), half_even(resized.width - settings.to.width)};
+    // torchvision's centre crop
+    const auto start = [](int side, int part) { return static_cast<int>(images::half_even(side - part)); };
+    return {resized, start(resized.height, settings.to.height), start(resized.width, settings.to.width)};
   }
-
- private:
-  /// Half of a number, rounded to the even one of two, as torchvision's centre crop does.
-  static int half_even(int number) { return number / 2 + (number % 2 != 0 && number / 2 % 2 != 0); }
 };
 
 /// The `check` of both kernels.
