@@ -22,6 +22,7 @@ COMMANDS = {
     "infer": "infer",
     "export": "export",
     "import": "import_model:import_model",
+    "attach": "attach.command",
     "inspect": "inspect_model:inspect_model",
     "run": "run",
     "load": "load.command",

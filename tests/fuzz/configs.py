@@ -37,7 +37,7 @@ HINTS = {
     "versions": st.sampled_from([1, 2]),
     "parameters.key": st.sampled_from([
         "intra_op_thread_count", "execution_mode", "row_status_output", "row_status_messages", "predict_count_output",
-        "predict_fields", "predict_picture_model", "predict_media_types", "gateway_backend", "golden_tolerance", "max_latency_ms",
+        "predict_fields", "predict_picture_model", "predict_media_types", "predict_text_output", "gateway_backend", "golden_tolerance", "max_latency_ms",
         "pad_inputs", "pad_masks", "pad_outputs", "pad_buckets", "batch_by", "session.x", "enable_mem_arena", "note",
     ]),
     "string_value": st.sampled_from([

@@ -163,8 +163,10 @@ def test_a_field_that_is_not_honoured_is_refused_by_name(repository, reason, blo
         ("dynamic_batching { preferred_batch_size: [ 4 ] }", "preferred_batch_size 4: max_batch_size is 0: remove it"),
         ("version_policy { specific { } }", "version_policy.specific names no version"),
         ('parameters { key: "intra_op_thread_count" value { string_value: "many" } }', "expected an integer"),
+        ('parameters { key: "predict_text_output" value { string_value: "nope" } }', "'nope' is not an output"),
+        ('parameters { key: "predict_text_output" value { string_value: "y" } }', "'y' has no label_filename"),
+        ('parameters { key: "predict_count_output" value { string_value: "y" } }', "without 'predict_fields'"),
         ('parameters { key: "predict_fields" value { string_value: "a=nope" } }', "'nope' is not an output"),
-        ('parameters { key: "predict_count_output" value { string_value: "y" } }', "needs 'predict_fields'"),
         (
             'parameters { key: "predict_media_types" value { string_value: "audio/wav, sound" } }',
             "expected types such as audio/wav, got 'sound'",

@@ -101,21 +101,6 @@ def post(gateway):
 WANTED = [{"label": "dog", "score": float(len(PNG))}, {"label": "cat", "score": 0.5}]
 
 
-def test_records_without_a_count_are_all_entries(repository, load):
-    """A classifier with its best three classes has no count."""
-    counter(repository)
-    config = COUNTER.replace('key: "predict_count_output"', 'key: "somebody_elses"')
-    (repository / "counter" / "config.pbtxt").write_text('name: "counter"\n' + config)
-
-    async def main():
-        transport = httpx.ASGITransport(create_app(load()), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            answer = await client.post("/predict/counter", content=PNG, headers={"content-type": "image/png"})
-            return answer.json().get("predictions", answer.text)
-
-    assert asyncio.run(main()) == [*WANTED, {"label": -1, "score": 0.0}]
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -378,3 +363,37 @@ def test_an_ensemble_answers_as_its_model(post, repository, load):
           input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } ] }""",
     )
     assert load().find("twice").model.spec.platform == "ensemble"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "wanted"),
+    [
+        ({"predict_text_output": "labels", "predict_fields": "score=scores"}, [{"text": "dogcat", "score": 12.0}]),
+        ({"predict_text_output": "labels", "predict_count_output": "count"}, [{"text": "dogcat"}]),
+        ({"predict_text_output": "labels"}, [{"text": "dogcat"}]),
+        (
+            {"predict_fields": "label=labels"},
+            [{"label": "dog"}, {"label": "cat"}, {"label": -1}],
+        ),
+    ],
+)
+def test_a_text_and_records_without_a_count(repository, load, parameters, wanted):
+    counter(repository)
+    folder = repository / "counter"
+    text = COUNTER.partition("parameters")[0]
+    text += "".join(
+        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in parameters.items()
+    )
+    (folder / "config.pbtxt").write_text(text)
+    app = create_app(load())
+
+    async def post():
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            answer = await client.post("/predict/counter", content=PNG, headers={"content-type": "image/png"})
+            return answer, (await client.get("/openapi.json")).json()
+
+    answer, document = asyncio.run(post())
+    assert answer.json()["predictions"] == wanted
+    described = document["paths"]["/predict/counter"]["post"]["responses"]["200"]["content"]["application/json"]
+    jsonschema.validate(answer.json(), described["schema"])

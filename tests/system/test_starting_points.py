@@ -61,6 +61,11 @@ def follow(page: str, folder: Path) -> str:
         if server is not None:
             server.stop()
     answer, expected = json.loads(done.stdout), json.loads(shown)
+    if "predictions" in answer:
+        scores = [record.pop("score") for record in answer["predictions"]]
+        np.testing.assert_allclose(scores, [record.pop("score") for record in expected["predictions"]], atol=1e-3)
+        assert answer == expected
+        return printed
     values = [output.pop("data") for output in answer["outputs"]]
     np.testing.assert_allclose(values, [output.pop("data") for output in expected["outputs"]], atol=1e-5)
     assert answer == expected
@@ -102,6 +107,11 @@ def test_from_onnx(library: Path, tmp_path: Path) -> None:
     printed = follow("from-onnx.md", tmp_path)
     assert "now opgate::KNNQuery" in printed and "the new model: it loads and runs" in printed
     assert re.search(r"^Mish +y +(not )?kept", printed, re.MULTILINE)
+
+
+def test_from_a_model(library: Path, tmp_path: Path) -> None:
+    printed = follow("from-a-model.md", tmp_path)
+    assert "bit for bit" in printed and "found in the file" in printed and "said by you" in printed
 
 
 def test_from_a_library(library: Path, tmp_path: Path) -> None:

@@ -237,8 +237,9 @@ def _form(values: dict[str, Any]) -> dict[str, Any]:
 def _answer(model: LoadedModel) -> dict[str, Any]:
     outputs = model.spec.outputs
     properties: dict[str, Any] = {"model_name": {"type": "string"}, "model_version": {"type": "string"}}
-    if model.presentation.fields:
+    if model.presentation.fields or model.presentation.text:
         fields = {field: _array(outputs[name], outputs[name].dims[1:]) for field, name in model.presentation.fields}
+        fields |= {"text": {"type": "string"}} if model.presentation.text else {}
         properties["predictions"] = {"type": "array", "items": {"type": "object", "properties": fields}}
     else:
         values = {tensor.name: _array(tensor, tensor.dims) for tensor in outputs.values()}

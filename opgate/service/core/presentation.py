@@ -11,8 +11,9 @@ PICTURES = ("image/jpeg", "image/png", "image/webp")
 class Presentation:
     """What /predict takes for a model, and how it shows the outputs.
 
-    `count` is the output that holds the number of records; without it a row has a record for each entry.
-    `fields` pairs each field of a record with its output.
+    `count` is the output that holds the number of records; without it each row has as many as its outputs have entries.
+    `fields` pairs each field of a record with its output. `text` is the output whose labels make one text, the field
+    `text` of the only record.
     `picture_model` is the model that runs if the client wants a picture. All are empty if the config has none.
     `media_types` are the kinds of file that the model takes, apart from application/octet-stream.
     """
@@ -21,3 +22,4 @@ class Presentation:
     fields: tuple[tuple[str, str], ...] = ()
     picture_model: str = ""
     media_types: tuple[str, ...] = PICTURES
+    text: str = ""

@@ -21,13 +21,17 @@ def read_presentation(config: ModelConfig, spec: ModelSpec) -> Presentation:
         if not field or not separator:
             raise ConfigError(f"parameter 'predict_fields': expected field=output,..., got '{part}'")
         fields.append((field, output))
-    for key, name in [("predict_count_output", count), *(("predict_fields", output) for _, output in fields)]:
+    text = parameter(config, "predict_text_output")
+    named = [("predict_count_output", count), ("predict_text_output", text)]
+    for key, name in [*named, *(("predict_fields", output) for _, output in fields)]:
         if name and name not in spec.outputs:
             raise ConfigError(f"parameter '{key}': '{name}' is not an output")
-    if count and not fields:
-        raise ConfigError("parameter 'predict_count_output' needs 'predict_fields', the fields of a record")
+    if count and not fields and not text:
+        raise ConfigError("parameter 'predict_count_output' without 'predict_fields' or 'predict_text_output'")
+    if text and not spec.outputs[text].labels:
+        raise ConfigError(f"parameter 'predict_text_output': the output '{text}' has no label_filename")
     picture_model = parameter(config, "predict_picture_model")
-    return Presentation(count, tuple(fields), picture_model, _media_types(config) or PICTURES)
+    return Presentation(count, tuple(fields), picture_model, _media_types(config) or PICTURES, text)
 
 
 def _media_types(config: ModelConfig) -> tuple[str, ...]:

@@ -164,26 +164,36 @@ def _from_value(tensor: TensorSpec, value: JsonValue, limits: Limits) -> Array:
 def labelled(spec: ModelSpec, presentation: Presentation, result: Mapping[str, Array]) -> bytes:
     """Returns a result of one row as JSON.
 
-    The answer holds a list of records if the config has `predict_fields`, otherwise all outputs by name. Raises
-    ServingError (INVALID) for an output that is not text.
+    The answer holds a list of records if the config has `predict_fields` or `predict_text_output`, otherwise all
+    outputs by name. Raises ServingError (INVALID) for an output that is not text.
     """
     rows = {name: array[0] if spec.batched else array for name, array in result.items()}
     answer: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
-    if presentation.fields:
-        shown = [output for _, output in presentation.fields]
-        needed = [presentation.count, *shown] if presentation.count else shown
+    if presentation.fields or presentation.text:
+        needed = [output for _, output in presentation.fields]
+        needed += filter(None, (presentation.count, presentation.text))
         if missing := [name for name in needed if name not in rows]:
             raise internal(f"model '{spec.name}' left out the output '{missing[0]}', which predict_fields needs")
-        counts = [len(rows[output]) for output in shown]
-        if presentation.count:
-            counts.append(int(rows[presentation.count].reshape(-1)[0]))
-        answer["predictions"] = [
-            {field: _json(spec.outputs[output], _element(rows[output], i)) for field, output in presentation.fields}
-            for i in range(min(counts))
-        ]
+        answer["predictions"] = _records(spec, presentation, rows)
     else:
         answer["outputs"] = {name: _json(spec.outputs[name], row) for name, row in rows.items()}
     return orjson.dumps(answer)
+
+
+def _records(spec: ModelSpec, presentation: Presentation, rows: Mapping[str, Array]) -> list[dict[str, Any]]:
+    """Returns the records of a row: one with the text, or one for each entry of the outputs."""
+
+    def record(i: int) -> dict[str, Any]:
+        return {field: _json(spec.outputs[output], _element(rows[output], i)) for field, output in presentation.fields}
+
+    counts = [int(rows[presentation.count].reshape(-1)[0])] if presentation.count else []
+    if presentation.text:
+        labels = spec.outputs[presentation.text].labels
+        numbers = rows[presentation.text].reshape(-1)[slice(*counts) if counts else slice(None)]
+        text = "".join(labels[number] for number in numbers if 0 <= number < len(labels))
+        return [{"text": text, **record(0)}]
+    lengths = [len(rows[output]) for _, output in presentation.fields]
+    return [record(i) for i in range(min([*counts, *lengths]))]
 
 
 def _element(array: Array, index: int) -> Array:

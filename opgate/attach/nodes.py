@@ -1,0 +1,90 @@
+"""Adds nodes to a graph in the form that its version of the standard operators wants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+#: The domain of opgate's ops.
+OPS = "opgate"
+#: The versions of the standard operators that the nodes here are written for.
+OLDEST_OPSET = 11
+
+
+@dataclass(slots=True)
+class Nodes:
+    """Nodes and constants that are added to a network. All names of tensors begin with `prefix`, but for those that a
+    caller chooses. `opset` is the version of the standard operators. `defaults` are inputs that a request may leave
+    out."""
+
+    opset: int
+    prefix: str
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    constants: dict[str, onnx.TensorProto] = field(default_factory=dict)
+    defaults: dict[str, onnx.TensorProto] = field(default_factory=dict)
+
+    def add(
+        self, op: str, inputs: Sequence[str], name: str, *, domain: str = "", to: str = "", **attributes: Any
+    ) -> str:
+        """Adds a node with one output, called `to` or else <prefix><name>. Returns the output's name."""
+        free = self._free(name)
+        self.nodes.append(helper.make_node(op, inputs, [to or free], name=free, domain=domain, **attributes))
+        return to or free
+
+    def add_op(self, op: str, inputs: Sequence[str], outputs: Sequence[str], name: str, **attributes: Any) -> None:
+        """Adds a node of an op of opgate. Its outputs have exactly these names."""
+        self.nodes.append(helper.make_node(op, inputs, outputs, name=self._free(name), domain=OPS, **attributes))
+
+    def _free(self, name: str) -> str:
+        taken = {name for node in self.nodes for name in (node.name, *node.output)} | self.constants.keys()
+        output, number = f"{self.prefix}{name}", 1
+        while output in taken:
+            number += 1
+            output = f"{self.prefix}{name}.{number}"
+        return output
+
+    def constant(self, name: str, value: npt.ArrayLike, dtype: Any = np.float32) -> str:
+        """Adds a constant. Returns its name."""
+        output = self._free(name)
+        self.constants[output] = numpy_helper.from_array(np.ascontiguousarray(np.asarray(value, dtype)), output)
+        return output
+
+    def ints(self, name: str, values: Sequence[int]) -> str:
+        """Adds a constant of int64."""
+        return self.constant(name, list(values), np.int64)
+
+    def cast(self, x: str, dtype: int, name: str = "cast", *, to: str = "") -> str:
+        """Adds a Cast to a type of onnx.TensorProto."""
+        free = self._free(name)
+        self.nodes.append(helper.make_node("Cast", [x], [to or free], name=free, to=dtype))
+        return to or free
+
+    def slice(self, x: str, axis: int, start: int, end: int, name: str) -> str:
+        """Adds the part start..end of an axis."""
+        ends = self.ints(f"{name}.end", [end])
+        return self.add("Slice", [x, self.ints(f"{name}.start", [start]), ends, self.ints("axis", [axis])], name)
+
+    def reshape(self, x: str, shape: Sequence[int], name: str, *, to: str = "") -> str:
+        """Adds a Reshape: 0 keeps a size, -1 takes the rest."""
+        return self.add("Reshape", [x, self.ints(f"{name}.shape", shape)], name, to=to)
+
+    def reduce(self, op: str, x: str, axis: int, name: str, *, keepdims: bool = True, to: str = "") -> str:
+        """Adds ReduceMax, ReduceSum, ... over one axis."""
+        since = 13 if op == "ReduceSum" else 18
+        if self.opset < since:
+            return self.add(op, [x], name, to=to, axes=[axis], keepdims=int(keepdims))
+        return self.add(op, [x, self.ints("axis", [axis])], name, to=to, keepdims=int(keepdims))
+
+    def softmax(self, x: str, rank: int, name: str, *, to: str = "") -> str:
+        """Adds a softmax over the last axis. Before opset 13 the last axis alone is meant by its number, too."""
+        return self.add("Softmax", [x], name, to=to, axis=rank - 1)
+
+    def float(self, x: str, dtype: str, name: str) -> str:
+        """Returns a tensor in f32: itself, or behind a Cast."""
+        return x if dtype == "f32" else self.cast(x, TensorProto.FLOAT, name)

@@ -1,0 +1,168 @@
+"""Post-processing: the words that describe it, and what a served model answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from opgate.attach.report import AttachError, Report
+
+#: The heads that answer with boxes, with score and IoU as in the tools of their makers.
+_DETECTORS: Mapping[str, tuple[float, float]] = {
+    "yolov8": (0.25, 0.7),
+    "yolov5": (0.25, 0.45),
+    "yolox": (0.25, 0.45),
+    "end2end": (0.25, 1.0),
+    "detr": (0.5, 1.0),
+    "ssd": (0.5, 0.5),
+    "boxes": (0.5, 1.0),
+    "blazeface": (0.5, 0.3),
+    "scrfd": (0.5, 0.4),
+}
+_KINDS = (*_DETECTORS, "classify", "embed", "segment", "ctc")
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """What becomes of the outputs.
+
+    `kind` is the head. `argument` is what stands behind its colon: the number of labels, the file of characters.
+    `classes` is 0 until the head or --post says it. `lowest` is the least score threshold that a request may ask for.
+    `words` are the flags of the head: agnostic, rows, xyxy, cxcywh, pixels, sigmoid, softmax, background-first,
+    background-last.
+    """
+
+    kind: str
+    argument: str = ""
+    score: float = 0.25
+    lowest: float = 1.0
+    iou: float = 0.5
+    most: int = 100
+    classes: int = 0
+    blank: int = 0
+    words: frozenset[str] = frozenset()
+
+    @property
+    def detects(self) -> bool:
+        """Whether the answer has boxes."""
+        return self.kind in _DETECTORS
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An output of the served model: its name, its dtype in a config, its shape without the batch, whether it has the
+    labels, and whether the model file has no axis for a shape of 1."""
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    labels: bool = False
+    scalar: bool = False
+
+
+@dataclass(slots=True)
+class Answers:
+    """The outputs of a served model, and how /predict shows them: pairs of a field and an output."""
+
+    outputs: list[Answer] = field(default_factory=list)
+    fields: list[tuple[str, str]] = field(default_factory=list)
+    count: str = ""
+    text: str = ""
+
+
+def _fraction(word: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise AttachError(f"--post: expected {word}:0 to {word}:1, got '{word}:{text}'")
+    return value
+
+
+def _count(word: str, text: str) -> int:
+    if not text.isdecimal():
+        raise AttachError(f"--post: expected a number such as {word}:1, got '{word}:{text}'")
+    return int(text)
+
+
+_WORDS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
+    "score": lambda text: {"score": _fraction("score", text)},
+    "lowest": lambda text: {"lowest": _fraction("lowest", text)},
+    "iou": lambda text: {"iou": _fraction("iou", text)},
+    "max": lambda text: {"most": _count("max", text)},
+    "classes": lambda text: {"classes": _count("classes", text)},
+    "blank": lambda text: {"blank": _count("blank", text)},
+}
+_FLAGS = (
+    "agnostic", "per-class", "rows", "xyxy", "cxcywh", "pixels", "normalized", "sigmoid", "softmax", "probabilities",
+    "background-first", "background-last",
+)  # fmt: skip
+
+
+def kind_of(text: str) -> str:
+    """Returns the head that --post names. Raises AttachError."""
+    kind = (text.split(maxsplit=1) or [""])[0].partition(":")[0]
+    if kind not in _KINDS:
+        raise AttachError(f"--post: what is '{kind}'? Expected one of {', '.join(_KINDS)}")
+    return kind
+
+
+def read(text: str, origin: Callable[[str, object, str], None], why: str, report: Report) -> Post:
+    """Returns what --post, or the guess of a head, says. `origin` reports the head itself: found or said.
+
+    Raises AttachError.
+    """
+    kind, (first, *words) = kind_of(text), text.split()
+    score, iou = _DETECTORS.get(kind, (0.0, 0.0))
+    post = Post(kind, first.partition(":")[2], score, iou=iou)
+    origin("head", first, why)
+    said, flags = dict[str, str](), set[str]()
+    for word in words:
+        name, colon, argument = word.partition(":")
+        if colon and name in _WORDS:
+            post = replace(post, **_WORDS[name](argument))
+            said[name] = word
+        elif word in _FLAGS:
+            flags.add(word)
+        else:
+            expected = ", ".join((*(f"{name}:…" for name in _WORDS), *_FLAGS))
+            raise AttachError(f"--post: what is '{word}'? Expected {expected}")
+    if post.detects and kind == "yolox" and "per-class" not in flags:
+        flags.add("agnostic")
+    post = replace(post, words=frozenset(flags))
+    if post.detects:
+        _report_thresholds(post, said, words, report)
+    if kind == "ctc":
+        (report.said if "blank" in said else report.default)("blank", post.blank, "the class that is no character")
+    return post
+
+
+def _report_thresholds(post: Post, said: Mapping[str, str], words: Sequence[str], report: Report) -> None:
+    usual = f"usual for {post.kind}"
+    lowest = (
+        f"{usual}; a request may raise it" if post.lowest >= post.score else f"a request may say {post.lowest:g} to 1"
+    )
+    (report.said if "score" in said else report.default)("score threshold", f"{post.score:g}", lowest)
+    (report.said if "max" in said else report.default)("boxes at most", post.most)
+    if post.iou >= 1:
+        (report.said if "iou" in said else report.default)("suppression", "none", f"the network {post.kind} needs none")
+        return
+    (report.said if "iou" in said else report.default)("IoU threshold", f"{post.iou:g}", usual)
+    spoken = {"agnostic", "per-class"} & set(words)
+    suppressed = "across classes" if "agnostic" in post.words else "in each class; an anchor has its best class alone"
+    (report.said if spoken else report.default)("suppression", suppressed, usual)
+
+
+def detections(most: int, with_labels: bool, more: Sequence[tuple[str, Answer]] = ()) -> Answers:
+    """Returns the answers of a detector: boxes, labels, scores and a count, and what else belongs to each box."""
+    outputs = [
+        Answer("boxes", "TYPE_FP32", (most, 4)),
+        Answer("scores", "TYPE_FP32", (most,)),
+        Answer("labels", "TYPE_INT32", (most,), labels=with_labels),
+        Answer("count", "TYPE_INT32", (1,), scalar=True),
+        *(answer for _, answer in more),
+    ]
+    fields = [("box", "boxes"), ("label", "labels"), ("score", "scores")]
+    return Answers(outputs, [*fields, *((name, answer.name) for name, answer in more)], "count")

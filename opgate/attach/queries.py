@@ -1,0 +1,120 @@
+"""Heads without anchors on a grid: DETR and RT-DETR, SSD, end-to-end detectors, lists of boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from opgate.attach.facts import Output
+from opgate.attach.head import Beside, Boxes, Head, in_pixels
+from opgate.attach.heads import are_probabilities
+from opgate.attach.nodes import Nodes
+from opgate.attach.report import AttachError
+
+
+def end2end(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
+    output = head.output(lambda output: len(output.shape) == 3 and output.shape[2] == 6, "one output [n, q, 6]")
+    x = nodes.float(output.name, output.dtype, "head")
+    if not in_pixels(head, output.value, 2):
+        x = nodes.add("Mul", [x, nodes.constant("pixels", [[[*head.pixels, 1, 1]]])], "in_pixels")
+    return Boxes(x, 1, True, corners=True), None
+
+
+def boxes_in_three(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
+    """Boxes, labels and scores in three outputs, of one picture or of several."""
+    boxes = head.output(lambda output: output.shape[-1:] == (4,) and output.value.dtype.kind == "f", "boxes [..., 4]")
+    labels = head.output(lambda output: output.value.dtype.kind in "iu", "integers for the labels")
+    scores = head.output(lambda output: output not in (boxes, labels), "one output for the scores")
+    wide = nodes.reshape(nodes.float(boxes.name, boxes.dtype, "boxes"), _batched(boxes, [-1, 4]), "boxes.rows")
+    if boxes.value.size and not in_pixels(head, boxes.value, len(boxes.shape) - 1):
+        wide = nodes.add("Mul", [wide, nodes.constant("pixels", [[head.pixels]])], "in_pixels")
+    columns = [
+        nodes.reshape(nodes.float(each.name, each.dtype, name), _batched(boxes, [-1, 1]), f"{name}.column")
+        for name, each in (("scores", scores), ("labels", labels))
+    ]
+    joined = nodes.add("Concat", [wide, *columns], "joined", axis=2)
+    if len(boxes.shape) == 2:  # where the network finds nothing, there is still a row to look at
+        joined = nodes.add("Concat", [joined, nodes.constant("nothing", [[[0] * 6]])], "at_least_one", axis=1)
+    return Boxes(joined, 1, True, corners=True), None
+
+
+def _batched(boxes: Output, shape: Sequence[int]) -> list[int]:
+    return [1, *shape] if len(boxes.shape) == 2 else [0, *shape]
+
+
+def queries(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
+    """DETR's and SSD's forms: boxes [n, a, 4] and scores [n, a, c] in two outputs, or in one [n, a, 4 + c]."""
+    if len(head.outputs) == 1:
+        only = head.outputs[0]
+        whole = nodes.float(only.name, only.dtype, "head")
+        box, score = nodes.slice(whole, 2, 0, 4, "boxes"), nodes.slice(whole, 2, 4, only.shape[2], "scores")
+        box_values, score_values = only.value[..., :4], only.value[..., 4:]
+    else:
+        boxes, scores = _pair(head)
+        box = nodes.float(boxes.name, boxes.dtype, "boxes")
+        score = nodes.float(scores.name, scores.dtype, "scores")
+        box_values, score_values = boxes.value, scores.value
+    corners = _corners(head, box_values)
+    if not in_pixels(head, box_values, 2):
+        box = nodes.add("Mul", [box, nodes.constant("pixels", [[head.pixels]])], "in_pixels")
+    score, classes = _probabilities(nodes, head, score, score_values)
+    joined = nodes.add("Concat", [box, score], "joined", axis=2)
+    return Boxes(joined, classes, True, corners=corners), None
+
+
+def _pair(head: Head) -> tuple[Output, Output]:
+    """Returns the outputs for boxes and scores."""
+    boxes = [output for output in head.outputs if output.shape[-1] == 4]
+    if len(boxes) == 2:  # four classes: the name tells
+        boxes = [output for output in boxes if "box" in output.name.lower()]
+    if len(boxes) != 1:
+        raise AttachError(f"--post: {head.post.kind}: which output has the boxes? {', '.join(map(str, head.outputs))}")
+    return boxes[0], next(output for output in head.outputs if output is not boxes[0])
+
+
+def _corners(head: Head, values: np.ndarray) -> bool:
+    """Returns whether boxes are x1 y1 x2 y2, and not centre and size."""
+    words = head.post.words & {"xyxy", "cxcywh"}
+    if words:
+        return "xyxy" in words
+    if head.post.kind == "detr":
+        head.report.default("box form", "centre and size", "as DETR and RT-DETR have it; the word xyxy says otherwise")
+        return False
+    corners = bool((values[..., 2:] >= values[..., :2]).all())
+    if not corners and values.min() < 0:
+        raise AttachError(
+            "--post: the boxes of a run are neither corners nor centre and size: they are offsets to anchors, which "
+            "the file doesn't have. Export the network with its decoding, or say xyxy or cxcywh"
+        )
+    head.report.found("box form", "corners" if corners else "centre and size", "by a run")
+    return corners
+
+
+def _probabilities(nodes: Nodes, head: Head, score: str, values: np.ndarray) -> tuple[str, int]:
+    """Adds what turns scores into probabilities, without the background. Returns them and the number of classes."""
+    words, count = set(head.post.words), values.shape[2]
+    known = len(head.labels) if head.labels is not None else head.post.classes
+    numbers = values.astype(np.float64)
+    sums = are_probabilities(values)
+    within = numbers.min() >= 0 and numbers.max() <= 1
+    if not words & {"sigmoid", "softmax", "probabilities"}:
+        if not within and known not in (count, count - 1):
+            raise AttachError(
+                f"--post: the scores of {head.post.kind} are logits of {count} classes: say sigmoid (RT-DETR, "
+                f"{count} labels) or softmax background-last (DETR, {count - 1} labels and none)"
+            )
+        words |= {"probabilities"} if within else {"sigmoid"} if known == count else {"softmax"}
+        head.report.found("scores", min(words & {"probabilities", "sigmoid", "softmax"}), "by a run and the labels")
+    if "sigmoid" in words:
+        score = nodes.add("Sigmoid", [score], "probabilities")
+    if "softmax" in words:
+        score = nodes.softmax(score, 3, "probabilities")
+    background = words & {"background-first", "background-last"}
+    if not background and (("softmax" in words or sums) and (known == count - 1 or known == 0)):
+        background = {"background-first" if head.post.kind == "ssd" else "background-last"}
+        head.report.default("background", min(background), f"as the makers of {head.post.kind} have it")
+    if not background:
+        return score, count
+    first = int("background-first" in background)
+    return nodes.slice(score, 2, first, count - 1 + first, "foreground"), count - 1

@@ -1,0 +1,48 @@
+"""`opgate attach` at the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from opgate.cli import app
+from tests.attach import networks
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["attach", *map(str, arguments)])
+    return result.exit_code, result.output
+
+
+def test_one_command_writes_a_model(library: Path, tmp_path: Path) -> None:
+    file = networks.yolov8(tmp_path / "net.onnx", fixed=True)
+    status, said = run(file, "--to", tmp_path / "models" / "yolo", "--library", library)
+    assert status == 0, said
+    assert "found in the file" in said and "taken as default" in said and "wrote " in said
+    folder = tmp_path / "models" / "yolo"
+    assert {path.name for path in folder.iterdir()} == {"1", "config.pbtxt", "labels.txt", "README.md", "report.txt"}
+    assert (folder / "labels.txt").read_text() == "red\ngreen\nblue\n"
+    readme = (folder / "README.md").read_text()
+    assert "curl localhost:8000/predict/yolo" in readme and "opgate serve --model-repository" in readme
+    assert "curl localhost:8000/predict/yolo -F data=@picture.jpg -F score_threshold=0.6" in readme
+    report = (folder / "report.txt").read_text()
+    assert report.splitlines()[0] in said and "bit for bit" in report
+    status, said = run(file, "--to", folder, "--library", library)
+    assert status == 1 and "--overwrite" in said
+
+
+def test_mistakes_are_one_line(library: Path, tmp_path: Path) -> None:
+    file = networks.classifier(tmp_path / "net.onnx", name="out")
+    to = ("--to", tmp_path / "models" / "net", "--library", library)
+    for arguments, message in [
+        ((file, *to), "opgate: --post: the output 'out' [1, 3] fits classify:5"),
+        ((file, *to, "--post", "classify", "--like", "a:b"), "--like and --examples go together"),
+        ((file, *to, "--post", "classify", "--pre", "nonsense"), "--pre: what is 'nonsense'?"),
+    ]:
+        status, said = run(*arguments)
+        assert status == 1 and message in said and said.count("\n") == 1, said
+    (tmp_path / "broken.onnx").write_bytes(b"nothing")
+    status, said = run(tmp_path / "broken.onnx", *to)
+    assert status == 1 and "broken.onnx is no ONNX model" in said
+    assert not (tmp_path / "models").exists()

@@ -1,0 +1,169 @@
+"""Detectors: what is served is what NumPy and OpenCV compute around the network's own file."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import onnxruntime
+import pytest
+
+from opgate.attach.attach import Wish, attach
+from tests.attach import networks
+from tests.attach.conftest import Make, png, squares
+
+PICTURES = [squares(), squares((70, 100), (10, 60), 1), squares((200, 90), (150, 30), 2), squares((64, 64), (0, 16))]
+
+
+def letterbox(pixels: np.ndarray, size: int = 64, *, centred: bool = True) -> tuple[np.ndarray, float, int, int]:
+    """The letterbox of Ultralytics' and Megvii's tools with OpenCV. Returns the picture, its scale, left and top."""
+    height, width = pixels.shape[:2]
+    scale = min(size / height, size / width)
+    w, h = (round(width * scale), round(height * scale)) if centred else (int(width * scale), int(height * scale))
+    left, top = ((size - w) // 2, (size - h) // 2) if centred else (0, 0)
+    canvas = np.full((size, size, 3), 114, np.uint8)
+    canvas[top : top + h, left : left + w] = cv2.resize(pixels, (w, h), interpolation=cv2.INTER_LINEAR)
+    return canvas, scale, left, top
+
+
+def overlap(box: np.ndarray, others: np.ndarray) -> np.ndarray:
+    low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
+    inside = np.maximum(high - low, 0).prod(1)
+    return inside / ((box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(1) - inside)
+
+
+def suppressed(boxes: np.ndarray, scores: np.ndarray, threshold: float, iou: float, *, agnostic: bool = False):
+    """Boxes [a, 4] as corners and scores [a, c] to the (box, class, score) that stay, one class for an anchor."""
+    kinds, best = scores.argmax(1), scores.max(1)
+    order = [i for i in np.argsort(-best, kind="stable") if best[i] > threshold]
+    kept: list[int] = []
+    for i in order:
+        rivals = [j for j in kept if agnostic or kinds[j] == kinds[i]]
+        if not rivals or overlap(boxes[i], boxes[rivals]).max() <= iou:
+            kept.append(i)
+    return [(boxes[i], int(kinds[i]), float(best[i])) for i in kept]
+
+
+def corners(boxes: np.ndarray) -> np.ndarray:
+    return np.concatenate([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2], 1)
+
+
+def source(box: np.ndarray, scale: tuple[float, float], left: int, top: int, pixels: np.ndarray) -> np.ndarray:
+    height, width = pixels.shape[:2]
+    moved = (box - [left, top, left, top]) / [*scale, *scale]
+    return np.clip(moved, 0, [width, height, width, height])
+
+
+def scales(pixels: np.ndarray, size: int = 64, *, centred: bool = True) -> tuple[float, float]:
+    """The scale of each side after its length was rounded."""
+    canvas = min(size / pixels.shape[0], size / pixels.shape[1])
+    rounded = round if centred else int
+    return rounded(pixels.shape[1] * canvas) / pixels.shape[1], rounded(pixels.shape[0] * canvas) / pixels.shape[0]
+
+
+def check(found, expected, names=networks.NAMES) -> None:
+    """Compares records of /predict with (box, class, score)."""
+    assert len(found) == len(expected) > 0
+
+    def key(record):
+        return -round(record[2], 3), record[1], *np.round(record[0], 1)
+
+    ours = sorted(((np.array(r["box"]), r["label"], r["score"]) for r in found), key=key)
+    theirs = sorted(((box, names[kind], score) for box, kind, score in expected), key=key)
+    for (box, label, score), (wants, kind, value) in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(box, wants, atol=0.02)
+        assert label == kind and score == pytest.approx(value, abs=0.002)
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["open batch", "fixed batch"])
+def test_yolov8_over_http_is_its_pipeline_in_opencv(made: Make, tmp_path, fixed: bool) -> None:
+    file = networks.yolov8(tmp_path / "net.onnx", fixed=fixed)
+    model = made(file)
+    session = onnxruntime.InferenceSession(file)
+    for pixels, answer in zip(PICTURES, model.predict(*map(png, PICTURES)), strict=True):
+        canvas, _, left, top = letterbox(pixels)
+        (head,) = session.run(None, {"x": canvas.transpose(2, 0, 1)[None].astype(np.float32) / 255})
+        kept = suppressed(corners(head[0, :4].T), head[0, 4:].T, 0.25, 0.7)
+        check(
+            answer["predictions"],
+            [(source(box, scales(pixels), left, top, pixels), kind, score) for box, kind, score in kept],
+        )
+    assert "max_batch_size" in model.report and "bit for bit" in model.report
+    assert ("opened (3 Reshape)" in model.report) == fixed
+
+
+def test_a_broken_picture_among_others_fails_alone(made: Make, tmp_path) -> None:
+    model = made(networks.yolov8(tmp_path / "net.onnx"))
+    good = png(PICTURES[0])
+    headers = {"Content-Type": "image/png"}
+    bodies = [good, b"no picture", good, good[: len(good) // 2]]
+    answers = model.send([{"content": body, "headers": headers} for body in bodies])
+    assert [answer.status_code for answer in answers] == [200, 400, 200, 400]
+    assert "not a JPEG, PNG" in answers[1].text and "corrupt" in answers[3].text
+
+
+def test_a_request_may_raise_the_score_threshold(made: Make, tmp_path) -> None:
+    model = made(networks.yolov8(tmp_path / "net.onnx"), post="yolov8 score:0.5 lowest:0.3")
+    file = {"data": ("picture.png", png(squares(at=(30, 37))), "image/png")}
+    requests = [{"files": file}, *({"files": file, "data": {"score_threshold": text}} for text in ("0.9", "0.1"))]
+    usual, fewer, more = ([r["score"] for r in each.json()["predictions"]] for each in model.send(requests))
+    assert fewer == [score for score in usual if score > 0.9] and len(fewer) < len(usual) < len(more)
+    assert min(usual) > 0.5 and 0.3 < min(more) < 0.5
+
+
+def test_yolov5_has_objectness(made: Make, tmp_path) -> None:
+    file = networks.yolov5(tmp_path / "net.onnx")
+    model = made(file, labels=",".join(networks.NAMES))
+    canvas, _, left, top = letterbox(PICTURES[0])
+    (head,) = onnxruntime.InferenceSession(file).run(
+        None, {"x": canvas.transpose(2, 0, 1)[None].astype(np.float32) / 255}
+    )
+    rows = head[0]
+    kept = suppressed(corners(rows[:, :4]), rows[:, 5:] * rows[:, 4:5], 0.25, 0.45)
+    pixels = PICTURES[0]
+    expected = [(source(box, scales(pixels), left, top, pixels), kind, score) for box, kind, score in kept]
+    check(model.predict(png(pixels))[0]["predictions"], expected)
+    assert "yolov5" in model.report and "objectness" in model.report
+
+
+def test_yolox_takes_bytes_in_the_corner_and_decodes_its_grid(made: Make, tmp_path) -> None:
+    file = networks.yolox(tmp_path / "net.onnx")
+    model = made(file, labels=",".join(networks.NAMES), post="yolox score:0.3")
+    session = onnxruntime.InferenceSession(file)
+    grid, strides = networks.Net().grid()
+    pictures = [PICTURES[0], squares((128, 64), (60, 16), 1), PICTURES[3]]  # of sizes that need no rounding
+    for pixels, answer in zip(pictures, model.predict(*map(png, pictures)), strict=True):
+        canvas, _, left, top = letterbox(pixels, centred=False)
+        (head,) = session.run(None, {"x": canvas[..., ::-1].transpose(2, 0, 1)[None].astype(np.float32)})
+        rows = head[0]
+        boxes = np.concatenate([(rows[:, :2] + grid) * strides, np.exp(rows[:, 2:4]) * strides], 1)
+        kept = suppressed(corners(boxes), rows[:, 5:] * rows[:, 4:5], 0.3, 0.45, agnostic=True)
+        scale = scales(pixels, centred=False)
+        expected = [(source(box, scale, left, top, pixels), kind, score) for box, kind, score in kept]
+        check(answer["predictions"], expected)
+    assert "offsets in the grid" in attach(Wish(file), "model").report.lines()[4] and "bgr" in model.report
+
+
+def test_end2end_needs_no_suppression(made: Make, tmp_path) -> None:
+    file = networks.end2end(tmp_path / "net.onnx")
+    pixels = squares((64, 64), (0, 16), 1)
+    model = made(file, labels=",".join(networks.NAMES))
+    x = pixels.transpose(2, 0, 1)[None].astype(np.float32) / 255
+    (rows,) = onnxruntime.InferenceSession(file).run(None, {"x": x})
+    expected = [(row[:4], int(row[5]), float(row[4])) for row in rows[0] if row[4] > 0.25]
+    check(model.predict(png(pixels))[0]["predictions"], expected)
+    outputs = model.run(png(pixels))
+    assert (outputs["labels"][0, int(outputs["count"][0]) :] == -1).all()
+
+
+@pytest.mark.parametrize("logits", [False, True], ids=["probabilities", "logits"])
+def test_detr_has_boxes_within_one(made: Make, tmp_path, logits: bool) -> None:
+    file = networks.detr(tmp_path / "net.onnx", logits=logits)
+    model = made(file, labels=",".join(networks.NAMES), pre="stretch:64 cv-linear")
+    pixels = PICTURES[1]
+    x = cv2.resize(pixels, (64, 64)).transpose(2, 0, 1)[None].astype(np.float32) / 255
+    boxes, scores = onnxruntime.InferenceSession(file).run(None, {"x": x})
+    scores = 1 / (1 + np.exp(-scores[0])) if logits else scores[0]
+    best, kinds = scores.max(1), scores.argmax(1)
+    size = np.array([pixels.shape[1], pixels.shape[0]] * 2)
+    expected = [(corners(boxes[0])[i] * size, int(kinds[i]), float(best[i])) for i in np.where(best > 0.5)[0]]
+    check(model.predict(png(pixels))[0]["predictions"], expected)

@@ -1,0 +1,114 @@
+"""What a function of the user may return, how answers are compared, and the page of those that disagree."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opgate.attach.answers import Found, Told, agreement, iou, of_function, of_server
+from opgate.attach.like import compare, function_of
+from opgate.attach.report import AttachError
+from opgate.attach.serving import Served
+from tests.attach import networks
+from tests.attach.conftest import Make, png, squares
+
+BOX = (1.0, 2.0, 3.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ([{"box": [1, 2, 3, 4], "label": "cat", "score": 0.5}], Found(BOX, "cat", 0.5)),
+        ([{"bbox": np.array([1, 2, 3, 4]), "class": "cat", "confidence": np.float32(0.5)}], Found(BOX, "cat", 0.5)),
+        ([((1, 2, 3, 4), "cat", 0.5)], Found(BOX, "cat", 0.5)),
+        ([("cat", 0.5, [1, 2, 3, 4])], Found(BOX, "cat", 0.5)),
+        ([[1, 2, 3, 4, 0.5, 7]], Found(BOX, "7", 0.5)),
+        (np.array([[1, 2, 3, 4, 0.5, 7.0]]), Found(BOX, "7", 0.5)),
+        ([[1, 2, 3, 4]], Found(BOX, "", None)),
+        ("cat", Found(None, "cat", None)),
+        (("cat", 0.5), Found(None, "cat", 0.5)),
+        ({"label": "cat", "score": 0.5}, Found(None, "cat", 0.5)),
+        ({"text": "cat", "score": 0.5}, Found(None, "cat", 0.5)),
+        ([("cat", 0.5), ("dog", 0.25)], Found(None, "cat", 0.5)),
+        (["cat", "dog"], Found(None, "cat", None)),
+    ],
+)
+def test_forms_of_answers(answer: object, expected: Found) -> None:
+    assert of_function(answer).things[0] == expected
+
+
+def test_other_forms_of_answers() -> None:
+    assert of_function(None).things == () and of_function([]).things == ()
+    assert of_function(np.arange(8.0)).vector == tuple(map(float, range(8)))
+    for wrong in (object(), [object()], [(1, 2, 3, 4, 5, 6, 7)]):
+        with pytest.raises(AttachError, match=r"^--like: "):
+            of_function(wrong)
+
+
+def test_answers_of_the_server() -> None:
+    record = {"box": [1, 2, 3, 4], "label": "cat", "score": 0.5}
+    assert of_server({"predictions": [record]}).things == (Found(BOX, "cat", 0.5),)
+    assert of_server({"predictions": [{"text": "abc", "score": 0.5}]}).text == "abc"
+    assert of_server({"outputs": {"embedding": [0.5, 0.5], "status": [0]}}).vector == (0.5, 0.5)
+    assert of_server({"predictions": []}).things == ()
+
+
+def test_boxes_match_from_half_on() -> None:
+    assert iou((0, 0, 4, 2), (0, 0, 2, 2)) == 0.5 and iou((0, 0, 1, 1), (2, 2, 3, 3)) == 0
+    ours = Told((Found((0, 0, 4, 2), "a", 0.9), Found((10, 0, 14, 2), "b", 0.8)))
+    theirs = Told((Found((10, 0, 14, 3), "c", 0.7), Found((0, 0, 4, 2), "a", 0.9), Found((50, 0, 60, 2), "a", 0.5)))
+    found = agreement(ours, theirs)
+    assert (found.ours, found.theirs, found.matched, found.labels) == (2, 3, 2, 1)
+    assert found.iou == pytest.approx((1 + 8 / 12) / 2) and found.score == pytest.approx(0.1) and not found.equal
+    assert agreement(ours, ours).equal and agreement(Told(), Told()).equal
+
+
+def test_labels_texts_and_vectors_are_compared() -> None:
+    cat, dog = (Told((Found(None, name, 0.5),)) for name in ("cat", "dog"))
+    assert agreement(cat, cat).equal and not agreement(cat, dog).equal
+    assert agreement(Told(vector=(1, 0)), Told(vector=(2, 0))).equal
+    assert not agreement(Told(vector=(1, 0)), Told(vector=(0, 1))).equal
+
+
+def test_a_model_is_compared_with_a_function(made: Make, library: Path, tmp_path: Path, monkeypatch) -> None:
+    model = made(networks.classifier(tmp_path / "net.onnx"), pre="stretch:32 unit", labels=",".join(networks.NAMES))
+    examples = tmp_path / "examples"
+    examples.mkdir()
+    for channel, name in enumerate(("a", "b", "c")):
+        (examples / f"{name}.png").write_bytes(png(squares((64, 64), (0, 0), channel)))
+    (examples / "broken.png").write_bytes(b"nothing")
+    (examples / "notes.txt").write_text("no picture")
+    code = (
+        "import io\nimport numpy as np\nfrom PIL import Image\n"
+        "def label(data: bytes):\n"
+        "    means = np.asarray(Image.open(io.BytesIO(data))).reshape(-1, 3).mean(0)\n"
+        "    return ['red', 'green', 'purple'][means.argmax()]\n"
+        "def by_path(file):\n    return label(open(file, 'rb').read())\n"
+    )
+    (tmp_path / "own_code.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("label", "by_path"):
+        lines = compare(f"own_code:{name}", examples, Served(model.folder, library), model.folder, library)
+        text = "\n".join(lines)
+        assert "2 of 3 pictures agree" in text and "CPU time of a picture" in text
+        assert "broken.png: the served model refuses it" in text and "c.png: 'blue' and 'purple'" in text
+    page = (model.folder / "comparison.html").read_text()
+    assert page.count("data:image/jpeg;base64,") == 2 and "purple" in page and "a.png" in page
+    sys.modules.pop("own_code")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("own_code", "expected module:function"),
+        ("no_such_module:f", "No module named"),
+        ("json:no_such", "has no attribute"),
+        ("json:__name__", "is no function"),
+    ],
+)
+def test_functions_that_are_none(text: str, message: str) -> None:
+    with pytest.raises(AttachError, match=message):
+        function_of(text)

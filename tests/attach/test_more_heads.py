@@ -1,0 +1,116 @@
+"""Heads with keypoints, lists of boxes, anchors with a background, and maps."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import onnxruntime
+import pytest
+
+from tests.attach import networks
+from tests.attach.conftest import Make, png, squares
+from tests.attach.test_detectors import check, corners, suppressed
+
+
+def red_square(size: int = 64) -> np.ndarray:
+    pixels = np.zeros((size, size, 3), np.uint8)
+    pixels[32:48, 16:32, 0] = 255
+    return pixels
+
+
+def test_boxes_labels_and_scores_of_one_picture(made: Make, tmp_path) -> None:
+    file = networks.boxes_in_three(tmp_path / "net.onnx")
+    pixels = squares((128, 128), (0, 32), 1)
+    model = made(file, labels=",".join(networks.NAMES), pre="stretch cv-linear")
+    x = cv2.resize(pixels, (64, 64)).transpose(2, 0, 1)[None].astype(np.float32) / 255
+    boxes, labels, scores = onnxruntime.InferenceSession(file).run(None, {"x": x})
+    assert len(boxes) == 4
+    expected = [(box * 2, int(label), float(score)) for box, label, score in zip(boxes, labels, scores, strict=True)]
+    check(model.predict(png(pixels))[0]["predictions"], expected)
+    assert model.predict(png(np.zeros_like(pixels)))[0]["predictions"] == []
+    assert "max_batch_size: 1\n" in model.attached.config
+
+
+def test_a_network_that_asks_for_the_size_of_the_picture(made: Make, tmp_path) -> None:
+    file = networks.boxes_in_three(tmp_path / "net.onnx", sizes=True)
+    pixels = squares((128, 192), (0, 32), 1)
+    model = made(file, labels=",".join(networks.NAMES), pre="stretch cv-linear")
+    x = cv2.resize(pixels, (64, 64)).transpose(2, 0, 1)[None].astype(np.float32) / 255
+    size = np.array([[192, 128]])
+    boxes, labels, scores = onnxruntime.InferenceSession(file).run(None, {"x": x, "orig_target_sizes": size})
+    expected = [(boxes[0, i], int(labels[0, i]), float(scores[0, i])) for i in np.where(scores[0] > 0.5)[0]]
+    answers = model.predict(png(pixels), png(pixels))
+    for answer in answers:
+        check(answer["predictions"], expected)
+    assert "orig_target_sizes" in model.report and "max_batch_size: 8" in model.attached.config
+
+
+def test_ssd_has_a_background(made: Make, tmp_path) -> None:
+    file = networks.ssd(tmp_path / "net.onnx")
+    pixels = red_square()
+    model = made(file, post="ssd", labels=",".join(networks.NAMES), pre="stretch unit")
+    x = pixels.transpose(2, 0, 1)[None].astype(np.float32) / 255
+    boxes, logits = onnxruntime.InferenceSession(file).run(None, {"x": x})
+    scores = np.exp(logits[0]) / np.exp(logits[0]).sum(1, keepdims=True)
+    expected = suppressed(boxes[0] * 64, scores[:, 1:], 0.5, 0.5)
+    check(model.predict(png(pixels))[0]["predictions"], expected)
+    assert "background-first" in model.report
+
+
+def test_rt_detr_in_one_output(made: Make, tmp_path) -> None:
+    file = networks.rt_detr(tmp_path / "net.onnx")
+    pixels = squares((96, 96), (8, 16), 2)
+    model = made(file, pre="pil-nearest")
+    (rows,) = onnxruntime.InferenceSession(file).run(
+        None, {"x": pixels.transpose(2, 0, 1)[None].astype(np.float32) / 255}
+    )
+    best, kinds = rows[0, :, 4:].max(1), rows[0, :, 4:].argmax(1)
+    expected = [(corners(rows[0, :, :4])[i] * 96, int(kinds[i]), float(best[i])) for i in np.where(best > 0.5)[0]]
+    check(model.predict(png(pixels))[0]["predictions"], expected)
+    assert "queries, boxes within 0..1" in model.report
+
+
+def test_yolov8_with_keypoints(made: Make, tmp_path) -> None:
+    file = networks.yolov8_pose(tmp_path / "net.onnx")
+    pixels = np.kron(red_square(), np.ones((2, 2, 1), np.uint8))
+    model = made(file)
+    (head,) = onnxruntime.InferenceSession(file).run(
+        None, {"x": cv2.resize(pixels, (64, 64)).transpose(2, 0, 1)[None].astype(np.float32) / 255}
+    )
+    expected = suppressed(corners(head[0, :4].T), head[0, 4:5].T, 0.25, 0.7)
+    records = model.predict(png(pixels))[0]["predictions"]
+    check(records, [(box * 2, kind, score) for box, kind, score in expected], ("person",))
+    for record in records:
+        left, top, right, bottom = record["box"]
+        centre = [(left + right) / 2, (top + bottom) / 2, 0.8]
+        np.testing.assert_allclose(record["keypoints"], [[left, top, 0.9], centre], atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["blazeface", "scrfd"])
+def test_faces_have_points(made: Make, tmp_path, kind: str) -> None:
+    file = getattr(networks, kind)(tmp_path / "net.onnx")
+    size = 128 if kind == "blazeface" else 64
+    pixels = red_square(size)
+    pixels[32:48, 16:32] = (255, 0, 0)
+    model = made(file, post=f"{kind} iou:0.9", pre="stretch unit")
+    records = model.predict(png(pixels))[0]["predictions"]
+    assert {record["label"] for record in records} == {"face"} and kind in model.report
+    boxes = sorted({tuple(round(side) for side in record["box"]) for record in records})
+    if kind == "blazeface":
+        cells = {(x + 2, y) for x in (20, 28) for y in (36, 44)} | {(26, 40)}
+        assert boxes == sorted((x - 10, y - 12, x + 10, y + 12) for x, y in cells)
+        record = next(record for record in records if round(record["box"][0]) == 12 and round(record["box"][1]) == 24)
+        np.testing.assert_allclose(record["keypoints"], np.add(np.arange(12).reshape(6, 2), (20, 36)), atol=1e-3)
+    else:
+        assert (16, 32, 32, 48) in boxes and (16, 32, 24, 40) in boxes
+        record = next(record for record in records if tuple(map(round, record["box"])) == (16, 32, 32, 48))
+        np.testing.assert_allclose(record["keypoints"], np.arange(10).reshape(5, 2) * 1.6 + [16, 32], atol=1e-3)
+
+
+def test_a_map_of_classes(made: Make, tmp_path) -> None:
+    model = made(networks.segmenter(tmp_path / "net.onnx"), pre="stretch unit cv-nearest")
+    pixels = red_square()
+    pixels[:, 32:] = (0, 10, 200)
+    classes = np.array(model.predict(png(pixels))[0]["outputs"]["classes"])
+    assert classes.shape == (8, 8) and (classes[:, 4:] == 2).all() and (classes[:, :4] == 0).all()
+    assert "segment" in model.report

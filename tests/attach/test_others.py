@@ -1,0 +1,152 @@
+"""Classifiers, vectors and readers of lines against Pillow, OpenCV and NumPy; files that can't be attached."""
+
+from __future__ import annotations
+
+import io
+
+import cv2
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+from PIL import Image
+
+from opgate.attach.attach import Wish, attach, write
+from opgate.attach.report import AttachError
+from tests.attach import networks
+from tests.attach.conftest import Make, png, squares
+
+MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+
+
+def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
+    small = np.random.default_rng(seed).integers(0, 256, (7, 9, 3), np.uint8)
+    return np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC))
+
+
+@pytest.mark.parametrize("softmax", [False, True], ids=["logits", "probabilities"])
+def test_a_classifier_has_the_crop_of_torchvision(made: Make, tmp_path, softmax: bool) -> None:
+    file = networks.classifier(tmp_path / "net.onnx", softmax=softmax, metadata={"names": "red,green,blue"})
+    model = made(file)
+    pixels = noise(120, 90)
+    image = Image.fromarray(pixels)
+    shorter = round(32 / 0.875)
+    image = image.resize((shorter, int(shorter * 120 / 90)), Image.Resampling.BILINEAR)
+    top = round((image.height - 32) / 2)
+    left = round((image.width - 32) / 2)
+    x = np.asarray(image)[top : top + 32, left : left + 32] / 255
+    (scores,) = onnxruntime.InferenceSession(file).run(
+        None, {"x": ((x - MEAN) / STD).transpose(2, 0, 1)[None].astype(np.float32)}
+    )
+    probabilities = scores[0] if softmax else np.exp(scores[0]) / np.exp(scores[0]).sum()
+    found = model.predict(png(pixels))[0]["predictions"]
+    order = np.argsort(-probabilities)
+    assert [record["label"] for record in found] == [networks.NAMES[i] for i in order]
+    np.testing.assert_allclose([record["score"] for record in found], probabilities[order], atol=0.003)
+
+
+def test_a_vector_has_the_length_one(made: Make, tmp_path) -> None:
+    file = networks.classifier(tmp_path / "net.onnx", name="embedding")
+    model = made(file, pre="stretch:32 unit pil-bilinear")
+    pixels = noise(32, 32)
+    mean = pixels.reshape(-1, 3).mean(0)
+    answer = model.predict(png(pixels))[0]["outputs"]
+    np.testing.assert_allclose(answer["embedding"], mean / np.linalg.norm(mean), atol=1e-4)
+    assert "embed" in model.report
+
+
+@pytest.mark.parametrize("steps_first", [False, True], ids=["rows first", "steps first"])
+def test_lines_of_different_widths_are_read_together(made: Make, tmp_path, steps_first: bool) -> None:
+    file = networks.lines(tmp_path / "net.onnx", steps_first=steps_first)
+    (tmp_path / "characters.txt").write_text("a\nb\nc\nd\ne\n")
+    model = made(file, pre="grey height:16 half bucket:8 pad:0", post=f"ctc:{tmp_path / 'characters.txt'}")
+
+    def line(levels: list[int]) -> bytes:
+        """A line whose steps have these levels of grey, of fifths; 0 is the blank."""
+        return png(np.repeat(np.array(levels, np.uint8) * 51, 8)[None].repeat(16, 0))
+
+    first, second = line([1, 1, 0, 2, 3, 0, 3]), line([5, 4, 4, 0, 0, 4, 1, 2, 3, 5, 5])
+    answers = [answer["predictions"] for answer in model.predict(first, second)]
+    assert [records[0]["text"] for records in answers] == ["abcc", "eddabce"]
+    assert all(0.9 < records[0]["score"] <= 1 for records in answers)
+
+
+def test_nhwc_f16_and_u8_inputs(made: Make, tmp_path) -> None:
+    for name, dtype, pre in (("half", TensorProto.FLOAT16, "unit"), ("bytes", TensorProto.UINT8, "")):
+        x = helper.make_tensor_value_info("x", dtype, ["N", 32, 32, 3])
+        out = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 3])
+        nodes = [
+            helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
+            helper.make_node("ReduceMean", ["wide"], ["logits"], axes=[1, 2], keepdims=0),
+        ]
+        model = helper.make_model(
+            helper.make_graph(nodes, name, [x], [out]), opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+        )
+        onnx.save(model, tmp_path / f"{name}.onnx")
+        served = made(
+            tmp_path / f"{name}.onnx", name, pre=f"stretch:32 cv-linear {pre}", post="classify:3 probabilities"
+        )
+        pixels = noise(40, 50)
+        expected = cv2.resize(pixels, (32, 32)).reshape(-1, 3).mean(0) / (255 if name == "half" else 1)
+        scores = {record["label"]: record["score"] for record in served.predict(png(pixels))[0]["predictions"]}
+        np.testing.assert_allclose([scores[i] for i in range(3)], expected, rtol=2e-3)
+        assert "NHWC" in served.report
+
+
+def test_a_network_for_one_picture_whose_batch_cannot_be_opened_is_served_alone(made: Make, tmp_path) -> None:
+    net = networks.Net(size=32, batch=1)
+    net.add("ReduceMean", ["x"], "mean", axes=[0, 2, 3], keepdims=0)  # a mean over the batch, too
+    shape = net.constant("shape", [1, 3], np.int64)
+    net.add("Reshape", ["mean", shape], "logits")
+    file = net.save(tmp_path / "net.onnx", {"logits": [3]})
+    model = made(file, pre="stretch:32 unit cv-linear", labels=",".join(networks.NAMES))
+    assert "max_batch_size: 1\n" in model.attached.config and "batch: fixed at 1 picture" in model.report
+    red, blue = squares((32, 32), (0, 0)), squares((32, 32), (0, 0), 2)
+    answers = model.predict(png(red), png(blue))
+    assert [answer["predictions"][0]["label"] for answer in answers] == ["red", "blue"]
+    with pytest.raises(AttachError, match="--max-batch-size: the network takes one picture at a time"):
+        attach(Wish(file, pre="stretch:32", max_batch_size=4), "model")
+
+
+def test_what_is_not_known_is_asked_for(tmp_path) -> None:
+    with pytest.raises(AttachError, match=r"--post: .* fits classify:5 \(3 classes\) or embed"):
+        attach(Wish(networks.classifier(tmp_path / "a.onnx", name="out")), "model")
+    with pytest.raises(AttachError, match="--pre: the size of the input 'x' is open: say it, such as letterbox:640"):
+        attach(Wish(networks.classifier(tmp_path / "b.onnx", shape=["batch", 3, "h", "w"])), "model")
+    detr = networks.detr(tmp_path / "c.onnx", logits=True)
+    with pytest.raises(AttachError, match=r"say sigmoid .* or softmax background-last"):
+        attach(Wish(detr), "model")
+    with pytest.raises(AttachError, match="--labels: expected 3 labels"):
+        attach(Wish(networks.classifier(tmp_path / "d.onnx"), labels="a,b"), "model")
+
+
+def test_other_networks_are_refused(tmp_path) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "table", [x], [y])
+    onnx.save(helper.make_model(graph, ir_version=8), tmp_path / "table.onnx")
+    with pytest.raises(AttachError, match=r"table.onnx takes no picture: its inputs are x f32\[N, 4\]"):
+        attach(Wish(tmp_path / "table.onnx"), "model")
+    with pytest.raises(AttachError, match=r"--input: .* has no input 'pixels'"):
+        attach(Wish(networks.classifier(tmp_path / "a.onnx"), input="pixels"), "model")
+
+
+def test_nothing_that_is_there_is_replaced(library, tmp_path) -> None:
+    attached = attach(Wish(networks.classifier(tmp_path / "a.onnx")), "model")
+    write(attached, tmp_path / "model", library, "", overwrite=False)
+    with pytest.raises(ValueError, match="--overwrite"):
+        write(attached, tmp_path / "model", library, "", overwrite=False)
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {"1", "config.pbtxt", "README.md", "report.txt"}
+
+
+def test_names_of_the_network_may_be_those_of_a_served_model(made: Make, tmp_path) -> None:
+    file = networks.classifier(tmp_path / "a.onnx", name="scores")
+    model = onnx.load(file)
+    model.graph.input[0].name = model.graph.node[0].input[0] = "data"
+    onnx.save(model, file)
+    served = made(file, pre="stretch:32 unit", input="data", labels=",".join(networks.NAMES))
+    jpeg = io.BytesIO()
+    Image.new("RGB", (50, 40), (0, 0, 255)).save(jpeg, "JPEG")
+    assert served.predict(jpeg.getvalue())[0]["predictions"][0]["label"] == "blue"
+    assert "bit for bit" in served.report

@@ -1,0 +1,202 @@
+"""The words of --pre and --post, the forms of labels, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from opgate.attach import labels, post, pre
+from opgate.attach.facts import Network, listed, sizes_in
+from opgate.attach.report import DEFAULT, FOUND, SAID, AttachError, Report
+from opgate.attach.words import Pre
+
+
+def network(*, size: int | None = 224, channels: int = 3, **changes: object) -> Network:
+    values = {
+        "path": Path("net.onnx"),
+        "model": onnx.ModelProto(),
+        "input": "x",
+        "dtype": "f32",
+        "layout": "NCHW",
+        "channels": channels,
+        "height": size,
+        "width": size,
+        "batch": None,
+    }
+    return Network(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def settled(words: str, kind: str = "classify", **changes: object) -> tuple[Pre, dict[str, str]]:
+    report = Report()
+    of = network(**changes)  # type: ignore[arg-type]
+    found = pre.settle(words, kind, of, (of.height or 640, of.width or 640), report)
+    return found, {fact.subject: fact.origin for fact in report.facts}
+
+
+def test_a_classifier_has_the_usual_crop() -> None:
+    found, origins = settled("")
+    assert (found.fit, found.shorter_side, found.height, found.width) == ("crop", 256, 224, 224)
+    assert found.filter == "pil_bilinear" and found.mean == (0.485, 0.456, 0.406)
+    assert set(origins.values()) == {DEFAULT}
+
+
+def test_a_place_without_a_size_has_that_of_the_network() -> None:
+    found, _ = settled("stretch", "ctc", size=64)
+    assert (found.fit, found.height, found.width, found.bucket) == ("stretch", 64, 64, 0)
+    found, _ = settled("", "ctc", size=64)
+    assert (found.fit, found.width, found.bucket) == ("fit_height", 64, 0)
+
+
+def test_a_classifier_of_ultralytics_and_a_reader_of_paddle_have_their_own_ways() -> None:
+    found, _ = settled("", metadata={"task": "classify"})
+    assert (found.shorter_side, found.mean, found.filter) == (224, (), "pil_bilinear")
+    found, _ = settled("height:48", "ctc", size=None, metadata={"character": "a\nb"})
+    assert (found.order, found.narrowest, found.bucket) == ("BGR", 320, 32)
+
+
+def test_words_replace_what_is_usual_and_leave_the_rest() -> None:
+    found, origins = settled("letterbox-start:320x224 bgr", "yolov8", size=None)
+    assert (found.fit, found.height, found.width, found.order, found.pad) == ("letterbox_start", 320, 224, "BGR", 114)
+    assert (origins["place"], origins["colours"], origins["pad"]) == (SAID, SAID, DEFAULT)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("resize:232 crop:224 pil-bicubic", {"shorter_side": 232, "filter": "pil_bicubic"}),
+        ("crop:224", {"shorter_side": 256, "fit": "crop"}),
+        ("stretch", {"fit": "stretch", "height": 224, "width": 224, "shorter_side": 0}),
+        ("stretch:224 half", {"fit": "stretch", "mean": (0.5,), "std": (0.5,), "scale": "unit"}),
+        ("stretch:224 byte mean:104,117,123 std:1", {"scale": "byte", "mean": (104, 117, 123), "std": (1,)}),
+        ("stretch:224 mean:0.4,0.4,0.4 std:0.2,0.2,0.2 pad:0", {"mean": (0.4,) * 3, "std": (0.2,) * 3, "pad": 0}),
+        ("stretch:224 unit cv-area", {"mean": (), "std": (), "filter": "cv_area"}),
+    ],
+)
+def test_words(words: str, expected: dict[str, object]) -> None:
+    found, _ = settled(words)
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+def test_a_line_of_text_follows_the_picture() -> None:
+    found, _ = settled("height:48 widest:1024 bucket:64", "ctc", size=None)
+    assert (found.fit, found.height, found.width, found.bucket) == ("fit_height", 48, 1024, 64)
+
+
+def test_a_grey_network_gets_grey_pictures_and_bytes_what_it_scales_itself() -> None:
+    found, origins = settled("stretch:224", channels=1, scales=True)
+    assert found.channels == 1 and found.scale == "byte" and found.mean == ()
+    assert (origins["colours"], origins["range"]) == (FOUND, FOUND)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("leterbox:640", "what is 'leterbox:640'"),
+        ("letterbox:640 stretch:640", "'letterbox:640' and 'stretch:640' both say the place"),
+        ("letterbox:wide", "expected a size such as letterbox:640"),
+        ("letterbox:640", "the height is 640, and the input 'x' has 224"),
+        ("rgb bgr", "'rgb' and 'bgr' both say the colours"),
+        ("grey", "grey has 1 channel, and the input 'x' has 3"),
+        ("mean:1,2", "is beyond 0..1: add the word byte"),
+        ("mean:0.1,0.2 std:1", "mean has 2 numbers: expected 1 or 3"),
+        ("std:0", "a std is 0"),
+        ("resize:256", "'resize:256' needs a crop"),
+        ("resize:200 crop:224", "the shorter side of 200 is less than the crop"),
+        ("pad:300", "expected pad:0 to pad:255"),
+    ],
+)
+def test_wrong_words(words: str, message: str) -> None:
+    kind = "embed" if words == "resize:256" else "classify"
+    with pytest.raises(AttachError, match=r"^--pre: ") as error:
+        settled(words, kind)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("yolo", "what is 'yolo'? Expected one of yolov8, yolov5"),
+        ("", "what is ''?"),
+        ("yolov8 score:2", "expected score:0 to score:1"),
+        ("yolov8 fast", "what is 'fast'? Expected score:"),
+        ("yolov8 max:few", "expected a number such as max:1"),
+    ],
+)
+def test_wrong_heads(words: str, message: str) -> None:
+    report = Report()
+    with pytest.raises(AttachError, match=r"^--post: ") as error:
+        post.read(words, report.said, "", report)
+    assert message in str(error.value)
+
+
+def test_a_head_and_its_words() -> None:
+    report = Report()
+    found = post.read("yolov8 score:0.4 lowest:0.1 iou:0.45 max:20 agnostic classes:2", report.said, "", report)
+    assert (found.kind, found.score, found.lowest, found.iou) == ("yolov8", 0.4, 0.1, 0.45)
+    assert (found.most, found.classes) == (20, 2)
+    assert "agnostic" in found.words
+    assert {fact.origin for fact in report.facts} == {SAID}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{0: 'cat', 1: 'dog'}",
+        '["cat", "dog"]',
+        '{"0": "cat", "1": "dog"}',
+        '{"cat": 0, "dog": 1}',
+        "cat\ndog",
+        "cat, dog",
+    ],
+)
+def test_forms_of_labels(text: str) -> None:
+    assert listed(text) == ["cat", "dog"]
+
+
+def test_forms_of_sizes() -> None:
+    assert sizes_in("[320, 416]") == (320, 416) and sizes_in("640") == (640, 640)
+    assert sizes_in("640 px") is None and sizes_in("") is None
+
+
+def test_labels_come_from_the_metadata_a_file_or_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "labels.txt"
+    file.write_text("cat\ndog\n")
+    (tmp_path / "labels.json").write_text('{"0": "cat", "1": "dog"}')
+    for said, metadata in [
+        ("", {"names": "{0: 'cat', 1: 'dog'}"}),
+        ("metadata", {"labels": "cat,dog"}),
+        (str(file), {}),
+        (str(tmp_path / "labels.json"), {}),
+        ("cat,dog", {"names": "a,b,c"}),
+    ]:
+        assert labels.read(said, metadata, "classify", Report()) == ["cat", "dog"]
+    assert labels.read("", {}, "classify", Report()) is None
+    for said in ("metadata", "nowhere.txt"):
+        with pytest.raises(AttachError, match=r"^--labels: "):
+            labels.read(said, {}, "classify", Report())
+
+
+def test_labels_must_be_as_many_as_classes() -> None:
+    with pytest.raises(AttachError, match="expected 3 labels, one for each class of the output, got 2"):
+        labels.fitted(["cat", "dog"], 3, "classify", 0, Report())
+    with pytest.raises(AttachError, match="line break"):
+        labels.fitted(["cat\nor dog"], 1, "classify", 0, Report())
+
+
+def test_characters_get_the_blank_and_the_space_that_they_lack() -> None:
+    assert labels.fitted(["a", "b"], 3, "ctc", 0, Report()) == ["", "a", "b"]
+    assert labels.fitted(["a", "b"], 4, "ctc", 0, Report()) == ["", "a", "b", " "]
+    assert labels.fitted(["", "a", "b"], 3, "ctc", 0, Report()) == ["", "a", "b"]
+    assert labels.fitted(["a", "b"], 3, "ctc", 2, Report()) == ["a", "b", ""]
+
+
+def test_a_report_says_where_each_fact_comes_from() -> None:
+    report = Report()
+    report.found("input", "x", "NCHW")
+    report.default("pad", 114)
+    report.said("labels", np.int64(3))
+    assert [line.split("  ")[0] for line in report.lines()] == ["input", "pad", "labels"]
+    assert FOUND in report.lines()[0] and DEFAULT in report.lines()[1] and SAID in report.lines()[2]
