@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-from opgate.attach import batching, detectors, folder, graph, head, heads, labels, others, post, pre, words
+from opgate.attach import batching, detectors, drawing, folder, graph, head, heads, labels, others, post, pre, words
 from opgate.attach.facts import Network, Output, read_network, sizes_in, with_sizes
 from opgate.attach.nodes import Nodes
 from opgate.attach.report import AttachError, Report
@@ -29,7 +29,8 @@ _COMPARED = 3
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user says: the file, and the options of `opgate attach`. An empty text says nothing."""
+    """What the user says: the file, and the options of `opgate attach`. An empty text says nothing.
+    `libraries` have ops that the file may use. `draw` asks for a model that answers with the picture and its boxes."""
 
     file: Path
     pre: str = ""
@@ -37,17 +38,21 @@ class Wish:
     labels: str = ""
     input: str = ""
     max_batch_size: int | None = None
+    libraries: tuple[Path, ...] = ()
+    draw: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A model that is ready to be written."""
+    """A model that is ready to be written. `optional` are inputs that a request may leave out, `beside` the graphs and
+    configs of models that it needs, by their names."""
 
     model: onnx.ModelProto
     config: str
     optional: Sequence[str]
     labels: Sequence[str] | None
     report: Report
+    beside: Mapping[str, tuple[onnx.ModelProto | None, str]]
 
 
 def attach(wish: Wish, name: str) -> Attached:
@@ -55,7 +60,7 @@ def attach(wish: Wish, name: str) -> Attached:
     report = Report()
     original = load_model(wish.file)
     model = graph.prepared(original)
-    network = read_network(wish.file, model, wish.input and graph.free_name(wish.input), report)
+    network = read_network(wish.file, model, wish.input and graph.free_name(wish.input), report, wish.libraries)
     size = _size(network, wish.pre, report)
     if network.sizes:
         original, model = (with_sizes(each, network.sizes, *size) for each in (original, model))
@@ -65,6 +70,7 @@ def attach(wish: Wish, name: str) -> Attached:
     except AttachError as error:
         raise AttachError(f"{error}. Is the size of --pre right?") from None
     said = _head(wish, network, outputs, size, report)
+    chosen = _chosen(outputs, said.only)
     stated = labels.read(wish.labels or _characters(said), network.metadata, said.kind, report)
     if said.kind == "ctc" and stated is None:
         raise AttachError("--post: which characters does it read? Say ctc:FILE, with one character a line, or --labels")
@@ -72,14 +78,24 @@ def attach(wish: Wish, name: str) -> Attached:
     opened = batching.open_batch(network, size, _bytes(before), report)
     nodes_before, nodes_after = (Nodes(graph.opset_of(model), prefix) for prefix in (graph.PRE, graph.POST))
     pre.add(nodes_before, before, network)
-    of = head.Head(network, outputs, size, said, stated, report, fixed=not opened.batched)
+    of = head.Head(network, chosen, size, said, stated, report, fixed=not opened.batched)
     answers, classes = (detectors.add if said.detects else others.add)(nodes_after, of)
     fitted = labels.fitted(stated, classes, said.kind, said.blank, report)
     joined = graph.joined(opened.model, nodes_before, nodes_after, answers, batching.BATCH)
     _compare(joined, original, opened, network, size, _bytes(before), report)
     batch = _batch_size(wish, opened, report)
-    config = folder.config_text(name, answers, batch, labelled=fitted is not None, optional=nodes_after.defaults)
-    return Attached(joined, config, tuple(nodes_after.defaults), fitted, report)
+    beside = drawing.models(name, fitted) if wish.draw else {}
+    if wish.draw and not said.detects:
+        raise AttachError(f"--draw: {said.kind} gives no boxes")
+    config = folder.config_text(
+        name,
+        answers,
+        batch,
+        labelled=fitted is not None,
+        optional=nodes_after.defaults,
+        picture_model=f"{name}{drawing.PICTURE}" if wish.draw else "",
+    )
+    return Attached(joined, config, tuple(nodes_after.defaults), fitted, report, beside)
 
 
 def _characters(said: post.Post) -> str:
@@ -130,6 +146,16 @@ def _head(wish: Wish, network: Network, outputs: Sequence[Output], size: tuple[i
     return post.read(guesses[0].kind, report.found, guesses[0].why, report)
 
 
+def _chosen(outputs: Sequence[Output], names: str) -> Sequence[Output]:
+    """Returns the outputs that the word output: names. Raises AttachError."""
+    wanted = names.split(",") if names else [output.name for output in outputs]
+    if unknown := set(wanted) - {output.name for output in outputs}:
+        raise AttachError(
+            f"--post: there is no output '{min(unknown)}': expected {', '.join(output.name for output in outputs)}"
+        )
+    return [output for output in outputs if output.name in wanted]
+
+
 def _compare(
     joined: onnx.ModelProto,
     original: onnx.ModelProto,
@@ -142,7 +168,7 @@ def _compare(
     """Compares the network in the new graph with that of the file, on random pictures."""
     rows = [network.pictures(1, *size, bytes_=bytes_, seed=10 + i) for i in range(_COMPARED)]
     alone = graph.network_in(joined, opened.model)
-    equal, largest = graph.difference(original, alone, rows, network.path.resolve().parent)
+    equal, largest = graph.difference(network.open(original), network.open(alone), rows)
     told = "bit for bit" if equal else f"apart from {largest:.1e} of the greatest magnitude"
     report.proved(f"network: on {_COMPARED} random pictures it gives what {network.path.name} gives, {told}")
 
@@ -164,8 +190,9 @@ def write(attached: Attached, to: Path, library: Path, command: str, *, overwrit
     """Writes a model's folder, and loads it: in ONNX Runtime, and as the gateway does. Returns the paths, and the
     loaded model. Raises AttachError."""
     repository.check_free(to, 1, overwrite=overwrite)
-    if (to / "config.pbtxt").exists() and not overwrite:
-        raise AttachError(f"{to / 'config.pbtxt'} is there: replace the model with --overwrite")
+    for place in (to, *(to.with_name(name) for name in attached.beside)):
+        if (place / "config.pbtxt").exists() and not overwrite:
+            raise AttachError(f"{place / 'config.pbtxt'} is there: replace the model with --overwrite")
     session(attached.model, [library])
     with tempfile.TemporaryDirectory() as tried:  # what can't be served is not written
         place = Path(tried) / to.resolve().name
@@ -189,6 +216,14 @@ def _write_model(attached: Attached, to: Path, *, overwrite: bool) -> list[Path]
         to.mkdir(parents=True, exist_ok=True)
         written.append(to / folder.LABELS)
         written[-1].write_text("".join(f"{label}\n" for label in attached.labels), encoding="utf-8")
+    for name, (model, config) in attached.beside.items():
+        beside = to.with_name(name)
+        if model is not None:
+            written += repository.write(model, beside, config, overwrite=overwrite)
+            continue
+        (beside / "1").mkdir(parents=True, exist_ok=True)  # an ensemble has an empty version
+        written.append(beside / "config.pbtxt")
+        written[-1].write_text(config, encoding="utf-8")
     return [*repository.write(attached.model, to, attached.config, overwrite=overwrite), *written]
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
+from opgate.attach import opening
 from opgate.attach.facts import Network
 from opgate.attach.report import Report
-from opgate.onnx_models.sessions import SessionError, one_line, session
-from opgate.onnx_models.values import Values
+from opgate.onnx_models.sessions import SessionError, one_line
 from opgate.ops_build.case import Array
-from opgate.ops_build.onnx.nodes import graphs_of
 
 #: How far the results of rows alone and together may differ, as a part of the greatest magnitude.
 _TOLERANCE = 1e-4
@@ -40,10 +37,10 @@ def open_batch(network: Network, size: tuple[int, int], bytes_: bool, report: Re
     """
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
-    folder = network.path.resolve().parent
-    mended = _mended(model, network) if network.batch is not None else ()
+    changed = opening.mended(model, network, size) if network.batch is not None else {}
+    mended = tuple(f"{count} {op}" for op, count in changed.items())
     _without_shapes(model, network.input)
-    difference, reason = prove(model, network, size, bytes_, folder)
+    difference, reason = prove(model, network, size, bytes_)
     if reason:
         report.proved(f"batch: fixed at 1 picture: {reason}")
         return Opened(network.model, False, reason)
@@ -68,56 +65,12 @@ def _without_shapes(model: onnx.ModelProto, name: str) -> None:
         value.type.tensor_type.ClearField("shape")
 
 
-def _mended(model: onnx.ModelProto, network: Network) -> tuple[str, ...]:
-    """Mends constants in which a 1 stands for the batch: shapes of Reshape, states of LSTM, GRU and RNN.
-
-    Returns what it did.
-    """
-    values = Values(network.model, network.path.resolve().parent)
-    mended: dict[str, int] = {}
-    for graph in graphs_of(model):
-        for node in graph.node:
-            if node.op_type == "Reshape" and _mend_reshape(node, graph, values):
-                mended["Reshape"] = mended.get("Reshape", 0) + 1
-            if node.op_type in ("LSTM", "GRU", "RNN") and _mend_states(node, values):
-                mended[node.op_type] = mended.get(node.op_type, 0) + 1
-    return tuple(f"{count} {op}" for op, count in mended.items())
-
-
-def _mend_reshape(node: onnx.NodeProto, graph: onnx.GraphProto, values: Values) -> bool:
-    """Makes the first size of a constant shape follow the batch. Returns whether the node was changed."""
-    shape = values.constant(node.input[1]) if len(node.input) > 1 else None
-    source = values.shape(node.input[0])
-    if shape is None or shape.size < 2 or int(shape[0]) != 1 or not source or source[0] not in (1, None):
-        return False
-    changed = shape.astype(np.int64).copy()
-    changed[0] = 0 if -1 in changed[1:] else -1
-    name = f"{node.output[0]}.batched"
-    graph.initializer.append(numpy_helper.from_array(changed, name))
-    node.input[1] = name
-    return True
-
-
-def _mend_states(node: onnx.NodeProto, values: Values) -> bool:
-    """Takes away first states of zeros with a batch of 1: without them the operator begins with zeros, too."""
-    changed = False
-    for place in (5, 6):
-        if len(node.input) > place and node.input[place]:
-            state = values.constant(node.input[place])
-            if state is not None and not state.any():
-                node.input[place] = ""
-                changed = True
-    return changed
-
-
-def prove(
-    model: onnx.ModelProto, network: Network, size: tuple[int, int], bytes_: bool, folder: Path
-) -> tuple[float, str]:
+def prove(model: onnx.ModelProto, network: Network, size: tuple[int, int], bytes_: bool) -> tuple[float, str]:
     """Runs random rows together and alone. Returns the largest difference as a part of the greatest magnitude, and why
     the batch can't be open, or ""."""
     rows = network.pictures(_ROWS, *size, bytes_=bytes_, seed=1)
     try:
-        opened = session(model, folder=folder)
+        opened = network.open(model)
         together = opened.run(None, {network.input: rows})
         alone = [opened.run(None, {network.input: rows[i : i + 1]}) for i in range(_ROWS)]
     except SessionError as error:

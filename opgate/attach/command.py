@@ -22,6 +22,9 @@ def attach(
     labels: Annotated[str, typer.Option(help="metadata, a file with one label a line, or names: cat,dog.")] = "",
     input_: Annotated[str, typer.Option("--input", help="The input for pictures, if there are several.")] = "",
     max_batch_size: Annotated[int | None, typer.Option(min=1, help="Pictures of a batch.", show_default="8")] = None,
+    draw: Annotated[
+        bool, typer.Option("--draw", help="Also write a model that answers with the picture and its boxes.")
+    ] = False,
     like: Annotated[
         str, typer.Option(help="module:function, a function of yours from a picture to its answer, to compare with.")
     ] = "",
@@ -51,7 +54,7 @@ def attach(
             raise AttachError("--like and --examples go together")
         if not ops.is_file():
             raise AttachError(f"{ops} is not there: run `opgate build`")
-        attached = made(Wish(model, pre, post, labels, input_, max_batch_size), to.resolve().name)
+        attached = made(Wish(model, pre, post, labels, input_, max_batch_size, (ops,), draw), to.resolve().name)
         command = shlex.join(["opgate", *sys.argv[1:]])
         written, served = write(attached, to, ops, command, overwrite=overwrite)
         for line in attached.report.lines():

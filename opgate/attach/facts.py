@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 
 from opgate.attach.report import AttachError, Report, shape_text
 from opgate.onnx_models.sessions import session
@@ -46,6 +47,7 @@ class Network:
     `input` is the input for pictures, with `channels` in the place of `layout` (NCHW or NHWC). A size that the file
     leaves open is None, and so is an open batch. `metadata` are the texts in the file. `scales` says that the network
     divides bytes itself. `sizes` is an input for the width and height of each picture, or "".
+    `libraries` have ops that the network uses.
     """
 
     path: Path
@@ -60,6 +62,11 @@ class Network:
     metadata: Mapping[str, str] = field(default_factory=dict)
     scales: bool = False
     sizes: str = ""
+    libraries: tuple[Path, ...] = ()
+
+    def open(self, model: onnx.ModelProto) -> ort.InferenceSession:
+        """Returns a session of a model with the weights and ops of the network. Raises SessionError."""
+        return session(model, self.libraries, self.path.resolve().parent)
 
     def shape(self, rows: int, height: int, width: int) -> tuple[int, ...]:
         """Returns the shape of a batch of pictures."""
@@ -75,7 +82,7 @@ class Network:
 
     def outputs(self, model: onnx.ModelProto, height: int, width: int, *, bytes_: bool = False) -> tuple[Output, ...]:
         """Runs a model with the network's input on one random picture. Raises SessionError and AttachError."""
-        opened = session(model, folder=self.path.resolve().parent)
+        opened = self.open(model)
         feed = {self.input: self.pictures(1, height, width, bytes_=bytes_)}
         names = [output.name for output in opened.get_outputs()]
         try:
@@ -95,8 +102,11 @@ def _name_of(value: Array) -> str:
     return next((name for name, dtype in DTYPES.items() if dtype.numpy == value.dtype), str(value.dtype))
 
 
-def read_network(path: Path, model: onnx.ModelProto, name: str, report: Report) -> Network:
-    """Returns what a file tells of its network. `name` is the input that the user named, or "". Raises AttachError."""
+def read_network(
+    path: Path, model: onnx.ModelProto, name: str, report: Report, libraries: tuple[Path, ...] = ()
+) -> Network:
+    """Returns what a file tells of its network. `name` is the input that the user named, or "". `libraries` have ops
+    that it may use. Raises AttachError."""
     values = Values(model, path.resolve().parent)
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = [value.name for value in model.graph.input if value.name not in initializers]
@@ -130,6 +140,7 @@ def read_network(path: Path, model: onnx.ModelProto, name: str, report: Report) 
         {entry.key: entry.value for entry in model.metadata_props},
         _scales(chosen, values),
         "".join(others),
+        libraries,
     )
     report.found("input", f"{chosen} {dtype}{shape_text(shape)}", f"{layout}, {channels} channels")
     if network.scales:

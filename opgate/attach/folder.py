@@ -18,10 +18,16 @@ _MESSAGES = (
 
 
 def config_text(
-    name: str, answers: Answers, max_batch_size: int, *, labelled: bool, optional: Iterable[str] = ()
+    name: str,
+    answers: Answers,
+    max_batch_size: int,
+    *,
+    labelled: bool,
+    optional: Iterable[str] = (),
+    picture_model: str = "",
 ) -> str:
     """Returns the config.pbtxt of a model from `data` and `ends` to the answers and `status`. `optional` are inputs
-    with one number for each picture that a request may leave out.
+    with one number for each picture that a request may leave out. `picture_model` answers with a picture.
 
     With a `max_batch_size` of 1 there is no dynamic batching.
     """
@@ -47,6 +53,7 @@ def config_text(
         "row_status_messages": _MESSAGES,
         "predict_count_output": answers.count,
         "predict_text_output": answers.text,
+        "predict_picture_model": picture_model,
         "predict_fields": ",".join(f"{field}={output}" for field, output in answers.fields),
     }
     lines += [

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from opgate.attach.nodes import OLDEST_OPSET, OPS, Nodes
 from opgate.attach.post import Answer, Answers
 from opgate.attach.report import AttachError
-from opgate.onnx_models.sessions import session
 from opgate.ops_build.case import Array
 from opgate.ops_build.onnx.nodes import graphs_of
 
@@ -118,12 +117,10 @@ def network_in(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.ModelP
     return alone
 
 
-def difference(
-    first: onnx.ModelProto, second: onnx.ModelProto, rows: Sequence[Array], folder: Path
-) -> tuple[bool, float]:
+def difference(first: ort.InferenceSession, second: ort.InferenceSession, rows: Sequence[Array]) -> tuple[bool, float]:
     """Runs two models, each with one input, on rows one by one. Returns whether all outputs are equal bit by bit, and
     the largest difference as a part of the greatest magnitude."""
-    sessions = [session(model, folder=folder) for model in (first, second)]
+    sessions = (first, second)
     equal, largest = True, 0.0
     for row in rows:
         results = [opened.run(None, {opened.get_inputs()[0].name: row}) for opened in sessions]

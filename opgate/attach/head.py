@@ -79,6 +79,13 @@ def class_count(head: Head, channels: int, first: int, extra: int = 0) -> int:
 
 def in_pixels(head: Head, value: np.ndarray, axis: int) -> bool:
     """Returns whether boxes are in pixels, as a run shows, and reports it."""
+    words = head.post.words & {"pixels", "normalized"}
+    if words:
+        head.report.said("boxes", "in pixels of the input" if "pixels" in words else "within 0..1")
+        return "pixels" in words
+    if not value.size:
+        head.report.default("boxes", "in pixels of the input", "the run found none; the word normalized says otherwise")
+        return True
     greatest = float(np.take(value, range(4), axis).max())
     pixels = greatest > 2
     head.report.found("boxes", "in pixels of the input" if pixels else "within 0..1", f"up to {greatest:.4g} in a run")

@@ -51,7 +51,14 @@ def recognise(network: Network, outputs: Sequence[Output], size: tuple[int, int]
             return _two_axes(network, outputs[0])
         if len(shapes[0]) == 4:
             return _maps(outputs[0], size)
-    return []
+    return _one_of_several(network, outputs, size)
+
+
+def _one_of_several(network: Network, outputs: Sequence[Output], size: tuple[int, int]) -> list[Guess]:
+    """Returns the guess of the one output that is a head of YOLO among others, such as the maps that it is made of."""
+    heads = [output for output in outputs if len(output.shape) == 3]
+    found = _three_axes(network, heads[0], size) if len(heads) == 1 else []
+    return found if len(found) == 1 and found[0].kind in ("yolov8", "yolov5") else []
 
 
 def _with_masks(outputs: Sequence[Output], size: tuple[int, int]) -> Guess | None:

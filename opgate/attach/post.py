@@ -29,8 +29,8 @@ class Post:
 
     `kind` is the head. `argument` is what stands behind its colon: the number of labels, the file of characters.
     `classes` is 0 until the head or --post says it. `lowest` is the least score threshold that a request may ask for.
-    `words` are the flags of the head: agnostic, rows, xyxy, cxcywh, pixels, sigmoid, softmax, background-first,
-    background-last.
+    `only` names the outputs of the network that count, with commas, all if it is empty. `words` are the flags of the
+    head: agnostic, rows, xyxy, cxcywh, pixels, sigmoid, softmax, background-first, background-last.
     """
 
     kind: str
@@ -41,6 +41,7 @@ class Post:
     most: int = 100
     classes: int = 0
     blank: int = 0
+    only: str = ""
     words: frozenset[str] = frozenset()
 
     @property
@@ -93,6 +94,7 @@ _WORDS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "iou": lambda text: {"iou": _fraction("iou", text)},
     "max": lambda text: {"most": _count("max", text)},
     "classes": lambda text: {"classes": _count("classes", text)},
+    "output": lambda text: {"only": text},
     "blank": lambda text: {"blank": _count("blank", text)},
 }
 _FLAGS = (

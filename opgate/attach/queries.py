@@ -27,7 +27,7 @@ def boxes_in_three(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
     labels = head.output(lambda output: output.value.dtype.kind in "iu", "integers for the labels")
     scores = head.output(lambda output: output not in (boxes, labels), "one output for the scores")
     wide = nodes.reshape(nodes.float(boxes.name, boxes.dtype, "boxes"), _batched(boxes, [-1, 4]), "boxes.rows")
-    if boxes.value.size and not in_pixels(head, boxes.value, len(boxes.shape) - 1):
+    if not in_pixels(head, boxes.value, len(boxes.shape) - 1):
         wide = nodes.add("Mul", [wide, nodes.constant("pixels", [[head.pixels]])], "in_pixels")
     columns = [
         nodes.reshape(nodes.float(each.name, each.dtype, name), _batched(boxes, [-1, 1]), f"{name}.column")

@@ -41,7 +41,11 @@ def yolov8(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
 
 def yolov5(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
     output = head.output(lambda output: len(output.shape) == 3, "one output of rank 3")
-    classes = class_count(head, output.shape[2], 5)
+    masks = [other for other in head.outputs if len(other.shape) == 4 and other.shape[2] * 4 == head.size[0]]
+    classes = class_count(head, output.shape[2], 5, masks[0].shape[1] if masks else 0)
+    if len(head.outputs) > 1:
+        others = [other.name for other in head.outputs if other is not output]
+        head.report.found("other outputs", ", ".join(others), "not served")
     x = nodes.float(output.name, output.dtype, "head")
     if not in_pixels(head, output.value, 2):
         factors = np.ones((1, 1, output.shape[2]), np.float32)

@@ -129,6 +129,15 @@ def yolov5(path: Path) -> Path:
     return net.save(path, {"output": [3 * net.anchors, 8]})
 
 
+def yolov5_with_maps(path: Path) -> Path:
+    """The head of YOLOv5 beside the maps that it was made of."""
+    model = onnx.load(yolov5(path))
+    model.graph.output.append(helper.make_tensor_value_info("pooled8", TensorProto.FLOAT, ["batch", 3, 8, 8]))
+    model.graph.output.append(helper.make_tensor_value_info("pooled16", TensorProto.FLOAT, ["batch", 3, 4, 4]))
+    onnx.save(model, path)
+    return path
+
+
 def yolox(path: Path, *, fixed: bool = True) -> Path:
     """[n, a, 5 + 3] for pictures of bytes in BGR: offsets in the grid, logarithms of sizes, objectness."""
     net = Net(batch=1 if fixed else "batch")

@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 
 from opgate.attach.attach import Wish, attach
+from opgate.attach.report import AttachError
 from tests.attach import networks
 from tests.attach.conftest import Make, png, squares
 
@@ -123,6 +124,27 @@ def test_yolov5_has_objectness(made: Make, tmp_path) -> None:
     expected = [(source(box, scales(pixels), left, top, pixels), kind, score) for box, kind, score in kept]
     check(model.predict(png(pixels))[0]["predictions"], expected)
     assert "yolov5" in model.report and "objectness" in model.report
+
+
+def test_a_detector_may_answer_with_a_picture(made: Make, tmp_path) -> None:
+    model = made(networks.yolov8(tmp_path / "net.onnx"), "colours", draw=True)
+    headers = {"Content-Type": "image/png", "Accept": "image/jpeg"}
+    (answer,) = model.send([{"content": png(PICTURES[0]), "headers": headers}])
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg"), answer.text
+    assert cv2.imdecode(np.frombuffer(answer.content, np.uint8), 1).shape == PICTURES[0].shape
+    assert {path.name for path in model.folder.parent.iterdir()} == {"colours", "colours_draw", "colours_picture"}
+    with pytest.raises(AttachError, match="--draw: classify gives no boxes"):
+        attach(Wish(networks.classifier(tmp_path / "other.onnx"), draw=True), "model")
+
+
+def test_other_outputs_are_left_out(made: Make, tmp_path) -> None:
+    model = made(networks.yolov5_with_maps(tmp_path / "net.onnx"), labels=",".join(networks.NAMES))
+    assert model.predict(png(PICTURES[0]))[0]["predictions"][0]["label"] == "red"
+    assert "pooled8, pooled16" in model.report and "not served" in model.report
+    with pytest.raises(AttachError, match="--post: there is no output 'pooled9': expected output, pooled8, pooled16"):
+        attach(Wish(tmp_path / "net.onnx", post="segment output:pooled9"), "model")
+    maps = made(tmp_path / "net.onnx", "maps", post="segment output:pooled8", pre="stretch unit")
+    assert "classes" in maps.predict(png(PICTURES[0]))[0]["outputs"]
 
 
 def test_yolox_takes_bytes_in_the_corner_and_decodes_its_grid(made: Make, tmp_path) -> None:

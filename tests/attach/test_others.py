@@ -150,3 +150,14 @@ def test_names_of_the_network_may_be_those_of_a_served_model(made: Make, tmp_pat
     Image.new("RGB", (50, 40), (0, 0, 255)).save(jpeg, "JPEG")
     assert served.predict(jpeg.getvalue())[0]["predictions"][0]["label"] == "blue"
     assert "bit for bit" in served.report
+
+
+def test_a_network_with_ops_of_opgate(made: Make, library, tmp_path) -> None:
+    file = networks.classifier(tmp_path / "net.onnx")
+    model = onnx.load(file)
+    model.graph.node[-1].output[0] = "before"
+    model.graph.node.append(helper.make_node("Mish", ["before"], ["logits"], domain="opgate"))
+    model.opset_import.append(helper.make_opsetid("opgate", 1))
+    onnx.save(model, file)
+    served = made(file, pre="stretch unit", labels=",".join(networks.NAMES), libraries=(library,))
+    assert served.predict(png(squares((32, 32), (0, 0), 1)))[0]["predictions"][0]["label"] == "green"
