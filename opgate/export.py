@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from opgate.onnx_models.from_torch.export_model import Job
     from opgate.onnx_models.from_torch.exporters import ExportSetting
 
-from opgate.import_model import MaxBatchSize, Overwrite, Seed, Sizes, Version
+from opgate.import_model import MaxBatchSize, Overwrite, Seed, Sizes, Version, say_whether_served
 
 Inputs = Annotated[
     list[str] | None,
@@ -98,6 +98,7 @@ def export(
     for line in exported.report:
         typer.echo(line)
     typer.echo(f"wrote {' and '.join(map(str, exported.paths))}")
+    say_whether_served(to, version)
 
 
 def _job(reference: str, to: Path, setting: ExportSetting, libraries: list[Path], folders: list[Path]) -> Job:

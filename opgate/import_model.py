@@ -128,6 +128,18 @@ def import_model(
         raise typer.Exit(1)
     typer.echo(f"the new model: {imported.run}")
     typer.echo(f"wrote {written}")
+    if to:
+        say_whether_served(to, version)
+
+
+def say_whether_served(folder: Path, version: int) -> None:
+    """Loads a written model as the gateway does, and says why if that fails."""
+    from opgate.doctor.models import why_not_served
+
+    if reason := why_not_served(folder, version):
+        typer.echo(f"opgate: the gateway can't load it yet: {reason}", err=True)
+    else:
+        typer.echo("the gateway loads it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +234,7 @@ def report(imported: Imported) -> list[str]:
             for outcome in imported.fusions
         ]
         lines += _table(("subgraph", "result", "what became of it", "max difference", "before", "after"), outcomes)
+    lines += imported.whole
     for op in imported.unknown:
         lines.append(f"{op.name} stays ({op.count} node{'s' if op.count > 1 else ''}): it needs {op.engines}")
     return lines

@@ -12,6 +12,9 @@ from opgate.import_model import Sizes
 if TYPE_CHECKING:
     from opgate.onnx_models.inspection import Inspection
 
+#: How much of a note in the file is shown.
+_LONG = 160
+
 
 def inspect_model(
     model: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX model.")],
@@ -86,9 +89,13 @@ def _print(found: Inspection, nodes: bool) -> None:
     console = wide_console()
     typer.echo(found.heading)
     typer.echo(f"weights: {found.weights:,} numbers, {found.weight_bytes:,} bytes")
+    for key, value in found.metadata:
+        typer.echo(f"metadata {key}: {_shortened(value)}")
     for kind, tensors in (("input", found.inputs), ("output", found.outputs)):
         for tensor in tensors:
             typer.echo(f"{kind} {tensor}")
+    if found.rows:
+        typer.echo(f"rows {found.rows}")
     table = Table()
     rows: list[tuple[str, ...]]
     if nodes:
@@ -122,6 +129,11 @@ def _print(found: Inspection, nodes: bool) -> None:
     for report in found.engines:
         engines.add_row(report.engine, "yes" if report.runs else "no", Text(report.missing))
     console.print(engines)
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONG else f"{line[:_LONG]}... ({len(text):,} characters)"
 
 
 def _number(value: int | None) -> str:

@@ -84,9 +84,7 @@ def attach(wish: Wish, name: str) -> Attached:
     joined = graph.joined(opened.model, nodes_before, nodes_after, answers, batching.BATCH)
     _compare(joined, original, opened, network, size, _bytes(before), report)
     batch = _batch_size(wish, opened, report)
-    beside = drawing.models(name, fitted) if wish.draw else {}
-    if wish.draw and not said.detects:
-        raise AttachError(f"--draw: {said.kind} gives no boxes")
+    beside = drawing.models(name, answers, fitted) if wish.draw else {}
     config = folder.config_text(
         name,
         answers,

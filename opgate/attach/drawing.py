@@ -1,4 +1,4 @@
-"""The models that draw the boxes of a detector on the picture that it got."""
+"""The models that draw the boxes of a detector on the picture that it got, or the map of classes of a segmenter."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from onnx import TensorProto, helper
 
 from opgate.attach.folder import LIBRARY
 from opgate.attach.nodes import OPS, Nodes
+from opgate.attach.post import Answers
+from opgate.attach.report import AttachError
 
-#: What is added to the name of a detector for the model that draws, and for the ensemble of both.
+#: What is added to the name of a model for the model that draws, and for the ensemble of both.
 DRAW, PICTURE = "_draw", "_picture"
-_ROWS: Mapping[str, tuple[str, str, int, Sequence[int | str]]] = {
+#: By the name of an input of the model that draws: its type and dims in a config, and its type and shape in a graph.
+Rows = Mapping[str, tuple[str, str, int, Sequence[int | str]]]
+_BOXES: Rows = {
     "boxes": ("TYPE_FP32", "1, -1, 4", TensorProto.FLOAT, [1, "k", 4]),
     "scores": ("TYPE_FP32", "1, -1", TensorProto.FLOAT, [1, "k"]),
     "labels": ("TYPE_INT32", "1, -1", TensorProto.INT32, [1, "k"]),
@@ -22,64 +26,81 @@ _ROWS: Mapping[str, tuple[str, str, int, Sequence[int | str]]] = {
 _OPSET, _IR_VERSION = 17, 8
 
 
-def models(name: str, labels: Sequence[str] | None) -> Mapping[str, tuple[onnx.ModelProto | None, str]]:
-    """Returns the models beside a detector `name` by their own names: their graph, None for an ensemble, and their
-    config."""
+def models(
+    name: str, answers: Answers, labels: Sequence[str] | None
+) -> Mapping[str, tuple[onnx.ModelProto | None, str]]:
+    """Returns the models beside a model `name` by their own names: their graph, None for an ensemble, and their config.
+    Raises AttachError for answers with neither boxes nor a map of classes."""
+    names = {answer.name for answer in answers.outputs}
+    if _BOXES.keys() <= names:
+        graph, rows, taken = _boxes(labels or ()), _BOXES, ["data", *_BOXES]
+    elif "classes" in names:
+        (height, width) = next(answer.dims for answer in answers.outputs if answer.name == "classes")
+        rows = {"classes": ("TYPE_UINT8", f"1, {height}, {width}", TensorProto.UINT8, [1, height, width])}
+        graph, taken = _map(rows, height, width), list(rows)
+    else:
+        raise AttachError("--draw: the network gives neither boxes nor a map of classes")
     return {
-        f"{name}{DRAW}": (_draw(labels or ()), _draw_config(f"{name}{DRAW}")),
-        f"{name}{PICTURE}": (None, _ensemble_config(name)),
+        f"{name}{DRAW}": (graph, _draw_config(f"{name}{DRAW}", rows, taken)),
+        f"{name}{PICTURE}": (None, _ensemble_config(name, list(rows), taken)),
     }
 
 
-def _draw(labels: Sequence[str]) -> onnx.ModelProto:
+def _map(rows: Rows, height: int, width: int) -> onnx.ModelProto:
+    """classes u8 [1, height, width] -> picture u8 [m]: a grey PNG whose pixels are the numbers of the classes."""
+    nodes = Nodes(_OPSET, "draw/")
+    nodes.add_op(
+        "EncodeImage", [nodes.reshape("classes", [height, width, 1], "map")], ["picture"], "encode", format="png"
+    )
+    return _graph(nodes, rows, [])
+
+
+def _boxes(labels: Sequence[str]) -> onnx.ModelProto:
     """data u8 [1, size] and one row of detections -> picture u8 [m]: a JPEG of the picture with the boxes on it."""
     nodes = Nodes(_OPSET, "draw/")
-    rows = [nodes.add("Squeeze", [each, nodes.ints("batch", [0])], each) for each in ("data", *_ROWS)]
+    rows = [nodes.add("Squeeze", [each, nodes.ints("batch", [0])], each) for each in ("data", *_BOXES)]
     nodes.add_op("DecodeImage", rows[:1], ["decoded"], "decode")
     attributes = {"names": "\n".join(labels)} if labels else {}
     nodes.add_op("DrawBoundingBoxes", ["decoded", *rows[1:]], ["drawn"], "boxes_drawn", **attributes)
     nodes.add_op("EncodeImage", ["drawn"], ["picture"], "encode")
-    graph = helper.make_graph(
-        nodes.nodes,
-        "draw",
-        [
-            helper.make_tensor_value_info("data", TensorProto.UINT8, [1, "size"]),
-            *(helper.make_tensor_value_info(each, dtype, shape) for each, (_, _, dtype, shape) in _ROWS.items()),
-        ],
-        [helper.make_tensor_value_info("picture", TensorProto.UINT8, ["m"])],
-        list(nodes.constants.values()),
-    )
+    return _graph(nodes, _BOXES, [helper.make_tensor_value_info("data", TensorProto.UINT8, [1, "size"])])
+
+
+def _graph(nodes: Nodes, rows: Rows, data: list[onnx.ValueInfoProto]) -> onnx.ModelProto:
+    stated = [helper.make_tensor_value_info(each, dtype, shape) for each, (_, _, dtype, shape) in rows.items()]
+    picture = helper.make_tensor_value_info("picture", TensorProto.UINT8, ["m"])
+    graph = helper.make_graph(nodes.nodes, "draw", [*data, *stated], [picture], list(nodes.constants.values()))
     imports = [helper.make_opsetid("", _OPSET), helper.make_opsetid(OPS, 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION, producer_name="opgate attach")
 
 
-def _draw_config(name: str) -> str:
+def _draw_config(name: str, rows: Rows, taken: Sequence[str]) -> str:
+    data = ['input { name: "data" data_type: TYPE_UINT8 dims: [ 1, -1 ] }'] if "data" in taken else []
     lines = [
-        "# Written by `opgate attach`: one picture and its detections, to the picture with boxes.",
+        "# Written by `opgate attach`: one answer, and the picture that it is of, to a picture.",
         f"name: {json.dumps(name, ensure_ascii=False)}",
         'backend: "onnxruntime"',
         "max_batch_size: 0",
-        'input { name: "data" data_type: TYPE_UINT8 dims: [ 1, -1 ] }',
-        *(f'input {{ name: "{each}" data_type: {kind} dims: [ {dims} ] }}' for each, (kind, dims, *_) in _ROWS.items()),
+        *data,
+        *(f'input {{ name: "{each}" data_type: {kind} dims: [ {dims} ] }}' for each, (kind, dims, *_) in rows.items()),
         'output { name: "picture" data_type: TYPE_UINT8 dims: [ -1 ] }',
         f'model_operations {{ op_library_filename: "{LIBRARY}" }}',
     ]
     return "\n".join(lines) + "\n"
 
 
-def _ensemble_config(name: str) -> str:
+def _ensemble_config(name: str, rows: Sequence[str], taken: Sequence[str]) -> str:
     def maps(kind: str, names: Sequence[str]) -> str:
         return " ".join(f'{kind}_map {{ key: "{each}" value: "{each}" }}' for each in names)
 
     first, second, own = (json.dumps(each, ensure_ascii=False) for each in (name, f"{name}{DRAW}", f"{name}{PICTURE}"))
-    rows = list(_ROWS)
     return (
-        "# Written by `opgate attach`: a picture to the same picture with its detections, as a JPEG.\n"
+        "# Written by `opgate attach`: a picture to a picture of what was found in it.\n"
         f'name: {own}\nplatform: "ensemble"\nmax_batch_size: 0\n'
         'input { name: "data" data_type: TYPE_UINT8 dims: [ 1, -1 ] }\n'
         'output { name: "picture" data_type: TYPE_UINT8 dims: [ -1 ] }\n'
         "ensemble_scheduling {\n"
         f"  step {{ model_name: {first} model_version: -1 {maps('input', ['data'])} {maps('output', rows)} }}\n"
-        f"  step {{ model_name: {second} model_version: -1 {maps('input', ['data', *rows])} "
+        f"  step {{ model_name: {second} model_version: -1 {maps('input', taken)} "
         f"{maps('output', ['picture'])} }}\n}}\n"
     )

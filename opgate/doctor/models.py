@@ -78,6 +78,17 @@ def check_model(repository: Path, name: str, settings: Settings, seconds: float)
     yield from _reasons(probed.found, where)
 
 
+def why_not_served(folder: Path, version: int, seconds: float = 120.0) -> str:
+    """Loads a version of a model as the gateway does, in a process of its own. Returns why it can't be served, an empty
+    text if it can."""
+    settings = json.dumps({"model_repository": str(folder.resolve().parent)})
+    probed = run("model", folder.resolve().name, stdin=settings, seconds=seconds)
+    if probed.ended:
+        return f"the process that loads it {probed.ended}"
+    reasons: dict[str, str] = probed.found.get("reasons", {})
+    return reasons.get(str(version)) or reasons.get("0", "")
+
+
 def _reasons(found: Mapping[str, Any], where: str) -> Iterator[Finding]:
     for version, reason in found.get("reasons", {}).items():
         of = where if version == "0" else f"{where} version {version}"
@@ -88,6 +99,13 @@ def _reasons(found: Mapping[str, Any], where: str) -> Iterator[Finding]:
             where,
             f"no library has these ops: {', '.join(unknown)}",
             "build or trust a library that has them, or rewrite the model with `opgate import`",
+        )
+    if rows := found.get("rows", ""):
+        yield Finding(
+            where,
+            f"requests run one by one, and could run together: {rows}",
+            "add 'max_batch_size: 8 dynamic_batching {}' to config.pbtxt, with dims that lack the first, or leave it",
+            is_error=False,
         )
     for name in found.get("ignored", ()):
         yield Finding(where, f"nothing here reads {name} of its config", "remove it, or leave it", is_error=False)

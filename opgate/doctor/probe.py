@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,12 @@ from opgate.ops_build.engines.process_end import how_ended
 #: The ops of these domains come with ONNX Runtime.
 _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft",
              "com.microsoft.nchwc", "com.ms.internal.nhwc", "org.pytorch.aten")  # fmt: skip
+#: The types of ONNX Runtime that random rows can have.
+_DTYPES = {
+    "tensor(float)": "f32", "tensor(float16)": "f16", "tensor(double)": "f64", "tensor(int64)": "i64",
+    "tensor(int32)": "i32", "tensor(int8)": "i8", "tensor(uint8)": "u8", "tensor(bool)": "bool",
+    "tensor(string)": "str",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +100,26 @@ def probe_model(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         "reasons": reasons,
         "unknown": _unknown_ops(gateway, name) if reasons else [],
         "ignored": unread[-1] if unread else [],
+        "rows": "" if entry is None else _independent_rows(entry.versions),
     }
+
+
+def _independent_rows(versions: Mapping[int, Any]) -> str:
+    """Returns what shows that the rows of the newest version could be batched, which its config doesn't say. Empty if
+    they are, or can't be."""
+    from opgate.onnx_models.rows import try_rows
+    from opgate.service.execution.scheduler import Scheduler
+
+    model = versions[max(versions)] if versions else None
+    if model is None or model.spec.batched or not isinstance(model.executor, Scheduler):
+        return ""
+    session = model.executor.session
+    inputs = {tensor.name: (_DTYPES.get(tensor.type, ""), tensor.shape) for tensor in session.inputs}
+    names = [tensor.name for tensor in session.outputs]
+    if session.takes_requests or not all(dtype for dtype, _ in inputs.values()):
+        return ""
+    rows = try_rows(inputs, lambda feeds: dict(zip(names, session.run(names, dict(feeds)), strict=True)))
+    return rows.why if rows.independent else ""
 
 
 def _unknown_ops(gateway: Any, name: str) -> list[str]:

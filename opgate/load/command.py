@@ -70,6 +70,14 @@ Shape = Annotated[
         "model's shape is variable.",
     ),
 ]
+SequenceLength = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Requests of a sequence, each of which waits for the answer to the one before. 0: no sequences.",
+        show_default="10 for a model with sequence_batching, else 0",
+    ),
+]
 FindRate = Annotated[
     bool, typer.Option("--find-rate", help="Find the highest rate of an open loop that keeps --slo without errors.")
 ]
@@ -90,6 +98,7 @@ class Target:
     rows: int
     given: bytes | Mapping[str, bytes | str]
     shapes: Mapping[str, tuple[int, ...]]
+    sequence_length: int | None = None
 
 
 def load(
@@ -105,6 +114,7 @@ def load(
     inputs: Inputs = None,
     image: Image = None,
     shape: Shape = None,
+    sequence_length: SequenceLength = None,
     version: Version = "",
     find_rate: FindRate = False,
     slo: SloOption = None,
@@ -135,7 +145,7 @@ def load(
     plan = Plan(duration or (3.0 if find_rate else 10.0), warm_up, wait, concurrency or 16, rate or 0.0)
     try:
         given = dict(read_input(text) for text in inputs or []) if image is None else image.read_bytes()
-        target = Target(model, version, url or _URL, grpc, batch, given, shapes)
+        target = Target(model, version, url or _URL, grpc, batch, given, shapes, sequence_length)
         status = uvloop.run(_load(target, plan, aim, json_output))
     except (LoadError, OSError) as error:
         missing = f"{error.filename}: there is no such file" if isinstance(error, FileNotFoundError) else error
@@ -147,16 +157,21 @@ def load(
 async def _load(target: Target, plan: Plan, slo: Slo | None, as_json: bool) -> int:
     """Prints the result and returns the exit status. Raises LoadError, OSError."""
     from opgate.load.model import make_inputs
+    from opgate.load.sequences import USUAL_LENGTH
 
     client = _client(target)
     try:
         spec = await client.model(target.model, target.version)
-        client.prepare(make_inputs(spec, target.rows, target.given, target.shapes))
+        length = target.sequence_length
+        if length is None:
+            length = USUAL_LENGTH if client.serves_sequences else 0
+        client.prepare(make_inputs(spec, target.rows, target.given, target.shapes), length)
         await _check_first(client, spec, given=bool(target.given))
         version = target.version or spec.version
         typer.echo(
             f"{spec.name}{f' version {version}' if version else ''}, {client.wire} at {client.name}, "
-            f"{target.rows} row{'s' if target.rows > 1 else ''} a request",
+            f"{target.rows} row{'s' if target.rows > 1 else ''} a request"
+            + (f", sequences of {length} requests" if length else ""),
             err=as_json,
         )
         facts: dict[str, Any] = {
@@ -165,6 +180,7 @@ async def _load(target: Target, plan: Plan, slo: Slo | None, as_json: bool) -> i
             "server": client.name,
             "wire": client.wire,
             "rows": target.rows,
+            **({"sequence_length": length} if length else {}),
         }
         _get_ready()
         interrupted = asyncio.Event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import httptools
 
@@ -26,6 +27,7 @@ class Connection(asyncio.Protocol):
         self.ended = ""  # why the connection has ended, empty as long as it is open
         self.kept_alive = True  # whether the server takes another request after the last answer
         self.due = 0.0  # when its request was due, for who keeps that
+        self.turn: Any = None  # the place of its request in a sequence, for who keeps that
 
     def send(self, request: bytes) -> None:
         """Sends a request, head and body. There must be none under way."""

@@ -12,6 +12,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from opgate.load.model import ASK_SECONDS, FIRST_SECONDS, Input, LoadError, RefusedError, one_line, read_model
 from opgate.load.run import Answered
+from opgate.load.sequences import Sequences, Turn
 from opgate.service.core.spec import ModelSpec
 
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -38,7 +39,9 @@ class GrpcClient:
         self._call: Any = self._channel.unary_unary(_INFER)  # takes and returns bytes
         self._tasks: set[asyncio.Task[None]] = set()
         self._message = service_pb2.ModelInferRequest()
+        self.serves_sequences = False
         self._request = b""
+        self._sequences: Sequences | None = None
         self._on_answer: Answered = lambda due, error: None
 
     async def model(self, name: str, version: str) -> ModelSpec:
@@ -57,23 +60,26 @@ class GrpcClient:
         except grpc.aio.AioRpcError:
             config = None
         self._message = service_pb2.ModelInferRequest(model_name=name, model_version=version)
+        self.serves_sequences = config is not None and config.HasField("sequence_batching")
         return read_model(metadata, config)
 
-    def prepare(self, inputs: Sequence[Input]) -> None:
-        """Makes the bytes of the message."""
+    def prepare(self, inputs: Sequence[Input], sequence_length: int = 0) -> None:
+        """Makes the bytes of the message. A request of a sequence has its parameters behind them."""
         message = self._message
         for tensor in inputs:
             message.inputs.add(name=tensor.name, datatype=tensor.datatype.name, shape=tensor.array.shape)
             message.raw_input_contents.append(tensor.content)
         self._request = message.SerializeToString()
+        self._sequences = Sequences(sequence_length) if sequence_length else None
 
     async def first(self) -> tuple[str, set[str]]:
         """Sends one call. Returns its error, empty if there is none, and the names of the outputs.
 
         Raises RefusedError if the server says that the request is wrong.
         """
+        request = self._request if self._sequences is None else self._request + _parameters(Sequences(1).take())
         try:
-            answer = service_pb2.ModelInferResponse.FromString(await self._call(self._request, timeout=FIRST_SECONDS))
+            answer = service_pb2.ModelInferResponse.FromString(await self._call(request, timeout=FIRST_SECONDS))
         except grpc.aio.AioRpcError as error:
             if error.code() in _REFUSED:
                 raise RefusedError(_error(error)) from None
@@ -102,11 +108,23 @@ class GrpcClient:
 
     async def _send(self, due: float) -> None:
         error = None
+        turn = None if self._sequences is None else self._sequences.take()
         try:
-            await self._call(self._request)
+            await self._call(self._request if turn is None else self._request + _parameters(turn))
         except grpc.aio.AioRpcError as failure:
             error = _error(failure)
+        if turn is not None and self._sequences is not None:
+            self._sequences.answered(turn, error)
         self._on_answer(due, error)
+
+
+def _parameters(turn: Turn) -> bytes:
+    """Returns the parameters of a request of a sequence: protobuf joins messages whose bytes follow each other."""
+    message = service_pb2.ModelInferRequest()
+    message.parameters["sequence_id"].int64_param = turn.id
+    message.parameters["sequence_start"].bool_param = turn.start
+    message.parameters["sequence_end"].bool_param = turn.end
+    return bytes(message.SerializeToString())
 
 
 def _error(error: grpc.aio.AioRpcError) -> str:

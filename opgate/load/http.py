@@ -16,6 +16,7 @@ from google.protobuf import json_format
 from opgate.load.connection import Connection
 from opgate.load.model import ASK_SECONDS, FIRST_SECONDS, Input, LoadError, RefusedError, one_line, read_model
 from opgate.load.run import Answered
+from opgate.load.sequences import Sequences, Turn
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.triton_messages import model_config_pb2, service_pb2
 
@@ -48,7 +49,10 @@ class HttpClient:
         self._opening: set[asyncio.Task[None]] = set()
         self._waiting: deque[float] = deque()  # the due times of requests that have no connection yet
         self._path = ""
+        self.serves_sequences = False
         self._request = b""
+        self._by_place: dict[tuple[bool, bool], tuple[bytes, bytes]] = {}  # what surrounds the id in a request
+        self._sequences: Sequences | None = None
         self._on_answer: Answered = lambda due, error: None
 
     async def model(self, name: str, version: str) -> ModelSpec:
@@ -66,10 +70,12 @@ class HttpClient:
                 message = json_format.Parse(config, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
         except json_format.ParseError as error:
             raise LoadError(f"{self.name} describes model '{name}' in no form of KServe v2: {error}") from None
+        self.serves_sequences = message is not None and message.HasField("sequence_batching")
         return read_model(metadata, message)
 
-    def prepare(self, inputs: Sequence[Input]) -> None:
-        """Makes the bytes of the request. It asks for all outputs as binary tensors."""
+    def prepare(self, inputs: Sequence[Input], sequence_length: int = 0) -> None:
+        """Makes the bytes of the request, or of each kind of place in a sequence. It asks for all outputs as binary
+        tensors."""
         stated = [
             {
                 "name": tensor.name,
@@ -79,10 +85,28 @@ class HttpClient:
             }
             for tensor in inputs
         ]
-        head = orjson.dumps({"inputs": stated, "parameters": {"binary_data_output": True}})
-        body = head + b"".join(tensor.content for tensor in inputs)
-        headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": len(head)}
-        self._request = self._head("POST", self._path, {**headers, "Content-Length": len(body)}) + body
+        tail = b"".join(tensor.content for tensor in inputs)
+
+        def request(parameters: Mapping[str, Any]) -> bytes:
+            head = orjson.dumps({"inputs": stated, "parameters": {"binary_data_output": True, **parameters}})
+            headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": len(head)}
+            return self._head("POST", self._path, {**headers, "Content-Length": len(head) + len(tail)}) + head + tail
+
+        if not sequence_length:
+            self._request = request({})
+            return
+        self._sequences, mark = Sequences(sequence_length), 10**15
+        for start in (False, True):
+            for end in (False, True):
+                whole = request({"sequence_id": mark, "sequence_start": start, "sequence_end": end})
+                before, _, after = whole.partition(b"%d" % mark)
+                self._by_place[start, end] = (before, after)
+        turn = Sequences(1).take()
+        self._request = self._of_turn(turn)
+
+    def _of_turn(self, turn: Turn) -> bytes:
+        before, after = self._by_place[turn.start, turn.end]
+        return b"%b%d%b" % (before, turn.id, after)
 
     async def first(self) -> tuple[str, set[str]]:
         """Sends one request. Returns its error, empty if there is none, and the names of the outputs.
@@ -131,7 +155,16 @@ class HttpClient:
 
     def _send_on(self, connection: Connection, due: float) -> None:
         connection.due = due
-        connection.send(self._request)
+        if self._sequences is None:
+            connection.send(self._request)
+        else:
+            connection.turn = self._sequences.take()
+            connection.send(self._of_turn(connection.turn))
+
+    def _told(self, connection: Connection, error: str | None) -> None:
+        """Lets the sequence of a request go on, before its answer makes the next one due."""
+        if self._sequences is not None:
+            self._sequences.answered(connection.turn, error)
 
     def _open_more(self) -> None:
         """Opens a connection for each request that waits, but not too many at once: that would cost both sides more
@@ -180,6 +213,7 @@ class HttpClient:
         status = connection.status
         error = None if status == 200 else _error(status, connection.body)
         due = connection.due
+        self._told(connection, error)
         if connection.kept_alive:
             self._free(connection)
         else:
@@ -193,6 +227,7 @@ class HttpClient:
             self._idle.remove(connection)
         elif connection in self._open:
             self._open.discard(connection)
+            self._told(connection, reason)
             self._open_more()
             self._on_answer(connection.due, f"no answer: {reason}")
         self._open.discard(connection)

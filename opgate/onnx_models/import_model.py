@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +19,16 @@ from opgate.onnx_models.foreign import Rewritten, import_opset, opset_of, replac
 from opgate.onnx_models.fusions import FUSIONS, Candidate
 from opgate.onnx_models.model_inputs import concrete, feeds, random_array
 from opgate.onnx_models.sessions import SessionError, one_line, session
-from opgate.onnx_models.trials import Measure, Outcome, Trials, medians
+from opgate.onnx_models.trials import Measure, Outcome, Trials, difference, medians, medians_of_whole
 from opgate.onnx_models.unknown import Unknown, unknown_ops
 from opgate.onnx_models.values import Values
 from opgate.ops_build.case import Array
 from opgate.ops_build.onnx import schema
 from opgate.ops_build.onnx.decompose import load_to_rewrite
 from opgate.ops_build.table import Op
+
+#: The whole must take less than this part of its time before: two medians of the same runs are this far apart at times.
+GAIN = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,7 @@ class Setting:
     sizes: dict[str, int] = field(default_factory=dict)
     seed: int = 0
     measure: Measure = medians
+    measure_whole: Measure = medians_of_whole
 
     @property
     def libraries(self) -> tuple[Path, ...]:
@@ -49,13 +55,15 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What became of a model. `run` says how the rewritten model ran on the inputs, or why it did not."""
+    """What became of a model. `run` says how the rewritten model ran on the inputs, or why it did not. `whole` says how
+    long the whole takes with the ops of each kind, and how far its results have moved."""
 
     foreign: list[Rewritten]
     fusions: list[Outcome]
     unknown: list[Unknown]
     run: str
     ran: bool
+    whole: list[str]
 
     @property
     def changed(self) -> bool:
@@ -79,11 +87,25 @@ def import_model(model: onnx.ModelProto, setting: Setting, folder: Path | None =
     values = feeds(model, setting.inputs, setting.sizes, setting.seed)
     rewritten = foreign.rewrite(model, folder)
     outcomes: list[Outcome] = []
+    whole: list[str] = []
     for find in (*(fusion.candidates for fusion in FUSIONS), grid_attention.candidates):
-        outcomes += _fuse(model, setting, folder, values, find)
+        original = onnx.ModelProto()
+        original.CopyFrom(model)
+        found = _fuse(model, setting, folder, values, find)
+        if any(outcome.kept for outcome in found):
+            cleanup.remove_unused(model, before)
+            told, worthwhile = _compared(original, model, setting, folder, values)
+            if told:
+                op = found[0].op
+                whole.append(f"the whole with {op}: {told}")
+            if not worthwhile:
+                model.CopyFrom(original)
+                reason = "the whole model takes no less time"
+                found = [dataclasses.replace(outcome, reason=outcome.reason or reason) for outcome in found]
+        outcomes += found
     cleanup.remove_unused(model, before)
     run, ran = _run(model, setting, folder, values)
-    return Imported(rewritten, outcomes, unknown_ops(model, _names(setting)), run, ran)
+    return Imported(rewritten, outcomes, unknown_ops(model, _names(setting)), run, ran, whole)
 
 
 def _fuse(
@@ -112,6 +134,30 @@ def _fuse(
             replace(model.graph, [values.producers[tensor]], nodes)
             import_opset(model)
     return outcomes
+
+
+def _compared(
+    original: onnx.ModelProto,
+    model: onnx.ModelProto,
+    setting: Setting,
+    folder: Path | None,
+    inputs: Mapping[str, Array],
+) -> tuple[str, bool]:
+    """Runs the whole model with and without ops. Returns what a report says of it, and whether the ops are worthwhile.
+
+    An op that is quicker than what it replaces can slow the whole down: ONNX Runtime keeps convolutions in a layout of
+    its own, and converts the tensors of any other node. If the model can't run on the inputs, its parts have decided.
+    """
+    try:
+        sessions = [session(each, setting.libraries, folder) for each in (original, model)]
+        results = [each.run(None, dict(inputs)) for each in sessions]
+    except Exception:  # the classes of onnxruntime's exceptions share no other base; the report says why it can't run
+        return "", True
+    before, after = setting.measure_whole(*(partial(each.run, None, dict(inputs)) for each in sessions))
+    floats = [pair for pair in zip(*results, strict=True) if getattr(pair[0], "dtype", np.dtype(object)).kind == "f"]
+    apart = max((difference(*pair) for pair in floats), default=0.0)
+    told = f"{before * 1e3:.3g} -> {after * 1e3:.3g} ms, results differ by {apart:.1e} at most"
+    return told, after < GAIN * before
 
 
 def _tensors(

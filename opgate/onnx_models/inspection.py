@@ -15,6 +15,7 @@ import onnx.inliner
 
 from opgate.onnx_models.flops import flops_of
 from opgate.onnx_models.model_inputs import check_sizes, concrete
+from opgate.onnx_models.rows import try_rows
 from opgate.onnx_models.run_model import Libraries, RunError, runner
 from opgate.onnx_models.sessions import SessionError
 from opgate.onnx_models.unknown import engines_of, unknown_ops
@@ -47,15 +48,18 @@ class EngineReport:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A model: its heading, tensors, nodes in their order, and what engines say of it."""
+    """A model: its heading, what its maker has noted in it, tensors, nodes in their order, what engines say of it, and
+    whether its rows can be batched, empty if ONNX Runtime doesn't run it."""
 
     heading: str
+    metadata: tuple[tuple[str, str], ...]
     weights: int
     weight_bytes: int
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     nodes: tuple[Node, ...]
     engines: tuple[EngineReport, ...]
+    rows: str
 
 
 def inspect(model: onnx.ModelProto, libraries: Libraries, torch: Libraries, sizes: Mapping[str, int]) -> Inspection:
@@ -69,17 +73,40 @@ def inspect(model: onnx.ModelProto, libraries: Libraries, torch: Libraries, size
     sized = _without_functions(_sized(model, sizes), ops)
     values = Values(sized)
     nodes = tuple(_node(node, values, ops, libraries) for graph in graphs_of(sized) for node in graph.node)
-    weights = [prod(tensor.dims) for tensor in model.graph.initializer]
+    weights = _weights(model)
     opsets = ", ".join(f"{opset.domain or 'ai.onnx'} {opset.version}" for opset in model.opset_import)
     return Inspection(
         heading=f"IR version {model.ir_version}, opsets {opsets}, made by {model.producer_name or 'somebody'}",
-        weights=sum(weights),
-        weight_bytes=sum(_bytes_of(tensor) for tensor in model.graph.initializer),
+        metadata=tuple(sorted((entry.key, entry.value) for entry in model.metadata_props)),
+        weights=sum(prod(tensor.dims) for tensor in weights),
+        weight_bytes=sum(_bytes_of(tensor) for tensor in weights),
         inputs=tuple(_tensor(values, value.name) for value in _inputs(model)),
         outputs=tuple(_tensor(values, value.name) for value in model.graph.output),
         nodes=nodes,
         engines=tuple(_engines(model, libraries, torch, ops)),
+        rows=_rows(model, libraries),
     )
+
+
+def _rows(model: onnx.ModelProto, libraries: Libraries) -> str:
+    values = Values(model)
+    inputs = {value.name: (values.dtype(value.name), values.shape(value.name)) for value in _inputs(model)}
+    known = {name: (dtype, shape) for name, (dtype, shape) in inputs.items() if dtype and shape is not None}
+    if len(known) < len(inputs):
+        return ""
+    try:
+        run = runner(model, libraries, "onnxruntime")
+    except (RunError, SessionError):
+        return ""
+    rows = try_rows(known, run)
+    return f"{'can be batched' if rows.independent else 'not batched'}: {rows.why}"
+
+
+def _weights(model: onnx.ModelProto) -> list[onnx.TensorProto]:
+    """Returns the initializers, and the tensors of Constant nodes, in which Paddle's exporter keeps weights."""
+    constants = [node for node in model.graph.node if node.op_type == "Constant" and is_standard(node)]
+    tensors = [attribute.t for node in constants for attribute in node.attribute if attribute.HasField("t")]
+    return [*model.graph.initializer, *tensors]
 
 
 def _inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -153,7 +180,10 @@ def _engines(
     for engine, of in (("onnxruntime", libraries), ("reference", libraries), ("torch", torch)):
         name = {"onnxruntime": "onnxruntime cpu", "torch": "torch (standard operators in NumPy)"}.get(engine, engine)
         known = {(op.domain, op.name) for table in of.tables.values() for op in table}
-        missing = unknown_ops(model, known) if engine != "onnxruntime" or len(of.paths) == len(of.tables) else []
+        missing = unknown_ops(model, known)
+        if engine == "onnxruntime":  # it says itself which of its own ops it lacks, and which a foreign library has
+            own = len(of.paths) == len(of.tables)
+            missing = [op for op in missing if own and op.engines != "ONNX Runtime"]
         if missing:
             yield EngineReport(name, False, f"no library has {', '.join(op.name for op in missing)}")
             continue
@@ -182,6 +212,10 @@ def _tensorrt(model: onnx.ModelProto, used: set[tuple[str, str]], ops: Mapping[t
     """Says whether `opgate tensorrt` can rewrite the model. Only TensorRT itself knows its own operators."""
     from opgate.onnx_models.for_tensorrt import NothingToRewrite, rewrite_file
 
+    foreign = [op.name for op in unknown_ops(model, ops.keys()) if not op.engines.startswith("TensorRT")]
+    foreign += sorted(f"{domain}::{op}" for domain, op in used if domain == "ai.onnx.ml")
+    if foreign:
+        return EngineReport("tensorrt", False, f"no plugin of opgate's for {', '.join(foreign)}")
     if not used & ops.keys():
         return EngineReport("tensorrt", True, "no op of a library; trtexec knows whether TensorRT has the others")
     with tempfile.TemporaryDirectory() as folder:

@@ -56,11 +56,11 @@ def config_text(model: onnx.ModelProto, name: str, libraries: Sequence[str], max
     lines = [f"name: {_quoted(name)}", 'backend: "onnxruntime"', f"max_batch_size: {max_batch_size}"]
     for kind, tensors in (("input", model.graph.input), ("output", model.graph.output)):
         for value in tensors:
-            dims = _dims(value.name, values.shape(value.name), batched=max_batch_size > 0)
+            shape = _shape_text(value.name, values.shape(value.name), batched=max_batch_size > 0)
             dtype = values.dtype(value.name)
             if dtype is None:
                 raise RepositoryError(f"{kind} '{value.name}' has no type that a config can state")
-            lines.append(f"{kind} {{ name: {_quoted(value.name)} data_type: {_TYPES[dtype]} dims: [ {dims} ] }}")
+            lines.append(f"{kind} {{ name: {_quoted(value.name)} data_type: {_TYPES[dtype]} {shape} }}")
     if max_batch_size:
         lines.append("dynamic_batching {}")
     lines += [f"model_operations {{ op_library_filename: {_quoted(library)} }}" for library in libraries]
@@ -71,7 +71,8 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _dims(name: str, shape: Shape | None, *, batched: bool) -> str:
+def _shape_text(name: str, shape: Shape | None, *, batched: bool) -> str:
+    """Returns the dims of a tensor as a config states them. It has no rank 0: clients send and get one element."""
     if shape is None:
         raise RepositoryError(f"the rank of '{name}' is not known")
     if batched:
@@ -79,7 +80,8 @@ def _dims(name: str, shape: Shape | None, *, batched: bool) -> str:
             got = f"the size {shape[0]}" if shape else "no axis"
             raise RepositoryError(f"with a max_batch_size the first dim of '{name}' must be open, and it has {got}")
         shape = shape[1:]
-    return ", ".join(str(size) if isinstance(size, int) else "-1" for size in shape)
+    dims = ", ".join(str(size) if isinstance(size, int) else "-1" for size in shape)
+    return f"dims: [ {dims} ]" if dims else "dims: [ 1 ] reshape { shape: [ ] }"
 
 
 def check_free(folder: Path, version: int, *, overwrite: bool) -> None:

@@ -104,7 +104,7 @@ def runner(model: onnx.ModelProto, libraries: Libraries, engine: str) -> Runner:
                 else "its library for torch"
             )
             raise RunError(f"the engine {engine} doesn't have {node.domain}::{node.op_type}: expected {expected}")
-    evaluator = ReferenceEvaluator(model, new_ops=operators)
+    evaluator = _called(lambda: ReferenceEvaluator(model, new_ops=operators))
     outputs = [value.name for value in model.graph.output]
     return lambda feeds: dict(zip(outputs, _called(lambda: evaluator.run(None, dict(feeds))), strict=True))
 

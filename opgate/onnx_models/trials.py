@@ -25,7 +25,7 @@ TOLERANCES: Mapping[str, float] = {"f16": 5e-3, "f32": 2e-5, "f64": 1e-10}
 #: How many sets of random numbers are compared beside the tensors of the model's own run.
 RANDOM_SETS = 2
 #: How often both are run in turn, at least and at most, and for how many seconds.
-ROUNDS, MOST_ROUNDS, SECONDS = 5, 200, 0.4
+ROUNDS, MOST_ROUNDS, SECONDS, WHOLE_SECONDS = 5, 200, 0.4, 3.0
 
 Run = Callable[[], object]
 #: Measures two runs in turn. Returns their median times in seconds.
@@ -48,10 +48,11 @@ class Outcome:
         return not self.reason
 
 
-def medians(before: Run, after: Run) -> tuple[float, float]:
-    """Runs two functions in turn and returns the median of the seconds that each takes."""
+def medians(before: Run, after: Run, seconds: float = SECONDS) -> tuple[float, float]:
+    """Runs two functions in turn and returns the median of the seconds that each takes. Both are run for so many
+    `seconds` together, or MOST_ROUNDS times."""
     times: tuple[list[float], list[float]] = ([], [])
-    end = time.perf_counter() + SECONDS
+    end = time.perf_counter() + seconds
     for function in (before, after):
         function()
     while len(times[0]) < ROUNDS or (time.perf_counter() < end and len(times[0]) < MOST_ROUNDS):
@@ -60,6 +61,11 @@ def medians(before: Run, after: Run) -> tuple[float, float]:
             function()
             kept.append(time.perf_counter() - start)
     return statistics.median(times[0]), statistics.median(times[1])
+
+
+def medians_of_whole(before: Run, after: Run) -> tuple[float, float]:
+    """Measures as `medians`, for as long as it takes to tell two models apart that differ in a few nodes."""
+    return medians(before, after, WHOLE_SECONDS)
 
 
 @dataclass

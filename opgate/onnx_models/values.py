@@ -104,8 +104,32 @@ def _listed(kind: str, value: object) -> Array:
 
 
 def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns the model with what onnx's shape inference finds. A contradiction leaves the model as it is."""
+    """Returns the model with what onnx's shape inference finds. A contradiction leaves the model as it is.
+
+    A negative size, which Paddle's exporter writes, is an open dim, as it is for ONNX Runtime.
+    """
+    model = with_open_dims(model)
     try:
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         return model
+
+
+def with_open_dims(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns a model in which an open dim has no size: the model itself, or a copy if one has a negative size."""
+    graph = model.graph
+    if not any(dim.dim_value < 0 for value in (*graph.input, *graph.output, *graph.value_info) for dim in _dims(value)):
+        return model
+    opened = onnx.ModelProto()
+    opened.CopyFrom(model)
+    graph = opened.graph
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for dim in _dims(value):
+            if dim.dim_value < 0:
+                dim.Clear()
+    return opened
+
+
+def _dims(value: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:
+    dims: Sequence[onnx.TensorShapeProto.Dimension] = value.type.tensor_type.shape.dim
+    return dims

@@ -15,6 +15,12 @@ def refuse_unfit(config: Any) -> None:
     if config.platform == "ensemble" or config.HasField("ensemble_scheduling"):
         steps = ", ".join(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
         raise LoadError(f"'{config.name}' is an ensemble: tune the models of its steps, {steps}")
+    if config.HasField("sequence_batching"):
+        raise LoadError(
+            f"'{config.name}' serves sequences, whose requests have an order: only single requests are tuned"
+        )
+    if config.backend == "python":
+        raise LoadError(f"'{config.name}' is a model in Python, which batches as it likes: only ONNX models are tuned")
     if any(group.kind == ModelInstanceGroup.KIND_GPU or group.gpus for group in config.instance_group):
         raise LoadError(f"'{config.name}' runs on GPUs: only instances on the CPU are tuned")
 

@@ -46,6 +46,20 @@ class Function(torch.nn.Module):
         return self.function(*inputs)
 
 
+class ManyNamed(torch.nn.Module):
+    """A module that returns a dict, as segmentation networks do, with a list in it and without a part."""
+
+    def forward(self, x):
+        return {"out": x + 1, "aux": x * 2, "left_out": None, "parts": [x - 1, x[:, :2]]}
+
+
+class Detector(torch.nn.Module):
+    """A module that returns a dict for its picture."""
+
+    def forward(self, x):
+        return [{"boxes": x * 3, "scores": x.sum(1)}]
+
+
 class Asinh(torch.nn.Module):
     def forward(self, x):
         return torch.asinh(x) * 2

@@ -133,6 +133,17 @@ def test_an_op_that_no_one_maps_is_named(tmp_path: Path, exporter: str) -> None:
         assert part in result.output, result.output
 
 
+@BOTH
+def test_tensors_in_dicts_are_outputs_of_their_names(tmp_path: Path, exporter: str) -> None:
+    """Also those of dicts in a list, as detectors return them."""
+    given = ("--input", "x:f32[N,4]", "--dynamic", "N", "--exporter", exporter)
+    for factory, names in (("ManyNamed", ["out", "aux", "parts_0", "parts_1"]), ("Detector", ["boxes", "scores"])):
+        lines = good("--to", tmp_path / factory, f"{HERE}:{factory}", *given)
+        assert lines[-1] == "the gateway loads it"
+        _, config = written(tmp_path / factory)
+        assert [tensor.name for tensor in config.output] == names
+
+
 @pytest.mark.parametrize("factory", ["knn", "knn_with_queries", "own_knn"])
 def test_an_autograd_function_with_a_symbolic(tmp_path: Path, factory: str) -> None:
     lines = good(f"{HERE}:{factory}", "--to", tmp_path / "m", "--output", "idx", "--output", "dist")
@@ -151,7 +162,7 @@ def test_ops_with_several_outputs_and_one_without_a_decomposition(tmp_path: Path
     lines = good(f"{HERE}:Norms", "--input", "x:f16[N,4]", "--dynamic", "N", "--size", "N=3", "--max-batch-size", 0, "--to", tmp_path / "m", "--version", 3)  # fmt: skip
     assert "opgate::RMSNorm: 1 node" in lines and "opgate::Gelu: 1 node" in lines
     assert any(" at N=6: " in line for line in lines)
-    assert lines[-2] == "without the library: not checked, Gelu has no decomposition"
+    assert lines[-3] == "without the library: not checked, Gelu has no decomposition"
     assert (tmp_path / "m" / "3" / "model.onnx").is_file()
     config = text_format.Parse((tmp_path / "m" / "config.pbtxt").read_text(), ModelConfig())
     assert config.max_batch_size == 0 and [list(t.dims) for t in config.output] == [[-1, 4]] * 2
@@ -178,7 +189,7 @@ REFUSED = [
     ([f"{HERE}:absent"], "has no 'absent'"),
     ([f"{HERE}:broken"], "broken() fails: RuntimeError: no weights"),
     ([f"{HERE}:number"], "expected a torch.nn.Module, or one and its example inputs, got int"),
-    ([f"{HERE}:number_out"], "the module returns int: expected a tensor or a tuple of tensors"),
+    ([f"{HERE}:number_out"], "the module returns int: expected a tensor, or a tuple or a dict of tensors"),
     ([f"{HERE}:bad_examples"], "expected a tuple of tensors as example inputs, got list"),
     ([f"{HERE}:Picture"], "gives no example inputs: state each with --input NAME:DTYPE[SIZES]"),
     ([f"{HERE}:MADE", "--input", "x:f32[1,4,4,4]"], "the module fails on inputs of shape [1, 4, 4, 4]: RuntimeError"),
@@ -228,9 +239,10 @@ def test_a_version_that_is_there_stays(tmp_path: Path) -> None:
     changed = before + b"instance_group { count: 2 }\n"
     (tmp_path / "m" / "config.pbtxt").write_bytes(changed)
     lines = good(*LEGACY, "--to", tmp_path / "m", "--version", 2)
-    assert lines[-2:] == [
+    assert lines[-3:] == [
         f"{tmp_path}/m/config.pbtxt is there and stays: --overwrite replaces it",
         f"wrote {tmp_path}/m/2/model.onnx",
+        "the gateway loads it",
     ]
     assert (tmp_path / "m" / "config.pbtxt").read_bytes() == changed
     good(*LEGACY, "--to", tmp_path / "m", "--overwrite")

@@ -31,7 +31,8 @@ from tests.ops_build import foreign_ops as ops  # noqa: E402
 @pytest.fixture(scope="module")
 def setting(library: Path) -> Setting:
     """Every op takes less time than what it replaces: no timing decides whether a test passes."""
-    return Setting(read_table(library), library, measure=lambda before, after: (2.0, 1.0))
+    faster = lambda before, after: (2.0, 1.0)  # noqa: E731
+    return Setting(read_table(library), library, measure=faster, measure_whole=faster)
 
 
 def exported(
@@ -338,6 +339,24 @@ def test_a_subgraph_stays_if_no_time_falls(setting: Setting) -> None:
     imported = import_model(model, replace(setting, measure=lambda old, new: (1.0, 1.0)))
     assert [outcome.reason for outcome in imported.fusions] == ["it takes no less time"] * 4
     assert not imported.changed and model.SerializeToString() == before
+
+
+def test_ops_that_slow_the_whole_down_are_taken_back(setting: Setting) -> None:
+    """Each is quicker than what it replaces. Those of a kind go together."""
+    for times, kept in ((((2.0, 2.1), (2.0, 1.0)), "Swish"), (((2.0, 1.0), (2.0, 1.995)), "Mish")):
+        model, measured = exported(Activations(), (normal(3, 50),)), iter(times)
+        imported = import_model(
+            model, replace(setting, measure_whole=lambda old, new, measured=measured: next(measured))
+        )
+        assert set(op_types(model)) == {kept} and imported.ran and imported.changed
+        reasons = {outcome.op: outcome.reason for outcome in imported.fusions}
+        other = "Mish" if kept == "Swish" else "Swish"
+        assert reasons == {kept: "", other: "the whole model takes no less time"}
+        (first, _), (second, _) = (line.split(", results differ by ") for line in imported.whole)
+        assert [first, second] == [
+            f"the whole with {op}: {old * 1e3:.3g} -> {new * 1e3:.3g} ms"
+            for op, (old, new) in zip(("Mish", "Swish"), times, strict=True)
+        ]
 
 
 def test_the_measured_times_are_medians() -> None:

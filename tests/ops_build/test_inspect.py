@@ -102,6 +102,40 @@ def test_an_op_that_nobody_has_is_named_for_every_engine(libraries):
     assert found.nodes[0].shapes == ("f32[?]",) and found.nodes[0].bytes is None
 
 
+def test_each_engine_says_what_it_knows_of_the_ops_of_others(libraries):
+    """ONNX Runtime has ops of its own, the evaluator lacks one of ONNX, and TensorRT has neither."""
+    gelu = model_of([helper.make_node("FastGelu", ["x"], ["y"], domain="com.microsoft")], {"x": [3]}, ["y"])
+    gelu.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    zipped = model_of(
+        [helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])],
+        {"x": ["N", 2]},
+        ["y"],
+    )
+    zipped.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    del zipped.graph.output[:]
+    output = zipped.graph.output.add(name="y").type.sequence_type.elem_type.map_type
+    output.key_type = TensorProto.INT64
+    output.value_type.tensor_type.elem_type = TensorProto.FLOAT
+    for model, name in ((gelu, "FastGelu"), (zipped, "ZipMap")):
+        found = {report.engine: report for report in inspect(model, libraries, libraries, {}).engines}
+        assert found["onnxruntime cpu"].runs
+        for engine in ("reference", "tensorrt"):
+            assert not found[engine].runs and name in found[engine].missing
+
+
+def test_notes_and_weights_of_other_exporters(libraries):
+    """Paddle's exporter writes -1 for an open size, and its weights are constants. Ultralytics notes the labels."""
+    constant = helper.make_node("Constant", [], ["w"], value=weight("w", 4, 3))
+    model = model_of([constant, helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [-1, 6, 3]}, ["y"])
+    model.metadata_props.add(key="names", value="{0: 'face'}")
+    constant.attribute[0].t.dims[:] = [3, 4]
+    model.graph.node[0].CopyFrom(constant)
+    found = inspect(model, libraries, libraries, {})
+    assert found.metadata == (("names", "{0: 'face'}"),)
+    assert (found.weights, found.weight_bytes) == (12, 48)
+    assert found.inputs == ("x: f32[1, 6, 3]",) and found.nodes[1].flops == 2 * 6 * 3 * 4
+
+
 def command(*arguments):
     return subprocess.run(
         [sys.executable, "-m", "opgate", "inspect", *map(str, arguments)], capture_output=True, text=True, cwd=PROJECT

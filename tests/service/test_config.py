@@ -136,7 +136,7 @@ def test_a_field_that_is_not_honoured_is_refused_by_name(repository, reason, blo
         ('max_batch_size: 8 input [ { name: "x" data_type: TYPE_INT8 dims: [ 4 ] } ]', "the config says TYPE_INT8"),
         ('max_batch_size: 8 input [ { name: "x" data_type: TYPE_FP32 dims: [ 5 ] } ]', "[-1, 5] doesn't fit"),
         ('max_batch_size: 8 input [ { name: "x" data_type: TYPE_FP32 dims: [ 4, 4 ] } ]', "doesn't fit"),
-        ('max_batch_size: 8 input [ { name: "x" data_type: TYPE_FP32 dims: [ 0 ] } ]', "must be -1 or positive"),
+        ('max_batch_size: 8 input [ { name: "x" data_type: TYPE_FP32 dims: [ -2 ] } ]', "must be -1, 0 or positive"),
         (
             'max_batch_size: 8 input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] optional: true } ]',
             "no default value",

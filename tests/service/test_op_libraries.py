@@ -86,6 +86,11 @@ def test_a_missing_op_is_named_with_the_remedy(repository, reason, settings):
     entry["ops"] = [{"name": "Sparkles"}]
     (settings.build_ops / "manifest.json").write_text(json.dumps({"format": 1, "libraries": [entry]}))
     assert "Did you mean 'Sparkles' of libmine.so?" in reason("m")
+    del entry["ops"]  # as `opgate trust` writes it for a library of others
+    (settings.build_ops / "manifest.json").write_text(json.dumps({"format": 1, "libraries": [entry]}))
+    assert 'libmine.so has: if it has this one, write model_operations { op_library_filename: "libmine.so" }' in reason(
+        "m"
+    )
 
 
 def test_an_untrusted_library_keeps_only_its_model_from_being_served(repository, load, library):

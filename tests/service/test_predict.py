@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import math
 
 import httpx
@@ -15,6 +16,7 @@ from opgate.service.app import create_app
 from opgate.service.core.errors import ServingError
 from tests.service.onnx_models import batching, double, identity, pick, save, value, write_config
 
+IN_BASE64 = "iVBORw0KGgpyZXN0"
 PNG = b"\x89PNG\r\n\x1a\n" + b"rest"
 
 COUNTER = """max_batch_size: 4
@@ -106,13 +108,76 @@ WANTED = [{"label": "dog", "score": float(len(PNG))}, {"label": "cat", "score": 
         {"content": PNG, "headers": {"content-type": "application/octet-stream"}},
         {"files": {"data": ("a.png", PNG, "image/png")}},
         {"json": {"data": list(PNG)}},
+        {"json": {"data": IN_BASE64}},
+        {"json": {"data": "data:image/png;base64," + IN_BASE64}},
+        {"files": {"data": (None, IN_BASE64)}},
+        {"files": {"data": (None, f'"{IN_BASE64}"')}},
     ],
-    ids=["image", "octets", "form", "json"],
+    ids=["image", "octets", "form", "json", "base64", "url", "base64 in a form", "quoted in a form"],
 )
 def test_a_picture_in_every_kind_of_body(post, body):
     answer = post("/predict/counter", **body)
     assert answer.status_code == 200, answer.text
     assert answer.json() == {"model_name": "counter", "model_version": "1", "predictions": WANTED}
+
+
+def test_several_files_are_answered_one_by_one(post, gateway):
+    """Each gets the answer that it gets alone. A broken one gets its error, and costs the others nothing."""
+    other = PNG + b"more"
+    kind = {"content-type": "image/png"}
+    alone = [post("/predict/counter", content=data, headers=kind).json() for data in (PNG, other)]
+    for body in (
+        {"files": [("data", PNG), ("data", other)]},
+        {"json": {"data": [IN_BASE64, base64.b64encode(other).decode()]}},
+    ):
+        answer = post("/predict/counter", **body)
+        assert (answer.status_code, answer.json()) == (200, {"results": alone})
+    answer = post("/predict/counter", json={"data": [IN_BASE64, "???", "data:image/png;base64," + IN_BASE64]}).json()
+    assert [answer["results"][i] for i in (0, 2)] == [alone[0]] * 2
+    assert "input 'data': expected base64 or a data: URL with base64, got '???'" in answer["results"][1]["error"]
+    assert post("/predict/counter", json={"data": [IN_BASE64]}).json() == {"results": alone[:1]}
+    assert gateway.running == 0
+
+
+def test_several_rows_of_values(post):
+    """What is given once belongs to each row."""
+    fields = [("a", (None, "[1, 2]")), ("a", (None, "[7]")), ("b", (None, "3"))]
+    answers = post("/predict/two", files=fields).json()["results"]
+    assert [answer["outputs"] for answer in answers] == [{"y": [1, 2, 3]}, {"y": [7, 3]}]
+    answer = post("/predict/two", files=[*fields, ("b", (None, "3")), ("b", (None, "3"))])
+    assert answer.status_code == 400 and "given equally often, got 'a' 2 times, 'b' 3 times" in answer.json()["error"]
+    many = [("a", (None, "[1]"))] * 2000
+    assert post("/predict/two", files=many).status_code == 413
+
+
+@pytest.mark.parametrize("datatype", ["BYTES", "UINT8"])
+def test_a_file_in_base64_in_a_request_of_kserve(post, datatype):
+    tensor = {"name": "data", "datatype": datatype, "parameters": {"content_type": "base64"}}
+
+    def ask(shape, data, path="counter"):
+        return post(f"/v2/models/{path}/infer", json={"inputs": [tensor | {"shape": shape, "data": data}]})
+
+    for shape in ([1], [1, 1]):
+        for _ in range(2):  # the second request finds the head of the first, and has a file of another size
+            for text, size in ((IN_BASE64, 12), ("data:image/png;base64,AAAA", 3), ("", 0)):
+                outputs = {output["name"]: output["data"] for output in ask(shape, [text]).json()["outputs"]}
+                assert outputs["scores"][0] == size
+    outputs = {output["name"]: output["data"] for output in ask([2, 1], ["AAAA", "BBBB"]).json()["outputs"]}
+    assert outputs["scores"][::3] == [3, 6]  # the second ends at 6
+    for shape, data, text in (
+        ([2], ["AAAA", "AAAAAAAA"], "the files of a request must have one size, got 3, 6"),
+        ([1], ["A"], "input 'data': element 0: expected base64 or a data: URL with base64, got 'A'"),
+        ([3], ["AAAA"], ""),
+        ([1, 2], ["AAAA", "AAAA"], "expected the shape [N] or [N, 1], got [1, 2]"),
+        ([5], ["AAAA"] * 5, "expected a batch size of 1 to 4"),
+        ([], ["AAAA"], "expected the shape"),
+        ([1], [3], "input 'data'"),
+    ):
+        answer = ask(shape, data)
+        assert answer.status_code == 400 and text in answer.json()["error"], answer.text
+    tensor["name"] = "x"
+    outputs = ask([1], [IN_BASE64], "picture").json()["outputs"]
+    assert bytes(outputs[0]["data"]) == PNG and outputs[0]["shape"] == [12]
 
 
 def test_a_picture_as_the_answer(post):

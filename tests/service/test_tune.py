@@ -233,6 +233,8 @@ def test_a_config_that_limits_its_model_stays_one_that_loads():
         ),
         ("instance_group { kind: KIND_GPU }", "only instances on the CPU"),
         ("instance_group { gpus: 1 }", "only instances on the CPU"),
+        ("sequence_batching { direct {} }", "serves sequences, whose requests have an order"),
+        ('backend: "python"', "is a model in Python"),
     ],
 )
 def test_what_can_not_be_tuned_is_refused(text, said):

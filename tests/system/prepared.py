@@ -5,6 +5,7 @@ The fork server of `multiprocessing` imports PACKAGES once. Each gateway is a pr
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import runpy
@@ -76,4 +77,7 @@ def _run(
     os.environ.clear()
     os.environ.update(environment)
     sys.argv[1:] = arguments
-    runpy.run_module(program, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    finally:
+        logging.shutdown()  # a process of multiprocessing ends without what is registered with atexit

@@ -61,7 +61,15 @@ def triton(repository: Path) -> Iterator[Any]:
         yield server
 
 
-@pytest.fixture(params=["gateway", "triton"])
+@pytest.fixture(scope="module")
+def before_triton(repository: Path, triton: Any) -> Iterator[Any]:
+    """A gateway whose models Triton runs."""
+    where = ("--backend", "triton", "--triton-url", f"127.0.0.1:{triton.grpc}")
+    with running(repository, *where, *OPTIONS) as server:
+        yield server
+
+
+@pytest.fixture(params=["gateway", "triton", "before_triton"])
 def server(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 
@@ -107,6 +115,7 @@ def test_generate(gateway: Any) -> None:
         assert lower(json.load(answer)["TOLD"]) == FORWARDED
 
 
+@pytest.mark.parametrize("server", ["gateway", "triton"], indirect=True)  # no decoupled model runs behind a gateway
 def test_the_metadata_of_a_stream(server: Any) -> None:
     client = grpc_client.InferenceServerClient(f"127.0.0.1:{server.grpc}")
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -46,6 +46,28 @@ class TritonPythonModel:
         values = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", value)]) for value in values]
 """
+#: Fails for a request that isn't the next one of its sequence, which has four.
+ORDERED = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.seen = {}
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        start = bool(request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START)
+        end = bool(request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END)
+        key = request.correlation_id()
+        before = self.seen.pop(key, 0)
+        if start != (before == 0) or (end != (before == 3) and not start):
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"start {start}, end {end} after {before}"))
+        if not end:
+            self.seen[key] = before + 1
+        return pb_utils.InferenceResponse([pb_utils.Tensor("y", pb_utils.get_input_tensor_by_name(request, "x").as_numpy())])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +81,7 @@ def slow_server(tmp_path_factory):
         f'{way} {{ name: "{name}" data_type: TYPE_FP32 dims: 1 }}' for way, name in (("input", "x"), ("output", "y"))
     )
     write(folder, "sleeping", tensors, SLEEPING)
+    write(folder, "ordered", tensors + " sequence_batching { direct {} }", ORDERED)
     with running(folder, "--allow-python-models") as server:
         yield server
 
@@ -114,6 +137,18 @@ def test_an_open_loop_follows_its_rate(server, wire):
     assert (found["loop"], found["rate"], found["failed"]) == ("open", 100, 0)
     assert 130 < found["answers"] < 270  # 200 and five deviations
     assert found["lateness_ms"]["p50"] < found["latency_ms"]["p50"]
+
+
+@pytest.mark.parametrize("wire", ["HTTP", "gRPC"])
+def test_sequences(slow_server, wire):
+    """Each request is the next one of its sequence, and the first and the last say that they are."""
+    for loop in (("--concurrency", 5), ("--rate", 50)):
+        found = measure("ordered", *where(slow_server, wire), *loop, "--sequence-length", 4)
+        assert (found["failed"], found["errors"], found["sequence_length"]) == (0, {}, 4)
+        assert found["answers"] > 20
+    out, _ = load("ordered", *where(slow_server, wire), "--duration", 0.2, "--warm-up", 0, status=0)
+    assert "sequences of 10 requests" in out and "after 3" in out  # the model wants four
+    out, _ = load("ordered", *where(slow_server, wire), "--duration", 0.2, "--sequence-length", 0, status=1)
 
 
 @pytest.fixture(scope="module")

@@ -66,9 +66,13 @@ def export_into_repository(job: Job) -> Exported:
     and RepositoryError; then nothing was written."""
     made = factory.make(job.reference)
     specs, inputs, sizes = _inputs(job, made)
+    module, names = factory.flattened(made.module, inputs)
+    made = replace(made, module=module)
     with factory.functions_with_symbolic() as functions:
         outputs = factory.outputs_of(made.module, inputs)
-    setting = replace(_chosen(job.setting, functions), outputs=_output_names(job.setting.outputs, len(outputs)))
+    setting = replace(
+        _chosen(job.setting, functions), outputs=_output_names(job.setting.outputs or names, len(outputs))
+    )
     model = export(made.module, inputs, specs, setting)
     report = [f"exported by the exporter {setting.exporter} of PyTorch {torch.__version__}", *_rewritten(model, job)]
     used = sorted({node.domain for node in nodes_of(model)} & job.libraries.keys())

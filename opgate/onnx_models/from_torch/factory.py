@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,20 +81,68 @@ def parameter_names(module: torch.nn.Module, count: int) -> list[str]:
     return [parameters[i] if i < len(parameters) else f"input_{i}" for i in range(count)]
 
 
+class _Flat(torch.nn.Module):  # type: ignore[misc]  # PyTorch may be missing where types are checked
+    """Returns the tensors of a module's dicts as one tuple, because a graph has no dicts."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor for _, tensor in _tensors(self.module(*inputs), ""))
+
+
+def flattened(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torch.nn.Module, tuple[str, ...]]:
+    """Returns a module that returns a tensor or a tuple of tensors, and the names of those that were in dicts.
+
+    A module without dicts is returned as it is, without names. A name is made of the keys on the way to the tensor, and
+    of indexes where a list has several elements. None is left out. Raises FactoryError.
+    """
+    outputs = _run(module, inputs)
+    if not any(isinstance(part, Mapping) for part in (outputs, *_listed(outputs))):
+        return module, ()
+    return _Flat(module), tuple(name for name, _ in _tensors(outputs, ""))
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (tuple, list)) else ()
+
+
+def _tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the tensors in dicts, lists and tuples, with their names."""
+    if isinstance(value, torch.Tensor):
+        yield name or "output", value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _tensors(part, f"{name}_{key}" if name else str(key))
+    elif isinstance(value, (tuple, list)):
+        for i, part in enumerate(value):
+            yield from _tensors(part, name if len(value) == 1 else f"{name}_{i}" if name else f"output_{i}")
+    elif value is not None:
+        raise _unexpected([value])
+
+
+def _unexpected(outputs: Sequence[Any]) -> FactoryError:
+    returned = ", ".join(map(_type, outputs))
+    return FactoryError(f"the module returns {returned}: expected a tensor, or a tuple or a dict of tensors")
+
+
 def outputs_of(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Runs a module and returns its tensors. Raises FactoryError."""
+    """Runs a module that returns a tensor or a tuple of tensors. Raises FactoryError."""
+    outputs = _run(module, inputs)
+    outputs = tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
+    if not all(isinstance(output, torch.Tensor) for output in outputs):
+        raise _unexpected(outputs)
+    return outputs
+
+
+def _run(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Any:
     try:
         with torch.no_grad():
-            outputs = module(*inputs)
+            return module(*inputs)
     except Exception as error:
         shapes = ", ".join(str(list(tensor.shape)) for tensor in inputs)
         raise FactoryError(f"the module fails on inputs of shape {shapes}: {type(error).__name__}: {error}") from error
-    outputs = tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
-    if not all(isinstance(output, torch.Tensor) for output in outputs):
-        raise FactoryError(
-            f"the module returns {', '.join(map(_type, outputs))}: expected a tensor or a tuple of tensors"
-        )
-    return outputs
 
 
 @contextmanager

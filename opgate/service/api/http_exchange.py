@@ -14,12 +14,11 @@ from typing import NamedTuple
 from opgate.service.api.status import HTTP, error_body, error_headers
 from opgate.service.core.errors import ServingError, detached
 from opgate.service.core.request import Request
-from opgate.service.core.tensors import Bytes, Parts, view
+from opgate.service.core.tensors import Bytes, Parts, aligned_buffer, view
 from opgate.service.exchange import Exchange
 from opgate.service.gateway import Gateway
 from opgate.service.http.asgi import status_line
 from opgate.service.http.parser import Head
-from opgate.service.http.reading import aligned_buffer
 from opgate.service.http.service import Connection, Options
 from opgate.service.telemetry.journal import NO_IDS, Answer, Ids, http_level, ids_of
 from opgate.service.wire.compression import wanted_encoding

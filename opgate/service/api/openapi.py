@@ -200,12 +200,20 @@ def predict_operation(model: LoadedModel) -> Operation:
     if file is not None:
         for media in (*model.presentation.media_types, "application/octet-stream"):
             body[media] = {"schema": {"type": "string", "format": "binary"}}
-        form = {"type": "object", "properties": {file.name: {"type": "string", "format": "binary"}}}
-        body["multipart/form-data"] = {"schema": form}
+        several = {"type": "array", "items": {"type": "string", "format": "binary"}}
+        body["multipart/form-data"] = {"schema": {"type": "object", "properties": {file.name: several}}}
+        text = {"type": "string", "description": "base64, alone or as a data: URL"}
+        values["properties"][file.name] = {
+            "anyOf": [text, {"type": "array", "items": text}, values["properties"][file.name]]
+        }
     body[_JSON] = {"schema": values, "example": _example_values(spec)}
     if file is None:
         body["multipart/form-data"] = {"schema": _form(values)}
-    answers: dict[str, Any] = {"application/json": {"schema": _answer(model)}}
+    answer = _answer(model)
+    if file is not None:
+        each = {"anyOf": [answer, _object({"error": {"type": "string"}})]}
+        answer = {"anyOf": [answer, _object({"results": {"type": "array", "items": each}})]}
+    answers: dict[str, Any] = {"application/json": {"schema": answer}}
     if model.presentation.picture_model:
         answers["image/jpeg"] = {"schema": {"type": "string", "format": "binary"}}
     return {

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import orjson
 from fastapi import Request, Response
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from opgate.service.api.asgi_exchange import AsgiExchange
+from opgate.service.api.asgi_exchange import AsgiExchange, unless_left
 from opgate.service.api.kserve_http import JSON, read_body
 from opgate.service.api.openapi import predict_operation
 from opgate.service.api.routes import Route, of_models
@@ -21,8 +23,19 @@ from opgate.service.core.spec import ModelSpec
 from opgate.service.gateway import Gateway
 from opgate.service.repository.loader import LoadedModel
 from opgate.service.settings import smallest
-from opgate.service.wire.friendly import Value, file_input, file_request, labelled, picture_bytes, values_request
+from opgate.service.wire.friendly import (
+    Value,
+    file_input,
+    file_request,
+    labelled,
+    picture_bytes,
+    rows_of,
+    values_request,
+)
 from opgate.service.wire.json_tensors import members
+
+#: A file, or values by input name; a list is given for several rows.
+Content = bytes | Mapping[str, Value | list[Value]]
 
 
 def routes(gateway: Gateway) -> Iterator[Route]:
@@ -39,19 +52,38 @@ def routes(gateway: Gateway) -> Iterator[Route]:
             picture_model = _picture_model(served.model) if wants else ""
             payload = await _payload(gateway, request, served.model)
             stack.enter_context(gateway.holding(payload.most))
+            content = await gateway.work(payload.size, payload.content)
+            rows = None if isinstance(content, bytes) else rows_of(served.model.spec, content, gateway.limits)
+            if rows is not None and wants:
+                raise ServingError(Kind.NOT_ACCEPTABLE, f"{len(rows)} files are answered with JSON, not with a picture")
+        if rows is not None:
+            parts = asyncio.gather(*(part(name, version, values) for values in rows))
+            return Response(b'{"results":[' + b",".join(await unless_left(request, parts)) + b"]}", media_type=JSON)
         if wants:
             name, version = picture_model, ""
         served = gateway.find(name, version)
         model = served.model
 
         def decode() -> InferRequest:
-            return _request(gateway, model.spec, payload.content())
+            return _request(gateway, model.spec, content)
 
         if wants:
             pictures = AsgiExchange(gateway, request, lambda _: 0, lambda asked: _picture(model, asked, wants))
             return await pictures.run(served, payload.size, decode)
         texts = AsgiExchange(gateway, request, lambda asked: asked.result_bytes, lambda asked: _labelled(model, asked))
         return Response(await texts.run(served, payload.size, decode), media_type=JSON)
+
+    async def part(name: str, version: str, values: Mapping[str, Value]) -> bytes:
+        """Returns the answer to one of several files, which may be an error."""
+        try:
+            with gateway.reading(name, version) as served:
+                model = served.model
+                size = sum(len(value) for value in values.values() if isinstance(value, (bytes, str)))
+                asked = await gateway.work(size, lambda: values_request(model.spec, values, gateway.limits))
+            result = await gateway.infer(model, asked)
+            return await gateway.work(asked.result_bytes, lambda: labelled(model.spec, model.presentation, result))
+        except ServingError as error:
+            return orjson.dumps({"error": error.message})
 
     yield from of_models("POST", "", predict, "inference", predict_operation, of="/predict")
 
@@ -61,15 +93,16 @@ class _Payload:
     """A body: what returns a file or the values by input name, the most bytes that it has, and the most bytes that
     it becomes when it is unpacked, 0 if it is not packed."""
 
-    content: Callable[[], bytes | Mapping[str, Value]]
+    content: Callable[[], Content]
     size: int
     most: int = 0
 
 
-def _request(gateway: Gateway, spec: ModelSpec, content: bytes | Mapping[str, Value]) -> InferRequest:
+def _request(gateway: Gateway, spec: ModelSpec, content: Content) -> InferRequest:
     if isinstance(content, bytes):
         return file_request(spec, content, gateway.limits)
-    return values_request(spec, content, gateway.limits)
+    once = {name: value for name, value in content.items() if not isinstance(value, list)}
+    return values_request(spec, once, gateway.limits)
 
 
 def _picture_model(model: LoadedModel) -> str:
@@ -154,16 +187,17 @@ async def _form(gateway: Gateway, request: Request) -> _Payload:
         raise invalid("a multipart form needs a Content-Length")
     if int(announced) > limit:
         raise too_large("the body", limit, setting)
-    values: dict[str, Value] = {}
+    given: dict[str, list[Value]] = {}
     tensors = gateway.limits.max_tensors
     try:
         async with request.form(max_files=tensors, max_fields=tensors, max_part_size=limit) as form:
             for name, part in form.multi_items():
-                if name in values:
-                    raise invalid(f"input '{name}' was given twice")
-                values[name] = await part.read() if isinstance(part, UploadFile) else part
+                given.setdefault(name, []).append(await part.read() if isinstance(part, UploadFile) else part)
     except HTTPException as error:
         raise invalid(f"the form can't be read: {error.detail}") from None
     except ClientDisconnect:
         raise ServingError(Kind.CANCELED, "the client left while it sent the form") from None
+    values: dict[str, Value | list[Value]] = {
+        name: parts[0] if len(parts) == 1 else parts for name, parts in given.items()
+    }
     return _Payload(lambda: values, int(announced))

@@ -21,6 +21,11 @@ class TensorSpec:
     ragged: bool = False
     labels: tuple[str, ...] = ()
 
+    @property
+    def is_file(self) -> bool:
+        """Whether a row of it can be the bytes of a file: UINT8, one dim variable and the others 1."""
+        return self.datatype.name == "UINT8" and sorted(self.dims) == [-1] + [1] * (len(self.dims) - 1)
+
 
 @dataclass(frozen=True, slots=True)
 class BatchInputSpec:

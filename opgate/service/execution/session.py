@@ -6,6 +6,7 @@ import ctypes
 import logging
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from opgate.service.core.datatypes import BY_ONNX, DATATYPES
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.request import Array, Request
 from opgate.service.core.spec import ModelSpec
+from opgate.service.core.tensors import aligned
 from opgate.service.execution import arena
 from opgate.service.execution.engine_strings import engine_strings
 from opgate.service.execution.gpus import CUDA, TENSORRT, why_not_loaded
@@ -27,8 +29,11 @@ from opgate.service.native.engine_strings import first_bytes
 
 logger = logging.getLogger("opgate.session")
 
+_FLOATS = tuple(f"tensor({name})" for name in ("float16", "bfloat16", "float", "double"))
 # What ONNX Runtime says if a node failed.
 _IN_NODE = "while running"
+# What an op says whose library opgate has built. It names itself.
+_OF_OP = re.compile(r"Status Message: (\w+::\w+: .+)", re.DOTALL)
 _OTHER_SHAPE = "The output OrtValue provided for output"
 # Why strings that aren't text are refused, if the gateway can't reach the engine's strings.
 _TEXT_ONLY = f"and BYTES tensors can hold nothing else with ONNX Runtime {ort.__version__}"
@@ -38,8 +43,8 @@ _NO_CPU = "session.disable_cpu_ep_fallback"
 class EngineError(ServingError):
     """A run failed in ONNX Runtime.
 
-    The kind is INVALID if it refused an input of the graph, else INTERNAL: what a node refuses may come from the client
-    or from the model.
+    The kind is INVALID if it refused an input of the graph, or if an op of an op library says that it can't work with
+    what it got. Else it is INTERNAL: what a node of ONNX Runtime refuses may come from the client or from the model.
     """
 
 
@@ -214,6 +219,7 @@ class Session:
         # NumPy has no bfloat16. Such tensors travel as uint16 bits in OrtValues.
         inputs, bf16 = (*self.inputs, *self.defaulted), DATATYPES["BF16"].onnx
         self._bf16_inputs = frozenset(tensor.name for tensor in inputs if tensor.type == bf16)
+        self._float_inputs = frozenset(tensor.name for tensor in inputs if tensor.type in _FLOATS)
         string = DATATYPES["BYTES"].onnx
         self._string_inputs = tuple(tensor.name for tensor in inputs if tensor.type == string)
         has_strings = any(tensor.type == string for tensor in (*inputs, *self.outputs))
@@ -247,6 +253,8 @@ class Session:
         """
         if options is None and self._arena_shrinkage:
             options = self.run_options()
+        for name in self._float_inputs & feeds.keys():  # so that the same request gets the same bits
+            feeds[name] = aligned(feeds[name])
         try:
             if self._uses_values or (self._string_inputs and self._has_bytes(feeds)):
                 return self._run_values(outputs, feeds, options)
@@ -265,9 +273,7 @@ class Session:
         except UnicodeDecodeError:
             raise EngineError(Kind.INTERNAL, f"an output has an element that is not UTF-8, {_TEXT_ONLY}") from None
         except Exception as error:
-            text = str(error).strip()
-            of_input = type(error).__name__ == "InvalidArgument" and _IN_NODE not in text
-            raise EngineError(Kind.INVALID if of_input else Kind.INTERNAL, text) from error
+            raise _engine_error(error) from error
 
     def bind(self, feeds: dict[str, Array], outputs: dict[str, Array]) -> BoundRun | None:
         """Returns runs that read and write this memory each time, or None if ONNX Runtime may need other memory.
@@ -380,9 +386,24 @@ class BoundRun:
         """
         try:
             self._session.run_with_iobinding(self._binding, options)
-        except Exception as error:  # see Session.run
-            text = str(error).removeprefix("Error in execution: ").strip()
-            if _OTHER_SHAPE in text:
+        except Exception as error:  # a RuntimeError for a client's mistake too
+            if _OTHER_SHAPE in str(error):
                 return False
-            raise EngineError(Kind.INTERNAL, text) from error
-        return True
+        else:
+            return True
+        feeds, outputs = self._arrays
+        try:
+            self._session.run(list(outputs), feeds, options)
+        except Exception as error:
+            raise _engine_error(error) from error
+        return False
+
+
+def _engine_error(error: Exception) -> EngineError:
+    """Returns the error for what a run on arrays has raised."""
+    text = str(error).strip()
+    if type(error).__name__ != "InvalidArgument":
+        return EngineError(Kind.INTERNAL, text)
+    if by_op := _OF_OP.search(text):
+        return EngineError(Kind.INVALID, by_op[1])
+    return EngineError(Kind.INTERNAL if _IN_NODE in text else Kind.INVALID, text)

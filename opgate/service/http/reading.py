@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from opgate.service.core.tensors import SMALL
 from opgate.service.http.counted import Counted
 
-ALIGNMENT = 64
 # Bytes of a body that are read at once. NumPy asks for huge pages for arrays of 4 MB and more, and to get one can take
 # the kernel ten milliseconds, so a turn of the event loop must not need many.
 _PIECE = 1 << 18
 _PIECE_OF_LARGE = 1 << 16
 _LARGE = 4 << 20
-
-
-def aligned_buffer(length: int, tensors_at: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Returns uninitialised memory of `length` bytes. The address of byte `tensors_at` is a multiple of 64."""
-    raw = np.empty(length + ALIGNMENT, np.uint8)
-    start = -(raw.__array_interface__["data"][0] + tensors_at) % ALIGNMENT
-    return raw[start : start + length]
 
 
 class Owner(Protocol):

@@ -15,6 +15,11 @@ from opgate.service.repository.validation import NO_BATCH
 
 Tensor: TypeAlias = ModelInput | ModelOutput
 
+_REMEDIES = {
+    "seq(": ": list only the other outputs in config.pbtxt, or export without ZipMap (skl2onnx: options={'zipmap': "
+    "False})",
+}
+
 
 def complete(
     config: ModelConfig,
@@ -80,7 +85,8 @@ def _batches(tensors: Sequence[EngineTensor]) -> bool:
 def _fill(target: Tensor, tensor: EngineTensor, skip: int, max_batch: int) -> None:
     known = BY_ONNX.get(tensor.type)
     if known is None:
-        raise ConfigError(f"tensor '{tensor.name}' of the model file has type {tensor.type}, which can't be served")
+        text = f"tensor '{tensor.name}' of the model file has type {tensor.type}, which can't be served"
+        raise ConfigError(text + _REMEDIES.get(tensor.type[:4], ""))
     if skip and not tensor.shape:
         raise ConfigError(
             f"tensor '{tensor.name}' of the model file is a scalar, but max_batch_size is {max_batch}: {NO_BATCH}"

@@ -248,6 +248,12 @@ def explain(message: str, libraries: Sequence[Library], trusted: Sequence[Path])
         remedy = f"{files[op][0]} has an op of that name in another domain; compare with `opgate ops`"
     else:
         remedy = "no trusted op library has it: run `opgate build` on its source, or `opgate trust` its library"
+        silent = [str(entry.get("file")) for entry in entries(trusted) if not entry.get("ops")]
+        if unnamed := [file for file in silent if file not in names]:
+            remedy += (
+                f". The manifest doesn't say which ops {', '.join(unnamed)} has: if it has this one, write "
+                f'model_operations {{ op_library_filename: "{unnamed[0]}" }} into config.pbtxt'
+            )
         if near:
             remedy += f". Did you mean '{near}' of {files[near][0]}?"
     end = "" if remedy.endswith("?") else "."

@@ -78,8 +78,8 @@ def _tensors(
         dims = tuple(tensor.dims)
         if not dims:
             raise ConfigError(f"{where}: dims are missing (for a scalar: dims [ 1 ] and reshape {{ shape: [] }})")
-        if any(size < -1 or size == 0 for size in dims):
-            raise ConfigError(f"{where}: dims {list(dims)} must be -1 or positive")
+        if any(size < -1 for size in dims):
+            raise ConfigError(f"{where}: dims {list(dims)} must be -1, 0 or positive")
         reshape = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None
         if reshape is not None:
             _check_reshape(where, dims, reshape)

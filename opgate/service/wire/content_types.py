@@ -21,6 +21,7 @@ from opgate.service.core.request import Array
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import element
 from opgate.service.native.engine_strings import first_bytes
+from opgate.service.wire import files
 
 PARAMETER = "content_type"
 BASE64, DATETIME, NUMPY, PANDAS, STRING = "base64", "datetime", "np", "pd", "str"
@@ -32,10 +33,12 @@ _ELEMENT_COST = 256
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The content type of a tensor, "" if it has none of its own, and whether it is a column of a table."""
+    """The content type of a tensor, "" if it has none of its own, whether it is a column of a table, and whether its
+    texts are files of a UINT8 input."""
 
     type: str
     column: bool = False
+    files: bool = False
 
     @property
     def nulls(self) -> bool:
@@ -87,11 +90,13 @@ def of_request(parameters: Mapping[str, Any], inputs: int) -> str:
 
 
 def of_input(
-    parameters: Mapping[str, Any], of_request: str, spec: ModelSpec, head: Head
+    parameters: Mapping[str, Any], of_request: str, spec: ModelSpec, head: Head, in_json: bool = False
 ) -> tuple[Head, Content | None]:
     """Returns an input with the shape that the model wants, and its content, None if the request names none for it.
 
-    Such an input may have the shape [N] for [N, 1] and the other way around. Raises ServingError (INVALID).
+    Such an input may have the shape [N] for [N, 1] and the other way around. `in_json` says whether its data is in
+    JSON: there a UINT8 input takes files in base64, and has the shape of files of one byte here. Raises ServingError
+    (INVALID).
     """
     if not of_request and PARAMETER not in parameters:
         return head, None
@@ -99,6 +104,9 @@ def of_input(
     name = _named(parameters, where, _OF_TENSORS) or (of_request if of_request != PANDAS else "")
     if not name and not of_request:
         return head, None
+    tensor = spec.inputs.get(head.name)
+    if in_json and name == BASE64 and tensor is not None and tensor.is_file and head.datatype in ("BYTES", "UINT8"):
+        return Head(head.name, "UINT8", files.sent_shape(spec, tensor, head.shape)), Content(BASE64, files=True)
     _check_datatype(name, head.datatype, where)
     if of_request == PANDAS:
         _check_column(head.shape, where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,16 +11,19 @@ import numpy as np
 import orjson
 
 from opgate.service.core.checks import Head, Limits, check_inputs
+from opgate.service.core.datatypes import DATATYPES
 from opgate.service.core.errors import Kind, ServingError, internal, invalid
 from opgate.service.core.presentation import Presentation
 from opgate.service.core.request import Array, Request
 from opgate.service.core.spec import ModelSpec, TensorSpec
-from opgate.service.core.tensors import element, from_raw
+from opgate.service.core.tensors import element, from_raw, view
+from opgate.service.wire import files
 from opgate.service.wire.json_tensors import JsonValue, from_text, read, write
 
 # What /predict takes for an input: the bytes of a file, the text of a form's field, or a member of a JSON object.
 Value = bytes | str | JsonValue
 
+_TEXT, _TEXTS = re.compile(rb'\s*"'), re.compile(rb'\s*\[\s*"')
 _MAGIC = ((b"\xff\xd8\xff", "image/jpeg"), (b"\x89PNG\r\n\x1a\n", "image/png"))
 
 
@@ -31,11 +35,7 @@ def file_input(spec: ModelSpec) -> TensorSpec | None:
     required = [tensor for tensor in spec.inputs.values() if not tensor.optional]
     if len(required) != 1 or required[0].datatype.name != "UINT8":
         return None
-    return required[0] if _flat(required[0]) else None
-
-
-def _flat(tensor: TensorSpec) -> bool:
-    return sorted(tensor.dims) == [-1] + [1] * (len(tensor.dims) - 1)
+    return required[0] if required[0].is_file else None
 
 
 def file_request(spec: ModelSpec, data: bytes, limits: Limits) -> Request:
@@ -68,8 +68,55 @@ def values_request(spec: ModelSpec, values: Mapping[str, Value], limits: Limits)
     return Request(arrays, fit.rows, fit.key, tuple(spec.outputs), weight=fit.weight)
 
 
+def rows_of(
+    spec: ModelSpec, values: Mapping[str, Value | list[Value]], limits: Limits
+) -> list[dict[str, Value]] | None:
+    """Returns the values of each row if an input is given several times, or a file as a JSON list of texts. None if
+    there is one row. What is given once belongs to every row.
+
+    Raises ServingError: INVALID if two inputs are given unequally often, TOO_LARGE if there are too many rows.
+    """
+    several = {name: rows for name, value in values.items() if (rows := _rows(spec, name, value, limits)) is not None}
+    if not several:
+        return None
+    counts = {len(rows) for rows in several.values()}
+    if len(counts) > 1:
+        given = ", ".join(f"'{name}' {len(rows)} times" for name, rows in several.items())
+        raise invalid(f"inputs must be given equally often, got {given}")
+    count = counts.pop()
+    if count > limits.max_tensors:
+        raise ServingError(Kind.TOO_LARGE, f"the request has {count} rows, the limit is {limits.max_tensors}")
+    once = {name: value for name, value in values.items() if not isinstance(value, list) and name not in several}
+    return [once | {name: rows[i] for name, rows in several.items()} for i in range(count)]
+
+
+def _rows(spec: ModelSpec, name: str, value: Value | list[Value], limits: Limits) -> list[Value] | None:
+    if isinstance(value, list):
+        return value
+    tensor = spec.inputs.get(name)
+    if tensor is None or not tensor.is_file or not isinstance(value, JsonValue) or not _begins(value, _TEXTS):
+        return None
+    return list(read(value, DATATYPES["BYTES"], None, name, limits).reshape(-1))
+
+
+def _begins(value: JsonValue, pattern: re.Pattern[bytes]) -> bool:
+    return pattern.match(bytes(view(value.body)[value.begin : min(value.end, value.begin + 64)])) is not None
+
+
+def _text(tensor: TensorSpec, value: str | JsonValue, limits: Limits) -> str | bytes | None:
+    """Returns the text that is given for a file, None if numbers are."""
+    if isinstance(value, str):
+        if not value.lstrip().startswith(('"', "[")):
+            return value
+        value = from_text(value, tensor.name, limits)
+    if not _begins(value, _TEXT):
+        return None
+    text: str | bytes = read(value, DATATYPES["BYTES"], None, tensor.name, limits).reshape(-1)[0]
+    return text
+
+
 def _from_bytes(tensor: TensorSpec, data: bytes, limits: Limits) -> Array:
-    if tensor.datatype.name == "UINT8" and _flat(tensor):
+    if tensor.is_file:
         shape = tuple(len(data) if size == -1 else size for size in tensor.dims)
         return from_raw(data, 0, len(data), tensor.datatype, shape, tensor.name, limits)
     if tensor.datatype.name == "BYTES" and all(size in (1, -1) for size in tensor.dims):
@@ -85,6 +132,8 @@ def _from_bytes(tensor: TensorSpec, data: bytes, limits: Limits) -> Array:
 def _array(tensor: TensorSpec, value: Value, limits: Limits) -> Array:
     if isinstance(value, bytes):
         return _from_bytes(tensor, value, limits)
+    if tensor.is_file and (text := _text(tensor, value, limits)) is not None:
+        return _from_bytes(tensor, files.decoded(text, f"input '{tensor.name}'"), limits)
     if isinstance(value, JsonValue):
         return _from_value(tensor, value, limits)
     # A text input takes a text as it is, unless that looks like JSON.

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from opgate.service.core.request import Array, Options, Request
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import Bytes, Parts, elements, from_raw, text_length, to_raw, view
 from opgate.service.shared_memory import Regions
-from opgate.service.wire import content_types
+from opgate.service.wire import content_types, files
 from opgate.service.wire.content_types import Content
 from opgate.service.wire.json_tensors import JsonValue, parse_object, read, split, write
 from opgate.service.wire.kserve_rules import (
@@ -67,7 +68,10 @@ class JsonInput(NamedTuple):
 class JsonPlan(Plan[tuple[bytes, ...]]):
     """The JSON of a body without the data of its tensors. Of answers it keeps the JSON around the data."""
 
-    __slots__ = ("as_computed", "binary", "from_json", "from_tail", "keeps_heads", "only_binary", "size", "tail")
+    __slots__ = (
+        "as_computed", "binary", "from_json", "from_tail", "has_files", "keeps_heads", "only_binary", "shared", "size",
+        "tail",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -87,6 +91,8 @@ class JsonPlan(Plan[tuple[bytes, ...]]):
         super().__init__(spec, id, fit, answered, options, shared, content)
         self.from_json = from_json
         self.from_tail = from_tail
+        self.shared = shared
+        self.has_files = any(part.content is not None and part.content.files for part in from_json)
         self.size = sum(part.size for part in from_tail)
 
     def derive(self) -> None:
@@ -157,13 +163,26 @@ class Decoder:
         for name, datatype, shape, content, number, sent in plan.from_json:
             if content is None:
                 arrays[name] = read(values[number], datatype, shape, name, self._limits)
+            elif content.files:
+                texts = read(values[number], DATATYPES["BYTES"], sent, name, self._limits)
+                arrays[name] = files.read(self._spec, self._spec.inputs[name], texts.reshape(-1).tolist())
             else:
                 array = read(values[number], datatype, sent, name, self._limits, content.nulls)
                 arrays[name] = content.read(array.reshape(shape), name)
         for name, datatype, shape, content, offset, size in plan.from_tail:
             array = from_raw(body, header_length + offset, size, datatype, shape, name, self._limits)
             arrays[name] = array if content is None else content.read(array, name)
+        if plan.has_files:
+            plan = self._with_sizes(plan, arrays)
         return plan.request(arrays, self._regions, self._limits)
+
+    def _with_sizes(self, plan: JsonPlan, arrays: Mapping[str, Array]) -> JsonPlan:
+        """Returns a plan for files as large as these. Raises ServingError as `check_inputs` does."""
+        heads = [Head(name, self._spec.inputs[name].datatype.name, array.shape) for name, array in arrays.items()]
+        heads += [Head(item.name, item.datatype.name, item.shape) for item in plan.shared]
+        sized = copy.copy(plan)
+        sized.fit = check_inputs(self._spec, heads, self._limits)
+        return sized
 
     def _planned(self, body: Bytes, length: int) -> tuple[JsonPlan, list[JsonValue]]:
         """Returns the plan of the JSON of a body, and the tensors in it."""
@@ -226,7 +245,7 @@ class Decoder:
         for item in items:
             sent = _head(item)
             of_item = _parameters(item, f"input '{sent.name}'") if "parameters" in item else {}
-            head, content = content_types.of_input(of_item, of_request, self._spec, sent)
+            head, content = content_types.of_input(of_item, of_request, self._spec, sent, "data" in item)
             heads.append(head)
             pending.append((item, of_item, head, sent.shape, content))
         fit = check_inputs(self._spec, heads, self._limits)

@@ -21,6 +21,8 @@ logger = logging.getLogger("opgate.triton")
 
 # Messages of more bytes are written and read on a thread.
 _LARGE = 1 << 20
+# Where a parameter of a client's own lies in a message.
+_FIELDS = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
 # What a string of a tensor with many is taken to have.
 _STRING = 256
 
@@ -149,6 +151,8 @@ class RemoteModel:
         message = messages.ModelInferRequest(model_name=spec.name, model_version=spec.version, id=request.id)
         if request.options.priority:
             message.parameters["priority"].uint64_param = request.options.priority
+        for name, value in request.options.parameters.items():
+            setattr(message.parameters[name], _FIELDS[type(value)], value)
         for name, array in request.inputs.items():
             datatype = spec.inputs[name].datatype
             message.inputs.add(name=name, datatype=datatype.name, shape=array.shape)
