@@ -49,7 +49,7 @@ def try_rows(inputs: Mapping[str, tuple[str, Shape]], run: Run) -> Rows:
             if all(isinstance(dim, int) for _, shape in inputs.values() for dim in shape[1:]):
                 break
             continue
-        return _compared(together, alone)
+        return compared(together, alone)
     return Rows(False, why)
 
 
@@ -64,15 +64,18 @@ def _random(inputs: Mapping[str, tuple[str, Shape]], size: int) -> dict[str, Arr
     return rows
 
 
-def _compared(together: Mapping[str, Array], alone: Sequence[Mapping[str, Array]]) -> Rows:
+def compared(together: Mapping[str, Array], alone: Sequence[Mapping[str, Array]], axes: int = 1) -> Rows:
+    """Compares the outputs of rows that ran together with those of each alone. Rows may lie along one of the first
+    `axes`."""
     largest = 0.0
     for name, joined in together.items():
         parts = [each[name] for each in alone]
         if not isinstance(joined, np.ndarray):
             return Rows(False, f"the output '{name}' is no tensor")
-        if not joined.ndim or joined.shape[0] != ROWS or any(part.shape != (1, *joined.shape[1:]) for part in parts):
-            return Rows(False, f"the output '{name}' of {ROWS} rows has the shape {list(joined.shape)}")
-        expected = np.concatenate(parts)
+        axis = _axis(joined, parts, axes)
+        if axis is None:
+            return Rows(False, f"the output '{name}' of {len(alone)} rows has the shape {list(joined.shape)}")
+        expected = np.concatenate(parts, axis)
         if joined.dtype.kind != "f":
             if not np.array_equal(joined, expected):
                 return Rows(False, f"the output '{name}' of rows together is not that of each alone")
@@ -81,4 +84,14 @@ def _compared(together: Mapping[str, Array], alone: Sequence[Mapping[str, Array]
         largest = max(largest, float(np.abs(joined.astype(np.float64) - expected).max(initial=0)) / scale)
     if not largest <= TOLERANCE:
         return Rows(False, f"rows together give other results than each alone, by {largest:.1e} of their magnitude")
-    return Rows(True, f"{ROWS} random rows together give what each gives alone, largest difference {largest:.1e}")
+    why = f"{len(alone)} random rows together give what each gives alone, largest difference {largest:.1e}"
+    return Rows(True, f"{why} of the greatest magnitude")
+
+
+def _axis(together: Array, alone: Sequence[Array], axes: int) -> int | None:
+    """Returns the axis along which the outputs of rows are joined, None if there is none."""
+    for axis in range(min(axes, together.ndim)):
+        shape = (*together.shape[:axis], 1, *together.shape[axis + 1 :])
+        if together.shape[axis] == len(alone) and all(each.shape == shape for each in alone):
+            return axis
+    return None
