@@ -44,13 +44,12 @@ def doctor(
         found.append(finding)
         if not as_json:
             _print(finding)
-    errors = sum(finding.is_error for finding in found)
+    errors, warnings = (sum(finding.kind == kind for finding in found) for kind in ("error", "warning"))
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in found], indent=2))
     else:
-        warnings = len(found) - errors
         typer.echo(f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}")
-    if errors or (strict and found):
+    if errors or (strict and warnings):
         raise typer.Exit(1)
 
 
@@ -87,5 +86,5 @@ def _say(what: str, quiet: bool) -> None:
 
 
 def _print(finding: Finding) -> None:
-    kind = typer.style("error", fg="red") if finding.is_error else typer.style("warning", fg="yellow")
+    kind = typer.style(finding.kind, fg={"error": "red", "warning": "yellow", "note": "cyan"}[finding.kind])
     typer.echo(f"{kind}: {finding.where}: {finding.what}\n  mend: {finding.mend}")

@@ -9,12 +9,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong. An error keeps a model or a library from serving, a warning doesn't."""
+    """Something that is wrong. An error keeps a model or a library from serving, a warning doesn't. A note is about
+    what is right and could be better."""
 
     where: str
     what: str
     mend: str
     is_error: bool = True
+    is_note: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What it is: an error, a warning or a note."""
+        return "note" if self.is_note else "error" if self.is_error else "warning"
 
 
 #: What the loader, ONNX Runtime and opgate say of a library, and how to mend it. The first that matches counts.

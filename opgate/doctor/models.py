@@ -106,6 +106,7 @@ def _reasons(found: Mapping[str, Any], where: str) -> Iterator[Finding]:
             f"requests run one by one, and could run together: {rows}",
             "add 'max_batch_size: 8 dynamic_batching {}' to config.pbtxt, with dims that lack the first, or leave it",
             is_error=False,
+            is_note=True,
         )
     for name in found.get("ignored", ()):
         yield Finding(where, f"nothing here reads {name} of its config", "remove it, or leave it", is_error=False)

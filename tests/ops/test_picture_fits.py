@@ -128,14 +128,28 @@ def test_bytes_less_the_means_of_caffe(run_op: RunOp) -> None:
 
 
 @pytest.mark.parametrize("filter", ["fast", "pil_lanczos", "cv_area"])
-def test_letterbox_start_is_a_letterbox_at_the_top_left(run_op: RunOp, filter: str) -> None:
-    for size in SIZES:
-        encoded = [png(scene(*size), 2)]
-        centred, geometry, _ = preprocess(run_op, encoded, 40, 56, pad=9, filter=filter)
-        start, at_start, _ = preprocess(run_op, encoded, 40, 56, pad=9, filter=filter, fit="letterbox_start")
-        left, top = geometry[0, 2:4].astype(int)
-        np.testing.assert_array_equal(np.roll(centred, (-top, -left), (2, 3)), start)
-        assert at_start[0].tolist() == [*geometry[0, :2], 0, 0, *geometry[0, 4:]]
+def test_letterbox_start_is_the_picture_at_the_top_left(run_op: RunOp, filter: str) -> None:
+    """Its size is rounded down, as YOLOX has it."""
+    for w, h in SIZES:
+        encoded = [png(scene(w, h), 2)]
+        ratio = min(56 / w, 40 / h)
+        new_w, new_h = max(1, int(w * ratio)), max(1, int(h * ratio))
+        picture = preprocess(run_op, encoded, new_h, new_w, fit="stretch", scale="byte", filter=filter)[0]
+        found, geometry, _ = preprocess(
+            run_op, encoded, 40, 56, pad=9, fit="letterbox_start", scale="byte", filter=filter
+        )
+        expected = np.full_like(found, 9)
+        expected[..., :new_h, :new_w] = picture
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_allclose(geometry[0], [w / new_w, h / new_h, 0, 0, w, h], rtol=1e-6)
+
+
+def test_a_letterbox_rounds_halves_to_even(run_op: RunOp) -> None:
+    """As Python's round has it, and so Ultralytics: 481 rows at a scale of a half are 240."""
+    encoded = [png(scene(1280, 481), 2)]
+    for fit, rows in (("letterbox", 240), ("letterbox_start", 240)):
+        _, geometry, _ = preprocess(run_op, encoded, 640, 640, fit=fit, filter="cv_linear")
+        assert geometry[0, 1] == np.float32(481 / rows)
 
 
 @pytest.mark.parametrize("filter", ["fast", "pil_bilinear", "pil_nearest", "cv_linear", "cv_area", "cv_cubic"])

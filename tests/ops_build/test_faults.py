@@ -60,6 +60,7 @@ FAULTS = [
     Fault("labels ignored", "NMSRotated", "detection/greedy.h", "groups.empty() ? label : groups[static_cast<std::size_t>(anchor)]", "label"),
     Fault("the picture turned the other way", "RoiAlignRotated", "ops/roi_align_rotated/roi_align_rotated.h", "settings.clockwise ? roi[5] : -roi[5]", "settings.clockwise ? -roi[5] : roi[5]"),
     Fault("rows before the first that is needed", "RoiAlignRotated", "ops/roi_align_rotated/roi_align_rotated.cpp", "last_row < 0 ? 0 : first_row_ * size.width", "0"),
+    Fault("a label twice after a blank", "CTCGreedyDecode", "ops/ctc_greedy_decode/ctc_greedy_decode.cpp", "if (best.label != before && best.label != blank)", "if (best.label != blank)"),
     Fault("a limit that is not raised", "TopKLabels", "ops/top_k_labels/top_k_labels.cpp", "if (i == count || !(most > limit_)) return;", "if (i == count || !(most > limit_ + 1)) return;"),
     Fault("every block of columns computed from the first", "CornerPool", "ops/corner_pool/corner_pool.cpp", "h - 1 - i : i) * w + begin", "h - 1 - i : i) * w + begin % 512"),
     Fault("the threshold itself kept", "SoftNMS", "ops/soft_nms/soft_nms.h", "if (iou < iou_threshold) return 1;", "if (iou <= iou_threshold) return 1;"),

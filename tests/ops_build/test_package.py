@@ -96,7 +96,7 @@ def test_the_gateway_serves_with_the_installed_package(installed, tmp_path):
     (tmp_path / "scaled" / "1").mkdir(parents=True)
     onnx.save(model(), tmp_path / "scaled" / "1" / "model.onnx")
     done = run(installed, ["-m", "opgate", "doctor", str(tmp_path)], OPGATE_OPS_PATH=folder)
-    assert done.stdout == "0 errors, 0 warnings\n", done.stdout + done.stderr
+    assert done.stdout.endswith("0 errors, 0 warnings\n"), done.stdout + done.stderr
 
 
 def test_what_is_not_built_is_refused(options, library, tmp_path):

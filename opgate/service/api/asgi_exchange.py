@@ -62,10 +62,10 @@ class AsgiExchange(Exchange[A]):
         self.start(served, cost, decode)
         return await self._submission
 
-    async def done(self) -> None:
-        """Waits until a request that was submitted has ended. Raises its error."""
+    async def answer(self) -> A:
+        """Waits until a request that was submitted has ended, and returns its answer. Raises its error."""
         await asyncio.wait((self._result,))
-        self._result.result()
+        return self._result.result()
 
     def cancel(self) -> None:
         """Ends the request if it has no answer yet."""

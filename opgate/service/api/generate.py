@@ -76,7 +76,7 @@ def routes(gateway: Gateway) -> Iterator[Route]:
             responses = asked.responses()
             first = await unless_left(request, anext(responses, None))
             if first is None:
-                await exchange.done()
+                await exchange.answer()
             return _Running(_as_they_come(spec, asked, first, responses, exchange), stack.pop_all())
 
     async def stream(events: Iterator[bytes], asked: InferRequest) -> AsyncIterator[bytes]:
@@ -104,7 +104,7 @@ async def _only_response(
         if response.outputs:  # an empty one only says that there are no more
             found.append(response)
     if len(found) < 2:
-        await exchange.done()
+        await exchange.answer()
     return wire.only_part(spec, asked, [response.outputs for response in found])
 
 
@@ -140,6 +140,6 @@ async def _as_they_come(
             yield event(first)
         async for response in others:
             yield event(response)
-        await exchange.done()
+        await exchange.answer()
     except ServingError as error:
         yield wire.event(error_body(error.message))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import orjson
 from fastapi import Request, Response
 from starlette.datastructures import UploadFile
@@ -17,9 +18,10 @@ from opgate.service.api.asgi_exchange import AsgiExchange, unless_left
 from opgate.service.api.kserve_http import JSON, read_body
 from opgate.service.api.openapi import predict_operation
 from opgate.service.api.routes import Route, of_models
-from opgate.service.core.errors import Kind, ServingError, invalid, too_large
+from opgate.service.core.errors import Kind, ServingError, detached, invalid, too_large
 from opgate.service.core.request import Request as InferRequest
 from opgate.service.core.spec import ModelSpec
+from opgate.service.core.tensors import SMALL
 from opgate.service.gateway import Gateway
 from opgate.service.repository.loader import LoadedModel
 from opgate.service.settings import smallest
@@ -34,6 +36,8 @@ from opgate.service.wire.friendly import (
 )
 from opgate.service.wire.json_tensors import members
 
+#: How many files of a request are under way at once: more than a batch has, so that batches are full.
+_AT_ONCE = 32
 #: A file, or values by input name; a list is given for several rows.
 Content = bytes | Mapping[str, Value | list[Value]]
 
@@ -52,13 +56,17 @@ def routes(gateway: Gateway) -> Iterator[Route]:
             picture_model = _picture_model(served.model) if wants else ""
             payload = await _payload(gateway, request, served.model)
             stack.enter_context(gateway.holding(payload.most))
-            content = await gateway.work(payload.size, payload.content)
-            rows = None if isinstance(content, bytes) else rows_of(served.model.spec, content, gateway.limits)
+            spec = served.model.spec
+
+            def read() -> tuple[Content, list[dict[str, Value]] | None]:
+                content = payload.content()
+                return content, None if isinstance(content, bytes) else rows_of(spec, content, gateway.limits)
+
+            content, rows = await gateway.work(payload.size, read)
             if rows is not None and wants:
                 raise ServingError(Kind.NOT_ACCEPTABLE, f"{len(rows)} files are answered with JSON, not with a picture")
         if rows is not None:
-            parts = asyncio.gather(*(part(name, version, values) for values in rows))
-            return Response(b'{"results":[' + b",".join(await unless_left(request, parts)) + b"]}", media_type=JSON)
+            return await _several(gateway, request, (name, version), rows, stack)
         if wants:
             name, version = picture_model, ""
         served = gateway.find(name, version)
@@ -73,19 +81,69 @@ def routes(gateway: Gateway) -> Iterator[Route]:
         texts = AsgiExchange(gateway, request, lambda asked: asked.result_bytes, lambda asked: _labelled(model, asked))
         return Response(await texts.run(served, payload.size, decode), media_type=JSON)
 
-    async def part(name: str, version: str, values: Mapping[str, Value]) -> bytes:
-        """Returns the answer to one of several files, which may be an error."""
-        try:
-            with gateway.reading(name, version) as served:
-                model = served.model
-                size = sum(len(value) for value in values.values() if isinstance(value, (bytes, str)))
-                asked = await gateway.work(size, lambda: values_request(model.spec, values, gateway.limits))
-            result = await gateway.infer(model, asked)
-            return await gateway.work(asked.result_bytes, lambda: labelled(model.spec, model.presentation, result))
-        except ServingError as error:
-            return orjson.dumps({"error": error.message})
-
     yield from of_models("POST", "", predict, "inference", predict_operation, of="/predict")
+
+
+class _Part(AsgiExchange[bytes]):
+    """One of several files of a request. Its answer is kept until all are there."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, gateway: Gateway, http: Request, model: LoadedModel, held: contextlib.ExitStack) -> None:
+        super().__init__(gateway, http, lambda asked: asked.result_bytes, lambda asked: _labelled(model, asked))
+        self._held = held
+
+    def decoded(self, request: InferRequest) -> None:
+        """Tells the journal nothing: it has one line for all parts."""
+
+    def hold(self, size: int) -> bool:
+        """Counts the bytes of the answer until all parts are answered."""
+        self._held.callback(self.gateway.budget.let_go, size)
+        return self.gateway.budget.hold(size, size <= SMALL)
+
+
+async def _several(
+    gateway: Gateway,
+    request: Request,
+    model: tuple[str, str],
+    rows: Sequence[Mapping[str, Value]],
+    stack: contextlib.ExitStack,
+) -> Response:
+    """Answers several files, each as if it were alone: with its answer or its error. `model` is a name and a version.
+
+    Raises ServingError if the gateway or the model can't answer any of them.
+    """
+    at_once = asyncio.Semaphore(_AT_ONCE)
+    shared = sum(value.nbytes for value in rows[0].values() if isinstance(value, np.ndarray))
+    stack.enter_context(gateway.holding(shared * min(len(rows), _AT_ONCE)))
+    errors: list[ServingError] = []
+
+    async def answer(values: Mapping[str, Value]) -> bytes:
+        async with at_once:
+            try:
+                served = gateway.find(*model)
+                spec = served.model.spec
+                part = _Part(gateway, request, served.model, stack)
+                size = sum(len(value) for value in values.values() if isinstance(value, (bytes, str)))
+                try:
+                    await part.submit(served, size, lambda: values_request(spec, values, gateway.limits))
+                    return await part.answer()
+                finally:
+                    part.cancel()
+            except ServingError as error:
+                errors.append(error)
+                return orjson.dumps({"error": error.message})
+
+    async def answers() -> list[bytes]:
+        return await asyncio.gather(*(answer(values) for values in rows))
+
+    body = b'{"results":[' + b",".join(await unless_left(request, answers())) + b"]}"
+    if len(errors) == len(rows) and errors[0].kind is not Kind.INVALID:
+        raise detached(errors[0])
+    counted = request.scope.get("opgate.counted")
+    if counted is not None and not counted.hold_answer(len(body)):
+        raise gateway.no_room(len(body))
+    return Response(body, media_type=JSON)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ logger = logging.getLogger("opgate.session")
 _FLOATS = tuple(f"tensor({name})" for name in ("float16", "bfloat16", "float", "double"))
 # What ONNX Runtime says if a node failed.
 _IN_NODE = "while running"
-# What an op says whose library opgate has built. It names itself.
+# What an op says that can't work with what it got, whose library opgate has built. It names itself.
 _OF_OP = re.compile(r"Status Message: (\w+::\w+: .+)", re.DOTALL)
 _OTHER_SHAPE = "The output OrtValue provided for output"
 # Why strings that aren't text are refused, if the gateway can't reach the engine's strings.
@@ -386,24 +386,17 @@ class BoundRun:
         """
         try:
             self._session.run_with_iobinding(self._binding, options)
-        except Exception as error:  # a RuntimeError for a client's mistake too
+        except Exception as error:
             if _OTHER_SHAPE in str(error):
                 return False
-        else:
-            return True
-        feeds, outputs = self._arrays
-        try:
-            self._session.run(list(outputs), feeds, options)
-        except Exception as error:
             raise _engine_error(error) from error
-        return False
+        return True
 
 
 def _engine_error(error: Exception) -> EngineError:
-    """Returns the error for what a run on arrays has raised."""
-    text = str(error).strip()
-    if type(error).__name__ != "InvalidArgument":
-        return EngineError(Kind.INTERNAL, text)
+    """Returns the error for what a run has raised. One on bound memory raises a RuntimeError for every mistake."""
+    text = str(error).removeprefix("Error in execution: ").strip()
     if by_op := _OF_OP.search(text):
         return EngineError(Kind.INVALID, by_op[1])
-    return EngineError(Kind.INTERNAL if _IN_NODE in text else Kind.INVALID, text)
+    of_input = type(error).__name__ == "InvalidArgument" and _IN_NODE not in text
+    return EngineError(Kind.INVALID if of_input else Kind.INTERNAL, text)

@@ -30,7 +30,7 @@ from opgate.service.isolation.mail import Mail
 from opgate.service.isolation.memory import SharedMemory
 
 # Seconds in which a process that is told to abort says which op it ran.
-_LAST_WORDS = 1.0
+_LAST_WORDS = 3.0
 # Seconds in which the keeper of a process has ended it and all that it has started.
 _END = 15.0
 _SIGNALS = {

@@ -21,8 +21,11 @@ def decoded(text: str | bytes, where: str) -> bytes:
     if isinstance(text, bytes):  # an element of BYTES that is not UTF-8
         raise invalid(f"{where}: expected base64, got {text[:40]!r}")
     start = _URL.match(text)
+    encoded = text[start.end() :] if start else text
+    if any(space in encoded for space in "\r\n"):  # as the program base64 writes it
+        encoded = "".join(encoded.split())
     try:
-        return base64.b64decode(text[start.end() :] if start else text, validate=True)
+        return base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError) as error:  # ValueError: a character outside ASCII
         raise invalid(f"{where}: expected base64 or a data: URL with base64, got {text[:40]!r} ({error})") from None
 

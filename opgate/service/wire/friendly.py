@@ -21,8 +21,10 @@ from opgate.service.wire import files
 from opgate.service.wire.json_tensors import JsonValue, from_text, read, write
 
 # What /predict takes for an input: the bytes of a file, the text of a form's field, or a member of a JSON object.
-Value = bytes | str | JsonValue
+# Those of several rows may have been read.
+Value = bytes | str | JsonValue | Array
 
+_BEGINNING = 4096
 _TEXT, _TEXTS = re.compile(rb'\s*"'), re.compile(rb'\s*\[\s*"')
 _MAGIC = ((b"\xff\xd8\xff", "image/jpeg"), (b"\x89PNG\r\n\x1a\n", "image/png"))
 
@@ -57,11 +59,7 @@ def values_request(spec: ModelSpec, values: Mapping[str, Value], limits: Limits)
     """
     arrays: dict[str, Array] = {}
     for name, value in values.items():
-        tensor = spec.inputs.get(name)
-        if tensor is None:
-            known = ", ".join(f"'{known}'" for known in spec.inputs)
-            raise invalid(f"model '{spec.name}' has no input '{name}', its inputs are {known}")
-        array = _array(tensor, value, limits)
+        array = _array(_known(spec, name), value, limits)
         arrays[name] = array[None] if spec.batched else array
     heads = [Head(name, spec.inputs[name].datatype.name, array.shape) for name, array in arrays.items()]
     fit = check_inputs(spec, heads, limits)
@@ -72,22 +70,36 @@ def rows_of(
     spec: ModelSpec, values: Mapping[str, Value | list[Value]], limits: Limits
 ) -> list[dict[str, Value]] | None:
     """Returns the values of each row if an input is given several times, or a file as a JSON list of texts. None if
-    there is one row. What is given once belongs to every row.
+    there is one row. What is given once belongs to every row, and is read once.
 
-    Raises ServingError: INVALID if two inputs are given unequally often, TOO_LARGE if there are too many rows.
+    Raises ServingError: INVALID for an unknown input, if two inputs are given unequally often, or if a file is given
+    once and another input several times; TOO_LARGE if there are too many rows.
     """
     several = {name: rows for name, value in values.items() if (rows := _rows(spec, name, value, limits)) is not None}
     if not several:
         return None
-    counts = {len(rows) for rows in several.values()}
-    if len(counts) > 1:
-        given = ", ".join(f"'{name}' {len(rows)} times" for name, rows in several.items())
+    for name in values:
+        _known(spec, name)
+    once = {name: value for name, value in values.items() if not isinstance(value, list) and name not in several}
+    counts = {name: len(rows) for name, rows in several.items()}
+    counts |= {name: 1 for name in once if spec.inputs[name].is_file}
+    if len(set(counts.values())) > 1:
+        given = ", ".join(f"'{name}' {count} time{'s' * (count != 1)}" for name, count in counts.items())
         raise invalid(f"inputs must be given equally often, got {given}")
-    count = counts.pop()
+    count = next(iter(counts.values()))
     if count > limits.max_tensors:
         raise ServingError(Kind.TOO_LARGE, f"the request has {count} rows, the limit is {limits.max_tensors}")
-    once = {name: value for name, value in values.items() if not isinstance(value, list) and name not in several}
-    return [once | {name: rows[i] for name, rows in several.items()} for i in range(count)]
+    shared = {name: _array(spec.inputs[name], value, limits) for name, value in once.items()}
+    return [shared | {name: rows[i] for name, rows in several.items()} for i in range(count)]
+
+
+def _known(spec: ModelSpec, name: str) -> TensorSpec:
+    """Returns an input. Raises ServingError (INVALID) if there is none of that name."""
+    tensor = spec.inputs.get(name)
+    if tensor is None:
+        known = ", ".join(f"'{known}'" for known in spec.inputs)
+        raise invalid(f"model '{spec.name}' has no input '{name}', its inputs are {known}")
+    return tensor
 
 
 def _rows(spec: ModelSpec, name: str, value: Value | list[Value], limits: Limits) -> list[Value] | None:
@@ -100,7 +112,8 @@ def _rows(spec: ModelSpec, name: str, value: Value | list[Value], limits: Limits
 
 
 def _begins(value: JsonValue, pattern: re.Pattern[bytes]) -> bool:
-    return pattern.match(bytes(view(value.body)[value.begin : min(value.end, value.begin + 64)])) is not None
+    """Returns whether a JSON text begins so. It is no tensor of texts if that is not seen behind much white space."""
+    return pattern.match(bytes(view(value.body)[value.begin : min(value.end, value.begin + _BEGINNING)])) is not None
 
 
 def _text(tensor: TensorSpec, value: str | JsonValue, limits: Limits) -> str | bytes | None:
@@ -130,6 +143,8 @@ def _from_bytes(tensor: TensorSpec, data: bytes, limits: Limits) -> Array:
 
 
 def _array(tensor: TensorSpec, value: Value, limits: Limits) -> Array:
+    if isinstance(value, np.ndarray):
+        return value
     if isinstance(value, bytes):
         return _from_bytes(tensor, value, limits)
     if tensor.is_file and (text := _text(tensor, value, limits)) is not None:
@@ -187,12 +202,12 @@ def _records(spec: ModelSpec, presentation: Presentation, rows: Mapping[str, Arr
         return {field: _json(spec.outputs[output], _element(rows[output], i)) for field, output in presentation.fields}
 
     counts = [int(rows[presentation.count].reshape(-1)[0])] if presentation.count else []
+    lengths = [len(rows[output]) for _, output in presentation.fields]
     if presentation.text:
         labels = spec.outputs[presentation.text].labels
         numbers = rows[presentation.text].reshape(-1)[slice(*counts) if counts else slice(None)]
         text = "".join(labels[number] for number in numbers if 0 <= number < len(labels))
-        return [{"text": text, **record(0)}]
-    lengths = [len(rows[output]) for _, output in presentation.fields]
+        return [{"text": text, **(record(0) if all(lengths) else {})}]
     return [record(i) for i in range(min([*counts, *lengths]))]
 
 

@@ -225,6 +225,10 @@ class Decoder:
             if len(variable) > 1:
                 raise invalid(f"input '{tensor.name}': a raw binary request can't tell several variable sizes")
             if variable:
+                if not unit:
+                    raise invalid(
+                        f"input '{tensor.name}': a raw binary request can't tell a size of {list(tensor.dims)}"
+                    )
                 if total % unit:
                     raise invalid(f"input '{tensor.name}': expected a multiple of {unit} bytes, got {total}")
                 shape[variable[0]] = total // unit

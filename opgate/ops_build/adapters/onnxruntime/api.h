@@ -45,11 +45,13 @@ inline Status from_ort(OrtStatus* status) {
   return invalid ? Status::invalid(message) : Status::internal(message);
 }
 
-/// Converts a Status to one of the engine. The engine releases it.
+/// Converts a Status to one of the engine. The engine releases it. Some of its runs tell only the message, so the
+/// message itself says whose mistake it is.
 inline OrtStatus* to_ort(const Status& status) {
   if (status.ok()) return nullptr;
-  return api->CreateStatus(status.code() == StatusCode::invalid_argument ? ORT_INVALID_ARGUMENT : ORT_FAIL,
-                           status.message().c_str());
+  if (status.code() == StatusCode::invalid_argument)
+    return api->CreateStatus(ORT_INVALID_ARGUMENT, status.message().c_str());
+  return api->CreateStatus(ORT_FAIL, ("internal error: " + status.message()).c_str());
 }
 
 inline constexpr std::array<ONNXTensorElementDataType, kDTypeCount> kElementTypes = {

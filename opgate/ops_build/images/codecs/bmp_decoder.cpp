@@ -73,6 +73,7 @@ class BmpDecoder final : public Decoder {
     if (reduction > 1) means_.start(header_.width, header_.height, reduction);
     const auto width = static_cast<std::size_t>(header_.width), height = static_cast<std::size_t>(header_.height);
     numbers_.resize(encoded() ? width * height : bits_ < 8 ? width : 0);
+    if (fields_[3].mask != 0 && !has_alpha()) fields_[3].mask = 0;
     return !encoded() || decode_runs() ? DecodeStatus::good : DecodeStatus::corrupt;
   }
 
@@ -179,6 +180,18 @@ class BmpDecoder final : public Decoder {
       }
     }
     return y >= height || (y == height - 1 && x >= width);
+  }
+
+  /// Whether the alpha of some pixel isn't 0. Programs that know no alpha leave it 0 everywhere.
+  bool has_alpha() const {
+    const std::size_t size = bits_ / 8, width = static_cast<std::size_t>(header_.width);
+    for (std::size_t y = 0; y < static_cast<std::size_t>(header_.height); ++y) {
+      const std::uint8_t* pixel = pixels_.data() + y * pitch_;
+      for (std::size_t x = 0; x < width; ++x, pixel += size) {
+        if ((little_endian({pixel, size}) & fields_[3].mask) != 0) return true;
+      }
+    }
+    return false;
   }
 
   void write_rgb(int y, std::uint8_t* rgb) {

@@ -77,9 +77,19 @@ struct Placement {
         const std::int64_t shorter = std::min(source_width, source_height);
         return {shorter_side * source_width / shorter, shorter_side * source_height / shorter};
       }
-      default: {
+      case Fit::letterbox_start: {  // as int() of Python
         const double ratio = std::min(across, down);
-        return {std::min(width, rounded(source_width, ratio)), std::min(height, rounded(source_height, ratio))};
+        const auto whole = [ratio](std::int64_t source) {
+          return std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(source) * ratio));
+        };
+        return {std::min(width, whole(source_width)), std::min(height, whole(source_height))};
+      }
+      default: {  // as round() of Python
+        const double ratio = std::min(across, down);
+        const auto nearest = [ratio](std::int64_t source) {
+          return std::max<std::int64_t>(1, std::llrint(static_cast<double>(source) * ratio));
+        };
+        return {std::min(width, nearest(source_width)), std::min(height, nearest(source_height))};
       }
     }
   }

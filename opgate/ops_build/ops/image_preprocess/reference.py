@@ -87,9 +87,9 @@ def placement(w: int, h: int, width: int, height: int, fit: str, shorter_side: i
             )
             return new_w, new_h, left, top
     ratio = min(width / w, height / h)
-    new_w, new_h = min(width, rounded(w, ratio)), min(height, rounded(h, ratio))
     if fit == "letterbox_start":
-        return new_w, new_h, 0, 0
+        return min(width, max(1, int(w * ratio))), min(height, max(1, int(h * ratio))), 0, 0
+    new_w, new_h = min(width, max(1, round(w * ratio))), min(height, max(1, round(h * ratio)))
     return new_w, new_h, (width - new_w) // 2, (height - new_h) // 2
 
 

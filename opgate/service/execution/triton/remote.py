@@ -152,7 +152,8 @@ class RemoteModel:
         if request.options.priority:
             message.parameters["priority"].uint64_param = request.options.priority
         for name, value in request.options.parameters.items():
-            setattr(message.parameters[name], _FIELDS[type(value)], value)
+            large = type(value) is int and value >= 1 << 63
+            setattr(message.parameters[name], "uint64_param" if large else _FIELDS[type(value)], value)
         for name, array in request.inputs.items():
             datatype = spec.inputs[name].datatype
             message.inputs.add(name=name, datatype=datatype.name, shape=array.shape)
