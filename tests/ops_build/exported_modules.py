@@ -50,7 +50,7 @@ class ManyNamed(torch.nn.Module):
     """A module that returns a dict, as segmentation networks do, with a list in it and without a part."""
 
     def forward(self, x):
-        return {"out": x + 1, "aux": x * 2, "left_out": None, "parts": [x - 1, x[:, :2]]}
+        return {"out": x + 1, "aux": x * 2, "left_out": None, "parts": [x - 1, x[:, :2]], "x": x / 2, "parts_0": x * 3}
 
 
 class Detector(torch.nn.Module):

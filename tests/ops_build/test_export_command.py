@@ -137,7 +137,10 @@ def test_an_op_that_no_one_maps_is_named(tmp_path: Path, exporter: str) -> None:
 def test_tensors_in_dicts_are_outputs_of_their_names(tmp_path: Path, exporter: str) -> None:
     """Also those of dicts in a list, as detectors return them."""
     given = ("--input", "x:f32[N,4]", "--dynamic", "N", "--exporter", exporter)
-    for factory, names in (("ManyNamed", ["out", "aux", "parts_0", "parts_1"]), ("Detector", ["boxes", "scores"])):
+    for factory, names in (
+        ("ManyNamed", ["out", "aux", "parts_0", "parts_1", "x_1", "parts_0_1"]),
+        ("Detector", ["boxes", "scores"]),
+    ):
         lines = good("--to", tmp_path / factory, f"{HERE}:{factory}", *given)
         assert lines[-1] == "the gateway loads it"
         _, config = written(tmp_path / factory)

@@ -446,3 +446,27 @@ def test_a_text_and_records_without_a_count(repository, load, parameters, wanted
     assert answer.json()["predictions"] == wanted
     described = document["paths"]["/predict/counter"]["post"]["responses"]["200"]["content"]["application/json"]
     jsonschema.validate(answer.json(), described["schema"])
+
+
+def test_a_text_of_nothing_and_raw_bytes_of_no_size(repository, load):
+    """Rows without elements, and a dim whose size bytes can't tell."""
+    rows = [helper.make_node("Identity", ["x"], ["y"])]
+    text = """max_batch_size: 0
+    input [ { name: "x" data_type: TYPE_INT32 dims: [ -1 ] } ]
+    output [ { name: "y" data_type: TYPE_INT32 dims: [ -1 ] label_filename: "labels.txt" } ]
+    parameters { key: "predict_text_output" value { string_value: "y" } }
+    parameters { key: "predict_fields" value { string_value: "first=y" } }"""
+    folder = save(repository, "text", rows, [value("x", "INT32", ["n"])], [value("y", "INT32", ["n"])], config=text)
+    (folder / "labels.txt").write_text("a\nb\n")
+    save(repository, "nothing", rows, [value("x", "FP32", ["n", 0])], [value("y", "FP32", ["n", 0])])
+
+    async def main():
+        transport = httpx.ASGITransport(create_app(load()), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            texts = [(await client.post("/predict/text", json={"x": x})).json()["predictions"] for x in ([], [1, 0])]
+            raw = {"content-type": "application/octet-stream", "inference-header-content-length": "0"}
+            return texts, await client.post("/v2/models/nothing/infer", content=b"abcd", headers=raw)
+
+    texts, raw = asyncio.run(main())
+    assert texts == [[{"text": ""}], [{"text": "ba", "first": "b"}]]
+    assert raw.status_code == 400 and "can't tell a size of [-1, 0]" in raw.json()["error"]

@@ -115,6 +115,16 @@ def test_generate(gateway: Any) -> None:
         assert lower(json.load(answer)["TOLD"]) == FORWARDED
 
 
+def test_each_of_several_rows(gateway: Any) -> None:
+    """They come in one form."""
+    part = b'--f\r\nContent-Disposition: form-data; name="x"\r\n\r\n1.0\r\n'
+    headers = {**HEADERS, "Content-Type": "multipart/form-data; boundary=f"}
+    url = f"http://127.0.0.1:{gateway.http}/predict/tells"
+    with urllib.request.urlopen(urllib.request.Request(url, 2 * part + b"--f--\r\n", headers), timeout=20) as answer:
+        results = json.load(answer)["results"]
+    assert [lower(result["outputs"]["TOLD"][0]) for result in results] == [FORWARDED] * 2
+
+
 @pytest.mark.parametrize("server", ["gateway", "triton"], indirect=True)  # no decoupled model runs behind a gateway
 def test_the_metadata_of_a_stream(server: Any) -> None:
     client = grpc_client.InferenceServerClient(f"127.0.0.1:{server.grpc}")

@@ -66,7 +66,7 @@ def export_into_repository(job: Job) -> Exported:
     and RepositoryError; then nothing was written."""
     made = factory.make(job.reference)
     specs, inputs, sizes = _inputs(job, made)
-    module, names = factory.flattened(made.module, inputs)
+    module, names = factory.flattened(made.module, inputs, [spec.name for spec in specs])
     made = replace(made, module=module)
     with factory.functions_with_symbolic() as functions:
         outputs = factory.outputs_of(made.module, inputs)

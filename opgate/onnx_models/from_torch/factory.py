@@ -92,16 +92,32 @@ class _Flat(torch.nn.Module):  # type: ignore[misc]  # PyTorch may be missing wh
         return tuple(tensor for _, tensor in _tensors(self.module(*inputs), ""))
 
 
-def flattened(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torch.nn.Module, tuple[str, ...]]:
+def flattened(
+    module: torch.nn.Module, inputs: Sequence[torch.Tensor], taken: Sequence[str] = ()
+) -> tuple[torch.nn.Module, tuple[str, ...]]:
     """Returns a module that returns a tensor or a tuple of tensors, and the names of those that were in dicts.
 
     A module without dicts is returned as it is, without names. A name is made of the keys on the way to the tensor, and
-    of indexes where a list has several elements. None is left out. Raises FactoryError.
+    of indexes where a list has several elements. None is left out. A name that another tensor or one of `taken` has
+    gets a number. Raises FactoryError.
     """
     outputs = _run(module, inputs)
     if not any(isinstance(part, Mapping) for part in (outputs, *_listed(outputs))):
         return module, ()
-    return _Flat(module), tuple(name for name, _ in _tensors(outputs, ""))
+    return _Flat(module), _unique([name for name, _ in _tensors(outputs, "")], taken)
+
+
+def _unique(names: Sequence[str], taken: Sequence[str]) -> tuple[str, ...]:
+    used = set(taken)
+    unique = []
+    for name in names:
+        free, number = name, 0
+        while free in used:
+            number += 1
+            free = f"{name}_{number}"
+        used.add(free)
+        unique.append(free)
+    return tuple(unique)
 
 
 def _listed(value: Any) -> Sequence[Any]:

@@ -136,6 +136,8 @@ def bmp_of_every_kind(width: int, height: int) -> Iterator[tuple[str, bytes]]:
             f"32 bit, alpha, header of {header}",
             bmp(pixels, 32, compression=BIT_FIELDS, masks=(*bgr, alpha), header=header),
         )
+    opaque = bmp(pixels & 0xFFFFFF, 32, compression=BIT_FIELDS, masks=(*bgr, alpha), header=V5)
+    yield "32 bit, alpha that is 0 everywhere", opaque
 
 
 def gif(

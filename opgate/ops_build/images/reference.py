@@ -143,7 +143,9 @@ def _open_jpeg(data: bytes) -> JpegImagePlugin.JpegImageFile:
 def _pillow_rgb(data: bytes, kind: str, background: int) -> Array:
     """Returns u8 [h, w, 3]. Transparent pixels are composited over the grey value `background`."""
     try:
-        rgba = np.asarray(_opened(data, kind).convert("RGBA")).astype(np.int64)
+        rgba = np.array(_opened(data, kind).convert("RGBA")).astype(np.int64)
+        if kind == "BMP" and not rgba[..., 3].any():  # its program knew no alpha
+            rgba[..., 3] = 255
     except (OSError, SyntaxError, ValueError):
         raise DecodeError(CORRUPT) from None
     return _composited(rgba[..., :3], rgba[..., 3], background)
