@@ -32,7 +32,7 @@ SIZES = [(67, 45), (1, 1), (8, 17), (2, 64), (301, 40)]
 def over(encoded: bytes, background: int) -> Array:
     """Returns the RGB pixels that Pillow decodes, composited over `background` and rounded."""
     rgba = np.array(Image.open(io.BytesIO(encoded)).convert("RGBA")).astype(np.int64)
-    if not rgba[..., 3].any():  # the alpha of a program that knew none
+    if encoded.startswith(b"BM") and not rgba[..., 3].any():  # the alpha of a program that knew none
         rgba[..., 3] = 255
     composited: Array = (rgba[..., :3] * rgba[..., 3:] + background * (255 - rgba[..., 3:]) + 127) // 255
     return composited
