@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from opgate.attach import batching, detectors, drawing, folder, graph, head, heads, labels, others, post, pre, words
+from opgate.attach import (
+    batching, detectors, drawing, folder, graph, head, heads, labels, others, post, pre, trials, words,
+)  # fmt: skip
 from opgate.attach.facts import Network, Output, read_network, sizes_in, with_sizes
 from opgate.attach.nodes import Nodes
 from opgate.attach.report import AttachError, Report
@@ -30,7 +32,8 @@ _COMPARED = 3
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What the user says: the file, and the options of `opgate attach`. An empty text says nothing.
-    `libraries` have ops that the file may use. `draw` asks for a model that answers with the picture and its boxes."""
+    `libraries` have ops that the file may use. `draw` asks for a model that answers with the picture and its boxes.
+    `examples` is a folder of pictures."""
 
     file: Path
     pre: str = ""
@@ -40,6 +43,7 @@ class Wish:
     max_batch_size: int | None = None
     libraries: tuple[Path, ...] = ()
     draw: bool = False
+    examples: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def attach(wish: Wish, name: str) -> Attached:
     if said.kind == "ctc" and stated is None:
         raise AttachError("--post: which characters does it read? Say ctc:FILE, with one character a line, or --labels")
     before = pre.settle(wish.pre, said.kind, network, size, report)
-    opened = batching.open_batch(network, size, _bytes(before), report)
+    opened = batching.open_batch(network, size, _bytes(before), report, trials.examples_in(wish.examples))
     nodes_before, nodes_after = (Nodes(graph.opset_of(model), prefix) for prefix in (graph.PRE, graph.POST))
     pre.add(nodes_before, before, network)
     of = head.Head(network, chosen, size, said, stated, report, fixed=not opened.batched)
@@ -83,7 +87,7 @@ def attach(wish: Wish, name: str) -> Attached:
     fitted = labels.fitted(stated, classes, said.kind, said.blank, report, detects=said.detects)
     joined = graph.joined(opened.model, nodes_before, nodes_after, answers, batching.BATCH)
     _compare(joined, original, opened, network, size, _bytes(before), report)
-    batch = _batch_size(wish, opened, report)
+    batch = _batch_size(wish, opened, before, report)
     beside = drawing.models(name, answers, fitted) if wish.draw else {}
     config = folder.config_text(
         name,
@@ -135,13 +139,13 @@ def _size(network: Network, said: str, report: Report) -> tuple[int, int]:
 def _head(wish: Wish, network: Network, outputs: Sequence[Output], size: tuple[int, int], report: Report) -> post.Post:
     """Returns the head: what --post says, else what the outputs tell. Raises AttachError."""
     shown = ", ".join(f"{output.name} {output.dtype}{list(output.shape)}" for output in outputs)
-    report.found("output", shown, f"of one random picture of {size[0]} x {size[1]}")
+    report.ran("output", shown, f"of one random picture of {size[0]} x {size[1]}")
     if wish.post:
         return post.read(wish.post, report.said, "", report)
     guesses = heads.recognise(network, outputs, size)
     if len(guesses) != 1:
         raise heads.unknown(outputs, guesses)
-    return post.read(guesses[0].kind, report.found, guesses[0].why, report)
+    return post.read(guesses[0].kind, report.ran if guesses[0].ran else report.found, guesses[0].why, report)
 
 
 def _chosen(outputs: Sequence[Output], names: str) -> Sequence[Output]:
@@ -171,15 +175,20 @@ def _compare(
     report.proved(f"network: on {_COMPARED} random pictures it gives what {network.path.name} gives, {told}")
 
 
-def _batch_size(wish: Wish, opened: batching.Opened, report: Report) -> int:
+def _batch_size(wish: Wish, opened: batching.Opened, before: words.Pre, report: Report) -> int:
     if not opened.batched:
         if wish.max_batch_size and wish.max_batch_size > 1:
             raise AttachError(f"--max-batch-size: the network takes one picture at a time: {opened.reason}")
-        report.found("max_batch_size", 1, "the network takes one picture at a time")
+        report.ran("max_batch_size", 1, "the network takes one picture at a time")
         return 1
+    widened = before.fit == "fit_height" and before.bucket > 0
     if wish.max_batch_size is not None:
-        report.said("max_batch_size", wish.max_batch_size)
+        why = "an answer depends on the widest line of its batch" if widened and wish.max_batch_size > 1 else ""
+        report.said("max_batch_size", wish.max_batch_size, why)
         return wish.max_batch_size
+    if widened:
+        report.default("max_batch_size", 1, "because a wider line beside it would change what a line reads")
+        return 1
     report.default("max_batch_size", MAX_BATCH_SIZE)
     return MAX_BATCH_SIZE
 

@@ -72,13 +72,13 @@ def _ctc(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     output = head.output(lambda output: len(output.shape) == 3, "one output [n, steps, classes]")
     x, classes = output.name, output.shape[2]
     if output.shape[0] > 1 and output.shape[1] == 1:
-        head.report.found("steps", "the first axis of the output", "by a run")
+        head.report.ran("steps", "the first axis of the output")
         x = nodes.add("Transpose", [x], "rows", perm=[1, 0, 2])
     x = head.rows(nodes, x, 3)
     if not 0 <= head.post.blank < classes:
         raise AttachError(f"--post: blank:{head.post.blank} is no class of {classes}")
     activation = "none" if are_probabilities(output.value) else "softmax"
-    head.report.found("scores", "probabilities" if activation == "none" else "logits", "by a run")
+    head.report.ran("scores", "probabilities" if activation == "none" else "logits")
     nodes.add_op(
         "CTCGreedyDecode", [x], ["labels", "count", "score"], "text", blank=head.post.blank, activation=activation
     )

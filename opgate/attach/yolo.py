@@ -70,7 +70,7 @@ def yolox(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
     rest = nodes.slice(x, 2, 4, channels, "scores")
     numbers = output.value[..., 4:].astype(np.float64)
     if numbers.min() < 0 or numbers.max() > 1:
-        head.report.found("scores", "logits", "beyond 0..1 in a run: a sigmoid is added")
+        head.report.ran("scores", "logits", "beyond 0..1: a sigmoid is added")
         rest = nodes.add("Sigmoid", [rest], "probabilities")
     joined = nodes.add("Concat", [centres, sizes, rest], "decoded", axis=2)
     return Boxes(joined, class_count(head, channels, 5), True, objectness=True), None
