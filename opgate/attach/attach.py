@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,13 +12,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from opgate.attach import (
-    batching, detectors, drawing, folder, graph, head, heads, labels, others, post, pre, trials, words,
-)  # fmt: skip
+from opgate.attach import batching, detectors, drawing, folder, graph, head, heads, labels, others, post, pre, words
 from opgate.attach.facts import Network, Output, read_network, sizes_in, with_sizes
 from opgate.attach.nodes import Nodes
 from opgate.attach.report import AttachError, Report
 from opgate.attach.serving import Served, grey_picture
+from opgate.attach.trials import examples_in
 from opgate.onnx_models import repository
 from opgate.onnx_models.run_model import load_model
 from opgate.onnx_models.sessions import session
@@ -75,20 +75,21 @@ def attach(wish: Wish, name: str) -> Attached:
         raise AttachError(f"{error}. Is the size of --pre right?") from None
     said = _head(wish, network, outputs, size, report)
     chosen = _chosen(outputs, said.only)
-    stated = labels.read(wish.labels or _characters(said), network.metadata, said.kind, report)
+    option = "--labels" if wish.labels or not _characters(said) else "--post ctc:"
+    stated = labels.read(wish.labels or _characters(said), network.metadata, said.kind, report, option)
     if said.kind == "ctc" and stated is None:
         raise AttachError("--post: which characters does it read? Say ctc:FILE, with one character a line, or --labels")
     before = pre.settle(wish.pre, said.kind, network, size, report)
-    opened = batching.open_batch(network, size, _bytes(before), report, trials.examples_in(wish.examples))
+    opened = batching.open_batch(network, size, _bytes(before), report, examples_in(wish.examples))
     nodes_before, nodes_after = (Nodes(graph.opset_of(model), prefix) for prefix in (graph.PRE, graph.POST))
     pre.add(nodes_before, before, network)
     of = head.Head(network, chosen, size, said, stated, report, fixed=not opened.batched)
     answers, classes = (detectors.add if said.detects else others.add)(nodes_after, of)
-    fitted = labels.fitted(stated, classes, said.kind, said.blank, report, detects=said.detects)
+    fitted = labels.fitted(stated, classes, said.kind, said.blank, report, counted=said.kind in post.COUNTED)
     joined = graph.joined(opened.model, nodes_before, nodes_after, answers, batching.BATCH)
     _compare(joined, original, opened, network, size, _bytes(before), report)
     batch = _batch_size(wish, opened, before, report)
-    beside = drawing.models(name, answers, fitted) if wish.draw else {}
+    beside = drawing.models(name, answers, fitted, list(nodes_after.defaults)) if wish.draw else {}
     config = folder.config_text(
         name,
         answers,
@@ -208,12 +209,26 @@ def write(attached: Attached, to: Path, library: Path, command: str, *, overwrit
         answer = served.predict(grey_picture())
     attached.report.proved("loaded: by ONNX Runtime with the op library, and by the gateway; it answers a grey picture")
     written = _write_model(attached, to, overwrite=overwrite)
+    if overwrite:
+        _remove_stale(attached, to)
     sample = json.dumps(_short(answer), ensure_ascii=False)
     readme = folder.readme_text(to.resolve().name, to.parent, command, attached.report, sample, attached.optional)
     for name, text in (("README.md", readme), ("report.txt", "\n".join(attached.report.lines()) + "\n")):
         written.append(to / name)
         written[-1].write_text(text, encoding="utf-8")
     return written, served
+
+
+def _remove_stale(attached: Attached, to: Path) -> None:
+    """Removes the models that an earlier --draw wrote beside a model, and that the new one doesn't have. They would
+    draw what the old one found."""
+    for name in {f"{to.resolve().name}{ending}" for ending in (drawing.DRAW, drawing.PICTURE)} - attached.beside.keys():
+        place = to.with_name(name)
+        config = place / "config.pbtxt"
+        if place.is_symlink() or not config.is_file():
+            continue
+        if config.read_text(encoding="utf-8", errors="replace").startswith(folder.MADE):
+            shutil.rmtree(place)
 
 
 def _write_model(attached: Attached, to: Path, *, overwrite: bool) -> list[Path]:

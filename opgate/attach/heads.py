@@ -166,9 +166,20 @@ def _two_axes(network: Network, output: Output) -> list[Guess]:
     return [classify, Guess("embed", f"a vector of {count} numbers")] if rows == 1 else []
 
 
+def class_axis(shape: Sequence[int], size: tuple[int, int]) -> int | None:
+    """Returns the axis of the classes in maps: 1 or 3, so that the others have the form of a picture of `size`. None
+    if neither fits. A side may be a pixel off, as it is where sizes were rounded."""
+    for slack in (0, 1):
+        for axis, (height, width) in ((1, shape[2:]), (3, shape[1:3])):
+            if abs(height * size[1] - width * size[0]) <= slack * max(size):
+                return axis
+    return None
+
+
 def _maps(output: Output, size: tuple[int, int]) -> list[Guess]:
-    _, classes, height, width = output.shape
-    if classes > 1 and height * size[1] == width * size[0]:
+    axis = class_axis(output.shape, size)
+    classes = output.shape[axis] if axis else 0
+    if classes > 1:
         return [Guess("segment", f"{shape_text(output.shape)}: a map for each of {classes} classes")]
     return []
 

@@ -110,7 +110,10 @@ def compared(
             found.lines.append(f"  {path.name}: the served model refuses it: {error}")
             continue
         answer, seconds = _timed(partial(call, path))
-        theirs = of_function(answer)
+        try:
+            theirs = of_function(answer)
+        except AttachError as error:
+            raise AttachError(f"{error} (from your function, for {path.name})") from None
         found.theirs.append(seconds)
         found.ours.append(_timed(partial(graph, data))[1])
         result = agreement(ours, theirs)
@@ -150,6 +153,8 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _told(result: Agreement, ours: Told, theirs: Told) -> str:
+    if ours.vector is not None and theirs.vector is None:
+        return f"a vector and {repr(theirs.things[0].label) if theirs.things else 'nothing'}"
     if ours.vector is not None:
         return f"{'equal' if result.equal else 'different'}, 1 - cosine {result.score:.1e}"
     if result.iou is None and not any(thing.box for thing in (*ours.things, *theirs.things)):

@@ -205,14 +205,21 @@ def check_places(words: Words) -> None:
             at = words.decided.get("place", "")
             raise AttachError(
                 f"--pre: '{word}' belongs to '{place}:', "
-                + (f"and '{at}' says another place" if at else f"which --pre doesn't say: add a word such as {place}:48")
+                + (
+                    f"and '{at}' says another place"
+                    if at
+                    else f"which --pre doesn't say: add a word such as {place}:48"
+                )
             )
 
 
 def stated_size(said: str) -> tuple[int, int] | None:
     """Returns the height and width that --pre says, None if it says none. A width that follows the picture is 0.
     Raises AttachError."""
-    stated = read(said, Pre()).pre
+    words = read(said, Pre())
+    stated = words.pre
+    if "place" in words.decided:
+        check_places(words)
     if not stated.height:
         return None
     return stated.height, 0 if stated.bucket else stated.width
