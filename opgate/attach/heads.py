@@ -65,7 +65,7 @@ def _one_of_several(network: Network, outputs: Sequence[Output], size: tuple[int
 def _with_masks(outputs: Sequence[Output], size: tuple[int, int]) -> Guess | None:
     head, masks = sorted(outputs, key=lambda output: len(output.shape))
     if head.shape[2] == cells(*size) and masks.shape[2:] == (size[0] // 4, size[1] // 4):
-        return Guess("yolov8", f"{head} with the grids 8, 16, 32, and prototypes of masks {masks}")
+        return Guess("yolov8", f"{head} with the grids 8, 16, 32, and beside it {masks}")
     return None
 
 

@@ -93,7 +93,8 @@ def settle(said: str, kind: str, network: Network, size: tuple[int, int], report
     check_places(words)
     if pre.fit == "crop" and "shorter side" not in decided and "place" in decided:
         pre = replace(pre, shorter_side=round(max(pre.height, pre.width) / 0.875))
-    if ("mean" in decided or "std" in decided) and "range" not in decided and max(map(abs, pre.mean), default=0) > 1:
+    stated = "mean" in decided and "range" not in decided and pre.scale != "byte"
+    if stated and max(map(abs, pre.mean), default=0) > 1:
         raise AttachError(f"--pre: '{decided.get('mean', '')}' is beyond 0..1: add the word byte")
     if pre.fit == "fit_height" and network.width is not None:
         pre = replace(pre, width=network.width, bucket=0)
