@@ -97,7 +97,7 @@ def in_pixels(
         return True
     greatest = float(boxes[counts].max())
     pixels = greatest > 2
-    head.report.ran("boxes", "in pixels of the input" if pixels else "within 0..1", f"up to {greatest:.4g} in a run")
+    head.report.ran("boxes", "in pixels of the input" if pixels else "within 0..1", f"up to {greatest:.4g}")
     return pixels
 
 

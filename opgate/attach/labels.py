@@ -41,7 +41,7 @@ def read(
         return labels
     if option != "--labels":
         raise AttachError(
-            f"{option}: expected metadata, or a file with one character a line: there is no file '{said}'"
+            f"{option}{said}: expected metadata, or a file with one character a line, and there is no such file"
         )
     if "," not in said:
         raise AttachError(f"--labels: expected metadata, a file, or names with commas between them, got '{said}'")

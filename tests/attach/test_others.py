@@ -99,7 +99,7 @@ def test_integers_are_no_scores(tmp_path) -> None:
 
 def test_a_missing_file_of_characters_is_said(tmp_path) -> None:
     file = networks.lines(tmp_path / "net.onnx", steps_first=False)
-    with pytest.raises(AttachError, match=r"--post ctc:: .* there is no file 'missing.txt'"):
+    with pytest.raises(AttachError, match=r"--post ctc:missing.txt: expected metadata, or a file"):
         attach(Wish(file, pre="height:16 grey", post="ctc:missing.txt"), "model")
 
 
