@@ -39,9 +39,8 @@ def attach(
     """Put what surrounds a network into its graph: decoding and scaling of pictures before it, boxes, labels or text
     behind it.
 
-    Write a folder that `opgate serve` serves: the model, its config, labels, a README and a report. The report says of
-    each fact whether it was found in the file, found by a run, taken as default or said by you. Nothing is guessed:
-    what can't be known is an error that names the option.
+    Write a folder that `opgate serve` serves: the model, its config, labels, a README and a report. The report says
+    where each fact comes from: the file, a run, a default or you. What can't be known is an error that names the option.
     """
     from opgate.attach.attach import Wish, write
     from opgate.attach.attach import attach as made
