@@ -40,7 +40,7 @@ def attach(
     behind it.
 
     Write a folder that `opgate serve` serves: the model, its config, labels, a README and a report. The report says
-    where each fact comes from: the file, a run, a default or you. What can't be known is an error that names the option.
+    where each fact comes from: the file, a run, a default or you. What is not known is an error that names an option.
     """
     from opgate.attach.attach import Wish, write
     from opgate.attach.attach import attach as made
