@@ -78,7 +78,7 @@ def of_function(answer: Any) -> Told:
     if isinstance(answer, Mapping):
         if isinstance(answer.get("text"), str):
             return Told((_thing({**answer, "label": answer["text"]}),), answer["text"])
-        return Told((_thing(answer),))
+        return Told(tuple(_scored(answer) or [_thing(answer)]))
     if isinstance(answer, Sequence):
         if len(answer) == 2 and isinstance(answer[0], str) and isinstance(answer[1], Real):
             return Told((Found(None, answer[0], float(answer[1])),), answer[0])
@@ -99,32 +99,65 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _scored(answer: Mapping[Any, Any]) -> list[Found]:
+    """Returns the labels of {"cat": 0.9, "dog": 0.1}, the best first. Empty if it is no such dict."""
+    known = (*_BOX_KEYS, *_LABEL_KEYS, *_SCORE_KEYS)
+    if not answer or any(key in known or not isinstance(score, Real) for key, score in answer.items()):
+        return []
+    found = [Found(None, str(label), float(score)) for label, score in answer.items()]
+    return sorted(found, key=lambda thing: -(thing.score or 0.0))
+
+
 def _thing(entry: Any) -> Found:
     """Returns a thing: a dict, or a sequence of a box, a label and a score in any order, or six numbers."""
     if isinstance(entry, str):
         return Found(None, entry, None)
     if isinstance(entry, Mapping):
+        if len(scored := _scored(entry)) == 1:
+            return scored[0]
         box, label, score = (
             next((entry[key] for key in keys if key in entry), None) for keys in (_BOX_KEYS, _LABEL_KEYS, _SCORE_KEYS)
         )
-        return Found(
-            None if box is None else tuple(map(float, box)), str(label), None if score is None else float(score)
-        )
+        if box is not None or label is not None:
+            return Found(None if box is None else _box(box), "" if label is None else str(label), _score(score))
     if isinstance(entry, Sequence) and 4 <= len(entry) <= 6 and all(isinstance(number, Real) for number in entry):
         score = float(entry[4]) if len(entry) > 4 else None
         label = str(int(entry[5])) if len(entry) > 5 else ""
         return Found(tuple(map(float, entry[:4])), label, score)
     if isinstance(entry, Sequence) and len(entry) in (2, 3):
         boxes = [part for part in entry if isinstance(part, Sequence) and not isinstance(part, str) and len(part) == 4]
-        scores = [float(part) for part in entry if isinstance(part, float)]
-        labels = [str(part) for part in entry if isinstance(part, (str, int))]
-        if len(boxes) + len(scores) + len(labels) == len(entry):
-            box = tuple(map(float, boxes[0])) if boxes else None
-            return Found(box, labels[0] if labels else "", scores[0] if scores else None)
+        named = any(isinstance(part, str) for part in entry)
+        scores = [float(part) for part in entry if isinstance(part, (float, int) if named else float)]
+        labels = [str(part) for part in entry if isinstance(part, str if named else int)]
+        nothing = sum(part is None for part in entry)
+        if named and len(boxes) == 1 and len(labels) == 2:  # a score as a text
+            return Found(_box(boxes[0]), labels[0], _score(labels[1]))
+        if len(boxes) + len(scores) + len(labels) + nothing == len(entry) and (boxes or labels):
+            return Found(_box(boxes[0]) if boxes else None, labels[0] if labels else "", scores[0] if scores else None)
     raise AttachError(
         f"--like: expected a dict with box, label and score, or (box, label, score), got {str(entry)[:100]}. A box is "
         "x1 y1 x2 y2 in pixels"
     )
+
+
+def _box(value: Any) -> tuple[float, ...]:
+    """Returns x1 y1 x2 y2, also of four points."""
+    if isinstance(value, Sequence) and len(value) == 4:
+        if all(isinstance(side, Real) for side in value):
+            return tuple(map(float, value))
+        if all(isinstance(point, Sequence) and len(point) == 2 for point in value) and all(
+            isinstance(side, Real) for point in value for side in point
+        ):
+            xs, ys = ([float(point[axis]) for point in value] for axis in (0, 1))
+            return min(xs), min(ys), max(xs), max(ys)
+    raise AttachError(f"--like: expected a box x1 y1 x2 y2 or four points [x, y], got {str(value)[:100]}")
+
+
+def _score(value: Any) -> float | None:
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError):
+        raise AttachError(f"--like: expected a number for a score, got {str(value)[:100]!r}") from None
 
 
 def iou(one: Sequence[float], other: Sequence[float]) -> float:
@@ -137,7 +170,9 @@ def iou(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def agreement(ours: Told, theirs: Told) -> Agreement:
-    """Compares two answers. Without boxes only the best thing of each counts."""
+    """Compares two answers. Without boxes only the best thing of each counts. A vector agrees with nothing else."""
+    if (ours.vector is None) != (theirs.vector is None):
+        return Agreement(1, len(theirs.things[:1]) if theirs.vector is None else 1, 0, 0, None, 0.0)
     if ours.vector is not None and theirs.vector is not None:
         one, other = np.array(ours.vector), np.array(theirs.vector)
         cosine = float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other))) if one.shape == other.shape else 0.0
@@ -153,7 +188,7 @@ def agreement(ours: Told, theirs: Told) -> Agreement:
 def _matched(ours: Sequence[Found], theirs: Sequence[Found]) -> list[tuple[Found, Found, float | None]]:
     """Pairs boxes, those with the largest IoU first. Equal labels come before others."""
     candidates = [
-        (one.label != other.label and bool(other.label), -iou(one.box, other.box), i, j)
+        (not _same(one, other), -iou(one.box, other.box), i, j)
         for i, one in enumerate(ours)
         for j, other in enumerate(theirs)
         if one.box and other.box and iou(one.box, other.box) >= MATCH
@@ -168,6 +203,11 @@ def _matched(ours: Sequence[Found], theirs: Sequence[Found]) -> list[tuple[Found
     return pairs
 
 
+def _same(one: Found, other: Found) -> bool:
+    """Returns whether the labels are equal. A box without one agrees with any."""
+    return one.label == other.label or (one.box is not None and not (one.label and other.label))
+
+
 def _agreement(counts: tuple[int, int], pairs: Sequence[tuple[Found, Found, float | None]]) -> Agreement:
     overlaps = [overlap for *_, overlap in pairs if overlap is not None]
     scores = [
@@ -176,7 +216,7 @@ def _agreement(counts: tuple[int, int], pairs: Sequence[tuple[Found, Found, floa
     return Agreement(
         *counts,
         len(pairs),
-        sum(not other.label or one.label == other.label for one, other, _ in pairs),
+        sum(_same(one, other) for one, other, _ in pairs),
         sum(overlaps) / len(overlaps) if overlaps else None,
         max(scores, default=0.0),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from opgate.attach.facts import Network, Output, read_network, sizes_in, with_si
 from opgate.attach.nodes import Nodes
 from opgate.attach.report import AttachError, Report
 from opgate.attach.serving import Served, grey_picture
+from opgate.attach.trials import examples_in
 from opgate.onnx_models import repository
 from opgate.onnx_models.run_model import load_model
 from opgate.onnx_models.sessions import session
@@ -30,7 +32,8 @@ _COMPARED = 3
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What the user says: the file, and the options of `opgate attach`. An empty text says nothing.
-    `libraries` have ops that the file may use. `draw` asks for a model that answers with the picture and its boxes."""
+    `libraries` have ops that the file may use. `draw` asks for a model that answers with the picture and its boxes.
+    `examples` is a folder of pictures."""
 
     file: Path
     pre: str = ""
@@ -40,6 +43,7 @@ class Wish:
     max_batch_size: int | None = None
     libraries: tuple[Path, ...] = ()
     draw: bool = False
+    examples: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +75,21 @@ def attach(wish: Wish, name: str) -> Attached:
         raise AttachError(f"{error}. Is the size of --pre right?") from None
     said = _head(wish, network, outputs, size, report)
     chosen = _chosen(outputs, said.only)
-    stated = labels.read(wish.labels or _characters(said), network.metadata, said.kind, report)
+    option = "--labels" if wish.labels or not _characters(said) else "--post ctc:"
+    stated = labels.read(wish.labels or _characters(said), network.metadata, said.kind, report, option)
     if said.kind == "ctc" and stated is None:
         raise AttachError("--post: which characters does it read? Say ctc:FILE, with one character a line, or --labels")
     before = pre.settle(wish.pre, said.kind, network, size, report)
-    opened = batching.open_batch(network, size, _bytes(before), report)
+    opened = batching.open_batch(network, size, _bytes(before), report, examples_in(wish.examples))
     nodes_before, nodes_after = (Nodes(graph.opset_of(model), prefix) for prefix in (graph.PRE, graph.POST))
     pre.add(nodes_before, before, network)
     of = head.Head(network, chosen, size, said, stated, report, fixed=not opened.batched)
     answers, classes = (detectors.add if said.detects else others.add)(nodes_after, of)
-    fitted = labels.fitted(stated, classes, said.kind, said.blank, report, detects=said.detects)
+    fitted = labels.fitted(stated, classes, said.kind, said.blank, report, counted=said.kind in post.COUNTED)
     joined = graph.joined(opened.model, nodes_before, nodes_after, answers, batching.BATCH)
     _compare(joined, original, opened, network, size, _bytes(before), report)
-    batch = _batch_size(wish, opened, report)
-    beside = drawing.models(name, answers, fitted) if wish.draw else {}
+    batch = _batch_size(wish, opened, before, report)
+    beside = drawing.models(name, answers, fitted, list(nodes_after.defaults)) if wish.draw else {}
     config = folder.config_text(
         name,
         answers,
@@ -135,13 +140,13 @@ def _size(network: Network, said: str, report: Report) -> tuple[int, int]:
 def _head(wish: Wish, network: Network, outputs: Sequence[Output], size: tuple[int, int], report: Report) -> post.Post:
     """Returns the head: what --post says, else what the outputs tell. Raises AttachError."""
     shown = ", ".join(f"{output.name} {output.dtype}{list(output.shape)}" for output in outputs)
-    report.found("output", shown, f"of one random picture of {size[0]} x {size[1]}")
+    report.ran("output", shown, f"of one random picture of {size[0]} x {size[1]}")
     if wish.post:
         return post.read(wish.post, report.said, "", report)
     guesses = heads.recognise(network, outputs, size)
     if len(guesses) != 1:
         raise heads.unknown(outputs, guesses)
-    return post.read(guesses[0].kind, report.found, guesses[0].why, report)
+    return post.read(guesses[0].kind, report.ran if guesses[0].ran else report.found, guesses[0].why, report)
 
 
 def _chosen(outputs: Sequence[Output], names: str) -> Sequence[Output]:
@@ -171,15 +176,20 @@ def _compare(
     report.proved(f"network: on {_COMPARED} random pictures it gives what {network.path.name} gives, {told}")
 
 
-def _batch_size(wish: Wish, opened: batching.Opened, report: Report) -> int:
+def _batch_size(wish: Wish, opened: batching.Opened, before: words.Pre, report: Report) -> int:
     if not opened.batched:
         if wish.max_batch_size and wish.max_batch_size > 1:
             raise AttachError(f"--max-batch-size: the network takes one picture at a time: {opened.reason}")
-        report.found("max_batch_size", 1, "the network takes one picture at a time")
+        report.ran("max_batch_size", 1, "the network takes one picture at a time")
         return 1
+    widened = before.fit == "fit_height" and before.bucket > 0
     if wish.max_batch_size is not None:
-        report.said("max_batch_size", wish.max_batch_size)
+        why = "an answer depends on the widest line of its batch" if widened and wish.max_batch_size > 1 else ""
+        report.said("max_batch_size", wish.max_batch_size, why)
         return wish.max_batch_size
+    if widened:
+        report.default("max_batch_size", 1, "because a wider line beside it would change what a line reads")
+        return 1
     report.default("max_batch_size", MAX_BATCH_SIZE)
     return MAX_BATCH_SIZE
 
@@ -199,12 +209,26 @@ def write(attached: Attached, to: Path, library: Path, command: str, *, overwrit
         answer = served.predict(grey_picture())
     attached.report.proved("loaded: by ONNX Runtime with the op library, and by the gateway; it answers a grey picture")
     written = _write_model(attached, to, overwrite=overwrite)
+    if overwrite:
+        _remove_stale(attached, to)
     sample = json.dumps(_short(answer), ensure_ascii=False)
     readme = folder.readme_text(to.resolve().name, to.parent, command, attached.report, sample, attached.optional)
     for name, text in (("README.md", readme), ("report.txt", "\n".join(attached.report.lines()) + "\n")):
         written.append(to / name)
         written[-1].write_text(text, encoding="utf-8")
     return written, served
+
+
+def _remove_stale(attached: Attached, to: Path) -> None:
+    """Removes the models that an earlier --draw wrote beside a model, and that the new one doesn't have. They would
+    draw what the old one found."""
+    for name in {f"{to.resolve().name}{ending}" for ending in (drawing.DRAW, drawing.PICTURE)} - attached.beside.keys():
+        place = to.with_name(name)
+        config = place / "config.pbtxt"
+        if place.is_symlink() or not config.is_file():
+            continue
+        if config.read_text(encoding="utf-8", errors="replace").startswith(folder.MADE):
+            shutil.rmtree(place)
 
 
 def _write_model(attached: Attached, to: Path, *, overwrite: bool) -> list[Path]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import onnx
 
-from opgate.attach import opening
+from opgate.attach import opening, trials
 from opgate.attach.facts import Network
 from opgate.attach.report import Report
-from opgate.onnx_models.rows import ROWS, Rows, compared
+from opgate.onnx_models.rows import ROWS, Rows, compared, unvaried
 from opgate.onnx_models.sessions import SessionError, one_line
 from opgate.ops_build.case import Array
 
 #: The name of the batch in a served model's graph.
 BATCH = "n"
+#: Why a batch stays closed though rows together give what each gives alone.
+UNPROVED = "no random picture found anything, so nothing proves that pictures don't mix"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +31,36 @@ class Opened:
     mended: tuple[str, ...] = ()
 
 
-def open_batch(network: Network, size: tuple[int, int], bytes_: bool, report: Report) -> Opened:
+def open_batch(
+    network: Network, size: tuple[int, int], bytes_: bool, report: Report, examples: Sequence[Path] = ()
+) -> Opened:
     """Returns the network with an open batch if its rows alone give what they give together, else as it is.
 
-    `size` are the height and width of the pictures that are tried, `bytes_` says that they have 0..255.
+    `size` are the height and width of the pictures that are tried, `bytes_` says that they have 0..255. `examples` are
+    pictures of the user that may be tried, too.
     """
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
     changed = opening.mended(model, network, size) if network.batch is not None else {}
     mended = tuple(f"{count} {op}" for op, count in changed.items())
     _without_shapes(model, network.input)
-    rows = prove(model, network, size, bytes_)
+    rows, name = prove(model, network, size, bytes_, examples), _batch_name(network)
+    if rows.why == UNPROVED and name:
+        report.proved(f"batch: open in the file as '{name}', and kept so; {UNPROVED}")
+        return Opened(model, True)
     if not rows.independent:
         report.proved(f"batch: fixed at 1 picture: {rows.why}")
         return Opened(network.model, False, rows.why)
     state = f"opened ({', '.join(mended)})" if mended else "opened" if network.batch is not None else "open in the file"
     report.proved(f"batch: {state}; {rows.why}")
     return Opened(model, True, "", mended)
+
+
+def _batch_name(network: Network) -> str:
+    """Returns the name of the input's first dim if it means a batch, else ""."""
+    (value,) = (value for value in network.model.graph.input if value.name == network.input)
+    name = str(value.type.tensor_type.shape.dim[0].dim_param)
+    return name if name == "N" or "batch" in name.lower() else ""
 
 
 def _without_shapes(model: onnx.ModelProto, name: str) -> None:
@@ -59,19 +76,26 @@ def _without_shapes(model: onnx.ModelProto, name: str) -> None:
         value.type.tensor_type.ClearField("shape")
 
 
-def prove(model: onnx.ModelProto, network: Network, size: tuple[int, int], bytes_: bool) -> Rows:
-    """Runs random pictures together and alone."""
-    pictures = network.pictures(ROWS, *size, bytes_=bytes_, seed=1)
+def prove(
+    model: onnx.ModelProto, network: Network, size: tuple[int, int], bytes_: bool, examples: Sequence[Path] = ()
+) -> Rows:
+    """Runs random pictures together and alone: noise, and others as long as an output tells nothing."""
+    seen: list[dict[str, Array]] = []
     try:
         opened = network.open(model)
         names = [output.name for output in opened.get_outputs()]
 
-        def run(first: int, last: int) -> dict[str, Array]:
-            return dict(zip(names, opened.run(None, {network.input: pictures[first:last]}), strict=True))
+        def run(pictures: Array) -> dict[str, Array]:
+            return dict(zip(names, opened.run(None, {network.input: pictures}), strict=True))
 
-        together, alone = run(0, ROWS), [run(i, i + 1) for i in range(ROWS)]
+        for pictures in trials.batches(network, size, bytes_, examples):
+            alone = [run(pictures[row : row + 1]) for row in range(ROWS)]
+            rows = compared(run(pictures), alone, axes=2)
+            seen += alone
+            if not rows.independent or not unvaried(seen):
+                return rows
     except SessionError as error:
         return Rows(False, f"ONNX Runtime doesn't load it with an open batch: {str(error)[:200]}")
     except Exception as error:  # the classes of onnxruntime's exceptions share no other base
         return Rows(False, f"with {ROWS} pictures it fails: {one_line(error)[:200]}")
-    return compared(together, alone, axes=2)
+    return replace(rows, independent=False, why=UNPROVED)

@@ -39,9 +39,8 @@ def attach(
     """Put what surrounds a network into its graph: decoding and scaling of pictures before it, boxes, labels or text
     behind it.
 
-    Write a folder that `opgate serve` serves: the model, its config, labels, a README and a report. The report says of
-    each fact whether it was found in the file, taken as default or said by you. Nothing is guessed: what can't be known
-    is an error that names the option.
+    Write a folder that `opgate serve` serves: the model, its config, labels, a README and a report. The report says
+    where each fact comes from: the file, a run, a default or you. What is not known is an error that names an option.
     """
     from opgate.attach.attach import Wish, write
     from opgate.attach.attach import attach as made
@@ -54,7 +53,9 @@ def attach(
             raise AttachError("--like and --examples go together")
         if not ops.is_file():
             raise AttachError(f"{ops} is not there: run `opgate build`")
-        attached = made(Wish(model, pre, post, labels, input_, max_batch_size, (ops,), draw), to.resolve().name)
+        attached = made(
+            Wish(model, pre, post, labels, input_, max_batch_size, (ops,), draw, examples), to.resolve().name
+        )
         command = shlex.join(["opgate", *sys.argv[1:]])
         written, served = write(attached, to, ops, command, overwrite=overwrite)
         for line in attached.report.lines():

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 from onnx import TensorProto, helper
 
-from opgate.attach.folder import LIBRARY
+from opgate.attach.folder import LIBRARY, MADE
 from opgate.attach.nodes import OPS, Nodes
 from opgate.attach.post import Answers
 from opgate.attach.report import AttachError
@@ -27,9 +27,11 @@ _OPSET, _IR_VERSION = 17, 8
 
 
 def models(
-    name: str, answers: Answers, labels: Sequence[str] | None
+    name: str, answers: Answers, labels: Sequence[str] | None, optional: Sequence[str] = ()
 ) -> Mapping[str, tuple[onnx.ModelProto | None, str]]:
     """Returns the models beside a model `name` by their own names: their graph, None for an ensemble, and their config.
+    `optional` are inputs of the model that a request may leave out.
+
     Raises AttachError for answers with neither boxes nor a map of classes."""
     names = {answer.name for answer in answers.outputs}
     if _BOXES.keys() <= names:
@@ -42,7 +44,7 @@ def models(
         raise AttachError("--draw: the network gives neither boxes nor a map of classes")
     return {
         f"{name}{DRAW}": (graph, _draw_config(f"{name}{DRAW}", rows, taken)),
-        f"{name}{PICTURE}": (None, _ensemble_config(name, list(rows), taken)),
+        f"{name}{PICTURE}": (None, _ensemble_config(name, list(rows), taken, optional)),
     }
 
 
@@ -77,7 +79,7 @@ def _graph(nodes: Nodes, rows: Rows, data: list[onnx.ValueInfoProto]) -> onnx.Mo
 def _draw_config(name: str, rows: Rows, taken: Sequence[str]) -> str:
     data = ['input { name: "data" data_type: TYPE_UINT8 dims: [ 1, -1 ] }'] if "data" in taken else []
     lines = [
-        "# Written by `opgate attach`: one answer, and the picture that it is of, to a picture.",
+        f"{MADE}: one answer, and the picture that it is of, to a picture.",
         f"name: {json.dumps(name, ensure_ascii=False)}",
         'backend: "onnxruntime"',
         "max_batch_size: 0",
@@ -89,18 +91,23 @@ def _draw_config(name: str, rows: Rows, taken: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _ensemble_config(name: str, rows: Sequence[str], taken: Sequence[str]) -> str:
+def _ensemble_config(name: str, rows: Sequence[str], taken: Sequence[str], optional: Sequence[str]) -> str:
     def maps(kind: str, names: Sequence[str]) -> str:
         return " ".join(f'{kind}_map {{ key: "{each}" value: "{each}" }}' for each in names)
 
+    more = "".join(
+        f'input {{ name: "{each}" data_type: TYPE_FP32 dims: [ 1, 1 ] optional: true }}\n' for each in optional
+    )
     first, second, own = (json.dumps(each, ensure_ascii=False) for each in (name, f"{name}{DRAW}", f"{name}{PICTURE}"))
     return (
-        "# Written by `opgate attach`: a picture to a picture of what was found in it.\n"
+        f"{MADE}: a picture to a picture of what was found in it.\n"
         f'name: {own}\nplatform: "ensemble"\nmax_batch_size: 0\n'
         'input { name: "data" data_type: TYPE_UINT8 dims: [ 1, -1 ] }\n'
+        f"{more}"
         'output { name: "picture" data_type: TYPE_UINT8 dims: [ -1 ] }\n'
         "ensemble_scheduling {\n"
-        f"  step {{ model_name: {first} model_version: -1 {maps('input', ['data'])} {maps('output', rows)} }}\n"
+        f"  step {{ model_name: {first} model_version: -1 {maps('input', ['data', *optional])} "
+        f"{maps('output', rows)} }}\n"
         f"  step {{ model_name: {second} model_version: -1 {maps('input', taken)} "
         f"{maps('output', ['picture'])} }}\n}}\n"
     )

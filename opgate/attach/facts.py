@@ -224,9 +224,12 @@ def _scales(name: str, values: Values) -> bool:
 
 
 def _of_bytes(op: str, value: Array) -> bool:
-    """Returns whether a constant belongs to bytes: it is a mean or a divisor above 1, or a factor of about 1/255."""
+    """Returns whether a constant belongs to bytes: a mean beyond 1, a divisor such as 58 or 255, or a factor of about
+    1/255. A factor of 2 or a divisor of 0.5 belongs to pictures of 0..1."""
     greatest = float(np.abs(value).max())
-    return greatest > 1.5 or (op == "Mul" and greatest < 0.02)
+    if op == "Mul":
+        return greatest < 0.02
+    return greatest >= 16 if op == "Div" else greatest > 1.5
 
 
 def listed(text: str) -> list[str] | None:

@@ -11,6 +11,8 @@ from opgate.attach.report import Report
 
 LIBRARY = "libopgate_onnxruntime.so"
 LABELS = "labels.txt"
+#: How the config of each model begins that `opgate attach` writes.
+MADE = "# Written by `opgate attach`"
 _MESSAGES = (
     "1=not a JPEG, PNG, WebP, BMP or GIF;2=corrupt or truncated;3=more than 50000000 pixels;"
     "4=an unsupported kind of picture"
@@ -32,7 +34,7 @@ def config_text(
     With a `max_batch_size` of 1 there is no dynamic batching.
     """
     lines = [
-        "# Written by `opgate attach`: encoded pictures in, labelled answers out.",
+        f"{MADE}: encoded pictures in, labelled answers out.",
         f"name: {json.dumps(name, ensure_ascii=False)}",
         'backend: "onnxruntime"',
         f"max_batch_size: {max_batch_size}",

@@ -77,18 +77,27 @@ def class_count(head: Head, channels: int, first: int, extra: int = 0) -> int:
     return count
 
 
-def in_pixels(head: Head, value: np.ndarray, axis: int) -> bool:
-    """Returns whether boxes are in pixels, as a run shows, and reports it."""
+def in_pixels(
+    head: Head, value: np.ndarray, axis: int, *, corners: bool = False, scores: np.ndarray | None = None
+) -> bool:
+    """Returns whether boxes are in pixels, as a run shows, and reports it.
+
+    `corners` says that the boxes are x1 y1 x2 y2. `scores`, if they are probabilities, has one for each box. Boxes
+    without an area or a score are padding, and tell nothing.
+    """
     words = head.post.words & {"pixels", "normalized"}
     if words:
         head.report.said("boxes", "in pixels of the input" if "pixels" in words else "within 0..1")
         return "pixels" in words
-    if not value.size:
+    boxes = np.moveaxis(value, axis, -1)[..., :4].reshape(-1, 4).astype(np.float64)
+    sides = boxes[:, 2:] - boxes[:, :2] if corners else boxes[:, 2:]
+    counts = (sides > 0).all(1) if scores is None else (sides > 0).all(1) & (scores.reshape(-1) > 0)
+    if not counts.any():
         head.report.default("boxes", "in pixels of the input", "the run found none; the word normalized says otherwise")
         return True
-    greatest = float(np.take(value, range(4), axis).max())
+    greatest = float(boxes[counts].max())
     pixels = greatest > 2
-    head.report.found("boxes", "in pixels of the input" if pixels else "within 0..1", f"up to {greatest:.4g} in a run")
+    head.report.ran("boxes", "in pixels of the input" if pixels else "within 0..1", f"up to {greatest:.4g}")
     return pixels
 
 

@@ -20,10 +20,11 @@ _VECTOR_NAMES = ("embed", "feature", "vector", "pooler", "descriptor")
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What a head may be: the word of --post, and why."""
+    """What a head may be: the word of --post, and why. `ran` says that the values of a run told it."""
 
     kind: str
     why: str
+    ran: bool = False
 
 
 def cells(height: int, width: int, strides: Sequence[int] = STRIDES) -> int:
@@ -64,7 +65,7 @@ def _one_of_several(network: Network, outputs: Sequence[Output], size: tuple[int
 def _with_masks(outputs: Sequence[Output], size: tuple[int, int]) -> Guess | None:
     head, masks = sorted(outputs, key=lambda output: len(output.shape))
     if head.shape[2] == cells(*size) and masks.shape[2:] == (size[0] // 4, size[1] // 4):
-        return Guess("yolov8", f"{head} with the grids 8, 16, 32, and prototypes of masks {masks}")
+        return Guess("yolov8", f"{head} with the grids 8, 16, 32, and beside it {masks}")
     return None
 
 
@@ -110,7 +111,7 @@ def _three_axes(network: Network, output: Output, size: tuple[int, int]) -> list
     if first <= _MOST_QUERIES and second > 4 and rows == 1 and _normalized(output.value[..., :4]) and second != 6:
         sums = _sums_to_one(output)
         if not sums and float(output.value[..., :4].min()) >= 0:
-            detr = Guess("detr", f"{shape_text(output.shape)}: {first} queries, boxes within 0..1")
+            detr = Guess("detr", f"{shape_text(output.shape)}: {first} queries, boxes within 0..1", ran=True)
             named = len(listed(network.metadata.get("names", "")) or ()) == second - 4
             return [detr] if named else [detr, Guess("ctc", f"{first} steps of {second} classes")]
     if second > 5:
@@ -124,12 +125,12 @@ def _one_anchor_a_cell(network: Network, output: Output) -> list[Guess]:
     text = shape_text(output.shape)
     if (boxes[..., 2:] < 0).any() or boxes[..., :2].max() < 32:
         return [
-            Guess("yolox", f"{text}: one anchor a cell, objectness, and its boxes are offsets in the grid (by a run)")
+            Guess("yolox", f"{text}: one anchor a cell, objectness, and its boxes are offsets in the grid", ran=True)
         ]
     names = listed(network.metadata.get("names", "")) or []
     if len(names) == channels - 4:
-        return [Guess("yolov8 rows", f"{text}: boxes in pixels, {len(names)} classes")]
-    decoded = Guess("yolov5", f"boxes in pixels, objectness and {channels - 5} classes")
+        return [Guess("yolov8 rows", f"{text}: boxes in pixels, {len(names)} classes", ran=True)]
+    decoded = Guess("yolov5", f"boxes in pixels, objectness and {channels - 5} classes", ran=True)
     return [decoded] if len(names) == channels - 5 else [decoded, Guess("yolov8 rows", f"{channels - 4} classes")]
 
 
@@ -155,7 +156,7 @@ def _two_axes(network: Network, output: Output) -> list[Guess]:
     ]
     classify = Guess("classify:5", f"{count} classes")
     if count > 1 and are_probabilities(output.value):
-        return [Guess("classify:5", f"{shape_text(output.shape)}: its values sum to 1 (by a run)")]
+        return [Guess("classify:5", f"{shape_text(output.shape)}: its values sum to 1", ran=True)]
     if labels:
         return [Guess("classify:5", f"{count} classes, as the metadata '{labels[0]}' has")]
     if any(word in name for word in _VECTOR_NAMES):
@@ -165,9 +166,20 @@ def _two_axes(network: Network, output: Output) -> list[Guess]:
     return [classify, Guess("embed", f"a vector of {count} numbers")] if rows == 1 else []
 
 
+def class_axis(shape: Sequence[int], size: tuple[int, int]) -> int | None:
+    """Returns the axis of the classes in maps: 1 or 3, so that the others have the form of a picture of `size`. None
+    if neither fits. A side may be a pixel off, as it is where sizes were rounded."""
+    for slack in (0, 1):
+        for axis, (height, width) in ((1, shape[2:]), (3, shape[1:3])):
+            if abs(height * size[1] - width * size[0]) <= slack * max(size):
+                return axis
+    return None
+
+
 def _maps(output: Output, size: tuple[int, int]) -> list[Guess]:
-    _, classes, height, width = output.shape
-    if classes > 1 and height * size[1] == width * size[0]:
+    axis = class_axis(output.shape, size)
+    classes = output.shape[axis] if axis else 0
+    if classes > 1:
         return [Guess("segment", f"{shape_text(output.shape)}: a map for each of {classes} classes")]
     return []
 

@@ -13,9 +13,11 @@ KEYS = ("names", "character", "labels", "label", "classes", "class_names", "id2l
 _FACES = ("blazeface", "scrfd")
 
 
-def read(said: str, metadata: Mapping[str, str], kind: str, report: Report) -> list[str] | None:
+def read(
+    said: str, metadata: Mapping[str, str], kind: str, report: Report, option: str = "--labels"
+) -> list[str] | None:
     """Returns the labels, None if nobody states any. `said` is the option: metadata, a file, or a list with commas;
-    `kind` the head.
+    `kind` the head. `option` is the option that says it, for messages.
 
     Raises AttachError.
     """
@@ -26,7 +28,7 @@ def read(said: str, metadata: Mapping[str, str], kind: str, report: Report) -> l
                 (report.said if said else report.found)("labels", len(labels), f"metadata '{key}'")
                 return labels
         if said:
-            raise AttachError(f"--labels: the metadata has none: it has {', '.join(metadata) or 'nothing'}")
+            raise AttachError(f"{option}: the metadata has none: it has {', '.join(metadata) or 'nothing'}")
         if kind in _FACES:
             report.default("labels", "face", f"what {kind} finds")
             return ["face"]
@@ -37,6 +39,10 @@ def read(said: str, metadata: Mapping[str, str], kind: str, report: Report) -> l
         labels = from_file(path)
         report.said("labels", len(labels), path.name)
         return labels
+    if option != "--labels":
+        raise AttachError(
+            f"{option}{said}: expected metadata, or a file with one character a line, and there is no such file"
+        )
     if "," not in said:
         raise AttachError(f"--labels: expected metadata, a file, or names with commas between them, got '{said}'")
     labels = [part.strip() for part in said.split(",")]
@@ -59,10 +65,10 @@ def from_file(path: Path) -> list[str]:
 
 
 def fitted(
-    labels: Sequence[str] | None, classes: int, kind: str, blank: int, report: Report, *, detects: bool = False
+    labels: Sequence[str] | None, classes: int, kind: str, blank: int, report: Report, *, counted: bool = False
 ) -> list[str] | None:
-    """Returns a label for each class. A list for CTC may lack the blank and the space. `detects` says that the head may
-    have channels that are no classes. Raises AttachError."""
+    """Returns a label for each class. A list for CTC may lack the blank and the space. `counted` says that --post may
+    say how many of the head's channels are classes. Raises AttachError."""
     if labels is None:
         return None
     found = list(labels)
@@ -74,11 +80,11 @@ def fitted(
         found.insert(blank, "")
         report.default("characters", f"{len(labels)}, and {' and '.join(added)}", f"the output has {classes} classes")
     if classes and len(found) != classes:
-        hint = f"; if only {len(found)} channels are classes, say classes:{len(found)} behind {kind}" if detects else ""
+        hint = f"; if only {len(found)} channels are classes, say classes:{len(found)} behind {kind}" if counted else ""
         raise AttachError(
             f"--labels: expected {classes} labels, one for each class of the output, got {len(found)}{hint}"
         )
-    broken = [label for label in found if len(label.splitlines()) > 1 or label.endswith("\n")]
+    broken = [label for label in found if "\n" in label or "\r" in label]
     if broken:
         raise AttachError(f"--labels: a label with a line break: {broken[0]!r}")
     return found

@@ -19,11 +19,10 @@ from opgate.attach.answers import Agreement, Told, agreement, of_function, of_se
 from opgate.attach.page import Case, page
 from opgate.attach.report import AttachError
 from opgate.attach.serving import Served
+from opgate.attach.trials import ENDINGS, examples_in
 from opgate.onnx_models.run_model import load_model
 from opgate.onnx_models.sessions import session
 
-#: Files that are pictures.
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
 #: How often a picture is timed: the least counts.
 _TIMES = 3
 _PATH_NAMES = ("path", "file", "name")
@@ -86,7 +85,7 @@ def compare(like: str, examples: Path, served: Served, folder: Path, library: Pa
     """Compares the model in `folder` with a function on the pictures in `examples`, and writes comparison.html into the
     folder. Returns the lines of the report. Raises AttachError."""
     call = function_of(like)
-    pictures = sorted(path for path in examples.iterdir() if path.suffix.lower() in ENDINGS)
+    pictures = examples_in(examples)
     if not pictures:
         raise AttachError(f"--examples: {examples} has no picture: expected {', '.join(ENDINGS)}")
     found = compared(lambda path: _called(like, call, path), pictures, served, graph_of(folder, library))
@@ -111,7 +110,10 @@ def compared(
             found.lines.append(f"  {path.name}: the served model refuses it: {error}")
             continue
         answer, seconds = _timed(partial(call, path))
-        theirs = of_function(answer)
+        try:
+            theirs = of_function(answer)
+        except AttachError as error:
+            raise AttachError(f"{error} (from your function, for {path.name})") from None
         found.theirs.append(seconds)
         found.ours.append(_timed(partial(graph, data))[1])
         result = agreement(ours, theirs)
@@ -151,6 +153,8 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _told(result: Agreement, ours: Told, theirs: Told) -> str:
+    if ours.vector is not None and theirs.vector is None:
+        return f"a vector and {repr(theirs.things[0].label) if theirs.things else 'nothing'}"
     if ours.vector is not None:
         return f"{'equal' if result.equal else 'different'}, 1 - cosine {result.score:.1e}"
     if result.iou is None and not any(thing.box for thing in (*ours.things, *theirs.things)):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 from onnx import TensorProto
 
+from opgate.attach import trials
 from opgate.attach.facts import Output
 from opgate.attach.head import Head
-from opgate.attach.heads import are_probabilities
+from opgate.attach.heads import are_probabilities, class_axis
 from opgate.attach.nodes import Nodes
 from opgate.attach.post import Answer, Answers
 from opgate.attach.report import AttachError
@@ -17,30 +19,30 @@ from opgate.attach.report import AttachError
 def _flat(nodes: Nodes, head: Head) -> tuple[str, Output, int]:
     """Returns an output [n, c] or [n, c, 1, 1] as [n, c], and c."""
     output = head.output(lambda output: len(output.shape) in (2, 4), "one output [n, c]")
+    _check_floats(head, output)
+    x = nodes.float(output.name, output.dtype, "scores.f32") if output.dtype == "f64" else output.name
     if len(output.shape) == 2:
-        return head.rows(nodes, output.name, 2), output, output.shape[1]
+        return head.rows(nodes, x, 2), output, output.shape[1]
     if output.shape[2:] != (1, 1):
         raise AttachError(f"--post: {head.post.kind} needs an output [n, c], and it is {output}")
-    flat = nodes.reshape(output.name, [0, output.shape[1]], "flat")
+    flat = nodes.reshape(x, [0, output.shape[1]], "flat")
     return head.rows(nodes, flat, 2), output, output.shape[1]
+
+
+def _check_floats(head: Head, output: Output) -> None:
+    """Raises AttachError if an output has integers."""
+    if output.value.dtype.kind in "iub":
+        raise AttachError(f"--post: {head.post.kind} needs scores, and {output} has integers ({output.dtype})")
 
 
 def _classify(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     x, output, classes = _flat(nodes, head)
     if head.post.argument and not (head.post.argument.isdecimal() and int(head.post.argument)):
         raise AttachError(f"--post: expected classify:5 or another number of labels, got classify:{head.post.argument}")
+    activation = _activation(head, output, classes)
+    if classes == 1 and head.labels is not None and len(head.labels) == 2:
+        x, classes, activation = _two_classes(nodes, x, output, activation), 2, "none"
     k = min(int(head.post.argument or 5), classes)
-    values = output.value.reshape(1, -1)
-    stated = head.post.words & {"softmax", "sigmoid", "probabilities"}
-    if stated:
-        activation = min(stated).replace("probabilities", "none")
-        head.report.said("scores", min(stated))
-    elif are_probabilities(values) and classes > 1:
-        activation = "none"
-        head.report.found("scores", "probabilities", "they sum to 1 in a run")
-    else:
-        activation = "softmax"
-        head.report.found("scores", "logits", "they don't sum to 1 in a run: a softmax is added")
     nodes.add_op("TopKLabels", [x], ["scores", "labels"], "best", k=k, activation=activation)
     outputs = [
         Answer("labels", "TYPE_INT32", (k,), labels=head.labels is not None),
@@ -49,9 +51,57 @@ def _classify(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     return Answers(outputs, [("label", "labels"), ("score", "scores")]), classes
 
 
+def _activation(head: Head, output: Output, classes: int) -> str:
+    """Returns what makes probabilities of the scores of classes: what --post says, else what runs show."""
+    stated = head.post.words & {"softmax", "sigmoid", "probabilities"}
+    if stated:
+        head.report.said("scores", min(stated))
+        return min(stated).replace("probabilities", "none")
+    if classes > 1 and are_probabilities(output.value.reshape(1, -1)):
+        head.report.ran("scores", "probabilities", "they sum to 1")
+        return "none"
+    if _within_one(head, output):
+        what = "of one class" if classes == 1 else "of each class for itself: they don't sum to 1"
+        head.report.ran("scores", "probabilities", f"within 0..1, {what}")
+        return "none"
+    if classes == 1:
+        head.report.ran("scores", "a logit", "beyond 0..1: a sigmoid is added")
+        return "sigmoid"
+    head.report.ran("scores", "logits", "they don't sum to 1: a softmax is added")
+    return "softmax"
+
+
+def _within_one(head: Head, output: Output) -> bool:
+    """Returns whether an output stays within 0..1 on pictures of many kinds, also on some beyond the range of the
+    usual ones, where logits leave it."""
+    network, size = head.network, head.size
+    values = [output.value]
+    if _beyond(values[0]):
+        return False
+    try:
+        opened = network.open(network.model)
+        for pictures in (trials.signed(network, size), *trials.batches(network, size, network.scales)):
+            values += [opened.run([output.name], {network.input: row[None]})[0] for row in pictures]
+    except Exception as error:  # the classes of onnxruntime's exceptions share no other base
+        raise AttachError(f"{network.path.name} fails on a random picture: {error}") from None
+    return not any(map(_beyond, values))
+
+
+def _beyond(values: np.ndarray) -> bool:
+    return bool(values.size) and not (float(values.min()) >= 0 and float(values.max()) <= 1)
+
+
+def _two_classes(nodes: Nodes, x: str, output: Output, activation: str) -> str:
+    """Adds the probabilities of both classes [n, 2] of a network that gives that of the second [n, 1]."""
+    wide = nodes.float(x, output.dtype, "score") if output.dtype != "f64" else x
+    second = nodes.add("Sigmoid", [wide], "second") if activation == "sigmoid" else wide
+    first = nodes.add("Sub", [nodes.constant("one", [[1.0]]), second], "first")
+    return nodes.add("Concat", [first, second], "both", axis=1)
+
+
 def _embed(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     x, output, size = _flat(nodes, head)
-    wide = nodes.float(x, output.dtype, "vector")
+    wide = nodes.float(x, output.dtype, "vector") if output.dtype != "f64" else x
     nodes.add("LpNormalization", [wide], "normalized", to="embedding", axis=1, p=2)
     head.report.default("vector", f"{size} numbers, divided by their length")
     return Answers([Answer("embedding", "TYPE_FP32", (size,))]), 0
@@ -59,26 +109,44 @@ def _embed(nodes: Nodes, head: Head) -> tuple[Answers, int]:
 
 def _segment(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     output = head.output(lambda output: len(output.shape) == 4, "one output [n, classes, h, w]")
-    _, classes, height, width = output.shape
+    axis = class_axis(output.shape, head.size)
+    if axis is None:
+        height, width = head.size
+        raise AttachError(f"--post: segment needs maps in the form of the picture, {height} x {width}: got {output}")
+    _check_floats(head, output)
+    classes, (height, width) = output.shape[axis], output.shape[2:] if axis == 1 else output.shape[1:3]
     if classes > 256:
         raise AttachError(f"--post: segment takes up to 256 classes, and the output has {classes}")
     x = head.rows(nodes, nodes.float(output.name, output.dtype, "maps"), 4)
-    best = nodes.add("ArgMax", [x], "best", axis=1, keepdims=0)
+    if classes > 1:
+        best = nodes.add("ArgMax", [x], "best", axis=axis, keepdims=0)
+    else:
+        best = nodes.reshape(_above_half(nodes, head, output, x), [-1, height, width], "above.flat")
     nodes.cast(best, TensorProto.UINT8, "bytes", to="classes")
-    return Answers([Answer("classes", "TYPE_UINT8", (height, width))]), classes
+    named = len(head.labels) if head.labels is not None else 0
+    return Answers([Answer("classes", "TYPE_UINT8", (height, width))]), max(classes, min(named, 2))
+
+
+def _above_half(nodes: Nodes, head: Head, output: Output, x: str) -> str:
+    """Adds whether the probability of the one class is above 0.5. A logit is above 0 there."""
+    logit = _activation(head, output, 1) == "sigmoid"
+    head.report.default("map", "1 where the one class is above 0.5, else 0")
+    return nodes.add("Greater", [x, nodes.constant("half", 0.0 if logit else 0.5)], "above")
 
 
 def _ctc(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     output = head.output(lambda output: len(output.shape) == 3, "one output [n, steps, classes]")
-    x, classes = output.name, output.shape[2]
+    _check_floats(head, output)
+    x = nodes.float(output.name, output.dtype, "scores.f32") if output.dtype == "f64" else output.name
+    classes = output.shape[2]
     if output.shape[0] > 1 and output.shape[1] == 1:
-        head.report.found("steps", "the first axis of the output", "by a run")
+        head.report.ran("steps", "the first axis of the output")
         x = nodes.add("Transpose", [x], "rows", perm=[1, 0, 2])
     x = head.rows(nodes, x, 3)
     if not 0 <= head.post.blank < classes:
         raise AttachError(f"--post: blank:{head.post.blank} is no class of {classes}")
     activation = "none" if are_probabilities(output.value) else "softmax"
-    head.report.found("scores", "probabilities" if activation == "none" else "logits", "by a run")
+    head.report.ran("scores", "probabilities" if activation == "none" else "logits")
     nodes.add_op(
         "CTCGreedyDecode", [x], ["labels", "count", "score"], "text", blank=head.post.blank, activation=activation
     )

@@ -20,6 +20,10 @@ _DETECTORS: Mapping[str, tuple[float, float]] = {
     "blazeface": (0.5, 0.3),
     "scrfd": (0.5, 0.4),
 }
+#: The heads of which the word classes: says how many channels are classes.
+COUNTED = ("yolov8", "yolov5", "yolox")
+#: How many boxes an answer may have at most.
+_MOST = 10_000
 _KINDS = (*_DETECTORS, "classify", "embed", "segment", "ctc")
 
 
@@ -88,11 +92,18 @@ def _count(word: str, text: str) -> int:
     return int(text)
 
 
+def _boxes(word: str, text: str) -> int:
+    count = _count(word, text)
+    if not 1 <= count <= _MOST:
+        raise AttachError(f"--post: expected {word}:1 to {word}:{_MOST}, got '{word}:{text}'")
+    return count
+
+
 _WORDS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "score": lambda text: {"score": _fraction("score", text)},
     "lowest": lambda text: {"lowest": _fraction("lowest", text)},
     "iou": lambda text: {"iou": _fraction("iou", text)},
-    "max": lambda text: {"most": _count("max", text)},
+    "max": lambda text: {"most": _boxes("max", text)},
     "classes": lambda text: {"classes": _count("classes", text)},
     "output": lambda text: {"only": text},
     "blank": lambda text: {"blank": _count("blank", text)},

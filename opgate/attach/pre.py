@@ -12,7 +12,7 @@ from onnx import TensorProto
 from opgate.attach.facts import Network
 from opgate.attach.nodes import Nodes
 from opgate.attach.report import AttachError, Report
-from opgate.attach.words import FITS, IMAGENET, Pre, read
+from opgate.attach.words import FITS, IMAGENET, Pre, check_places, read
 
 #: The words of --pre that are usual for a head. {h} and {w} are the size of the input.
 _USUAL: Mapping[str, str] = {
@@ -90,13 +90,16 @@ def settle(said: str, kind: str, network: Network, size: tuple[int, int], report
     decided, pre = words.decided, words.pre
     if "shorter side" in decided and "place" not in decided:
         raise AttachError(f"--pre: '{decided['shorter side']}' needs a crop: resize:256 crop:224")
+    check_places(words)
     if pre.fit == "crop" and "shorter side" not in decided and "place" in decided:
         pre = replace(pre, shorter_side=round(max(pre.height, pre.width) / 0.875))
-    if ("mean" in decided or "std" in decided) and "range" not in decided and max(map(abs, pre.mean), default=0) > 1:
+    stated = "mean" in decided and "range" not in decided and pre.scale != "byte"
+    if stated and max(map(abs, pre.mean), default=0) > 1:
         raise AttachError(f"--pre: '{decided.get('mean', '')}' is beyond 0..1: add the word byte")
     if pre.fit == "fit_height" and network.width is not None:
         pre = replace(pre, width=network.width, bucket=0)
     _check(pre, network)
+    _check_bytes(pre, network, decided)
     for subject, text in _described(pre).items():
         if subject == "pad" and pre.fit in ("stretch", "crop"):
             continue
@@ -135,6 +138,14 @@ def _check(pre: Pre, network: Network) -> None:
         raise AttachError("--pre: a std is 0")
     if pre.fit == "crop" and pre.shorter_side and pre.shorter_side < max(pre.height, pre.width):
         raise AttachError(f"--pre: the shorter side of {pre.shorter_side} is less than the crop")
+
+
+def _check_bytes(pre: Pre, network: Network, decided: Mapping[str, str]) -> None:
+    """Raises AttachError if a network that takes bytes would get something else."""
+    if network.dtype != "u8" or (pre.scale == "byte" and not pre.mean and not pre.std):
+        return
+    word = next((decided[part] for part in ("range", "mean", "std") if decided.get(part, "byte") != "byte"), "")
+    raise AttachError(f"--pre: the input '{network.input}' takes bytes (u8), which '{word}' would change: leave it out")
 
 
 def add(nodes: Nodes, pre: Pre, network: Network) -> None:

@@ -16,7 +16,7 @@ from opgate.attach.report import AttachError
 def end2end(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
     output = head.output(lambda output: len(output.shape) == 3 and output.shape[2] == 6, "one output [n, q, 6]")
     x = nodes.float(output.name, output.dtype, "head")
-    if not in_pixels(head, output.value, 2):
+    if not in_pixels(head, output.value, 2, corners=True, scores=output.value[..., 4]):
         x = nodes.add("Mul", [x, nodes.constant("pixels", [[[*head.pixels, 1, 1]]])], "in_pixels")
     return Boxes(x, 1, True, corners=True), None
 
@@ -27,7 +27,7 @@ def boxes_in_three(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
     labels = head.output(lambda output: output.value.dtype.kind in "iu", "integers for the labels")
     scores = head.output(lambda output: output not in (boxes, labels), "one output for the scores")
     wide = nodes.reshape(nodes.float(boxes.name, boxes.dtype, "boxes"), _batched(boxes, [-1, 4]), "boxes.rows")
-    if not in_pixels(head, boxes.value, len(boxes.shape) - 1):
+    if not in_pixels(head, boxes.value, len(boxes.shape) - 1, corners=True, scores=scores.value):
         wide = nodes.add("Mul", [wide, nodes.constant("pixels", [[head.pixels]])], "in_pixels")
     columns = [
         nodes.reshape(nodes.float(each.name, each.dtype, name), _batched(boxes, [-1, 1]), f"{name}.column")
@@ -56,7 +56,7 @@ def queries(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
         score = nodes.float(scores.name, scores.dtype, "scores")
         box_values, score_values = boxes.value, scores.value
     corners = _corners(head, box_values)
-    if not in_pixels(head, box_values, 2):
+    if not in_pixels(head, box_values, 2, corners=corners):
         box = nodes.add("Mul", [box, nodes.constant("pixels", [[head.pixels]])], "in_pixels")
     score, classes = _probabilities(nodes, head, score, score_values)
     joined = nodes.add("Concat", [box, score], "joined", axis=2)
@@ -87,7 +87,7 @@ def _corners(head: Head, values: np.ndarray) -> bool:
             "--post: the boxes of a run are neither corners nor centre and size: they are offsets to anchors, which "
             "the file doesn't have. Export the network with its decoding, or say xyxy or cxcywh"
         )
-    head.report.found("box form", "corners" if corners else "centre and size", "by a run")
+    head.report.ran("box form", "corners" if corners else "centre and size")
     return corners
 
 
@@ -105,7 +105,7 @@ def _probabilities(nodes: Nodes, head: Head, score: str, values: np.ndarray) -> 
                 f"{count} labels) or softmax background-last (DETR, {count - 1} labels and none)"
             )
         words |= {"probabilities"} if within else {"sigmoid"} if known == count else {"softmax"}
-        head.report.found("scores", min(words & {"probabilities", "sigmoid", "softmax"}), "by a run and the labels")
+        head.report.ran("scores", min(words & {"probabilities", "sigmoid", "softmax"}), "and by the number of labels")
     if "sigmoid" in words:
         score = nodes.add("Sigmoid", [score], "probabilities")
     if "softmax" in words:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 #: Where a fact comes from.
-FOUND, DEFAULT, SAID = "found in the file", "taken as default", "said by you"
+FOUND, RAN, DEFAULT, SAID = "found in the file", "found by a run", "taken as default", "said by you"
 
 
 class AttachError(ValueError):
@@ -33,6 +33,10 @@ class Report:
     def found(self, subject: str, value: object, why: str = "") -> None:
         """Adds a fact that the file tells."""
         self.facts.append(Fact(subject, str(value), FOUND, why))
+
+    def ran(self, subject: str, value: object, why: str = "") -> None:
+        """Adds a fact that a run of the network has shown."""
+        self.facts.append(Fact(subject, str(value), RAN, why))
 
     def default(self, subject: str, value: object, why: str = "") -> None:
         """Adds a fact that nobody stated."""

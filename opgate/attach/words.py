@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -81,9 +82,12 @@ def _size(word: str, text: str) -> tuple[int, int]:
 
 def _numbers(word: str, text: str) -> tuple[float, ...]:
     try:
-        return tuple(float(part) for part in text.split(","))
+        numbers = tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise AttachError(f"--pre: expected numbers such as {word}:0.5,0.5,0.5, got '{text}'") from None
+        numbers = (math.nan,)
+    if not all(map(math.isfinite, numbers)):
+        raise AttachError(f"--pre: expected numbers such as {word}:0.5,0.5,0.5, got '{text}'")
+    return numbers
 
 
 def _whole(word: str, text: str, most: int) -> int:
@@ -94,16 +98,18 @@ def _whole(word: str, text: str, most: int) -> int:
 
 def _fit(pre: Pre, word: str, text: str) -> Pre:
     height, width = _size(word, text)
-    return replace(pre, fit=FITS[word], height=height, width=width, shorter_side=0)
+    return replace(pre, fit=FITS[word], height=height, width=width, shorter_side=0, bucket=0, narrowest=0)
 
 
 def _crop(pre: Pre, word: str, text: str) -> Pre:
     height, width = _size(word, text)
-    return replace(pre, fit="crop", height=height, width=width)
+    return replace(pre, fit="crop", height=height, width=width, bucket=0, narrowest=0)
 
 
 def _lines(pre: Pre, word: str, text: str) -> Pre:
     height = _whole(word, text, 4096)
+    if not height:
+        raise AttachError("--pre: expected height:1 to height:4096, got 'height:0'")
     return replace(pre, fit="fit_height", height=height, width=WIDEST, bucket=BUCKET, shorter_side=0)
 
 
@@ -124,50 +130,96 @@ _WITH_ARGUMENT: Mapping[str, tuple[str, Callable[[Pre, str, str], Pre]]] = {
 }
 #: What a word alone decides, and its fields.
 _ALONE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    **{word: ("place", {"fit": name, "shorter_side": 0}) for word, name in FITS.items()},
+    **{word: ("place", {"fit": name, "shorter_side": 0, "bucket": 0, "narrowest": 0}) for word, name in FITS.items()},
     "rgb": ("colours", {"order": "RGB", "channels": 3}),
     "bgr": ("colours", {"order": "BGR", "channels": 3}),
     "grey": ("colours", {"channels": 1}),
     "unit": ("range", {"scale": "unit", "mean": (), "std": ()}),
-    "byte": ("range", {"scale": "byte"}),
+    "byte": ("range", {"scale": "byte", "mean": (), "std": ()}),
     "half": ("range", {"scale": "unit", "mean": (0.5,), "std": (0.5,)}),
     "imagenet": ("range", {"scale": "unit", "mean": IMAGENET[0], "std": IMAGENET[1]}),
     **{word: ("filter", {"filter": name}) for word, name in FILTERS.items()},
 }
 
 
-def read(text: str, pre: Pre, size: tuple[int, int] = (0, 0)) -> Words:
-    """Reads the words of a spec over a Pre. `size` is the height and width of a place without one.
+#: What words decide, in the order in which they are read: what stands first sets what the others change.
+_ORDER = ("place", "range")
+#: What belongs to a place alone, by the name of that place's word.
+_BELONGS = {"shorter side": "crop", "widest": "height", "narrowest": "height", "bucket": "height"}
+_FIT_OF = {"crop": "crop", "height": "fit_height"}
 
-    Raises AttachError for a word that is unknown or decides twice.
+
+def _decides(word: str) -> str:
+    """Returns what a word decides. Raises AttachError for a word that is unknown."""
+    name, colon, _ = word.partition(":")
+    known: Mapping[str, tuple[str, Any]] = _WITH_ARGUMENT if colon else _ALONE
+    if name not in known:
+        raise AttachError(
+            f"--pre: what is '{word}'? Expected words such as {', '.join(f'{w}:…' for w in _WITH_ARGUMENT)}, "
+            f"{', '.join(_ALONE)}"
+        )
+    return known[name][0]
+
+
+def _decided(text: str) -> dict[str, str]:
+    """Returns the words by what they decide, in the order in which they are read. Raises AttachError."""
+    decided: dict[str, str] = {}
+    for word in text.split():
+        decides = _decides(word)
+        if decides in decided:
+            raise AttachError(f"--pre: '{decided[decides]}' and '{word}' both say the {decides}")
+        decided[decides] = word
+    for part in ("mean", "std"):
+        if part in decided and decided.get("range") in ("half", "imagenet"):
+            raise AttachError(f"--pre: '{decided['range']}' and '{decided[part]}' both say the {part}")
+    return {key: decided[key] for key in (*_ORDER, *sorted(decided.keys() - _ORDER)) if key in decided}
+
+
+def read(text: str, pre: Pre, size: tuple[int, int] = (0, 0)) -> Words:
+    """Reads the words of a spec over a Pre. `size` is the height and width of a place without one. The order of the
+    words doesn't matter.
+
+    Raises AttachError for a word that is unknown, decides twice, or doesn't belong to the place.
     """
-    words = Words(pre)
-    for word in sorted(text.split(), key=lambda word: not word.startswith("height:")):  # which sets what others change
+    decided = _decided(text)
+    for word in decided.values():
         name, colon, argument = word.partition(":")
-        known = _WITH_ARGUMENT.get(name) if colon else None
-        if known is not None:
-            decides, change = known
-            words.pre = change(words.pre, name, argument)
-        elif not colon and name in _ALONE:
-            decides, fields = _ALONE[name]
-            words.pre = replace(words.pre, **fields)
-            if name in FITS:
-                words.pre = replace(words.pre, height=size[0], width=size[1], bucket=0)
-        else:
+        if colon:
+            pre = _WITH_ARGUMENT[name][1](pre, name, argument)
+            continue
+        pre = replace(pre, **_ALONE[name][1])
+        if name in FITS:
+            pre = replace(pre, height=size[0], width=size[1])
+    if "mean" in decided and "std" not in decided:
+        pre = replace(pre, std=(1.0,))
+    if "std" in decided and "mean" not in decided:
+        pre = replace(pre, mean=(0.0,))
+    return Words(pre, decided)
+
+
+def check_places(words: Words) -> None:
+    """Raises AttachError for a word that belongs to another place than that of the picture."""
+    for decides, place in _BELONGS.items():
+        word = words.decided.get(decides, "")
+        if word and words.pre.fit != _FIT_OF[place]:
+            at = words.decided.get("place", "")
             raise AttachError(
-                f"--pre: what is '{word}'? Expected words such as {', '.join(f'{w}:…' for w in _WITH_ARGUMENT)}, "
-                f"{', '.join(_ALONE)}"
+                f"--pre: '{word}' belongs to '{place}:', "
+                + (
+                    f"and '{at}' says another place"
+                    if at
+                    else f"which --pre doesn't say: add a word such as {place}:48"
+                )
             )
-        if decides in words.decided:
-            raise AttachError(f"--pre: '{words.decided[decides]}' and '{word}' both say the {decides}")
-        words.decided[decides] = word
-    return words
 
 
 def stated_size(said: str) -> tuple[int, int] | None:
     """Returns the height and width that --pre says, None if it says none. A width that follows the picture is 0.
     Raises AttachError."""
-    stated = read(said, Pre()).pre
+    words = read(said, Pre())
+    stated = words.pre
+    if "place" in words.decided:
+        check_places(words)
     if not stated.height:
         return None
     return stated.height, 0 if stated.bucket else stated.width

@@ -156,11 +156,11 @@ def check(name: str, value: Array, shape: Shape | None, sizes: dict[str, int]) -
         raise InputError(f"input '{name}': expected the shape [{expected}], got {list(value.shape)}")
 
 
-def random_array(shape: Sequence[int], dtype: str, rng: np.random.Generator) -> Array:
-    """Returns normally distributed floats, integers that are 0 or 1, or texts."""
+def random_array(shape: Sequence[int], dtype: str, rng: np.random.Generator, below: int = 2) -> Array:
+    """Returns normally distributed floats, integers from 0 that lie below a number, or texts."""
     numpy_type = DTYPES[dtype].numpy
     if numpy_type.kind in "iub":
-        return rng.integers(0, 2, shape).astype(numpy_type)
+        return rng.integers(0, 2 if dtype == "bool" else below, shape).astype(numpy_type)
     if dtype == "str":
         return np.full(shape, "text", dtype=object)
     return np.asarray(rng.standard_normal(shape)).astype(numpy_type)

@@ -345,3 +345,69 @@ def yolov8_pose(path: Path) -> Path:
     net.add("Concat", parts, "output0", axis=1)
     metadata = {"names": "{0: 'person'}", "task": "pose", "kpt_shape": "[2, 3]", "imgsz": "[64, 64]"}
     return net.save(path, {"output0": [11, net.anchors]}, metadata=metadata)
+
+
+def padded(
+    path: Path, *, above: float = 0.9, batch: int | str = "batch", mixes: bool = False, channel: int | None = None
+) -> Path:
+    """[n, 20, 6] as end2end, with two boxes in pictures that are brighter than `above` in the mean, else zeros. `mixes` looks
+    at the brightest picture of a batch, `channel` at one channel."""
+    net = Net(batch=batch)
+    x = "x"
+    if channel is not None:
+        x = net.add("Gather", ["x", net.constant("one_channel", [channel], np.int64)], "channel", axis=1)
+    mean = net.add("ReduceMean", [x], "mean", axes=[1, 2, 3], keepdims=1)
+    rows = net.add("Reshape", [mean, net.constant("three_axes", [-1, 1, 1], np.int64)], "rows")
+    if mixes:
+        brightest = net.add("ReduceMax", [rows], "brightest", axes=[0], keepdims=1)
+        nothing = net.add("Mul", [rows, net.constant("nothing", 0)], "none")
+        rows = net.add("Add", [nothing, brightest], "brightest_rows")
+    found = net.add("Greater", [rows, net.constant("above", above)], "found")
+    boxes = np.zeros((1, 20, 6), np.float32)
+    boxes[0, :2] = [[10, 10, 40, 40, 0.9, 0], [20, 30, 60, 50, 0.8, 1]]
+    net.add("Mul", [net.add("Cast", [found], "ones", to=TensorProto.FLOAT), net.constant("boxes", boxes)], "output0")
+    return net.save(path, {"output0": [20, 6]}, metadata={"names": "{0: 'cat', 1: 'dog'}"})
+
+
+def head_of_yolov8(path: Path, classes: int, *, maps: tuple[int, int] | None = None, **metadata: str) -> Path:
+    """[n, 4 + classes, a] with one box of class 0, and beside it `maps`: channels, and the stride of their grid."""
+    net = Net()
+    found = net.probabilities()
+    values = np.zeros((4 + classes, net.anchors), np.float32)
+    values[:4] = np.array([[32], [32], [20], [20]])
+    values[4, 5] = 0.9
+    pooled = net.add("ReduceMean", [found], "level", axes=[1, 2], keepdims=1)
+    zero = net.add("Mul", [pooled, net.constant("nothing", 0)], "level_zero")
+    net.add("Add", [zero, net.constant("head", values[None])], "output0")
+    outputs: dict[str, Sequence[int | str]] = {"output0": [4 + classes, net.anchors]}
+    if maps:
+        channels, stride = maps
+        weights = net.constant("maps_weights", np.ones((channels, 3, stride, stride)) / stride**2)
+        net.add("Conv", ["x", weights], "maps", kernel_shape=[stride] * 2, strides=[stride] * 2)
+        outputs["maps"] = [channels, net.size // stride, net.size // stride]
+    return net.save(path, outputs, metadata=metadata)
+
+
+def scores(path: Path, weights: np.ndarray, *last: str, dtype: int = TensorProto.FLOAT) -> Path:
+    """[n, c]: the means of the channels times weights [3, c], and the operators in `last` behind it."""
+    net = Net(size=32)
+    pooled = net.add("GlobalAveragePool", ["x"], "pooled")
+    x = net.add("MatMul", [net.add("Flatten", [pooled], "flat"), net.constant("weights", weights)], "product")
+    for number, op in enumerate(last):
+        x = net.add(op, [x], f"last{number}")
+    net.add("Cast", [x], "scores_out", to=dtype)
+    return net.save(path, {"scores_out": [weights.shape[1]]}, types={"scores_out": dtype})
+
+
+def maps(path: Path, *, channels: int, last: bool = False, logits: bool = False) -> Path:
+    """[n, channels, 8, 8] or [n, 8, 8, channels]: the mean of the first channels in each cell, less 0.5 as a logit, or its
+    sigmoid."""
+    net = Net()
+    pooled = net.add("AveragePool", ["x"], "pooled", kernel_shape=[8, 8], strides=[8, 8])
+    places = net.constant("first_channels", list(range(channels)), np.int64)
+    x = net.add("Gather", [pooled, places], "some", axis=1)
+    moved = net.add("Sub", [x, net.constant("half", 0.5)], "moved")
+    x = net.add("Mul", [moved, net.constant("steep", 9)], "steeper")
+    x = x if logits else net.add("Sigmoid", [x], "probable")
+    net.add("Transpose", [x], "maps", perm=[0, 2, 3, 1] if last else [0, 1, 2, 3])
+    return net.save(path, {"maps": [8, 8, channels] if last else [channels, 8, 8]})

@@ -19,7 +19,7 @@ def test_one_command_writes_a_model(library: Path, tmp_path: Path) -> None:
     file = networks.yolov8(tmp_path / "net.onnx", fixed=True)
     status, said = run(file, "--to", tmp_path / "models" / "yolo", "--library", library)
     assert status == 0, said
-    assert "found in the file" in said and "taken as default" in said and "wrote " in said
+    assert "found in the file" in said and "found by a run" in said and "taken as default" in said and "wrote " in said
     folder = tmp_path / "models" / "yolo"
     assert {path.name for path in folder.iterdir()} == {"1", "config.pbtxt", "labels.txt", "README.md", "report.txt"}
     assert (folder / "labels.txt").read_text() == "red\ngreen\nblue\n"

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 from opgate.attach.attach import Wish, attach
-from opgate.attach.report import AttachError
+from opgate.attach.report import RAN, AttachError
 from tests.attach import networks
 from tests.attach.conftest import Make, png, squares
 
@@ -190,3 +190,46 @@ def test_detr_has_boxes_within_one(made: Make, tmp_path, logits: bool) -> None:
     size = np.array([pixels.shape[1], pixels.shape[0]] * 2)
     expected = [(corners(boxes[0])[i] * size, int(kinds[i]), float(best[i])) for i in np.where(best > 0.5)[0]]
     check(model.predict(png(pixels))[0]["predictions"], expected)
+
+
+def test_boxes_of_padding_tell_nothing(made: Make, tmp_path) -> None:
+    model = made(networks.padded(tmp_path / "net.onnx", batch=1), pre="stretch")
+    assert "the word normalized says otherwise" in model.report
+    found = model.predict(png(np.full((64, 64, 3), 255, np.uint8)))[0]["predictions"]
+    assert [record["box"] for record in found] == [[10, 10, 40, 40], [20, 30, 60, 50]]
+    seen = made(networks.end2end(tmp_path / "seen.onnx"), "seen")
+    assert "in pixels of the input" in seen.report and RAN in seen.report
+
+
+def test_maps_beside_a_head_of_yolov8_are_masks_only_if_they_fit(made: Make, tmp_path) -> None:
+    names = str({i: f"c{i}" for i in range(80)})
+    for number, (classes, maps, metadata, served) in enumerate(
+        [
+            (200, (144, 8), {}, 200),  # the maps that the head is made of
+            (80, (40, 4), {"names": names}, 80),  # of the size of prototypes, and all channels have labels
+            (112, (32, 4), {"names": names}, 80),
+            (112, (32, 4), {}, 80),
+        ]
+    ):
+        file = networks.head_of_yolov8(tmp_path / f"{number}.onnx", classes, maps=maps, **metadata)
+        model = made(file, f"m{number}")
+        (operation,) = (node for node in model.attached.model.graph.node if node.op_type == "DetectionPostprocess")
+        assert {each.name: each.i for each in operation.attribute}["classes"] == served
+        assert ("other outputs" in model.report) == (served == classes)
+        assert ("not served: the boxes are" in model.report) == (served < classes)
+
+
+@pytest.mark.parametrize("shape", ["[17, 'x']", "[17]", "[5, 1]", "seventeen", "[0, 3]"])
+def test_odd_shapes_of_keypoints_are_left_out(tmp_path, shape: str) -> None:
+    file = networks.head_of_yolov8(tmp_path / "net.onnx", 3, kpt_shape=shape)
+    report = "\n".join(attach(Wish(file), "model").report.lines())
+    assert f"the metadata 'kpt_shape' is {shape}: expected a number of points and 2 or 3" in report
+    file = networks.head_of_yolov8(tmp_path / "pose.onnx", 3, kpt_shape=shape, task="pose")
+    with pytest.raises(AttachError, match="say classes:1 behind yolov8"):
+        attach(Wish(file), "model")
+
+
+def test_only_heads_that_count_classes_hint_at_their_word(tmp_path) -> None:
+    with pytest.raises(AttachError, match="--labels: expected 3 labels") as error:
+        attach(Wish(networks.detr(tmp_path / "net.onnx", logits=False), labels="a,b"), "model")
+    assert "classes:" not in str(error.value)

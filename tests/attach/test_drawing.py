@@ -52,3 +52,26 @@ def test_nothing_can_be_drawn_of_labels(made: Make, tmp_path: Path) -> None:
     with pytest.raises(AttachError, match="--draw: the network gives neither boxes nor a map of classes"):
         made(file, post="classify:2", draw=True)
     assert attach(Wish(file, post="classify:2"), "m").beside == {}
+
+
+def test_the_drawn_picture_has_the_threshold_of_the_request(made: Make, tmp_path: Path) -> None:
+    model = made(networks.yolov8(tmp_path / "net.onnx"), post="yolov8 score:0.5", draw=True)
+    drawn = []
+    for threshold in ("", "1"):
+        data = {"score_threshold": threshold} if threshold else {}
+        file = {"data": ("picture.png", png(PICTURE), "image/png")}
+        (answer,) = model.send([{"files": file, "data": data, "headers": {"Accept": "image/*"}}])
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg"), answer.text
+        pixels = np.asarray(Image.open(io.BytesIO(answer.content)), np.int64)
+        drawn.append(bool((np.abs(pixels - PICTURE).sum(2) > 200).any()))
+    assert drawn == [True, False]
+
+
+def test_models_that_drew_what_was_replaced_are_removed(made: Make, tmp_path: Path) -> None:
+    file = networks.yolov8(tmp_path / "net.onnx")
+    folder = made(file, draw=True).folder.parent
+    (folder / "other_draw").mkdir()
+    assert {path.name for path in folder.iterdir()} == {"model", "model_draw", "model_picture", "other_draw"}
+    (folder / "model_picture" / "config.pbtxt").write_text('name: "of somebody else"\n')
+    made(file)
+    assert {path.name for path in folder.iterdir()} == {"model", "model_picture", "other_draw"}

@@ -34,6 +34,13 @@ BOX = (1.0, 2.0, 3.0, 4.0)
         ({"text": "cat", "score": 0.5}, Found(None, "cat", 0.5)),
         ([("cat", 0.5), ("dog", 0.25)], Found(None, "cat", 0.5)),
         (["cat", "dog"], Found(None, "cat", None)),
+        ({"dog": 0.1, "cat": 0.9}, Found(None, "cat", 0.9)),
+        ([{"cat": 0.9}], Found(None, "cat", 0.9)),
+        ([("cat", 1)], Found(None, "cat", 1.0)),
+        ([{"box": [1, 2, 3, 4], "label": None, "score": 0.5}], Found(BOX, "", 0.5)),
+        ([[[[1, 2], [3, 2], [3, 4], [1, 4]], "cat", 0.5]], Found(BOX, "cat", 0.5)),
+        ([[[[1, 2], [3, 2], [3, 4], [1, 4]], "cat", "0.5"]], Found(BOX, "cat", 0.5)),
+        ([{"box": [[1, 2], [3, 2], [3, 4], [1, 4]], "label": "cat"}], Found(BOX, "cat", None)),
     ],
 )
 def test_forms_of_answers(answer: object, expected: Found) -> None:
@@ -43,7 +50,8 @@ def test_forms_of_answers(answer: object, expected: Found) -> None:
 def test_other_forms_of_answers() -> None:
     assert of_function(None).things == () and of_function([]).things == ()
     assert of_function(np.arange(8.0)).vector == tuple(map(float, range(8)))
-    for wrong in (object(), [object()], [(1, 2, 3, 4, 5, 6, 7)]):
+    bad_score, bad_box = {"label": "cat", "score": "much"}, {"label": "cat", "box": [1, 2, 3]}
+    for wrong in (object(), [object()], [(1, 2, 3, 4, 5, 6, 7)], [bad_score], [bad_box], {"score": 0.9}, {}):
         with pytest.raises(AttachError, match=r"^--like: "):
             of_function(wrong)
 
@@ -71,6 +79,17 @@ def test_labels_texts_and_vectors_are_compared() -> None:
     assert agreement(cat, cat).equal and not agreement(cat, dog).equal
     assert agreement(Told(vector=(1, 0)), Told(vector=(2, 0))).equal
     assert not agreement(Told(vector=(1, 0)), Told(vector=(0, 1))).equal
+    for nothing in (None, []):
+        assert not agreement(Told(vector=(1, 0)), of_function(nothing)).equal
+        assert not agreement(cat, of_function(nothing)).equal
+    assert not agreement(cat, Told(vector=(1, 0))).equal
+
+
+def test_boxes_without_labels_agree_with_any() -> None:
+    ours = Told((Found(BOX, "cat", 0.5),))
+    for theirs in ([{"box": BOX, "score": 0.5}], [(BOX, 0.5)], [{"box": BOX, "label": None}]):
+        assert agreement(ours, of_function(theirs)).equal and agreement(of_function(theirs), ours).equal
+    assert not agreement(ours, of_function([{"box": BOX, "label": "dog"}])).equal
 
 
 def test_a_model_is_compared_with_a_function(made: Make, library: Path, tmp_path: Path, monkeypatch) -> None:
@@ -87,6 +106,7 @@ def test_a_model_is_compared_with_a_function(made: Make, library: Path, tmp_path
         "    means = np.asarray(Image.open(io.BytesIO(data))).reshape(-1, 3).mean(0)\n"
         "    return ['red', 'green', 'purple'][means.argmax()]\n"
         "def by_path(file):\n    return label(open(file, 'rb').read())\n"
+        "def no_number(file):\n    return {'label': 'red', 'score': 'much'}\n"
     )
     (tmp_path / "own_code.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
@@ -95,6 +115,8 @@ def test_a_model_is_compared_with_a_function(made: Make, library: Path, tmp_path
         text = "\n".join(lines)
         assert "2 of 3 pictures agree" in text and "CPU time of a picture" in text
         assert "broken.png: the served model refuses it" in text and "c.png: 'blue' and 'purple'" in text
+    with pytest.raises(AttachError, match=r"expected a number for a score, got 'much' .* for a.png"):
+        compare("own_code:no_number", examples, Served(model.folder, library), model.folder, library)
     page = (model.folder / "comparison.html").read_text()
     assert page.count("data:image/jpeg;base64,") == 2 and "purple" in page and "a.png" in page
     sys.modules.pop("own_code")

@@ -7,6 +7,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from opgate.attach.attach import Wish, attach
+from opgate.attach.report import AttachError
 from tests.attach import networks
 from tests.attach.conftest import Make, png, squares
 from tests.attach.test_detectors import check, corners, suppressed
@@ -114,3 +116,31 @@ def test_a_map_of_classes(made: Make, tmp_path) -> None:
     classes = np.array(model.predict(png(pixels))[0]["outputs"]["classes"])
     assert classes.shape == (8, 8) and (classes[:, 4:] == 2).all() and (classes[:, :4] == 0).all()
     assert "segment" in model.report
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+def test_the_classes_of_a_map_are_found_by_the_size_of_the_picture(made: Make, tmp_path, last: bool) -> None:
+    model = made(networks.maps(tmp_path / "net.onnx", channels=3, last=last), pre="stretch unit cv-nearest")
+    pixels = red_square()
+    pixels[:, 32:] = (0, 10, 200)
+    classes = np.array(model.predict(png(pixels))[0]["outputs"]["classes"])
+    assert classes.shape == (8, 8) and (classes[:, 4:] == 2).all() and (classes[:, :4] == 0).all()
+
+
+@pytest.mark.parametrize("logits", [False, True], ids=["probabilities", "logits"])
+def test_a_map_of_one_class(made: Make, tmp_path, logits: bool) -> None:
+    file = networks.maps(tmp_path / "net.onnx", channels=1, logits=logits)
+    model = made(file, post="segment", pre="stretch unit cv-nearest")
+    classes = np.array(model.predict(png(red_square()))[0]["outputs"]["classes"])
+    expected = np.zeros((8, 8))
+    expected[4:6, 2:4] = 1
+    np.testing.assert_array_equal(classes, expected)
+    assert ("a sigmoid is added" in model.report) == logits
+
+
+def test_maps_of_another_form_are_refused(tmp_path) -> None:
+    net = networks.Net()
+    net.add("AveragePool", ["x"], "maps", kernel_shape=[8, 16], strides=[8, 16])
+    file = net.save(tmp_path / "net.onnx", {"maps": [3, 8, 4]})
+    with pytest.raises(AttachError, match=r"segment needs maps in the form of the picture, 64 x 64: .*\[1, 3, 8, 4\]"):
+        attach(Wish(file, post="segment"), "model")

@@ -10,9 +10,11 @@ import onnxruntime
 import pytest
 
 from opgate.attach.attach import Wish, attach
+from opgate.attach.batching import UNPROVED
 from opgate.attach.opening import _BATCH as N
 from opgate.attach.opening import carrying
 from tests.attach import networks
+from tests.attach.conftest import Make, png
 
 
 @pytest.mark.parametrize(
@@ -83,3 +85,46 @@ def test_states_of_zeros_are_taken_away(tmp_path: Path) -> None:
     assert onnxruntime.InferenceSession(file).get_inputs()[0].shape[0] == 1
     made = attach(Wish(file), "model")
     assert "opened (1 LSTM)" in "\n".join(made.report.lines())
+
+
+WHITE, BLACK = (np.full((64, 64, 3), level, np.uint8) for level in (255, 0))
+
+
+def test_a_batch_of_which_nothing_is_proved_stays_closed(made: Make, tmp_path: Path) -> None:
+    """No picture of a trial is as bright as this detector wants it: zeros together and alone prove nothing."""
+    said = {"post": "end2end pixels", "pre": "stretch"}
+    closed = made(networks.padded(tmp_path / "closed.onnx", above=2, batch=1), "closed", **said)
+    assert f"batch: fixed at 1 picture: {UNPROVED}" in closed.report and "max_batch_size: 1\n" in closed.attached.config
+    opened = made(networks.padded(tmp_path / "opened.onnx", above=2), "opened", **said)
+    assert f"batch: open in the file as 'batch', and kept so; {UNPROVED}" in opened.report
+    assert "max_batch_size: 8\n" in opened.attached.config
+    other = made(networks.padded(tmp_path / "other.onnx", above=2, batch="unk__7"), "other", **said)
+    assert "max_batch_size: 1\n" in other.attached.config
+
+
+def test_pictures_that_mix_only_where_something_is_found(made: Make, tmp_path: Path) -> None:
+    file = networks.padded(tmp_path / "net.onnx", batch=1, mixes=True)
+    model = made(file, post="end2end pixels", pre="stretch")
+    assert "max_batch_size: 1\n" in model.attached.config and "rows together give other results" in model.report
+    answers = model.predict(png(WHITE), png(BLACK), png(WHITE))
+    assert [len(answer["predictions"]) for answer in answers] == [2, 0, 2]
+
+
+def test_examples_may_prove_a_batch(made: Make, tmp_path: Path) -> None:
+    file = networks.padded(tmp_path / "net.onnx", above=0.9, batch=1, channel=0)
+    model = onnx.load(file)
+    model.graph.node.insert(0, onnx.helper.make_node("Conv", ["x", "only_red"], ["redness"]))
+    kernel = np.tile(np.array([1, -0.5, -0.5], np.float32).reshape(1, 3, 1, 1), (3, 1, 1, 1))  # red, and not white
+    model.graph.initializer.append(onnx.numpy_helper.from_array(kernel, "only_red"))
+    next(node for node in model.graph.node if node.op_type == "Gather").input[0] = "redness"
+    onnx.save(model, file)
+    said = {"post": "end2end pixels", "pre": "stretch"}
+    assert "max_batch_size: 1\n" in made(file, **said).attached.config
+    red = np.zeros((50, 70, 3), np.uint8)
+    red[..., 0] = 255
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "red.png").write_bytes(png(red))
+    (tmp_path / "examples" / "black.png").write_bytes(png(BLACK))
+    (tmp_path / "examples" / "broken.png").write_bytes(b"nothing")
+    shown = made(file, "shown", examples=tmp_path / "examples", **said)
+    assert "max_batch_size: 8\n" in shown.attached.config and "batch: opened" in shown.report

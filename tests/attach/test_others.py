@@ -13,9 +13,9 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from opgate.attach.attach import Wish, attach, write
-from opgate.attach.report import AttachError
+from opgate.attach.report import DEFAULT, RAN, AttachError
 from tests.attach import networks
-from tests.attach.conftest import Make, png, squares
+from tests.attach.conftest import Make, Model, png, squares
 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
@@ -46,6 +46,63 @@ def test_a_classifier_has_the_crop_of_torchvision(made: Make, tmp_path, softmax:
     np.testing.assert_allclose([record["score"] for record in found], probabilities[order], atol=0.003)
 
 
+def facts(model: Model) -> list[tuple[str, ...]]:
+    return [(fact.subject, fact.value, fact.origin, fact.why) for fact in model.attached.report.facts]
+
+
+def found(model: Model, colour: tuple[int, int, int]) -> list[tuple[object, float]]:
+    """What a model answers to a picture of one colour: labels and scores."""
+    (answer,) = model.predict(png(np.full((32, 32, 3), colour, np.uint8)))
+    return [(record["label"], round(record["score"], 3)) for record in answer["predictions"]]
+
+
+WEIGHTS = np.array([[4, -4, 2], [1, 1, 1], [0, 0, 3]], np.float32)
+
+
+def test_probabilities_of_each_class_for_itself_stay_as_they_are(made: Make, tmp_path) -> None:
+    file = networks.scores(tmp_path / "net.onnx", WEIGHTS, "Sigmoid")
+    model = made(file, pre="stretch unit", post="classify", labels=",".join(networks.NAMES))
+    expected = [("red", 0.982), ("blue", 0.881), ("green", 0.018)]
+    assert found(model, (255, 0, 0)) == expected
+    assert ("scores", "probabilities", RAN) in [fact[:3] for fact in facts(model)]
+    logits = made(networks.scores(tmp_path / "logits.onnx", np.abs(WEIGHTS) / 9), "logits", post="classify")
+    assert "a softmax is added" in logits.report  # within 0..1 on noise, beyond it on a picture of another range
+
+
+def test_one_class_is_the_positive_one(made: Make, tmp_path) -> None:
+    files = [
+        networks.scores(tmp_path / f"{len(last)}.onnx", WEIGHTS[:, :1], *last) for last in ((), ("Sigmoid",))
+    ]  # logits and probabilities
+    for number, file in enumerate(files):
+        said = {"pre": "stretch unit", "post": "classify"}
+        one = made(file, f"one{number}", **said)
+        assert found(one, (255, 0, 0)) == [(0, 0.982)]
+        two = made(file, f"two{number}", labels="dog,cat", **said)
+        assert found(two, (255, 0, 0)) == [("cat", 0.982), ("dog", 0.018)]
+    (tmp_path / "labels.txt").write_text("cat\n")
+    named = made(files[0], "named", labels=str(tmp_path / "labels.txt"), **said)
+    assert found(named, (0, 0, 0)) == [("cat", 0.5)]
+
+
+@pytest.mark.parametrize("post", ["classify:3 softmax", "embed"])
+def test_outputs_of_f64(made: Make, tmp_path, post: str) -> None:
+    model = made(networks.scores(tmp_path / "net.onnx", WEIGHTS, dtype=TensorProto.DOUBLE), post=post, pre="unit")
+    answer = model.predict(png(np.zeros((32, 32, 3), np.uint8)))[0]
+    assert answer.get("predictions") or answer["outputs"]
+
+
+def test_integers_are_no_scores(tmp_path) -> None:
+    file = networks.scores(tmp_path / "net.onnx", WEIGHTS, dtype=TensorProto.INT64)
+    with pytest.raises(AttachError, match=r"--post: classify needs scores, and scores_out \[1, 3\] has integers"):
+        attach(Wish(file, post="classify"), "model")
+
+
+def test_a_missing_file_of_characters_is_said(tmp_path) -> None:
+    file = networks.lines(tmp_path / "net.onnx", steps_first=False)
+    with pytest.raises(AttachError, match=r"--post ctc:missing.txt: expected metadata, or a file"):
+        attach(Wish(file, pre="height:16 grey", post="ctc:missing.txt"), "model")
+
+
 def test_a_vector_has_the_length_one(made: Make, tmp_path) -> None:
     file = networks.classifier(tmp_path / "net.onnx", name="embedding")
     model = made(file, pre="stretch:32 unit pil-bilinear")
@@ -57,19 +114,30 @@ def test_a_vector_has_the_length_one(made: Make, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("steps_first", [False, True], ids=["rows first", "steps first"])
-def test_lines_of_different_widths_are_read_together(made: Make, tmp_path, steps_first: bool) -> None:
+def test_lines_of_different_widths_are_read(made: Make, tmp_path, steps_first: bool) -> None:
     file = networks.lines(tmp_path / "net.onnx", steps_first=steps_first)
     (tmp_path / "characters.txt").write_text("a\nb\nc\nd\ne\n")
-    model = made(file, pre="grey height:16 half bucket:8 pad:0", post=f"ctc:{tmp_path / 'characters.txt'}")
+    said = {"pre": "grey height:16 half bucket:8 pad:0", "post": f"ctc:{tmp_path / 'characters.txt'}"}
+    model = made(file, **said)
 
     def line(levels: list[int]) -> bytes:
         """A line whose steps have these levels of grey, of fifths; 0 is the blank."""
         return png(np.repeat(np.array(levels, np.uint8) * 51, 8)[None].repeat(16, 0))
 
     first, second = line([1, 1, 0, 2, 3, 0, 3]), line([5, 4, 4, 0, 0, 4, 1, 2, 3, 5, 5])
-    answers = [answer["predictions"] for answer in model.predict(first, second)]
-    assert [records[0]["text"] for records in answers] == ["abcc", "eddabce"]
-    assert all(0.9 < records[0]["score"] <= 1 for records in answers)
+    together = made(file, "together", **said, max_batch_size=4)
+    for each in (model, together):
+        answers = [answer["predictions"] for answer in each.predict(first, second)]
+        assert [records[0]["text"] for records in answers] == ["abcc", "eddabce"]
+        assert all(0.9 < records[0]["score"] <= 1 for records in answers)
+    assert "max_batch_size: 1\n" in model.attached.config and "dynamic_batching" not in model.attached.config
+    assert ("max_batch_size", "1", DEFAULT, "because a wider line beside it would change what a line reads") in facts(
+        model
+    )
+    assert "max_batch_size: 4\n" in together.attached.config
+    assert "an answer depends on the widest line of its batch" in together.report
+    fixed = attach(Wish(file, **{**said, "pre": f"{said['pre'].replace('bucket:8', 'bucket:0')} widest:64"}), "model")
+    assert "max_batch_size: 8\n" in fixed.config
 
 
 def test_nhwc_f16_and_u8_inputs(made: Make, tmp_path) -> None:

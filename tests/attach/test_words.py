@@ -9,9 +9,11 @@ import onnx
 import pytest
 
 from opgate.attach import labels, post, pre
-from opgate.attach.facts import Network, listed, sizes_in
-from opgate.attach.report import DEFAULT, FOUND, SAID, AttachError, Report
+from opgate.attach.facts import Network, listed, read_network, sizes_in
+from opgate.attach.report import DEFAULT, FOUND, RAN, SAID, AttachError, Report
 from opgate.attach.words import Pre
+from opgate.service.repository.paths import read_labels
+from tests.attach import networks
 
 
 def network(*, size: int | None = 224, channels: int = 3, **changes: object) -> Network:
@@ -73,6 +75,11 @@ def test_words_replace_what_is_usual_and_leave_the_rest() -> None:
         ("stretch:224 byte mean:104,117,123 std:1", {"scale": "byte", "mean": (104, 117, 123), "std": (1,)}),
         ("stretch:224 mean:0.4,0.4,0.4 std:0.2,0.2,0.2 pad:0", {"mean": (0.4,) * 3, "std": (0.2,) * 3, "pad": 0}),
         ("stretch:224 unit cv-area", {"mean": (), "std": (), "filter": "cv_area"}),
+        ("stretch byte", {"scale": "byte", "mean": (), "std": ()}),
+        ("mean:0.4", {"scale": "unit", "mean": (0.4,), "std": (1,)}),
+        ("std:0.2", {"scale": "unit", "mean": (0,), "std": (0.2,)}),
+        ("unit mean:0.5 std:0.2", {"scale": "unit", "mean": (0.5,), "std": (0.2,)}),
+        ("pad:0 std:0.2 crop:224 mean:0.5 resize:232 unit", {"mean": (0.5,), "std": (0.2,), "shorter_side": 232}),
     ],
 )
 def test_words(words: str, expected: dict[str, object]) -> None:
@@ -106,6 +113,14 @@ def test_a_grey_network_gets_grey_pictures_and_bytes_what_it_scales_itself() -> 
         ("resize:256", "'resize:256' needs a crop"),
         ("resize:200 crop:224", "the shorter side of 200 is less than the crop"),
         ("pad:300", "expected pad:0 to pad:255"),
+        ("resize:256 stretch", "'resize:256' belongs to 'crop:', and 'stretch' says another place"),
+        ("letterbox resize:256", "'resize:256' belongs to 'crop:', and 'letterbox' says another place"),
+        ("letterbox:224 bucket:3", "'bucket:3' belongs to 'height:', and 'letterbox:224' says another place"),
+        ("narrowest:7 crop:224", "'narrowest:7' belongs to 'height:', and 'crop:224' says another place"),
+        ("widest:10", "'widest:10' belongs to 'height:', which --pre doesn't say"),
+        ("mean:0.5 half", "'half' and 'mean:0.5' both say the mean"),
+        ("mean:nan", "expected numbers such as mean:0.5,0.5,0.5"),
+        ("height:0", "expected height:1 to height:4096"),
     ],
 )
 def test_wrong_words(words: str, message: str) -> None:
@@ -123,6 +138,8 @@ def test_wrong_words(words: str, message: str) -> None:
         ("yolov8 score:2", "expected score:0 to score:1"),
         ("yolov8 fast", "what is 'fast'? Expected score:"),
         ("yolov8 max:few", "expected a number such as max:1"),
+        ("yolov8 max:0", "expected max:1 to max:10000"),
+        ("yolov8 max:10001", "expected max:1 to max:10000"),
     ],
 )
 def test_wrong_heads(words: str, message: str) -> None:
@@ -186,6 +203,51 @@ def test_labels_must_be_as_many_as_classes() -> None:
         labels.fitted(["cat\nor dog"], 1, "classify", 0, Report())
 
 
+def test_the_gateway_reads_the_labels_that_were_written(tmp_path: Path) -> None:
+    """Also those that Unicode calls the end of a line."""
+    written = ["", "a", "\u2028", "b\x0c", "\x1c", "c\x85d", " ", ""]
+    assert labels.fitted(written, len(written), "ctc", 0, Report()) == written
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "labels.txt").write_text("".join(f"{label}\n" for label in written), encoding="utf-8")
+    assert read_labels(tmp_path, tmp_path / "model", "labels.txt") == tuple(written)
+    (tmp_path / "model" / "dos.txt").write_bytes(b"cat\r\ndog\r\n")
+    assert read_labels(tmp_path, tmp_path / "model", "dos.txt") == ("cat", "dog")
+    for label in ("a\rb", "a\r", "\n"):
+        with pytest.raises(AttachError, match="--labels: a label with a line break"):
+            labels.fitted([label], 1, "classify", 0, Report())
+
+
+@pytest.mark.parametrize("word", ["unit", "half", "imagenet", "mean:3", "byte std:2"])
+def test_a_network_of_bytes_gets_bytes(word: str) -> None:
+    assert settled("stretch byte", dtype="u8", scales=True)[0].scale == "byte"
+    with pytest.raises(AttachError, match=f"takes bytes .*'{word.rsplit(maxsplit=1)[-1]}' would change"):
+        settled(f"stretch {word}", dtype="u8", scales=True)
+
+
+@pytest.mark.parametrize(
+    ("op", "constant", "scales"),
+    [
+        ("Mul", 2.0, False),
+        ("Mul", 1 / 255, True),
+        ("Mul", 58.0, False),
+        ("Div", 2.0, False),
+        ("Div", 255.0, True),
+        ("Div", 58.0, True),
+        ("Sub", 0.5, False),
+        ("Sub", 1.0, False),
+        ("Sub", 127.5, True),
+        ("Add", -104.0, True),
+    ],
+)
+def test_a_network_scales_bytes_by_constants_of_their_size(
+    tmp_path: Path, op: str, constant: float, scales: bool
+) -> None:
+    net = networks.Net(size=32)
+    net.add("GlobalAveragePool", [net.add(op, ["x", net.constant("c", constant)], "moved")], "out")
+    file = net.save(tmp_path / "net.onnx", {"out": [3, 1, 1]})
+    assert read_network(file, onnx.load(file), "", Report()).scales == scales
+
+
 def test_characters_get_the_blank_and_the_space_that_they_lack() -> None:
     assert labels.fitted(["a", "b"], 3, "ctc", 0, Report()) == ["", "a", "b"]
     assert labels.fitted(["a", "b"], 4, "ctc", 0, Report()) == ["", "a", "b", " "]
@@ -198,5 +260,11 @@ def test_a_report_says_where_each_fact_comes_from() -> None:
     report.found("input", "x", "NCHW")
     report.default("pad", 114)
     report.said("labels", np.int64(3))
-    assert [line.split("  ")[0] for line in report.lines()] == ["input", "pad", "labels"]
-    assert FOUND in report.lines()[0] and DEFAULT in report.lines()[1] and SAID in report.lines()[2]
+    report.ran("scores", "logits")
+    assert [line.split("  ")[0] for line in report.lines()] == ["input", "pad", "labels", "scores"]
+    assert (
+        RAN in report.lines()[3]
+        and FOUND in report.lines()[0]
+        and DEFAULT in report.lines()[1]
+        and SAID in report.lines()[2]
+    )

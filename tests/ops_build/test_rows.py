@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,31 @@ def found(name: str) -> Rows:
     options.log_severity_level = 4
     session = ort.InferenceSession(model.SerializeToString(), options)
     return try_rows({"x": ("f32", shape)}, lambda feeds: {"y": session.run(None, dict(feeds))[0]})
+
+
+INTEGERS = {
+    "mixed beyond 1": ((50, 1), False, "the output 'y'"),
+    "never mixed": ((1000, 1), True, "3 random rows together"),
+    "all the same": ((1000, 0), False, "the output 'y' is the same for all random rows, which proves nothing"),
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers_of_other_ranges_are_tried(name: str) -> None:
+    (most, factor), independent, why = INTEGERS[name]
+
+    def run(feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        x = feeds["x"]
+        return {"y": factor * (x if x.max() < most else np.full_like(x, x.max()))}
+
+    rows = try_rows({"x": ("i64", ["n", 40])}, run)
+    assert rows.independent == independent and why in rows.why, rows.why
+
+
+def test_a_table_of_few_rows_is_tried_with_small_integers_alone() -> None:
+    table = np.random.default_rng(0).random((2, 3))
+    rows = try_rows({"x": ("i64", ["n", 40])}, lambda feeds: {"y": table[feeds["x"]]})
+    assert rows.independent, rows.why
 
 
 @pytest.mark.parametrize("name", NODES)

@@ -41,12 +41,17 @@ def version_numbers(model: Path) -> list[int]:
 
 
 def read_labels(repository: Path, model: Path, name: str) -> tuple[str, ...]:
-    """Returns the labels in a file with one label a line. The index of a label is its class. Raises ConfigError."""
+    """Returns the labels in a file with one label a line. The index of a label is its class. Raises ConfigError.
+
+    Lines end with a newline, also behind a carriage return. Other characters that Unicode calls ends of lines belong to
+    a label: a reader of text may know them.
+    """
     path = confined(repository, model / file_name(name, "label_filename"))
     try:
-        return tuple(read_text(path, _MOST_LABEL_BYTES).splitlines())
+        lines = read_text(path, _MOST_LABEL_BYTES).removesuffix("\n").split("\n")
     except ConfigError as error:
         raise ConfigError(f"label_filename: {error.message}") from error
+    return tuple(line.removesuffix("\r") for line in lines) if lines != [""] else ()
 
 
 def refuse_special_files(folder: Path) -> None:
