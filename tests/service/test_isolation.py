@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -193,8 +194,15 @@ def test_a_confined_process(tmp_path: Path, confined: bool) -> None:
 
 def test_a_process_with_threads_is_not_confined() -> None:
     """They would keep their rights."""
-    with pytest.raises(NotConfinedError, match="threads"):
-        confine(Confinement())
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    try:
+        with pytest.raises(NotConfinedError, match="threads"):
+            confine(Confinement())
+    finally:
+        end.set()
+        thread.join()
 
 
 def model(path: Path, kind: int) -> Path:
