@@ -28,7 +28,7 @@ from opgate.ops_build.building.build import Build
 from tests.system.clients import CLIENTS, connect
 from tests.system.conftest import wait_until
 from tests.system.running import ROOT, Server, running
-from tests.system.test_triton import Triton, installed
+from tests.system.test_triton import Triton, installed, serving
 
 MODELS = Path(__file__).with_name("python_models")
 CONFIGS = {
@@ -91,9 +91,8 @@ def gateway(repository: Path) -> Iterator[Server]:
 @contextmanager
 def running_triton(repository: Path, *options: str) -> Iterator[Any]:
     installed()
-    server = Triton(repository, *options)
+    server = serving(Triton(repository, *options), lambda: Triton(repository, *options))
     try:
-        assert server.listens.wait(300) and server.process.poll() is None, "".join(server.log)
         yield server
     finally:
         status = server.stop()

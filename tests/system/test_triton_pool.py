@@ -25,7 +25,7 @@ from tests.service.onnx_models import batching, double, endless, write_config
 from tests.system.conftest import PIPELINE, wait_until
 from tests.system.differential import http_body
 from tests.system.running import ROOT, free_port, running
-from tests.system.test_triton import Triton, installed
+from tests.system.test_triton import Triton, installed, serving
 
 SLOW = """backend: "onnxruntime"
 input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, -1 ] }, { name: "times" data_type: TYPE_INT64 dims: [ 1 ] } ]
@@ -55,9 +55,7 @@ def models(tmp_path_factory):
 def pool(models):
     """Three servers of these models."""
     installed()
-    servers = [Triton(models) for _ in range(3)]
-    for server in servers:
-        assert server.listens.wait(120) and server.process.poll() is None, "".join(server.log)
+    servers = [serving(server, lambda: Triton(models)) for server in [Triton(models) for _ in range(3)]]
     yield servers
     for server in servers:
         server.process.send_signal(signal.SIGTERM)
