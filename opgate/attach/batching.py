@@ -11,6 +11,7 @@ import onnx
 from opgate.attach import opening, trials
 from opgate.attach.facts import Network
 from opgate.attach.report import Report
+from opgate.onnx_models.repository import means_batch
 from opgate.onnx_models.rows import ROWS, Rows, compared, unvaried
 from opgate.onnx_models.sessions import SessionError, one_line
 from opgate.ops_build.case import Array
@@ -23,12 +24,11 @@ UNPROVED = "no random picture found anything, so nothing proves that pictures do
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A network whose batch is open, or why it couldn't be opened. `mended` says what was changed in it."""
+    """A network whose batch is open, or why it couldn't be opened."""
 
     model: onnx.ModelProto
     batched: bool
     reason: str = ""
-    mended: tuple[str, ...] = ()
 
 
 def open_batch(
@@ -42,7 +42,7 @@ def open_batch(
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
     changed = opening.mended(model, network, size) if network.batch is not None else {}
-    mended = tuple(f"{count} {op}" for op, count in changed.items())
+    mended = ", ".join(f"{count} {op}" for op, count in changed.items())
     _without_shapes(model, network.input)
     rows, name = prove(model, network, size, bytes_, examples), _batch_name(network)
     if rows.why == UNPROVED and name:
@@ -51,16 +51,16 @@ def open_batch(
     if not rows.independent:
         report.proved(f"batch: fixed at 1 picture: {rows.why}")
         return Opened(network.model, False, rows.why)
-    state = f"opened ({', '.join(mended)})" if mended else "opened" if network.batch is not None else "open in the file"
+    state = f"opened ({mended})" if mended else "opened" if network.batch is not None else "open in the file"
     report.proved(f"batch: {state}; {rows.why}")
-    return Opened(model, True, "", mended)
+    return Opened(model, True)
 
 
 def _batch_name(network: Network) -> str:
     """Returns the name of the input's first dim if it means a batch, else ""."""
     (value,) = (value for value in network.model.graph.input if value.name == network.input)
     name = str(value.type.tensor_type.shape.dim[0].dim_param)
-    return name if name == "N" or "batch" in name.lower() else ""
+    return name if means_batch(name) else ""
 
 
 def _without_shapes(model: onnx.ModelProto, name: str) -> None:

@@ -24,16 +24,21 @@ def yolov8(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
     if task == "pose" and not extra and not head.post.classes:
         raise AttachError("--post: the metadata 'task' is pose and has no kpt_shape: say classes:1 behind yolov8")
     classes = class_count(head, output.shape[axis], 4, extra)
-    x = nodes.float(output.name, output.dtype, "head")
-    if not in_pixels(head, output.value, axis):
-        factors = np.ones(output.shape[axis], np.float32)
-        factors[:4] = head.pixels
-        shape = [1, 1, -1] if rows else [1, -1, 1]
-        x = nodes.add("Mul", [x, nodes.constant("pixels", factors.reshape(shape))], "in_pixels")
-    boxes = Boxes(x, classes, rows)
+    boxes = Boxes(_in_pixels(nodes, head, output, axis), classes, rows)
     if points is None:
         return boxes, None
     return boxes, lambda indices: [_points(nodes, head, boxes, indices, points)]
+
+
+def _in_pixels(nodes: Nodes, head: Head, output: Output, axis: int) -> str:
+    """Returns the output in f32, with the boxes, the first four channels along an axis, in pixels of the input."""
+    x = nodes.float(output.name, output.dtype, "head")
+    if in_pixels(head, output.value, axis):
+        return x
+    factors = np.ones(output.shape[axis], np.float32)
+    factors[:4] = head.pixels
+    shape = [1, 1, -1] if axis == 2 else [1, -1, 1]
+    return nodes.add("Mul", [x, nodes.constant("pixels", factors.reshape(shape))], "in_pixels")
 
 
 def _points_of(head: Head) -> tuple[int, int] | None:
@@ -72,12 +77,7 @@ def _masks(head: Head, output: Output, channels: int) -> int:
 def yolov5(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
     output = head.output(lambda output: len(output.shape) == 3, "one output of rank 3")
     classes = class_count(head, output.shape[2], 5, _masks(head, output, output.shape[2] - 5))
-    x = nodes.float(output.name, output.dtype, "head")
-    if not in_pixels(head, output.value, 2):
-        factors = np.ones((1, 1, output.shape[2]), np.float32)
-        factors[..., :4] = head.pixels
-        x = nodes.add("Mul", [x, nodes.constant("pixels", factors)], "in_pixels")
-    return Boxes(x, classes, True, objectness=True), None
+    return Boxes(_in_pixels(nodes, head, output, 2), classes, True, objectness=True), None
 
 
 def yolox(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:

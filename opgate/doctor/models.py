@@ -82,7 +82,7 @@ def why_not_served(folder: Path, version: int, seconds: float = 120.0) -> str:
     """Loads a version of a model as the gateway does, in a process of its own. Returns why it can't be served, an empty
     text if it can."""
     settings = json.dumps({"model_repository": str(folder.resolve().parent)})
-    probed = run("model", folder.resolve().name, stdin=settings, seconds=seconds)
+    probed = run("load", folder.resolve().name, stdin=settings, seconds=seconds)
     if probed.ended:
         return f"the process that loads it {probed.ended}"
     reasons: dict[str, str] = probed.found.get("reasons", {})

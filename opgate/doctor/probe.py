@@ -1,7 +1,8 @@
 """Tries one library or one model in a process of its own, which may crash or hang, and prints JSON.
 
 python -m opgate.doctor.probe library FILE
-python -m opgate.doctor.probe model NAME < settings in JSON
+python -m opgate.doctor.probe model NAME < settings in JSON    loads it, and tries whether its rows can be batched
+python -m opgate.doctor.probe load NAME < settings in JSON     only loads it
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def probe_library(path: Path) -> dict[str, Any]:
     return {"domain": table["domain"], "ops": [op["name"] for op in table["ops"]], "errors": table["errors"]}
 
 
-def probe_model(name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Loads a model and the models that it needs, as the gateway does."""
+def probe_model(name: str, settings: dict[str, Any], tries_rows: bool) -> dict[str, Any]:
+    """Loads a model and the models that it needs, as the gateway does. `tries_rows` says whether random rows run."""
     from opgate.service.core.errors import ServingError
     from opgate.service.gateway import Gateway
     from opgate.service.repository.config import ignored
@@ -100,7 +101,7 @@ def probe_model(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         "reasons": reasons,
         "unknown": _unknown_ops(gateway, name) if reasons else [],
         "ignored": unread[-1] if unread else [],
-        "rows": "" if entry is None else _independent_rows(entry.versions),
+        "rows": _independent_rows(entry.versions) if tries_rows and entry is not None else "",
     }
 
 
@@ -153,7 +154,10 @@ def _unknown_ops(gateway: Any, name: str) -> list[str]:
 
 def main() -> None:
     kind, name = sys.argv[1:]
-    found = probe_library(Path(name)) if kind == "library" else probe_model(name, json.load(sys.stdin))
+    if kind == "library":
+        found = probe_library(Path(name))
+    else:
+        found = probe_model(name, json.load(sys.stdin), tries_rows=kind == "model")
     print("\n" + json.dumps(found), flush=True)  # a library may have written a part of a line
     os._exit(0)  # a library's end is not what is tried here
 

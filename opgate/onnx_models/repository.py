@@ -41,7 +41,12 @@ def batch_dim(model: onnx.ModelProto) -> str | None:
     shapes = [values.shape(value.name) for value in (*model.graph.input, *model.graph.output)]
     firsts = {shape[0] if shape else None for shape in shapes}
     first = firsts.pop() if len(firsts) == 1 else None
-    return first if isinstance(first, str) and (first == "N" or "batch" in first.lower()) else None
+    return first if isinstance(first, str) and means_batch(first) else None
+
+
+def means_batch(dim: str) -> bool:
+    """Returns whether the name of a first dim says that it is a batch."""
+    return dim == "N" or "batch" in dim.lower()
 
 
 def config_text(model: onnx.ModelProto, name: str, libraries: Sequence[str], max_batch_size: int | None) -> str:

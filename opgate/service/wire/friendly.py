@@ -21,10 +21,10 @@ from opgate.service.wire import files
 from opgate.service.wire.json_tensors import JsonValue, from_text, read, write
 
 # What /predict takes for an input: the bytes of a file, the text of a form's field, or a member of a JSON object.
-# Those of several rows may have been read.
+# What several rows have in common is an array, because it is read once.
 Value = bytes | str | JsonValue | Array
 
-_BEGINNING = 4096
+_BEGINNING = 4096  # bytes
 _TEXT, _TEXTS = re.compile(rb'\s*"'), re.compile(rb'\s*\[\s*"')
 _MAGIC = ((b"\xff\xd8\xff", "image/jpeg"), (b"\x89PNG\r\n\x1a\n", "image/png"))
 
@@ -112,7 +112,7 @@ def _rows(spec: ModelSpec, name: str, value: Value | list[Value], limits: Limits
 
 
 def _begins(value: JsonValue, pattern: re.Pattern[bytes]) -> bool:
-    """Returns whether a JSON text begins so. It is no tensor of texts if that is not seen behind much white space."""
+    """Returns whether a value in JSON begins as the pattern says. Only its first bytes are looked at."""
     return pattern.match(bytes(view(value.body)[value.begin : min(value.end, value.begin + _BEGINNING)])) is not None
 
 
