@@ -89,12 +89,18 @@ class GrpcClient:
     def start(self, answered: Answered) -> None:
         """Says what is called with each answer: when its request was due, and its error or None."""
         self._on_answer = answered
+        if self._sequences is not None:
+            self._sequences = Sequences(self._sequences.length)
 
     def send(self, due: float) -> None:
         """Sends the message."""
         task = asyncio.get_running_loop().create_task(self._send(due))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def end_sequences(self) -> int:
+        """Makes the next request of each sequence that waits its last one. Returns how many are to be sent for it."""
+        return 0 if self._sequences is None else self._sequences.end()
 
     def drop(self) -> None:
         """Gives up the calls under way. Nothing is called for them."""

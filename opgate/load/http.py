@@ -127,6 +127,8 @@ class HttpClient:
     def start(self, answered: Answered) -> None:
         """Says what is called with each answer: when its request was due, and its error or None."""
         self._on_answer = answered
+        if self._sequences is not None:
+            self._sequences = Sequences(self._sequences.length)
 
     def send(self, due: float) -> None:
         """Sends the request on an idle connection, or on the next one that is free or new."""
@@ -135,6 +137,10 @@ class HttpClient:
         else:
             self._waiting.append(due)
             self._open_more()
+
+    def end_sequences(self) -> int:
+        """Makes the next request of each sequence that waits its last one. Returns how many are to be sent for it."""
+        return 0 if self._sequences is None else self._sequences.end()
 
     def drop(self) -> None:
         """Gives up the requests under way. Nothing is called for them."""

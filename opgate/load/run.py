@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import math
 import os
 import time
 from collections import Counter, deque
@@ -39,6 +40,7 @@ class Client(Protocol):
     async def first(self) -> tuple[str, set[str]]: ...
     def start(self, answered: Answered) -> None: ...
     def send(self, due: float) -> None: ...
+    def end_sequences(self) -> int: ...
     def drop(self) -> None: ...
     async def close(self) -> None: ...
 
@@ -47,7 +49,8 @@ class Client(Protocol):
 class Plan:
     """How a run sends. Times are seconds. A `rate` of requests/s means an open loop, else `concurrency` counts.
 
-    What is due in the warm-up isn't measured. At the end, the run waits `wait` seconds for the last answers.
+    What is due in the warm-up isn't measured. At the end, the run ends its sequences, whose last requests aren't
+    measured either, and waits `wait` seconds for the last answers.
     """
 
     seconds: float
@@ -98,6 +101,8 @@ class Run:
         self._timer: Timer | None = None
         self.plan = plan
         self.in_flight = 0
+        self._ending = False
+        self._last_in_flight = 0  # requests that end sequences: their due time is infinite
         self.interrupted = False
         self.measured = Measured(plan)
 
@@ -148,8 +153,10 @@ class Run:
 
     async def _last_answers(self) -> None:
         plan, measured = self.plan, self.measured
+        self._ending = True
+        self._end_sequences()
         end = perf_counter() + plan.wait
-        while self.in_flight and not self.interrupted and perf_counter() < end:
+        while (self.in_flight or self._last_in_flight) and not self.interrupted and perf_counter() < end:
             await asyncio.sleep(0.01)
             self._watch(self)
         self._flush()
@@ -159,6 +166,13 @@ class Run:
             if measured.unanswered:
                 measured.failed += measured.unanswered
                 measured.errors[f"no answer within {plan.wait:g} s after the end"] = measured.unanswered
+
+    def _end_sequences(self) -> None:
+        """Sends the last request of each sequence that waits, so that the server keeps no state of this run."""
+        count = 0 if self.interrupted else self._client.end_sequences()
+        self._last_in_flight += count
+        for _ in range(count):
+            self._client.send(math.inf)
 
     def _send(self, due: float) -> None:
         self.in_flight += 1
@@ -181,6 +195,14 @@ class Run:
             self._timer.set(self._due)
 
     def _answered(self, due: float, error: str | None) -> None:
+        if math.isinf(due):
+            self._last_in_flight -= 1
+        else:
+            self._measure(due, error)
+        if self._ending:
+            self._end_sequences()
+
+    def _measure(self, due: float, error: str | None) -> None:
         now = perf_counter()
         self.in_flight -= 1
         in_time = self._from <= now < self._end

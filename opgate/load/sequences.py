@@ -35,16 +35,26 @@ class Sequences:
     """Sequences of so many requests. There are as many at once as requests are under way."""
 
     def __init__(self, length: int) -> None:
-        self._length = length
+        self.length = length
         self._next_id = _FIRST_ID + random.randrange(10**15)  # a server may still know those of another run
         self._idle: deque[Turn] = deque()
+        self._last: deque[Turn] = deque()
 
     def take(self) -> Turn:
         """Returns the turn of the next request: of the sequence that waits longest, or of a new one."""
-        if self._idle:
-            return self._idle.popleft()
+        for waiting in (self._last, self._idle):
+            if waiting:
+                return waiting.popleft()
         self._next_id += 1
-        return Turn(self._next_id, 0, self._length)
+        return Turn(self._next_id, 0, self.length)
+
+    def end(self) -> int:
+        """Makes the next request of each sequence that waits its last one. Returns how many are new among these."""
+        count = len(self._idle)
+        while self._idle:
+            turn = self._idle.popleft()
+            self._last.append(Turn(turn.id, turn.index, turn.index + 1))
+        return count
 
     def answered(self, turn: Turn, error: str | None) -> None:
         """Lets a sequence go on after an answer. One with an error ends."""

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+import httpx
 import numpy as np
 import pytest
 import typer
@@ -46,8 +47,9 @@ class TritonPythonModel:
         values = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", value)]) for value in values]
 """
-#: Fails for a request that isn't the next one of its sequence, which has four.
+#: Fails for a request that isn't the next one of its sequence, which has four. Answers with how many have not ended.
 ORDERED = """
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
@@ -66,7 +68,7 @@ class TritonPythonModel:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"start {start}, end {end} after {before}"))
         if not end:
             self.seen[key] = before + 1
-        return pb_utils.InferenceResponse([pb_utils.Tensor("y", pb_utils.get_input_tensor_by_name(request, "x").as_numpy())])
+        return pb_utils.InferenceResponse([pb_utils.Tensor("y", np.full(1, len(self.seen), np.float32))])
 """
 
 
@@ -141,12 +143,20 @@ def test_an_open_loop_follows_its_rate(server, wire):
 
 @pytest.mark.parametrize("wire", ["HTTP", "gRPC"])
 def test_sequences(slow_server, wire):
-    """Each request is the next one of its sequence, and the first and the last say that they are."""
+    """Each request is the next one of its sequence, and the first and the last say that they are. None stays open."""
+    one = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
+    request = {"parameters": one, "inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [0]}]}
+
+    def unfinished():
+        answer = httpx.post(f"{slow_server.url}/v2/models/ordered/infer", json=request, timeout=60)
+        return answer.json()["outputs"][0]["data"]
+
     for loop in (("--concurrency", 5), ("--rate", 50)):
-        # At the end sequences are cut off, and the model forgets each a second later, before it takes the next.
+        before = unfinished()
         found = measure("ordered", *where(slow_server, wire), *loop, "--sequence-length", 4, "--wait", 40)
         assert (found["failed"], found["errors"], found["sequence_length"]) == (0, {}, 4)
         assert found["answers"] > 20
+        assert unfinished() == before
     out, _ = load("ordered", *where(slow_server, wire), "--duration", 0.2, "--warm-up", 0, status=0)
     assert "sequences of 10 requests" in out and "after 3" in out  # the model wants four
     out, _ = load("ordered", *where(slow_server, wire), "--duration", 0.2, "--sequence-length", 0, status=1)
