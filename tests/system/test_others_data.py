@@ -689,6 +689,22 @@ async def values_and_files(cell: Cell) -> None:
     await cell.ask_both(make)
 
 
+@way("several files of a request", protocols=(PREDICT,), batchings=(BATCHED,), places=IN_PROCESSES)
+async def several_files(cell: Cell) -> None:
+    """Each request has four files, which share batches with those of others. One is none that the model can read."""
+    model = cell.model("numbers", models.numbers)
+
+    def make(client: Client, k: int) -> Asked:
+        wholes = [client.secret.whole + 4 * k + j for j in range(4)]
+        files = [str(whole).encode() for whole in wholes]
+        files[k % 4] = client.secret.text.encode()
+        del wholes[k % 4]
+        expected = {"value": np.array(wholes), "status": np.zeros(3, np.int32), "broken": np.array(1)}
+        return Asked(model, {}, expected, request_id=f"{client.secret.name}-f{k}", files=tuple(files))
+
+    await cell.ask_both(make)
+
+
 @way("statuses of rows", batchings=(BATCHED,))
 async def row_statuses(cell: Cell) -> None:
     model = cell.model("numbers", models.numbers)

@@ -48,6 +48,7 @@ class Asked:
     places: dict[str, dict[str, Any]] = field(default_factory=dict)  # inputs in shared memory, by name
     content: str = ""  # the content type of all inputs and outputs
     file: bytes = b""  # what /predict gets in place of values
+    files: tuple[bytes, ...] = ()  # several of them, as a form. Of its answers, "broken" counts those that are errors
     compressed: bool = False  # the bodies of HTTP, in both directions
     typed: bool = False  # inputs of gRPC as lists of their type, not as bytes
 
@@ -95,7 +96,14 @@ def http_request(asked: Asked, protocol: str) -> bytes:
     elif protocol == PREDICT:
         values = {name: array.tolist() for name, array in asked.inputs.items()}
         body, path = asked.file or json.dumps(values).encode(), f"/predict/{asked.model}"
-        extra += f"Content-Type: application/{'octet-stream' if asked.file else 'json'}\r\n"
+        media = "application/octet-stream" if asked.file else "application/json"
+        if asked.files:
+            part = b'--cut\r\nContent-Disposition: form-data; name="data"; filename="f"\r\n\r\n%b\r\n'
+            body, media = (
+                b"".join(part % file for file in asked.files) + b"--cut--\r\n",
+                "multipart/form-data; boundary=cut",
+            )
+        extra += f"Content-Type: {media}\r\n"
     else:
         body, length = _infer(asked, protocol == BINARY)
         extra += f"Inference-Header-Content-Length: {length}\r\n" if protocol == BINARY else ""
@@ -196,6 +204,12 @@ async def _chunks(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 
 def _read_outputs(answer: Answer, told: dict[str, Any], data: bytes, asked: Asked) -> None:
+    if "results" in told:  # of several files
+        good = [result for result in told["results"] if "error" not in result]
+        answer.outputs["broken"] = np.array(len(told["results"]) - len(good))
+        for result in good:
+            _read_plain(answer, result["outputs"], asked)
+        return
     if "outputs" not in told or isinstance(told["outputs"], dict):  # of generate or /predict
         _read_plain(answer, told.get("outputs", told), asked)
         return
