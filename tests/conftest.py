@@ -3,9 +3,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -137,8 +139,18 @@ def pytest_configure(config: pytest.Config) -> None:
     if count > 1 and not config.option.collectonly:
         config.pluginmanager.register(Workers(count, lambda item: group_of(item.path)))
         # Most tests need the shared build. It begins while this process collects them, and their fixture waits for it.
-        command = ["nice", "-n", "5", sys.executable, "-m", "tests.conftest"]
-        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if "OPGATE_OPS_LIBRARY" not in os.environ:
+            command = ["nice", "-n", "5", sys.executable, "-m", "tests.conftest"]
+            nothing = subprocess.DEVNULL
+            ahead = subprocess.Popen(command, stdout=nothing, stderr=nothing, start_new_session=True)
+            config.add_cleanup(partial(_end_build, ahead))
+
+
+def _end_build(process: subprocess.Popen[bytes]) -> None:
+    """Ends a build: ninja ends the compilers, which have groups of their own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    process.wait()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
