@@ -199,6 +199,7 @@ def test_a_sender_of_another_model() -> None:
         (lambda: InferenceRequest(model_name="m", requested_output_names=[""]), "empty"),
         (lambda: InferenceRequest(model_name="m", correlation_id=-1), "0 or more"),
         (lambda: InferenceRequest(model_name="m", correlation_id=1.5), "integer or a text"),
+        (lambda: InferenceRequest(model_name="m", correlation_id=1 << 64), "within 64 bits"),
         (lambda: InferenceRequest(model_name="m").set_release_flags(7), "RELEASE_ALL"),
         (lambda: InferenceRequest(model_name="m").get_response_sender(), "only a request"),
         (lambda: InferenceRequest().exec(), "model_name"),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,6 +58,53 @@ class Control(Protocol):
         """Returns whether a model can serve."""
 
 
+class Running:
+    """Something that runs on the event loop. All threads may use it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[Running], Coroutine[Any, Any, None]]) -> None:
+        """`work` begins it. Raises ServingError (UNAVAILABLE) if the loop is closed."""
+        self.room = asyncio.BoundedSemaphore(WINDOW)  # for responses that nobody has taken
+        self._loop = loop
+        self._work = work
+        self._task: asyncio.Task[None] | None = None
+        self._do(self._begin)
+
+    def cancel(self) -> None:
+        """Ends it, if it still runs."""
+        with contextlib.suppress(ServingError):
+            self._do(self._cancel)
+
+    def more(self) -> None:
+        """Lets it give one more response."""
+        with contextlib.suppress(ServingError):
+            self._do(self._release)
+
+    def _do(self, what: Callable[[], None]) -> None:
+        """Does something on the loop: at once, if this is it."""
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:  # this thread has no loop
+            here = False
+        if here:
+            what()
+            return
+        try:
+            self._loop.call_soon_threadsafe(what)
+        except RuntimeError:
+            raise ServingError(Kind.UNAVAILABLE, "the gateway has stopped") from None
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._work(self))
+
+    def _cancel(self) -> None:
+        assert self._task is not None  # _begin came before
+        self._task.cancel()
+
+    def _release(self) -> None:
+        with contextlib.suppress(ValueError):  # more than there were
+            self.room.release()
+
+
 class Calls:
     """What the sessions of models in Python use of the gateway. `loop` is its event loop and `control` loads models,
     once it serves."""
@@ -71,24 +117,20 @@ class Calls:
         self._find = find
         self._limits = limits
         self._write_timeout = write_timeout
-        self._rooms: dict[Future[None], asyncio.Semaphore] = {}
 
-    def start(self, call: Call, answer: Answer) -> Future[None]:
-        """Begins a call, from any thread but that of the loop. `answer` is called on the loop with each response, not
-        more than WINDOW times before `more`. Raises ServingError."""
+    def start(self, call: Call, answer: Answer) -> Running:
+        """Begins a call, from any thread. `answer` is called on the loop with each response, not more than WINDOW times
+        before `more`. Raises ServingError."""
         if self.loop is None:
             raise ServingError(Kind.UNAVAILABLE, "models can't be called before the gateway serves")
-        room = asyncio.BoundedSemaphore(WINDOW)
-        running = asyncio.run_coroutine_threadsafe(self._answered(call, answer, room), self.loop)
-        self._rooms[running] = room
-        running.add_done_callback(lambda _: self._rooms.pop(running, None))
-        return running
+        return Running(self.loop, lambda running: self._answered(call, answer, running.room))
 
-    def ask(self, what: str, arguments: Sequence[Any], answer: Answer) -> Future[None]:
+    def ask(self, what: str, arguments: Sequence[Any], answer: Answer) -> Running:
         """Loads or unloads a model, or finds out whether it is ready. `answer` gets what came of it, on the loop."""
-        if self.loop is None or self.control is None:
+        control = self.control
+        if self.loop is None or control is None:
             raise ServingError(Kind.UNAVAILABLE, "models can't be loaded before the gateway serves")
-        return asyncio.run_coroutine_threadsafe(self._asked(self.control, what, arguments, answer), self.loop)
+        return Running(self.loop, lambda _: self._asked(control, what, arguments, answer))
 
     async def _asked(self, control: Control, what: str, arguments: Sequence[Any], answer: Answer) -> None:
         told: dict[str, Any] = {}
@@ -110,12 +152,6 @@ class Calls:
             answer({}, True, error, {})
         except Exception as error:
             answer({}, True, internal(f"{type(error).__name__}: {error}"), {})
-
-    def more(self, running: Future[None] | None) -> None:
-        """Lets a call give one more response."""
-        room = None if running is None else self._rooms.get(running)
-        if room is not None and self.loop is not None:
-            self.loop.call_soon_threadsafe(_release, room)
 
     async def give(self, request: Request, response: Response) -> None:
         """Gives a client one of the responses to its request, when there is room for it.
@@ -163,11 +199,6 @@ class Calls:
             finally:
                 task.cancel()
             answer({}, True, None, {})
-
-
-def _release(room: asyncio.Semaphore) -> None:
-    with contextlib.suppress(ValueError):  # more than there were
-        room.release()
 
 
 def marked(tensor: TensorSpec | None, array: Array) -> Array:

@@ -110,6 +110,7 @@ class Mail:
         self._peer = (peer, peer + self.most)
         self._own_taken, self._peer_taken = (COUNTS + 8, COUNTS) if worker else (COUNTS, COUNTS + 8)
         self._taken = 0
+        self._coming: tuple[int, int, int] | None = None  # the record of the next message
         self._sending = threading.Lock()
 
     @property
@@ -167,17 +168,31 @@ class Mail:
             blocks.take(begin, size)
         return True
 
-    def receive(self) -> tuple[list[Any], list[tuple[str, Array]]]:
-        """Takes the next message, and copies of its tensors. Waits for it if the pipe blocks.
+    def coming(self) -> int:
+        """Returns the bytes of the next message, which `receive` takes. Waits for it if the pipe blocks.
 
         Raises EOFError if the other side has gone, and ValueError if it wrote what is no message.
         """
+        if self._coming is not None:
+            return self._coming[1] + self._coming[2]
         record = os.read(self.wakes, _RECORD.size)
         if not record:
             raise EOFError
         if len(record) != _RECORD.size:
             raise ValueError(f"a record of {len(record)} bytes")
-        begin, tensors, length = _RECORD.unpack(record)
+        self._coming = _RECORD.unpack(record)
+        return self._coming[1] + self._coming[2]
+
+    @property
+    def has_come(self) -> bool:
+        """Whether `coming` has returned a message that `receive` has not taken."""
+        return self._coming is not None
+
+    def receive(self) -> tuple[list[Any], list[tuple[str, Array]]]:
+        """Takes the next message, and copies of its tensors. Waits for it, and raises errors, as `coming` does."""
+        self.coming()
+        assert self._coming is not None
+        (begin, tensors, length), self._coming = self._coming, None
         low, high = self._peer
         if not (low <= begin <= high and tensors <= high - begin and length <= min(MOST_BYTES, high - begin - tensors)):
             raise ValueError("a message that doesn't lie in its memory")
@@ -203,10 +218,14 @@ class Mail:
         """Lets go of the memory."""
         self._memory.release()
 
+    def keeps_more(self, size: int) -> bool:
+        """Whether this side has used memory behind its first `size` bytes, and not given it back."""
+        return self._blocks.highest - self._blocks.begin > size
+
     def keep(self, size: int) -> None:
         """Gives memory of this side behind its first `size` bytes back to the system, if none of it is in use."""
         blocks = self._blocks
-        if blocks.highest - blocks.begin > size:
+        if self.keeps_more(size):
             with self._sending:
                 blocks.free(self.taken_by_peer())
                 if blocks.empty:

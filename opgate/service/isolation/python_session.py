@@ -21,6 +21,7 @@ from typing import Any
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.request import Request
 from opgate.service.core.spec import ModelSpec
+from opgate.service.core.tensors import SMALL
 from opgate.service.execution.batch import Batch
 from opgate.service.execution.cost import CostCurve, HandOver
 from opgate.service.execution.session import ModelSession
@@ -53,6 +54,7 @@ class PythonSession(ProcessSession):
         self.calls = calls
         self._jobs: deque[Job] = deque()  # that no process has yet
         self._posted: deque[Callable[[Talk], None]] = deque()
+        self._talk: Talk | None = None
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._asked_ready: Future[str] | None = None
         self._asked_until = 0.0
@@ -72,7 +74,7 @@ class PythonSession(ProcessSession):
         return None
 
     def submit(self, job: Job) -> None:
-        """Takes a batch, from any thread."""
+        """Takes a batch, from any thread. On the event loop it begins at once, if it is small and the next one."""
         with self._changed:
             refused = self._refusal()
             if not refused:
@@ -80,7 +82,9 @@ class PythonSession(ProcessSession):
         if refused:
             job.end(ServingError(Kind.UNAVAILABLE, refused))
             return
-        self.post(None)
+        talk = self._talk
+        if talk is None or not talk.go_on():
+            self.post(None)
 
     def _refusal(self) -> str:
         if self._closed:
@@ -125,9 +129,13 @@ class PythonSession(ProcessSession):
         self.post(lambda talk: talk.ask_ready(asked, _READY))
         return asked
 
-    def post(self, what: Callable[[Talk], None] | None) -> None:
-        """Has the thread of the process do something, if there is a process then."""
+    def post(self, what: Callable[[Talk], None] | None, size: int = 0) -> None:
+        """Has something done that may copy so many bytes, if there is a process then: on the event loop at once, if
+        that can be, else by the thread of the process. Wakes that if there is nothing to do."""
         if what is not None:
+            talk = self._talk
+            if talk is not None and size <= SMALL and talk.do(what):
+                return
             self._posted.append(what)
         with self._changed:
             if self._wake >= 0:  # the session is not closed
@@ -173,7 +181,7 @@ class PythonSession(ProcessSession):
 
     def _until_death(self, process: WorkerProcess) -> str:
         """Talks with the process until it has ended, or until the session is closed. Returns why it has ended."""
-        talk = Talk(self, process, self._numbers)
+        talk = self._talk = Talk(self, process, self._numbers)
         reason = ""
         try:
             talk.serve(self._jobs, self._posted, self._wake, self._end)
@@ -184,7 +192,7 @@ class PythonSession(ProcessSession):
         except Exception as error:
             reason = process.at_fault(f"it sent what nobody can read ({type(error).__name__}: {error})").message
         with self._changed:
-            self._process = None
+            self._process = self._talk = None
         if self._closed:
             process.kill()
         reason = reason or process.death()
@@ -238,8 +246,12 @@ class _PythonInstance:
         request that was left open."""
         self.batch = batch
         self.sent_ns = perf_counter_ns()
+        here = threading.get_ident()
 
         def tell(what: Callable[[], None]) -> None:
+            if threading.get_ident() == here:
+                loop.call_soon(what)
+                return
             with contextlib.suppress(RuntimeError):  # the loop has closed
                 loop.call_soon_threadsafe(what)
 

@@ -11,6 +11,7 @@ import contextlib
 import math
 import os
 import select
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,8 +28,10 @@ from opgate.service.core.errors import Kind, ServingError, internal, invalid
 from opgate.service.core.request import Array, Options, Request, Response
 from opgate.service.core.request import Sequence as Place
 from opgate.service.core.spec import ModelSpec
+from opgate.service.core.tensors import SMALL
 from opgate.service.execution.batch import Batch, as_serving_error, assemble, split
-from opgate.service.isolation.calls import Answer, Call, Calls, marked
+from opgate.service.isolation.calls import Answer, Call, Calls, Running, marked
+from opgate.service.isolation.loop_reader import LoopReader
 from opgate.service.isolation.mail import WINDOW, NoRoomError, Packed
 from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
 from opgate.service.isolation.tensors import BF16
@@ -45,6 +48,7 @@ _MOST_CALLS = 1024
 # A worker that sends more responses than its window allows breaks the rules.
 _MOST_UNTAKEN = 2 * WINDOW
 # So many messages wait for a worker that doesn't read, and so many bytes of them beyond the memory that it has.
+_MANY_STRINGS = 256  # whose bytes are not counted
 _MOST_UNSENT = 4 * _MOST_CALLS
 
 
@@ -67,6 +71,12 @@ class Job:
     alone: bool = False  # whether nobody takes responses: it tries a model out
     ended: bool = False
     waits: Callable[[], None] | None = None  # is told that no process runs it now
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its next run has few bytes."""
+        arrays = [array for request in self.todo[0] for array in request.inputs.values()]
+        return sum(map(_bytes_of, arrays)) <= SMALL
 
     def end(self, error: ServingError | None = None) -> None:
         """Ends the batch. Requests that have nothing yet get the error."""
@@ -121,16 +131,31 @@ class Owner(Protocol):
     def change_metric(self, change: Sequence[Any]) -> None:
         """Changes a metric of the model's own."""
 
-    def post(self, what: Callable[[Talk], None]) -> None:
-        """Has the thread of the process do something, if there is a process then."""
+    def post(self, what: Callable[[Talk], None] | None, size: int = 0) -> None:
+        """Has something done that may copy so many bytes, if there is a process then."""
 
 
 class Talk:
-    """One process. One thread uses it, but for what it has the event loop do."""
+    """One process. One at a time uses it: a thread, or the event loop, which does what is small and at hand.
+
+    A hand-over between them costs more than a small run. The loop never waits for the thread: what it can't do at once
+    it leaves to the thread. It reads what the process says until a large message comes, which the thread reads. From
+    the next small one on, the loop reads again.
+    """
 
     def __init__(self, owner: Owner, process: WorkerProcess, numbers: Iterator[int]) -> None:
         """`numbers` are those of requests. No other process of the model gets the same."""
         self.ran = False  # whether any run has come to its end
+        self._lock = threading.Lock()  # whoever uses it has that
+        self._on_loop = False  # whether this is the loop
+        self._over = False
+        self._reader: LoopReader | None = None
+        self._fault: Exception | None = None  # what the loop has run into
+        self._is_open = True  # whether the process may still say something
+        self._lends = True  # whether the loop may read that
+        self._wake = -1
+        self._jobs: deque[Job] = deque()
+        self._posted: deque[Callable[[Talk], None]] = deque()
         self._owner = owner
         self._process = process
         self._mail = process.mail()
@@ -152,32 +177,153 @@ class Talk:
         """Talks until the process has ended, or until `end` can be read. Batches come from `jobs`, and `wake` can be
         read when there is something in `jobs` or `posted`. Raises WorkerDiedError for a process that breaks the rules.
         """
-        wakes, pidfd = self._mail.wakes, self._process.pidfd
+        self._jobs, self._posted, self._wake = jobs, posted, wake
         ready = select.poll()
-        for file in (wakes, pidfd, wake, end):
+        for file in (self._process.pidfd, wake, end):
             ready.register(file, select.POLLIN)
+        try:
+            self._serve(ready, end)
+        finally:
+            with self._lock:
+                self._over = True
+            if self._reader is not None:
+                self._reader.close()
+
+    def _serve(self, ready: select.poll, end: int) -> None:
+        wakes, pidfd = self._mail.wakes, self._process.pidfd
+        registered = False
         while True:
-            while self._job is None and jobs and not self._unsent:
-                self._start(jobs.popleft())
-            found = dict(ready.poll(self._patience()))
-            if wake in found:
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(wake)
-                while posted:
-                    posted.popleft()(self)
-            if found.get(wakes, 0) & select.POLLIN:
+            with self._lock:
+                reads, patience = self._before_wait()
+            if reads != registered:
+                ready.register(wakes, select.POLLIN) if reads else ready.unregister(wakes)
+                registered = reads
+            found = dict(ready.poll(patience))
+            with self._lock:
+                if self._wake in found:
+                    self._do_posted()
+                if self._mail.has_come or found.get(wakes, 0) & select.POLLIN:
+                    self._lends = self._read() <= SMALL
+                elif wakes in found:  # the other end is closed, so the process is about to be gone
+                    self._is_open = False
+                elif pidfd in found and not self._lent and (registered or not self._is_open):
+                    return
+                if self._reader is not None and (pidfd in found or end in found):  # the rest is read here
+                    self._reader.set(False)
+                    self._lends = False
+                if end in found:
+                    ready.unregister(end)
+                    self._finalize(ready)
+                    return
+                self._after_wait()
+
+    def _before_wait(self) -> tuple[bool, float | None]:
+        """Starts what is next. Returns whether the thread reads what the process says, and the milliseconds until
+        something must be looked at."""
+        if self._fault is not None:
+            raise self._fault
+        self._start_next()
+        if self._is_open and self._lends:
+            self._lend()
+        return self._is_open and not self._lent, 0.0 if self._mail.has_come else self._patience()
+
+    def _after_wait(self) -> None:
+        self._send_waiting()
+        if self._job is None:
+            self._mail.keep(_KEPT_BYTES)
+        if self._look_at and time.monotonic() >= self._look_at:
+            self._look_for_late()
+
+    def _do_posted(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        while self._posted:
+            self._posted.popleft()(self)
+
+    def _start_next(self) -> None:
+        """Starts the run that is next, if there is none."""
+        while self._job is None and self._jobs and not self._unsent:
+            if self._on_loop and not self._jobs[0].is_small:
+                self._rouse()
+                return
+            self._start(self._jobs.popleft())
+
+    # The event loop.
+
+    @property
+    def _lent(self) -> bool:
+        """Whether the loop reads what the process says."""
+        return self._reader is not None and self._reader.on
+
+    def _lend(self) -> None:
+        """Lets the loop read what the process says."""
+        loop = self._owner.calls.loop
+        if self._lent or loop is None:
+            return
+        with contextlib.suppress(OSError):  # no descriptor is left, so the thread reads
+            if self._reader is None:
+                self._reader = LoopReader(loop, self._mail.wakes, self._read_on_loop)
+            self._reader.set(True)
+
+    def _rouse(self) -> None:
+        """Wakes the thread."""
+        os.eventfd_write(self._wake, 1)
+
+    def go_on(self) -> bool:
+        """Starts the run that is next, see `do`."""
+        return self.do(Talk._start_next)
+
+    def do(self, what: Callable[[Talk], None]) -> bool:
+        """Does something, if that can be done here and at once. Returns whether it was done."""
+        reader = self._reader
+        if reader is None or not reader.here or self._posted or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._over or self._fault is not None:
+                return False
+            self._by_loop(what)
+        finally:
+            self._lock.release()
+        return True
+
+    def _read_on_loop(self) -> None:
+        """Takes a message, if it is a small one."""
+        reader = self._reader
+        assert reader is not None
+        if not self._lock.acquire(blocking=False):  # the thread does something that may take long
+            reader.set(False)
+            self._owner.post(None)
+            return
+        try:
+            if reader.on and not self._over:
+                self._by_loop(Talk._read_if_small)
+        finally:
+            self._lock.release()
+
+    def _read_if_small(self) -> None:
+        try:
+            if self._mail.coming() <= SMALL:
                 self._read()
-            elif wakes in found:  # the other end is closed, so the process is about to be gone
-                ready.unregister(wakes)
-            elif pidfd in found:
+                self._start_next()
                 return
-            if end in found:
-                ready.unregister(end)
-                self._finalize(ready)
-                return
-            self._send_waiting()
-            if self._look_at and time.monotonic() >= self._look_at:
-                self._look_for_late()
+        except BlockingIOError:  # there was nothing to be read
+            return
+        except EOFError:
+            pass
+        assert self._reader is not None
+        self._reader.set(False)
+        self._rouse()
+
+    def _by_loop(self, what: Callable[[Talk], None]) -> None:
+        """Does something on the loop. The thread raises what that raises."""
+        self._on_loop = True
+        try:
+            what(self)
+        except Exception as error:
+            self._fault = error
+            self._rouse()
+        finally:
+            self._on_loop = False
 
     def _patience(self) -> float | None:
         """Returns the milliseconds until something must be looked at."""
@@ -190,8 +336,15 @@ class Talk:
     def _later(self) -> float:
         """Returns when what begins now takes too long."""
         until = time.monotonic() + self._owner.run_timeout
-        self._look_at = self._look_at or until
+        self._look_before(until)
         return until
+
+    def _look_before(self, until: float) -> None:
+        """Has the thread look for what takes too long at some time, or before."""
+        if not self._look_at or until < self._look_at:
+            self._look_at = until
+            if self._on_loop:
+                self._rouse()
 
     def _look_for_late(self) -> None:
         """Ends a process whose `execute` takes too long, and requests for which nothing comes any more."""
@@ -221,6 +374,8 @@ class Talk:
             return
         self._unsent.append(packed)
         self._unsent_bytes += packed.size
+        if self._on_loop:
+            self._rouse()
         if len(self._unsent) > _MOST_UNSENT or self._unsent_bytes > self._mail.most + packed.size:
             raise UnreadError(f"it left {len(self._unsent)} messages unread")
 
@@ -234,8 +389,10 @@ class Talk:
         while self._unsent and self._sent(self._unsent[0]):
             self._unsent_bytes -= self._unsent.popleft().size
 
-    def _read(self) -> None:
-        """Takes a message of the process. Raises ValueError and the like for one that breaks the rules."""
+    def _read(self) -> int:
+        """Takes a message of the process, and returns its bytes. Raises ValueError and the like for one that breaks the
+        rules."""
+        size = self._mail.coming()
         message, tensors = self._mail.receive()
         tensors = [(name, array if array.dtype != BF16 else array.view(np.uint16)) for name, array in tensors]
         kind, *rest = message
@@ -258,6 +415,7 @@ class Talk:
             self._finalized = True
         else:
             self._calls.take(kind, rest, tensors)
+        return size
 
     # Runs.
 
@@ -354,11 +512,12 @@ class Talk:
 
     def _go_on(self, job: Job) -> None:
         job.running = []
-        if job.todo:
-            self._start(job)
-            return
         self._job = None
-        self._mail.keep(_KEPT_BYTES)
+        if job.todo:
+            self._jobs.appendleft(job)
+            return
+        if self._on_loop and self._mail.keeps_more(_KEPT_BYTES):
+            self._rouse()
         job.end()
 
     # Responses that senders send.
@@ -388,7 +547,10 @@ class Talk:
         one.untaken += 1
         if one.untaken > _MOST_UNTAKEN:
             raise ValueError("more responses than the gateway has room for")
-        loop.call_soon_threadsafe(self._hand_over, loop, one, response, final)
+        if self._on_loop:
+            self._hand_over(loop, one, response, final)
+        else:
+            loop.call_soon_threadsafe(self._hand_over, loop, one, response, final)
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop, one: _Open, response: Response | None, final: bool) -> None:
         """Gives a response to the client when it has taken those before it. Runs on the event loop."""
@@ -465,7 +627,7 @@ class Talk:
         self._told_ready("is_ready took too long")
         until = time.monotonic() + seconds
         self._asked_ready = asked, until
-        self._look_at = min(self._look_at or until, until)
+        self._look_before(until)
         self._ready_number += 1
         self.say(["ready", self._ready_number])
 
@@ -480,9 +642,11 @@ class Talk:
         """Lets the model end itself."""
         end = time.monotonic() + _FINALIZE
         self.say(["finalize"])
+        if self._is_open:
+            ready.register(self._mail.wakes, select.POLLIN)
         while not self._finalized and time.monotonic() < end:
             found = dict(ready.poll(100))
-            if found.get(self._mail.wakes, 0) & select.POLLIN:
+            if self._mail.has_come or found.get(self._mail.wakes, 0) & select.POLLIN:
                 self._read()
             elif self._process.pidfd in found:
                 return
@@ -519,7 +683,7 @@ class _CallsOfProcess:
     def __init__(self, owner: Owner, talk: Talk) -> None:
         self._owner = owner
         self._talk = talk
-        self._running: dict[int, Future[None]] = {}
+        self._running: dict[int, Running] = {}
 
     def take(self, kind: str, rest: Sequence[Any], tensors: list[tuple[str, Array]]) -> None:
         """Takes a message about calls. Raises ValueError for another."""
@@ -532,7 +696,8 @@ class _CallsOfProcess:
                 arguments[-1].update((name, array.tobytes()) for name, array in tensors)
             self._begin(int(id), lambda answer: self._owner.calls.ask(str(what), arguments, answer))
         elif kind == "more":
-            self._owner.calls.more(self._running.get(int(rest[0])))
+            if (running := self._running.get(int(rest[0]))) is not None:
+                running.more()
         elif kind == "drop":
             if (left := self._running.pop(int(rest[0]), None)) is not None:
                 left.cancel()
@@ -543,6 +708,8 @@ class _CallsOfProcess:
         name, version, request_id, outputs, timeout, parameters, correlation, flags, streams = asked
         place = None
         if correlation:
+            if not isinstance(correlation, (int, str)):
+                raise ValueError(f"the sequence {str(correlation)[:80]}")
             place = Place(correlation, bool(flags & _SEQUENCE_START), bool(flags & _SEQUENCE_END))
         call = Call(
             str(name),
@@ -556,12 +723,13 @@ class _CallsOfProcess:
 
         self._begin(id, lambda answer: self._owner.calls.start(call, answer))
 
-    def _begin(self, id: int, start: Callable[[Answer], Future[None]]) -> None:
+    def _begin(self, id: int, start: Callable[[Answer], Running]) -> None:
         if id in self._running:
             raise ValueError("two calls with one number")
 
         def answer(result: Mapping[str, Array], last: bool, error: ServingError | None, parameters: Any) -> None:
-            self._owner.post(lambda talk: talk.result(self, id, result, last, error, parameters))
+            size = sum(map(_bytes_of, result.values()))
+            self._owner.post(lambda talk: talk.result(self, id, result, last, error, parameters), size)
 
         try:
             if len(self._running) >= _MOST_CALLS:
@@ -596,6 +764,15 @@ class _CallsOfProcess:
         for running in self._running.values():
             running.cancel()
         self._running.clear()
+
+
+def _bytes_of(array: Array) -> int:
+    """Returns about how many bytes a tensor has in a message."""
+    if array.dtype.kind != "O":
+        return array.nbytes
+    return (
+        SMALL + 1 if array.size > _MANY_STRINGS else sum([len(element) + 4 for element in array.reshape(-1).tolist()])
+    )
 
 
 def _head(request: Request) -> list[Any]:

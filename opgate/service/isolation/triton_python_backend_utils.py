@@ -362,12 +362,14 @@ class InferenceRequest:
         for name, number in {"model_version": model_version, "flags": flags, "timeout": timeout}.items():
             if not isinstance(number, int):
                 raise TypeError(f"{name}: expected an integer, got {number!r}")
+            if abs(number) >= 1 << 63:
+                raise ValueError(f"{name}: expected an integer of 64 bits, got {number}")
         if timeout < 0:
             raise ValueError(f"timeout: expected microseconds, got {timeout}")
         if not isinstance(correlation_id, (int, str)):
             raise TritonModelException(f"correlation_id: expected an integer or a text, got {correlation_id!r}")
-        if not isinstance(correlation_id, str) and correlation_id < 0:
-            raise TritonModelException(f"correlation_id: expected 0 or more, got {correlation_id}")
+        if not isinstance(correlation_id, str) and not 0 <= correlation_id < 1 << 64:
+            raise TritonModelException(f"correlation_id: expected 0 or more, within 64 bits, got {correlation_id}")
         self._id = _text(request_id, "request_id")
         self._correlation_id = correlation_id
         self._inputs = list(inputs)
