@@ -63,9 +63,18 @@ def _one_of_several(network: Network, outputs: Sequence[Output], size: tuple[int
 
 
 def _with_masks(outputs: Sequence[Output], size: tuple[int, int]) -> Guess | None:
+    """Returns a guess if one output has boxes and another the prototypes of their masks."""
     head, masks = sorted(outputs, key=lambda output: len(output.shape))
-    if head.shape[2] == cells(*size) and masks.shape[2:] == (size[0] // 4, size[1] // 4):
-        return Guess("yolov8", f"{head} with the grids 8, 16, 32, and beside it {masks}")
+    if masks.shape[2:] != (size[0] // 4, size[1] // 4):
+        return None
+    anchors, (_, first, second) = (cells(*size), cells(*size, STRIDES_P6)), head.shape
+    beside = f"and beside it the prototypes of masks {masks}"
+    if second in anchors:
+        return Guess("yolov8", f"{head} with the grids 8, 16, 32, {beside}")
+    if first in [3 * count for count in anchors]:
+        return Guess("yolov5", f"{head} with three anchors a cell, {beside}")
+    if second == 6 + masks.shape[1] and first <= _MOST_QUERIES:
+        return Guess("end2end", f"{head}: x1 y1 x2 y2 score class, and numbers for masks, {beside}")
     return None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from opgate.attach import masks
 from opgate.attach.facts import Output
 from opgate.attach.head import Beside, Boxes, Head, in_pixels
 from opgate.attach.heads import are_probabilities
@@ -14,11 +15,20 @@ from opgate.attach.report import AttachError
 
 
 def end2end(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
-    output = head.output(lambda output: len(output.shape) == 3 and output.shape[2] == 6, "one output [n, q, 6]")
+    output = head.output(lambda output: len(output.shape) == 3 and output.shape[2] >= 6, "one output [n, q, 6]")
+    numbers = output.shape[2] - 6
+    prototypes = masks.prototypes_of(head, output, lambda count: count == numbers) if numbers else None
+    if numbers and prototypes is None:
+        raise AttachError(f"--post: end2end needs one output [n, q, 6], or prototypes of masks beside it: got {output}")
     x = nodes.float(output.name, output.dtype, "head")
     if not in_pixels(head, output.value, 2, corners=True, scores=output.value[..., 4]):
-        x = nodes.add("Mul", [x, nodes.constant("pixels", [[[*head.pixels, 1, 1]]])], "in_pixels")
-    return Boxes(x, 1, True, corners=True), None
+        x = nodes.add("Mul", [x, nodes.constant("pixels", [[[*head.pixels, *[1] * (numbers + 2)]]])], "in_pixels")
+    boxes = Boxes(x, 1, True, corners=True)
+    if prototypes is None:
+        return boxes, None
+    return boxes, lambda indices: masks.add(
+        nodes, head, nodes.slice(x, 2, 6, 6 + numbers, "numbers"), prototypes, indices
+    )
 
 
 def boxes_in_three(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:

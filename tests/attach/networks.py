@@ -411,3 +411,29 @@ def maps(path: Path, *, channels: int, last: bool = False, logits: bool = False)
     x = x if logits else net.add("Sigmoid", [x], "probable")
     net.add("Transpose", [x], "maps", perm=[0, 2, 3, 1] if last else [0, 1, 2, 3])
     return net.save(path, {"maps": [8, 8, channels] if last else [channels, 8, 8]})
+
+
+def _prototypes(net: Net, found: str, cell: int) -> str:
+    """Adds prototypes of masks, [n, 4, size / cell, size / cell]: the three colours of each cell, and 1."""
+    colours = net.add("AveragePool", ["x"], "colours_of_cells", kernel_shape=[cell] * 2, strides=[cell] * 2)
+    one = net.add("Slice", [colours, *net._ends()], "one_colour")
+    zero = net.add("Mul", [one, net.constant("nothing", 0)], "no_colour")
+    ones = net.add("Add", [zero, net.constant("all", 1)], "ones")
+    return net.add("Concat", [colours, ones], "prototypes", axis=1)
+
+
+def yolov8_seg(path: Path, *, fixed: bool = False, size: int = 64, **options: object) -> Path:
+    """yolov8 with masks: [n, 4 + 3 + 4, a] and prototypes [n, 4, size / 4, size / 4]. The numbers of a class for its masks
+    give logits of 12 (colour - 1/2)."""
+    net = Net(size=size, batch=1 if fixed else "batch")
+    found = net.probabilities(last=1 if fixed else -1)
+    kind = net.add("ArgMax", [found], "kind", axis=1, keepdims=1)
+    which = net.add("Equal", [kind, net.constant("kinds", [[[0], [1], [2]]], np.int64)], "which")
+    own = net.add("Mul", [net.add("Cast", [which], "one_hot", to=1), net.constant("steep", 12)], "own")
+    parts = [net.beside(found, net.boxes().T, "boxes"), found, own]
+    parts.append(net.beside(found, np.full((1, net.anchors), -6, np.float32), "offset"))
+    net.add("Concat", parts, "output0", axis=1)
+    _prototypes(net, found, 4)
+    metadata = {"names": "{0: 'red', 1: 'green', 2: 'blue'}", "imgsz": f"[{size}, {size}]", "task": "segment"}
+    outputs = {"output0": [11, net.anchors], "prototypes": [4, size // 4, size // 4]}
+    return net.save(path, outputs, metadata=metadata, **options)  # type: ignore[arg-type]
