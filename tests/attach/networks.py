@@ -437,3 +437,38 @@ def yolov8_seg(path: Path, *, fixed: bool = False, size: int = 64, **options: ob
     metadata = {"names": "{0: 'red', 1: 'green', 2: 'blue'}", "imgsz": f"[{size}, {size}]", "task": "segment"}
     outputs = {"output0": [11, net.anchors], "prototypes": [4, size // 4, size // 4]}
     return net.save(path, outputs, metadata=metadata, **options)  # type: ignore[arg-type]
+
+
+def yolov5_seg(path: Path) -> Path:
+    """yolov5 with masks: [n, 3 a, 5 + 3 + 4], with the numbers of a colour for the masks, and prototypes."""
+    net = Net()
+    found = net.probabilities()
+    ones = np.ones((net.anchors, 1), np.float32)
+    columns = [net.beside(found, np.concatenate([net.boxes(), ones], 1).T, "columns"), found]
+    columns.append(net.beside(found, np.tile([[12], [0], [0], [-6]], (1, net.anchors)).astype(np.float32), "numbers"))
+    joined = net.add("Concat", columns, "joined", axis=1)
+    first = net.add("Transpose", [joined], "first", perm=[0, 2, 1])
+    none = net.add("Mul", [first, net.constant("no_object", [[[1] * 4 + [0] + [1] * 7]])], "none")
+    net.add("Concat", [first, none, none], "output0", axis=1)
+    _prototypes(net, found, 4)
+    return net.save(path, {"output0": [3 * net.anchors, 12], "prototypes": [4, 16, 16]})
+
+
+def end2end_seg(path: Path) -> Path:
+    """[n, 40, 6 + 4] as end2end, with the numbers of a colour for the masks, and prototypes."""
+    model = onnx.load(end2end(path, count=64))
+    net = Net()
+    net.nodes, net.constants = list(model.graph.node), list(model.graph.initializer)
+    net.nodes[-1].output[0] = "found"
+    zero = net.add(
+        "Mul",
+        [
+            net.add("Slice", ["found", *net._ends()[:2], net.constant("two", [2], np.int64)], "column"),
+            net.constant("nothing", 0),
+        ],
+        "zeros",
+    )
+    numbers = net.add("Add", [zero, net.constant("numbers_values", [[[12, 0, 0, -6]]])], "numbers")
+    net.add("Concat", ["found", numbers], "output0", axis=2)
+    _prototypes(net, "probabilities", 4)
+    return net.save(path, {"output0": [64, 10], "prototypes": [4, 16, 16]})

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper
+from PIL import Image
 from pycocotools import mask as coco
 
 from opgate.attach.attach import Wish, attach
+from opgate.attach.nodes import Nodes
+from opgate.attach.painting import painted
 from opgate.attach.report import AttachError
+from opgate.service.wire.run_lengths import run_lengths
 from tests.attach import networks
-from tests.attach.conftest import Make, png, squares
+from tests.attach.conftest import Make, png
 from tests.attach.test_detectors import check, corners, letterbox, scales, source, suppressed
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")  # of pycocotools
 
 
 def disc(height: int, width: int, centre: tuple[int, int], radius: int, channel: int) -> np.ndarray:
@@ -88,3 +96,134 @@ def test_masks_are_those_of_the_network_in_the_picture(made: Make, tmp_path: Pat
         check_masks(answer["predictions"], expected(session, pixels), pixels)
     assert "16 x 16 cells for each box" in model.report and "max_batch_size: 8" in model.attached.config
     assert [model.predict(png(pixels))[0] for pixels in PICTURES] == answers  # alone as together
+
+
+def test_masks_are_drawn(made: Make, tmp_path: Path) -> None:
+    model = made(networks.yolov8_seg(tmp_path / "net.onnx"), "seg", post="yolov8 score:0.9", draw=True)
+    for pixels, least in ((disc(480, 640, (240, 320), 150, 0), 5_000), (np.full((40, 50, 3), 20, np.uint8), 0)):
+        (answer,) = model.send(
+            [{"content": png(pixels), "headers": {"Content-Type": "image/png", "Accept": "image/*"}}]
+        )
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg"), answer.text
+        drawn = np.asarray(Image.open(io.BytesIO(answer.content)), np.int64)
+        marked = np.zeros(pixels.shape[:2], bool)  # outlines and tags
+        covered = marked.copy()
+        for record in model.predict(png(pixels))[0]["predictions"]:
+            covered |= decoded(record["mask"])
+            x1, y1, x2, y2 = (round(side) for side in record["box"])
+            inner = marked[y1 + 20 : y2 - 6, x1 + 6 : x2 - 6].copy()
+            marked[max(y1 - 20, 0) : y2 + 6, max(x1 - 6, 0) : max(x2 + 6, x1 + 120)] = True
+            marked[y1 + 20 : y2 - 6, x1 + 6 : x2 - 6] = inner
+        half = np.where(covered[..., None], (pixels + np.array([230, 57, 70])) // 2, pixels)
+        assert (covered & ~marked).sum() >= least
+        assert np.abs(drawn - half)[~marked].mean() < 3
+
+
+def test_what_is_painted_are_the_pixels_of_the_run_lengths() -> None:
+    rng = np.random.default_rng(0)
+    picture, labels = rng.integers(0, 256, (50, 70, 3), np.uint8), np.array([3, 18, 0], np.int32)
+    masks = rng.integers(0, 256, (3, 9, 12)).astype(np.uint8)
+    geometry = np.array([7.1, 6.3, 1.5, 0.5, 70, 50], np.float32)
+    boxes = np.array([[3.5, 4, 40, 30.2], [20, 10, 70, 50], [0, 0, 70, 50]], np.float32)
+    feed = {"labels": labels, "masks": masks, "geometry": geometry, "boxes": boxes, "picture": picture}
+    shapes = {name: helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in feed.items()}
+    for count in (0, 2):
+        nodes = Nodes(17, "draw/")
+        out = painted(nodes, "picture", "labels", "count", ("masks", "geometry", "boxes"))
+        graph = helper.make_graph(
+            nodes.nodes,
+            "painting",
+            [helper.make_tensor_value_info(*each, None) for each in (*shapes.items(), ("count", TensorProto.INT32))],
+            [helper.make_tensor_value_info(out, TensorProto.UINT8, None)],
+            list(nodes.constants.values()),
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        used = np.where(np.arange(3)[:, None, None] < count, masks, 0).astype(
+            np.uint8
+        )  # as the graph of a model has it
+        (drawn,) = session.run(None, {**feed, "masks": used, "count": np.array([count], np.int32)})
+        expected = picture.copy()
+        for place, colour in ((1, (67, 170, 80)), (0, (255, 183, 3)))[2 - count :]:
+            size, counts = run_lengths(masks[place], geometry, boxes[place])
+            inside = decoded({"size": list(size), "counts": counts.tolist()})
+            expected[inside] = ((picture.astype(np.float32) + colour) / 2).astype(np.uint8)[inside]
+        np.testing.assert_array_equal(drawn, expected)
+
+
+def test_run_lengths_begin_outside_and_join_columns() -> None:
+    full = np.full((2, 2), 255, np.uint8)
+    place = np.array([2, 2, 0, 0, 4, 4], np.float32)
+    for box, lengths in (
+        ((0, 0, 4, 4), [0, 16]),
+        ((1, 0, 3, 4), [4, 8, 4]),
+        ((1, 1, 3, 4), [5, 3, 1, 3, 4]),
+        ((1.2, 0, 1.8, 4), [16]),  # between two columns
+        ((4, 4, 4, 4), [16]),
+        ((float("nan"), 0, 4, 4), [16]),
+    ):
+        size, counts = run_lengths(full, place, np.array(box, np.float32))
+        assert (size, counts.tolist()) == ((4, 4), lengths)
+    half = np.array([[255, 0], [255, 0]], np.uint8)
+    assert run_lengths(half, place, np.array([0, 0, 4, 4]))[1].tolist() == [0, 8, 8]
+    assert run_lengths(half.T, place, np.array([0, 0, 4, 4]))[1].tolist() == [0, 2, 2, 2, 2, 2, 2, 2, 2]
+
+
+def test_a_broken_picture_beside_masks_fails_alone(made: Make, tmp_path: Path) -> None:
+    model = made(networks.yolov8_seg(tmp_path / "net.onnx"))
+    bodies = [png(PICTURES[0]), b"no picture", png(PICTURES[1])]
+    answers = model.send([{"content": body, "headers": {"Content-Type": "image/png"}} for body in bodies])
+    assert [answer.status_code for answer in answers] == [200, 400, 200]
+    for pixels, answer in ((PICTURES[0], answers[0]), (PICTURES[1], answers[2])):
+        assert decoded(answer.json()["predictions"][0]["mask"]).shape == pixels.shape[:2]
+    outputs = model.run(*map(png, PICTURES[:2]))
+    assert outputs["masks"].shape == (2, 100, 16, 16) and outputs["mask_geometry"].shape == (2, 6)
+    for masks, count in zip(outputs["masks"], outputs["count"], strict=True):
+        assert not masks[count:].any() and masks[:count].any((1, 2)).all()
+
+
+def test_a_request_has_masks_of_the_boxes_that_it_asks_for(made: Make, tmp_path: Path) -> None:
+    model = made(networks.yolov8_seg(tmp_path / "net.onnx"))
+    file = {"data": ("picture.png", png(PICTURES[0]), "image/png")}
+    few, none = (
+        answer.json()["predictions"]
+        for answer in model.send([{"files": file, "data": {"score_threshold": text}} for text in ("0.95", "1")])
+    )
+    assert few == [record for record in model.predict(png(PICTURES[0]))[0]["predictions"] if record["score"] > 0.95]
+    assert few and none == []
+
+
+@pytest.mark.parametrize("head", ["yolov5", "end2end"])
+def test_other_heads_have_masks(made: Make, tmp_path: Path, head: str) -> None:
+    file = getattr(networks, f"{head}_seg")(tmp_path / "net.onnx")
+    model, session = made(file, labels=",".join(networks.NAMES)), onnxruntime.InferenceSession(file)
+    pixels = PICTURES[0]
+    records = model.predict(png(pixels))[0]["predictions"]
+    if head == "yolov5":
+        check_masks(records, expected(session, pixels, objectness=True), pixels)
+    else:
+        canvas, _, left, top = letterbox(pixels)
+        rows, prototypes = session.run(None, {"x": canvas.transpose(2, 0, 1)[None].astype(np.float32) / 255})
+        wanted = []
+        for row in rows[0][rows[0][:, 4] > 0.25]:
+            cells = 1 / (1 + np.exp(-np.tensordot(row[6:], prototypes[0], 1)))
+            box = source(row[:4], scales(pixels), left, top, pixels)
+            wanted.append((box, int(row[5]), row[4], whole(cells, pixels, box)))
+        check_masks(records, wanted, pixels)
+    assert head in model.report and "16 x 16 cells for each box" in model.report
+
+
+@pytest.mark.parametrize("opset", [12, 18])
+def test_masks_in_other_opsets(made: Make, tmp_path: Path, opset: int) -> None:
+    file = networks.yolov8_seg(tmp_path / "net.onnx", opset=opset)
+    check_masks(
+        made(file).predict(png(PICTURES[1]))[0]["predictions"],
+        expected(onnxruntime.InferenceSession(file), PICTURES[1]),
+        PICTURES[1],
+    )
+
+
+def test_masks_have_a_limit(tmp_path: Path) -> None:
+    file = networks.yolov8_seg(tmp_path / "net.onnx", size=512)
+    with pytest.raises(AttachError, match=r"masks of 5000 boxes have 81920000 bytes .* expected max:1 to max:4096"):
+        attach(Wish(file, post="yolov8 max:5000"), "model")
