@@ -182,8 +182,8 @@ def iou(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def agreement(ours: Told, theirs: Told) -> Agreement:
-    """Compares two answers. Without boxes only the best thing of each counts. A vector agrees with nothing else, and not
-    with one of another length."""
+    """Compares two answers. Without boxes only the best thing of each counts. A vector agrees with nothing but a vector
+    of its length."""
     if (ours.vector is None) != (theirs.vector is None):
         return Agreement(1, len(theirs.things[:1]) if theirs.vector is None else 1, 0, 0, None, 0.0)
     if ours.vector is not None and theirs.vector is not None:

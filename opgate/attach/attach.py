@@ -144,7 +144,7 @@ def _head(wish: Wish, network: Network, outputs: Sequence[Output], size: tuple[i
     if wish.post:
         return post.read(wish.post, report.said, "", report)
     guesses = heads.recognise(network, outputs, size)
-    if len(guesses) != 1:
+    if len(guesses) != 1 or not guesses[0].sure:
         raise heads.unknown(outputs, guesses)
     return post.read(guesses[0].kind, report.ran if guesses[0].ran else report.found, guesses[0].why, report)
 

@@ -1,4 +1,4 @@
-"""Masks of the boxes of a detector: products of numbers of each box with the prototypes of its picture."""
+"""Masks of the boxes of a detector, which the network gives, or numbers of each box to weigh prototypes with."""
 
 from __future__ import annotations
 
@@ -23,35 +23,47 @@ def prototypes_of(head: Head, output: Output, fits: Callable[[int], bool]) -> Ou
     """Returns the output with the prototypes of masks [n, k, h, w], None without one, and reports the outputs that are
     not served.
 
-    It has a quarter of the picture's size, and `fits` says whether `output` may have k numbers for masks. Raises
-    AttachError if the masks of a picture are too large.
+    It has a quarter of the picture's size, and `fits` says whether `output` may have k numbers for masks.
     """
     others = [other for other in head.outputs if other is not output]
     quarter = (head.size[0] // 4, head.size[1] // 4)
     found = [each for each in others if len(each.shape) == 4 and each.shape[2:] == quarter and fits(each.shape[1])]
     if names := [other.name for other in others if other not in found[:1]]:
         head.report.found("other outputs", ", ".join(names), "not served")
-    if not found:
-        return None
-    cells = quarter[0] * quarter[1]
-    if head.post.most * cells > _MOST:
-        raise AttachError(
-            f"--post: the masks of {head.post.most} boxes have {head.post.most * cells} bytes for each picture: "
-            f"expected max:1 to max:{_MOST // cells}"
-        )
-    head.report.found("masks", f"{quarter[0]} x {quarter[1]} cells for each box", f"prototypes {found[0]}")
-    return found[0]
+    return found[0] if found else None
 
 
-def add(nodes: Nodes, head: Head, numbers: str, prototypes: Output, indices: str) -> list[tuple[str, Answer]]:
+def of_prototypes(nodes: Nodes, head: Head, numbers: str, prototypes: Output, indices: str) -> list[tuple[str, Answer]]:
+    """Adds masks as `add` does: the sigmoid of the product of the numbers of each anchor, f32 [n, a, k], and prototypes
+    [n, k, h, w]."""
+    channels, height, width = prototypes.shape[1:]
+
+    def probabilities(kept: str) -> str:
+        each = nodes.float(prototypes.name, prototypes.dtype, "prototypes")
+        flat = nodes.reshape(each, [0, channels, height * width], "prototypes.flat")
+        product = nodes.add("MatMul", [gathered(nodes, numbers, kept, "masks"), flat], "masks.product")
+        return nodes.add("Sigmoid", [product], "masks.sigmoid")
+
+    return add(nodes, head, (height, width), probabilities, indices, f"prototypes {prototypes}")
+
+
+def add(
+    nodes: Nodes, head: Head, cells: tuple[int, int], probabilities: Callable[[str], str], indices: str, why: str
+) -> list[tuple[str, Answer]]:
     """Adds the masks of the boxes that are answered, u8 [n, most, h, w], and how they lie in the picture, f32 [n, 6].
 
-    `numbers` f32 [n, a, k] belong to the anchors, `indices` i32 [n, most] are the anchors of the boxes. The probability
-    of a cell is the sigmoid of the product of numbers and prototypes [n, k, h, w]. It is 0 more than a cell beyond the
-    box, and in the masks behind the first `count`. As many masks are computed for each picture as the greatest `count`
-    of the batch, at least one.
+    `indices` i32 [n, most] are the places of the boxes among those of the network, and `probabilities` gives for some
+    of them the probability of each cell of the input, f32 [n, some, h w]. It becomes 0 more than a cell beyond the box,
+    and in the masks behind the first `count`. As many masks are computed for each picture as the greatest `count` of
+    the batch, at least one. `why` is for the report. Raises AttachError if the masks of a picture are too large.
     """
-    most, (channels, height, width) = head.post.most, prototypes.shape[1:]
+    most, (height, width) = head.post.most, cells
+    if most * height * width > _MOST:
+        raise AttachError(
+            f"--post: the masks of {most} boxes have {most * height * width} bytes for each picture: "
+            f"expected max:1 to max:{_MOST // (height * width)}"
+        )
+    head.report.found("masks", f"{height} x {width} cells for each box", why)
     masks, geometry, boxes = MASKS
     cell = np.array([head.size[1] / width, head.size[0] / height])
     in_cells = nodes.constant("masks.in_cells", [[*cell, *(1 / cell), 1, 1]])
@@ -64,12 +76,7 @@ def add(nodes: Nodes, head: Head, numbers: str, prototypes: Output, indices: str
     def first(x: str, name: str) -> str:
         return nodes.add("Slice", [x, nodes.ints("start", [0]), used, nodes.ints("axis", [1])], f"masks.{name}")
 
-    kept = gathered(nodes, numbers, first(indices, "indices"), "masks")
-    each = nodes.float(prototypes.name, prototypes.dtype, "prototypes")
-    flat = nodes.reshape(each, [0, channels, height * width], "prototypes.flat")
-    product = nodes.add("MatMul", [kept, flat], "masks.product")
-    probable = nodes.reshape(nodes.add("Sigmoid", [product], "masks.sigmoid"), [0, -1, height, width], "masks.probable")
-
+    probable = nodes.reshape(probabilities(first(indices, "indices")), [0, -1, height, width], "masks.probable")
     inside = _inside(nodes, first(boxes, "boxes"), geometry, height, width)
     places = first(nodes.constant("places", np.arange(most).reshape(1, -1, 1, 1), np.int32), "places")
     counted = nodes.add("Less", [places, nodes.reshape("count", [-1, 1, 1, 1], "masks.counts")], "masks.counted")

@@ -166,7 +166,8 @@ def _report_thresholds(post: Post, said: Mapping[str, str], words: Sequence[str]
     if post.iou >= 1:
         (report.said if "iou" in said else report.default)("suppression", "none", f"the network {post.kind} needs none")
         return
-    (report.said if "iou" in said else report.default)("IoU threshold", f"{post.iou:g}", usual)
+    overlap = f"{usual}; a request may say 0 to 1"
+    (report.said if "iou" in said else report.default)("IoU threshold", f"{post.iou:g}", overlap)
     spoken = {"agnostic", "per-class"} & set(words)
     suppressed = "across classes" if "agnostic" in post.words else "in each class; an anchor has its best class alone"
     (report.said if spoken else report.default)("suppression", suppressed, usual)

@@ -67,7 +67,7 @@ def _beside(nodes: Nodes, head: Head, boxes: Boxes, prototypes: Output | None) -
     if prototypes is None:
         return None
     first = 4 + boxes.objectness + boxes.classes
-    return lambda indices: masks.add(
+    return lambda indices: masks.of_prototypes(
         nodes, head, _numbers(nodes, boxes, first, prototypes.shape[1], "numbers"), prototypes, indices
     )
 

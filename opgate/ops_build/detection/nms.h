@@ -71,6 +71,11 @@ struct Limits {
   std::int64_t max_detections = 0;
   std::int64_t max_per_class = 0;  ///< at least max_detections: no limit
   bool class_agnostic = false;     ///< boxes suppress those of all classes
+  const float* iou_thresholds = nullptr;  ///< in place of iou_threshold that of each picture, or null
+
+  OPGATE_HOST_DEVICE double iou_threshold_of(std::int64_t picture) const {
+    return iou_thresholds ? static_cast<double>(iou_thresholds[picture]) : iou_threshold;
+  }
 };
 
 }  // namespace opgate::detection
