@@ -49,7 +49,7 @@ def recognise(network: Network, outputs: Sequence[Output], size: tuple[int, int]
         return [Guess("scrfd", f"{len(outputs)} outputs, for each stride scores, distances and points")]
     if len(outputs) == 1:
         if len(shapes[0]) == 3:
-            return _three_axes(network, outputs[0], size)
+            return _three_axes(network, outputs[0], size) if shapes[0][1:] != size else _maps(outputs[0], size)
         if len(shapes[0]) == 2:
             return _two_axes(network, outputs[0])
         if len(shapes[0]) == 4:
@@ -59,12 +59,16 @@ def recognise(network: Network, outputs: Sequence[Output], size: tuple[int, int]
 
 def _one_of_several(network: Network, outputs: Sequence[Output], size: tuple[int, int]) -> list[Guess]:
     """Returns the guess of the one output that is a head of YOLO among others, such as the maps that it is made of.
-    Otherwise it returns what each output may be alone, and none of that is sure."""
+    Otherwise it returns what each output may be alone, and none of that is sure. Maps of different sizes are nothing:
+    boxes may be made of them."""
     heads = [output for output in outputs if len(output.shape) == 3]
     found = _three_axes(network, heads[0], size) if len(heads) == 1 else []
     if len(found) == 1 and found[0].kind in ("yolov8", "yolov5"):
         return found
-    alone = [(output, recognise(network, [output], size)) for output in outputs if len(outputs) > 1]
+    maps = {output.shape for output in outputs if len(output.shape) == 4}
+    if len(outputs) == 1 or len(maps) > 1:
+        return []
+    alone = [(output, recognise(network, [output], size)) for output in outputs]
     return [
         Guess(f"{guesses[0].kind} output:{output.name}", guesses[0].why, sure=False)
         for output, guesses in alone
@@ -196,8 +200,10 @@ def class_axis(shape: Sequence[int], size: tuple[int, int]) -> int | None:
 
 
 def _maps(output: Output, size: tuple[int, int]) -> list[Guess]:
-    axis = class_axis(output.shape, size)
-    classes = output.shape[axis] if axis else 0
+    axis = class_axis(output.shape, size) if len(output.shape) == 4 else None
+    classes = 1 if len(output.shape) == 3 else output.shape[axis] if axis else 0
+    if classes == 1 and output.value.dtype.kind in "iu":
+        return [Guess("segment", f"{shape_text(output.shape)}: the number of a class for each pixel")]
     if classes > 1:
         return [Guess("segment", f"{shape_text(output.shape)}: a map for each of {classes} classes")]
     return [Guess("segment", f"{shape_text(output.shape)}: a map of one class", sure=False)] if classes else []

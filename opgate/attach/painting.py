@@ -82,11 +82,15 @@ def _row(masks: str, colours: str, columns: tuple[str, str, str, str], opset: in
     mixed = nodes.add("Add", [half, nodes.add("Gather", [colours, best], "colour")], "mixed")
     covered = nodes.reshape(anything, [-1, 1], "painted")
     nodes.add("Where", [covered, nodes.cast(mixed, _UINT8, "mixed.bytes"), "pixels"], "row", to="row/out")
-    inputs = [("pixels", _UINT8, ["w", 3]), ("before", _INT64, []), ("after", _INT64, []), ("share", _FLOAT, [])]
+    inputs: list[tuple[str, TensorProto.DataType, list[str | int | None]]] = [
+        ("pixels", _UINT8, ["w", 3]),
+        *(("before", _INT64, []), ("after", _INT64, []), ("share", _FLOAT, [])),
+        ("inside", _BOOL, ["k"]),
+    ]
     return helper.make_graph(
         nodes.nodes,
         "row",
-        [helper.make_tensor_value_info(*each) for each in (*inputs, ("inside", _BOOL, ["k"]))],
+        [helper.make_tensor_value_info(*each) for each in inputs],
         [helper.make_tensor_value_info("row/out", _UINT8, ["w", 3])],
         list(nodes.constants.values()),
     )

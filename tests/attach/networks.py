@@ -472,3 +472,42 @@ def end2end_seg(path: Path) -> Path:
     net.add("Concat", ["found", numbers], "output0", axis=2)
     _prototypes(net, "probabilities", 4)
     return net.save(path, {"output0": [64, 10], "prototypes": [4, 16, 16]})
+
+
+def listed(path: Path, *, keypoints: bool = False, masks: bool = False) -> Path:
+    """boxes_in_three with keypoints [k, 2, 3] (two corners of each box) and their scores [k, 2], or with masks
+    [k, 1, 64, 64], as torchvision exports them: where red is above one half."""
+    model = onnx.load(boxes_in_three(path))
+    net = Net(batch=1)
+    net.nodes, net.constants = list(model.graph.node), list(model.graph.initializer)
+    outputs: dict[str, Sequence[int | str]] = {}
+    if keypoints:
+        points = net.add("Reshape", ["boxes", net.constant("as_points", [-1, 2, 2], np.int64)], "corner_points")
+        ones = net.add("Slice", [points, *(net.constant(f"end{i}", [i], np.int64) for i in (0, 1, 2))], "first_column")
+        ones = net.add(
+            "Add", [net.add("Mul", [ones, net.constant("nothing", 0)], "zeros"), net.constant("seen", 1)], "ones"
+        )
+        net.add("Concat", [points, ones], "keypoints", axis=2)
+        net.add("Squeeze", [ones, net.constant("last_axis", [2], np.int64)], "keypoints_scores")
+        outputs |= {"keypoints": ["k", 2, 3], "keypoints_scores": ["k", 2]}
+    if masks:
+        red = net.add("Gather", ["x", net.constant("first_channel", [0], np.int64)], "red", axis=1)
+        shape = net.add("Shape", ["scores"], "how_many")
+        ones = net.add("Concat", [shape, net.constant("one_each", [1, 1, 1], np.int64)], "masks_shape", axis=0)
+        net.add("Expand", [red, ones], "masks")
+        outputs["masks"] = ["k", 1, 64, 64]
+    made = net.save(path, {})
+    saved = onnx.load(made)
+    saved.graph.output.extend(model.graph.output)
+    saved.graph.output.extend(helper.make_tensor_value_info(name, 1, dims) for name, dims in outputs.items())
+    onnx.save(saved, made)
+    return made
+
+
+def two_maps(path: Path, *, side: int = 8) -> Path:
+    """Maps of three classes in two outputs, as a segmenter with an auxiliary head has them, the second of side x side."""
+    net = Net()
+    net.add("AveragePool", ["x"], "out", kernel_shape=[8, 8], strides=[8, 8])
+    cell = net.size // side
+    net.add("AveragePool", ["x"], "aux", kernel_shape=[cell] * 2, strides=[cell] * 2)
+    return net.save(path, {"out": [3, 8, 8], "aux": [3, side, side]})

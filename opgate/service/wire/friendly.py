@@ -201,7 +201,8 @@ def _records(spec: ModelSpec, presentation: Presentation, rows: Mapping[str, Arr
 
     def value(output: str, i: int) -> Any:
         if output in presentation.masks[:1]:
-            return _run_lengths(*(rows[name] for name in presentation.masks), i)
+            masks, geometry, boxes = (rows[name] for name in presentation.masks)
+            return _run_lengths(masks[i], geometry, boxes[i])
         return _json(spec.outputs[output], _element(rows[output], i))
 
     def record(i: int) -> dict[str, Any]:
@@ -217,9 +218,9 @@ def _records(spec: ModelSpec, presentation: Presentation, rows: Mapping[str, Arr
     return [record(i) for i in range(min([*counts, *lengths]))]
 
 
-def _run_lengths(masks: Array, geometry: Array, boxes: Array, index: int) -> dict[str, Any]:
+def _run_lengths(mask: Array, geometry: Array, box: Array) -> dict[str, Any]:
     """Returns a mask as COCO's uncompressed run lengths."""
-    size, counts = run_lengths(masks[index], geometry, boxes[index])
+    size, counts = run_lengths(mask, geometry, box)
     return {"size": size, "counts": orjson.Fragment(orjson.dumps(counts, option=orjson.OPT_SERIALIZE_NUMPY))}
 
 
