@@ -227,3 +227,9 @@ def test_masks_have_a_limit(tmp_path: Path) -> None:
     file = networks.yolov8_seg(tmp_path / "net.onnx", size=512)
     with pytest.raises(AttachError, match=r"masks of 5000 boxes have 81920000 bytes .* expected max:1 to max:4096"):
         attach(Wish(file, post="yolov8 max:5000"), "model")
+
+
+def test_masks_may_be_left_out(made: Make, tmp_path: Path) -> None:
+    model = made(networks.yolov8_seg(tmp_path / "net.onnx"), post="yolov8 output:output0 classes:3")
+    (record, *_) = model.predict(png(PICTURES[0]))[0]["predictions"]
+    assert record.keys() == {"box", "label", "score"} and "masks" not in model.run(png(PICTURES[0]))
