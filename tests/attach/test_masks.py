@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import onnxruntime
 import pytest
@@ -16,6 +17,7 @@ from opgate.attach.attach import Wish, attach
 from opgate.attach.nodes import Nodes
 from opgate.attach.painting import painted
 from opgate.attach.report import AttachError
+from opgate.attach.serving import Served
 from opgate.service.wire.run_lengths import run_lengths
 from tests.attach import networks
 from tests.attach.conftest import Make, png
@@ -233,3 +235,23 @@ def test_masks_may_be_left_out(made: Make, tmp_path: Path) -> None:
     model = made(networks.yolov8_seg(tmp_path / "net.onnx"), post="yolov8 output:output0 classes:3")
     (record, *_) = model.predict(png(PICTURES[0]))[0]["predictions"]
     assert record.keys() == {"box", "label", "score"} and "masks" not in model.run(png(PICTURES[0]))
+
+
+def test_masks_are_described_and_checked(made: Make, tmp_path: Path, library: Path) -> None:
+    model = made(networks.yolov8_seg(tmp_path / "net.onnx"))
+    answer = model.predict(png(PICTURES[0]))[0]
+    described = model.get("/openapi.json")["paths"]["/predict/model"]["post"]["responses"]["200"]["content"]
+    schema = described["application/json"]["schema"]["anyOf"][0]
+    jsonschema.validate(answer, schema)
+    assert schema["properties"]["predictions"]["items"]["properties"]["mask"]["required"] == ["size", "counts"]
+    config = model.folder / "config.pbtxt"
+    text = config.read_text()
+    for wrong, message in (
+        ("masks,boxes,mask_geometry", r"expected three outputs, UINT8 \[k, h, w\], .* got masks UINT8 \[100, 16, 16\]"),
+        ("masks,mask_geometry", "expected three outputs"),
+        ("scores,mask_geometry,boxes", "expected three outputs"),
+        ("masks,places,boxes", "'places' is not an output"),
+    ):
+        config.write_text(text.replace("masks,mask_geometry,boxes", wrong))
+        with pytest.raises(AttachError, match=f"parameter 'predict_mask_outputs': {message}"):
+            Served(model.folder, library)
