@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -12,16 +13,29 @@ from opgate.attach.nodes import Nodes
 from opgate.ops_build.ops.draw_bounding_boxes.reference import table
 
 _FLOAT, _INT64, _BOOL, _UINT8 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.UINT8
-_AXES = ("x", "y")
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """For each pixel along an axis of a picture: the cell of the masks before its centre, the cell behind it, the
+    nearest of both, i64 [size], the share of that behind, f32 [size], and whether it lies in each box, bool [k, size].
+    """
+
+    before: str
+    after: str
+    nearest: str
+    share: str
+    inside: str
 
 
 def painted(nodes: Nodes, picture: str, labels: str, count: str, outputs: Sequence[str]) -> str:
-    """Adds a picture with the masks of the first `count` boxes in half of the colours of their `labels`, the first on
-    top. Returns its name.
+    """Adds a picture with the masks of the first `count` boxes in half of the colours of their `labels`. Returns its
+    name.
 
     `picture` is u8 [h, w, 3], `outputs` are masks u8 [k, mh, mw], their place f32 [6], and boxes f32 [k, 4] that cut
-    them. As in the run lengths of /predict, the masks are interpolated between their cells, and count above one half.
-    The rows of the picture are painted one after the other, so that no mask of its size is made.
+    them. As in the run lengths of /predict, masks are interpolated between their cells, and count above one half. Where
+    they overlap, a pixel has the colour of the likeliest mask of the nearest cell. The rows of the picture are painted
+    one after the other, so that no mask of its size is made.
     """
     one = nodes.constant("one", [1], np.int32)
     used = nodes.cast(nodes.add("Max", [count, one], "at_least_one"), _INT64, "used")
@@ -29,62 +43,70 @@ def painted(nodes: Nodes, picture: str, labels: str, count: str, outputs: Sequen
         nodes.add("Slice", [each, nodes.ints("start", [0]), used], "first") for each in (outputs[0], outputs[2], labels)
     )
     masks = nodes.cast(masks, _FLOAT, "masks")
+    likeliest = nodes.add("ArgMax", [masks], "likeliest", axis=0, keepdims=0)
+    probable = nodes.reduce("ReduceMax", masks, 0, "probable", keepdims=False)
     palette = nodes.constant("palette", table("palette") / 2)
     place = nodes.add("Mod", [kinds, nodes.constant("colours", len(table("palette")), np.int32)], "colour")
     colours = nodes.add("Gather", [palette, place], "half_colours")
-    columns, rows = (_places(nodes, picture, masks, outputs[1], boxes, axis) for axis in (0, 1))
-    body = _row(masks, colours, columns, nodes.opset)
-    inside = nodes.add("Transpose", [rows[3]], "rows.inside", perm=[1, 0])
-    return nodes.add("Scan", [picture, *rows[:3], inside], "painted", body=body, num_scan_inputs=5)
+    columns, rows = (_axis(nodes, picture, probable, outputs[1], boxes, axis) for axis in (0, 1))
+    body = _row(probable, likeliest, colours, columns, nodes.opset)
+    inside = nodes.add("Transpose", [rows.inside], "rows.inside", perm=[1, 0])
+    scanned = [picture, rows.before, rows.after, rows.nearest, rows.share, inside]
+    return nodes.add("Scan", scanned, "painted", body=body, num_scan_inputs=len(scanned))
 
 
-def _places(nodes: Nodes, picture: str, masks: str, geometry: str, boxes: str, axis: int) -> tuple[str, str, str, str]:
-    """Adds for each pixel along an axis the cell before its centre and that behind it, i64 [size], the share of the
-    latter, f32 [size], and whether it lies in each box, bool [k, size]."""
-    name = _AXES[axis]
-    sizes = nodes.add("Shape", [picture], f"{name}.sizes"), nodes.add("Shape", [masks], f"{name}.cells")
-    place = nodes.constant(f"{name}.place", 1 - axis, np.int64), nodes.constant(f"{name}.side", 2 - axis, np.int64)
-    size, cells = (nodes.add("Gather", pair, f"{name}.size") for pair in zip(sizes, place, strict=True))
-    bounds = nodes.constant("zero", 0, np.int64), nodes.constant("step", 1, np.int64)
-    pixels = nodes.cast(nodes.add("Range", [bounds[0], size, bounds[1]], f"{name}.range"), _FLOAT, f"{name}.pixels")
+def _axis(nodes: Nodes, picture: str, probable: str, geometry: str, boxes: str, axis: int) -> _Axis:
+    """Adds where the pixels along an axis lie, 0 for x and 1 for y, in cells of `probable` [mh, mw] and in boxes."""
+    name = "xy"[axis]
+    place, zero, one = (nodes.constant(f"{name}.{value}", value, np.int64) for value in (1 - axis, 0, 1))
+    size, cells = (
+        nodes.add("Gather", [nodes.add("Shape", [x], f"{name}.sizes"), place], f"{name}.size")
+        for x in (picture, probable)
+    )
+    pixels = nodes.cast(nodes.add("Range", [zero, size, one], f"{name}.range"), _FLOAT, f"{name}.pixels")
     half = nodes.constant("half", 0.5)
     scale, origin = (nodes.slice(geometry, 0, axis + i, axis + i + 1, f"{name}.geometry") for i in (0, 2))
     scaled = nodes.add("Div", [nodes.add("Add", [pixels, half], f"{name}.centres"), scale], f"{name}.scaled")
     moved = nodes.add("Sub", [nodes.add("Add", [scaled, origin], f"{name}.moved"), half], f"{name}.at")
-    last = nodes.add("Sub", [cells, bounds[1]], f"{name}.last")
+    last = nodes.add("Sub", [cells, one], f"{name}.last")
     held = nodes.add("Max", [moved, nodes.constant("nothing", 0.0)], f"{name}.from_first")
     held = nodes.add("Min", [held, nodes.cast(last, _FLOAT, f"{name}.last.f32")], f"{name}.to_last")
     floor = nodes.add("Floor", [held], f"{name}.floor")
     before = nodes.cast(floor, _INT64, f"{name}.before")
-    after = nodes.add("Min", [nodes.add("Add", [before, bounds[1]], f"{name}.next"), last], f"{name}.after")
+    after = nodes.add("Min", [nodes.add("Add", [before, one], f"{name}.next"), last], f"{name}.after")
+    share = nodes.add("Sub", [held, floor], f"{name}.share")
+    nearest = nodes.add("Where", [nodes.add("Greater", [share, half], f"{name}.far"), after, before], f"{name}.nearest")
     low, high = (nodes.slice(boxes, 1, axis + i, axis + i + 1, f"{name}.box") for i in (0, 2))
     not_before = nodes.add("Not", [nodes.add("Less", [pixels, low], f"{name}.less")], f"{name}.not_before")
-    within = nodes.add("And", [not_before, nodes.add("Less", [pixels, high], f"{name}.less")], f"{name}.inside")
-    return before, after, nodes.add("Sub", [held, floor], f"{name}.share"), within
+    inside = nodes.add("And", [not_before, nodes.add("Less", [pixels, high], f"{name}.less")], f"{name}.inside")
+    return _Axis(before, after, nearest, share, inside)
 
 
-def _row(masks: str, colours: str, columns: tuple[str, str, str, str], opset: int) -> onnx.GraphProto:
+def _row(probable: str, likeliest: str, colours: str, columns: _Axis, opset: int) -> onnx.GraphProto:
     """Returns the graph that paints one row of a picture."""
     nodes = Nodes(opset, "row/")
 
     def between(x: str, before: str, after: str, share: str, name: str) -> str:
-        one, other = (nodes.add("Gather", [x, places], f"{name}.cells", axis=1) for places in (before, after))
+        one, other = (nodes.add("Gather", [x, place], f"{name}.cells") for place in (before, after))
         step = nodes.add("Mul", [nodes.add("Sub", [other, one], f"{name}.change"), share], f"{name}.step")
         return nodes.add("Add", [one, step], f"{name}.value")
 
-    values = between(between(masks, "before", "after", "share", "rows"), *columns[:3], "columns")
+    cells = between(probable, "before", "after", "share", "rows")
+    values = between(cells, columns.before, columns.after, columns.share, "columns")
     above = nodes.add("Greater", [values, nodes.constant("level", 127.5)], "above")
-    in_box = nodes.add("And", [columns[3], nodes.reshape("inside", [-1, 1], "in_rows")], "in_box")
-    ones = nodes.cast(nodes.add("And", [above, in_box], "covered"), _FLOAT, "ones")
-    best = nodes.add("ArgMax", [ones], "best", axis=0, keepdims=0)
-    anything = nodes.cast(nodes.reduce("ReduceMax", ones, 0, "most", keepdims=False), _BOOL, "anything")
+    mask = nodes.add("Gather", [nodes.add("Gather", [likeliest, "nearest"], "masks"), columns.nearest], "mask")
+    column = nodes.add("GatherElements", [columns.inside, nodes.reshape(mask, [1, -1], "as_row")], "in_columns", axis=0)
+    inside = nodes.add(
+        "And", [nodes.reshape(column, [-1], "in_column"), nodes.add("Gather", ["inside", mask], "in_row")], "in_box"
+    )
+    covered = nodes.reshape(nodes.add("And", [above, inside], "covered"), [-1, 1], "painted")
     half = nodes.add("Mul", [nodes.cast("pixels", _FLOAT, "wide"), nodes.constant("half", 0.5)], "half_as_bright")
-    mixed = nodes.add("Add", [half, nodes.add("Gather", [colours, best], "colour")], "mixed")
-    covered = nodes.reshape(anything, [-1, 1], "painted")
+    mixed = nodes.add("Add", [half, nodes.add("Gather", [colours, mask], "colour")], "mixed")
     nodes.add("Where", [covered, nodes.cast(mixed, _UINT8, "mixed.bytes"), "pixels"], "row", to="row/out")
     inputs: list[tuple[str, TensorProto.DataType, list[str | int | None]]] = [
         ("pixels", _UINT8, ["w", 3]),
-        *(("before", _INT64, []), ("after", _INT64, []), ("share", _FLOAT, [])),
+        *((name, _INT64, []) for name in ("before", "after", "nearest")),
+        ("share", _FLOAT, []),
         ("inside", _BOOL, ["k"]),
     ]
     return helper.make_graph(

@@ -126,7 +126,8 @@ def test_what_is_painted_are_the_pixels_of_the_run_lengths() -> None:
     picture, labels = rng.integers(0, 256, (50, 70, 3), np.uint8), np.array([3, 18, 0], np.int32)
     masks = rng.integers(0, 256, (3, 9, 12)).astype(np.uint8)
     geometry = np.array([7.1, 6.3, 1.5, 0.5, 70, 50], np.float32)
-    boxes = np.array([[3.5, 4, 40, 30.2], [20, 10, 70, 50], [0, 0, 70, 50]], np.float32)
+    boxes = np.array([[3.5, 4, 30, 30.2], [45, 10, 70, 50], [0, 0, 70, 50]], np.float32)
+    masks[0, :, 6:], masks[1, :, :7] = 0, 0  # of two things that do not touch
     feed = {"labels": labels, "masks": masks, "geometry": geometry, "boxes": boxes, "picture": picture}
     shapes = {name: helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in feed.items()}
     for count in (0, 2):
