@@ -164,9 +164,9 @@ __global__ void __launch_bounds__(kThreads)
       bool same = index_of(other) % classes == label;
       if constexpr (requires { pictures.same_group(i, anchor, anchor); })
         same = same && pictures.same_group(i, anchor, index_of(other) / classes);
-      const bool gone = other == best || (full && same) ||
-                        ((limits.class_agnostic || same) &&
-                         iou(box, pictures.box(i, index_of(other) / classes)) > iou_threshold);
+      const bool gone =
+          other == best || (full && same) ||
+          ((limits.class_agnostic || same) && iou(box, pictures.box(i, index_of(other) / classes)) > iou_threshold);
       if (gone) {
         candidates[j] = kGone;
       } else if (other < next) {
