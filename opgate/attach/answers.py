@@ -67,12 +67,15 @@ def of_server(answer: Mapping[str, Any]) -> Told:
     return Told(tuple(_thing(record) for record in records))
 
 
-def of_function(answer: Any) -> Told:
+def of_function(answer: Any, *, vector: bool = False) -> Told:
     """Returns what a function answered: a text or a label, a pair with a score, a dict, a list of those or of boxes, or
-    a vector. Raises AttachError for another form."""
+    a vector. `vector` says that the model answers with one: then numbers are one, however many they are. Raises
+    AttachError for another form."""
     answer = _plain(answer)
     if answer is None:
         return Told()
+    if vector and (numbers := _numbers(answer)) is not None:
+        return Told(vector=numbers)
     if isinstance(answer, str):
         return Told((Found(None, answer, None),), answer)
     if isinstance(answer, Mapping):
@@ -86,6 +89,15 @@ def of_function(answer: Any) -> Told:
             return Told(vector=tuple(float(number) for number in answer))
         return Told(tuple(_thing(entry) for entry in answer))
     raise AttachError(f"--like: what is an answer of the type {type(answer).__name__}? See docs/from-a-model.md")
+
+
+def _numbers(answer: Any) -> tuple[float, ...] | None:
+    """Returns a list of numbers, also the only row of an array. None if it is something else."""
+    while isinstance(answer, Sequence) and len(answer) == 1 and isinstance(answer[0], Sequence):
+        answer = answer[0]
+    if isinstance(answer, Sequence) and all(isinstance(number, Real) for number in answer):
+        return tuple(float(number) for number in answer)
+    return None
 
 
 def _plain(value: Any) -> Any:
@@ -170,12 +182,12 @@ def iou(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def agreement(ours: Told, theirs: Told) -> Agreement:
-    """Compares two answers. Without boxes only the best thing of each counts. A vector agrees with nothing else."""
+    """Compares two answers. Without boxes only the best thing of each counts. A vector agrees with nothing but a vector
+    of its length."""
     if (ours.vector is None) != (theirs.vector is None):
         return Agreement(1, len(theirs.things[:1]) if theirs.vector is None else 1, 0, 0, None, 0.0)
     if ours.vector is not None and theirs.vector is not None:
-        one, other = np.array(ours.vector), np.array(theirs.vector)
-        cosine = float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other))) if one.shape == other.shape else 0.0
+        cosine = _cosine(np.array(ours.vector), np.array(theirs.vector))
         return Agreement(1, 1, int(cosine > 0.999), int(cosine > 0.999), None, 1 - cosine)
     boxed = any(thing.box for thing in (*ours.things, *theirs.things))
     if not boxed:
@@ -183,6 +195,14 @@ def agreement(ours: Told, theirs: Told) -> Agreement:
         counts = (len(ours.things[:1]), len(theirs.things[:1]))
         return _agreement(counts, [(one, other, None) for one, other in pairs])
     return _agreement((len(ours.things), len(theirs.things)), _matched(ours.things, theirs.things))
+
+
+def _cosine(one: np.ndarray, other: np.ndarray) -> float:
+    """Returns the cosine of the angle between two vectors, 0 where there is none."""
+    if one.shape != other.shape:
+        return 0.0
+    lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(one @ other) / lengths if 0 < lengths < np.inf else 0.0
 
 
 def _matched(ours: Sequence[Found], theirs: Sequence[Found]) -> list[tuple[Found, Found, float | None]]:

@@ -78,7 +78,11 @@ def attach(wish: Wish, name: str) -> Attached:
     option = "--labels" if wish.labels or not _characters(said) else "--post ctc:"
     stated = labels.read(wish.labels or _characters(said), network.metadata, said.kind, report, option)
     if said.kind == "ctc" and stated is None:
-        raise AttachError("--post: which characters does it read? Say ctc:FILE, with one character a line, or --labels")
+        shown = ", ".join(map(str, chosen))
+        raise AttachError(
+            f"--post: {shown} is read as steps with a score for each character: which characters does it read? Say "
+            "ctc:FILE, with one character a line, or --labels, or another head"
+        )
     before = pre.settle(wish.pre, said.kind, network, size, report)
     opened = batching.open_batch(network, size, _bytes(before), report, examples_in(wish.examples))
     nodes_before, nodes_after = (Nodes(graph.opset_of(model), prefix) for prefix in (graph.PRE, graph.POST))
@@ -144,7 +148,7 @@ def _head(wish: Wish, network: Network, outputs: Sequence[Output], size: tuple[i
     if wish.post:
         return post.read(wish.post, report.said, "", report)
     guesses = heads.recognise(network, outputs, size)
-    if len(guesses) != 1:
+    if len(guesses) != 1 or not guesses[0].sure:
         raise heads.unknown(outputs, guesses)
     return post.read(guesses[0].kind, report.ran if guesses[0].ran else report.found, guesses[0].why, report)
 

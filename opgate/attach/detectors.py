@@ -14,8 +14,9 @@ from opgate.attach.nodes import Nodes
 from opgate.attach.post import Answers, detections
 from opgate.attach.report import AttachError
 
-#: The input with which a request asks for other boxes than those above the usual score.
-THRESHOLD = "score_threshold"
+#: The inputs with which a request asks for other boxes than those above the usual score, and suppresses others than
+#: those of the usual overlap.
+THRESHOLD, IOU = "score_threshold", "iou_threshold"
 
 
 _DECODERS: Mapping[str, Callable[[Nodes, Head], tuple[Boxes, Beside | None]]] = {
@@ -55,12 +56,20 @@ def add(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     indices = f"{nodes.prefix}indices"
     counted = f"{nodes.prefix}count"
     outputs = ["boxes", "scores", labels, counted, *([indices] if beside or listed_classes else [])]
-    nodes.add_op("DetectionPostprocess", [boxes.name, "geometry"], outputs, "detections", **attributes)
+    inputs = [boxes.name, "geometry", *([_overlaps(nodes, post.iou)] if post.iou < 1 else [])]
+    nodes.add_op("DetectionPostprocess", inputs, outputs, "detections", **attributes)
     if listed_classes:
         _given_labels(nodes, boxes.name, indices)
     _threshold(nodes, post.score)
     answers = detections(post.most, head.labels is not None, beside(indices) if beside else [])
     return answers, 0 if listed_classes else boxes.classes
+
+
+def _overlaps(nodes: Nodes, default: float) -> str:
+    """Adds the IoU threshold of each picture, f32 [n], at least 0: that of the input `iou_threshold`."""
+    nodes.defaults[IOU] = numpy_helper.from_array(np.array([[default]], np.float32), IOU)
+    held = nodes.add("Max", [nodes.reshape(IOU, [-1], "iou.flat"), nodes.constant("nothing", 0.0)], "iou.held")
+    return nodes.add("Expand", [held, nodes.add("Shape", ["ends"], "iou.rows")], "iou.each")
 
 
 def _threshold(nodes: Nodes, default: float) -> None:

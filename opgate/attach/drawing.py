@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 from opgate.attach.folder import LIBRARY, MADE
 from opgate.attach.nodes import OPS, Nodes
+from opgate.attach.painting import painted
 from opgate.attach.post import Answers
 from opgate.attach.report import AttachError
 
@@ -35,7 +36,8 @@ def models(
     Raises AttachError for answers with neither boxes nor a map of classes."""
     names = {answer.name for answer in answers.outputs}
     if _BOXES.keys() <= names:
-        graph, rows, taken = _boxes(labels or ()), _BOXES, ["data", *_BOXES]
+        rows = {**_BOXES, **_masks(answers)}
+        graph, taken = _boxes(labels or (), rows, answers.masks), ["data", *rows]
     elif "classes" in names:
         (height, width) = next(answer.dims for answer in answers.outputs if answer.name == "classes")
         rows = {"classes": ("TYPE_UINT8", f"1, {height}, {width}", TensorProto.UINT8, [1, height, width])}
@@ -57,15 +59,30 @@ def _map(rows: Rows, height: int, width: int) -> onnx.ModelProto:
     return _graph(nodes, rows, [])
 
 
-def _boxes(labels: Sequence[str]) -> onnx.ModelProto:
-    """data u8 [1, size] and one row of detections -> picture u8 [m]: a JPEG of the picture with the boxes on it."""
+def _masks(answers: Answers) -> Rows:
+    """Returns the inputs of the model that draws for masks and how they lie in the picture, none without masks."""
+    dims = {answer.name: answer.dims for answer in answers.outputs if answer.name in answers.masks[:2]}
+    types = {3: ("TYPE_UINT8", TensorProto.UINT8), 1: ("TYPE_FP32", TensorProto.FLOAT)}
+    return {
+        name: (types[len(shape)][0], ", ".join(map(str, (1, *shape))), types[len(shape)][1], [1, *shape])
+        for name, shape in dims.items()
+    }
+
+
+def _boxes(labels: Sequence[str], rows: Rows, masks: Sequence[str]) -> onnx.ModelProto:
+    """data u8 [1, size] and one row of detections -> picture u8 [m]: a JPEG of the picture with the boxes on it, and
+    the masks."""
     nodes = Nodes(_OPSET, "draw/")
-    rows = [nodes.add("Squeeze", [each, nodes.ints("batch", [0])], each) for each in ("data", *_BOXES)]
-    nodes.add_op("DecodeImage", rows[:1], ["decoded"], "decode")
+    row = {each: nodes.add("Squeeze", [each, nodes.ints("batch", [0])], each) for each in ("data", *rows)}
+    nodes.add_op("DecodeImage", [row["data"]], ["decoded"], "decode")
+    picture = "decoded"
+    if masks:
+        picture = painted(nodes, picture, row["labels"], row["count"], [row[each] for each in masks])
     attributes = {"names": "\n".join(labels)} if labels else {}
-    nodes.add_op("DrawBoundingBoxes", ["decoded", *rows[1:]], ["drawn"], "boxes_drawn", **attributes)
+    taken = [picture, *(row[each] for each in _BOXES)]
+    nodes.add_op("DrawBoundingBoxes", taken, ["drawn"], "boxes_drawn", **attributes)
     nodes.add_op("EncodeImage", ["drawn"], ["picture"], "encode")
-    return _graph(nodes, _BOXES, [helper.make_tensor_value_info("data", TensorProto.UINT8, [1, "size"])])
+    return _graph(nodes, rows, [helper.make_tensor_value_info("data", TensorProto.UINT8, [1, "size"])])
 
 
 def _graph(nodes: Nodes, rows: Rows, data: list[onnx.ValueInfoProto]) -> onnx.ModelProto:

@@ -174,6 +174,12 @@ def _picture_input(path: Path, values: Values, inputs: Sequence[str], name: str)
     if name:
         pictures = [name] if name in pictures else []
     if not pictures:
+        for shape in (values.shape(other) or () for other in inputs):
+            if len(shape) == 3 and shape[0] in (1, 3):
+                raise AttachError(
+                    f"{path.name} takes a picture without an axis for the batch: its inputs are {described}. Export it "
+                    f"with a picture of the shape {shape_text([1, *shape])}"
+                )
         raise AttachError(
             f"{path.name} takes no picture: its inputs are {described or 'none'}. `opgate attach` takes a network "
             "whose input has rank 4 with 1 or 3 channels; serve others as they are, or with `opgate import`"

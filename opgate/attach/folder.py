@@ -55,6 +55,7 @@ def config_text(
         "row_status_messages": _MESSAGES,
         "predict_count_output": answers.count,
         "predict_text_output": answers.text,
+        "predict_mask_outputs": ",".join(answers.masks),
         "predict_picture_model": picture_model,
         "predict_fields": ",".join(f"{field}={output}" for field, output in answers.fields),
     }

@@ -20,11 +20,13 @@ _VECTOR_NAMES = ("embed", "feature", "vector", "pooler", "descriptor")
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What a head may be: the word of --post, and why. `ran` says that the values of a run told it."""
+    """What a head may be: the word of --post, and why. `ran` says that the values of a run told it. One that is not
+    `sure` has to be said."""
 
     kind: str
     why: str
     ran: bool = False
+    sure: bool = True
 
 
 def cells(height: int, width: int, strides: Sequence[int] = STRIDES) -> int:
@@ -33,21 +35,21 @@ def cells(height: int, width: int, strides: Sequence[int] = STRIDES) -> int:
 
 
 def recognise(network: Network, outputs: Sequence[Output], size: tuple[int, int]) -> list[Guess]:
-    """Returns what the head may be, the likeliest first. One guess alone is sure. `outputs` are those of one random
-    picture of `size`, height and width."""
+    """Returns what the head may be, the likeliest first. One guess alone that is sure needs no word of the user.
+    `outputs` are those of one random picture of `size`, height and width."""
     shapes = [output.shape for output in outputs]
     ranks = sorted(len(shape) for shape in shapes)
     if ranks == [3, 4] and (guess := _with_masks(outputs, size)):
         return [guess]
-    if len(outputs) == 3 and (guess := _listed_boxes(outputs)):
-        return [guess]
+    if listed_boxes(outputs):
+        return [Guess("boxes", "boxes, labels (integers) and scores")]
     if len(outputs) == 2 and (found := _boxes_and_scores(outputs)):
         return found
     if len(outputs) in (6, 9) and all(len(shape) in (2, 3) for shape in shapes):
         return [Guess("scrfd", f"{len(outputs)} outputs, for each stride scores, distances and points")]
     if len(outputs) == 1:
         if len(shapes[0]) == 3:
-            return _three_axes(network, outputs[0], size)
+            return _three_axes(network, outputs[0], size) if shapes[0][1:] != size else _maps(outputs[0], size)
         if len(shapes[0]) == 2:
             return _two_axes(network, outputs[0])
         if len(shapes[0]) == 4:
@@ -56,27 +58,48 @@ def recognise(network: Network, outputs: Sequence[Output], size: tuple[int, int]
 
 
 def _one_of_several(network: Network, outputs: Sequence[Output], size: tuple[int, int]) -> list[Guess]:
-    """Returns the guess of the one output that is a head of YOLO among others, such as the maps that it is made of."""
+    """Returns the guess of the one output that is a head of YOLO among others, such as the maps that it is made of.
+    Otherwise it returns what each output may be alone, and none of that is sure. Maps of different sizes are nothing:
+    boxes may be made of them."""
     heads = [output for output in outputs if len(output.shape) == 3]
     found = _three_axes(network, heads[0], size) if len(heads) == 1 else []
-    return found if len(found) == 1 and found[0].kind in ("yolov8", "yolov5") else []
+    if len(found) == 1 and found[0].kind in ("yolov8", "yolov5"):
+        return found
+    maps = {output.shape for output in outputs if len(output.shape) == 4}
+    if len(outputs) == 1 or len(maps) > 1:
+        return []
+    alone = [(output, recognise(network, [output], size)) for output in outputs]
+    return [
+        Guess(f"{guesses[0].kind} output:{output.name}", guesses[0].why, sure=False)
+        for output, guesses in alone
+        if len(guesses) == 1
+    ]
 
 
 def _with_masks(outputs: Sequence[Output], size: tuple[int, int]) -> Guess | None:
+    """Returns a guess if one output has boxes and another the prototypes of their masks."""
     head, masks = sorted(outputs, key=lambda output: len(output.shape))
-    if head.shape[2] == cells(*size) and masks.shape[2:] == (size[0] // 4, size[1] // 4):
-        return Guess("yolov8", f"{head} with the grids 8, 16, 32, and beside it {masks}")
+    if masks.shape[2:] != (size[0] // 4, size[1] // 4):
+        return None
+    anchors, (_, first, second) = (cells(*size), cells(*size, STRIDES_P6)), head.shape
+    beside = f"and beside it the prototypes of masks {masks}"
+    if second in anchors:
+        return Guess("yolov8", f"{head} with the grids 8, 16, 32, {beside}")
+    if first in [3 * count for count in anchors]:
+        return Guess("yolov5", f"{head} with three anchors a cell, {beside}")
+    if second == 6 + masks.shape[1] and first <= _MOST_QUERIES:
+        return Guess("end2end", f"{head}: x1 y1 x2 y2 score class, and numbers for masks, {beside}")
     return None
 
 
-def _listed_boxes(outputs: Sequence[Output]) -> Guess | None:
-    """Returns a guess if the outputs are boxes, labels and scores."""
-    boxes = [output for output in outputs if output.shape and output.shape[-1] == 4 and len(output.shape) in (2, 3)]
-    others = [output for output in outputs if output not in boxes]
-    whole = [output for output in others if output.value.dtype.kind in "iu"]
-    if len(boxes) == 1 and len(whole) == 1 and all(output.shape == boxes[0].shape[:-1] for output in others):
-        return Guess("boxes", "boxes, labels (integers) and scores")
-    return None
+def listed_boxes(outputs: Sequence[Output]) -> tuple[Output, Output, Output] | None:
+    """Returns the outputs with boxes [k, 4] or [n, k, 4], their labels and their scores. None if they aren't there."""
+    boxes = [each for each in outputs if each.shape[-1:] == (4,) and len(each.shape) in (2, 3)]
+    if len(boxes) != 1:
+        return None
+    beside = [each for each in outputs if each.shape == boxes[0].shape[:-1]]
+    labels, scores = ([each for each in beside if each.value.dtype.kind in kinds] for kinds in ("iu", "f"))
+    return (boxes[0], labels[0], scores[0]) if len(labels) == len(scores) == 1 else None
 
 
 def _boxes_and_scores(outputs: Sequence[Output]) -> list[Guess]:
@@ -177,11 +200,13 @@ def class_axis(shape: Sequence[int], size: tuple[int, int]) -> int | None:
 
 
 def _maps(output: Output, size: tuple[int, int]) -> list[Guess]:
-    axis = class_axis(output.shape, size)
-    classes = output.shape[axis] if axis else 0
+    axis = class_axis(output.shape, size) if len(output.shape) == 4 else None
+    classes = 1 if len(output.shape) == 3 else output.shape[axis] if axis else 0
+    if classes == 1 and output.value.dtype.kind in "iu":
+        return [Guess("segment", f"{shape_text(output.shape)}: the number of a class for each pixel")]
     if classes > 1:
         return [Guess("segment", f"{shape_text(output.shape)}: a map for each of {classes} classes")]
-    return []
+    return [Guess("segment", f"{shape_text(output.shape)}: a map of one class", sure=False)] if classes else []
 
 
 def unknown(outputs: Sequence[Output], guesses: Sequence[Guess]) -> AttachError:
@@ -189,7 +214,8 @@ def unknown(outputs: Sequence[Output], guesses: Sequence[Guess]) -> AttachError:
     shown = " and ".join(f"'{output.name}' {shape_text(output.shape)}" for output in outputs)
     if guesses:
         best = " or ".join(f"{guess.kind} ({guess.why})" for guess in guesses[:2])
-        return AttachError(f"--post: the output {shown} fits {best}: say which")
+        said = "say which" if len(guesses) > 1 else "say so if that is what it is"
+        return AttachError(f"--post: the output {shown} fits {best}: {said}")
     return AttachError(
         f"--post: the output {shown} is no head that opgate knows by its shape. Say it if it is one of yolov8, yolov5, "
         "yolox, end2end, detr, ssd, boxes, blazeface, scrfd, classify:5, embed, segment or ctc:FILE; otherwise export "

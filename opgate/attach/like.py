@@ -111,7 +111,7 @@ def compared(
             continue
         answer, seconds = _timed(partial(call, path))
         try:
-            theirs = of_function(answer)
+            theirs = of_function(answer, vector=ours.vector is not None)
         except AttachError as error:
             raise AttachError(f"{error} (from your function, for {path.name})") from None
         found.theirs.append(seconds)
@@ -155,6 +155,8 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
 def _told(result: Agreement, ours: Told, theirs: Told) -> str:
     if ours.vector is not None and theirs.vector is None:
         return f"a vector and {repr(theirs.things[0].label) if theirs.things else 'nothing'}"
+    if ours.vector is not None and theirs.vector is not None and len(ours.vector) != len(theirs.vector):
+        return f"different: vectors of {len(ours.vector)} and {len(theirs.vector)} numbers"
     if ours.vector is not None:
         return f"{'equal' if result.equal else 'different'}, 1 - cosine {result.score:.1e}"
     if result.iou is None and not any(thing.box for thing in (*ours.things, *theirs.things)):

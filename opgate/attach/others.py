@@ -108,23 +108,28 @@ def _embed(nodes: Nodes, head: Head) -> tuple[Answers, int]:
 
 
 def _segment(nodes: Nodes, head: Head) -> tuple[Answers, int]:
-    output = head.output(lambda output: len(output.shape) == 4, "one output [n, classes, h, w]")
-    axis = class_axis(output.shape, head.size)
+    output = head.output(lambda output: len(output.shape) in (3, 4), "one output [n, classes, h, w] or [n, h, w]")
+    shape = output.shape if len(output.shape) == 4 else (output.shape[0], 1, *output.shape[1:])
+    axis = class_axis(shape, head.size)
     if axis is None:
         height, width = head.size
         raise AttachError(f"--post: segment needs maps in the form of the picture, {height} x {width}: got {output}")
-    _check_floats(head, output)
-    classes, (height, width) = output.shape[axis], output.shape[2:] if axis == 1 else output.shape[1:3]
+    classes, (height, width) = shape[axis], shape[2:] if axis == 1 else shape[1:3]
+    numbers = classes == 1 and output.value.dtype.kind in "iu"
+    if not numbers:
+        _check_floats(head, output)
     if classes > 256:
         raise AttachError(f"--post: segment takes up to 256 classes, and the output has {classes}")
-    x = head.rows(nodes, nodes.float(output.name, output.dtype, "maps"), 4)
+    x = output.name if numbers else nodes.float(output.name, output.dtype, "maps")
+    x = head.rows(nodes, nodes.reshape(x, [0, *shape[1:]], "maps.whole") if len(output.shape) == 3 else x, 4)
     if classes > 1:
         best = nodes.add("ArgMax", [x], "best", axis=axis, keepdims=0)
     else:
-        best = nodes.reshape(_above_half(nodes, head, output, x), [-1, height, width], "above.flat")
+        best = nodes.reshape(x if numbers else _above_half(nodes, head, output, x), [-1, height, width], "above.flat")
     nodes.cast(best, TensorProto.UINT8, "bytes", to="classes")
     named = len(head.labels) if head.labels is not None else 0
-    return Answers([Answer("classes", "TYPE_UINT8", (height, width))]), max(classes, min(named, 2))
+    known = 0 if numbers else max(classes, min(named, 2))
+    return Answers([Answer("classes", "TYPE_UINT8", (height, width))]), known
 
 
 def _above_half(nodes: Nodes, head: Head, output: Output, x: str) -> str:

@@ -22,6 +22,8 @@ _DETECTORS: Mapping[str, tuple[float, float]] = {
 }
 #: The heads of which the word classes: says how many channels are classes.
 COUNTED = ("yolov8", "yolov5", "yolox")
+#: The outputs of masks: the masks, how their cells lie in the picture, and the boxes that cut them.
+MASKS = ("masks", "mask_geometry", "boxes")
 #: How many boxes an answer may have at most.
 _MOST = 10_000
 _KINDS = (*_DETECTORS, "classify", "embed", "segment", "ctc")
@@ -68,12 +70,14 @@ class Answer:
 
 @dataclass(slots=True)
 class Answers:
-    """The outputs of a served model, and how /predict shows them: pairs of a field and an output."""
+    """The outputs of a served model, and how /predict shows them: pairs of a field and an output. `masks` are those of
+    which the first has masks."""
 
     outputs: list[Answer] = field(default_factory=list)
     fields: list[tuple[str, str]] = field(default_factory=list)
     count: str = ""
     text: str = ""
+    masks: tuple[str, ...] = ()
 
 
 def _fraction(word: str, text: str) -> float:
@@ -162,14 +166,16 @@ def _report_thresholds(post: Post, said: Mapping[str, str], words: Sequence[str]
     if post.iou >= 1:
         (report.said if "iou" in said else report.default)("suppression", "none", f"the network {post.kind} needs none")
         return
-    (report.said if "iou" in said else report.default)("IoU threshold", f"{post.iou:g}", usual)
+    overlap = f"{usual}; a request may say 0 to 1"
+    (report.said if "iou" in said else report.default)("IoU threshold", f"{post.iou:g}", overlap)
     spoken = {"agnostic", "per-class"} & set(words)
     suppressed = "across classes" if "agnostic" in post.words else "in each class; an anchor has its best class alone"
     (report.said if spoken else report.default)("suppression", suppressed, usual)
 
 
 def detections(most: int, with_labels: bool, more: Sequence[tuple[str, Answer]] = ()) -> Answers:
-    """Returns the answers of a detector: boxes, labels, scores and a count, and what else belongs to each box."""
+    """Returns the answers of a detector: boxes, labels, scores and a count, and what else belongs to each box. What has
+    no name for a field is no field."""
     outputs = [
         Answer("boxes", "TYPE_FP32", (most, 4)),
         Answer("scores", "TYPE_FP32", (most,)),
@@ -178,4 +184,6 @@ def detections(most: int, with_labels: bool, more: Sequence[tuple[str, Answer]] 
         *(answer for _, answer in more),
     ]
     fields = [("box", "boxes"), ("label", "labels"), ("score", "scores")]
-    return Answers(outputs, [*fields, *((name, answer.name) for name, answer in more)], "count")
+    fields += [(name, answer.name) for name, answer in more if name]
+    masks = MASKS if {*MASKS} <= {answer.name for answer in outputs} else ()
+    return Answers(outputs, fields, "count", masks=masks)

@@ -134,8 +134,8 @@ def _check(pre: Pre, network: Network) -> None:
     for name, numbers in (("mean", pre.mean), ("std", pre.std)):
         if len(numbers) not in (0, 1, pre.channels):
             raise AttachError(f"--pre: {name} has {len(numbers)} numbers: expected 1 or {pre.channels}")
-    if 0 in pre.std:
-        raise AttachError("--pre: a std is 0")
+    if min(pre.std, default=1) <= 0:
+        raise AttachError(f"--pre: a std is {min(pre.std):g}: expected numbers above 0")
     if pre.fit == "crop" and pre.shorter_side and pre.shorter_side < max(pre.height, pre.width):
         raise AttachError(f"--pre: the shorter side of {pre.shorter_side} is less than the crop")
 

@@ -2,45 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
+from opgate.attach import masks
 from opgate.attach.facts import Output
-from opgate.attach.head import Beside, Boxes, Head, in_pixels
-from opgate.attach.heads import are_probabilities
+from opgate.attach.head import Beside, Boxes, Head, gathered, in_pixels, mapped_points
+from opgate.attach.heads import are_probabilities, listed_boxes
 from opgate.attach.nodes import Nodes
+from opgate.attach.post import Answer
 from opgate.attach.report import AttachError
 
 
 def end2end(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
-    output = head.output(lambda output: len(output.shape) == 3 and output.shape[2] == 6, "one output [n, q, 6]")
+    output = head.output(lambda output: len(output.shape) == 3 and output.shape[2] >= 6, "one output [n, q, 6]")
+    numbers = output.shape[2] - 6
+    prototypes = masks.prototypes_of(head, output, lambda count: count == numbers) if numbers else None
+    if numbers and prototypes is None:
+        raise AttachError(f"--post: end2end needs one output [n, q, 6], or prototypes of masks beside it: got {output}")
     x = nodes.float(output.name, output.dtype, "head")
     if not in_pixels(head, output.value, 2, corners=True, scores=output.value[..., 4]):
-        x = nodes.add("Mul", [x, nodes.constant("pixels", [[[*head.pixels, 1, 1]]])], "in_pixels")
-    return Boxes(x, 1, True, corners=True), None
+        x = nodes.add("Mul", [x, nodes.constant("pixels", [[[*head.pixels, *[1] * (numbers + 2)]]])], "in_pixels")
+    boxes = Boxes(x, 1, True, corners=True)
+    if prototypes is None:
+        return boxes, None
+    return boxes, lambda indices: masks.of_prototypes(
+        nodes, head, nodes.slice(x, 2, 6, 6 + numbers, "numbers"), prototypes, indices
+    )
 
 
 def boxes_in_three(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
-    """Boxes, labels and scores in three outputs, of one picture or of several."""
-    boxes = head.output(lambda output: output.shape[-1:] == (4,) and output.value.dtype.kind == "f", "boxes [..., 4]")
-    labels = head.output(lambda output: output.value.dtype.kind in "iu", "integers for the labels")
-    scores = head.output(lambda output: output not in (boxes, labels), "one output for the scores")
-    wide = nodes.reshape(nodes.float(boxes.name, boxes.dtype, "boxes"), _batched(boxes, [-1, 4]), "boxes.rows")
-    if not in_pixels(head, boxes.value, len(boxes.shape) - 1, corners=True, scores=scores.value):
-        wide = nodes.add("Mul", [wide, nodes.constant("pixels", [[head.pixels]])], "in_pixels")
+    """Boxes, labels and scores in three outputs, of one picture or of several. Others may have keypoints [k, p, 2 or 3]
+    and masks [k, 1, h, w] of the boxes of one picture."""
+    found = listed_boxes(head.outputs)
+    if found is None:
+        raise AttachError(
+            "--post: boxes needs boxes [..., 4], integers for their labels and a score for each, and the outputs are "
+            f"{', '.join(map(str, head.outputs))}"
+        )
+    boxes, labels, scores = found
+    alone = len(boxes.shape) == 2
     columns = [
-        nodes.reshape(nodes.float(each.name, each.dtype, name), _batched(boxes, [-1, 1]), f"{name}.column")
-        for name, each in (("scores", scores), ("labels", labels))
+        nodes.reshape(nodes.float(each.name, each.dtype, name), [1 if alone else 0, -1, size], f"{name}.rows")
+        for name, each, size in (("boxes", boxes, 4), ("scores", scores, 1), ("labels", labels, 1))
     ]
-    joined = nodes.add("Concat", [wide, *columns], "joined", axis=2)
-    if len(boxes.shape) == 2:  # where the network finds nothing, there is still a row to look at
-        joined = nodes.add("Concat", [joined, nodes.constant("nothing", [[[0] * 6]])], "at_least_one", axis=1)
-    return Boxes(joined, 1, True, corners=True), None
+    if not in_pixels(head, boxes.value, len(boxes.shape) - 1, corners=True, scores=scores.value):
+        columns[0] = nodes.add("Mul", [columns[0], nodes.constant("pixels", [[head.pixels]])], "in_pixels")
+    joined = nodes.add("Concat", columns, "joined", axis=2)
+    more = [output for output in head.outputs if output not in found]
+    points = next((each for each in more if alone and len(each.shape) == 3 and each.shape[2] in (2, 3)), None)
+    maps = next((each for each in more if alone and each.shape[1:] == (1, *head.size)), None)
+    if names := [output.name for output in more if output not in (points, maps)]:
+        head.report.found("other outputs", ", ".join(names), "not served")
+
+    def beside(indices: str) -> list[tuple[str, Answer]]:
+        return [
+            *([_points(nodes, head, points, indices)] if points else []),
+            *(_masks(nodes, head, maps, indices) if maps else []),
+        ]
+
+    return Boxes(_and_none(nodes, joined, 6) if alone else joined, 1, True, corners=True), beside
 
 
-def _batched(boxes: Output, shape: Sequence[int]) -> list[int]:
-    return [1, *shape] if len(boxes.shape) == 2 else [0, *shape]
+def _and_none(nodes: Nodes, rows: str, size: int) -> str:
+    """Adds a row of zeros behind [1, k, size]: where the network finds nothing, there is still a row to look at."""
+    return nodes.add("Concat", [rows, nodes.constant("no_row", [[[0] * size]])], "at_least_one", axis=1)
+
+
+def _points(nodes: Nodes, head: Head, output: Output, indices: str) -> tuple[str, Answer]:
+    """Adds keypoints in pixels of the input [k, p, 2 or 3] as those of the kept boxes."""
+    _, count, numbers = output.shape
+    x = nodes.reshape(nodes.float(output.name, output.dtype, "points"), [1, -1, count * numbers], "points.rows")
+    kept = gathered(nodes, _and_none(nodes, x, count * numbers), indices, "points")
+    return mapped_points(nodes, kept, indices, head.post.most, count, numbers)
+
+
+def _masks(nodes: Nodes, head: Head, output: Output, indices: str) -> list[tuple[str, Answer]]:
+    """Adds the probabilities of masks in the size of the input [k, 1, h, w] as masks of a quarter of it, if it has
+    one."""
+    x, side = nodes.float(output.name, output.dtype, "maps"), 1 if any(size % 4 for size in head.size) else 4
+    height, width = (size // side for size in head.size)
+    means = nodes.add("AveragePool", [x], "maps.cells", kernel_shape=[side] * 2, strides=[side] * 2)
+    rows = _and_none(nodes, nodes.reshape(means, [1, -1, height * width], "maps.rows"), height * width)
+    return masks.add(
+        nodes, head, (height, width), lambda kept: gathered(nodes, rows, kept, "masks"), indices, f"of {output}"
+    )
 
 
 def queries(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from opgate.attach import masks
 from opgate.attach.facts import Output, listed
 from opgate.attach.head import Beside, Boxes, Head, class_count, gathered, grid, in_pixels, mapped_points
 from opgate.attach.heads import STRIDES, STRIDES_P6, cells
 from opgate.attach.nodes import Nodes
 from opgate.attach.post import Answer
-from opgate.attach.report import AttachError, shape_text
+from opgate.attach.report import AttachError
 
 
 def yolov8(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
@@ -20,13 +21,14 @@ def yolov8(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
     if task == "obb":
         raise AttachError("--post: the metadata 'task' is obb: rotated boxes can't be attached")
     points = _points_of(head)
-    extra = points[0] * points[1] if points else _masks(head, output, output.shape[axis] - 4)
+    prototypes = None if points else _prototypes(head, output, output.shape[axis] - 4)
+    extra = points[0] * points[1] if points else prototypes.shape[1] if prototypes else 0
     if task == "pose" and not extra and not head.post.classes:
         raise AttachError("--post: the metadata 'task' is pose and has no kpt_shape: say classes:1 behind yolov8")
     classes = class_count(head, output.shape[axis], 4, extra)
     boxes = Boxes(_in_pixels(nodes, head, output, axis), classes, rows)
     if points is None:
-        return boxes, None
+        return boxes, _beside(nodes, head, boxes, prototypes)
     return boxes, lambda indices: [_points(nodes, head, boxes, indices, points)]
 
 
@@ -53,31 +55,35 @@ def _points_of(head: Head) -> tuple[int, int] | None:
     return None
 
 
-def _masks(head: Head, output: Output, channels: int) -> int:
-    """Returns how many of the channels behind the box belong to masks, and reports the outputs that are not served.
-
-    An output has the prototypes of masks if it has a quarter of the picture's size, and leaves channels to the classes:
-    as many as there are labels, if those are known.
-    """
-    others = [other for other in head.outputs if other is not output]
-    quarter = (head.size[0] // 4, head.size[1] // 4)
+def _prototypes(head: Head, output: Output, channels: int) -> Output | None:
+    """Returns the prototypes of masks, None without any. They leave some of the channels behind the box to the classes:
+    as many as there are labels, if those are known."""
     known = head.post.classes or len(head.labels or ())
-    masks = [
-        other
-        for other in others
-        if len(other.shape) == 4 and other.shape[2:] == quarter and 0 < other.shape[1] < channels and known != channels
-    ]
-    if masks:
-        head.report.found("masks", shape_text(masks[0].shape), "not served: the boxes are")
-    if names := [other.name for other in others if other not in masks[:1]]:
-        head.report.found("other outputs", ", ".join(names), "not served")
-    return masks[0].shape[1] if masks else 0
+    return masks.prototypes_of(head, output, lambda count: 0 < count < channels and known != channels)
+
+
+def _beside(nodes: Nodes, head: Head, boxes: Boxes, prototypes: Output | None) -> Beside | None:
+    """Returns what adds the masks of boxes, None without prototypes. Their numbers stand behind the classes."""
+    if prototypes is None:
+        return None
+    first = 4 + boxes.objectness + boxes.classes
+    return lambda indices: masks.of_prototypes(
+        nodes, head, _numbers(nodes, boxes, first, prototypes.shape[1], "numbers"), prototypes, indices
+    )
+
+
+def _numbers(nodes: Nodes, boxes: Boxes, first: int, count: int, name: str) -> str:
+    """Adds `count` channels from `first` on, f32 [n, a, count]."""
+    x = nodes.slice(boxes.name, 2 if boxes.rows else 1, first, first + count, name)
+    return x if boxes.rows else nodes.add("Transpose", [x], f"{name}.rows", perm=[0, 2, 1])
 
 
 def yolov5(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
     output = head.output(lambda output: len(output.shape) == 3, "one output of rank 3")
-    classes = class_count(head, output.shape[2], 5, _masks(head, output, output.shape[2] - 5))
-    return Boxes(_in_pixels(nodes, head, output, 2), classes, True, objectness=True), None
+    prototypes = _prototypes(head, output, output.shape[2] - 5)
+    classes = class_count(head, output.shape[2], 5, prototypes.shape[1] if prototypes else 0)
+    boxes = Boxes(_in_pixels(nodes, head, output, 2), classes, True, objectness=True)
+    return boxes, _beside(nodes, head, boxes, prototypes)
 
 
 def yolox(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
@@ -105,8 +111,6 @@ def yolox(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
 def _points(nodes: Nodes, head: Head, boxes: Boxes, indices: str, shape: tuple[int, int]) -> tuple[str, Answer]:
     """Adds the keypoints of the kept boxes, x y or x y score in pixels of the source picture."""
     count, numbers = shape
-    first = 4 + boxes.classes
-    x = nodes.slice(boxes.name, 2 if boxes.rows else 1, first, first + count * numbers, "points.all")
-    x = x if boxes.rows else nodes.add("Transpose", [x], "points.rows", perm=[0, 2, 1])
+    x = _numbers(nodes, boxes, 4 + boxes.classes, count * numbers, "points.all")
     kept = gathered(nodes, x, indices, "points")
     return mapped_points(nodes, kept, indices, head.post.most, count, numbers)

@@ -45,6 +45,16 @@ class Model:
 
         return asyncio.run(all_of_them())
 
+    def get(self, path: str) -> Any:
+        """Returns the answer to a GET request, in JSON."""
+
+        async def once() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                return await client.get(path)
+
+        return asyncio.run(once()).json()
+
     def predict(self, *pictures: bytes) -> list[Any]:
         """Returns the answers to pictures that come together, in JSON."""
         headers = {"Content-Type": "image/png"}

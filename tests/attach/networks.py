@@ -411,3 +411,103 @@ def maps(path: Path, *, channels: int, last: bool = False, logits: bool = False)
     x = x if logits else net.add("Sigmoid", [x], "probable")
     net.add("Transpose", [x], "maps", perm=[0, 2, 3, 1] if last else [0, 1, 2, 3])
     return net.save(path, {"maps": [8, 8, channels] if last else [channels, 8, 8]})
+
+
+def _prototypes(net: Net, found: str, cell: int) -> str:
+    """Adds prototypes of masks, [n, 4, size / cell, size / cell]: the three colours of each cell, and 1."""
+    colours = net.add("AveragePool", ["x"], "colours_of_cells", kernel_shape=[cell] * 2, strides=[cell] * 2)
+    one = net.add("Slice", [colours, *net._ends()], "one_colour")
+    zero = net.add("Mul", [one, net.constant("nothing", 0)], "no_colour")
+    ones = net.add("Add", [zero, net.constant("all", 1)], "ones")
+    return net.add("Concat", [colours, ones], "prototypes", axis=1)
+
+
+def yolov8_seg(path: Path, *, fixed: bool = False, size: int = 64, **options: object) -> Path:
+    """yolov8 with masks: [n, 4 + 3 + 4, a] and prototypes [n, 4, size / 4, size / 4]. The numbers of a class for its masks
+    give logits of 12 (colour - 1/2)."""
+    net = Net(size=size, batch=1 if fixed else "batch")
+    found = net.probabilities(last=1 if fixed else -1)
+    kind = net.add("ArgMax", [found], "kind", axis=1, keepdims=1)
+    which = net.add("Equal", [kind, net.constant("kinds", [[[0], [1], [2]]], np.int64)], "which")
+    own = net.add("Mul", [net.add("Cast", [which], "one_hot", to=1), net.constant("steep", 12)], "own")
+    parts = [net.beside(found, net.boxes().T, "boxes"), found, own]
+    parts.append(net.beside(found, np.full((1, net.anchors), -6, np.float32), "offset"))
+    net.add("Concat", parts, "output0", axis=1)
+    _prototypes(net, found, 4)
+    metadata = {"names": "{0: 'red', 1: 'green', 2: 'blue'}", "imgsz": f"[{size}, {size}]", "task": "segment"}
+    outputs = {"output0": [11, net.anchors], "prototypes": [4, size // 4, size // 4]}
+    return net.save(path, outputs, metadata=metadata, **options)  # type: ignore[arg-type]
+
+
+def yolov5_seg(path: Path) -> Path:
+    """yolov5 with masks: [n, 3 a, 5 + 3 + 4], with the numbers of a colour for the masks, and prototypes."""
+    net = Net()
+    found = net.probabilities()
+    ones = np.ones((net.anchors, 1), np.float32)
+    columns = [net.beside(found, np.concatenate([net.boxes(), ones], 1).T, "columns"), found]
+    columns.append(net.beside(found, np.tile([[12], [0], [0], [-6]], (1, net.anchors)).astype(np.float32), "numbers"))
+    joined = net.add("Concat", columns, "joined", axis=1)
+    first = net.add("Transpose", [joined], "first", perm=[0, 2, 1])
+    none = net.add("Mul", [first, net.constant("no_object", [[[1] * 4 + [0] + [1] * 7]])], "none")
+    net.add("Concat", [first, none, none], "output0", axis=1)
+    _prototypes(net, found, 4)
+    return net.save(path, {"output0": [3 * net.anchors, 12], "prototypes": [4, 16, 16]})
+
+
+def end2end_seg(path: Path) -> Path:
+    """[n, 40, 6 + 4] as end2end, with the numbers of a colour for the masks, and prototypes."""
+    model = onnx.load(end2end(path, count=64))
+    net = Net()
+    net.nodes, net.constants = list(model.graph.node), list(model.graph.initializer)
+    net.nodes[-1].output[0] = "found"
+    zero = net.add(
+        "Mul",
+        [
+            net.add("Slice", ["found", *net._ends()[:2], net.constant("two", [2], np.int64)], "column"),
+            net.constant("nothing", 0),
+        ],
+        "zeros",
+    )
+    numbers = net.add("Add", [zero, net.constant("numbers_values", [[[12, 0, 0, -6]]])], "numbers")
+    net.add("Concat", ["found", numbers], "output0", axis=2)
+    _prototypes(net, "probabilities", 4)
+    return net.save(path, {"output0": [64, 10], "prototypes": [4, 16, 16]})
+
+
+def listed(path: Path, *, keypoints: bool = False, masks: bool = False) -> Path:
+    """boxes_in_three with keypoints [k, 2, 3] (two corners of each box) and their scores [k, 2], or with masks
+    [k, 1, 64, 64], as torchvision exports them: where red is above one half."""
+    model = onnx.load(boxes_in_three(path))
+    net = Net(batch=1)
+    net.nodes, net.constants = list(model.graph.node), list(model.graph.initializer)
+    outputs: dict[str, Sequence[int | str]] = {}
+    if keypoints:
+        points = net.add("Reshape", ["boxes", net.constant("as_points", [-1, 2, 2], np.int64)], "corner_points")
+        ones = net.add("Slice", [points, *(net.constant(f"end{i}", [i], np.int64) for i in (0, 1, 2))], "first_column")
+        ones = net.add(
+            "Add", [net.add("Mul", [ones, net.constant("nothing", 0)], "zeros"), net.constant("seen", 1)], "ones"
+        )
+        net.add("Concat", [points, ones], "keypoints", axis=2)
+        net.add("Squeeze", [ones, net.constant("last_axis", [2], np.int64)], "keypoints_scores")
+        outputs |= {"keypoints": ["k", 2, 3], "keypoints_scores": ["k", 2]}
+    if masks:
+        red = net.add("Gather", ["x", net.constant("first_channel", [0], np.int64)], "red", axis=1)
+        shape = net.add("Shape", ["scores"], "how_many")
+        ones = net.add("Concat", [shape, net.constant("one_each", [1, 1, 1], np.int64)], "masks_shape", axis=0)
+        net.add("Expand", [red, ones], "masks")
+        outputs["masks"] = ["k", 1, 64, 64]
+    made = net.save(path, {})
+    saved = onnx.load(made)
+    saved.graph.output.extend(model.graph.output)
+    saved.graph.output.extend(helper.make_tensor_value_info(name, 1, dims) for name, dims in outputs.items())
+    onnx.save(saved, made)
+    return made
+
+
+def two_maps(path: Path, *, side: int = 8) -> Path:
+    """Maps of three classes in two outputs, as a segmenter with an auxiliary head has them, the second of side x side."""
+    net = Net()
+    net.add("AveragePool", ["x"], "out", kernel_shape=[8, 8], strides=[8, 8])
+    cell = net.size // side
+    net.add("AveragePool", ["x"], "aux", kernel_shape=[cell] * 2, strides=[cell] * 2)
+    return net.save(path, {"out": [3, 8, 8], "aux": [3, side, side]})

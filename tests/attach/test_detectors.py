@@ -112,6 +112,27 @@ def test_a_request_may_raise_the_score_threshold(made: Make, tmp_path) -> None:
     assert min(usual) > 0.5 and 0.3 < min(more) < 0.5
 
 
+def test_a_request_may_set_the_iou_threshold(made: Make, tmp_path) -> None:
+    file = networks.yolov8(tmp_path / "net.onnx")
+    model = made(file, post="yolov8 iou:0.2")
+    pixels = squares(at=(30, 37))
+    canvas, _, left, top = letterbox(pixels)
+    (head,) = onnxruntime.InferenceSession(file).run(
+        None, {"x": canvas.transpose(2, 0, 1)[None].astype(np.float32) / 255}
+    )
+    picture = {"data": ("picture.png", png(pixels), "image/png")}
+    said = [{}, {"iou_threshold": "0"}, {"iou_threshold": "0.24"}, {"iou_threshold": "1"}, {"iou_threshold": "-3"}]
+    answers = [each.json()["predictions"] for each in model.send([{"files": picture, "data": data} for data in said])]
+    for found, iou in zip(answers, (0.2, 0, 0.24, 1, 0), strict=True):
+        kept = suppressed(corners(head[0, :4].T), head[0, 4:].T, 0.25, iou)
+        check(found, [(source(box, scales(pixels), left, top, pixels), kind, score) for box, kind, score in kept])
+    assert len({len(found) for found in answers}) >= 3
+    data = {"iou_threshold": "0", "score_threshold": "0.9"}
+    (both,) = model.send([{"files": picture, "data": data}])
+    assert both.json()["predictions"] == [record for record in answers[1] if record["score"] > 0.9]
+    assert "a request may say 0 to 1" in model.report
+
+
 def test_yolov5_has_objectness(made: Make, tmp_path) -> None:
     file = networks.yolov5(tmp_path / "net.onnx")
     model = made(file, labels=",".join(networks.NAMES))
@@ -216,7 +237,7 @@ def test_maps_beside_a_head_of_yolov8_are_masks_only_if_they_fit(made: Make, tmp
         (operation,) = (node for node in model.attached.model.graph.node if node.op_type == "DetectionPostprocess")
         assert {each.name: each.i for each in operation.attribute}["classes"] == served
         assert ("other outputs" in model.report) == (served == classes)
-        assert ("not served: the boxes are" in model.report) == (served < classes)
+        assert ("16 x 16 cells for each box" in model.report) == (served < classes)
 
 
 @pytest.mark.parametrize("shape", ["[17, 'x']", "[17]", "[5, 1]", "seventeen", "[0, 3]"])

@@ -122,6 +122,38 @@ def test_a_model_is_compared_with_a_function(made: Make, library: Path, tmp_path
     sys.modules.pop("own_code")
 
 
+def test_vectors_of_other_lengths_do_not_agree(made: Make, library: Path, tmp_path: Path, monkeypatch) -> None:
+    model = made(networks.classifier(tmp_path / "net.onnx", name="embedding"), pre="stretch:32 unit")
+    examples = tmp_path / "examples"
+    examples.mkdir()
+    (examples / "a.png").write_bytes(png(squares((32, 32), (0, 0), 1)))
+    (tmp_path / "vectors.py").write_text(
+        "import io\nimport numpy as np\nfrom PIL import Image\n"
+        "def same(data: bytes):\n    return np.asarray(Image.open(io.BytesIO(data))).reshape(-1, 3).mean(0)\n"
+        "def in_rows(data: bytes):\n    return same(data)[None]\n"
+        "def short(data: bytes):\n    return [0.5, 0.5]\n"
+        "def six(data: bytes):\n    return np.ones(6)\n"
+        "def long(data: bytes):\n    return np.ones(512)\n"
+        "def none(data: bytes):\n    return []\n"
+        "def zeros(data: bytes):\n    return [0, 0, 0]\n"
+        "def label(data: bytes):\n    return 'green'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, told in (
+        ("same", "a.png: equal, 1 - cosine"),
+        ("in_rows", "a.png: equal, 1 - cosine"),
+        ("short", "a.png: different: vectors of 3 and 2 numbers"),
+        ("six", "a.png: different: vectors of 3 and 6 numbers"),
+        ("long", "a.png: different: vectors of 3 and 512 numbers"),
+        ("none", "a.png: different: vectors of 3 and 0 numbers"),
+        ("zeros", "a.png: different, 1 - cosine 1.0e+00"),
+        ("label", "a.png: a vector and 'green'"),
+    ):
+        text = "\n".join(compare(f"vectors:{name}", examples, Served(model.folder, library), model.folder, library))
+        assert told in text and f"{int('equal' in told)} of 1 pictures agree" in text
+    sys.modules.pop("vectors")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

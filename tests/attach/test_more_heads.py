@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import onnxruntime
 import pytest
+from pycocotools import mask as coco
 
 from opgate.attach.attach import Wish, attach
 from opgate.attach.report import AttachError
@@ -144,3 +145,96 @@ def test_maps_of_another_form_are_refused(tmp_path) -> None:
     file = net.save(tmp_path / "net.onnx", {"maps": [3, 8, 4]})
     with pytest.raises(AttachError, match=r"segment needs maps in the form of the picture, 64 x 64: .*\[1, 3, 8, 4\]"):
         attach(Wish(file, post="segment"), "model")
+
+
+def test_keypoints_of_a_list_of_boxes(made: Make, tmp_path) -> None:
+    file = networks.listed(tmp_path / "net.onnx", keypoints=True)
+    model = made(file, labels=",".join(networks.NAMES), pre="stretch cv-linear")
+    records = model.predict(png(squares((128, 128), (0, 32), 1)))[0]["predictions"]
+    assert len(records) == 4
+    for record in records:
+        left, top, right, bottom = record["box"]
+        np.testing.assert_allclose(record["keypoints"], [[left, top, 1], [right, bottom, 1]], atol=1e-3)
+    assert model.predict(png(np.zeros((128, 128, 3), np.uint8)))[0]["predictions"] == []
+    assert "keypoints_scores" in model.report and "not served" in model.report
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # of pycocotools
+def test_masks_of_a_list_of_boxes(made: Make, tmp_path) -> None:
+    file = networks.listed(tmp_path / "net.onnx", masks=True)
+    model = made(file, labels=",".join(networks.NAMES), pre="stretch cv-linear")
+    pixels = np.zeros((128, 192, 3), np.uint8)
+    pixels[0:32, 48:96, 0] = 255
+    records = model.predict(png(pixels))[0]["predictions"]
+    assert len(records) == 4
+    for record in records:  # red everywhere in the boxes
+        left, top, right, bottom = (round(side) for side in record["box"])
+        mask = coco.decode(coco.frPyObjects(record["mask"], 128, 192)).astype(bool)
+        assert mask[top:bottom, left:right].mean() > 0.95 and mask.sum() == mask[top:bottom, left:right].sum()
+    assert model.predict(png(np.zeros((128, 128, 3), np.uint8)))[0]["predictions"] == []
+    assert "16 x 16 cells for each box" in model.report
+
+
+def test_which_of_several_outputs_counts_is_asked(made: Make, tmp_path) -> None:
+    file = networks.two_maps(tmp_path / "net.onnx")
+    message = r"fits segment output:out \(.*\) or segment output:aux \(.*\): say which"
+    with pytest.raises(AttachError, match=message):
+        attach(Wish(file), "model")
+    model = made(file, post="segment output:out", pre="stretch unit cv-nearest")
+    assert np.array(model.predict(png(red_square()))[0]["outputs"]["classes"]).shape == (8, 8)
+    with pytest.raises(AttachError, match="is no head that opgate knows by its shape"):
+        attach(Wish(networks.two_maps(tmp_path / "levels.onnx", side=4)), "model")
+
+
+def test_a_map_of_one_class_is_asked_for(tmp_path) -> None:
+    file = networks.maps(tmp_path / "net.onnx", channels=1)
+    with pytest.raises(AttachError, match=r"fits segment \(\[1, 1, 8, 8\]: a map of one class\): say so if that is"):
+        attach(Wish(file), "model")
+
+
+@pytest.mark.parametrize("rank", [3, 4])
+def test_a_map_of_the_numbers_of_classes(made: Make, tmp_path, rank: int) -> None:
+    net = networks.Net()
+    best = net.add("ArgMax", ["x"], "best" if rank == 3 else "numbers", axis=1, keepdims=int(rank == 4))
+    if rank == 3:
+        net.add("Cast", [best], "numbers", to=6)
+    dims, kind = ([64, 64], 6) if rank == 3 else ([1, 64, 64], 7)
+    file = net.save(tmp_path / "net.onnx", {"numbers": dims}, types={"numbers": kind})
+    model = made(file, pre="stretch unit cv-nearest", labels="a,b,c,d")
+    pixels = red_square()
+    pixels[:, 40:] = (0, 10, 200)
+    classes = np.array(model.predict(png(pixels))[0]["outputs"]["classes"])
+    np.testing.assert_array_equal(classes, pixels.argmax(2))
+    assert "the number of a class for each pixel" in model.report and "max_batch_size: 8" in model.attached.config
+
+
+def test_a_map_without_an_axis_of_classes(made: Make, tmp_path) -> None:
+    net = networks.Net()
+    gathered = net.add("Gather", ["x", net.constant("red", 0, np.int64)], "red_of_x", axis=1)
+    net.add("Sigmoid", [net.add("Sub", [gathered, net.constant("half", 0.5)], "moved")], "depth")
+    file = net.save(tmp_path / "net.onnx", {"depth": [64, 64]})
+    with pytest.raises(AttachError, match=r"fits segment \(\[1, 64, 64\]: a map of one class\)"):
+        attach(Wish(file), "model")
+    classes = made(file, post="segment", pre="stretch unit cv-nearest").predict(png(red_square()))[0]["outputs"][
+        "classes"
+    ]
+    np.testing.assert_array_equal(np.array(classes), red_square()[..., 0] > 127)
+
+
+def test_steps_without_characters_are_said(tmp_path) -> None:
+    file = networks.lines(tmp_path / "net.onnx", steps_first=False)
+    with pytest.raises(AttachError, match=r"out \[1, 40, 6\] is read as steps .* Say ctc:FILE, .* or another head"):
+        attach(Wish(file, pre="height:16 grey", post="ctc"), "model")
+
+
+def test_offsets_to_anchors_are_refused(tmp_path) -> None:
+    net = networks.Net(size=256)
+    pooled = net.add("AveragePool", ["x"], "pooled", kernel_shape=[8, 8], strides=[8, 8])
+    less = net.add("Sub", [pooled, net.constant("half", 0.5)], "less")
+    rows = net.add("Reshape", [less, net.constant("rows", [0, -1, 1], np.int64)], "column")
+    for name, count in (("cls_logits", 20), ("bbox_regression", 4)):
+        signs = np.where(np.arange(count) % 3, 5, -5).reshape(1, 1, -1)
+        net.add("Mul", [rows, net.constant(f"{name}_signs", signs)], name)
+    file = net.save(tmp_path / "net.onnx", {"cls_logits": [3072, 20], "bbox_regression": [3072, 4]})
+    with pytest.raises(AttachError, match="they are offsets to anchors, which the file doesn't have"):
+        attach(Wish(file), "model")

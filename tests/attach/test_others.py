@@ -202,6 +202,15 @@ def test_other_networks_are_refused(tmp_path) -> None:
         attach(Wish(networks.classifier(tmp_path / "a.onnx"), input="pixels"), "model")
 
 
+def test_a_picture_without_a_batch_is_said(tmp_path) -> None:
+    x = helper.make_tensor_value_info("image", TensorProto.FLOAT, [3, 320, 320])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 320, 320])
+    graph = helper.make_graph([helper.make_node("Relu", ["image"], ["y"])], "detector", [x], [y])
+    onnx.save(helper.make_model(graph, ir_version=8), tmp_path / "net.onnx")
+    with pytest.raises(AttachError, match=r"without an axis for the batch: .* of the shape \[1, 3, 320, 320\]"):
+        attach(Wish(tmp_path / "net.onnx"), "model")
+
+
 def test_nothing_that_is_there_is_replaced(library, tmp_path) -> None:
     attached = attach(Wish(networks.classifier(tmp_path / "a.onnx")), "model")
     write(attached, tmp_path / "model", library, "", overwrite=False)

@@ -110,6 +110,7 @@ def test_a_grey_network_gets_grey_pictures_and_bytes_what_it_scales_itself() -> 
         ("mean:1,2", "is beyond 0..1: add the word byte"),
         ("mean:0.1,0.2 std:1", "mean has 2 numbers: expected 1 or 3"),
         ("std:0", "a std is 0"),
+        ("std:0.2,-0.2,0.2", "a std is -0.2: expected numbers above 0"),
         ("resize:256", "'resize:256' needs a crop"),
         ("resize:200 crop:224", "the shorter side of 200 is less than the crop"),
         ("pad:300", "expected pad:0 to pad:255"),

@@ -135,6 +135,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t i = blockIdx.x;
   Candidate* const candidates = all_candidates + i * pictures.classes * pictures.anchors;
   const std::uint32_t count = counts[i];
+  const double iou_threshold = limits.iou_threshold_of(i);
 
   Candidate best = kGone;
   for (std::uint32_t j = threadIdx.x; j < count; j += kThreads) {
@@ -163,9 +164,9 @@ __global__ void __launch_bounds__(kThreads)
       bool same = index_of(other) % classes == label;
       if constexpr (requires { pictures.same_group(i, anchor, anchor); })
         same = same && pictures.same_group(i, anchor, index_of(other) / classes);
-      const bool gone = other == best || (full && same) ||
-                        ((limits.class_agnostic || same) &&
-                         iou(box, pictures.box(i, index_of(other) / classes)) > limits.iou_threshold);
+      const bool gone =
+          other == best || (full && same) ||
+          ((limits.class_agnostic || same) && iou(box, pictures.box(i, index_of(other) / classes)) > iou_threshold);
       if (gone) {
         candidates[j] = kGone;
       } else if (other < next) {

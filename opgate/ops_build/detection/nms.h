@@ -69,8 +69,13 @@ struct Limits {
   float score_threshold = 0;  ///< a candidate's score is greater
   double iou_threshold = 0;   ///< a greater IoU with a kept box suppresses
   std::int64_t max_detections = 0;
-  std::int64_t max_per_class = 0;  ///< at least max_detections: no limit
-  bool class_agnostic = false;     ///< boxes suppress those of all classes
+  std::int64_t max_per_class = 0;         ///< at least max_detections: no limit
+  bool class_agnostic = false;            ///< boxes suppress those of all classes
+  const float* iou_thresholds = nullptr;  ///< in place of iou_threshold that of each picture, or null
+
+  OPGATE_HOST_DEVICE double iou_threshold_of(std::int64_t picture) const {
+    return iou_thresholds ? static_cast<double>(iou_thresholds[picture]) : iou_threshold;
+  }
 };
 
 }  // namespace opgate::detection

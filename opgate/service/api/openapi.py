@@ -90,6 +90,9 @@ _SCHEMAS = {
 # The largest numbers that don't round to infinity. A request may not have larger ones, an answer may have Infinity.
 _LARGEST = {"FP16": 65519.99999999999, "BF16": 3.39617752923046e38, "FP32": 3.4028235677973366e38}
 _EXAMPLE_ELEMENTS = 64
+_RUN_LENGTHS = _object(
+    {"size": {"type": "array", "items": _SIZE, "minItems": 2, "maxItems": 2}, "counts": _list(_SIZE)}
+)
 
 
 def schema(gateway: Gateway, routes: Iterable[Route]) -> dict[str, Any]:
@@ -239,6 +242,9 @@ def _answer(model: LoadedModel) -> dict[str, Any]:
     properties: dict[str, Any] = {"model_name": {"type": "string"}, "model_version": {"type": "string"}}
     if model.presentation.fields or model.presentation.text:
         fields = {field: _array(outputs[name], outputs[name].dims[1:]) for field, name in model.presentation.fields}
+        fields |= {
+            field: _RUN_LENGTHS for field, name in model.presentation.fields if name in model.presentation.masks[:1]
+        }
         fields |= {"text": {"type": "string"}} if model.presentation.text else {}
         properties["predictions"] = {"type": "array", "items": {"type": "object", "properties": fields}}
     else:

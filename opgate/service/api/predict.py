@@ -22,7 +22,7 @@ from opgate.service.core.errors import Kind, ServingError, detached, invalid, to
 from opgate.service.core.request import Request as InferRequest
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import SMALL
-from opgate.service.gateway import Gateway
+from opgate.service.gateway import LONG_COST, Gateway
 from opgate.service.repository.loader import LoadedModel
 from opgate.service.settings import smallest
 from opgate.service.wire.friendly import (
@@ -78,7 +78,7 @@ def routes(gateway: Gateway) -> Iterator[Route]:
         if wants:
             pictures = AsgiExchange(gateway, request, lambda _: 0, lambda asked: _picture(model, asked, wants))
             return await pictures.run(served, payload.size, decode)
-        texts = AsgiExchange(gateway, request, lambda asked: asked.result_bytes, lambda asked: _labelled(model, asked))
+        texts = AsgiExchange(gateway, request, lambda asked: _cost(model, asked), lambda asked: _labelled(model, asked))
         return Response(await texts.run(served, payload.size, decode), media_type=JSON)
 
     yield from of_models("POST", "", predict, "inference", predict_operation, of="/predict")
@@ -90,7 +90,7 @@ class _Part(AsgiExchange[bytes]):
     __slots__ = ("_held",)
 
     def __init__(self, gateway: Gateway, http: Request, model: LoadedModel, held: contextlib.ExitStack) -> None:
-        super().__init__(gateway, http, lambda asked: asked.result_bytes, lambda asked: _labelled(model, asked))
+        super().__init__(gateway, http, lambda asked: _cost(model, asked), lambda asked: _labelled(model, asked))
         self._held = held
 
     def decoded(self, request: InferRequest) -> None:
@@ -181,6 +181,11 @@ def _picture(model: LoadedModel, request: InferRequest, wants: set[str]) -> tupl
         text = f"model '{model.spec.name}' answers with {media}, not {', '.join(sorted(wants))}"
         raise ServingError(Kind.NOT_ACCEPTABLE, text)
     return Response(data, media_type=media), len(data)
+
+
+def _cost(model: LoadedModel, request: InferRequest) -> int:
+    """Returns what it costs to label the answer to a request. What masks cost depends on the size of the picture."""
+    return max(request.result_bytes, LONG_COST if model.presentation.masks else 0)
 
 
 def _labelled(model: LoadedModel, request: InferRequest) -> tuple[bytes, int]:

@@ -22,7 +22,9 @@ def read_presentation(config: ModelConfig, spec: ModelSpec) -> Presentation:
             raise ConfigError(f"parameter 'predict_fields': expected field=output,..., got '{part}'")
         fields.append((field, output))
     text = parameter(config, "predict_text_output")
+    masks = tuple(name.strip() for name in parameter(config, "predict_mask_outputs").split(",") if name.strip())
     named = [("predict_count_output", count), ("predict_text_output", text)]
+    named += [("predict_mask_outputs", name) for name in masks]
     for key, name in [*named, *(("predict_fields", output) for _, output in fields)]:
         if name and name not in spec.outputs:
             raise ConfigError(f"parameter '{key}': '{name}' is not an output")
@@ -30,8 +32,24 @@ def read_presentation(config: ModelConfig, spec: ModelSpec) -> Presentation:
         raise ConfigError("parameter 'predict_count_output' without 'predict_fields' or 'predict_text_output'")
     if text and not spec.outputs[text].labels:
         raise ConfigError(f"parameter 'predict_text_output': the output '{text}' has no label_filename")
+    if masks:
+        _check_masks(masks, spec)
     picture_model = parameter(config, "predict_picture_model")
-    return Presentation(count, tuple(fields), picture_model, _media_types(config) or PICTURES, text)
+    return Presentation(count, tuple(fields), picture_model, _media_types(config) or PICTURES, text, masks)
+
+
+def _check_masks(names: tuple[str, ...], spec: ModelSpec) -> None:
+    """Raises ConfigError unless the outputs are masks, their place in the picture, and the box of each mask."""
+    kinds = [(spec.outputs[name].datatype.name, spec.outputs[name].dims) for name in names]
+    if [kind for kind, _ in kinds] == ["UINT8", "FP32", "FP32"]:
+        (most, *sides), geometry, boxes = (dims for _, dims in kinds)
+        if len(sides) == 2 and geometry == (6,) and boxes == (most, 4):
+            return
+    shown = ", ".join(f"{name} {kind} {list(dims)}" for name, (kind, dims) in zip(names, kinds, strict=True))
+    raise ConfigError(
+        "parameter 'predict_mask_outputs': expected three outputs, UINT8 [k, h, w], FP32 [6] and FP32 [k, 4], "
+        f"got {shown}"
+    )
 
 
 def _media_types(config: ModelConfig) -> tuple[str, ...]:

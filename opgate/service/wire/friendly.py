@@ -19,6 +19,7 @@ from opgate.service.core.spec import ModelSpec, TensorSpec
 from opgate.service.core.tensors import element, from_raw, view
 from opgate.service.wire import files
 from opgate.service.wire.json_tensors import JsonValue, from_text, read, write
+from opgate.service.wire.run_lengths import run_lengths
 
 # What /predict takes for an input: the bytes of a file, the text of a form's field, or a member of a JSON object.
 # What several rows have in common is an array, because it is read once.
@@ -186,7 +187,7 @@ def labelled(spec: ModelSpec, presentation: Presentation, result: Mapping[str, A
     answer: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version}
     if presentation.fields or presentation.text:
         needed = [output for _, output in presentation.fields]
-        needed += filter(None, (presentation.count, presentation.text))
+        needed += filter(None, (presentation.count, presentation.text, *presentation.masks))
         if missing := [name for name in needed if name not in rows]:
             raise internal(f"model '{spec.name}' left out the output '{missing[0]}', which predict_fields needs")
         answer["predictions"] = _records(spec, presentation, rows)
@@ -198,8 +199,14 @@ def labelled(spec: ModelSpec, presentation: Presentation, result: Mapping[str, A
 def _records(spec: ModelSpec, presentation: Presentation, rows: Mapping[str, Array]) -> list[dict[str, Any]]:
     """Returns the records of a row: one with the text, or one for each entry of the outputs."""
 
+    def value(output: str, i: int) -> Any:
+        if output in presentation.masks[:1]:
+            masks, geometry, boxes = (rows[name] for name in presentation.masks)
+            return _run_lengths(masks[i], geometry, boxes[i])
+        return _json(spec.outputs[output], _element(rows[output], i))
+
     def record(i: int) -> dict[str, Any]:
-        return {field: _json(spec.outputs[output], _element(rows[output], i)) for field, output in presentation.fields}
+        return {field: value(output, i) for field, output in presentation.fields}
 
     counts = [int(rows[presentation.count].reshape(-1)[0])] if presentation.count else []
     lengths = [len(rows[output]) for _, output in presentation.fields]
@@ -209,6 +216,12 @@ def _records(spec: ModelSpec, presentation: Presentation, rows: Mapping[str, Arr
         text = "".join(labels[number] for number in numbers if 0 <= number < len(labels))
         return [{"text": text, **(record(0) if all(lengths) else {})}]
     return [record(i) for i in range(min([*counts, *lengths]))]
+
+
+def _run_lengths(mask: Array, geometry: Array, box: Array) -> dict[str, Any]:
+    """Returns a mask as COCO's uncompressed run lengths."""
+    size, counts = run_lengths(mask, geometry, box)
+    return {"size": size, "counts": orjson.Fragment(orjson.dumps(counts, option=orjson.OPT_SERIALIZE_NUMPY))}
 
 
 def _element(array: Array, index: int) -> Array:

@@ -54,6 +54,11 @@ def float_cases(dtype: np.dtype[Any]) -> Iterator[Case]:
     clustered = random_head(2, 3, 400)
     for threshold in (0.0, 0.3, 0.9, 1.0):
         yield Case(f"iou_threshold {threshold}", {"head": clustered}, {"iou_threshold": threshold})
+    many = random_head(4, 3, 400)
+    own = {"head": many, "iou_thresholds": np.array([0.9, 0.1, 0.5, np.nan], np.float32)}
+    yield Case("an iou_threshold for each row", own)
+    yield Case("an iou_threshold for each row, geometry", {**own, "geometry": np.tile(GEOMETRY[:2], (2, 1))})
+    yield Case("an iou_threshold for each row, agnostic", own, {"class_agnostic": True, "max_detections": 7})
     for score in (-1.0, 0.0, 0.5, 1.0):
         attributes = {"score_threshold": score, "max_detections": 2000}
         yield Case(f"score_threshold {score}", {"head": clustered}, attributes)

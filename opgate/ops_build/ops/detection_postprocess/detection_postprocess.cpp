@@ -15,12 +15,15 @@ class Cpu : public Checked {
     const auto [channels, anchors] = settings.head_size(in);
     const Head<T> first{in["head"].data<T>(), settings.classes_of(channels), anchors,         channels,
                         settings.first_class, settings.anchors_first,        settings.corners};
+    const detection::Limits limits = settings.limits_of(in);
     const auto* const geometry = in.has("geometry") ? in["geometry"].data<float>() : nullptr;
     context.parallel_for(n, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         Head<T> head = first;
         head.values += i * head.channels * head.anchors;
-        run_row(head, settings.limits, geometry ? geometry + 6 * i : nullptr, out, i);
+        detection::Limits own = limits;
+        own.iou_threshold = limits.iou_threshold_of(i);
+        run_row(head, own, geometry ? geometry + 6 * i : nullptr, out, i);
       }
     });
     return {};

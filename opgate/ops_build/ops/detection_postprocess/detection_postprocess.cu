@@ -120,7 +120,7 @@ class Cuda : public Checked {
                                 in.has("geometry") ? in["geometry"].data<float>() : nullptr,
                                 data_or_null<std::int32_t>(out, "indices")};
     const auto launch = [&](const auto& pictures) {
-      return detection::launch_nms(pictures, settings.limits, memory.candidates, memory.counts, {}, detections,
+      return detection::launch_nms(pictures, settings.limits_of(in), memory.candidates, memory.counts, {}, detections,
                                    stream_of(context));
     };
     return settings.first_class == 4 ? launch(batch) : launch(BatchWithObjectness<T, anchors_first>{batch});

@@ -9,10 +9,10 @@
 
 OPGATE_OP(
     DetectionPostprocess,
-    "<T: f16|f32> DetectionPostprocess(head: T[n,c,a], geometry?: f32[n,6]; score_threshold: float=0.25, "
-    "iou_threshold: float=0.5, max_detections: int=100, box_format: {cxcywh|xyxy}=cxcywh, class_agnostic: bool=false, "
-    "classes: int=0, layout: {channels_first|anchors_first}=channels_first, "
-    "objectness: bool=false) "
+    "<T: f16|f32> DetectionPostprocess(head: T[n,c,a], geometry?: f32[n,6], iou_thresholds?: f32[n]; "
+    "score_threshold: float=0.25, iou_threshold: float=0.5, max_detections: int=100, "
+    "box_format: {cxcywh|xyxy}=cxcywh, class_agnostic: bool=false, classes: int=0, "
+    "layout: {channels_first|anchors_first}=channels_first, objectness: bool=false) "
     "-> (boxes: f32[n,max_detections,4], scores: f32[n,max_detections], labels: i32[n,max_detections], count: i32[n], "
     "indices??: i32[n,max_detections])",
     "Turns a detector's head into boxes: score threshold, greedy NMS in each class, then the best of all classes.")
@@ -39,6 +39,13 @@ struct Settings {
             attributes.integer("classes"),
             attributes.text("layout") == "anchors_first",
             attributes.boolean("objectness") ? 5 : 4};
+  }
+
+  /// The limits of a call. The thresholds of an input are in memory of the kernel's device.
+  detection::Limits limits_of(const Inputs& in) const {
+    detection::Limits of_call = limits;
+    if (in.has("iou_thresholds")) of_call.iou_thresholds = in["iou_thresholds"].data<float>();
+    return of_call;
   }
 
   /// `in` has the named sizes c and a, which change places with anchors_first.

@@ -10,6 +10,7 @@ from opgate.ops_build.case import Array
 def reference(
     head: Array,
     geometry: Array | None,
+    iou_thresholds: Array | None,
     *,
     score_threshold: float,
     iou_threshold: float,
@@ -36,6 +37,7 @@ def reference(
         corners = _corners(head[i, :4].T.astype(np.float64), box_format)
         with np.errstate(invalid="ignore"):
             probabilities = head[i, first:] * head[i, 4] if objectness else head[i, first:]
+        threshold = np.float32(iou_threshold) if iou_thresholds is None else iou_thresholds[i]
         labels_of = list(range(classes or channels - first))
         kept: list[tuple[float, int, int]] = []  # -score, anchor, class: their order is the output's
         for together in [labels_of] if class_agnostic else [[label] for label in labels_of]:
@@ -44,7 +46,7 @@ def reference(
                 for label in together
                 for a in np.flatnonzero(probabilities[label] > np.float32(score_threshold))
             )
-            kept += _greedy(corners, candidates, float(np.float32(iou_threshold)))
+            kept += _greedy(corners, candidates, float(threshold))
         best = sorted(kept)[:max_detections]
         count[i] = len(best)
         for k, (score, anchor, label) in enumerate(best):

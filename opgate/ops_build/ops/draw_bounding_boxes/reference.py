@@ -29,7 +29,7 @@ def reference(
     thickness = thickness or max(2, (min(image.shape[:2]) + 100) // 200)
     rows = len(boxes) if count is None else min(max(int(count[0]), 0), len(boxes))
     shown = [(row, place) for row in reversed(range(rows)) if (place := _place(boxes[row], labels, row, image.shape))]
-    palette = _table("palette")
+    palette = table("palette")
     colours = [palette[0 if labels is None else labels[row] % 16] for row, _ in shown]
     for (_, (left, top, right, bottom)), colour in zip(shown, colours, strict=True):
         inside = _region(drawn, left + thickness, top + thickness, right - thickness, bottom - thickness)
@@ -67,7 +67,7 @@ def _text(row: int, scores: Array | None, labels: Array | None, names: Sequence[
 
 def _tag(drawn: Array, corner: tuple[int, int], text: str, scale: int, colour: Array) -> None:
     left, top = corner
-    font = _table("font")
+    font = table("font")
     glyphs = np.stack([np.unpackbits(font[ord(letter) - 32, :, None], axis=1)[:, 3:] for letter in text])
     bitmap = np.pad(glyphs, ((0, 0), (0, 0), (0, 1))).transpose(1, 0, 2).reshape(8, -1)[:, :-1]
     bitmap = np.pad(bitmap, ((1, 1), (2, 2))).astype(bool)
@@ -81,7 +81,7 @@ def _tag(drawn: Array, corner: tuple[int, int], text: str, scale: int, colour: A
 
 
 @cache
-def _table(name: str) -> Array:
+def table(name: str) -> Array:
     """u8 [rows, columns]: the numbers in a table of this folder, which the kernels include."""
     lines = [line.split("//")[0] for line in (_FOLDER / f"{name}.inc").read_text().splitlines()]
     rows = [re.findall(r"0x[0-9a-f]+|\d+", line) for line in lines]
