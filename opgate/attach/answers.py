@@ -13,7 +13,7 @@ from opgate.attach.report import AttachError
 
 #: From which IoU on two boxes are one.
 MATCH = 0.5
-_BOX_KEYS = ("box", "bbox", "xyxy", "bounding_box")
+_BOX_KEYS = ("box", "bbox", "xyxy", "bounding_box", "polygon", "quad")
 _LABEL_KEYS = ("label", "class", "name", "class_name", "category")
 _SCORE_KEYS = ("score", "confidence", "conf", "probability", "prob")
 

@@ -24,8 +24,8 @@ from opgate.onnx_models.sessions import session
 
 #: How many pictures a batch has at most, if nobody says it.
 MAX_BATCH_SIZE = 8
-#: How wide a line of text is in a trial.
-_TRIAL_WIDTH = 320
+#: How long a side that follows the picture is in a trial.
+_TRIAL_SIDE = 320
 _COMPARED = 3
 
 
@@ -65,7 +65,7 @@ def attach(wish: Wish, name: str) -> Attached:
     original = load_model(wish.file)
     model = graph.prepared(original)
     network = read_network(wish.file, model, wish.input and graph.free_name(wish.input), report, wish.libraries)
-    size = _size(network, wish.pre, report)
+    size = _size(network, wish.pre, post.kind_of(wish.post) if wish.post else "", report)
     if network.sizes:
         original, model = (with_sizes(each, network.sizes, *size) for each in (original, model))
         network = replace(network, model=model)
@@ -110,8 +110,9 @@ def _bytes(before: words.Pre) -> bool:
     return before.scale == "byte" and not before.std
 
 
-def _size(network: Network, said: str, report: Report) -> tuple[int, int]:
-    """Returns the height and width of the pictures that are tried. Raises AttachError if nothing tells them."""
+def _size(network: Network, said: str, said_head: str, report: Report) -> tuple[int, int]:
+    """Returns the height and width of the pictures that are tried. `said` is --pre, `said_head` the head of --post.
+    Raises AttachError if nothing tells them."""
     stated = words.stated_size(said)
     if network.height is not None and network.width is not None:
         report.found("size", f"{network.height} x {network.width}", "the shape of the input")
@@ -119,12 +120,15 @@ def _size(network: Network, said: str, report: Report) -> tuple[int, int]:
     known = sizes_in(network.metadata.get("imgsz", ""))
     if stated:
         report.said("size", " x ".join(str(size) if size else "as the picture" for size in stated))
-        height, width = stated[0], stated[1] or network.width or _TRIAL_WIDTH
+        height, width = stated[0] or _TRIAL_SIDE, stated[1] or network.width or _TRIAL_SIDE
     elif known:
         report.found("size", f"{known[0]} x {known[1]}", "metadata 'imgsz'")
         height, width = known
     elif network.height is not None:  # a line of text
-        return network.height, _TRIAL_WIDTH
+        return network.height, _TRIAL_SIDE
+    elif said_head == "db" or (not said_head and heads.finds_text(network)):
+        report.default("size", "as the picture")
+        height = width = _TRIAL_SIDE
     elif "character" in network.metadata:
         raise AttachError(
             "--pre: the height of a line of text is open: say height:48 (PP-OCRv3 and later) or height:32"
@@ -182,13 +186,16 @@ def _batch_size(wish: Wish, opened: batching.Opened, before: words.Pre, report: 
             raise AttachError(f"--max-batch-size: the network takes one picture at a time: {opened.reason}")
         report.ran("max_batch_size", 1, "the network takes one picture at a time")
         return 1
-    widened = before.fit == "fit_height" and before.bucket > 0
     if wish.max_batch_size is not None:
-        why = "an answer depends on the widest line of its batch" if widened and wish.max_batch_size > 1 else ""
+        why = (
+            "an answer depends on the largest picture of its batch"
+            if before.follows and wish.max_batch_size > 1
+            else ""
+        )
         report.said("max_batch_size", wish.max_batch_size, why)
         return wish.max_batch_size
-    if widened:
-        report.default("max_batch_size", 1, "because a wider line beside it would change what a line reads")
+    if before.follows:
+        report.default("max_batch_size", 1, "because a larger picture beside it would change its answer")
         return 1
     report.default("max_batch_size", MAX_BATCH_SIZE)
     return MAX_BATCH_SIZE

@@ -54,7 +54,7 @@ def free_name(name: str) -> str:
     """Returns the name itself, or another if a served model has a tensor of that name."""
     taken = (
         "data", "ends", "geometry", "status", "boxes", "scores", "labels", "count", "keypoints", "embedding", "classes",
-        "score", "score_threshold",
+        "score", "score_threshold", "quads",
     )  # fmt: skip
     return f"network/{name}" if name in taken or name.startswith((PRE, POST)) else name
 

@@ -51,7 +51,7 @@ def recognise(network: Network, outputs: Sequence[Output], size: tuple[int, int]
         if len(shapes[0]) == 2:
             return _two_axes(network, outputs[0])
         if len(shapes[0]) == 4:
-            return _maps(outputs[0], size)
+            return _maps(network, outputs[0], size)
     return _one_of_several(network, outputs, size)
 
 
@@ -176,7 +176,29 @@ def class_axis(shape: Sequence[int], size: tuple[int, int]) -> int | None:
     return None
 
 
-def _maps(output: Output, size: tuple[int, int]) -> list[Guess]:
+def finds_text(network: Network) -> bool:
+    """Returns whether the file is a text detector of PaddleOCR: one map for a picture of any size."""
+    if network.height is not None or network.width is not None or not _of_paddle(network):
+        return False
+    shapes = [[dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in network.model.graph.output]
+    return len(shapes) == 1 and len(shapes[0]) == 4 and shapes[0][1] == 1
+
+
+def _of_paddle(network: Network) -> bool:
+    return network.model.producer_name == "PaddlePaddle" or any(
+        node.name.startswith("p2o.") for node in network.model.graph.node
+    )
+
+
+def _maps(network: Network, output: Output, size: tuple[int, int]) -> list[Guess]:
+    within_one = bool(output.value.size) and float(output.value.min()) >= 0 and float(output.value.max()) <= 1
+    if output.shape[1:] == (1, *size) and within_one:
+        text = Guess(
+            "db", f"{shape_text(output.shape)}: the probability of text for each pixel of a picture of any size"
+        )
+        if finds_text(network):
+            return [text]
+        return [Guess("segment", f"{shape_text(output.shape)}: a map of one class"), text]
     axis = class_axis(output.shape, size)
     classes = output.shape[axis] if axis else 0
     if classes > 1:
@@ -192,6 +214,6 @@ def unknown(outputs: Sequence[Output], guesses: Sequence[Guess]) -> AttachError:
         return AttachError(f"--post: the output {shown} fits {best}: say which")
     return AttachError(
         f"--post: the output {shown} is no head that opgate knows by its shape. Say it if it is one of yolov8, yolov5, "
-        "yolox, end2end, detr, ssd, boxes, blazeface, scrfd, classify:5, embed, segment or ctc:FILE; otherwise export "
-        "the network with another head, or serve it as it is"
+        "yolox, end2end, detr, ssd, boxes, blazeface, scrfd, classify:5, embed, segment, db or ctc:FILE; otherwise "
+        "export the network with another head, or serve it as it is"
     )

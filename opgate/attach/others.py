@@ -158,11 +158,40 @@ def _ctc(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     return Answers(outputs, [("score", "score")], "count", "labels"), classes
 
 
+def _db(nodes: Nodes, head: Head) -> tuple[Answers, int]:
+    output = head.output(lambda output: output.shape[1:2] == (1,), "one output [n, 1, h, w]")
+    _check_floats(head, output)
+    if output.shape[2:] != head.size:
+        height, width = head.size
+        raise AttachError(f"--post: db needs a map of the size of the picture, {height} x {width}: got {output}")
+    x = nodes.float(output.name, output.dtype, "map")
+    if _activation(head, output, 1) == "sigmoid":
+        x = nodes.add("Sigmoid", [x], "probabilities")
+    post = head.post
+    attributes = {
+        "threshold": post.threshold,
+        "box_threshold": post.score,
+        "unclip_ratio": post.unclip,
+        "max_detections": post.most,
+        "dilation": int("dilate" in post.words),
+    }
+    nodes.add_op(
+        "DBPostprocess", [head.rows(nodes, x, 4), "geometry"], ["quads", "scores", "count"], "regions", **attributes
+    )
+    outputs = [
+        Answer("quads", "TYPE_FP32", (post.most, 4, 2)),
+        Answer("scores", "TYPE_FP32", (post.most,)),
+        Answer("count", "TYPE_INT32", (1,), scalar=True),
+    ]
+    return Answers(outputs, [("polygon", "quads"), ("score", "scores")], "count"), 0
+
+
 _MAKERS: Mapping[str, Callable[[Nodes, Head], tuple[Answers, int]]] = {
     "classify": _classify,
     "embed": _embed,
     "segment": _segment,
     "ctc": _ctc,
+    "db": _db,
 }
 
 
