@@ -411,3 +411,17 @@ def maps(path: Path, *, channels: int, last: bool = False, logits: bool = False)
     x = x if logits else net.add("Sigmoid", [x], "probable")
     net.add("Transpose", [x], "maps", perm=[0, 2, 3, 1] if last else [0, 1, 2, 3])
     return net.save(path, {"maps": [8, 8, channels] if last else [channels, 8, 8]})
+
+
+def text_map(path: Path, *, size: int | None = None, paddle: bool = True, logits: bool = False) -> Path:
+    """[n, 1, h, w]: how dark each pixel is, as a probability or a logit. `paddle` names nodes as PaddleOCR's export does."""
+    net = Net()
+    weights = net.constant("darker", np.full((1, 3, 1, 1), -4.0))
+    net.add("Conv", ["x", weights], "map" if logits else "level")
+    if not logits:
+        net.add("Sigmoid", ["level"], "map")
+    if paddle:
+        for number, node in enumerate(net.nodes):
+            node.name = f"p2o.{node.op_type}.{number}"
+    sides = [size or "height", size or "width"]
+    return net.save(path, {"map": [1, *sides]}, shape=["batch", 3, *sides])
