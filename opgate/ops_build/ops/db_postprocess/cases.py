@@ -134,6 +134,9 @@ def error_cases() -> Iterator[Case]:
     ]
     for name, value, expected in wrong:
         yield Case(f"{name} {value}", values, {name: value}, error=f"attribute '{name}': expected {expected}")
+    for shape, expected in [((1, 1, 0, 2**25), "sides of at most"), ((0, 1, 2**17, 2**17), "fewer than 2^32 pixels")]:
+        inputs = {"probabilities": np.zeros(shape, np.float32)}
+        yield Case(f"maps of {shape}", inputs, error=f"input 'probabilities': expected {expected}".replace("^", r"\^"))
     yield Case("two channels", {"probabilities": np.zeros((1, 2, 4, 4), np.float32)}, error="input 'probabilities'")
     yield Case("five numbers", values | {"geometry": np.zeros((1, 5), np.float32)}, error="input 'geometry'")
 

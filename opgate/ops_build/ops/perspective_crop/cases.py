@@ -87,6 +87,8 @@ def errors(case: Any, image: Array, several: Array, quads: list[Any]) -> Iterato
     for number in (3, -1):
         error = f"input 'index': element 1 is {number}, expected the number of a picture, 0..2"
         yield case(f"picture {number}", several, quads[:2], index=[0, number], error=error)
+    error = "input 'image': expected sides of at most 16777216, got 33554432"
+    yield case("a side too long", np.zeros((1, 0, 2**25, 3), np.uint8), quads, error=error)
     error = "input 'index': expected the pictures of the 2 quads, got none; .* not 3"
     yield case("no index", several, quads[:2], error=error)
     yield case("an index too few", image, quads[:2], index=[0], error="input 'index': expected")
