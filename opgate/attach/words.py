@@ -122,8 +122,8 @@ def _lines(pre: Pre, word: str, text: str) -> Pre:
 
 
 def _sides(pre: Pre, word: str, text: str) -> Pre:
-    sizes = {"height": LONGEST, "width": LONGEST, "shorter_side": _whole(word, text, 65535)}
-    return replace(pre, fit="multiples", bucket=0, narrowest=0, **sizes)
+    least = _whole(word, text, 65535)
+    return replace(pre, fit="multiples", height=LONGEST, width=LONGEST, shorter_side=least, bucket=0, narrowest=0)
 
 
 def _longest(pre: Pre, word: str, text: str) -> Pre:
