@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from onnx import TensorProto
@@ -158,7 +158,8 @@ def _ctc(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     return Answers(outputs, [("score", "score")], "count", "labels"), classes
 
 
-def _db(nodes: Nodes, head: Head) -> tuple[Answers, int]:
+def regions(nodes: Nodes, head: Head, outputs: Sequence[str]) -> None:
+    """Adds the quads, scores and count of a text detector, with the names of `outputs`. Raises AttachError."""
     output = head.output(lambda output: output.shape[1:2] == (1,), "one output [n, 1, h, w]")
     _check_floats(head, output)
     if output.shape[2:] != head.size:
@@ -175,12 +176,14 @@ def _db(nodes: Nodes, head: Head) -> tuple[Answers, int]:
         "max_detections": post.most,
         "dilation": int("dilate" in post.words),
     }
-    nodes.add_op(
-        "DBPostprocess", [head.rows(nodes, x, 4), "geometry"], ["quads", "scores", "count"], "regions", **attributes
-    )
+    nodes.add_op("DBPostprocess", [head.rows(nodes, x, 4), "geometry"], outputs, "regions", **attributes)
+
+
+def _db(nodes: Nodes, head: Head) -> tuple[Answers, int]:
+    regions(nodes, head, ["quads", "scores", "count"])
     outputs = [
-        Answer("quads", "TYPE_FP32", (post.most, 4, 2)),
-        Answer("scores", "TYPE_FP32", (post.most,)),
+        Answer("quads", "TYPE_FP32", (head.post.most, 4, 2)),
+        Answer("scores", "TYPE_FP32", (head.post.most,)),
         Answer("count", "TYPE_INT32", (1,), scalar=True),
     ]
     return Answers(outputs, [("polygon", "quads"), ("score", "scores")], "count"), 0

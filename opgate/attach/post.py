@@ -36,8 +36,8 @@ class Post:
     `kind` is the head. `argument` is what stands behind its colon: the number of labels, the file of characters.
     `classes` is 0 until the head or --post says it. `lowest` is the least score threshold that a request may ask for.
     `only` names the outputs of the network that count, with commas, all if it is empty. `threshold` and `unclip` are
-    those of DBPostprocess. `words` are the flags of the head: agnostic, rows, xyxy, cxcywh, pixels, sigmoid, softmax,
-    background-first, background-last, dilate.
+    those of DBPostprocess, `text` is the least score of a text that is read. `words` are the flags of the head:
+    agnostic, rows, xyxy, cxcywh, pixels, sigmoid, softmax, background-first, background-last, dilate.
     """
 
     kind: str
@@ -51,6 +51,7 @@ class Post:
     only: str = ""
     threshold: float = 0.3
     unclip: float = 1.5
+    text: float = 0.5
     words: frozenset[str] = frozenset()
 
     @property
@@ -124,6 +125,7 @@ _WORDS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "blank": lambda text: {"blank": _count("blank", text)},
     "threshold": lambda text: {"threshold": _fraction("threshold", text)},
     "unclip": lambda text: {"unclip": _factor("unclip", text)},
+    "text": lambda text: {"text": _fraction("text", text)},
 }
 _FLAGS = (
     "agnostic", "per-class", "rows", "xyxy", "cxcywh", "pixels", "normalized", "sigmoid", "softmax", "probabilities",

@@ -45,6 +45,8 @@ def usual(kind: str, network: Network, size: tuple[int, int]) -> str:
     return words.format(h=size[0], w=size[1], s=round(max(size) / 0.875), m=max(size))
 
 
+#: What adds a node to a tensor, with a name for its output or "", and returns the output.
+Step = Callable[[str, str], str]
 #: What is reported, in this order, and how it follows from a Pre.
 _SUBJECTS = ("place", "colours", "range", "pad", "filter")
 
@@ -154,11 +156,21 @@ def _check_bytes(pre: Pre, network: Network, decided: Mapping[str, str]) -> None
 
 def add(nodes: Nodes, pre: Pre, network: Network) -> None:
     """Adds the nodes from `data` and `ends` to the network's input, with `geometry` and `status` beside it."""
-    steps: list[Callable[[str, str], str]] = []
+    steps: list[Step] = []
     if pre.bucket:
         steps.append(lambda x, to: _used_width(nodes, x, pre, to))
     if pre.fit == "multiples":
         steps.append(lambda x, to: _used_sides(nodes, x, to))
+    steps += typed(nodes, network)
+    image = f"{nodes.prefix}image" if steps else network.input
+    nodes.add_op("ImagePreprocess", ["data", "ends"], [image, "geometry", "status"], "image", **_full(pre))
+    for number, step in enumerate(steps, 1):
+        image = step(image, network.input if number == len(steps) else "")
+
+
+def typed(nodes: Nodes, network: Network) -> list[Step]:
+    """Returns what brings planes f32 into the layout and the type of the network's input."""
+    steps: list[Step] = []
     if network.layout == "NHWC":
         steps.append(lambda x, to: nodes.add("Transpose", [x], "nhwc", to=to, perm=[0, 2, 3, 1]))
     if network.dtype == "u8":
@@ -166,10 +178,7 @@ def add(nodes: Nodes, pre: Pre, network: Network) -> None:
         steps.append(lambda x, to: nodes.cast(x, TensorProto.UINT8, "bytes", to=to))
     if network.dtype == "f16":
         steps.append(lambda x, to: nodes.cast(x, TensorProto.FLOAT16, "half", to=to))
-    image = f"{nodes.prefix}image" if steps else network.input
-    nodes.add_op("ImagePreprocess", ["data", "ends"], [image, "geometry", "status"], "image", **_full(pre))
-    for number, step in enumerate(steps, 1):
-        image = step(image, network.input if number == len(steps) else "")
+    return steps
 
 
 def _full(pre: Pre) -> dict[str, Any]:

@@ -186,3 +186,32 @@ def test_rapidocr_finds_text(made: Make) -> None:
     check(answers, [[{"polygon": quad} for quad in quads] for quads in own], score=0, overlap=0.85)
     assert sum(map(len, own)) > 15
     assert "the probability of text" in "\n".join(made(file, "alone").attached.report.lines())
+
+
+def test_rapidocr_finds_and_reads_text(made: Make) -> None:
+    file = file_of("rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx")
+    model = made(
+        file,
+        pre="half",
+        post="db score:0.5 unclip:1.6 dilate",
+        read=file.with_name("ch_PP-OCRv4_rec_infer.onnx"),
+        read_pre="height:48",
+    )
+    from rapidocr_onnxruntime import RapidOCR
+
+    engine = RapidOCR()
+    page = Image.new("RGB", (700, 560), (245, 245, 240))
+    for number, text in enumerate(WORDS):
+        each = line(text, 24 + 3 * number)
+        page.paste(each, (30 + 40 * number, 20 + 70 * number))
+    tall = line(WORDS[0], 28).rotate(-90, expand=True)
+    page.paste(tall, (600, 60))
+    own, _ = engine(np.asarray(page)[..., ::-1].copy(), use_cls=False)
+    (answer,) = model.predict(encoded(page))
+    texts = sorted(record["text"] for record in answer["predictions"])
+    assert texts == sorted(text for _, text, _ in own) and len(texts) == 7 and set(WORDS) <= set(texts)
+    for record in answer["predictions"]:
+        found = of_server({"predictions": [{"polygon": record["polygon"], "score": record["score"]}]})
+        near = [agreement(found, of_function([{"polygon": quad, "score": score}])) for quad, _, score in own]
+        best = max(near, key=lambda each: each.iou or 0)
+        assert best.iou and best.iou > 0.85 and best.score < 0.05

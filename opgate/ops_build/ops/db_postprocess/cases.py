@@ -20,7 +20,8 @@ def band(
     turn = np.deg2rad(degrees)
     x, y = x - centre[0], y - centre[1]
     along, across = x * np.cos(turn) + y * np.sin(turn), y * np.cos(turn) - x * np.sin(turn)
-    return (value * ((np.abs(along) <= size[0] / 2) & (np.abs(across) <= size[1] / 2))).astype(np.float32)
+    inside: Array = (np.abs(along) <= size[0] / 2) & (np.abs(across) <= size[1] / 2)
+    return (value * inside).astype(np.float32)
 
 
 def page(height: int, width: int, lines: int, seed: int) -> Array:
@@ -41,7 +42,8 @@ def smooth(height: int, width: int, seed: int, step: int = 8) -> Array:
     top, left = y.astype(int), x.astype(int)
     y, x = y - top, x - left
     rows = [small[top + i, left] * (1 - x) + small[top + i, left + 1] * x for i in (0, 1)]
-    return (rows[0] * (1 - y) + rows[1] * y).astype(np.float32)
+    clouds: Array = rows[0] * (1 - y) + rows[1] * y
+    return clouds.astype(np.float32)
 
 
 def case(name: str, *maps: Array, geometry: Array | None = None, **attributes: Any) -> Case:

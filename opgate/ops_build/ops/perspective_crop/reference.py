@@ -67,7 +67,8 @@ def places(quad: Array, height: int, most: int, rotate_from: float) -> Array:
     matrix = np.append(unknown, 1).reshape(3, 3)
     with np.errstate(all="ignore"):
         homogeneous = np.stack([column / w, row / h, np.ones_like(column)], -1) @ matrix.T
-        return homogeneous[..., :2] / homogeneous[..., 2:]
+        at: Array = homogeneous[..., :2] / homogeneous[..., 2:]
+    return at
 
 
 QUAD_W, QUAD_H = (0, 1, 2, 3), (0, 3, 1, 2)
