@@ -7,29 +7,31 @@
 namespace opgate::ops::perspective_crop {
 namespace {
 
-/// The pixels around a place along an axis, and their weights.
+/// The pixels around a place along an axis, and their weights: four for a cubic, two for a line.
+template <std::size_t count>
 struct Taps {
-  std::array<std::int64_t, 4> pixels;
-  std::array<float, 4> weights;
+  std::array<std::int64_t, count> pixels;
+  std::array<float, count> weights;
 
   /// `size` is that of the axis, at least 1. Pixels beyond an edge count as the one at the edge.
-  static Taps of(double at, std::int64_t size, bool cubic) {
+  Taps(double at, std::int64_t size) {
     const auto most = static_cast<double>(size) + 2;
     const double least = at >= -3 ? at : -3;  // also for a NaN
     const double held = least <= most ? least : most;
     const double before = std::floor(held);
     const auto t = static_cast<float>(held - before);
-    Taps taps;
-    for (std::int64_t k = 0; k < 4; ++k)
-      taps.pixels[k] = std::clamp<std::int64_t>(static_cast<std::int64_t>(before) + k - 1, 0, size - 1);
-    if (cubic) {
-      const float first = far(1 + t), second = near(t), third = near(1 - t);
-      taps.weights = {first, second, third, 1 - first - second - third};
+    const auto first = static_cast<std::int64_t>(before) - static_cast<std::int64_t>(count / 2 - 1);
+    for (std::size_t k = 0; k < count; ++k)
+      pixels[k] = std::clamp<std::int64_t>(first + static_cast<std::int64_t>(k), 0, size - 1);
+    if constexpr (count == 4) {
+      weights = {far(1 + t), near(t), near(1 - t), 0};
+      weights[3] = 1 - weights[0] - weights[1] - weights[2];
     } else {
-      taps.weights = {0, 1 - t, t, 0};
+      weights = {1 - t, t};
     }
-    return taps;
   }
+
+  bool within() const { return pixels.back() - pixels.front() == static_cast<std::int64_t>(count - 1); }
 
  private:
   /// Keys' cubic convolution with a = -3/4 at a distance of 0..1, and of 1..2.
@@ -44,20 +46,26 @@ struct Picture {
   std::int64_t height, width;
 
   /// The colour at a place, each channel within 0..255.
-  std::array<float, 3> at(const QuadMap::Place& place, bool cubic) const {
-    const Taps across = Taps::of(place.x, width, cubic), down = Taps::of(place.y, height, cubic);
-    std::array<float, 3> sums{};
-    for (std::size_t j = 0; j < 4; ++j) {
-      const std::uint8_t* const row = pixels + down.pixels[j] * width * 3;
-      for (std::size_t c = 0; c < 3; ++c) {
-        float sum = 0;
-        for (std::size_t i = 0; i < 4; ++i)
-          sum += static_cast<float>(row[3 * across.pixels[i] + static_cast<std::int64_t>(c)]) * across.weights[i];
-        sums[c] += sum * down.weights[j];
+  template <std::size_t count>
+  std::array<float, 3> at(const QuadMap::Place& place) const {
+    const Taps<count> across(place.x, width), down(place.y, height);
+    std::array<float, 3 * count> columns{};  // the pixels beside each other, blended downwards
+    for (std::size_t j = 0; j < count; ++j) {
+      const std::uint8_t* const row = pixels + 3 * down.pixels[j] * width;
+      if (across.within()) {
+        const std::uint8_t* const first = row + 3 * across.pixels[0];
+        for (std::size_t k = 0; k < 3 * count; ++k) columns[k] += static_cast<float>(first[k]) * down.weights[j];
+      } else {
+        for (std::size_t k = 0; k < 3 * count; ++k)
+          columns[k] += static_cast<float>(row[3 * across.pixels[k / 3] + std::int64_t(k % 3)]) * down.weights[j];
       }
     }
-    for (float& sum : sums) sum = std::clamp(sum, 0.0f, 255.0f);
-    return sums;
+    std::array<float, 3> colour{};
+    for (std::size_t c = 0; c < 3; ++c) {
+      for (std::size_t i = 0; i < count; ++i) colour[c] += columns[3 * i + c] * across.weights[i];
+      colour[c] = std::clamp(colour[c], 0.0f, 255.0f);
+    }
+    return colour;
   }
 };
 
@@ -85,7 +93,8 @@ struct Cpu : Checked {
         float* const row = crops + crop * 3 * plane + y * columns;
         const Picture picture{pixels + index.picture_of(crop) * h * w * 3, h, w};
         for (std::int64_t x = 0; x < map.width; ++x) {
-          const auto colour = picture.at(map.at(static_cast<double>(x), static_cast<double>(y)), cubic);
+          const QuadMap::Place place = map.at(static_cast<double>(x), static_cast<double>(y));
+          const auto colour = cubic ? picture.at<4>(place) : picture.at<2>(place);
           for (std::size_t k = 0; k < 3; ++k) {
             const float value = colour[reversed ? 2 - k : k];
             row[static_cast<std::int64_t>(k) * plane + x] = value * normalization.scale[k] + normalization.bias[k];
