@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from opgate.attach import graph, labels, others, pre
+from opgate.attach.facts import Network
 from opgate.attach.head import Head
 from opgate.attach.known import Known, Wish, known
 from opgate.attach.nodes import OPS, Nodes
@@ -52,51 +53,48 @@ def _reader(of: Known, opset: int, report: Report) -> Reader:
     if before.fit != "fit_height" or before.channels != 3:
         raise AttachError("--pre: a reader of lines takes colours, and a word such as height:48")
     model = _prefixed(_converted(network.model, opset))
-    (widest,) = (
-        output.shape
-        for output in network.outputs(network.model, before.height, before.width, bytes_=of.bytes)
-        if output.name in {output.name for output in of.outputs}
-    )
-    steps = max(widest[:2])
-    nodes = Nodes(opset, graph.READ)
-    renamed = replace(network, model=model, input=_name(network.input))
-    _add_line(nodes, before, renamed.input, pre.typed(nodes, renamed))
+    network = replace(network, model=model, input=_name(network.input))
     outputs = [replace(output, name=_name(output.name)) for output in of.outputs]
-    lines = Nodes(opset, f"{graph.READ}text/")
-    _, classes = others.add(lines, Head(renamed, outputs, of.size, of.said, of.labels, report))
+    line, text = (Nodes(opset, f"{graph.READ}{part}/") for part in ("line", "text"))
+    _add_line(line, before, network)
+    _, classes = others.add(text, Head(network, outputs, of.size, of.said, of.labels, report))
     characters = labels.fitted(of.labels, classes, "ctc", of.said.blank, report)
-    missing = lines.add(
-        "Sub",
-        [lines.ints("steps", [steps]), lines.slice(lines.add("Shape", ["labels"], "shape"), 0, 1, 2, "used")],
-        "missing",
-    )
-    pads = lines.add("Concat", [lines.ints("before", [0, 0, 0]), missing], "pads", axis=0)
-    padded = lines.add("Pad", ["labels", pads, lines.constant("none", -1, np.int32)], "padded")
-    line = lines.reshape(padded, [steps], "line")
-    more = lines.add("Identity", [_MORE], "more")
-    body = helper.make_graph(
-        [*nodes.nodes, *model.graph.node, *lines.nodes],
-        "line",
-        [
-            helper.make_tensor_value_info(_NUMBER, TensorProto.INT64, []),
-            helper.make_tensor_value_info(_MORE, TensorProto.BOOL, [1]),
-        ],
-        [
-            helper.make_tensor_value_info(more, TensorProto.BOOL, [1]),
-            helper.make_tensor_value_info(line, TensorProto.INT32, [steps]),
-            helper.make_tensor_value_info("score", TensorProto.FLOAT, [1]),
-        ],
-        [*nodes.constants.values(), *model.graph.initializer, *lines.constants.values()],
-    )
-    return Reader(before, body, steps, characters)
+    steps = _most_steps(of)
+    wanted = [
+        helper.make_tensor_value_info(text.add("Identity", [_MORE], "more"), TensorProto.BOOL, [1]),
+        helper.make_tensor_value_info(_padded(text, "labels", steps), TensorProto.INT32, [steps]),
+        helper.make_tensor_value_info("score", TensorProto.FLOAT, [1]),
+    ]
+    given = [
+        helper.make_tensor_value_info(_NUMBER, TensorProto.INT64, []),
+        helper.make_tensor_value_info(_MORE, TensorProto.BOOL, [1]),
+    ]
+    nodes = [*line.nodes, *model.graph.node, *text.nodes]
+    constants = [*line.constants.values(), *model.graph.initializer, *text.constants.values()]
+    return Reader(before, helper.make_graph(nodes, "line", given, wanted, constants), steps, characters)
+
+
+def _most_steps(of: Known) -> int:
+    """Returns how many steps the widest line has."""
+    names = [output.name for output in of.outputs]
+    pictures = of.network.outputs(of.network.model, of.before.height, of.before.width, bytes_=of.bytes)
+    return max(max(output.shape[:2]) for output in pictures if output.name in names)
+
+
+def _padded(nodes: Nodes, x: str, size: int) -> str:
+    """Adds i32 [size] from [1, t]: -1 behind the end."""
+    used = nodes.slice(nodes.add("Shape", [x], "shape"), 0, 1, 2, "used")
+    missing = nodes.add("Sub", [nodes.ints("most", [size]), used], "missing")
+    pads = nodes.add("Concat", [nodes.ints("before", [0, 0, 0]), missing], "pads", axis=0)
+    return nodes.reshape(nodes.add("Pad", [x, pads, nodes.constant("none", -1, np.int32)], "padded"), [size], "flat")
 
 
 def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     """Returns a model whose standard operators are of a version. Raises AttachError."""
-    others = {entry.domain for entry in model.opset_import} - {"", "ai.onnx", OPS}
-    if others or model.functions or model.graph.sparse_initializer:
+    domains = {entry.domain for entry in model.opset_import} - {"", "ai.onnx", OPS}
+    if domains or model.functions or model.graph.sparse_initializer:
         raise AttachError(
-            f"a reader with {', '.join(sorted(others)) or 'functions'} can't be put into another model yet"
+            f"a reader with {', '.join(sorted(domains)) or 'functions'} can't be put into another model yet"
         )
     if graph.opset_of(model) == opset:
         return model
@@ -129,10 +127,10 @@ def _prefixed(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _add_line(nodes: Nodes, before: Pre, to: str, steps: Sequence[pre.Step]) -> None:
+def _add_line(nodes: Nodes, before: Pre, network: Network) -> None:
     """Adds the nodes from all crops [k, 3, h, c] to the network's input: one crop without what stands behind its end,
     and zeros up to a width that the network takes."""
-    number = nodes.reshape(_NUMBER, [1], "line")
+    number = nodes.reshape(_NUMBER, [1], "number")
     crop = nodes.add("Gather", [_CROPS, number], "crop", axis=0)
     width = nodes.cast(nodes.add("Gather", [_WIDTHS, number], "width", axis=0), TensorProto.INT64, "width.wide")
     cut = nodes.add("Slice", [crop, nodes.ints("start", [0]), width, nodes.ints("axis", [3])], "cut")
@@ -146,9 +144,9 @@ def _add_line(nodes: Nodes, before: Pre, to: str, steps: Sequence[pre.Step]) -> 
     missing = nodes.add("Sub", [target, width], "missing")
     pads = nodes.add("Concat", [nodes.ints("before", [0] * 7), missing], "pads", axis=0)
     image = nodes.add("Pad", [cut, pads], "padded")
-    for step in steps:
+    for step in pre.typed(nodes, network):
         image = step(image, "")
-    nodes.add("Identity", [image], "input", to=to)
+    nodes.add("Identity", [image], "input", to=network.input)
 
 
 def add(nodes: Nodes, head: Head, reader: Reader) -> Answers:

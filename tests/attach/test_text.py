@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from opgate.attach.answers import Found, of_server
+from opgate.attach.answers import Found, of_function, of_server
 from opgate.attach.attach import Wish, attach
 from opgate.attach.report import DEFAULT, FOUND, SAID, AttachError
 from opgate.ops_build.ops.db_postprocess.reference import reference
@@ -138,3 +138,7 @@ def test_other_outputs_are_no_maps_of_text(tmp_path: Path) -> None:
 def test_polygons_are_compared_by_the_boxes_around_them() -> None:
     record = {"polygon": [[1, 2], [3, 2], [3, 4], [1, 4]], "score": 0.5}
     assert of_server({"predictions": [record]}).things == (Found((1.0, 2.0, 3.0, 4.0), "", 0.5),)
+    read = Found((1.0, 2.0, 3.0, 4.0), "cat", 0.5)
+    assert of_server({"predictions": [{**record, "text": "cat"}]}).things == (read,)
+    for own in ([{**record, "text": "cat"}], [(record["polygon"], "cat", 0.5)]):
+        assert of_function(own).things == (read,)
