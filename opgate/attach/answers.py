@@ -13,8 +13,8 @@ from opgate.attach.report import AttachError
 
 #: From which IoU on two boxes are one.
 MATCH = 0.5
-_BOX_KEYS = ("box", "bbox", "xyxy", "bounding_box")
-_LABEL_KEYS = ("label", "class", "name", "class_name", "category")
+_BOX_KEYS = ("box", "bbox", "xyxy", "bounding_box", "polygon", "quad")
+_LABEL_KEYS = ("label", "class", "name", "class_name", "category", "text")
 _SCORE_KEYS = ("score", "confidence", "conf", "probability", "prob")
 
 
@@ -62,7 +62,7 @@ def of_server(answer: Mapping[str, Any]) -> Told:
         if len(vectors) == 1 and isinstance(vectors[0][0], float):
             return Told(vector=tuple(vectors[0]))
         raise AttachError("--like: the model answers with a map, which can't be compared yet")
-    if records and "text" in records[0]:
+    if records and "text" in records[0] and not any(key in records[0] for key in _BOX_KEYS):
         return Told((Found(None, records[0]["text"], records[0].get("score")),), records[0]["text"])
     return Told(tuple(_thing(record) for record in records))
 

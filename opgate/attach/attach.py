@@ -6,44 +6,24 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-from opgate.attach import batching, detectors, drawing, folder, graph, head, heads, labels, others, post, pre, words
-from opgate.attach.facts import Network, Output, read_network, sizes_in, with_sizes
+from opgate.attach import batching, detectors, drawing, folder, graph, head, labels, others, post, pre, reading, words
+from opgate.attach.known import Known, Wish, known
 from opgate.attach.nodes import Nodes
 from opgate.attach.report import AttachError, Report
 from opgate.attach.serving import Served, grey_picture
 from opgate.attach.trials import examples_in
 from opgate.onnx_models import repository
-from opgate.onnx_models.run_model import load_model
 from opgate.onnx_models.sessions import session
 
 #: How many pictures a batch has at most, if nobody says it.
 MAX_BATCH_SIZE = 8
-#: How wide a line of text is in a trial.
-_TRIAL_WIDTH = 320
 _COMPARED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What the user says: the file, and the options of `opgate attach`. An empty text says nothing.
-    `libraries` have ops that the file may use. `draw` asks for a model that answers with the picture and its boxes.
-    `examples` is a folder of pictures."""
-
-    file: Path
-    pre: str = ""
-    post: str = ""
-    labels: str = ""
-    input: str = ""
-    max_batch_size: int | None = None
-    libraries: tuple[Path, ...] = ()
-    draw: bool = False
-    examples: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,37 +42,24 @@ class Attached:
 def attach(wish: Wish, name: str) -> Attached:
     """Makes the model `name`. Raises AttachError, RunError and SessionError."""
     report = Report()
-    original = load_model(wish.file)
-    model = graph.prepared(original)
-    network = read_network(wish.file, model, wish.input and graph.free_name(wish.input), report, wish.libraries)
-    size = _size(network, wish.pre, report)
-    if network.sizes:
-        original, model = (with_sizes(each, network.sizes, *size) for each in (original, model))
-        network = replace(network, model=model)
-    try:
-        outputs = network.outputs(model, *size, bytes_=network.scales)
-    except AttachError as error:
-        raise AttachError(f"{error}. Is the size of --pre right?") from None
-    said = _head(wish, network, outputs, size, report)
-    chosen = _chosen(outputs, said.only)
-    option = "--labels" if wish.labels or not _characters(said) else "--post ctc:"
-    stated = labels.read(wish.labels or _characters(said), network.metadata, said.kind, report, option)
-    if said.kind == "ctc" and stated is None:
-        shown = ", ".join(map(str, chosen))
-        raise AttachError(
-            f"--post: {shown} is read as steps with a score for each character: which characters does it read? Say "
-            "ctc:FILE, with one character a line, or --labels, or another head"
-        )
-    before = pre.settle(wish.pre, said.kind, network, size, report)
-    opened = batching.open_batch(network, size, _bytes(before), report, examples_in(wish.examples))
-    nodes_before, nodes_after = (Nodes(graph.opset_of(model), prefix) for prefix in (graph.PRE, graph.POST))
-    pre.add(nodes_before, before, network)
-    of = head.Head(network, chosen, size, said, stated, report, fixed=not opened.batched)
-    answers, classes = (detectors.add if said.detects else others.add)(nodes_after, of)
-    fitted = labels.fitted(stated, classes, said.kind, said.blank, report, counted=said.kind in post.COUNTED)
+    of = known(wish, report)
+    opset = graph.opset_of(of.network.model)
+    if wish.read and of.said.kind != "db":
+        raise AttachError(f"--read: {of.network.path.name} finds no lines of text: a reader goes with the head db")
+    reader = reading.reader(wish, opset, report) if wish.read else None
+    opened = _opened(wish, of, report)
+    nodes_before, nodes_after = (Nodes(opset, prefix) for prefix in (graph.PRE, graph.POST))
+    pre.add(nodes_before, of.before, of.network)
+    this = head.Head(of.network, of.outputs, of.size, of.said, of.labels, report, fixed=not opened.batched)
+    if reader:
+        answers, fitted = reading.add(nodes_after, this, reader), reader.labels
+    else:
+        answers, classes = (detectors.add if of.said.detects else others.add)(nodes_after, this)
+        counted = of.said.kind in post.COUNTED
+        fitted = labels.fitted(of.labels, classes, of.said.kind, of.said.blank, report, counted=counted)
     joined = graph.joined(opened.model, nodes_before, nodes_after, answers, batching.BATCH)
-    _compare(joined, original, opened, network, size, _bytes(before), report)
-    batch = _batch_size(wish, opened, before, report)
+    _compare(joined, opened, of, report)
+    batch = _batch_size(wish, opened, of.before, report)
     beside = drawing.models(name, answers, fitted, list(nodes_after.defaults)) if wish.draw else {}
     config = folder.config_text(
         name,
@@ -105,77 +72,18 @@ def attach(wish: Wish, name: str) -> Attached:
     return Attached(joined, config, tuple(nodes_after.defaults), fitted, report, beside)
 
 
-def _characters(said: post.Post) -> str:
-    """Returns what stands behind ctc: in --post: a file of characters, or "metadata"."""
-    return said.argument if said.kind == "ctc" else ""
+def _opened(wish: Wish, of: Known, report: Report) -> batching.Opened:
+    if wish.read:
+        return batching.Opened(of.network.model, False, "--read reads the lines of one picture at a time")
+    return batching.open_batch(of.network, of.size, of.bytes, report, examples_in(wish.examples))
 
 
-def _bytes(before: words.Pre) -> bool:
-    return before.scale == "byte" and not before.std
-
-
-def _size(network: Network, said: str, report: Report) -> tuple[int, int]:
-    """Returns the height and width of the pictures that are tried. Raises AttachError if nothing tells them."""
-    stated = words.stated_size(said)
-    if network.height is not None and network.width is not None:
-        report.found("size", f"{network.height} x {network.width}", "the shape of the input")
-        return network.height, network.width
-    known = sizes_in(network.metadata.get("imgsz", ""))
-    if stated:
-        report.said("size", " x ".join(str(size) if size else "as the picture" for size in stated))
-        height, width = stated[0], stated[1] or network.width or _TRIAL_WIDTH
-    elif known:
-        report.found("size", f"{known[0]} x {known[1]}", "metadata 'imgsz'")
-        height, width = known
-    elif network.height is not None:  # a line of text
-        return network.height, _TRIAL_WIDTH
-    elif "character" in network.metadata:
-        raise AttachError(
-            "--pre: the height of a line of text is open: say height:48 (PP-OCRv3 and later) or height:32"
-        )
-    else:
-        raise AttachError(
-            f"--pre: the size of the input '{network.input}' is open: say it, such as letterbox:640 for a detector or "
-            "crop:224 for a classifier"
-        )
-    return network.height or height, network.width or width
-
-
-def _head(wish: Wish, network: Network, outputs: Sequence[Output], size: tuple[int, int], report: Report) -> post.Post:
-    """Returns the head: what --post says, else what the outputs tell. Raises AttachError."""
-    shown = ", ".join(f"{output.name} {output.dtype}{list(output.shape)}" for output in outputs)
-    report.ran("output", shown, f"of one random picture of {size[0]} x {size[1]}")
-    if wish.post:
-        return post.read(wish.post, report.said, "", report)
-    guesses = heads.recognise(network, outputs, size)
-    if len(guesses) != 1 or not guesses[0].sure:
-        raise heads.unknown(outputs, guesses)
-    return post.read(guesses[0].kind, report.ran if guesses[0].ran else report.found, guesses[0].why, report)
-
-
-def _chosen(outputs: Sequence[Output], names: str) -> Sequence[Output]:
-    """Returns the outputs that the word output: names. Raises AttachError."""
-    wanted = names.split(",") if names else [output.name for output in outputs]
-    if unknown := set(wanted) - {output.name for output in outputs}:
-        raise AttachError(
-            f"--post: there is no output '{min(unknown)}': expected {', '.join(output.name for output in outputs)}"
-        )
-    return [output for output in outputs if output.name in wanted]
-
-
-def _compare(
-    joined: onnx.ModelProto,
-    original: onnx.ModelProto,
-    opened: batching.Opened,
-    network: Network,
-    size: tuple[int, int],
-    bytes_: bool,
-    report: Report,
-) -> None:
+def _compare(joined: onnx.ModelProto, opened: batching.Opened, of: Known, report: Report) -> None:
     """Compares the network in the new graph with that of the file, on random pictures."""
-    rows = [network.pictures(1, *size, bytes_=bytes_, seed=10 + i) for i in range(_COMPARED)]
+    network = of.network
+    rows = [network.pictures(1, *of.size, bytes_=of.bytes, seed=10 + i) for i in range(_COMPARED)]
     alone = graph.network_in(joined, opened.model)
-    equal, largest = graph.difference(network.open(original), network.open(alone), rows)
+    equal, largest = graph.difference(network.open(of.original), network.open(alone), rows)
     told = "bit for bit" if equal else f"apart from {largest:.1e} of the greatest magnitude"
     report.proved(f"network: on {_COMPARED} random pictures it gives what {network.path.name} gives, {told}")
 
@@ -186,13 +94,16 @@ def _batch_size(wish: Wish, opened: batching.Opened, before: words.Pre, report: 
             raise AttachError(f"--max-batch-size: the network takes one picture at a time: {opened.reason}")
         report.ran("max_batch_size", 1, "the network takes one picture at a time")
         return 1
-    widened = before.fit == "fit_height" and before.bucket > 0
     if wish.max_batch_size is not None:
-        why = "an answer depends on the widest line of its batch" if widened and wish.max_batch_size > 1 else ""
+        why = (
+            "an answer depends on the largest picture of its batch"
+            if before.follows and wish.max_batch_size > 1
+            else ""
+        )
         report.said("max_batch_size", wish.max_batch_size, why)
         return wish.max_batch_size
-    if widened:
-        report.default("max_batch_size", 1, "because a wider line beside it would change what a line reads")
+    if before.follows:
+        report.default("max_batch_size", 1, "because a larger picture beside it would change its answer")
         return 1
     report.default("max_batch_size", MAX_BATCH_SIZE)
     return MAX_BATCH_SIZE

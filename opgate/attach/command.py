@@ -31,6 +31,10 @@ def attach(
     examples: Annotated[
         Path | None, typer.Option(exists=True, file_okay=False, help="A folder of pictures for --like.")
     ] = None,
+    read: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="An ONNX file that reads the lines that db finds.")
+    ] = None,
+    read_pre: Annotated[str, typer.Option(help="Words for the pre-processing of --read, such as height:48.")] = "",
     library: Annotated[
         Path | None, typer.Option(exists=True, help="Op library. Default: the library that `opgate build` wrote.")
     ] = None,
@@ -42,8 +46,9 @@ def attach(
     Write a folder that `opgate serve` serves: the model, its config, labels, a README and a report. The report says
     where each fact comes from: the file, a run, a default or you. What is not known is an error that names an option.
     """
-    from opgate.attach.attach import Wish, write
     from opgate.attach.attach import attach as made
+    from opgate.attach.attach import write
+    from opgate.attach.known import Wish
     from opgate.attach.report import AttachError
     from opgate.ops_build.building.options import BuildOptions
 
@@ -54,7 +59,8 @@ def attach(
         if not ops.is_file():
             raise AttachError(f"{ops} is not there: run `opgate build`")
         attached = made(
-            Wish(model, pre, post, labels, input_, max_batch_size, (ops,), draw, examples), to.resolve().name
+            Wish(model, pre, post, labels, input_, max_batch_size, (ops,), draw, examples, read, read_pre),
+            to.resolve().name,
         )
         command = shlex.join(["opgate", *sys.argv[1:]])
         written, served = write(attached, to, ops, command, overwrite=overwrite)

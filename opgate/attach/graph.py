@@ -16,7 +16,7 @@ from opgate.ops_build.case import Array
 from opgate.ops_build.onnx.nodes import graphs_of
 
 #: How the names of added nodes begin.
-PRE, POST = "pre/", "post/"
+PRE, POST, READ = "pre/", "post/", "read/"
 _TYPES = {
     "TYPE_FP32": TensorProto.FLOAT,
     "TYPE_INT32": TensorProto.INT32,
@@ -54,9 +54,9 @@ def free_name(name: str) -> str:
     """Returns the name itself, or another if a served model has a tensor of that name."""
     taken = (
         "data", "ends", "geometry", "status", "boxes", "scores", "labels", "count", "keypoints", "embedding", "classes",
-        "score", "score_threshold", "iou_threshold", "masks", "mask_geometry",
+        "score", "score_threshold", "iou_threshold", "masks", "mask_geometry", "quads", "texts",
     )  # fmt: skip
-    return f"network/{name}" if name in taken or name.startswith((PRE, POST)) else name
+    return f"network/{name}" if name in taken or name.startswith((PRE, POST, READ)) else name
 
 
 def _rename(model: onnx.ModelProto) -> None:

@@ -49,11 +49,11 @@ def recognise(network: Network, outputs: Sequence[Output], size: tuple[int, int]
         return [Guess("scrfd", f"{len(outputs)} outputs, for each stride scores, distances and points")]
     if len(outputs) == 1:
         if len(shapes[0]) == 3:
-            return _three_axes(network, outputs[0], size) if shapes[0][1:] != size else _maps(outputs[0], size)
+            return _three_axes(network, outputs[0], size) if shapes[0][1:] != size else _maps(network, outputs[0], size)
         if len(shapes[0]) == 2:
             return _two_axes(network, outputs[0])
         if len(shapes[0]) == 4:
-            return _maps(outputs[0], size)
+            return _maps(network, outputs[0], size)
     return _one_of_several(network, outputs, size)
 
 
@@ -199,14 +199,32 @@ def class_axis(shape: Sequence[int], size: tuple[int, int]) -> int | None:
     return None
 
 
-def _maps(output: Output, size: tuple[int, int]) -> list[Guess]:
+def finds_text(network: Network) -> bool:
+    """Returns whether the file is a text detector of PaddleOCR: one map for a picture of any size."""
+    if network.height is not None or network.width is not None or not _of_paddle(network):
+        return False
+    shapes = [[dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in network.model.graph.output]
+    return len(shapes) == 1 and len(shapes[0]) == 4 and shapes[0][1] == 1
+
+
+def _of_paddle(network: Network) -> bool:
+    return network.model.producer_name == "PaddlePaddle" or any(
+        node.name.startswith("p2o.") for node in network.model.graph.node
+    )
+
+
+def _maps(network: Network, output: Output, size: tuple[int, int]) -> list[Guess]:
+    shape, values = shape_text(output.shape), output.value
     axis = class_axis(output.shape, size) if len(output.shape) == 4 else None
     classes = 1 if len(output.shape) == 3 else output.shape[axis] if axis else 0
-    if classes == 1 and output.value.dtype.kind in "iu":
-        return [Guess("segment", f"{shape_text(output.shape)}: the number of a class for each pixel")]
+    if classes == 1 and values.dtype.kind in "iu":
+        return [Guess("segment", f"{shape}: the number of a class for each pixel")]
+    if output.shape[1:] == (1, *size) and values.size and float(values.min()) >= 0 and float(values.max()) <= 1:
+        text = Guess("db", f"{shape}: the probability of text for each pixel of a picture of any size")
+        return [text] if finds_text(network) else [Guess("segment", f"{shape}: a map of one class"), text]
     if classes > 1:
-        return [Guess("segment", f"{shape_text(output.shape)}: a map for each of {classes} classes")]
-    return [Guess("segment", f"{shape_text(output.shape)}: a map of one class", sure=False)] if classes else []
+        return [Guess("segment", f"{shape}: a map for each of {classes} classes")]
+    return [Guess("segment", f"{shape}: a map of one class", sure=False)] if classes else []
 
 
 def unknown(outputs: Sequence[Output], guesses: Sequence[Guess]) -> AttachError:
@@ -218,6 +236,6 @@ def unknown(outputs: Sequence[Output], guesses: Sequence[Guess]) -> AttachError:
         return AttachError(f"--post: the output {shown} fits {best}: {said}")
     return AttachError(
         f"--post: the output {shown} is no head that opgate knows by its shape. Say it if it is one of yolov8, yolov5, "
-        "yolox, end2end, detr, ssd, boxes, blazeface, scrfd, classify:5, embed, segment or ctc:FILE; otherwise export "
-        "the network with another head, or serve it as it is"
+        "yolox, end2end, detr, ssd, boxes, blazeface, scrfd, classify:5, embed, segment, db or ctc:FILE; otherwise "
+        "export the network with another head, or serve it as it is"
     )

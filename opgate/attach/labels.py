@@ -21,6 +21,10 @@ def read(
 
     Raises AttachError.
     """
+    if kind == "db":
+        if said:
+            raise AttachError(f"{option}: db finds regions of text, which have no labels")
+        return None
     if said in ("", "metadata"):
         for key in KEYS:
             labels = listed(metadata.get(key, ""))

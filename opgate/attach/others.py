@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from onnx import TensorProto
@@ -163,11 +163,43 @@ def _ctc(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     return Answers(outputs, [("score", "score")], "count", "labels"), classes
 
 
+def regions(nodes: Nodes, head: Head, outputs: Sequence[str]) -> None:
+    """Adds the quads, scores and count of a text detector, with the names of `outputs`. Raises AttachError."""
+    output = head.output(lambda output: output.shape[1:2] == (1,), "one output [n, 1, h, w]")
+    _check_floats(head, output)
+    if output.shape[2:] != head.size:
+        height, width = head.size
+        raise AttachError(f"--post: db needs a map of the size of the picture, {height} x {width}: got {output}")
+    x = nodes.float(output.name, output.dtype, "map")
+    if _activation(head, output, 1) == "sigmoid":
+        x = nodes.add("Sigmoid", [x], "probabilities")
+    post = head.post
+    attributes = {
+        "threshold": post.threshold,
+        "box_threshold": post.score,
+        "unclip_ratio": post.unclip,
+        "max_detections": post.most,
+        "dilation": int("dilate" in post.words),
+    }
+    nodes.add_op("DBPostprocess", [head.rows(nodes, x, 4), "geometry"], outputs, "regions", **attributes)
+
+
+def _db(nodes: Nodes, head: Head) -> tuple[Answers, int]:
+    regions(nodes, head, ["quads", "scores", "count"])
+    outputs = [
+        Answer("quads", "TYPE_FP32", (head.post.most, 4, 2)),
+        Answer("scores", "TYPE_FP32", (head.post.most,)),
+        Answer("count", "TYPE_INT32", (1,), scalar=True),
+    ]
+    return Answers(outputs, [("polygon", "quads"), ("score", "scores")], "count"), 0
+
+
 _MAKERS: Mapping[str, Callable[[Nodes, Head], tuple[Answers, int]]] = {
     "classify": _classify,
     "embed": _embed,
     "segment": _segment,
     "ctc": _ctc,
+    "db": _db,
 }
 
 

@@ -24,9 +24,11 @@ _DETECTORS: Mapping[str, tuple[float, float]] = {
 COUNTED = ("yolov8", "yolov5", "yolox")
 #: The outputs of masks: the masks, how their cells lie in the picture, and the boxes that cut them.
 MASKS = ("masks", "mask_geometry", "boxes")
+#: The score threshold of a text detector and the most regions, as PaddleOCR has them.
+_DB_SCORE, _DB_MOST = 0.6, 1000
 #: How many boxes an answer may have at most.
 _MOST = 10_000
-_KINDS = (*_DETECTORS, "classify", "embed", "segment", "ctc")
+_KINDS = (*_DETECTORS, "classify", "embed", "segment", "ctc", "db")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,9 @@ class Post:
 
     `kind` is the head. `argument` is what stands behind its colon: the number of labels, the file of characters.
     `classes` is 0 until the head or --post says it. `lowest` is the least score threshold that a request may ask for.
-    `only` names the outputs of the network that count, with commas, all if it is empty. `words` are the flags of the
-    head: agnostic, rows, xyxy, cxcywh, pixels, sigmoid, softmax, background-first, background-last.
+    `only` names the outputs of the network that count, with commas, all if it is empty. `threshold` and `unclip` are
+    those of DBPostprocess, `text` is the least score of a text that is read. `words` are the flags of the head:
+    agnostic, rows, xyxy, cxcywh, pixels, sigmoid, softmax, background-first, background-last, dilate.
     """
 
     kind: str
@@ -48,6 +51,9 @@ class Post:
     classes: int = 0
     blank: int = 0
     only: str = ""
+    threshold: float = 0.3
+    unclip: float = 1.5
+    text: float = 0.5
     words: frozenset[str] = frozenset()
 
     @property
@@ -96,6 +102,16 @@ def _count(word: str, text: str) -> int:
     return int(text)
 
 
+def _factor(word: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 10:
+        raise AttachError(f"--post: expected {word}:0 to {word}:10, got '{word}:{text}'")
+    return value
+
+
 def _boxes(word: str, text: str) -> int:
     count = _count(word, text)
     if not 1 <= count <= _MOST:
@@ -111,10 +127,13 @@ _WORDS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "classes": lambda text: {"classes": _count("classes", text)},
     "output": lambda text: {"only": text},
     "blank": lambda text: {"blank": _count("blank", text)},
+    "threshold": lambda text: {"threshold": _fraction("threshold", text)},
+    "unclip": lambda text: {"unclip": _factor("unclip", text)},
+    "text": lambda text: {"text": _fraction("text", text)},
 }
 _FLAGS = (
     "agnostic", "per-class", "rows", "xyxy", "cxcywh", "pixels", "normalized", "sigmoid", "softmax", "probabilities",
-    "background-first", "background-last",
+    "background-first", "background-last", "dilate",
 )  # fmt: skip
 
 
@@ -134,6 +153,8 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
     kind, (first, *words) = kind_of(text), text.split()
     score, iou = _DETECTORS.get(kind, (0.0, 0.0))
     post = Post(kind, first.partition(":")[2], score, iou=iou)
+    if kind == "db":
+        post = replace(post, score=_DB_SCORE, most=_DB_MOST)
     origin("head", first, why)
     said, flags = dict[str, str](), set[str]()
     for word in words:
@@ -151,9 +172,23 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
     post = replace(post, words=frozenset(flags))
     if post.detects:
         _report_thresholds(post, said, words, report)
+    if kind == "db":
+        _report_regions(post, said, report)
     if kind == "ctc":
         (report.said if "blank" in said else report.default)("blank", post.blank, "the class that is no character")
     return post
+
+
+def _report_regions(post: Post, said: Mapping[str, str], report: Report) -> None:
+    for word, subject, value, why in (
+        ("threshold", "threshold", f"{post.threshold:g}", "from which probability on a pixel is text"),
+        ("score", "score threshold", f"{post.score:g}", "of the mean in a region"),
+        ("unclip", "unclip ratio", f"{post.unclip:g}", "how far a region grows"),
+        ("max", "regions at most", f"{post.most}", ""),
+    ):
+        (report.said if word in said else report.default)(subject, value, why)
+    if "dilate" in post.words:
+        report.said("dilation", "by a pixel")
 
 
 def _report_thresholds(post: Post, said: Mapping[str, str], words: Sequence[str], report: Report) -> None:

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from opgate.attach.facts import Network
 from opgate.attach.nodes import Nodes
 from opgate.attach.report import AttachError, Report
-from opgate.attach.words import FITS, IMAGENET, Pre, check_places, read
+from opgate.attach.words import FITS, IMAGENET, MULTIPLE, Pre, check_places, read
 
 #: The words of --pre that are usual for a head. {h} and {w} are the size of the input.
 _USUAL: Mapping[str, str] = {
@@ -29,6 +29,7 @@ _USUAL: Mapping[str, str] = {
     "embed": "stretch:{h}x{w} rgb imagenet pil-bilinear",
     "segment": "stretch:{h}x{w} rgb imagenet pil-bilinear",
     "ctc": "height:{h} rgb half pad:127 cv-linear",
+    "db": "shortest:736 bgr imagenet pad:0 cv-linear",
 }
 
 
@@ -37,11 +38,15 @@ def usual(kind: str, network: Network, size: tuple[int, int]) -> str:
     words = _USUAL[kind]
     if kind == "classify" and network.metadata.get("task") == "classify":  # Ultralytics
         words = "resize:{m} crop:{h}x{w} rgb unit pil-bilinear"
+    if kind == "db" and network.height is not None and network.width is not None:
+        words = words.replace("shortest:736", "letterbox-start:{h}x{w}")
     if kind == "ctc" and "character" in network.metadata:  # PaddleOCR reads with OpenCV
         words = words.replace("rgb", "bgr narrowest:320")
     return words.format(h=size[0], w=size[1], s=round(max(size) / 0.875), m=max(size))
 
 
+#: What adds a node to a tensor, with a name for its output or "", and returns the output.
+Step = Callable[[str, str], str]
 #: What is reported, in this order, and how it follows from a Pre.
 _SUBJECTS = ("place", "colours", "range", "pad", "filter")
 
@@ -58,6 +63,7 @@ def _described(pre: Pre) -> dict[str, str]:
             if pre.bucket
             else f", then padded to {pre.width} columns"
         ),
+        "multiples": f"shortest:{pre.shorter_side} longest:{pre.width}",
     }
     normal = "" if not (pre.mean or pre.std) else f" mean:{_joined(pre.mean or (0,))} std:{_joined(pre.std or (1,))}"
     if (pre.mean, pre.std) == IMAGENET:
@@ -104,7 +110,7 @@ def settle(said: str, kind: str, network: Network, size: tuple[int, int], report
         if subject == "pad" and pre.fit in ("stretch", "crop"):
             continue
         words_of = {
-            "place": ("place", "shorter side", "widest", "narrowest", "bucket"),
+            "place": ("place", "shorter side", "widest", "narrowest", "bucket", "longest"),
             "range": ("range", "mean", "std"),
         }
         if any(part in decided for part in words_of.get(subject, (subject,))):
@@ -150,9 +156,21 @@ def _check_bytes(pre: Pre, network: Network, decided: Mapping[str, str]) -> None
 
 def add(nodes: Nodes, pre: Pre, network: Network) -> None:
     """Adds the nodes from `data` and `ends` to the network's input, with `geometry` and `status` beside it."""
-    steps: list[Callable[[str, str], str]] = []
+    steps: list[Step] = []
     if pre.bucket:
         steps.append(lambda x, to: _used_width(nodes, x, pre, to))
+    if pre.fit == "multiples":
+        steps.append(lambda x, to: _used_sides(nodes, x, to))
+    steps += typed(nodes, network)
+    image = f"{nodes.prefix}image" if steps else network.input
+    nodes.add_op("ImagePreprocess", ["data", "ends"], [image, "geometry", "status"], "image", **_full(pre))
+    for number, step in enumerate(steps, 1):
+        image = step(image, network.input if number == len(steps) else "")
+
+
+def typed(nodes: Nodes, network: Network) -> list[Step]:
+    """Returns what brings planes f32 into the layout and the type of the network's input."""
+    steps: list[Step] = []
     if network.layout == "NHWC":
         steps.append(lambda x, to: nodes.add("Transpose", [x], "nhwc", to=to, perm=[0, 2, 3, 1]))
     if network.dtype == "u8":
@@ -160,10 +178,7 @@ def add(nodes: Nodes, pre: Pre, network: Network) -> None:
         steps.append(lambda x, to: nodes.cast(x, TensorProto.UINT8, "bytes", to=to))
     if network.dtype == "f16":
         steps.append(lambda x, to: nodes.cast(x, TensorProto.FLOAT16, "half", to=to))
-    image = f"{nodes.prefix}image" if steps else network.input
-    nodes.add_op("ImagePreprocess", ["data", "ends"], [image, "geometry", "status"], "image", **_full(pre))
-    for number, step in enumerate(steps, 1):
-        image = step(image, network.input if number == len(steps) else "")
+    return steps
 
 
 def _full(pre: Pre) -> dict[str, Any]:
@@ -192,3 +207,16 @@ def _used_width(nodes: Nodes, image: str, pre: Pre, to: str) -> str:
     end = nodes.cast(least, TensorProto.INT64, "line.end")
     start, axis = nodes.constant("line.start", [0], np.int64), nodes.ints("axis", [3])
     return nodes.add("Slice", [image, start, end, axis], "line.image", to=to)
+
+
+def _used_sides(nodes: Nodes, image: str, to: str) -> str:
+    """Cuts a batch of pictures, which lie at the top left, to the width and height of the greatest."""
+    source = nodes.slice("geometry", 1, 4, 6, "sides.source")
+    sizes = nodes.add("Div", [source, nodes.slice("geometry", 1, 0, 2, "sides.scale")], "sides.each")
+    greatest = nodes.reduce("ReduceMax", sizes, 0, "sides.greatest", keepdims=False)
+    # Without a picture that can be read the sides are 0.
+    used = nodes.add("Max", [greatest, nodes.constant("sides.least", [MULTIPLE] * 2)], "sides.used")
+    end = nodes.cast(nodes.add("Round", [used], "sides.whole"), TensorProto.INT64, "sides.end")
+    return nodes.add(
+        "Slice", [image, nodes.ints("sides.start", [0, 0]), end, nodes.ints("axes", [3, 2])], "sides.image", to=to
+    )

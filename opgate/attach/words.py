@@ -22,6 +22,8 @@ FITS = {"letterbox": "letterbox", "letterbox-start": "letterbox_start", "stretch
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 #: How wide a line of text may become, and to what its width is rounded up.
 WIDEST, BUCKET = 2048, 32
+#: How long a side may become whose length follows the picture. Such a side is a multiple of MULTIPLE.
+LONGEST, MULTIPLE = 1536, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class Pre:
 
     `fit`, `filter` and `scale` have the names of ImagePreprocess. `height` and `width` are those of the network's
     input; with fit_height the width follows the picture up to `width`, rounded up to a multiple of `bucket`, unless
-    that is 0, and at least `narrowest`. `mean` and `std` have a number for each channel, or one for all.
+    that is 0, and at least `narrowest`. With multiples both sides follow the picture up to `height` and `width`, and
+    the shorter one has at least `shorter_side`. `mean` and `std` have a number for each channel, or one for all.
     """
 
     fit: str = "letterbox"
@@ -46,6 +49,11 @@ class Pre:
     filter: str = "cv_linear"
     bucket: int = 0
     narrowest: int = 0
+
+    @property
+    def follows(self) -> bool:
+        """Whether the size of the network's input follows the picture."""
+        return self.bucket > 0 or self.fit == "multiples"
 
     def attributes(self) -> dict[str, Any]:
         """Returns the attributes of ImagePreprocess that differ from its defaults."""
@@ -113,6 +121,18 @@ def _lines(pre: Pre, word: str, text: str) -> Pre:
     return replace(pre, fit="fit_height", height=height, width=WIDEST, bucket=BUCKET, shorter_side=0)
 
 
+def _sides(pre: Pre, word: str, text: str) -> Pre:
+    least = _whole(word, text, 65535)
+    return replace(pre, fit="multiples", height=LONGEST, width=LONGEST, shorter_side=least, bucket=0, narrowest=0)
+
+
+def _longest(pre: Pre, word: str, text: str) -> Pre:
+    longest = _whole(word, text, 65535)
+    if not longest or longest % MULTIPLE:
+        raise AttachError(f"--pre: expected {word}: and a multiple of {MULTIPLE}, got '{word}:{text}'")
+    return replace(pre, height=longest, width=longest)
+
+
 #: What a word with an argument does, and what it decides.
 _WITH_ARGUMENT: Mapping[str, tuple[str, Callable[[Pre, str, str], Pre]]] = {
     "letterbox": ("place", _fit),
@@ -120,6 +140,8 @@ _WITH_ARGUMENT: Mapping[str, tuple[str, Callable[[Pre, str, str], Pre]]] = {
     "stretch": ("place", _fit),
     "crop": ("place", _crop),
     "height": ("place", _lines),
+    "shortest": ("place", _sides),
+    "longest": ("longest", _longest),
     "resize": ("shorter side", lambda pre, word, text: replace(pre, shorter_side=_whole(word, text, 65535))),
     "widest": ("widest", lambda pre, word, text: replace(pre, width=_whole(word, text, 65535))),
     "narrowest": ("narrowest", lambda pre, word, text: replace(pre, narrowest=_whole(word, text, 65535))),
@@ -145,8 +167,10 @@ _ALONE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 #: What words decide, in the order in which they are read: what stands first sets what the others change.
 _ORDER = ("place", "range")
 #: What belongs to a place alone, by the name of that place's word.
-_BELONGS = {"shorter side": "crop", "widest": "height", "narrowest": "height", "bucket": "height"}
-_FIT_OF = {"crop": "crop", "height": "fit_height"}
+_BELONGS = {
+    "shorter side": "crop", "widest": "height", "narrowest": "height", "bucket": "height", "longest": "shortest"
+}  # fmt: skip
+_FIT_OF = {"crop": "crop", "height": "fit_height", "shortest": "multiples"}
 
 
 def _decides(word: str) -> str:
@@ -214,7 +238,7 @@ def check_places(words: Words) -> None:
 
 
 def stated_size(said: str) -> tuple[int, int] | None:
-    """Returns the height and width that --pre says, None if it says none. A width that follows the picture is 0.
+    """Returns the height and width that --pre says, None if it says none. A side that follows the picture is 0.
     Raises AttachError."""
     words = read(said, Pre())
     stated = words.pre
@@ -222,4 +246,6 @@ def stated_size(said: str) -> tuple[int, int] | None:
         check_places(words)
     if not stated.height:
         return None
+    if stated.fit == "multiples":
+        return 0, 0
     return stated.height, 0 if stated.bucket else stated.width

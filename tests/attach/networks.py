@@ -205,10 +205,11 @@ def classifier(path: Path, *, softmax: bool = False, name: str = "logits", **opt
     return net.save(path, {name: [3]}, **options)  # type: ignore[arg-type]
 
 
-def lines(path: Path, *, steps_first: bool, width: int | str = "width") -> Path:
-    """A reader of grey lines of 16 rows: each 8 columns are a step, and the class is the level of grey in fifths."""
+def lines(path: Path, *, steps_first: bool, width: int | str = "width", channels: int = 1, opset: int = 17) -> Path:
+    """A reader of lines of 16 rows: each 8 columns are a step, and the class is the level of grey in fifths."""
     net = Net()
-    pooled = net.add("AveragePool", ["x"], "pooled", kernel_shape=[16, 8], strides=[16, 8])
+    grey = net.add("ReduceMean", ["x"], "grey", axes=[1], keepdims=1)
+    pooled = net.add("AveragePool", [grey], "pooled", kernel_shape=[16, 8], strides=[16, 8])
     row = net.add("Squeeze", [pooled, net.constant("row_axis", [1, 2], np.int64)], "row")
     steps = net.add("Unsqueeze", [row, net.constant("last", [2], np.int64)], "steps")
     levels = net.constant("levels", np.linspace(-1, 1, 6)[None, None])
@@ -218,7 +219,7 @@ def lines(path: Path, *, steps_first: bool, width: int | str = "width") -> Path:
         net.add("Transpose", [scores], "out", perm=[1, 0, 2])
     net.batch = "N"
     graph_outputs = {"out": ["steps", 6]}
-    made = net.save(path, graph_outputs, shape=["N", 1, 16, width])
+    made = net.save(path, graph_outputs, shape=["N", channels, 16, width], opset=opset)
     if steps_first:
         model = onnx.load(made)
         dims = model.graph.output[0].type.tensor_type.shape.dim
@@ -511,3 +512,17 @@ def two_maps(path: Path, *, side: int = 8) -> Path:
     cell = net.size // side
     net.add("AveragePool", ["x"], "aux", kernel_shape=[cell] * 2, strides=[cell] * 2)
     return net.save(path, {"out": [3, 8, 8], "aux": [3, side, side]})
+
+
+def text_map(path: Path, *, size: int | None = None, paddle: bool = True, logits: bool = False) -> Path:
+    """[n, 1, h, w]: how dark each pixel is, as a probability or a logit. `paddle` names nodes as PaddleOCR's export does."""
+    net = Net()
+    weights = net.constant("darker", np.full((1, 3, 1, 1), -4.0))
+    net.add("Conv", ["x", weights], "map" if logits else "level")
+    if not logits:
+        net.add("Sigmoid", ["level"], "map")
+    if paddle:
+        for number, node in enumerate(net.nodes):
+            node.name = f"p2o.{node.op_type}.{number}"
+    sides = [size or "height", size or "width"]
+    return net.save(path, {"map": [1, *sides]}, shape=["batch", 3, *sides])

@@ -32,6 +32,16 @@ def test_one_command_writes_a_model(library: Path, tmp_path: Path) -> None:
     assert status == 1 and "--overwrite" in said
 
 
+def test_a_detector_and_a_reader_are_one_model(library: Path, tmp_path: Path) -> None:
+    detector = networks.text_map(tmp_path / "detector.onnx")
+    reader = networks.lines(tmp_path / "reader.onnx", steps_first=False, channels=3)
+    said = ("--read", reader, "--read-pre", "height:16 half", "--labels", "a,b,c,d,e", "--library", library)
+    status, printed = run(detector, *said, "--to", tmp_path / "models" / "ocr")
+    assert status == 0, printed
+    assert "reader: characters" in printed and {path.name for path in (tmp_path / "models").iterdir()} == {"ocr"}
+    assert (tmp_path / "models" / "ocr" / "labels.txt").read_text() == "\na\nb\nc\nd\ne\n"
+
+
 def test_mistakes_are_one_line(library: Path, tmp_path: Path) -> None:
     file = networks.classifier(tmp_path / "net.onnx", name="out")
     to = ("--to", tmp_path / "models" / "net", "--library", library)

@@ -131,11 +131,11 @@ def test_lines_of_different_widths_are_read(made: Make, tmp_path, steps_first: b
         assert [records[0]["text"] for records in answers] == ["abcc", "eddabce"]
         assert all(0.9 < records[0]["score"] <= 1 for records in answers)
     assert "max_batch_size: 1\n" in model.attached.config and "dynamic_batching" not in model.attached.config
-    assert ("max_batch_size", "1", DEFAULT, "because a wider line beside it would change what a line reads") in facts(
+    assert ("max_batch_size", "1", DEFAULT, "because a larger picture beside it would change its answer") in facts(
         model
     )
     assert "max_batch_size: 4\n" in together.attached.config
-    assert "an answer depends on the widest line of its batch" in together.report
+    assert "an answer depends on the largest picture of its batch" in together.report
     fixed = attach(Wish(file, **{**said, "pre": f"{said['pre'].replace('bucket:8', 'bucket:0')} widest:64"}), "model")
     assert "max_batch_size: 8\n" in fixed.config
 

@@ -161,11 +161,57 @@ def test_rapidocr_reads_lines_and_tells_which_way_up(made: Make) -> None:
     assert "metadata 'character'" in reader.report
 
 
-def test_networks_without_a_head_that_is_known_are_asked_about() -> None:
-    from opgate.attach.attach import Wish, attach
-    from opgate.attach.report import AttachError
+def page_of_lines(size: tuple[int, int], seed: int) -> Image.Image:
+    """A page with a line each 60 rows, of which one in four stands upright and the others are a little turned."""
+    rng = np.random.default_rng(seed)
+    page = Image.new("RGB", size, (245, 245, 240))
+    for number, top in enumerate(range(10, size[1] - 90, 60)):
+        each = line(WORDS[number % len(WORDS)], int(rng.integers(18, 36)))
+        turned = each.rotate(
+            90 if number % 4 == 3 else float(rng.uniform(-8, 8)), expand=True, fillcolor=(245, 245, 240)
+        )
+        page.paste(turned, (int(rng.integers(0, size[0] - turned.width)), top))
+    return page
 
-    need("rapidocr_onnxruntime")
+
+def test_rapidocr_finds_text(made: Make) -> None:
     file = file_of("rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx")
-    with pytest.raises(AttachError, match=r"--post: the output .* is no head that opgate knows"):
-        attach(Wish(file, pre="letterbox:640"), "model")
+    model = made(file, pre="half", post="db score:0.5 unclip:1.6 dilate")
+    from rapidocr_onnxruntime import RapidOCR
+
+    engine = RapidOCR()
+    pages = [page_of_lines(size, seed) for seed, size in enumerate([(640, 480), (500, 900), (1200, 800)])]
+    own = [engine.text_det(np.asarray(page)[..., ::-1].copy())[0].tolist() for page in pages]
+    answers = [answer for page in pages for answer in model.predict(encoded(page))]
+    check(answers, [[{"polygon": quad} for quad in quads] for quads in own], score=0, overlap=0.85)
+    assert sum(map(len, own)) > 15
+    assert "the probability of text" in "\n".join(made(file, "alone").attached.report.lines())
+
+
+def test_rapidocr_finds_and_reads_text(made: Make) -> None:
+    file = file_of("rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx")
+    model = made(
+        file,
+        pre="half",
+        post="db score:0.5 unclip:1.6 dilate",
+        read=file.with_name("ch_PP-OCRv4_rec_infer.onnx"),
+        read_pre="height:48",
+    )
+    from rapidocr_onnxruntime import RapidOCR
+
+    engine = RapidOCR()
+    page = Image.new("RGB", (700, 560), (245, 245, 240))
+    for number, text in enumerate(WORDS):
+        each = line(text, 24 + 3 * number)
+        page.paste(each, (30 + 40 * number, 20 + 70 * number))
+    tall = line(WORDS[0], 28).rotate(-90, expand=True)
+    page.paste(tall, (600, 60))
+    own, _ = engine(np.asarray(page)[..., ::-1].copy(), use_cls=False)
+    (answer,) = model.predict(encoded(page))
+    texts = sorted(record["text"] for record in answer["predictions"])
+    assert texts == sorted(text for _, text, _ in own) and len(texts) == 7 and set(WORDS) <= set(texts)
+    for record in answer["predictions"]:
+        found = of_server({"predictions": [{"polygon": record["polygon"], "score": record["score"]}]})
+        near = [agreement(found, of_function([{"polygon": quad, "score": score}])) for quad, _, score in own]
+        best = max(near, key=lambda each: each.iou or 0)
+        assert best.iou and best.iou > 0.85 and best.score < 0.05

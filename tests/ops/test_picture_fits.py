@@ -106,6 +106,24 @@ def test_the_text_lines_of_paddleocr(run_op: RunOp) -> None:
         np.testing.assert_allclose(geometry[0], [w / new_w, h / height, 0, 0, w, h], rtol=1e-6)
 
 
+def test_sides_of_paddles_text_detectors(run_op: RunOp) -> None:
+    """DetResizeForTest with limit_type min: the shorter side has at least 64 pixels, and both are multiples of 32."""
+    need("cv2")
+    import cv2
+
+    for w, h in [*SIZES, (203, 48), (77, 131), (64, 90)]:
+        picture = scene(w, h)
+        ratio = max(1.0, 64 / min(w, h))
+        new_w, new_h = (max(32, round(int(side * ratio) / 32) * 32) for side in (w, h))
+        attributes = {"fit": "multiples", "shorter_side": 64, "filter": "cv_linear", "pad": 0}
+        found, geometry, _ = preprocess(run_op, [png(picture, 2)], 640, 640, **attributes)
+        assert max(new_w, new_h) <= 640
+        expected = cv2.resize(picture, (new_w, new_h)).transpose(2, 0, 1) / 255
+        np.testing.assert_allclose(found[0, :, :new_h, :new_w], expected, atol=1e-5)
+        assert not found[0, :, new_h:].any() and not found[0, :, :, new_w:].any()
+        np.testing.assert_allclose(geometry[0], [w / new_w, h / new_h, 0, 0, w, h], rtol=1e-6)
+
+
 def test_grey_digits(run_op: RunOp) -> None:
     """convert("L"), resize to 28 x 28, (x / 255 - 0.1307) / 0.3081."""
     for size in SIZES:

@@ -223,11 +223,13 @@ def test_attributes_that_no_run_can_use_are_refused_when_the_model_loads(library
     refused = refused_cases(library, f"^(?!.*({BY_INPUTS})).*attribute|^-1$|^height$|^nsample$")
     assert {op.name for op, _, _ in refused} >= {
         "DecodeImage",
+        "DBPostprocess",
         "DetectionPostprocess",
         "DrawBoundingBoxes",
         "EncodeImage",
         "ImagePreprocess",
         "KNNQuery",
+        "PerspectiveCrop",
         "ResizeNormalize",
         "RMSNorm",
     }

@@ -448,6 +448,32 @@ def test_a_text_and_records_without_a_count(repository, load, parameters, wanted
     jsonschema.validate(answer.json(), described["schema"])
 
 
+def test_an_output_of_two_dims_has_a_text_for_each_row(repository, load):
+    """Rows without labels are texts of nothing."""
+    rows = [
+        helper.make_node("Identity", ["x"], ["y"]),
+        helper.make_node("ReduceSum", ["x", "axis"], ["sum"], keepdims=0),
+    ]
+    text = """max_batch_size: 0
+    input [ { name: "x" data_type: TYPE_INT32 dims: [ -1, 3 ] } ]
+    output [ { name: "y" data_type: TYPE_INT32 dims: [ -1, 3 ] label_filename: "labels.txt" },
+             { name: "sum" data_type: TYPE_INT32 dims: [ -1 ] } ]
+    parameters { key: "predict_text_output" value { string_value: "y" } }
+    parameters { key: "predict_fields" value { string_value: "sum=sum" } }"""
+    outputs = [value("y", "INT32", ["n", 3]), value("sum", "INT32", ["n"])]
+    axis = helper.make_tensor("axis", TensorProto.INT64, [1], [1])
+    folder = save(repository, "texts", rows, [value("x", "INT32", ["n", 3])], outputs, config=text, initializers=[axis])
+    (folder / "labels.txt").write_text("a\nb\n")
+
+    async def main():
+        transport = httpx.ASGITransport(create_app(load()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            lines = [[1, 0, 1], [0, -1, -1], [-1, -1, -1]]
+            return (await client.post("/predict/texts", json={"x": lines})).json()["predictions"]
+
+    assert asyncio.run(main()) == [{"text": "bab", "sum": 2}, {"text": "a", "sum": -2}, {"text": "", "sum": -3}]
+
+
 def test_a_text_of_nothing_and_raw_bytes_of_no_size(repository, load):
     """Rows without elements, and a dim whose size bytes can't tell."""
     rows = [helper.make_node("Identity", ["x"], ["y"])]

@@ -13,7 +13,7 @@ class Presentation:
 
     `count` is the output that holds the number of records; without it each row has as many as its outputs have entries.
     `fields` pairs each field of a record with its output. `text` is the output whose labels make one text, the field
-    `text` of the only record.
+    `text` of the only record, or a text for each row, if it has two dims.
     `masks` are the outputs with a mask of each record, which is shown as run lengths, with the place of the masks in
     the picture, and with the box that cuts each mask.
     `picture_model` is the model that runs if the client wants a picture. All are empty if the config has none.

@@ -197,7 +197,8 @@ def labelled(spec: ModelSpec, presentation: Presentation, result: Mapping[str, A
 
 
 def _records(spec: ModelSpec, presentation: Presentation, rows: Mapping[str, Array]) -> list[dict[str, Any]]:
-    """Returns the records of a row: one with the text, or one for each entry of the outputs."""
+    """Returns the records of a row: one for each text, or one for each entry of the outputs. A text is the whole
+    output, or each of its rows if it has rows."""
 
     def value(output: str, i: int) -> Any:
         if output in presentation.masks[:1]:
@@ -211,10 +212,15 @@ def _records(spec: ModelSpec, presentation: Presentation, rows: Mapping[str, Arr
     counts = [int(rows[presentation.count].reshape(-1)[0])] if presentation.count else []
     lengths = [len(rows[output]) for _, output in presentation.fields]
     if presentation.text:
-        labels = spec.outputs[presentation.text].labels
-        numbers = rows[presentation.text].reshape(-1)[slice(*counts) if counts else slice(None)]
-        text = "".join(labels[number] for number in numbers if 0 <= number < len(labels))
-        return [{"text": text, **(record(0) if all(lengths) else {})}]
+        labels, texts = spec.outputs[presentation.text].labels, rows[presentation.text]
+
+        def text(numbers: Array) -> str:
+            return "".join(labels[number] for number in numbers if 0 <= number < len(labels))
+
+        if texts.ndim == 2:
+            return [{"text": text(texts[i]), **record(i)} for i in range(min([*counts, *lengths, len(texts)]))]
+        numbers = texts.reshape(-1)[slice(*counts) if counts else slice(None)]
+        return [{"text": text(numbers), **(record(0) if all(lengths) else {})}]
     return [record(i) for i in range(min([*counts, *lengths]))]
 
 

@@ -91,6 +91,12 @@ def fit_cases() -> Iterator[Case]:
         for name in ("fast", "pil_bicubic", "cv_area"):
             label = f"the centre of a shorter side of {side}, {name}"
             yield case(label, pictures[:2], 16, 21, fit="crop", shorter_side=side, filter=name)
+    for side, multiple in [(0, 8), (20, 8), (60, 8), (9, 1), (30, 16)]:
+        for name in ("fast", "cv_linear"):
+            label = f"multiples of {multiple}, shorter side {side}, {name}"
+            said = {"fit": "multiples", "shorter_side": side, "multiple": multiple, "filter": name}
+            yield case(label, pictures, 48, 80, **said)
+    yield case("multiples of 32", pictures, 64, 96, fit="multiples", filter="cv_linear", pad=0)
     yield case("a side too long", [png(scene(1, 300), 2)], 4, 4, fit="crop", shorter_side=65535)
 
 
@@ -135,7 +141,9 @@ def attribute_cases() -> Iterator[Case]:
         ("channels", 4, "attribute 'channels': expected 1 or 3, got 4"),
         ("mean", [0.5, 0.5], r"attribute 'mean': expected one number for all"),
         ("shorter_side", 65536, r"attribute 'shorter_side': expected 0\.\.65535, got 65536"),
-        ("shorter_side", 9, "attribute 'shorter_side': expected 0, because fit isn't crop, got 9"),
+        ("shorter_side", 9, "attribute 'shorter_side': expected 0, because fit is neither crop nor multiples, got 9"),
+        ("multiple", 0, r"attribute 'multiple': expected 1\.\.65535, got 0"),
+        ("fit", "multiples", "attribute 'height': expected a multiple of 32, got 8"),
     ]:
         data, ends = flat(mixed)
         attributes = {"height": 8, "width": 8, name: value}

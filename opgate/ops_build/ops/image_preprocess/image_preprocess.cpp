@@ -86,8 +86,8 @@ DecodeStatus preprocess(std::span<const std::uint8_t> bytes, const Settings& set
   if (!decoder) return status;
   const int width = decoder->header().upright_width();
   const int height = decoder->header().upright_height();
-  const std::optional<Placement> box =
-      Placement::of(width, height, settings.width, settings.height, settings.fit, settings.shorter_side);
+  const std::optional<Placement> box = Placement::of(width, height, settings.width, settings.height, settings.fit,
+                                                     settings.shorter_side, settings.multiple);
   if (!box) return DecodeStatus::unsupported;
   status = settings.filter == Filter::fast ? preprocess_fast(*decoder, settings, *box, image)
                                            : preprocess_exactly(*decoder, settings, *box, image);

@@ -11,7 +11,7 @@
 
 namespace opgate::ops::image_preprocess {
 
-enum class Fit { letterbox, letterbox_start, stretch, crop, fit_height };
+enum class Fit { letterbox, letterbox_start, stretch, crop, fit_height, multiples };
 
 /// A side of a resized picture has `whole` pixels. [first, first + count) of them are in the result.
 struct Part {
@@ -31,9 +31,9 @@ struct Placement {
   /// A picture of source_width x source_height in a result of width x height. Nothing, if a side of the resized picture
   /// would be longer than kMaxSide.
   static std::optional<Placement> of(std::int64_t source_width, std::int64_t source_height, std::int64_t width,
-                                     std::int64_t height, Fit fit, std::int64_t shorter_side) {
+                                     std::int64_t height, Fit fit, std::int64_t shorter_side, std::int64_t multiple) {
     const auto [scaled_width, scaled_height] =
-        scaled_size(source_width, source_height, width, height, fit, shorter_side);
+        scaled_size(source_width, source_height, width, height, fit, shorter_side, multiple);
     if (std::max(scaled_width, scaled_height) > kMaxSide) return std::nullopt;
     std::int64_t left = 0, top = 0;
     if (fit == Fit::letterbox) {
@@ -57,7 +57,7 @@ struct Placement {
  private:
   static std::array<std::int64_t, 2> scaled_size(std::int64_t source_width, std::int64_t source_height,
                                                  std::int64_t width, std::int64_t height, Fit fit,
-                                                 std::int64_t shorter_side) {
+                                                 std::int64_t shorter_side, std::int64_t multiple) {
     const double across = static_cast<double>(width) / static_cast<double>(source_width);
     const double down = static_cast<double>(height) / static_cast<double>(source_height);
     const auto rounded = [](std::int64_t source, double ratio) {
@@ -76,6 +76,17 @@ struct Placement {
         if (shorter_side == 0) return {rounded(source_width, ratio), rounded(source_height, ratio)};
         const std::int64_t shorter = std::min(source_width, source_height);
         return {shorter_side * source_width / shorter, shorter_side * source_height / shorter};
+      }
+      case Fit::multiples: {
+        const double enlarged =
+            static_cast<double>(shorter_side) / static_cast<double>(std::min(source_width, source_height));
+        const double ratio = std::min({std::max(1.0, enlarged), across, down});
+        const auto nearest = [&](std::int64_t source, std::int64_t most) {
+          const auto whole = static_cast<std::int64_t>(static_cast<double>(source) * ratio);
+          const double multiples = static_cast<double>(whole) / static_cast<double>(multiple);
+          return std::clamp<std::int64_t>(std::llrint(multiples) * multiple, multiple, most);
+        };
+        return {nearest(source_width, width), nearest(source_height, height)};
       }
       case Fit::letterbox_start: {  // as int() of Python
         const double ratio = std::min(across, down);

@@ -29,6 +29,7 @@ def reference(
     shorter_side: int,
     filter: str,
     scale: str,
+    multiple: int,
 ) -> tuple[Array, Array, Array]:
     """Planes f32 [n, channels, height, width], geometry f32 [n, 6] and status i32 [n] of the n encoded pictures in
     `data`."""
@@ -45,7 +46,7 @@ def reference(
     for i, end in enumerate(ends.tolist()):
         try:
             picture = open_picture(data[begin:end].tobytes(), max_pixels)
-            new_w, new_h, left, top = placement(*picture.upright_size, width, height, fit, shorter_side)
+            new_w, new_h, left, top = placement(*picture.upright_size, width, height, fit, shorter_side, multiple)
             w, h = picture.upright_size
             reduction = next(s for s in (8, 4, 2, 1) if s == 1 or (-(-w // s) >= new_w and -(-h // s) >= new_h))
             pixels = picture.pixels(reduction if filter == "fast" else 1, pad)
@@ -63,7 +64,9 @@ def reference(
     return images, geometry, status
 
 
-def placement(w: int, h: int, width: int, height: int, fit: str, shorter_side: int) -> tuple[int, int, int, int]:
+def placement(
+    w: int, h: int, width: int, height: int, fit: str, shorter_side: int, multiple: int
+) -> tuple[int, int, int, int]:
     """Returns width and height of the resized picture, and where its left and top lie in the result."""
 
     def rounded(side: int, ratio: float) -> int:
@@ -74,6 +77,13 @@ def placement(w: int, h: int, width: int, height: int, fit: str, shorter_side: i
             return width, height, 0, 0
         case "fit_height":
             return min(width, max(1, int(np.ceil(height * (w / h))))), height, 0, 0
+        case "multiples":
+            ratio = min(max(1, shorter_side / min(w, h)), width / w, height / h)
+            new_w, new_h = (
+                min(most, max(multiple, round(int(side * ratio) / multiple) * multiple))
+                for side, most in ((w, width), (h, height))
+            )
+            return new_w, new_h, 0, 0
         case "crop":
             if shorter_side:
                 new_w, new_h = (shorter_side * side // min(w, h) for side in (w, h))

@@ -14,8 +14,8 @@
 namespace opgate::ops::image_preprocess {
 
 /// The words of the signature, in the order of Fit and of Filter.
-inline constexpr std::array<std::string_view, 5> kFits = {"letterbox", "letterbox_start", "stretch", "crop",
-                                                          "fit_height"};
+inline constexpr std::array<std::string_view, 6> kFits = {"letterbox", "letterbox_start", "stretch",
+                                                          "crop",      "fit_height",      "multiples"};
 inline constexpr std::array<std::string_view, 12> kFilters = {
     "fast",        "pil_nearest", "pil_box",   "pil_bilinear", "pil_hamming", "pil_bicubic",
     "pil_lanczos", "cv_nearest",  "cv_linear", "cv_area",      "cv_cubic",    "cv_lanczos4"};
@@ -26,7 +26,7 @@ Kind kind_of(const std::array<std::string_view, count>& words, std::string_view 
 }
 
 struct Settings {
-  std::int64_t height = 0, width = 0, max_pixels = 0, shorter_side = 0;
+  std::int64_t height = 0, width = 0, max_pixels = 0, shorter_side = 0, multiple = 1;
   int channels = 3;
   Fit fit = Fit::letterbox;
   Filter filter = Filter::fast;
@@ -49,6 +49,7 @@ inline Settings::Settings(const Attributes& attributes)
       width(attributes.integer("width")),
       max_pixels(attributes.integer("max_pixels")),
       shorter_side(attributes.integer("shorter_side")),
+      multiple(attributes.integer("multiple")),
       channels(static_cast<int>(attributes.integer("channels"))),
       fit(kind_of<Fit>(kFits, attributes.text("fit"))),
       filter(kind_of<Filter>(kFilters, attributes.text("filter"))),
@@ -82,8 +83,15 @@ inline Status Settings::check(const Attributes& attributes) {
   }
   const std::int64_t side = attributes.integer("shorter_side");
   if (side < 0 || side > codecs::kMaxSide) return attributes.refuse("shorter_side", "0..65535");
-  if (side > 0 && attributes.text("fit") != "crop")
-    return attributes.refuse("shorter_side", "0, because fit isn't crop");
+  const bool multiples = attributes.text("fit") == "multiples";
+  if (side > 0 && !multiples && attributes.text("fit") != "crop")
+    return attributes.refuse("shorter_side", "0, because fit is neither crop nor multiples");
+  const std::int64_t multiple = attributes.integer("multiple");
+  if (multiple < 1 || multiple > codecs::kMaxSide) return attributes.refuse("multiple", "1..65535");
+  for (const char* name : {"height", "width"}) {
+    if (multiples && attributes.integer(name) % multiple != 0)
+      return attributes.refuse(name, "a multiple of " + std::to_string(multiple));
+  }
   return images::check_normalization(attributes);
 }
 

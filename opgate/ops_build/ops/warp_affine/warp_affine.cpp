@@ -2,9 +2,9 @@
 
 #include <bit>
 #include <cstring>
-#include <span>
 
 #include "core/elementwise.h"
+#include "images/crop_index.h"
 
 namespace opgate::ops::warp_affine {
 namespace {
@@ -104,16 +104,9 @@ class Cpu : public Checked {
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
     const Settings settings = Settings::of(attributes);
-    const std::int64_t n = in.size("n"), h = in.size("h"), w = in.size("w"), r = in.size("r");
-    OPGATE_RETURN_IF_ERROR(check_index(in));
-    const std::span<const std::int32_t> index =
-        in.has("index") ? in["index"].span<std::int32_t>() : std::span<const std::int32_t>();
-    for (std::size_t i = 0; i < index.size(); ++i) {
-      if (index[i] < 0 || index[i] >= n) {
-        return Status::invalid("input 'index': element " + std::to_string(i) + " is " + std::to_string(index[i]) +
-                               ", expected the number of a picture, 0.." + std::to_string(n - 1));
-      }
-    }
+    const std::int64_t h = in.size("h"), w = in.size("w"), r = in.size("r");
+    images::CropIndex index;
+    OPGATE_RETURN_IF_ERROR(images::CropIndex::make(in, "matrices", index));
     if (out["tensor"].size() == 0) return {};
     const auto* const pixels = in["image"].data<std::uint8_t>();
     const T* const matrix = in["matrix"].data<T>();
@@ -126,8 +119,7 @@ class Cpu : public Checked {
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t crop = i / height;
         const int y = static_cast<int>(i % height);
-        const std::int64_t number = index.empty() ? (n == 1 ? 0 : crop) : index[static_cast<std::size_t>(crop)];
-        const Picture picture{pixels + number * h * w * 3, static_cast<int>(h), static_cast<int>(w),
+        const Picture picture{pixels + index.picture_of(crop) * h * w * 3, static_cast<int>(h), static_cast<int>(w),
                               packed(settings.border)};
         const Map map = Map::of(matrix + 6 * crop, settings.maps_to_crop);
         float* const to = tensor + crop * 3 * plane + std::int64_t{y} * width;

@@ -1,6 +1,7 @@
 #include "warp_affine.h"
 
 #include "core/elementwise.cuh"
+#include "images/crop_index.h"
 
 namespace opgate::ops::warp_affine {
 namespace {
@@ -76,7 +77,7 @@ class Cuda : public Checked {
 
   template <typename T>
   Status operator()(Context& context, const Inputs& in, const Attributes& attributes, Outputs& out) const {
-    OPGATE_RETURN_IF_ERROR(check_index(in));
+    OPGATE_RETURN_IF_ERROR(images::check_index(in, "matrices"));
     const MutableTensor& tensor = out["tensor"];
     if (tensor.size() == 0) return {};
     const Memory memory = workspace<T>(context.workspace(), in, attributes);

@@ -58,15 +58,6 @@ OPGATE_HOST_DEVICE inline double within(double at, double size) {
 /// The pixel before a place, which is at least -2.
 OPGATE_HOST_DEVICE inline int pixel_before(double at) { return static_cast<int>(at + 2) - 2; }
 
-inline Status check_index(const Inputs& in) {
-  const std::int64_t n = in.size("n"), r = in.size("r");
-  if (in.has("index") || n == 1 || n == r) return {};
-  return Status::invalid("input 'index': expected the pictures of the " + std::to_string(r) +
-                         " matrices, got none; it may be left out where there is one picture, or one for each matrix, "
-                         "not " +
-                         std::to_string(n));
-}
-
 /// The `check` of both kernels.
 struct Checked {
   static Status check(const Attributes& attributes, const KnownSizes& sizes) {

@@ -1,0 +1,108 @@
+"""A detector of text and a reader of lines in one model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opgate.attach.attach import Wish, attach
+from opgate.attach.report import AttachError
+from tests.attach import networks
+from tests.attach.conftest import Make, png
+
+PRE = "height:16 bucket:1 half"
+#: A region is not grown, so that a line has no rim.
+POST = "db unclip:0 text:0"
+
+
+def line(levels: list[int]) -> np.ndarray:
+    """A line [16, 24 k] of k parts with these levels of grey in fifths. A level has the letter of its number, 0 is the
+    blank."""
+    return np.repeat(np.array(levels, np.uint8) * 51, 24)[None].repeat(16, 0)
+
+
+def page() -> np.ndarray:
+    """A bright page with a line, and below it one that runs downwards."""
+    pixels = np.full((200, 240), 235, np.uint8)
+    pixels[20:36, 30:150] = line([1, 0, 1, 2, 1])
+    pixels[60:180, 90:106] = np.rot90(line([2, 1, 0, 1, 2]), -1)
+    return np.repeat(pixels[..., None], 3, 2)
+
+
+def files(folder: Path, **of_reader: Any) -> tuple[Path, Path]:
+    detector = networks.text_map(folder / "detector.onnx")
+    return detector, networks.lines(folder / "reader.onnx", **{"steps_first": False, "channels": 3, **of_reader})
+
+
+@pytest.mark.parametrize(
+    "of_reader", [{}, {"steps_first": True}, {"opset": 13}], ids=["rows first", "steps first", "another opset"]
+)
+def test_each_line_has_a_text(made: Make, tmp_path: Path, of_reader: dict[str, Any]) -> None:
+    detector, reader = files(tmp_path, **of_reader)
+    model = made(detector, pre="shortest:64", post=POST, read=reader, read_pre=PRE, labels="a,b,c,d,e")
+    first, second = model.predict(png(page()))[0]["predictions"]
+    assert first.keys() == {"text", "polygon", "score"}
+    assert (first["text"], second["text"]) == ("aaba", "baab") and min(first["score"], second["score"]) > 0.8
+    np.testing.assert_allclose(first["polygon"], [[30, 20], [149, 20], [149, 35], [30, 35]], atol=4)
+    np.testing.assert_allclose(second["polygon"], [[90, 60], [105, 60], [105, 179], [90, 179]], atol=4)
+    assert "max_batch_size: 1\n" in model.attached.config and "reader: characters" in model.report
+    headers = {"Content-Type": "image/png"}
+    bodies = [png(np.full((64, 64, 3), 255, np.uint8)), b"no picture", png(page())[:200], png(page())]
+    answers = model.send([{"content": body, "headers": headers} for body in bodies])
+    assert [answer.status_code for answer in answers] == [200, 400, 400, 200]
+    assert answers[0].json()["predictions"] == [] and len(answers[3].json()["predictions"]) == 2
+
+
+def test_a_line_is_read_as_if_it_were_alone(made: Make, tmp_path: Path) -> None:
+    """Also beside a longer one, and in a network of one width."""
+    detector, reader = files(tmp_path)
+    said = {"pre": "shortest:64", "post": POST, "labels": "a,b,c,d,e"}
+    model = made(detector, read=reader, read_pre=PRE, **said)
+    pixels = page()
+    pixels[60:180] = 235
+    alone = model.run(png(pixels))
+    together = model.run(png(page()))
+    for name in ("quads", "texts", "scores"):
+        np.testing.assert_array_equal(alone[name][0, 0], together[name][0, 0])
+    assert together["texts"].shape == (1, 2, 2048 // 8)
+    fixed = networks.lines(tmp_path / "fixed.onnx", steps_first=False, channels=3, width=160)
+    narrow = made(detector, "narrow", read=fixed, read_pre="height:16 half", **said)
+    found = narrow.predict(png(page()))[0]["predictions"]
+    assert [record["text"][:4] for record in found] == ["aaba", "baab"]  # the padding is a grey, too
+
+
+def test_texts_of_a_low_score_are_left_out(made: Make, tmp_path: Path) -> None:
+    detector, reader = files(tmp_path)
+    said = {"pre": "shortest:64", "read": reader, "read_pre": PRE, "labels": "a,b,c,d,e"}
+    model = made(detector, post="db unclip:0 text:1", **said)
+    assert model.predict(png(page()))[0]["predictions"] == []
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"labels": ""}, "--read reader.onnx: --post: .* which characters does it read?"),
+        ({"read_pre": "height:24"}, "--read reader.onnx: --read-pre: the height is 24, and the input 'x' has 16"),
+        ({"read_pre": "stretch:16x64"}, "--read reader.onnx: --read-pre: a reader of lines takes colours, and a word"),
+        ({"labels": "a,b"}, "--read reader.onnx: --labels: expected 6 labels"),
+        ({"max_batch_size": 2}, "--max-batch-size: the network takes one picture at a time: --read reads the lines"),
+    ],
+)
+def test_what_a_reader_refuses(tmp_path: Path, said: dict[str, Any], message: str) -> None:
+    detector, reader = files(tmp_path)
+    usual: dict[str, Any] = {"post": POST, "read": reader, "read_pre": PRE, "labels": "a,b,c,d,e"}
+    with pytest.raises(AttachError, match=message):
+        attach(Wish(detector, **{**usual, **said}), "model")
+
+
+def test_a_reader_goes_with_a_detector_of_text(tmp_path: Path) -> None:
+    _, reader = files(tmp_path)
+    with pytest.raises(AttachError, match=r"--read: net.onnx finds no lines of text: a reader goes with the head db"):
+        attach(Wish(networks.yolov8(tmp_path / "net.onnx"), read=reader, read_pre=PRE), "model")
+    grey = networks.lines(tmp_path / "grey.onnx", steps_first=False)
+    with pytest.raises(AttachError, match=r"--read grey.onnx: --read-pre: a reader of lines takes colours"):
+        detector = networks.text_map(tmp_path / "detector.onnx")
+        attach(Wish(detector, read=grey, read_pre=PRE, labels="a,b,c,d,e"), "model")
