@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -60,13 +62,41 @@ def gateway(library: Path) -> Iterator[Server]:
         yield server
 
 
+def curl_line(model: str, gateway: Server) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Runs the line that sends a picture to a model. Returns the answer, and the one that the README shows."""
+    (line,) = [line for line in commands("curl") if line.endswith(f"/predict/{model}")]
+    answer = json.loads(run(line.replace("localhost:8000", f"127.0.0.1:{gateway.http}").replace("curl", "curl -s")))
+    (shown,) = [block for block in blocks("json") if f'"{model}"' in block]
+    shown = json.loads(re.sub(r", \.\.\.", "", shown))
+    assert answer.keys() == shown.keys()
+    return answer, shown
+
+
+def test_a_trained_network(library: Path, tmp_path: Path) -> None:
+    """The package is the installed one, in place of a download."""
+    need("rapidocr_onnxruntime")
+    if not shutil.which("curl"):
+        pytest.skip("there is no curl")
+    package = Path(importlib.util.find_spec("rapidocr_onnxruntime").origin).parent
+    (line,) = commands(".venv/bin/opgate attach")
+    places = {"build/networks/rapidocr_onnxruntime": str(package), "build/models": str(tmp_path)}
+    for shown, place in places.items():
+        line = line.replace(shown, place)
+    run(line, env={**os.environ, "OPGATE_OPS_LIBRARY": str(library)})
+    with running(tmp_path) as server:
+        answer, shown = curl_line("reader", server)
+    assert [record["text"] for record in answer["predictions"]][: len(shown["predictions"])] == [
+        record["text"] for record in shown["predictions"]
+    ]
+    for found, printed in zip(answer["predictions"], shown["predictions"], strict=False):
+        assert found.keys() == printed.keys()
+        np.testing.assert_allclose(found["polygon"], printed["polygon"], atol=2)
+
+
 def test_the_curl_line(gateway: Server) -> None:
     if not shutil.which("curl"):
         pytest.skip("there is no curl")
-    (line,) = commands("curl")
-    answer = json.loads(run(line.replace("localhost:8000", f"127.0.0.1:{gateway.http}").replace("curl", "curl -s")))
-    shown = json.loads(re.sub(r", \.\.\.", "", blocks("json")[0]))
-    assert answer.keys() == shown.keys()
+    answer, shown = curl_line("digit_detector", gateway)
     assert answer["predictions"][0].keys() == shown["predictions"][0].keys()
     assert answer["predictions"][0]["label"] == shown["predictions"][0]["label"]
     np.testing.assert_allclose(answer["predictions"][0]["box"], shown["predictions"][0]["box"], atol=2)
