@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from opgate.attach import faces, queries, yolo
+from opgate.attach import distances, faces, queries, yolo
 from opgate.attach.head import Beside, Boxes, Head, gathered
 from opgate.attach.nodes import Nodes
-from opgate.attach.post import Answers, detections
+from opgate.attach.post import ALL_CLASSES, Answers, detections
 from opgate.attach.report import AttachError
 
 #: The inputs with which a request asks for other boxes than those above the usual score, and suppresses others than
@@ -27,6 +27,8 @@ _DECODERS: Mapping[str, Callable[[Nodes, Head], tuple[Boxes, Beside | None]]] = 
     "boxes": queries.boxes_in_three,
     "detr": queries.queries,
     "ssd": queries.queries,
+    "picodet": distances.picodet,
+    "nanodet": distances.nanodet,
     "blazeface": faces.blazeface,
     "scrfd": faces.scrfd,
 }
@@ -39,7 +41,7 @@ def add(nodes: Nodes, head: Head) -> tuple[Answers, int]:
         raise AttachError(f"--post: {head.post.kind} can't be attached yet")
     boxes, beside = _DECODERS[head.post.kind](nodes, head)
     post, listed_classes = head.post, head.post.kind in ("end2end", "boxes")
-    if boxes.classes > 1 and "agnostic" not in post.words:
+    if boxes.classes > 1 and "agnostic" not in post.words and post.kind not in ALL_CLASSES:
         boxes = _best_class(nodes, boxes)
     attributes = {
         "score_threshold": min(post.score, post.lowest),

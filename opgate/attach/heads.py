@@ -14,6 +14,8 @@ from opgate.attach.report import AttachError, shape_text
 STRIDES, STRIDES_P6 = (8, 16, 32), (8, 16, 32, 64)
 #: How many queries a detector without anchors has at most.
 _MOST_QUERIES = 1000
+#: The least numbers of the distributions of four distances.
+_DISTANCES = 8
 _CLASS_NAMES = ("logit", "prob", "class", "softmax", "pred", "score", "label", "fetch_name")
 _VECTOR_NAMES = ("embed", "feature", "vector", "pooler", "descriptor")
 
@@ -34,6 +36,30 @@ def cells(height: int, width: int, strides: Sequence[int] = STRIDES) -> int:
     return sum((height // stride) * (width // stride) for stride in strides)
 
 
+def levels_of(size: tuple[int, int]) -> list[tuple[int, int]]:
+    """Returns the rows and columns of the grids of 8, 16, 32 and 64 whose last cells may go beyond the picture."""
+    return [(-(-size[0] // stride), -(-size[1] // stride)) for stride in STRIDES_P6]
+
+
+def paired_levels(outputs: Sequence[Output], size: tuple[int, int]) -> list[tuple[Output, Output]]:
+    """Returns for each stride the output with probabilities and the one with distributions of four distances, none if
+    they aren't there."""
+    anchors = [rows * columns for rows, columns in levels_of(size)][: len(outputs) // 2]
+    if len(anchors) < len(STRIDES) or any(len(each.shape) != 3 for each in outputs):
+        return []
+    found = []
+    for count in anchors:
+        pair = [each for each in outputs if each.shape[1] == count]
+        inside = [each for each in pair if float(each.value.min()) >= 0 and float(each.value.max()) <= 1]
+        others = [
+            each for each in pair if each not in inside and each.shape[2] % 4 == 0 and each.shape[2] >= _DISTANCES
+        ]
+        if len(pair) != 2 or len(inside) != 1 or len(others) != 1:
+            return []
+        found.append((inside[0], others[0]))
+    return found if len(found) * 2 == len(outputs) else []
+
+
 def recognise(network: Network, outputs: Sequence[Output], size: tuple[int, int]) -> list[Guess]:
     """Returns what the head may be, the likeliest first. One guess alone that is sure needs no word of the user.
     `outputs` are those of one random picture of `size`, height and width."""
@@ -45,6 +71,8 @@ def recognise(network: Network, outputs: Sequence[Output], size: tuple[int, int]
         return [Guess("boxes", "boxes, labels (integers) and scores")]
     if len(outputs) == 2 and (found := _boxes_and_scores(outputs)):
         return found
+    if levels := paired_levels(outputs, size):
+        return [Guess("picodet", f"for each of {len(levels)} strides probabilities and distributions, {levels[0][1]}")]
     if len(outputs) in (6, 9) and all(len(shape) in (2, 3) for shape in shapes):
         return [Guess("scrfd", f"{len(outputs)} outputs, for each stride scores, distances and points")]
     if len(outputs) == 1:
@@ -236,6 +264,6 @@ def unknown(outputs: Sequence[Output], guesses: Sequence[Guess]) -> AttachError:
         return AttachError(f"--post: the output {shown} fits {best}: {said}")
     return AttachError(
         f"--post: the output {shown} is no head that opgate knows by its shape. Say it if it is one of yolov8, yolov5, "
-        "yolox, end2end, detr, ssd, boxes, blazeface, scrfd, classify:5, embed, segment, db or ctc:FILE; otherwise "
-        "export the network with another head, or serve it as it is"
+        "yolox, end2end, detr, ssd, boxes, picodet, nanodet, blazeface, scrfd, classify:5, embed, segment, db or "
+        "ctc:FILE; otherwise export the network with another head, or serve it as it is"
     )

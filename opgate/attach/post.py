@@ -17,9 +17,13 @@ _DETECTORS: Mapping[str, tuple[float, float]] = {
     "detr": (0.5, 1.0),
     "ssd": (0.5, 0.5),
     "boxes": (0.5, 1.0),
+    "picodet": (0.4, 0.5),
+    "nanodet": (0.35, 0.6),
     "blazeface": (0.5, 0.3),
     "scrfd": (0.5, 0.4),
 }
+#: The heads whose makers suppress each class by itself: an anchor may be in several.
+ALL_CLASSES = ("picodet", "nanodet")
 #: The heads of which the word classes: says how many channels are classes.
 COUNTED = ("yolov8", "yolov5", "yolox")
 #: The outputs of masks: the masks, how their cells lie in the picture, and the boxes that cut them.
@@ -204,7 +208,9 @@ def _report_thresholds(post: Post, said: Mapping[str, str], words: Sequence[str]
     overlap = f"{usual}; a request may say 0 to 1"
     (report.said if "iou" in said else report.default)("IoU threshold", f"{post.iou:g}", overlap)
     spoken = {"agnostic", "per-class"} & set(words)
-    suppressed = "across classes" if "agnostic" in post.words else "in each class; an anchor has its best class alone"
+    suppressed = "across classes" if "agnostic" in post.words else "in each class"
+    if suppressed == "in each class" and post.kind not in ALL_CLASSES:
+        suppressed += "; an anchor has its best class alone"
     (report.said if spoken else report.default)("suppression", suppressed, usual)
 
 

@@ -23,6 +23,8 @@ _USUAL: Mapping[str, str] = {
     "detr": "stretch:{h}x{w} rgb unit pil-bilinear",
     "ssd": "stretch:{h}x{w} rgb half cv-linear",
     "boxes": "stretch:{h}x{w} rgb unit pil-bilinear",
+    "picodet": "stretch:{h}x{w} rgb imagenet cv-cubic",
+    "nanodet": "letterbox:{h}x{w} bgr byte mean:103.53,116.28,123.675 std:57.375,57.12,58.395 pad:0 cv-linear",
     "blazeface": "letterbox:{h}x{w} rgb half pad:0 pil-bilinear",
     "scrfd": "letterbox-start:{h}x{w} rgb byte mean:127.5 std:128 pad:0 cv-linear",
     "classify": "resize:{s} crop:{h}x{w} rgb imagenet pil-bilinear",
@@ -54,9 +56,10 @@ _SUBJECTS = ("place", "colours", "range", "pad", "filter")
 def _described(pre: Pre) -> dict[str, str]:
     """Returns the words for each subject of a Pre."""
     size = f"{pre.height}" if pre.height == pre.width else f"{pre.height}x{pre.width}"
+    resized = "x".join(map(str, pre.stretched)) if any(pre.stretched) else pre.shorter_side
     place = {word: f"{word}:{size}" for word in FITS}
     places = {FITS[word]: text for word, text in place.items()} | {
-        "crop": (f"resize:{pre.shorter_side} " if pre.shorter_side else "") + f"crop:{size}",
+        "crop": (f"resize:{resized} " if resized else "") + f"crop:{size}",
         "fit_height": f"height:{pre.height}"
         + (
             f" narrowest:{pre.narrowest} widest:{pre.width} bucket:{pre.bucket}"
@@ -97,6 +100,8 @@ def settle(said: str, kind: str, network: Network, size: tuple[int, int], report
     if "shorter side" in decided and "place" not in decided:
         raise AttachError(f"--pre: '{decided['shorter side']}' needs a crop: resize:256 crop:224")
     check_places(words)
+    if any(pre.stretched) and kind not in ("classify", "embed", "segment"):
+        raise AttachError(f"--pre: '{decided['shorter side']}' is for classify, embed and segment: {kind} finds places")
     if pre.fit == "crop" and "shorter side" not in decided and "place" in decided:
         pre = replace(pre, shorter_side=round(max(pre.height, pre.width) / 0.875))
     stated = "mean" in decided and "range" not in decided and pre.scale != "byte"
@@ -144,6 +149,8 @@ def _check(pre: Pre, network: Network) -> None:
         raise AttachError(f"--pre: a std is {min(pre.std):g}: expected numbers above 0")
     if pre.fit == "crop" and pre.shorter_side and pre.shorter_side < max(pre.height, pre.width):
         raise AttachError(f"--pre: the shorter side of {pre.shorter_side} is less than the crop")
+    if any(pre.stretched) and (pre.stretched[0] < pre.height or pre.stretched[1] < pre.width):
+        raise AttachError(f"--pre: a picture of {pre.stretched[0]} x {pre.stretched[1]} is smaller than the crop")
 
 
 def _check_bytes(pre: Pre, network: Network, decided: Mapping[str, str]) -> None:
@@ -159,6 +166,8 @@ def add(nodes: Nodes, pre: Pre, network: Network) -> None:
     steps: list[Step] = []
     if pre.bucket:
         steps.append(lambda x, to: _used_width(nodes, x, pre, to))
+    if any(pre.stretched):
+        steps.append(lambda x, to: _centre(nodes, x, pre, to))
     if pre.fit == "multiples":
         steps.append(lambda x, to: _used_sides(nodes, x, to))
     steps += typed(nodes, network)
@@ -188,6 +197,15 @@ def _full(pre: Pre) -> dict[str, Any]:
         if len(numbers := attributes.get(name, [])) == 1:
             attributes[name] = [float(number) for number in numbers] * pre.channels
     return attributes
+
+
+def _centre(nodes: Nodes, image: str, pre: Pre, to: str) -> str:
+    """Cuts the centre out of stretched pictures."""
+    sides = pre.height, pre.width
+    first = [(whole - side) // 2 for whole, side in zip(pre.stretched, sides, strict=True)]
+    last = [begin + side for begin, side in zip(first, sides, strict=True)]
+    ends = nodes.ints("centre.first", first), nodes.ints("centre.last", last)
+    return nodes.add("Slice", [image, *ends, nodes.ints("centre.axes", [2, 3])], "centre", to=to)
 
 
 def _used_width(nodes: Nodes, image: str, pre: Pre, to: str) -> str:

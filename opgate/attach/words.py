@@ -33,13 +33,16 @@ class Pre:
     `fit`, `filter` and `scale` have the names of ImagePreprocess. `height` and `width` are those of the network's
     input; with fit_height the width follows the picture up to `width`, rounded up to a multiple of `bucket`, unless
     that is 0, and at least `narrowest`. With multiples both sides follow the picture up to `height` and `width`, and
-    the shorter one has at least `shorter_side`. `mean` and `std` have a number for each channel, or one for all.
+    the shorter one has at least `shorter_side`. A crop is cut out of a picture whose shorter side is scaled to
+    `shorter_side`, or which is stretched to `stretched`, height and width. `mean` and `std` have a number for each
+    channel, or one for all.
     """
 
     fit: str = "letterbox"
     height: int = 0
     width: int = 0
     shorter_side: int = 0
+    stretched: tuple[int, int] = (0, 0)
     channels: int = 3
     order: str = "RGB"
     mean: tuple[float, ...] = ()
@@ -56,7 +59,11 @@ class Pre:
         return self.bucket > 0 or self.fit == "multiples"
 
     def attributes(self) -> dict[str, Any]:
-        """Returns the attributes of ImagePreprocess that differ from its defaults."""
+        """Returns the attributes of ImagePreprocess that differ from its defaults. A crop of a stretched picture is cut
+        behind it."""
+        if any(self.stretched):
+            height, width = self.stretched
+            return replace(self, fit="stretch", height=height, width=width, stretched=(0, 0)).attributes()
         stated = {
             "pad": (self.pad, 114),
             "mean": (list(self.mean), []),
@@ -133,6 +140,12 @@ def _longest(pre: Pre, word: str, text: str) -> Pre:
     return replace(pre, height=longest, width=longest)
 
 
+def _resize(pre: Pre, word: str, text: str) -> Pre:
+    if "x" in text:
+        return replace(pre, stretched=_size(word, text), shorter_side=0)
+    return replace(pre, shorter_side=_whole(word, text, 65535), stretched=(0, 0))
+
+
 #: What a word with an argument does, and what it decides.
 _WITH_ARGUMENT: Mapping[str, tuple[str, Callable[[Pre, str, str], Pre]]] = {
     "letterbox": ("place", _fit),
@@ -142,7 +155,7 @@ _WITH_ARGUMENT: Mapping[str, tuple[str, Callable[[Pre, str, str], Pre]]] = {
     "height": ("place", _lines),
     "shortest": ("place", _sides),
     "longest": ("longest", _longest),
-    "resize": ("shorter side", lambda pre, word, text: replace(pre, shorter_side=_whole(word, text, 65535))),
+    "resize": ("shorter side", _resize),
     "widest": ("widest", lambda pre, word, text: replace(pre, width=_whole(word, text, 65535))),
     "narrowest": ("narrowest", lambda pre, word, text: replace(pre, narrowest=_whole(word, text, 65535))),
     "bucket": ("bucket", lambda pre, word, text: replace(pre, bucket=_whole(word, text, 65535))),

@@ -291,7 +291,8 @@ def segmenter(path: Path) -> Path:
 
 def _red(net: Net, stride: int, repeat: int, name: str) -> str:
     """Adds the mean of red over each cell, `repeat` times, [n, a, 1]."""
-    pooled = net.add("AveragePool", ["x"], f"{name}_pooled", kernel_shape=[stride] * 2, strides=[stride] * 2)
+    kernel = {"kernel_shape": [stride] * 2, "strides": [stride] * 2}
+    pooled = net.add("AveragePool", ["x"], f"{name}_pooled", ceil_mode=1, **kernel)
     red = net.add("Gather", [pooled, net.constant("first_channel", [0], np.int64)], f"{name}_red", axis=1)
     rows = net.add("Reshape", [red, net.constant("as_rows", [0, -1, 1], np.int64)], f"{name}_rows")
     wide = net.add("Tile", [rows, net.constant(f"repeat{repeat}", [1, 1, repeat], np.int64)], f"{name}_wide")
@@ -330,6 +331,36 @@ def scrfd(path: Path) -> Path:
         _columns(net, score, points, f"kps_{stride}")
         outputs |= {f"score_{stride}": [rows, 1], f"bbox_{stride}": [rows, 4], f"kps_{stride}": [rows, 10]}
     return net.save(path, outputs)
+
+
+def _spread(rows: int, sides: Sequence[int]) -> np.ndarray:
+    """Returns distributions [rows, 32] that are sure of four distances, in strides."""
+    one = np.full((4, 8), -20, np.float32)
+    one[np.arange(4), sides] = 20
+    return np.tile(one.reshape(32), (rows, 1))
+
+
+def picodet(path: Path) -> Path:
+    """Two outputs for each of four strides: how red each cell is, and distances of 1, 0, 1, 2 strides. The size is no
+    multiple of the greatest stride."""
+    net, scores, sides = Net(size=96), dict[str, Sequence[int | str]](), dict[str, Sequence[int | str]]()
+    for stride in (*STRIDES, 64):
+        rows = (-(-net.size // stride)) ** 2
+        _red(net, stride, 1, f"score{stride}")
+        _columns(net, f"score{stride}", _spread(rows, (1, 0, 1, 2)), f"sides{stride}")
+        scores[f"score{stride}"], sides[f"sides{stride}"] = [rows, 1], [rows, 32]
+    return net.save(path, {**scores, **sides})
+
+
+def nanodet(path: Path) -> Path:
+    """[n, a, 2 + 32]: how red each cell of four strides is, twice, and distances of 1, 0, 1, 2 strides."""
+    net = Net(size=128)
+    strides = (*STRIDES, 64)
+    red = net.add("Concat", [_red(net, stride, 1, f"red{stride}") for stride in strides], "red", axis=1)
+    rows = sum((net.size // stride) ** 2 for stride in strides)
+    _columns(net, red, _spread(rows, (1, 0, 1, 2)), "sides")
+    net.add("Concat", [red, red, "sides"], "out", axis=2)
+    return net.save(path, {"out": [rows, 34]})
 
 
 def yolov8_pose(path: Path) -> Path:

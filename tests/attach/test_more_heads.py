@@ -110,6 +110,43 @@ def test_faces_have_points(made: Make, tmp_path, kind: str) -> None:
         np.testing.assert_allclose(record["keypoints"], np.arange(10).reshape(5, 2) * 1.6 + [16, 32], atol=1e-3)
 
 
+@pytest.mark.parametrize(("kind", "offset"), [("picodet", 0.5), ("nanodet", 0)])
+def test_distributions_of_distances(made: Make, tmp_path, kind: str, offset: float) -> None:
+    """Each cell that is red has a box from 1 stride left of its centre, or corner, to 1 right of it and 2 below."""
+    file = getattr(networks, kind)(tmp_path / "net.onnx")
+    size = 96 if kind == "picodet" else 128
+    pixels = np.zeros((size, size, 3), np.uint8)
+    pixels[32:64, 32:64] = (255, 0, 0)
+    model = made(file, post=f"{kind} score:0.9 iou:1", pre="stretch rgb unit cv-nearest")
+    records = model.predict(png(pixels))[0]["predictions"]
+    found = sorted({tuple(round(side) for side in record["box"]) for record in records})
+    expected = []
+    for stride in (8, 16, 32):
+        for x in range(32, 64, stride):
+            for y in range(32, 64, stride):
+                left, top = x + offset * stride, y + offset * stride
+                box = (left - stride, top, left + stride, top + 2 * stride)
+                expected.append(tuple(round(min(max(side, 0), size)) for side in box))
+    assert found == sorted(set(expected)) and kind in model.report
+    assert {record["label"] for record in records} == ({0} if kind == "picodet" else {0, 1})
+
+
+def test_picodet_is_found_by_its_outputs(made: Make, tmp_path) -> None:
+    report = made(networks.picodet(tmp_path / "net.onnx"), pre="stretch unit").report
+    assert "picodet" in report and "for each of 4 strides" in report
+
+
+def test_a_crop_of_a_stretched_picture(made: Make, tmp_path) -> None:
+    """Both sides become 48, and the centre of 32 x 32 is what the classifier sees."""
+    pixels = np.zeros((96, 192, 3), np.uint8)
+    pixels[16:80, 32:160] = (0, 255, 0)
+    model = made(networks.classifier(tmp_path / "net.onnx"), pre="resize:48x48 crop:32 unit cv-nearest")
+    assert model.predict(png(pixels))[0]["predictions"][0]["label"] == 1
+    assert "resize:48x48 crop:32" in model.report
+    with pytest.raises(AttachError, match="a picture of 24 x 48 is smaller than the crop"):
+        made(networks.classifier(tmp_path / "net.onnx"), pre="resize:24x48 crop:32 unit")
+
+
 def test_a_map_of_classes(made: Make, tmp_path) -> None:
     model = made(networks.segmenter(tmp_path / "net.onnx"), pre="stretch unit cv-nearest")
     pixels = red_square()

@@ -65,7 +65,7 @@ def inspect(
     (folder / "job.json").write_text(json.dumps({**job, "capabilities": list(capabilities)}))
     environment = os.environ | {"LD_LIBRARY_PATH": str(loader), "CUDA_MODULE_LOADING": "LAZY"}
     finished = subprocess.run(
-        [sys.executable, __file__, str(folder)], env=environment, capture_output=True, text=True, timeout=600
+        [sys.executable, __file__, str(folder)], env=environment, capture_output=True, text=True, timeout=1800
     )
     assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-4000:]
     answers: list[dict[str, Any]] = json.loads((folder / "answer.json").read_text())

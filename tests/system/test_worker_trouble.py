@@ -232,7 +232,8 @@ def test_calls_without_number_hold_nothing(server: Server) -> None:
 
     watching = threading.Thread(target=watch)
     watching.start()
-    assert ask(server, "calls", "1500", 60)[0] in (200, 500)  # a slow machine may take more than the run timeout
+    for _ in range(30):  # a busy machine takes longer than the run timeout for all of them
+        assert ask(server, "calls", "50", 60) == (200, "50")
     ended.set()
     watching.join()
     assert most < before["descriptors"] + before["shared memory"] + 20
