@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
@@ -49,7 +49,14 @@ class Row:
 
     @property
     def command(self) -> str:
-        return " ".join(f'--{name} "{value}"' for name, value in self.options.items())
+        return " ".join(f'--{name.replace("_", "-")} "{value}"' for name, value in self.options.items())
+
+    def wish(self) -> Wish:
+        """Returns the wish of `opgate attach`. A reader lies beside the file."""
+        options: dict[str, Any] = dict(self.options)
+        if "read" in options:
+            options["read"] = self.path.with_name(options["read"])
+        return Wish(self.path, **options)
 
 
 def one_thread() -> None:
@@ -93,6 +100,39 @@ def rapidocr() -> Any:
     return RapidOCR()
 
 
+@cache
+def layout() -> Any:
+    from rapid_layout import RapidLayout
+
+    return RapidLayout()
+
+
+@cache
+def slider() -> Any:
+    from captcha_recognizer.slider import Slider
+
+    return Slider()
+
+
+def regions(path: str) -> list[Any]:
+    found = layout()(path)
+    return list(zip(map(tuple, found.boxes), found.class_names, found.scores, strict=True))
+
+
+def slots(path: str) -> list[Any]:
+    ((boxes, _),) = slider().predict(cv2.imread(path))
+    return [(tuple(box[:4]), "s", box[4]) for box in boxes.tolist()]
+
+
+def quads(path: str) -> list[Any]:
+    return [{"polygon": quad.tolist()} for quad in rapidocr().text_det(cv2.imread(path))[0]]
+
+
+def texts(path: str) -> list[Any]:
+    found, _ = rapidocr()(path, use_cls=False)
+    return [{"polygon": quad, "text": text, "score": score} for quad, text, score in found or ()]
+
+
 def nude(path: str) -> list[Any]:
     return [
         ((x, y, x + w, y + h), found["class"], found["score"])
@@ -130,13 +170,25 @@ def rows(folder: Path) -> Iterator[Row]:
         words = {"pre": "height:48 widest:192 bucket:0 bgr half pad:127 cv-linear", "labels": "0,180"}
         turned = lambda path: tuple(rapidocr().text_cls([cv2.imread(path)])[1][0])  # noqa: E731
         yield Row("rapidocr_onnxruntime", f"models/{usual[1]}", "lines", turned, words)
+        words = {"pre": "half", "post": "db score:0.5 unclip:1.6 dilate"}
+        detector = "models/ch_PP-OCRv4_det_infer.onnx"
+        yield Row("rapidocr_onnxruntime", detector, "pages", quads, words)
+        reads = {"read": usual[0], "read_pre": "height:48"}
+        yield Row("rapidocr_onnxruntime", detector, "pages", texts, {**words, **reads})
+    if find_spec("rapid_layout"):
+        words = {"pre": "bgr cv-linear", "post": "picodet score:0.5"}
+        yield Row("rapid_layout", "models/layout_cdla.onnx", "pages", regions, words)
+    if find_spec("captcha_recognizer"):
+        yield Row("captcha_recognizer", "models/slider.onnx", "slots", slots, {"pre": "cv-linear"})
 
 
 def pictures(folder: Path, count: int) -> dict[str, list[Path]]:
-    """Writes photographs, lines of text and photographs with letters on them. Returns their paths."""
+    """Writes photographs, lines and pages of text, and photographs with letters or a slot on them. Returns their
+    paths."""
     from skimage import data
 
-    rng, found = np.random.default_rng(0), dict[str, list[Path]](photographs=[], lines=[], letters=[])
+    kinds = ("photographs", "lines", "letters", "pages", "slots")
+    rng, found = np.random.default_rng(0), {kind: list[Path]() for kind in kinds}
     originals = [Image.fromarray(getattr(data, name)()) for name in ("astronaut", "chelsea", "coffee", "rocket")]
     texts = ("Invoice 2024", "hello world", "opgate 42", "ABC-1234", "Total: 19.90", "the quick fox")
     for number in range(count):
@@ -157,20 +209,56 @@ def pictures(folder: Path, count: int) -> dict[str, list[Path]]:
             ImageDraw.Draw(scene).text(at, letter, font=large, fill=(230, 30, 30), stroke_width=2, stroke_fill="white")
         found["letters"].append(folder / f"letters{number}.png")
         scene.save(found["letters"][-1])
+        found["pages"].append(folder / f"page{number}.png")
+        page(texts, rng).save(found["pages"][-1])
+        found["slots"].append(folder / f"slot{number}.png")
+        with_slot(original, rng).save(found["slots"][-1])
     return found
+
+
+def page(texts: Sequence[str], rng: np.random.Generator) -> Image.Image:
+    """Draws a title, paragraphs and a box with a caption."""
+    made = Image.new("RGB", (1000, 1300), "white")
+    draw, row = ImageDraw.Draw(made), 160
+    draw.text((120, 60), texts[int(rng.integers(len(texts)))], fill="black", font=ImageFont.load_default(52))
+    for paragraph in range(4):
+        for _ in range(int(rng.integers(4, 8))):
+            line = " ".join(texts[i] for i in rng.permutation(len(texts)))
+            draw.text((100, row), line[:75], fill="black", font=ImageFont.load_default(22))
+            row += 30
+        row += 30
+        if paragraph == 1:
+            draw.rectangle((200, row, 800, row + 180), outline="black", fill=(90, 140, 200))
+            draw.text((330, row + 190), "Figure 1: a box", fill="black", font=ImageFont.load_default(20))
+            row += 240
+    return made
+
+
+def with_slot(original: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Draws the dark slot of a puzzle."""
+    made = original.convert("RGB").resize((320, 160))
+    x, y = int(rng.integers(100, 250)), int(rng.integers(20, 100))
+    shade = Image.new("L", made.size, 0)
+    draw = ImageDraw.Draw(shade)
+    draw.rectangle((x, y, x + 40, y + 40), fill=170)
+    draw.ellipse((x + 34, y + 12, x + 50, y + 28), fill=170)
+    made.paste((20, 20, 20), mask=shade)
+    ImageDraw.Draw(made).rectangle((x, y, x + 40, y + 40), outline=(230, 230, 230))
+    return made
 
 
 def measure(row: Row, paths: list[Path], folder: Path, library: Path) -> str:
     """Returns the line of the table."""
-    name = row.path.stem.replace(".", "_")
-    made = attach(Wish(row.path, **row.options), name)
+    name = row.path.stem.replace(".", "_") + ("_read" if "read" in row.options else "")
+    made = attach(row.wish(), name)
     _, served = write(made, folder / name, library, "opgate attach", overwrite=True)
     found = compared(lambda path: row.own(str(path)), paths, served, graph_of(folder / name, library))
     agreements = found.agreements
     overlaps = [each.iou for each in agreements if each.iou is not None]
     agreed = f"{sum(each.equal for each in agreements)} of {len(agreements)}"
     if overlaps:
-        agreed += f", IoU {sum(overlaps) / len(overlaps):.3f}"
+        things = f"{sum(each.labels for each in agreements)} of {sum(each.theirs for each in agreements)}"
+        agreed += f", {things} things, IoU {sum(overlaps) / len(overlaps):.3f}"
     ours, theirs = median(found.ours) * 1000, median(found.theirs) * 1000
     batch = "one" if "max_batch_size: 1\n" in made.config else "yes"
     command = row.command.replace(f"{folder.parent}/", "")
