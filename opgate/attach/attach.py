@@ -5,14 +5,28 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-from opgate.attach import batching, detectors, drawing, folder, graph, head, labels, others, post, pre, reading, words
+from opgate.attach import (
+    batching,
+    detectors,
+    drawing,
+    folder,
+    graph,
+    head,
+    labels,
+    others,
+    post,
+    pre,
+    reading,
+    rotated,
+    words,
+)
 from opgate.attach.known import Known, Wish, known
 from opgate.attach.nodes import Nodes
 from opgate.attach.report import AttachError, Report
@@ -54,7 +68,7 @@ def attach(wish: Wish, name: str) -> Attached:
     if reader:
         answers, fitted = reading.add(nodes_after, this, reader), reader.labels
     else:
-        answers, classes = (detectors.add if of.said.detects else others.add)(nodes_after, this)
+        answers, classes = _adds(of.said)(nodes_after, this)
         counted = of.said.kind in post.COUNTED
         fitted = labels.fitted(of.labels, classes, of.said.kind, of.said.blank, report, counted=counted)
     joined = graph.joined(opened.model, nodes_before, nodes_after, answers, batching.BATCH)
@@ -70,6 +84,13 @@ def attach(wish: Wish, name: str) -> Attached:
         picture_model=f"{name}{drawing.PICTURE}" if wish.draw else "",
     )
     return Attached(joined, config, tuple(nodes_after.defaults), fitted, report, beside)
+
+
+def _adds(said: post.Post) -> Callable[[Nodes, head.Head], tuple[post.Answers, int]]:
+    """Returns what adds the nodes of a head."""
+    if said.kind == "obb":
+        return rotated.add
+    return detectors.add if said.detects else others.add
 
 
 def _opened(wish: Wish, of: Known, report: Report) -> batching.Opened:

@@ -11,7 +11,7 @@ from onnx import TensorProto, numpy_helper
 from opgate.attach import distances, faces, queries, yolo
 from opgate.attach.head import Beside, Boxes, Head, gathered
 from opgate.attach.nodes import Nodes
-from opgate.attach.post import ALL_CLASSES, Answers, detections
+from opgate.attach.post import ALL_CLASSES, Answers, Post, detections
 from opgate.attach.report import AttachError
 
 #: The inputs with which a request asks for other boxes than those above the usual score, and suppresses others than
@@ -44,7 +44,7 @@ def add(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     if boxes.classes > 1 and "agnostic" not in post.words and post.kind not in ALL_CLASSES:
         boxes = _best_class(nodes, boxes)
     attributes = {
-        "score_threshold": min(post.score, post.lowest),
+        "score_threshold": least_score(post),
         "iou_threshold": post.iou,
         "max_detections": post.most,
         "box_format": "xyxy" if boxes.corners else "cxcywh",
@@ -62,7 +62,7 @@ def add(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     nodes.add_op("DetectionPostprocess", inputs, outputs, "detections", **attributes)
     if listed_classes:
         _given_labels(nodes, boxes.name, indices)
-    _threshold(nodes, post.score)
+    threshold(nodes, post.score)
     answers = detections(post.most, head.labels is not None, beside(indices) if beside else [])
     return answers, 0 if listed_classes else boxes.classes
 
@@ -74,7 +74,7 @@ def _overlaps(nodes: Nodes, default: float) -> str:
     return nodes.add("Expand", [held, nodes.add("Shape", ["ends"], "iou.rows")], "iou.each")
 
 
-def _threshold(nodes: Nodes, default: float) -> None:
+def threshold(nodes: Nodes, default: float) -> None:
     """Adds `count`: the number of boxes, best first, whose score is above the input `score_threshold`."""
     nodes.defaults[THRESHOLD] = numpy_helper.from_array(np.array([[default]], np.float32), THRESHOLD)
     above = nodes.add("Greater", ["scores", THRESHOLD], "above")
@@ -86,14 +86,24 @@ def _best_class(nodes: Nodes, boxes: Boxes) -> Boxes:
     """Leaves each anchor the probability of its best class, as the tools of the networks' makers do."""
     axis, first = (2 if boxes.rows else 1), 4 + boxes.objectness
     scores = nodes.slice(boxes.name, axis, first, first + boxes.classes, "each_class")
-    numbers = np.arange(boxes.classes).reshape([1, 1, -1] if boxes.rows else [1, -1, 1])
-    best = nodes.add("ArgMax", [scores], "best", axis=axis, keepdims=1)
-    best = nodes.add("Equal", [best, nodes.constant("numbers", numbers, np.int64)], "is_best")
-    kept = nodes.add("Where", [best, scores, nodes.constant("nothing", 0.0)], "one_class_each")
+    kept = of_best_class(nodes, scores, boxes.classes, axis)
     before = nodes.slice(boxes.name, axis, 0, first, "before_classes")
     after = nodes.slice(boxes.name, axis, first + boxes.classes, 2**31 - 1, "after_classes")
     name = nodes.add("Concat", [before, kept, after], "best_head", axis=axis)
     return Boxes(name, boxes.classes, boxes.rows, boxes.objectness, boxes.corners)
+
+
+def of_best_class(nodes: Nodes, scores: str, classes: int, axis: int) -> str:
+    """Adds scores of rank 3 that are 0 but for the best class of each anchor. The classes lie along an axis."""
+    numbers = np.arange(classes).reshape([1, 1, -1] if axis == 2 else [1, -1, 1])
+    best = nodes.add("ArgMax", [scores], "best", axis=axis, keepdims=1)
+    best = nodes.add("Equal", [best, nodes.constant("numbers", numbers, np.int64)], "is_best")
+    return nodes.add("Where", [best, scores, nodes.constant("nothing", 0.0)], "one_class_each")
+
+
+def least_score(post: Post) -> float:
+    """Returns the score below which no request finds anything."""
+    return min(post.score, post.lowest)
 
 
 def _given_labels(nodes: Nodes, head: str, indices: str) -> None:

@@ -148,6 +148,8 @@ def _three_axes(network: Network, output: Output, size: tuple[int, int]) -> list
     rows, first, second = output.shape
     anchors, larger = cells(*size), cells(*size, STRIDES_P6)
     grids = "anchors of the strides 8, 16, 32"
+    if second in (anchors, larger) and first > 5 and network.metadata.get("task") == "obb":
+        return [Guess("obb", f"{shape_text(output.shape)}: channels first, {second} {grids}, metadata 'task'")]
     if second in (anchors, larger) and first > 4:
         return [Guess("yolov8", f"{shape_text(output.shape)}: channels first, {second} {grids}")]
     if first in (3 * anchors, 3 * larger) and second > 5:
@@ -263,7 +265,7 @@ def unknown(outputs: Sequence[Output], guesses: Sequence[Guess]) -> AttachError:
         said = "say which" if len(guesses) > 1 else "say so if that is what it is"
         return AttachError(f"--post: the output {shown} fits {best}: {said}")
     return AttachError(
-        f"--post: the output {shown} is no head that opgate knows by its shape. Say it if it is one of yolov8, yolov5, "
-        "yolox, end2end, detr, ssd, boxes, picodet, nanodet, blazeface, scrfd, classify:5, embed, segment, db or "
-        "ctc:FILE; otherwise export the network with another head, or serve it as it is"
+        f"--post: the output {shown} is no head that opgate knows by its shape. Say it if it is one of yolov8, obb, "
+        "yolov5, yolox, end2end, detr, ssd, boxes, picodet, nanodet, blazeface, scrfd, classify:5, embed, segment, db "
+        "or ctc:FILE; otherwise export the network with another head, or serve it as it is"
     )

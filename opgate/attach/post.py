@@ -12,6 +12,7 @@ from opgate.attach.report import AttachError, Report
 _DETECTORS: Mapping[str, tuple[float, float]] = {
     "yolov8": (0.25, 0.7),
     "yolov5": (0.25, 0.45),
+    "obb": (0.25, 0.5),
     "yolox": (0.25, 0.45),
     "end2end": (0.25, 1.0),
     "detr": (0.5, 1.0),
@@ -25,7 +26,7 @@ _DETECTORS: Mapping[str, tuple[float, float]] = {
 #: The heads whose makers suppress each class by itself: an anchor may be in several.
 ALL_CLASSES = ("picodet", "nanodet")
 #: The heads of which the word classes: says how many channels are classes.
-COUNTED = ("yolov8", "yolov5", "yolox")
+COUNTED = ("yolov8", "yolov5", "yolox", "obb")
 #: The outputs of masks: the masks, how their cells lie in the picture, and the boxes that cut them.
 MASKS = ("masks", "mask_geometry", "boxes")
 #: The score threshold of a text detector and the most regions, as PaddleOCR has them.
@@ -205,7 +206,7 @@ def _report_thresholds(post: Post, said: Mapping[str, str], words: Sequence[str]
     if post.iou >= 1:
         (report.said if "iou" in said else report.default)("suppression", "none", f"the network {post.kind} needs none")
         return
-    overlap = f"{usual}; a request may say 0 to 1"
+    overlap = usual if post.kind == "obb" else f"{usual}; a request may say 0 to 1"
     (report.said if "iou" in said else report.default)("IoU threshold", f"{post.iou:g}", overlap)
     spoken = {"agnostic", "per-class"} & set(words)
     suppressed = "across classes" if "agnostic" in post.words else "in each class"

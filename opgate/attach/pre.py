@@ -17,6 +17,7 @@ from opgate.attach.words import FITS, IMAGENET, MULTIPLE, Pre, check_places, rea
 #: The words of --pre that are usual for a head. {h} and {w} are the size of the input.
 _USUAL: Mapping[str, str] = {
     "yolov8": "letterbox:{h}x{w} rgb unit pad:114 cv-linear",
+    "obb": "letterbox:{h}x{w} rgb unit pad:114 cv-linear",
     "yolov5": "letterbox:{h}x{w} rgb unit pad:114 cv-linear",
     "yolox": "letterbox-start:{h}x{w} bgr byte pad:114 cv-linear",
     "end2end": "letterbox:{h}x{w} rgb unit pad:114 cv-linear",

@@ -19,7 +19,7 @@ def yolov8(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
     output = head.output(lambda output: len(output.shape) == 3, "one output of rank 3")
     task = head.network.metadata.get("task", "")
     if task == "obb":
-        raise AttachError("--post: the metadata 'task' is obb: rotated boxes can't be attached")
+        raise AttachError("--post: the metadata 'task' is obb: say obb for rotated boxes")
     points = _points_of(head)
     prototypes = None if points else _prototypes(head, output, output.shape[axis] - 4)
     extra = points[0] * points[1] if points else prototypes.shape[1] if prototypes else 0

@@ -445,6 +445,17 @@ def maps(path: Path, *, channels: int, last: bool = False, logits: bool = False)
     return net.save(path, {"maps": [8, 8, channels] if last else [channels, 8, 8]})
 
 
+def yolov8_obb(path: Path, angle: float, *, fixed: bool = False, task: str = "obb") -> Path:
+    """[n, 4 + 3 + 1, a]: yolov8 whose boxes are twice as wide as their cells, and turned by an angle."""
+    net = Net(batch=1 if fixed else "batch")
+    found = net.probabilities(last=1 if fixed else -1)
+    boxes = net.boxes().T * np.array([[1], [1], [2], [1]])
+    turned = net.beside(found, np.full((1, net.anchors), angle, np.float32), "angle")
+    net.add("Concat", [net.beside(found, boxes.astype(np.float32), "boxes"), found, turned], "output0", axis=1)
+    metadata = {"names": "{0: 'red', 1: 'green', 2: 'blue'}", "imgsz": "[64, 64]", "task": task}
+    return net.save(path, {"output0": [8, net.anchors]}, metadata=metadata)
+
+
 def _prototypes(net: Net, found: str, cell: int) -> str:
     """Adds prototypes of masks, [n, 4, size / cell, size / cell]: the three colours of each cell, and 1."""
     colours = net.add("AveragePool", ["x"], "colours_of_cells", kernel_shape=[cell] * 2, strides=[cell] * 2)

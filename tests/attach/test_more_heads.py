@@ -131,6 +131,34 @@ def test_distributions_of_distances(made: Make, tmp_path, kind: str, offset: flo
     assert {record["label"] for record in records} == ({0} if kind == "picodet" else {0, 1})
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+def test_rotated_boxes(made: Make, tmp_path, fixed: bool) -> None:
+    """Corners lie in the picture that was sent, which is twice as large and has a border at the top."""
+    angle = 0.3
+    model = made(networks.yolov8_obb(tmp_path / "net.onnx", angle, fixed=fixed), post="obb score:0.9 iou:0.9")
+    pixels = np.zeros((96, 128, 3), np.uint8)
+    pixels[32:64, 32:64] = (0, 255, 0)  # 16..32 x 24..40 in the network's pixels
+    records = model.predict(png(pixels))[0]["predictions"]
+    assert {record["label"] for record in records} == {"green"} and records
+    expected = set()
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    for y in (28, 36):
+        for x in (20, 28):
+            corners = np.array([(-8, -4), (8, -4), (8, 4), (-8, 4)]) @ turn.T + (x, y)
+            expected.add(tuple(np.round((corners - (0, 8)) * 2, 2).ravel()))
+    found = {
+        tuple(np.round(record["polygon"], 2).ravel()) for record in records if np.ptp(record["polygon"], 0).max() < 40
+    }
+    assert len(found) == len(expected)
+    np.testing.assert_allclose(sorted(found), sorted(expected), atol=0.02)
+
+
+def test_rotated_boxes_are_found_by_their_task(made: Make, tmp_path) -> None:
+    assert "obb" in made(networks.yolov8_obb(tmp_path / "net.onnx", 0.1)).report
+    with pytest.raises(AttachError, match="say obb for rotated boxes"):
+        made(networks.yolov8_obb(tmp_path / "other.onnx", 0.1), post="yolov8")
+
+
 def test_picodet_is_found_by_its_outputs(made: Make, tmp_path) -> None:
     report = made(networks.picodet(tmp_path / "net.onnx"), pre="stretch unit").report
     assert "picodet" in report and "for each of 4 strides" in report
