@@ -27,6 +27,14 @@ from opgate.ops_build.table import Op, snake_case
 
 SOURCE_SUFFIXES = (".h", ".cuh", ".inc", ".cpp", ".cu")
 
+_LITERAL = r'"((?:[^"\\\n]|\\.)*)"'
+#: The signature of an op, and what names a part of it: in["x"], in.size("n"), attributes.integer("k").
+_SIGNATURE = re.compile(rf"OPGATE_OP\(\s*\w+\s*,((?:\s*{_LITERAL})+)")
+_NAMED = re.compile(
+    r"\b(?:in|out|attributes)(?:\[|\.(?:has|size|all|bind|device_size|integers?|numbers?|texts?|boolean|get|refuse)\()"
+    r'"(\w+)"(?=\s*[\]),])'
+)
+
 _Types = Mapping[str, "np.dtype[Any]"]
 
 
@@ -85,6 +93,19 @@ class OpFolder:
         CUDA source."""
         return self._tags_without("CUDA") if self.has_cuda_kernel else []
 
+    def unknown_names(self) -> list[str]:
+        """Returns where the sources name an input, an output, a size or an attribute that their signatures don't have:
+        the file, the line and the name."""
+        texts = {file: _blank_comments(file.read_text(errors="replace")) for file in self.sources}
+        signatures = [match[1] for text in texts.values() for match in _SIGNATURE.finditer(text)]
+        known = set(re.findall(r"\w+", " ".join(signatures)))
+        return [
+            f"{file}:{text.count(chr(10), 0, match.start()) + 1}: '{match[1]}'"
+            for file, text in texts.items()
+            for match in _NAMED.finditer(text)
+            if signatures and match[1] not in known
+        ]
+
     def _tags_without(self, devices: str) -> list[str]:
         text = "\n".join(_without_comments(file.read_text(errors="replace")) for file in self.sources)
         registered = set(re.findall(rf"OPGATE_(?:{devices})_KERNEL\(\s*(\w+)", text))
@@ -105,6 +126,11 @@ class OpFolder:
         sys.modules[name] = module
         spec.loader.exec_module(module)
         return module
+
+
+def _blank_comments(source: str) -> str:
+    """Replaces comments by as many lines."""
+    return re.sub(r"//[^\n]*|/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), source, flags=re.DOTALL)
 
 
 def _without_comments(source: str) -> str:

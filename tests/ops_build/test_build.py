@@ -23,6 +23,7 @@ from opgate.ops_build.building.manifest import newer_sources, sha256, why_not_bu
 from opgate.ops_build.building.options import SOURCE, BuildError, BuildOptions, out_of_tree
 from opgate.ops_build.building.progress import CompilerProgress
 from opgate.ops_build.building.toolchain import Cuda, LeftOut, find_cuda
+from opgate.ops_build.op_folder import op_folders
 from opgate.ops_build.table import read_table, snake_case
 from opgate.service.repository.op_libraries import trust
 from tests import PROJECT
@@ -314,6 +315,34 @@ def test_an_op_without_a_kernel_is_an_error(tmp_path: Path) -> None:
     options = op_of_ones_own(tmp_path, "lost", 'OPGATE_OP(Lost, "Lost(x: f32[]) -> (y: f32[])", "No kernel.")\n')
     with pytest.raises(BuildError, match=r"states Lost and has no kernel of it: .*OPGATE_CPU_KERNEL\(Lost, Kernel\)"):
         build(options, silent)
+
+
+@pytest.mark.parametrize(
+    ("used", "name"),
+    [
+        ('in["y"]', ""),  # an output is a name, too
+        ('in["xx"]', "xx"),
+        ('out.bind("m", in.size("k"))', "k"),
+        ('attributes.integer("hihg")', "hihg"),
+        ('/* in["z"] */ in["x"] // attributes.number("none")', ""),
+        ('attributes.integer("hi" + end)', ""),
+    ],
+)
+def test_a_name_that_the_signature_does_not_have_is_an_error(tmp_path: Path, used: str, name: str) -> None:
+    source = (
+        'OPGATE_OP(Lost, "Lost(x: f32[n]; "\n'
+        '          "high: int=1) -> (y: f32[m])",\n'
+        '          "No kernel of a name.")\n'
+        "// A comment.\n"
+        f"auto found = {used};\n"
+        "OPGATE_CPU_KERNEL(Lost, Kernel)\n"
+    )
+    options = op_of_ones_own(tmp_path, "lost", source)
+    (folder,) = op_folders(options.ops[0])
+    assert folder.unknown_names() == ([f"{folder.path / 'lost.cpp'}:6: '{name}'"] if name else [])
+    if name:
+        with pytest.raises(BuildError, match=f"names that its signature doesn't have: .*lost.cpp:6: '{name}'"):
+            build(options, silent)
 
 
 def test_a_build_for_one_engine_leaves_the_others_alone(tmp_path: Path) -> None:

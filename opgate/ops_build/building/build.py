@@ -57,7 +57,7 @@ def build(options: BuildOptions, log: Log) -> Build:
         log(f"CUDA {cuda.version}: {cuda.nvcc}, for {cuda.architectures}")
     except LeftOut as error:
         left_out["cuda"] = str(error)
-    _check_kernels_registered(options)
+    _check_sources(options)
     toolchains: dict[str, Toolchain] = {}
     cache = toolchain_folder()
     for engine in options.engines:
@@ -82,15 +82,17 @@ def _check_tools() -> None:
             raise BuildError(f"{tool} is not installed. On Debian or Ubuntu: apt-get install {package}")
 
 
-def _check_kernels_registered(options: BuildOptions) -> None:
-    """Raises BuildError if a source states an op without a kernel, or if a CUDA source registers none. The build would
-    leave the op or its kernel out silently."""
+def _check_sources(options: BuildOptions) -> None:
+    """Raises BuildError if a source states an op without a kernel, or if a CUDA source registers none: the build would
+    leave the op or its kernel out silently. So it does if a kernel names what its signature doesn't have."""
     for folder in (folder for ops in options.ops for folder in op_folders(ops)):
         for tag in folder.unregistered_tags():
             raise BuildError(
                 f"{folder.path} states {tag} and has no kernel of it: "
                 f"its source ends with OPGATE_CPU_KERNEL({tag}, Kernel)"
             )
+        if unknown := folder.unknown_names():
+            raise BuildError("a kernel uses names that its signature doesn't have: " + ", ".join(unknown))
         for tag in folder.tags_without_cuda_kernel():
             raise BuildError(
                 f"{folder.path} has a .cu file and no CUDA kernel of {tag}: "
