@@ -798,9 +798,10 @@ def _parameters(given: Any) -> dict[str, bool | int | float | str]:
 
 def _settle(spec: ModelSpec, request: Request, outputs: dict[str, Array], error: Any, parameters: Any) -> None:
     """Sets the result or the error of a request."""
+    if error:
+        request.error = _sent(error)
+        return
     try:
-        if error:
-            raise ServingError(Kind(error[0]), str(error[1]))
         own = _checked(spec, request, outputs)
         wanted = request.outputs
         request.outputs = tuple([name for name in wanted if name in own])
@@ -820,11 +821,16 @@ def _response(
 ) -> Response:
     """Returns one of the responses to a request."""
     if error:
-        return Response({}, final, as_serving_error(spec, ServingError(Kind(error[0]), str(error[1]))))
+        return Response({}, final, _sent(error))
     try:
         return Response(_checked(spec, request, outputs), final, None, _parameters(parameters))
     except ServingError as failed:
         return Response({}, final, as_serving_error(spec, failed))
+
+
+def _sent(error: Any) -> ServingError:
+    """Returns an error that a model has sent. Its text is the model's own, which a client may read by a program."""
+    return ServingError(Kind(error[0]), str(error[1]))
 
 
 def _checked(spec: ModelSpec, request: Request, outputs: Mapping[str, Array]) -> dict[str, Array]:

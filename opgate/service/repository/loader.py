@@ -48,6 +48,7 @@ from opgate.service.repository.config import (
     runs_on_triton,
     state_defaults,
     states_max_batch_size,
+    with_schedulers,
 )
 from opgate.service.repository.devices import accelerators, demands, place
 from opgate.service.repository.ensembles import check_ensemble, with_labels
@@ -257,7 +258,7 @@ def _connect(
         executor: Executor = scheduler
     else:
         executor = _sequence_scheduler(spec, sequences, sessions, statistics, settings, claims)
-    return LoadedModel(config, spec, executor, statistics, presentation)
+    return LoadedModel(with_schedulers(config), spec, executor, statistics, presentation)
 
 
 def _scheduler(

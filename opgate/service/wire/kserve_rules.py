@@ -127,8 +127,13 @@ def request_options(parameters: Mapping[str, Any]) -> Options:
         _number(parameters, "priority", "a level"),
         _sequence(parameters),
         flag(parameters, EMPTY_FINAL_RESPONSE),
-        {key: value for key, value in parameters.items() if key not in _KNOWN},
+        {key: _own(value) for key, value in parameters.items() if key not in _KNOWN},
     )
+
+
+def _own(value: bool | int | float | str) -> bool | int | float | str:
+    """Returns a parameter of the client's own. As in Triton, an integer beyond 64 bits with a sign becomes a float."""
+    return value if not isinstance(value, int) or -(1 << 63) <= value < 1 << 63 else float(value)
 
 
 def _sequence(parameters: Mapping[str, Any]) -> Sequence | None:
