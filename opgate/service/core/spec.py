@@ -156,8 +156,8 @@ class RowStatus:
     messages: Mapping[int, str] = field(default_factory=dict)
 
 
-#: The platform of models in Python.
-PYTHON = "python"
+#: The platforms of models in Python, and of ensembles.
+PYTHON, ENSEMBLE = "python", "ensemble"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class ModelSpec:
     @property
     def streams(self) -> bool:
         """Whether a request gets its responses while it runs, see `Request.responses`."""
-        return self.decoupled and self.platform == PYTHON
+        return self.decoupled and self.platform in (PYTHON, ENSEMBLE)
 
     @property
     def exact(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Generic, Self, TypeVar
 
 from opgate.service.core.checks import Fit, Limits
 from opgate.service.core.request import Array, Options, Request
-from opgate.service.core.spec import PYTHON, ModelSpec
+from opgate.service.core.spec import ENSEMBLE, PYTHON, ModelSpec
 from opgate.service.shared_memory import Regions
 from opgate.service.wire.kserve_rules import Output, find_sharing
 from opgate.service.wire.shared_tensors import SharedInput, SharedTensors
@@ -20,7 +20,7 @@ _MAX_PLANS = 512
 MAX_PLAN_BYTES = 4096
 _MAX_ANSWER_HEADS = 16
 # The platforms of models whose outputs are what a model in Python gives.
-_FREE = (PYTHON, "ensemble")
+_FREE = (PYTHON, ENSEMBLE)
 
 Shapes = tuple[tuple[int, ...], ...]
 A = TypeVar("A")
