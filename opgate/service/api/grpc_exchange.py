@@ -29,13 +29,14 @@ _OK = Code.OK.name
 class GrpcExchange(Exchange[Parts]):
     """A message of a client and its answer."""
 
-    __slots__ = ("_decoder", "_message", "call")
+    __slots__ = ("_decoder", "_message", "call", "id")
 
     protocol = "grpc"
 
     def __init__(self, gateway: Gateway, call: Call, ids: Ids) -> None:
         super().__init__(gateway, ids=ids)
         self.call = call
+        self.id = ""  # what the client calls the request, when its head has been read
         self._decoder: Decoder | None = None  # until it has kept how the request was read
         self._message: wire.Message | None = None  # until it has been decoded
 
@@ -92,7 +93,7 @@ class GrpcExchange(Exchange[Parts]):
             return  # the client left while its message was read
         try:
             asked = parse()
-            self.model, self.version = asked.model_name, asked.model_version
+            self.model, self.version, self.id = asked.model_name, asked.model_version, asked.id
             served, message, decoder = self.find(), self._message, self._decoder
             if served is not None and message is not None and decoder is not None:
                 spec = served.model.spec

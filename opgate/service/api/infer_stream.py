@@ -154,7 +154,7 @@ class InferStream:
         asked.tell_status(code, text)
         if self._call.first(_STATUS) == "true":
             raise RpcError(code, text)
-        yield wire.stream_error(text, request.id if request is not None else "")
+        yield wire.stream_error(text, asked.id, None if request is None else True)
 
     async def _parts(self, asked: _Asked, request: Request) -> AsyncGenerator[Message, None]:
         """Yields the responses to a request of a model that sends several, until it has ended. The error that ends it

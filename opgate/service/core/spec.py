@@ -20,6 +20,7 @@ class TensorSpec:
     optional: bool = False
     ragged: bool = False
     labels: tuple[str, ...] = ()
+    exact: bool = False  # whether the gateway reads it itself, so that a model in Python must keep to the config
 
     @property
     def is_file(self) -> bool:
@@ -155,8 +156,8 @@ class RowStatus:
     messages: Mapping[int, str] = field(default_factory=dict)
 
 
-#: The platform of models in Python.
-PYTHON = "python"
+#: The platforms of models in Python, and of ensembles.
+PYTHON, ENSEMBLE = "python", "ensemble"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,12 @@ class ModelSpec:
     @property
     def streams(self) -> bool:
         """Whether a request gets its responses while it runs, see `Request.responses`."""
-        return self.decoupled and self.platform == PYTHON
+        return self.decoupled and self.platform in (PYTHON, ENSEMBLE)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the gateway reads rows of outputs itself, so that all outputs must be as the config says."""
+        return self.row_status is not None or self.padding is not None or bool(self.scattered)
 
     @property
     def batched(self) -> bool:

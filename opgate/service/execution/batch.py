@@ -13,7 +13,7 @@ import numpy as np
 from opgate.service.core.checks import check_result
 from opgate.service.core.errors import Kind, ServingError, internal, invalid
 from opgate.service.core.request import Array, Request
-from opgate.service.core.spec import BatchInputSpec, ModelSpec, TensorSpec
+from opgate.service.core.spec import PYTHON, BatchInputSpec, ModelSpec, TensorSpec
 from opgate.service.execution.cost import CostCurve, HandOver
 from opgate.service.execution.padding import cut, element_counts, mask, pad, padded_sizes
 from opgate.service.execution.session import ModelSession
@@ -134,13 +134,16 @@ def _run(session: ModelSession, spec: ModelSpec, batch: Batch, requests: list[Re
 
 
 def assemble(spec: ModelSpec, requests: Sequence[Request]) -> dict[str, Array]:
-    """Returns the model's inputs: the rows of all requests in order. The arrays of a single request are not copied."""
+    """Returns the model's inputs: the rows of all requests in order. The arrays of a single request are not copied.
+
+    Ragged inputs are flat, but for a model in Python: it gets each request for itself, in the shape that it has.
+    """
     feeds: dict[str, Array] = {}
     first = requests[0]
     padding = spec.padding
     for name in first.inputs:
         tensor = spec.inputs[name]
-        if tensor.ragged:
+        if tensor.ragged and spec.platform != PYTHON:
             flat = [request.inputs[name].reshape(-1) for request in requests]
             feeds[name] = flat[0] if len(flat) == 1 else np.concatenate(flat)
         else:
@@ -282,6 +285,15 @@ def _scatter(spec: ModelSpec, name: str, requests: Sequence[Request], array: Arr
     flat = array.reshape(-1)
     ends = [0, *accumulate(map(math.prod, shapes))]
     return [flat[begin:end].reshape(shape) for begin, end, shape in zip(ends, ends[1:], shapes, strict=False)]
+
+
+def with_outer_shape(spec: ModelSpec, name: str, array: Array) -> Array:
+    """Returns an output of one request in the shape that clients see. One that a model in Python gave with another rank
+    stays as it is."""
+    tensor = spec.outputs[name]
+    if tensor.reshape is None or array.ndim != len(tensor.reshape) + spec.batched:
+        return array
+    return _outer(spec, tensor, array, 0, len(array))
 
 
 def _outer(spec: ModelSpec, tensor: TensorSpec, array: Array, begin: int, end: int) -> Array:

@@ -1,12 +1,14 @@
 """Runs an ensemble. Each step is a request to the scheduler of its model, so steps of different requests share batches.
 
-A step whose model takes fewer rows at a time than there are is several requests, whose outputs are joined. The tensors
-between the steps stay in memory.
+A step whose model takes fewer rows at a time than there are is several requests, whose outputs are joined. A step whose
+model sends several responses comes when those are done that don't need it. The steps behind it run for each response,
+one after the other, and what they give is a response of the whole. The tensors between the steps stay in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +19,9 @@ from typing import Protocol
 import numpy as np
 
 from opgate.service.core.checks import Head, Limits, check_inputs
+from opgate.service.core.datatypes import datatype_of
 from opgate.service.core.errors import Kind, ServingError, internal, invalid, unloading
-from opgate.service.core.request import Array, Request
+from opgate.service.core.request import Array, Request, Response, run
 from opgate.service.core.spec import ModelSpec, TensorSpec
 from opgate.service.core.statistics import ModelStatistics
 from opgate.service.execution.batch import row_error
@@ -97,13 +100,15 @@ class Pipeline:
             request.fail(unloading(self.spec.name))
             return
         self._running += 1
-        run = _Run(self, request)
-        request.leave = run.leave
+        whole = _Run(self, request)
+        request.leave = whole.leave
         request.expire_after(request.options.timeout_us)
-        run.advance()
+        whole.advance()
 
     def try_out(self, request: Request) -> None:
         """Runs a request on the calling thread, past the queues and the statistics. Raises ServingError."""
+        if self.spec.streams:
+            raise ServingError(Kind.UNSUPPORTED, "an ensemble with a decoupled step can't be tried out")
         steps = [replace(step, executor=_OnThisThread(step.executor)) for step in self._steps]
         Pipeline(self.spec, steps, ModelStatistics(), self._limits).submit(request)
         if request.error is not None:
@@ -154,7 +159,7 @@ class Pipeline:
 
 
 class _Run:
-    """The state of one request in a pipeline."""
+    """The state of one request in a pipeline, or of one response to a step of it and what follows from that."""
 
     def __init__(self, pipeline: Pipeline, request: Request) -> None:
         self._pipeline = pipeline
@@ -170,6 +175,10 @@ class _Run:
         self._todo = pipeline.steps_for(self._wanted)
         self._ended = False
         self._in_flight: set[Request] = set()
+        self._last = True  # whether no response comes behind that of this run
+        self._streaming: asyncio.Task[None] | None = None  # takes the responses of a step
+        self._branch: _Run | None = None  # what goes on with one of them
+        self._branch_ended: asyncio.Future[ServingError | None] | None = None  # of this run, if it is such a branch
         request.started_ns = perf_counter_ns()
 
     def advance(self) -> None:
@@ -184,6 +193,11 @@ class _Run:
             missing = {name for step in self._todo for name in step.inputs.values()} - known
             self._end(internal(f"no step can run: nothing made {', '.join(sorted(missing)) or 'the outputs'}"))
             return
+        if streams := [step for step in ready if step.spec.streams]:
+            if len(streams) == len(ready) and not self._in_flight:
+                self._begin_stream(streams[0])
+                return
+            ready = [step for step in ready if not step.spec.streams]
         started: list[tuple[Step, list[Request]]] = []
         for step in ready:
             self._todo.remove(step)
@@ -211,8 +225,62 @@ class _Run:
     def leave(self, request: Request, error: ServingError) -> None:
         """Ends the request and the steps that run for it."""
         self._end(error)
+        self._leave_parts()
+
+    def _leave_parts(self) -> None:
         for part in list(self._in_flight):
             part.cancel()
+        if self._branch is not None:
+            self._branch._leave_parts()
+
+    def _begin_stream(self, step: Step) -> None:
+        """Starts a step whose model sends several responses."""
+        self._todo.remove(step)
+        try:
+            parts = self._parts(step)
+            if len(parts) > 1:
+                text = f"it takes {step.spec.max_batch_size} rows at a time, and its responses can't be joined"
+                raise ServingError(Kind.TOO_LARGE, text)
+        except ServingError as error:
+            self._end(_in_step(step, error))
+            return
+        self._in_flight.update(parts)
+        self._streaming = asyncio.get_running_loop().create_task(self._stream(step, parts[0]))
+
+    async def _stream(self, step: Step, part: Request) -> None:
+        """Runs the steps behind a step for each of its responses, until it ends or something fails."""
+        error: ServingError | None = None
+        asked = asyncio.ensure_future(run(step.executor.submit, part))
+        try:
+            async for response in part.responses():
+                if response.error is not None:
+                    raise response.error
+                if response.outputs and (error := await self._go_on(step, response)) is not None:
+                    break
+            if error is None:
+                await asked
+        except ServingError as failed:
+            error = _in_step(step, failed)
+        except Exception as failed:
+            logger.exception("a step of pipeline '%s' failed", self._pipeline.spec.name)
+            error = internal(f"step '{step.spec.name}': {type(failed).__name__}: {failed}")
+        finally:
+            asked.cancel()
+        self._in_flight.discard(part)
+        self._request.steps = (*self._request.steps, (step.spec.name, part.times(), error is not None))
+        self._end(error)
+
+    async def _go_on(self, step: Step, response: Response) -> ServingError | None:
+        """Runs the steps behind a step with one of its responses. Returns what failed."""
+        branch = self._branch = copy.copy(self)
+        branch._tensors, branch._absent = dict(self._tensors), set(self._absent)
+        branch._left_out_by, branch._todo = dict(self._left_out_by), list(self._todo)
+        branch._in_flight, branch._streaming, branch._branch = set(), None, None
+        branch._last = self._last and response.final
+        branch._branch_ended = asyncio.get_running_loop().create_future()
+        branch._keep(step, response.outputs)
+        branch.advance()
+        return await branch._branch_ended
 
     def _parts(self, step: Step) -> list[Request]:
         """Returns the requests of a step: one, or several if its model takes fewer rows at a time than there are.
@@ -254,7 +322,10 @@ class _Run:
         return parts
 
     def _sub_request(self, step: Step, arrays: dict[str, Array]) -> Request:
-        heads = [Head(name, step.spec.inputs[name].datatype.name, array.shape) for name, array in arrays.items()]
+        heads = [
+            Head(name, datatype_of(array, step.spec.inputs[name].datatype).name, array.shape)
+            for name, array in arrays.items()
+        ]
         fit = check_inputs(step.spec, heads, self._pipeline.limits)
         # A step has the priority of the whole. The time of the whole ends all its steps, so a step needs none.
         options = self._request.options
@@ -281,18 +352,22 @@ class _Run:
             return
         if result is None:
             return
-        for name, tensor in step.outputs.items():
-            if name in result:
-                self._tensors[tensor] = result[name]
-            else:
-                self._absent.add(tensor)
-                self._left_out_by[tensor] = step.spec.name
+        self._keep(step, result)
         if self._status is not None and self._status in step.outputs.values() and self._status in self._tensors:
             error = row_error(self._pipeline.spec, self._tensors[self._status])
             if error is not None:
                 self._end(error)
                 return
         self.advance()
+
+    def _keep(self, step: Step, result: Mapping[str, Array]) -> None:
+        """Takes the outputs of a step. A model in Python may leave some out."""
+        for name, tensor in step.outputs.items():
+            if name in result:
+                self._tensors[tensor] = result[name]
+            else:
+                self._absent.add(tensor)
+                self._left_out_by[tensor] = step.spec.name
 
     def _finish(self) -> None:
         spec = self._pipeline.spec
@@ -304,15 +379,28 @@ class _Run:
         except ServingError as error:
             self._end(error)
             return
+        if spec.streams:
+            self._streaming = asyncio.get_running_loop().create_task(self._respond(result))
+            return
         self._request.outputs = tuple(result)
         self._request.result = result
+        self._end(None)
+
+    async def _respond(self, result: dict[str, Array]) -> None:
+        """Gives the client one of several responses."""
+        await self._request.respond(Response(result, self._last))
         self._end(None)
 
     def _end(self, error: ServingError | None) -> None:
         if self._ended:
             return
         self._ended = True
+        if self._branch_ended is not None:
+            self._branch_ended.set_result(error)
+            return
         self._request.error = error
+        if error is None and self._pipeline.spec.streams:
+            self._request.result = {}
         try:
             self._pipeline.ended(self._request)
         except Exception:

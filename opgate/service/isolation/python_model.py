@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from opgate.service.isolation.link import Link
 
 _UTILS = "triton_python_backend_utils"
+#: What a model may raise without ending its process: also what `sys.exit` raises.
+RAISED = (Exception, SystemExit, KeyboardInterrupt)
 logger = logging.getLogger("opgate.python")
 
 
@@ -59,7 +61,7 @@ class PythonOpening:
         """Loads the file, and lets its model initialize itself. Raises PythonModelError with whatever that raises."""
         try:
             return self._open(link)
-        except Exception as error:
+        except RAISED as error:
             raise PythonModelError(_failure(error)) from error
 
     def _open(self, link: Link) -> PythonRunner:
@@ -127,7 +129,7 @@ class PythonRunner:
                         found = utils.event_loop.run(found)
                     if isinstance(found, bool):
                         ready, text = found, "is_ready() says that the model is not ready"
-                except Exception as error:
+                except RAISED as error:
                     text = f"is_ready failed: {_failure(error)}"
                 self._talk.say(["ready", number, ready, text])
 
@@ -136,7 +138,7 @@ class PythonRunner:
         if hasattr(self._model, "finalize"):
             try:
                 self._model.finalize()
-            except Exception as error:
+            except RAISED as error:
                 _log_failure("finalize", error)
         self._talk.say(["finalized"])
 
@@ -156,14 +158,14 @@ class PythonRunner:
                     responses = utils.event_loop.run(responses)
             found, outputs = self._results(responses, requests)
             answer = ["executed", found]
-        except Exception as error:
+        except RAISED as error:
             answer = self._failed(error, requests)
         try:
             self._talk.say(answer, outputs)
         except (ValueError, TypeError) as error:
             self._talk.say(self._failed(error, requests))
 
-    def _failed(self, error: Exception, requests: Sequence[utils.InferenceRequest]) -> list[Any]:
+    def _failed(self, error: BaseException, requests: Sequence[utils.InferenceRequest]) -> list[Any]:
         """Closes the senders of a batch that failed. Returns what the gateway must know."""
         for request in requests:
             request.get_response_sender().close()
@@ -228,7 +230,7 @@ class PythonRunner:
                 return
             _log_failure("execute", error)
             for request in requests:
-                request.get_response_sender().fail(_failure(error))
+                request.get_response_sender().fail(f"model '{self._config['name']}': {_failure(error)}")
 
         running = utils.event_loop.start(responses)
         self._background.add(running)
@@ -249,7 +251,7 @@ def _lines_of(error: BaseException) -> str:
     folder = utils.model_file.parent.parent
     found = [
         f"  {Path(frame.filename).relative_to(folder)}({frame.lineno}): {frame.name}\n"
-        for frame in traceback.extract_tb(error.__traceback__)
+        for frame in reversed(traceback.extract_tb(error.__traceback__))
         if Path(frame.filename).is_relative_to(folder)
     ]
     return "\n\nAt:\n" + "".join(found) if found else ""

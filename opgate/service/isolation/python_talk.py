@@ -29,7 +29,7 @@ from opgate.service.core.request import Array, Options, Request, Response
 from opgate.service.core.request import Sequence as Place
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import SMALL
-from opgate.service.execution.batch import Batch, as_serving_error, assemble, split
+from opgate.service.execution.batch import Batch, as_serving_error, assemble, split, with_outer_shape
 from opgate.service.isolation.calls import Answer, Call, Calls, Running, marked
 from opgate.service.isolation.loop_reader import LoopReader
 from opgate.service.isolation.mail import WINDOW, NoRoomError, Packed
@@ -798,16 +798,20 @@ def _parameters(given: Any) -> dict[str, bool | int | float | str]:
 
 def _settle(spec: ModelSpec, request: Request, outputs: dict[str, Array], error: Any, parameters: Any) -> None:
     """Sets the result or the error of a request."""
+    if error:
+        request.error = _sent(error)
+        return
     try:
-        if error:
-            raise ServingError(Kind(error[0]), str(error[1]))
         own = _checked(spec, request, outputs)
         wanted = request.outputs
-        request.outputs = tuple([name for name in wanted if name in own])
+        request.outputs = tuple([name for name in own if name in wanted])
         status = spec.row_status
         if status is not None and status.output not in own:
             raise internal(f"it left out the output '{status.output}', which has the statuses of rows")
-        split(spec, [request], list(own), list(own.values()))
+        if spec.exact:
+            split(spec, [request], list(own), list(own.values()))
+        else:
+            request.result = {name: with_outer_shape(spec, name, own[name]) for name in request.outputs}
         request.parameters = _parameters(parameters)
     except ServingError as failed:
         request.error = as_serving_error(spec, failed)
@@ -820,18 +824,30 @@ def _response(
 ) -> Response:
     """Returns one of the responses to a request."""
     if error:
-        return Response({}, final, as_serving_error(spec, ServingError(Kind(error[0]), str(error[1]))))
+        return Response({}, final, _sent(error))
     try:
         return Response(_checked(spec, request, outputs), final, None, _parameters(parameters))
     except ServingError as failed:
         return Response({}, final, as_serving_error(spec, failed))
 
 
+def _sent(error: Any) -> ServingError:
+    """Returns an error that a model has sent. Its text is the model's own, which a client may read by a program."""
+    return ServingError(Kind(error[0]), str(error[1]))
+
+
 def _checked(spec: ModelSpec, request: Request, outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns the outputs that the request wants, in its order. Others are dropped, and some may be left out, as in
-    Triton. Raises ServingError (INTERNAL) for one that is not as the config says."""
-    status = () if spec.row_status is None else (spec.row_status.output,)
-    found = {name: outputs[name] for name in (*request.outputs, *status) if name in outputs}
+    """Returns the outputs that the request wants, in the order in which the model gave them. As in Triton, others are
+    dropped, some may be left out, and their types and shapes are what the model gave.
+
+    Raises ServingError (INTERNAL) for one that is not as the config says, if the gateway itself reads it.
+    """
+    wanted = set(request.outputs)
+    if spec.row_status is not None:
+        wanted.add(spec.row_status.output)
+    found = {name: array for name, array in outputs.items() if name in wanted}
     for name, array in found.items():
-        check_result(spec, name, array)
+        # Bits of BF16 come as integers, which mean something else where the config says neither.
+        if spec.exact or spec.outputs[name].exact or array.dtype == np.uint16:
+            check_result(spec, name, array)
     return found

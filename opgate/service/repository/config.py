@@ -38,6 +38,8 @@ PARAMETERS = ENGINE_PARAMETERS | CUDA_PARAMETERS | _RUN_PARAMETERS | {
 _STRING_OR_COMMENT = re.compile(r""""(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|#.*""")
 # How Python keeps a byte that is not UTF-8.
 _NO_UTF8 = re.compile("[\udc80-\udcff]")
+#: Microseconds after which a sequence ends if the config says nothing, as in Triton.
+DEFAULT_IDLE_US = 1_000_000
 # The files of models if a config names no other ones.
 ONNX_FILE, PYTHON_FILE = "model.onnx", "model.py"
 # Bytes of a config.pbtxt, and characters of the text of an error about it.
@@ -396,3 +398,19 @@ def state_defaults(config: ModelConfig) -> None:
     for name in ("input_pinned_memory", "output_pinned_memory"):
         if not config.optimization.HasField(name):
             getattr(config.optimization, name).enable = True
+
+
+def with_schedulers(config: ModelConfig) -> ModelConfig:
+    """Returns a copy of a config that also writes what its scheduler means where it says nothing, as Triton shows it.
+    Nothing that runs a model reads these values."""
+    shown = ModelConfig()
+    shown.CopyFrom(config)
+    batching = [shown.dynamic_batching] if config.HasField("dynamic_batching") else []
+    if config.HasField("sequence_batching"):
+        sequences = shown.sequence_batching
+        sequences.max_sequence_idle_microseconds = sequences.max_sequence_idle_microseconds or DEFAULT_IDLE_US
+        batching = [sequences.oldest] if sequences.HasField("oldest") else []
+    for block in batching:
+        if not block.preferred_batch_size and config.max_batch_size:
+            block.preferred_batch_size.append(config.max_batch_size)
+    return shown

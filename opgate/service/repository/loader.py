@@ -48,6 +48,7 @@ from opgate.service.repository.config import (
     runs_on_triton,
     state_defaults,
     states_max_batch_size,
+    with_schedulers,
 )
 from opgate.service.repository.devices import accelerators, demands, place
 from opgate.service.repository.ensembles import check_ensemble, with_labels
@@ -257,7 +258,7 @@ def _connect(
         executor: Executor = scheduler
     else:
         executor = _sequence_scheduler(spec, sequences, sessions, statistics, settings, claims)
-    return LoadedModel(config, spec, executor, statistics, presentation)
+    return LoadedModel(with_schedulers(config), spec, executor, statistics, presentation)
 
 
 def _scheduler(
@@ -343,12 +344,16 @@ def load_ensemble(
             found = find(name, wanted).spec
         except ServingError as error:
             raise ConfigError(f"step '{name}': {error.message}") from error
-        if found.decoupled:
-            raise ConfigError(f"step '{name}': the model is decoupled, and a step has one response")
+        if found.decoupled and not found.streams:
+            raise ConfigError(f"step '{name}': only a model in Python may be decoupled in an ensemble")
         return found
 
     models = check_ensemble(config, spec, lookup)
-    spec = with_labels(config, spec, lookup)
+    # As in Triton, an ensemble is decoupled if one of its steps is.
+    spec = replace(with_labels(config, spec, lookup), decoupled=any(model.streams for model in models))
+    config.model_transaction_policy.decoupled = spec.decoupled
+    if spec.decoupled and config.response_cache.enable:
+        raise ConfigError("response_cache of an ensemble with a decoupled step")
     loaded = tuple(find(step.model_name, step.model_version) for step in config.ensemble_scheduling.step)
     steps = [
         Step(spec, model.executor, dict(step.input_map), dict(step.output_map))

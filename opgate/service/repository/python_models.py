@@ -22,7 +22,13 @@ from opgate.service.isolation.confinement import Confinement
 from opgate.service.isolation.python_model import PythonOpening
 from opgate.service.isolation.python_session import PythonSession
 from opgate.service.isolation.session import WorkerLimits
-from opgate.service.repository.config import ConfigError, parameter, refuse_unsupported, state_defaults
+from opgate.service.repository.config import (
+    ConfigError,
+    parameter,
+    refuse_unsupported,
+    state_defaults,
+    with_schedulers,
+)
 from opgate.service.repository.devices import instances, place
 from opgate.service.settings import Settings
 from opgate.service.wire.proto_json import to_plain
@@ -69,7 +75,7 @@ def open_python(
     completing.close()
     added = _complete(config, completing.description["config"])
     place(config)
-    arguments["model_config"] = json.dumps(to_plain(config, with_defaults=True))
+    arguments["model_config"] = json.dumps(to_plain(with_schedulers(config), with_defaults=True))
     sessions: list[ModelSession] = []
     with contextlib.ExitStack() as opened:
         # An idle GPU is taken before an idle CPU.

@@ -10,7 +10,7 @@ from opgate.service.core.statistics import ModelStatistics
 from opgate.service.core.triton_messages import ModelConfig
 from opgate.service.execution.triton.pool import TritonPool
 from opgate.service.execution.triton.remote import RemoteModel
-from opgate.service.repository.config import state_defaults
+from opgate.service.repository.config import state_defaults, with_schedulers
 from opgate.service.repository.ensembles import Lookup, with_labels
 from opgate.service.repository.loader import LoadedModel, copied, limits_of
 from opgate.service.repository.paths import confined
@@ -52,4 +52,4 @@ def load_remote(
     )
     presentation = read_presentation(config, spec)
     statistics.load_seconds = time.perf_counter() - began
-    return LoadedModel(config, spec, executor, statistics, presentation)
+    return LoadedModel(with_schedulers(config), spec, executor, statistics, presentation)

@@ -16,12 +16,11 @@ from opgate.service.core.spec import Batching
 from opgate.service.core.tensors import from_raw
 from opgate.service.core.triton_messages import ModelConfig, ModelSequenceBatching, model_config_pb2
 from opgate.service.execution.sequences import CORRELATION_ID, Control, SequenceBatching, State
-from opgate.service.repository.config import BATCH_PARAMETERS, ConfigError, in_python, parameter
+from opgate.service.repository.config import BATCH_PARAMETERS, DEFAULT_IDLE_US, ConfigError, in_python, parameter
 from opgate.service.repository.paths import confined, file_name
 
 _BLOCK = "sequence_batching"
 # As in Triton.
-_IDLE_US = 1_000_000
 _STATE_FOLDER = "initial_state"
 _IDS = ("UINT64", "INT64", "UINT32", "INT32", "BYTES")
 
@@ -59,7 +58,7 @@ def read_sequences(config: ModelConfig, folder: Path, limits: Limits) -> Sequenc
     if not 0 <= block.direct.minimum_slot_utilization <= 1:
         raise ConfigError(f"{_BLOCK}.direct.minimum_slot_utilization: expected 0 to 1")
     return SequenceBatching(
-        idle_ns=(block.max_sequence_idle_microseconds or _IDLE_US) * 1000,
+        idle_ns=(block.max_sequence_idle_microseconds or DEFAULT_IDLE_US) * 1000,
         controls=tuple(_controls(block)),
         states=tuple(_state(state, config, folder, limits) for state in block.state),
         oldest=_batching(oldest) if oldest is not None else None,

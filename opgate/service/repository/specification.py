@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from opgate.service.core.datatypes import BY_CONFIG, DataType
 from opgate.service.core.spec import (
+    ENSEMBLE,
     PYTHON,
     Batching,
     BatchInputSpec,
@@ -56,7 +57,7 @@ def make_spec(config: ModelConfig, version: int, repository: Path, folder: Path)
 
 def _platform(config: ModelConfig) -> str:
     if config.HasField("ensemble_scheduling"):
-        return "ensemble"
+        return ENSEMBLE
     return PYTHON if in_python(config) else "onnxruntime_onnx"
 
 

@@ -448,13 +448,14 @@ def encode_end(request: Request) -> Parts:
     return _in_stream([_final(_answer_head(request.context, (), (), {}), True)])
 
 
-def stream_error(text: str, id: str, final: bool = True) -> Parts:
-    """Returns an encoded ModelStreamInferResponse with an error. One that is not `final` says so."""
+def stream_error(text: str, id: str, final: bool | None = None) -> Parts:
+    """Returns an encoded ModelStreamInferResponse with an error. It says whether it is the last response to a request,
+    unless the request could not be read."""
     response = service_pb2.ModelStreamInferResponse(error_message=text or "unknown error")
     if id:
         response.infer_response.id = id
-    if not final:
-        response.infer_response.parameters["triton_final_response"].bool_param = False
+    if final is not None:
+        response.infer_response.parameters["triton_final_response"].bool_param = final
     return [response.SerializeToString()]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence as SequenceOf
 from typing import Any, NamedTuple, NoReturn
 
 from opgate.service.core.checks import Limits
-from opgate.service.core.datatypes import DATATYPES, DataType
+from opgate.service.core.datatypes import DATATYPES, DataType, datatype_of
 from opgate.service.core.errors import invalid
 from opgate.service.core.request import Array, Options, Sequence
 from opgate.service.core.spec import ModelSpec
@@ -45,6 +45,12 @@ class Output(NamedTuple):
         """Whether the answer has numbers, as the model computed them."""
         column = self.content is not None and self.content.column
         return self.classification is None and self.place is None and self.datatype.itemsize > 0 and not column
+
+    def of(self, array: Array) -> Output:
+        """Returns the output for what a model gave: the type of the answer is that of the array."""
+        if self.classification is not None or self.content is not None or self.datatype.dtype == array.dtype:
+            return self
+        return self._replace(datatype=datatype_of(array, self.datatype))
 
     def answered(self, array: Array) -> Array:
         """Returns what the answer has in place of the array that the model computed. Raises ServingError."""
@@ -127,8 +133,13 @@ def request_options(parameters: Mapping[str, Any]) -> Options:
         _number(parameters, "priority", "a level"),
         _sequence(parameters),
         flag(parameters, EMPTY_FINAL_RESPONSE),
-        {key: value for key, value in parameters.items() if key not in _KNOWN},
+        {key: _own(value) for key, value in parameters.items() if key not in _KNOWN},
     )
+
+
+def _own(value: bool | int | float | str) -> bool | int | float | str:
+    """Returns a parameter of the client's own. As in Triton, an integer beyond 64 bits with a sign becomes a float."""
+    return value if not isinstance(value, int) or -(1 << 63) <= value < 1 << 63 else float(value)
 
 
 def _sequence(parameters: Mapping[str, Any]) -> Sequence | None:
