@@ -51,12 +51,5 @@ def _types() -> tuple[DataType, ...]:
 
 
 DATATYPES: dict[str, DataType] = {t.name: t for t in _types()}
-# Arrays of BF16 have the dtype of UINT16.
-_BY_DTYPE = {t.dtype: t for t in DATATYPES.values() if t.name != "BF16"}
 BY_CONFIG: dict[str, DataType] = {t.config_name: t for t in DATATYPES.values()}
 BY_ONNX: dict[str, DataType] = {t.onnx: t for t in DATATYPES.values()}
-
-
-def datatype_of(array: np.ndarray[Any, Any], stated: DataType | None) -> DataType:
-    """Returns the type of an array for which a config states one. A model in Python may give another."""
-    return stated if stated is not None and stated.dtype == array.dtype else _BY_DTYPE[array.dtype]

@@ -20,7 +20,6 @@ class TensorSpec:
     optional: bool = False
     ragged: bool = False
     labels: tuple[str, ...] = ()
-    exact: bool = False  # whether the gateway reads it itself, so that a model in Python must keep to the config
 
     @property
     def is_file(self) -> bool:
@@ -182,11 +181,6 @@ class ModelSpec:
     def streams(self) -> bool:
         """Whether a request gets its responses while it runs, see `Request.responses`."""
         return self.decoupled and self.platform in (PYTHON, ENSEMBLE)
-
-    @property
-    def exact(self) -> bool:
-        """Whether the gateway reads rows of outputs itself, so that all outputs must be as the config says."""
-        return self.row_status is not None or self.padding is not None or bool(self.scattered)
 
     @property
     def batched(self) -> bool:

@@ -287,15 +287,6 @@ def _scatter(spec: ModelSpec, name: str, requests: Sequence[Request], array: Arr
     return [flat[begin:end].reshape(shape) for begin, end, shape in zip(ends, ends[1:], shapes, strict=False)]
 
 
-def with_outer_shape(spec: ModelSpec, name: str, array: Array) -> Array:
-    """Returns an output of one request in the shape that clients see. One that a model in Python gave with another rank
-    stays as it is."""
-    tensor = spec.outputs[name]
-    if tensor.reshape is None or array.ndim != len(tensor.reshape) + spec.batched:
-        return array
-    return _outer(spec, tensor, array, 0, len(array))
-
-
 def _outer(spec: ModelSpec, tensor: TensorSpec, array: Array, begin: int, end: int) -> Array:
     if spec.batched and end - begin != len(array):
         array = array[begin:end]

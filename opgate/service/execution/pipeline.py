@@ -19,7 +19,6 @@ from typing import Protocol
 import numpy as np
 
 from opgate.service.core.checks import Head, Limits, check_inputs
-from opgate.service.core.datatypes import datatype_of
 from opgate.service.core.errors import Kind, ServingError, internal, invalid, unloading
 from opgate.service.core.request import Array, Request, Response, run
 from opgate.service.core.spec import ModelSpec, TensorSpec
@@ -322,10 +321,7 @@ class _Run:
         return parts
 
     def _sub_request(self, step: Step, arrays: dict[str, Array]) -> Request:
-        heads = [
-            Head(name, datatype_of(array, step.spec.inputs[name].datatype).name, array.shape)
-            for name, array in arrays.items()
-        ]
+        heads = [Head(name, step.spec.inputs[name].datatype.name, array.shape) for name, array in arrays.items()]
         fit = check_inputs(step.spec, heads, self._pipeline.limits)
         # A step has the priority of the whole. The time of the whole ends all its steps, so a step needs none.
         options = self._request.options

@@ -82,8 +82,7 @@ def engine_spec(spec: ModelSpec, sequences: SequenceBatching) -> ModelSpec:
         inputs[control.name] = TensorSpec(control.name, control.datatype, (1,))
     for state in sequences.states:
         inputs[state.input] = TensorSpec(state.input, state.datatype, state.dims)
-        stated = outputs.get(state.output) or TensorSpec(state.output, state.datatype, state.dims)
-        outputs[state.output] = replace(stated, exact=True)
+        outputs.setdefault(state.output, TensorSpec(state.output, state.datatype, state.dims))
     batching = sequences.oldest
     if batching is None and spec.platform == PYTHON:  # a model in Python gets the requests of a batch one by one
         batching = Batching(adaptive=False, max_delay_ns=sequences.max_delay_ns)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from opgate.service.core.checks import Head, Limits, check_inputs, check_outputs
-from opgate.service.core.datatypes import datatype_of
+from opgate.service.core.datatypes import DATATYPES
 from opgate.service.core.errors import Kind, ServingError, internal
 from opgate.service.core.own_metrics import OwnMetrics
 from opgate.service.core.request import Array, Options, Request, Response, run
@@ -203,8 +203,7 @@ class Calls:
 
 def marked(tensor: TensorSpec | None, array: Array) -> Array:
     """Returns an array as it goes to a model in Python: bits of BF16 have a dtype that says so."""
-    is_bf16 = tensor is not None and datatype_of(array, tensor.datatype).name == "BF16"
-    return array.view(BF16) if is_bf16 else array
+    return array if tensor is None or tensor.datatype.name != "BF16" else array.view(BF16)
 
 
 def _marked(spec: ModelSpec, outputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -213,5 +212,9 @@ def _marked(spec: ModelSpec, outputs: Mapping[str, Array]) -> dict[str, Array]:
 
 def _datatype(spec: ModelSpec, name: str, array: Array) -> str:
     """Returns the datatype of an array. Bits of 16 are those of BF16 where the model wants that."""
+    if array.dtype.kind == "O":
+        return "BYTES"
     declared = spec.inputs.get(name)
-    return datatype_of(array, None if declared is None else declared.datatype).name
+    if declared is not None and declared.datatype.dtype == array.dtype:
+        return declared.datatype.name
+    return next(kind for kind, datatype in DATATYPES.items() if datatype.dtype == array.dtype)

@@ -29,7 +29,7 @@ from opgate.service.core.request import Array, Options, Request, Response
 from opgate.service.core.request import Sequence as Place
 from opgate.service.core.spec import ModelSpec
 from opgate.service.core.tensors import SMALL
-from opgate.service.execution.batch import Batch, as_serving_error, assemble, split, with_outer_shape
+from opgate.service.execution.batch import Batch, as_serving_error, assemble, split
 from opgate.service.isolation.calls import Answer, Call, Calls, Running, marked
 from opgate.service.isolation.loop_reader import LoopReader
 from opgate.service.isolation.mail import WINDOW, NoRoomError, Packed
@@ -804,14 +804,11 @@ def _settle(spec: ModelSpec, request: Request, outputs: dict[str, Array], error:
     try:
         own = _checked(spec, request, outputs)
         wanted = request.outputs
-        request.outputs = tuple([name for name in own if name in wanted])
+        request.outputs = tuple([name for name in wanted if name in own])
         status = spec.row_status
         if status is not None and status.output not in own:
             raise internal(f"it left out the output '{status.output}', which has the statuses of rows")
-        if spec.exact:
-            split(spec, [request], list(own), list(own.values()))
-        else:
-            request.result = {name: with_outer_shape(spec, name, own[name]) for name in request.outputs}
+        split(spec, [request], list(own), list(own.values()))
         request.parameters = _parameters(parameters)
     except ServingError as failed:
         request.error = as_serving_error(spec, failed)
@@ -837,17 +834,10 @@ def _sent(error: Any) -> ServingError:
 
 
 def _checked(spec: ModelSpec, request: Request, outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns the outputs that the request wants, in the order in which the model gave them. As in Triton, others are
-    dropped, some may be left out, and their types and shapes are what the model gave.
-
-    Raises ServingError (INTERNAL) for one that is not as the config says, if the gateway itself reads it.
-    """
-    wanted = set(request.outputs)
-    if spec.row_status is not None:
-        wanted.add(spec.row_status.output)
-    found = {name: array for name, array in outputs.items() if name in wanted}
+    """Returns the outputs that the request wants, in its order. Others are dropped, and some may be left out, as in
+    Triton. Raises ServingError (INTERNAL) for one that is not as the config says."""
+    status = () if spec.row_status is None else (spec.row_status.output,)
+    found = {name: outputs[name] for name in (*request.outputs, *status) if name in outputs}
     for name, array in found.items():
-        # Bits of BF16 come as integers, which mean something else where the config says neither.
-        if spec.exact or spec.outputs[name].exact or array.dtype == np.uint16:
-            check_result(spec, name, array)
+        check_result(spec, name, array)
     return found

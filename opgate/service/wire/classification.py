@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from opgate.service.core.datatypes import datatype_of
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.request import Array
 from opgate.service.core.spec import TensorSpec
@@ -74,7 +73,7 @@ class Classification:
 
     def _numbers(self, row: Array) -> Array:
         """Returns a row as a type that NumPy compares."""
-        if datatype_of(row, self.tensor.datatype).name == "BF16":
+        if self.tensor.datatype.name == "BF16":
             return (row.astype(np.uint32) << 16).view(np.float32)
         return row.view(np.uint8) if row.dtype == np.bool_ else row
 

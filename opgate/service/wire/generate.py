@@ -12,7 +12,6 @@ from typing import Any
 import orjson
 
 from opgate.service.core.checks import Limits
-from opgate.service.core.datatypes import datatype_of
 from opgate.service.core.errors import Kind, ServingError, invalid, json_kind
 from opgate.service.core.request import Array, Request
 from opgate.service.core.spec import ModelSpec
@@ -128,7 +127,7 @@ def _answer(spec: ModelSpec, id: str, outputs: Mapping[str, Array]) -> list[byte
         top["id"] = id
     parts = [orjson.dumps(top)[:-1]]
     for name, array in outputs.items():
-        flat = write(array.reshape(-1), datatype_of(array, spec.outputs[name].datatype), False, name)
+        flat = write(array.reshape(-1), spec.outputs[name].datatype, False, name)
         if array.size == 1:  # a single value stands for it, without the list around it
             flat = [b"".join(flat)[1:-1]]
         parts += (b",", orjson.dumps(name), b":", *flat)

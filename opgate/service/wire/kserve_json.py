@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -109,10 +109,11 @@ class JsonPlan(Plan[tuple[bytes, ...]]):
         )
         self.only_binary = self.keeps_heads and self.tail and all(binary)
 
-    def take(self, indices: Sequence[int]) -> None:
-        """Keeps the outputs at these indices, in this order."""
-        self.binary = tuple([self.binary[i] for i in indices])
-        super().take(indices)
+    def keep_only(self, names: Container[str]) -> None:
+        """Leaves out the outputs that have other names."""
+        pairs = zip(self.answered, self.binary, strict=True)
+        self.binary = tuple([binary for output, binary in pairs if output.name in names])
+        super().keep_only(names)
 
 
 class Decoder:

@@ -8,7 +8,7 @@ from collections.abc import Sequence as SequenceOf
 from typing import Any, NamedTuple, NoReturn
 
 from opgate.service.core.checks import Limits
-from opgate.service.core.datatypes import DATATYPES, DataType, datatype_of
+from opgate.service.core.datatypes import DATATYPES, DataType
 from opgate.service.core.errors import invalid
 from opgate.service.core.request import Array, Options, Sequence
 from opgate.service.core.spec import ModelSpec
@@ -45,12 +45,6 @@ class Output(NamedTuple):
         """Whether the answer has numbers, as the model computed them."""
         column = self.content is not None and self.content.column
         return self.classification is None and self.place is None and self.datatype.itemsize > 0 and not column
-
-    def of(self, array: Array) -> Output:
-        """Returns the output for what a model gave: the type of the answer is that of the array."""
-        if self.classification is not None or self.content is not None or self.datatype.dtype == array.dtype:
-            return self
-        return self._replace(datatype=datatype_of(array, self.datatype))
 
     def answered(self, array: Array) -> Array:
         """Returns what the answer has in place of the array that the model computed. Raises ServingError."""

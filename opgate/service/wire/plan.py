@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Generic, Self, TypeVar
 
 from opgate.service.core.checks import Fit, Limits
 from opgate.service.core.request import Array, Options, Request
-from opgate.service.core.spec import ENSEMBLE, PYTHON, ModelSpec
+from opgate.service.core.spec import ModelSpec
 from opgate.service.shared_memory import Regions
 from opgate.service.wire.kserve_rules import Output, find_sharing
 from opgate.service.wire.shared_tensors import SharedInput, SharedTensors
@@ -19,8 +19,6 @@ from opgate.service.wire.shared_tensors import SharedInput, SharedTensors
 _MAX_PLANS = 512
 MAX_PLAN_BYTES = 4096
 _MAX_ANSWER_HEADS = 16
-# The platforms of models whose outputs are what a model in Python gives.
-_FREE = (PYTHON, ENSEMBLE)
 
 Shapes = tuple[tuple[int, ...], ...]
 A = TypeVar("A")
@@ -74,25 +72,18 @@ class Plan(Generic[A]):
         self.outputs = tuple([output.name for output in self.answered])
 
     def of(self, result: Mapping[str, Array]) -> Self:
-        """Returns the plan of an answer with this result. A model in Python may leave outputs out, and give others in
-        an order and with types of its own."""
-        if self.spec.platform not in _FREE or self._fits(result):
+        """Returns the plan of an answer with this result. A model in Python may leave outputs out."""
+        if len(result) == len(self.outputs):
             return self
-        given = copy.copy(self)
-        given.take([self.outputs.index(name) for name in result])
-        given.answered = tuple([output.of(result[output.name]) for output in given.answered])
-        given._heads = {}
-        given.derive()
-        return given
+        fewer = copy.copy(self)
+        fewer.keep_only(result)
+        fewer._heads = {}
+        fewer.derive()
+        return fewer
 
-    def _fits(self, result: Mapping[str, Array]) -> bool:
-        return tuple(result) == self.outputs and all(
-            output.of(array) is output for output, array in zip(self.answered, result.values(), strict=True)
-        )
-
-    def take(self, indices: Sequence[int]) -> None:
-        """Keeps the outputs at these indices, in this order."""
-        self.answered = tuple([self.answered[i] for i in indices])
+    def keep_only(self, names: Container[str]) -> None:
+        """Leaves out the outputs that have other names."""
+        self.answered = tuple([output for output in self.answered if output.name in names])
 
     def answer_head(self, shapes: Shapes) -> A | None:
         """Returns what was kept of an answer whose outputs had these shapes."""
