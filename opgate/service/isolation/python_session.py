@@ -28,8 +28,9 @@ from opgate.service.execution.session import ModelSession
 from opgate.service.execution.worker import Closed, Finished, Instance
 from opgate.service.isolation.calls import Calls
 from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
+from opgate.service.isolation.python_job import Job
 from opgate.service.isolation.python_model import PythonOpening
-from opgate.service.isolation.python_talk import Job, Talk, UnreadError
+from opgate.service.isolation.python_talk import Talk, UnreadError
 from opgate.service.isolation.session import ProcessSession, WorkerLimits
 
 # Seconds in which a batch waits for the start of a process in the place of one that died.

@@ -7,14 +7,10 @@ A run ends when `execute` has returned. Its requests may get their responses lat
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import math
-import os
 import select
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import islice
@@ -23,75 +19,28 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from opgate.service.core.checks import check_result
-from opgate.service.core.errors import Kind, ServingError, internal, invalid
-from opgate.service.core.request import Array, Options, Request, Response
-from opgate.service.core.request import Sequence as Place
-from opgate.service.core.spec import ModelSpec
+from opgate.service.core.errors import Kind, ServingError, internal
+from opgate.service.core.request import Array, Request, Response
 from opgate.service.core.tensors import SMALL
-from opgate.service.execution.batch import Batch, as_serving_error, assemble, split
-from opgate.service.isolation.calls import Answer, Call, Calls, Running, marked
-from opgate.service.isolation.loop_reader import LoopReader
+from opgate.service.execution.batch import as_serving_error, assemble
+from opgate.service.isolation.calls import Calls, marked
 from opgate.service.isolation.mail import WINDOW, NoRoomError, Packed
 from opgate.service.isolation.process import WorkerDiedError, WorkerProcess
+from opgate.service.isolation.process_calls import MOST_CALLS, CallsOfProcess
+from opgate.service.isolation.python_job import Job, head_of, response_of, settle
 from opgate.service.isolation.tensors import BF16
+from opgate.service.isolation.turns import Turns
 
-_SEQUENCE_START, _SEQUENCE_END = 1, 2
 # Seconds in which a model may end itself.
 _FINALIZE = 10.0
 # Milliseconds between two looks for room in a memory that was full.
 _RETRY = 2.0
 # Bytes of the gateway's side of the memory that stay between runs.
 _KEPT_BYTES = 1 << 26
-# Calls of other models that one process may have under way.
-_MOST_CALLS = 1024
 # A worker that sends more responses than its window allows breaks the rules.
 _MOST_UNTAKEN = 2 * WINDOW
 # So many messages wait for a worker that doesn't read, and so many bytes of them beyond the memory that it has.
-_MANY_STRINGS = 256  # whose bytes are not counted
-_MOST_UNSENT = 4 * _MOST_CALLS
-
-
-@dataclass(eq=False)
-class Job:
-    """A batch on its way through a process. `tell` has the event loop call something, or calls it at once.
-
-    `finished` is called when all of its runs have ended, and then `closed` for each request that they left open.
-    """
-
-    batch: Batch
-    spec: ModelSpec
-    tell: Callable[[Callable[[], None]], None]
-    finished: Callable[[], None]
-    closed: Callable[[Request], None]
-    todo: deque[list[Request]] = field(default_factory=deque)  # runs that are to come
-    running: list[Request] = field(default_factory=list)
-    message: int = 0  # the number of the message that began the run
-    until: float = 0.0
-    alone: bool = False  # whether nobody takes responses: it tries a model out
-    ended: bool = False
-    waits: Callable[[], None] | None = None  # is told that no process runs it now
-
-    @property
-    def is_small(self) -> bool:
-        """Whether its next run has few bytes."""
-        arrays = [array for request in self.todo[0] for array in request.inputs.values()]
-        return sum(map(_bytes_of, arrays)) <= SMALL
-
-    def end(self, error: ServingError | None = None) -> None:
-        """Ends the batch. Requests that have nothing yet get the error."""
-        batch = self.batch
-        for request in batch.requests:
-            if error is not None and request.result is None and not request.open:
-                request.error = request.error or as_serving_error(self.spec, error)
-                request.again = False
-        self.ended = True
-        now = perf_counter_ns()
-        batch.begun_ns = batch.begun_ns or now
-        batch.infer_start_ns = batch.infer_start_ns or now
-        batch.infer_end_ns = batch.ended_ns = now
-        batch.wall_ns = now - batch.begun_ns
-        self.tell(self.finished)
+_MOST_UNSENT = 4 * MOST_CALLS
 
 
 @dataclass(eq=False)
@@ -135,31 +84,24 @@ class Owner(Protocol):
         """Has something done that may copy so many bytes, if there is a process then."""
 
 
-class Talk:
-    """One process. One at a time uses it: a thread, or the event loop, which does what is small and at hand.
+class Talk(Turns):
+    """One process. One at a time uses it: a thread, or the event loop, which reads what the process says until a large
+    message comes. That one the thread reads, and from the next small one on the loop reads again.
 
-    A hand-over between them costs more than a small run. The loop never waits for the thread: what it can't do at once
-    it leaves to the thread. It reads what the process says until a large message comes, which the thread reads. From
-    the next small one on, the loop reads again.
+    It is long, because all of it changes what is under way: runs, open requests and what waits to be sent.
     """
 
     def __init__(self, owner: Owner, process: WorkerProcess, numbers: Iterator[int]) -> None:
         """`numbers` are those of requests. No other process of the model gets the same."""
+        super().__init__()
         self.ran = False  # whether any run has come to its end
-        self._lock = threading.Lock()  # whoever uses it has that
-        self._on_loop = False  # whether this is the loop
-        self._over = False
-        self._reader: LoopReader | None = None
-        self._fault: Exception | None = None  # what the loop has run into
         self._is_open = True  # whether the process may still say something
         self._lends = True  # whether the loop may read that
-        self._wake = -1
         self._jobs: deque[Job] = deque()
-        self._posted: deque[Callable[[Talk], None]] = deque()
         self._owner = owner
         self._process = process
         self._mail = process.mail()
-        self._calls = _CallsOfProcess(owner, self)
+        self._calls = CallsOfProcess(self)
         self._next_number = numbers
         self._job: Job | None = None
         self._open: dict[int, _Open] = {}
@@ -184,10 +126,7 @@ class Talk:
         try:
             self._serve(ready, end)
         finally:
-            with self._lock:
-                self._over = True
-            if self._reader is not None:
-                self._reader.close()
+            self._end_turns()
 
     def _serve(self, ready: select.poll, end: int) -> None:
         wakes, pidfd = self._mail.wakes, self._process.pidfd
@@ -224,7 +163,7 @@ class Talk:
             raise self._fault
         self._start_next()
         if self._is_open and self._lends:
-            self._lend()
+            self._lend(self._owner.calls.loop, self._mail.wakes)
         return self._is_open and not self._lent, 0.0 if self._mail.has_come else self._patience()
 
     def _after_wait(self) -> None:
@@ -233,12 +172,6 @@ class Talk:
             self._mail.keep(_KEPT_BYTES)
         if self._look_at and time.monotonic() >= self._look_at:
             self._look_for_late()
-
-    def _do_posted(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
-        while self._posted:
-            self._posted.popleft()(self)
 
     def _start_next(self) -> None:
         """Starts the run that is next, if there is none."""
@@ -250,80 +183,24 @@ class Talk:
 
     # The event loop.
 
-    @property
-    def _lent(self) -> bool:
-        """Whether the loop reads what the process says."""
-        return self._reader is not None and self._reader.on
-
-    def _lend(self) -> None:
-        """Lets the loop read what the process says."""
-        loop = self._owner.calls.loop
-        if self._lent or loop is None:
-            return
-        with contextlib.suppress(OSError):  # no descriptor is left, so the thread reads
-            if self._reader is None:
-                self._reader = LoopReader(loop, self._mail.wakes, self._read_on_loop)
-            self._reader.set(True)
-
-    def _rouse(self) -> None:
-        """Wakes the thread."""
-        os.eventfd_write(self._wake, 1)
-
     def go_on(self) -> bool:
         """Starts the run that is next, see `do`."""
         return self.do(Talk._start_next)
 
-    def do(self, what: Callable[[Talk], None]) -> bool:
-        """Does something, if that can be done here and at once. Returns whether it was done."""
-        reader = self._reader
-        if reader is None or not reader.here or self._posted or not self._lock.acquire(blocking=False):
-            return False
+    def _leave_to_thread(self) -> None:
+        self._owner.post(None)
+
+    def _take_small(self) -> bool:
         try:
-            if self._over or self._fault is not None:
+            if self._mail.coming() > SMALL:
                 return False
-            self._by_loop(what)
-        finally:
-            self._lock.release()
-        return True
-
-    def _read_on_loop(self) -> None:
-        """Takes a message, if it is a small one."""
-        reader = self._reader
-        assert reader is not None
-        if not self._lock.acquire(blocking=False):  # the thread does something that may take long
-            reader.set(False)
-            self._owner.post(None)
-            return
-        try:
-            if reader.on and not self._over:
-                self._by_loop(Talk._read_if_small)
-        finally:
-            self._lock.release()
-
-    def _read_if_small(self) -> None:
-        try:
-            if self._mail.coming() <= SMALL:
-                self._read()
-                self._start_next()
-                return
         except BlockingIOError:  # there was nothing to be read
-            return
+            return True
         except EOFError:
-            pass
-        assert self._reader is not None
-        self._reader.set(False)
-        self._rouse()
-
-    def _by_loop(self, what: Callable[[Talk], None]) -> None:
-        """Does something on the loop. The thread raises what that raises."""
-        self._on_loop = True
-        try:
-            what(self)
-        except Exception as error:
-            self._fault = error
-            self._rouse()
-        finally:
-            self._on_loop = False
+            return False
+        self._read()
+        self._start_next()
+        return True
 
     def _patience(self) -> float | None:
         """Returns the milliseconds until something must be looked at."""
@@ -436,7 +313,7 @@ class Talk:
                 names += feeds
                 arrays += [marked(job.spec.inputs.get(name), array) for name, array in feeds.items()]
                 number = next(self._next_number)
-                heads.append([number, len(feeds), *_head(request)])
+                heads.append([number, len(feeds), *head_of(request)])
                 self._open[number] = _Open(number, request, job, job.until)
                 self._numbers[request] = number
             batch.executions += 1
@@ -472,7 +349,7 @@ class Talk:
             count, error, parameters = head
             own = dict(islice(rest, int(count)))
             self._forget(one)
-            _settle(job.spec, request, own, error, parameters)
+            settle(job.spec, request, own, error, parameters)
         if next(rest, None) is not None:
             raise ValueError("more tensors than its results have")
         self._go_on(job)
@@ -534,10 +411,10 @@ class Talk:
         request, spec = one.request, one.job.spec
         if not spec.streams:
             if present and request.result is None and request.error is None:
-                _settle(spec, request, dict(tensors), error, parameters)
+                settle(spec, request, dict(tensors), error, parameters)
             self._taken(one, final)
             return
-        response = _response(spec, request, final, error, parameters, dict(tensors)) if present else None
+        response = response_of(spec, request, final, error, parameters, dict(tensors)) if present else None
         if response is not None and response.error is not None and final:  # the error that ends a stream
             request.error, response = response.error, None
         loop = self._owner.calls.loop
@@ -615,10 +492,14 @@ class Talk:
         if number := self._numbers.get(request):
             self.say(["cancel", number])
 
-    def result(self, of: _CallsOfProcess, *answer: Any) -> None:
-        """Sends what a called model has answered."""
-        if of is self._calls:
-            of.send(*answer)
+    @property
+    def calls(self) -> Calls:
+        """Runs calls of other models."""
+        return self._owner.calls
+
+    def post(self, what: Callable[[], None], size: int) -> None:
+        """Has something done that may copy so many bytes, unless the process has ended by then."""
+        self._owner.post(lambda talk: what() if talk is self else None, size)
 
     # Whether the model is ready.
 
@@ -675,169 +556,3 @@ class Talk:
         elif job is not None:
             job.end()
         self._mail.close()
-
-
-class _CallsOfProcess:
-    """The calls of other models that a process has under way."""
-
-    def __init__(self, owner: Owner, talk: Talk) -> None:
-        self._owner = owner
-        self._talk = talk
-        self._running: dict[int, Running] = {}
-
-    def take(self, kind: str, rest: Sequence[Any], tensors: list[tuple[str, Array]]) -> None:
-        """Takes a message about calls. Raises ValueError for another."""
-        if kind == "call":
-            id, asked = rest
-            self._call(int(id), asked, tensors)
-        elif kind == "control":
-            id, (what, *arguments) = rest
-            if what == "load":  # the contents of files come as tensors
-                arguments[-1].update((name, array.tobytes()) for name, array in tensors)
-            self._begin(int(id), lambda answer: self._owner.calls.ask(str(what), arguments, answer))
-        elif kind == "more":
-            if (running := self._running.get(int(rest[0]))) is not None:
-                running.more()
-        elif kind == "drop":
-            if (left := self._running.pop(int(rest[0]), None)) is not None:
-                left.cancel()
-        else:
-            raise ValueError(f"the message {str(kind)[:80]}")
-
-    def _call(self, id: int, asked: Sequence[Any], tensors: list[tuple[str, Array]]) -> None:
-        name, version, request_id, outputs, timeout, parameters, correlation, flags, streams = asked
-        place = None
-        if correlation:
-            if not isinstance(correlation, (int, str)):
-                raise ValueError(f"the sequence {str(correlation)[:80]}")
-            place = Place(correlation, bool(flags & _SEQUENCE_START), bool(flags & _SEQUENCE_END))
-        call = Call(
-            str(name),
-            int(version),
-            dict(tensors),
-            [str(output) for output in outputs],
-            str(request_id),
-            Options(timeout_us=int(timeout), parameters=dict(parameters), sequence=place),
-            bool(streams),
-        )
-
-        self._begin(id, lambda answer: self._owner.calls.start(call, answer))
-
-    def _begin(self, id: int, start: Callable[[Answer], Running]) -> None:
-        if id in self._running:
-            raise ValueError("two calls with one number")
-
-        def answer(result: Mapping[str, Array], last: bool, error: ServingError | None, parameters: Any) -> None:
-            size = sum(map(_bytes_of, result.values()))
-            self._owner.post(lambda talk: talk.result(self, id, result, last, error, parameters), size)
-
-        try:
-            if len(self._running) >= _MOST_CALLS:
-                raise ServingError(Kind.UNAVAILABLE, f"{_MOST_CALLS} calls of the model are under way")
-            self._running[id] = start(answer)
-        except ServingError as error:
-            self._talk.say(["result", id, True, [error.kind.value, error.message], {}])
-
-    def send(
-        self,
-        id: int,
-        result: Mapping[str, Array],
-        last: bool,
-        error: ServingError | None,
-        parameters: Mapping[str, Any],
-    ) -> None:
-        """Sends a response of a called model to the process."""
-        if id not in self._running:
-            return
-        failed = None if error is None else [error.kind.value, error.message]
-        try:
-            self._talk.say(["result", id, last, failed, dict(parameters)], list(result), list(result.values()))
-        except (NoRoomError, TypeError) as refused:
-            self._talk.say(["result", id, True, [Kind.TOO_LARGE.value, str(refused)], {}])
-            self._running[id].cancel()
-            last = True
-        if last:
-            del self._running[id]
-
-    def cancel(self) -> None:
-        """Gives up all of them."""
-        for running in self._running.values():
-            running.cancel()
-        self._running.clear()
-
-
-def _bytes_of(array: Array) -> int:
-    """Returns about how many bytes a tensor has in a message."""
-    if array.dtype.kind != "O":
-        return array.nbytes
-    return (
-        SMALL + 1 if array.size > _MANY_STRINGS else sum([len(element) + 4 for element in array.reshape(-1).tolist()])
-    )
-
-
-def _head(request: Request) -> list[Any]:
-    sequence, options = request.options.sequence, request.options
-    flags = 0 if sequence is None else _SEQUENCE_START * sequence.start | _SEQUENCE_END * sequence.end
-    correlation = 0 if sequence is None else sequence.id
-    for name, value in options.parameters.items():
-        if type(value) is float and not math.isfinite(value):
-            raise invalid(f"parameter '{name[:80]}': expected a finite number, got {value}")
-    return [request.id, correlation, flags, options.timeout_us, dict(options.parameters), list(request.outputs)]
-
-
-def _parameters(given: Any) -> dict[str, bool | int | float | str]:
-    """Returns the parameters of a response. Raises ValueError if they are none that every protocol can tell."""
-    found = dict(given)
-    for value in found.values():
-        if isinstance(value, str):
-            value.encode()
-        elif not isinstance(value, (bool, int, float)) or abs(value) > (1 << 63) - 1:
-            raise ValueError("parameters that are none")
-    return found
-
-
-def _settle(spec: ModelSpec, request: Request, outputs: dict[str, Array], error: Any, parameters: Any) -> None:
-    """Sets the result or the error of a request."""
-    if error:
-        request.error = _sent(error)
-        return
-    try:
-        own = _checked(spec, request, outputs)
-        wanted = request.outputs
-        request.outputs = tuple([name for name in wanted if name in own])
-        status = spec.row_status
-        if status is not None and status.output not in own:
-            raise internal(f"it left out the output '{status.output}', which has the statuses of rows")
-        split(spec, [request], list(own), list(own.values()))
-        request.parameters = _parameters(parameters)
-    except ServingError as failed:
-        request.error = as_serving_error(spec, failed)
-    except UnicodeEncodeError:
-        request.error = as_serving_error(spec, internal("a parameter of its response is no text"))
-
-
-def _response(
-    spec: ModelSpec, request: Request, final: bool, error: Any, parameters: Any, outputs: dict[str, Array]
-) -> Response:
-    """Returns one of the responses to a request."""
-    if error:
-        return Response({}, final, _sent(error))
-    try:
-        return Response(_checked(spec, request, outputs), final, None, _parameters(parameters))
-    except ServingError as failed:
-        return Response({}, final, as_serving_error(spec, failed))
-
-
-def _sent(error: Any) -> ServingError:
-    """Returns an error that a model has sent. Its text is the model's own, which a client may read by a program."""
-    return ServingError(Kind(error[0]), str(error[1]))
-
-
-def _checked(spec: ModelSpec, request: Request, outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns the outputs that the request wants, in its order. Others are dropped, and some may be left out, as in
-    Triton. Raises ServingError (INTERNAL) for one that is not as the config says."""
-    status = () if spec.row_status is None else (spec.row_status.output,)
-    found = {name: outputs[name] for name in (*request.outputs, *status) if name in outputs}
-    for name, array in found.items():
-        check_result(spec, name, array)
-    return found

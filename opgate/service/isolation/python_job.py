@@ -1,0 +1,145 @@
+"""A batch on its way through a worker process that runs a model in Python: how its requests become messages, and what
+the process says becomes their answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any
+
+from opgate.service.core.checks import check_result
+from opgate.service.core.errors import Kind, ServingError, internal, invalid
+from opgate.service.core.request import Array, Request, Response
+from opgate.service.core.spec import ModelSpec
+from opgate.service.core.tensors import SMALL
+from opgate.service.execution.batch import Batch, as_serving_error, split
+
+#: The flags of a request of a sequence, as models see them.
+SEQUENCE_START, SEQUENCE_END = 1, 2
+# Strings of a tensor whose bytes are counted.
+_MANY_STRINGS = 256
+
+
+@dataclass(eq=False)
+class Job:
+    """A batch on its way through a process. `tell` has the event loop call something, or calls it at once.
+
+    `finished` is called when all of its runs have ended, and then `closed` for each request that they left open.
+    """
+
+    batch: Batch
+    spec: ModelSpec
+    tell: Callable[[Callable[[], None]], None]
+    finished: Callable[[], None]
+    closed: Callable[[Request], None]
+    todo: deque[list[Request]] = field(default_factory=deque)  # runs that are to come
+    running: list[Request] = field(default_factory=list)
+    message: int = 0  # the number of the message that began the run
+    until: float = 0.0
+    alone: bool = False  # whether nobody takes responses: it tries a model out
+    ended: bool = False
+    waits: Callable[[], None] | None = None  # is told that no process runs it now
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its next run has few bytes."""
+        arrays = [array for request in self.todo[0] for array in request.inputs.values()]
+        return sum(map(bytes_of, arrays)) <= SMALL
+
+    def end(self, error: ServingError | None = None) -> None:
+        """Ends the batch. Requests that have nothing yet get the error."""
+        batch = self.batch
+        for request in batch.requests:
+            if error is not None and request.result is None and not request.open:
+                request.error = request.error or as_serving_error(self.spec, error)
+                request.again = False
+        self.ended = True
+        now = perf_counter_ns()
+        batch.begun_ns = batch.begun_ns or now
+        batch.infer_start_ns = batch.infer_start_ns or now
+        batch.infer_end_ns = batch.ended_ns = now
+        batch.wall_ns = now - batch.begun_ns
+        self.tell(self.finished)
+
+
+def bytes_of(array: Array) -> int:
+    """Returns about how many bytes a tensor has in a message."""
+    if array.dtype.kind != "O":
+        return array.nbytes
+    return (
+        SMALL + 1 if array.size > _MANY_STRINGS else sum([len(element) + 4 for element in array.reshape(-1).tolist()])
+    )
+
+
+def head_of(request: Request) -> list[Any]:
+    """Returns what a message says of a request beside its tensors. Raises ServingError (INVALID) for parameters that no
+    message has."""
+    sequence, options = request.options.sequence, request.options
+    flags = 0 if sequence is None else SEQUENCE_START * sequence.start | SEQUENCE_END * sequence.end
+    correlation = 0 if sequence is None else sequence.id
+    for name, value in options.parameters.items():
+        if type(value) is float and not math.isfinite(value):
+            raise invalid(f"parameter '{name[:80]}': expected a finite number, got {value}")
+    return [request.id, correlation, flags, options.timeout_us, dict(options.parameters), list(request.outputs)]
+
+
+def _parameters(given: Any) -> dict[str, bool | int | float | str]:
+    """Returns the parameters of a response. Raises ValueError if they are none that every protocol can tell."""
+    found = dict(given)
+    for value in found.values():
+        if isinstance(value, str):
+            value.encode()
+        elif not isinstance(value, (bool, int, float)) or abs(value) > (1 << 63) - 1:
+            raise ValueError("parameters that are none")
+    return found
+
+
+def settle(spec: ModelSpec, request: Request, outputs: dict[str, Array], error: Any, parameters: Any) -> None:
+    """Sets the result or the error of a request."""
+    if error:
+        request.error = _sent(error)
+        return
+    try:
+        own = _checked(spec, request, outputs)
+        wanted = request.outputs
+        request.outputs = tuple([name for name in wanted if name in own])
+        status = spec.row_status
+        if status is not None and status.output not in own:
+            raise internal(f"it left out the output '{status.output}', which has the statuses of rows")
+        split(spec, [request], list(own), list(own.values()))
+        request.parameters = _parameters(parameters)
+    except ServingError as failed:
+        request.error = as_serving_error(spec, failed)
+    except UnicodeEncodeError:
+        request.error = as_serving_error(spec, internal("a parameter of its response is no text"))
+
+
+def response_of(
+    spec: ModelSpec, request: Request, final: bool, error: Any, parameters: Any, outputs: dict[str, Array]
+) -> Response:
+    """Returns one of the responses to a request."""
+    if error:
+        return Response({}, final, _sent(error))
+    try:
+        return Response(_checked(spec, request, outputs), final, None, _parameters(parameters))
+    except ServingError as failed:
+        return Response({}, final, as_serving_error(spec, failed))
+
+
+def _sent(error: Any) -> ServingError:
+    """Returns an error that a model has sent. Its text is the model's own, which a client may read by a program."""
+    return ServingError(Kind(error[0]), str(error[1]))
+
+
+def _checked(spec: ModelSpec, request: Request, outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns the outputs that the request wants, in its order. Others are dropped, and some may be left out, as in
+    Triton. Raises ServingError (INTERNAL) for one that is not as the config says."""
+    status = () if spec.row_status is None else (spec.row_status.output,)
+    found = {name: outputs[name] for name in (*request.outputs, *status) if name in outputs}
+    for name, array in found.items():
+        check_result(spec, name, array)
+    return found
