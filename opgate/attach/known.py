@@ -113,7 +113,8 @@ def _size(network: Network, said: str, said_head: str, report: Report) -> tuple[
         height = width = _TRIAL_SIDE
     elif "character" in network.metadata:
         raise AttachError(
-            "--pre: the height of a line of text is open: say height:48 (PP-OCRv3 and later) or height:32"
+            f"--pre: the size of the input '{network.input}' is open: say height:48 (PP-OCRv3 and later) or height:32 if "
+            "it reads lines of text, otherwise a size such as stretch:488"
         )
     else:
         raise AttachError(
