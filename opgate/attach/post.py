@@ -91,13 +91,13 @@ class Answers:
     masks: tuple[str, ...] = ()
 
 
-def _fraction(word: str, text: str) -> float:
+def _number(word: str, text: str, most: float = 1) -> float:
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value <= 1:
-        raise AttachError(f"--post: expected {word}:0 to {word}:1, got '{word}:{text}'")
+    if not 0 <= value <= most:
+        raise AttachError(f"--post: expected {word}:0 to {word}:{most:g}, got '{word}:{text}'")
     return value
 
 
@@ -105,16 +105,6 @@ def _count(word: str, text: str) -> int:
     if not text.isdecimal():
         raise AttachError(f"--post: expected a number such as {word}:1, got '{word}:{text}'")
     return int(text)
-
-
-def _factor(word: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 10:
-        raise AttachError(f"--post: expected {word}:0 to {word}:10, got '{word}:{text}'")
-    return value
 
 
 def _boxes(word: str, text: str) -> int:
@@ -125,16 +115,16 @@ def _boxes(word: str, text: str) -> int:
 
 
 _WORDS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
-    "score": lambda text: {"score": _fraction("score", text)},
-    "lowest": lambda text: {"lowest": _fraction("lowest", text)},
-    "iou": lambda text: {"iou": _fraction("iou", text)},
+    "score": lambda text: {"score": _number("score", text)},
+    "lowest": lambda text: {"lowest": _number("lowest", text)},
+    "iou": lambda text: {"iou": _number("iou", text)},
     "max": lambda text: {"most": _boxes("max", text)},
     "classes": lambda text: {"classes": _count("classes", text)},
     "output": lambda text: {"only": text},
     "blank": lambda text: {"blank": _count("blank", text)},
-    "threshold": lambda text: {"threshold": _fraction("threshold", text)},
-    "unclip": lambda text: {"unclip": _factor("unclip", text)},
-    "text": lambda text: {"text": _fraction("text", text)},
+    "threshold": lambda text: {"threshold": _number("threshold", text)},
+    "unclip": lambda text: {"unclip": _number("unclip", text, 10)},
+    "text": lambda text: {"text": _number("text", text)},
 }
 _FLAGS = (
     "agnostic", "per-class", "rows", "xyxy", "cxcywh", "pixels", "normalized", "sigmoid", "softmax", "probabilities",
