@@ -25,6 +25,7 @@ from opgate.attach import (
     pre,
     reading,
     rotated,
+    settings,
     words,
 )
 from opgate.attach.known import Known, Wish, known
@@ -71,6 +72,7 @@ def attach(wish: Wish, name: str) -> Attached:
         answers, classes = _adds(of.said)(nodes_after, this)
         counted = of.said.kind in post.COUNTED
         fitted = labels.fitted(of.labels, classes, of.said.kind, of.said.blank, report, counted=counted)
+    settings.check(nodes_after, pre.STATUS)
     joined = graph.joined(opened.model, nodes_before, nodes_after, answers, batching.BATCH)
     _compare(joined, opened, of, report)
     batch = _batch_size(wish, opened, of.before, report)
@@ -133,6 +135,8 @@ def _batch_size(wish: Wish, opened: batching.Opened, before: words.Pre, report: 
 def write(attached: Attached, to: Path, library: Path, command: str, *, overwrite: bool) -> tuple[list[Path], Served]:
     """Writes a model's folder, and loads it: in ONNX Runtime, and as the gateway does. Returns the paths, and the
     loaded model. Raises AttachError."""
+    if (to / "1").exists() and not overwrite:
+        raise AttachError(f"{to / '1'} is there: replace it with --overwrite, or name another folder with --to")
     repository.check_free(to, 1, overwrite=overwrite)
     for place in (to, *(to.with_name(name) for name in attached.beside)):
         if (place / "config.pbtxt").exists() and not overwrite:

@@ -56,6 +56,8 @@ def attach(
     try:
         if bool(like) != (examples is not None):
             raise AttachError("--like and --examples go together")
+        if read_pre and read is None:
+            raise AttachError("--read-pre goes with --read")
         if not ops.is_file():
             raise AttachError(f"{ops} is not there: run `opgate build`")
         attached = made(

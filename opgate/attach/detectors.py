@@ -6,18 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
-from opgate.attach import distances, faces, queries, yolo
+from opgate.attach import distances, faces, queries, settings, yolo
 from opgate.attach.head import Beside, Boxes, Head, gathered
 from opgate.attach.nodes import Nodes
 from opgate.attach.post import ALL_CLASSES, Answers, Post, detections
 from opgate.attach.report import AttachError
-
-#: The inputs with which a request asks for other boxes than those above the usual score, and suppresses others than
-#: those of the usual overlap.
-THRESHOLD, IOU = "score_threshold", "iou_threshold"
-
 
 _DECODERS: Mapping[str, Callable[[Nodes, Head], tuple[Boxes, Beside | None]]] = {
     "yolov8": yolo.yolov8,
@@ -69,15 +64,15 @@ def add(nodes: Nodes, head: Head) -> tuple[Answers, int]:
 
 def _overlaps(nodes: Nodes, default: float) -> str:
     """Adds the IoU threshold of each picture, f32 [n], at least 0: that of the input `iou_threshold`."""
-    nodes.defaults[IOU] = numpy_helper.from_array(np.array([[default]], np.float32), IOU)
-    held = nodes.add("Max", [nodes.reshape(IOU, [-1], "iou.flat"), nodes.constant("nothing", 0.0)], "iou.held")
+    settings.add(nodes, settings.IOU, default)
+    held = nodes.add("Max", [nodes.reshape(settings.IOU, [-1], "iou.flat"), nodes.constant("nothing", 0.0)], "iou.held")
     return nodes.add("Expand", [held, nodes.add("Shape", ["ends"], "iou.rows")], "iou.each")
 
 
 def threshold(nodes: Nodes, default: float) -> None:
     """Adds `count`: the number of boxes, best first, whose score is above the input `score_threshold`."""
-    nodes.defaults[THRESHOLD] = numpy_helper.from_array(np.array([[default]], np.float32), THRESHOLD)
-    above = nodes.add("Greater", ["scores", THRESHOLD], "above")
+    settings.add(nodes, settings.THRESHOLD, default)
+    above = nodes.add("Greater", ["scores", settings.THRESHOLD], "above")
     ones = nodes.cast(above, TensorProto.INT32, "above.ones")
     nodes.reduce("ReduceSum", ones, 1, "above.count", keepdims=False, to="count")
 

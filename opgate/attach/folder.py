@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
+from opgate.attach import settings
 from opgate.attach.post import Answer, Answers
 from opgate.attach.report import Report
 
@@ -52,7 +55,7 @@ def config_text(
     lines.append(f'model_operations {{ op_library_filename: "{LIBRARY}" }}')
     parameters = {
         "row_status_output": "status",
-        "row_status_messages": _MESSAGES,
+        "row_status_messages": _MESSAGES + settings.messages(optional),
         "predict_count_output": answers.count,
         "predict_text_output": answers.text,
         "predict_mask_outputs": ",".join(answers.masks),
@@ -90,8 +93,8 @@ Made by
 Serve it and send it a picture:
 
 ```sh
-opgate serve --model-repository {repository}
-curl localhost:8000/predict/{name} -H 'Content-Type: image/jpeg' --data-binary @picture.jpg
+opgate serve --model-repository {shlex.quote(str(repository))}
+curl localhost:8000/predict/{quote(name)} -H 'Content-Type: image/jpeg' --data-binary @picture.jpg
 ```
 
 {_optional(name, optional)}The answer to a grey picture:
@@ -115,7 +118,7 @@ A file that is no picture, or a broken one, is answered with 400 and the reason,
 def _optional(model: str, names: Iterable[str]) -> str:
     """Returns how a request states an input that it may leave out, for each."""
     return "".join(
-        f"A request may state its own {name}, in a form:\n\n```sh\ncurl localhost:8000/predict/{model} -F "
+        f"A request may state its own {name}, in a form:\n\n```sh\ncurl localhost:8000/predict/{quote(model)} -F "
         f"data=@picture.jpg -F {name}=0.6\n```\n\n"
         for name in names
     )

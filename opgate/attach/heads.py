@@ -230,16 +230,21 @@ def class_axis(shape: Sequence[int], size: tuple[int, int]) -> int | None:
 
 
 def finds_text(network: Network) -> bool:
-    """Returns whether the file is a text detector of PaddleOCR: one map for a picture of any size."""
-    if network.height is not None or network.width is not None or not _of_paddle(network):
+    """Returns whether the file may be a text detector of PaddleOCR: one map for a picture of any size."""
+    if network.height is not None or network.width is not None or not of_paddle(network):
         return False
     shapes = [[dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in network.model.graph.output]
-    return len(shapes) == 1 and len(shapes[0]) == 4 and shapes[0][1] == 1
+    return len(shapes) == 1 and len(shapes[0]) == 4 and shapes[0][1] in (0, 1)
 
 
-def _of_paddle(network: Network) -> bool:
-    return network.model.producer_name == "PaddlePaddle" or any(
-        node.name.startswith("p2o.") for node in network.model.graph.node
+def of_paddle(network: Network) -> bool:
+    """Returns whether the file comes from Paddle, as the names in it tell."""
+    graph = network.model.graph
+    sides = [dim.dim_param for value in graph.input for dim in value.type.tensor_type.shape.dim]
+    return (
+        network.model.producer_name == "PaddlePaddle"
+        or any(node.name.startswith("p2o.") for node in graph.node)
+        or any(side.startswith(("p2o.", "DynamicDimension.")) for side in sides)
     )
 
 

@@ -63,7 +63,7 @@ def known(wish: Wish, report: Report) -> Known:
     original = load_model(wish.file)
     model = graph.prepared(original)
     network = read_network(wish.file, model, wish.input and graph.free_name(wish.input), report, wish.libraries)
-    size = _size(network, wish.pre, post.kind_of(wish.post) if wish.post else "", report)
+    size = _size(network, wish.pre, post.kind_of(wish.post) if wish.post else "db" if wish.read else "", report)
     if network.sizes:
         original, model = (with_sizes(each, network.sizes, *size) for each in (original, model))
         network = replace(network, model=model)
@@ -72,6 +72,9 @@ def known(wish: Wish, report: Report) -> Known:
     except AttachError as error:
         raise AttachError(f"{error}. Is the size of --pre right?") from None
     said = _head(wish, network, outputs, size, report)
+    open_ = network.height is None and network.width is None and not words.stated_size(wish.pre)
+    if open_ and said.kind != "db" and not sizes_in(network.metadata.get("imgsz", "")):
+        raise _open_size(network)
     chosen = _chosen(outputs, said.only)
     option = "--labels" if wish.labels or not _characters(said) else "--post ctc:"
     # The labels of a text detector are the characters of its reader.
@@ -111,17 +114,18 @@ def _size(network: Network, said: str, said_head: str, report: Report) -> tuple[
     elif said_head == "db" or (not said_head and heads.finds_text(network)):
         report.default("size", "as the picture")
         height = width = _TRIAL_SIDE
-    elif "character" in network.metadata:
-        raise AttachError(
-            f"--pre: the size of the input '{network.input}' is open: say height:48 (PP-OCRv3 and later) or height:32 if "
-            "it reads lines of text, otherwise a size such as stretch:488"
-        )
     else:
-        raise AttachError(
-            f"--pre: the size of the input '{network.input}' is open: say it, such as letterbox:640 for a detector or "
-            "crop:224 for a classifier"
-        )
+        raise _open_size(network)
     return network.height or height, network.width or width
+
+
+def _open_size(network: Network) -> AttachError:
+    paddle = heads.of_paddle(network) or "character" in network.metadata
+    lines = ", height:48 for a reader of lines" + (" (height:32 before PP-OCRv3)" if paddle else "")
+    return AttachError(
+        f"--pre: the size of the input '{network.input}' is open: say it, such as letterbox:640 for a detector, "
+        f"crop:224 for a classifier{lines}"
+    )
 
 
 def _head(wish: Wish, network: Network, outputs: Sequence[Output], size: tuple[int, int], report: Report) -> post.Post:
@@ -131,6 +135,8 @@ def _head(wish: Wish, network: Network, outputs: Sequence[Output], size: tuple[i
     if wish.post:
         return post.read(wish.post, report.said, "", report)
     guesses = heads.recognise(network, outputs, size)
+    if wish.read:  # that says that lines of text are found
+        guesses = [guess for guess in guesses if guess.kind == "db"] or guesses
     if len(guesses) != 1 or not guesses[0].sure:
         raise heads.unknown(outputs, guesses)
     return post.read(guesses[0].kind, report.ran if guesses[0].ran else report.found, guesses[0].why, report)

@@ -48,7 +48,7 @@ def read(
             f"{option}{said}: expected metadata, or a file with one character a line, and there is no such file"
         )
     if "," not in said:
-        raise AttachError(f"--labels: expected metadata, a file, or names with commas between them, got '{said}'")
+        raise AttachError(f"--labels: '{said}' is no file: expected one, metadata, or names with commas between them")
     labels = [part.strip() for part in said.split(",")]
     report.said("labels", len(labels))
     return labels
@@ -85,8 +85,9 @@ def fitted(
         report.default("characters", f"{len(labels)}, and {' and '.join(added)}", f"the output has {classes} classes")
     if classes and len(found) != classes:
         hint = f"; if only {len(found)} channels are classes, say classes:{len(found)} behind {kind}" if counted else ""
+        wanted = f"{classes - 2} to {classes}" if kind == "ctc" else f"{classes}"
         raise AttachError(
-            f"--labels: expected {classes} labels, one for each class of the output, got {len(found)}{hint}"
+            f"--labels: expected {wanted} labels, one for each class of the output, got {len(found)}{hint}"
         )
     broken = [label for label in found if "\n" in label or "\r" in label]
     if broken:

@@ -10,10 +10,14 @@ import numpy as np
 from onnx import TensorProto
 
 from opgate.attach.facts import Network
+from opgate.attach.graph import PRE
+from opgate.attach.heads import of_paddle
 from opgate.attach.nodes import Nodes
 from opgate.attach.report import AttachError, Report
 from opgate.attach.words import FITS, IMAGENET, MULTIPLE, Pre, check_places, read
 
+#: The status of each picture.
+STATUS = f"{PRE}status"
 #: The words of --pre that are usual for a head. {h} and {w} are the size of the input.
 _USUAL: Mapping[str, str] = {
     "yolov8": "letterbox:{h}x{w} rgb unit pad:114 cv-linear",
@@ -43,7 +47,7 @@ def usual(kind: str, network: Network, size: tuple[int, int]) -> str:
         words = "resize:{m} crop:{h}x{w} rgb unit pil-bilinear"
     if kind == "db" and network.height is not None and network.width is not None:
         words = words.replace("shortest:736", "letterbox-start:{h}x{w}")
-    if kind == "ctc" and "character" in network.metadata:  # PaddleOCR reads with OpenCV
+    if kind == "ctc" and (of_paddle(network) or "character" in network.metadata):  # PaddleOCR reads with OpenCV
         words = words.replace("rgb", "bgr narrowest:320")
     return words.format(h=size[0], w=size[1], s=round(max(size) / 0.875), m=max(size))
 
@@ -163,7 +167,7 @@ def _check_bytes(pre: Pre, network: Network, decided: Mapping[str, str]) -> None
 
 
 def add(nodes: Nodes, pre: Pre, network: Network) -> None:
-    """Adds the nodes from `data` and `ends` to the network's input, with `geometry` and `status` beside it."""
+    """Adds the nodes from `data` and `ends` to the network's input, with `geometry` and STATUS beside it."""
     steps: list[Step] = []
     if pre.bucket:
         steps.append(lambda x, to: _used_width(nodes, x, pre, to))
@@ -173,7 +177,7 @@ def add(nodes: Nodes, pre: Pre, network: Network) -> None:
         steps.append(lambda x, to: _used_sides(nodes, x, to))
     steps += typed(nodes, network)
     image = f"{nodes.prefix}image" if steps else network.input
-    nodes.add_op("ImagePreprocess", ["data", "ends"], [image, "geometry", "status"], "image", **_full(pre))
+    nodes.add_op("ImagePreprocess", ["data", "ends"], [image, "geometry", STATUS], "image", **_full(pre))
     for number, step in enumerate(steps, 1):
         image = step(image, network.input if number == len(steps) else "")
 

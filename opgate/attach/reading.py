@@ -23,6 +23,9 @@ from opgate.ops_build.onnx.nodes import graphs_of
 _CROPS, _WIDTHS, _NUMBER, _MORE = (f"{graph.READ}{name}" for name in ("crops", "widths", "number", "more"))
 
 
+_CHARACTERS = "Say --labels FILE, with one character a line"
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     """A network that reads lines. `body` is that of a loop over the crops of a picture, whose outputs for a line are
@@ -43,7 +46,9 @@ def reader(wish: Wish, opset: int, report: Report) -> Reader:
         of = known(Wish(wish.read, wish.read_pre, "ctc", wish.labels, libraries=wish.libraries), own)
         made = _reader(of, opset, own)
     except AttachError as error:
-        raise AttachError(f"--read {wish.read.name}: {str(error).replace('--pre', '--read-pre')}") from None
+        text = str(error).replace("--pre", "--read-pre")
+        text = text.replace("Say ctc:FILE, with one character a line, or --labels, or another head", _CHARACTERS)
+        raise AttachError(f"--read {wish.read.name}: {text}") from None
     report.facts += [replace(fact, subject=f"reader: {fact.subject}") for fact in own.facts]
     return made
 

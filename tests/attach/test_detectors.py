@@ -121,9 +121,9 @@ def test_a_request_may_set_the_iou_threshold(made: Make, tmp_path) -> None:
         None, {"x": canvas.transpose(2, 0, 1)[None].astype(np.float32) / 255}
     )
     picture = {"data": ("picture.png", png(pixels), "image/png")}
-    said = [{}, {"iou_threshold": "0"}, {"iou_threshold": "0.24"}, {"iou_threshold": "1"}, {"iou_threshold": "-3"}]
+    said = [{}, {"iou_threshold": "0"}, {"iou_threshold": "0.24"}, {"iou_threshold": "1"}]
     answers = [each.json()["predictions"] for each in model.send([{"files": picture, "data": data} for data in said])]
-    for found, iou in zip(answers, (0.2, 0, 0.24, 1, 0), strict=True):
+    for found, iou in zip(answers, (0.2, 0, 0.24, 1), strict=True):
         kept = suppressed(corners(head[0, :4].T), head[0, 4:].T, 0.25, iou)
         check(found, [(source(box, scales(pixels), left, top, pixels), kind, score) for box, kind, score in kept])
     assert len({len(found) for found in answers}) >= 3
@@ -131,6 +131,21 @@ def test_a_request_may_set_the_iou_threshold(made: Make, tmp_path) -> None:
     (both,) = model.send([{"files": picture, "data": data}])
     assert both.json()["predictions"] == [record for record in answers[1] if record["score"] > 0.9]
     assert "a request may say 0 to 1" in model.report
+
+
+@pytest.mark.parametrize("value", ["-0.01", "-5", "1.01", "1e9"])
+@pytest.mark.parametrize("name", ["score_threshold", "iou_threshold"])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_threshold_is_within_0_to_1(made: Make, tmp_path, name: str, value: str, fixed: bool) -> None:
+    """One that isn't costs its own request alone. A negative score would find boxes that are none."""
+    model = made(networks.yolov8(tmp_path / "net.onnx", fixed=fixed), post="yolov8 lowest:0")
+    picture = {"data": ("picture.png", png(squares()), "image/png")}
+    usual, wrong, least = model.send(
+        [{"files": picture, "data": data} for data in ({}, {name: value}, {"score_threshold": "0"})]
+    )
+    assert wrong.status_code == 400 and f"{name} is not within 0 to 1" in wrong.json()["error"]
+    assert usual.status_code == least.status_code == 200
+    assert all(record["label"] != -1 for record in least.json()["predictions"])
 
 
 def test_yolov5_has_objectness(made: Make, tmp_path) -> None:
