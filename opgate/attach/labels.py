@@ -58,7 +58,9 @@ def from_file(path: Path) -> list[str]:
     """Returns the labels in a file: one a line, or a list or an object of JSON. Raises AttachError."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise AttachError(f"--labels: {path} is no text: expected one label a line, in UTF-8") from None
+    except OSError as error:
         raise AttachError(f"{path}: {error}") from None
     if path.suffix == ".json":
         labels = listed(text)

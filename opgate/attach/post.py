@@ -132,6 +132,22 @@ _FLAGS = (
 )  # fmt: skip
 
 
+#: The words that mean something to a head that gives no boxes.
+_OWN: Mapping[str, tuple[str, ...]] = {
+    "classify": ("output", "sigmoid", "softmax", "probabilities"),
+    "embed": ("output",),
+    "segment": ("output", "sigmoid", "softmax", "probabilities"),
+    "ctc": ("output", "blank", "sigmoid", "softmax", "probabilities"),
+    "db": ("output", "threshold", "score", "unclip", "max", "text", "dilate", "sigmoid", "probabilities"),
+}
+#: The words that mean nothing to a head with boxes.
+_NO_BOXES = ("blank", "threshold", "unclip", "text", "dilate")
+
+
+def _means_something(kind: str, word: str) -> bool:
+    return word in _OWN[kind] if kind in _OWN else word not in _NO_BOXES
+
+
 def kind_of(text: str) -> str:
     """Returns the head that --post names. Raises AttachError."""
     kind = (text.split(maxsplit=1) or [""])[0].partition(":")[0]
@@ -154,6 +170,8 @@ def read(text: str, origin: Callable[[str, object, str], None], why: str, report
     said, flags = dict[str, str](), set[str]()
     for word in words:
         name, colon, argument = word.partition(":")
+        if (name in _WORDS or word in _FLAGS) and not _means_something(kind, name):
+            raise AttachError(f"--post: '{word}' means nothing to {kind}")
         if colon and name in _WORDS:
             post = replace(post, **_WORDS[name](argument))
             said[name] = word

@@ -266,6 +266,8 @@ def test_values_as_json_and_as_a_form(post):
             "expected multipart/form-data or application/json, got 'application/x-www-form-urlencoded'",
         ),
         ("floats", {"files": {"x": ("a", b"123")}}, 400, "got 3 bytes"),
+        ("floats", {"files": {"x": (None, "abc")}}, 400, "expected FP32, such as 1 or [1, 2], got 'abc'"),
+        ("floats", {"files": {"x": (None, "")}}, 400, "got ''"),
         ("floats", {"json": {"x": [1, 2, 3, 4]}, "headers": {"accept": "text/html"}}, 406, "expected application/json"),
         ("numbers", {"json": {"i": 99}}, 500, "model 'numbers'"),
         ("counter", {"content": b"x" * 100_001, "headers": {"content-type": "image/png"}}, 413, "100000 bytes"),

@@ -25,6 +25,7 @@ from opgate.service.wire.run_lengths import run_lengths
 # What several rows have in common is an array, because it is read once.
 Value = bytes | str | JsonValue | Array
 
+_JSON = re.compile(r'\s*(-?\d|\[|\{|"|true|false|null|NaN|-?Infinity)')  # how JSON begins
 _BEGINNING = 4096  # bytes
 _TEXT, _TEXTS = re.compile(rb'\s*"'), re.compile(rb'\s*\[\s*"')
 _MAGIC = ((b"\xff\xd8\xff", "image/jpeg"), (b"\x89PNG\r\n\x1a\n", "image/png"))
@@ -155,6 +156,9 @@ def _array(tensor: TensorSpec, value: Value, limits: Limits) -> Array:
     # A text input takes a text as it is, unless that looks like JSON.
     if tensor.datatype.name == "BYTES" and not value.lstrip().startswith(('"', "[")):
         return _from_bytes(tensor, value.encode("utf-8", "surrogatepass"), limits)
+    if not _JSON.match(value):
+        expected = f"expected {tensor.datatype.name}, such as 1 or [1, 2]"
+        raise invalid(f"input '{tensor.name}': {expected}, got '{value[:40]}'")
     return _from_value(tensor, from_text(value, tensor.name, limits), limits)
 
 
