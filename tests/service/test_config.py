@@ -367,8 +367,7 @@ class TestEnsembles:
         write_config(models, "p", PIPELINE_CONFIG.replace("ensemble_scheduling {", more))
         assert load().find("p").model.spec.platform == "ensemble"
         assert said(caplog) == [
-            "backend", "default_model_filename", "model_operations", "model_transaction_policy.decoupled",
-            "ensemble_scheduling.max_inflight_requests", "optimization", "parameter 'intra_op_thread_count'",
+            "backend", "default_model_filename", "model_operations", "ensemble_scheduling.max_inflight_requests", "optimization", "parameter 'intra_op_thread_count'",
             "parameter 'note'", "parameter 'session.x'",
         ]  # fmt: skip
 

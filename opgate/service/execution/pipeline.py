@@ -83,8 +83,17 @@ class _OnThisThread:
 class Pipeline:
     """Runs the steps of each request as their inputs become available. Every method runs on the event loop's thread."""
 
-    def __init__(self, spec: ModelSpec, steps: Sequence[Step], statistics: ModelStatistics, limits: Limits) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        steps: Sequence[Step],
+        statistics: ModelStatistics,
+        limits: Limits,
+        patience: float | None = None,
+    ) -> None:
+        """`patience` are the seconds in which a client must take one of several responses, None for any number."""
         self.spec = spec
+        self.patience = patience
         self.statistics = statistics
         self._steps = tuple(steps)
         self._limits = limits
@@ -383,8 +392,12 @@ class _Run:
         self._end(None)
 
     async def _respond(self, result: dict[str, Array]) -> None:
-        """Gives the client one of several responses."""
-        await self._request.respond(Response(result, self._last))
+        """Gives the client one of several responses. One that takes nothing for too long has left."""
+        try:
+            async with asyncio.timeout(self._pipeline.patience):
+                await self._request.respond(Response(result, self._last))
+        except TimeoutError:
+            self._request.cancel()
         self._end(None)
 
     def _end(self, error: ServingError | None) -> None:

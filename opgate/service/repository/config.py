@@ -292,8 +292,6 @@ def _ignored(config: ModelConfig) -> Iterator[str]:
         yield "model_metrics"
     if not _in_onnx(config) and config.HasField("model_operations"):
         yield "model_operations"
-    if ensemble and config.model_transaction_policy.decoupled:
-        yield "model_transaction_policy.decoupled"
     if config.ensemble_scheduling.max_inflight_requests:
         yield "ensemble_scheduling.max_inflight_requests"
     yield from _ignored_of_tensors(config)

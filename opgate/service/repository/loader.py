@@ -360,7 +360,7 @@ def load_ensemble(
         for step, spec, model in zip(config.ensemble_scheduling.step, models, loaded, strict=True)
     ]
     statistics = ModelStatistics()
-    pipeline = Pipeline(spec, steps, statistics, limits_of(settings))
+    pipeline = Pipeline(spec, steps, statistics, limits_of(settings), 2 * settings.write_timeout)
     prove(config, spec, folder, version, [pipeline.try_out], limits_of(settings), settings.run_timeout)
     statistics.load_seconds = time.perf_counter() - began
     return LoadedModel(config, spec, pipeline, statistics, read_presentation(config, spec), loaded)

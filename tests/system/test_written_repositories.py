@@ -1,0 +1,492 @@
+"""What repositories of others rely on without saying so: a real Triton and the gateway do the same with the same files.
+
+The models run what the client sends, so that a case is a line of Python.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc_client
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+from tritonclient.utils import InferenceServerException
+
+from tests.system.clients import connect
+from tests.system.conftest import wait_until
+from tests.system.running import Server, running
+from tests.system.test_python_models import running_triton, tensor, write
+
+HEAD = """
+import json, os, sys, threading, time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+def numbers(values, dtype=np.float32):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("NUMBERS", np.array(values, dtype))])
+
+
+def failed(text, *code):
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, *code))
+
+
+def told(text):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("TOLD", np.array([text], object))])
+
+
+def ask(model, name, value):
+    return pb_utils.InferenceRequest(
+        model_name=model, requested_output_names=[], inputs=[pb_utils.Tensor(name, np.array(value))]
+    )
+"""
+RETURNS = (
+    HEAD
+    + """
+class TritonPythonModel:
+    def execute(self, requests):
+        found = []
+        for request in requests:
+            code = pb_utils.get_input_tensor_by_name(request, "CODE").as_numpy()[0].decode()
+            found.append(eval(code, globals(), {"request": request}))
+        return found
+"""
+)
+SENDS = (
+    HEAD
+    + """
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            code = pb_utils.get_input_tensor_by_name(request, "CODE").as_numpy()[0].decode()
+            sender = request.get_response_sender()
+            exec(code, globals(), {"sender": sender, "request": request})
+"""
+)
+TELLS = (
+    HEAD
+    + """
+class TritonPythonModel:
+    def execute(self, requests):
+        found = []
+        for request in requests:
+            (given,) = request.inputs()
+            facts = [given.name(), list(given.shape()), given.as_numpy().tolist(), json.loads(request.parameters())]
+            text = np.array([json.dumps(facts)], object).reshape((1,) * len(given.shape()) if BATCHES else (1,))
+            found.append(pb_utils.InferenceResponse([pb_utils.Tensor("TOLD", text)]))
+        return found
+"""
+)
+CODE = 'input [ { name: "CODE" data_type: TYPE_STRING dims: [ 1 ] } ]'
+NUMBERS = '{ name: "NUMBERS" data_type: TYPE_FP32 dims: [ -1 ] }'
+TOLD = '{ name: "TOLD" data_type: TYPE_STRING dims: [ 1 ] }'
+X = f"input [ {NUMBERS.replace('NUMBERS', 'X')} ]"
+SEQUENCES = "max_batch_size: 4 sequence_batching { oldest { max_candidate_sequences: 4 } }"
+MODELS = {
+    "returns": (f"{CODE} output [ {TOLD}, {NUMBERS} ]", RETURNS),
+    "asks": (f"{CODE} output [ {TOLD}, {NUMBERS} ]", RETURNS),
+    "sends": (f"{CODE} output [ {TOLD}, {NUMBERS} ] model_transaction_policy {{ decoupled: true }}", SENDS),
+    "tells": (f"{X} output [ {TOLD} ]", "BATCHES = False" + TELLS),
+    "ragged": (
+        f"max_batch_size: 4 dynamic_batching {{ }} {X} output [ {TOLD} ]".replace(
+            "dims: [ -1 ]", "dims: [ -1 ] allow_ragged_batch: true"
+        ),
+        "BATCHES = True" + TELLS,
+    ),
+    "sequences": (f"{SEQUENCES} {X} output [ {TOLD} ]", "BATCHES = True" + TELLS),
+}
+
+
+def ensemble(*steps: str, output: str = TOLD) -> str:
+    return f"""platform: "ensemble" {CODE} output [ {output} ] ensemble_scheduling {{ step [ {", ".join(steps)} ] }}"""
+
+
+def step(model: str, inputs: dict[str, str], outputs: dict[str, str]) -> str:
+    maps = "".join(
+        f' {kind} {{ key: "{key}" value: "{value}" }}'
+        for kind, pairs in (("input_map", inputs), ("output_map", outputs))
+        for key, value in pairs.items()
+    )
+    return f'{{ model_name: "{model}" model_version: -1{maps} }}'
+
+
+ENSEMBLES = {
+    "returns_tells": ensemble(
+        step("returns", {"CODE": "CODE"}, {"NUMBERS": "between"}), step("tells", {"X": "between"}, {"TOLD": "TOLD"})
+    ),
+    "sends_tells": ensemble(
+        step("sends", {"CODE": "CODE"}, {"NUMBERS": "between"}), step("tells", {"X": "between"}, {"TOLD": "TOLD"})
+    ),
+    "sends_alone": ensemble(step("sends", {"CODE": "CODE"}, {"NUMBERS": "NUMBERS"}), output=NUMBERS),
+    "returns_alone": ensemble(step("returns", {"CODE": "CODE"}, {"NUMBERS": "NUMBERS"}), output=NUMBERS),
+    "says_decoupled": ensemble(step("returns", {"CODE": "CODE"}, {"NUMBERS": "NUMBERS"}), output=NUMBERS)
+    + " model_transaction_policy { decoupled: true }",
+    "in_ensemble": ensemble(step("sends_tells", {"CODE": "CODE"}, {"TOLD": "TOLD"})),
+}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("written") / "models"
+    for name, (config, source) in MODELS.items():
+        write(folder, name, config, source)
+    for name, config in ENSEMBLES.items():
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "config.pbtxt").write_text(config)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gateway(repository: Path) -> Iterator[Any]:
+    with running(repository, "--allow-python-models") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def triton(repository: Path) -> Iterator[Any]:
+    with running_triton(repository) as server:
+        yield server
+
+
+@pytest.fixture(params=["gateway", "triton"])
+def server(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
+
+
+def is_triton(server: Any) -> bool:
+    return not hasattr(server, "url")
+
+
+def texts(protocol: str, *values: str, name: str = "CODE") -> list[Any]:
+    return [tensor(protocol, name, np.array([value.encode() for value in values], np.object_), "BYTES")]
+
+
+def post(server: Any, path: str, body: Any) -> tuple[int, Any]:
+    """Returns the status of an answer over HTTP, and its JSON. Events are a list."""
+    url = f"http://127.0.0.1:{server.http}/v2/models/{path}"
+    try:
+        with urllib.request.urlopen(url, None if body is None else json.dumps(body).encode(), timeout=30) as answer:
+            status, data = answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        status, data = error.code, error.read()
+    if data.startswith(b"data: "):
+        return status, [json.loads(part.removeprefix(b"data: ")) for part in data.split(b"\n\n") if part]
+    return status, json.loads(data) if data else None
+
+
+def infer(server: Any, model: str, code: str, **members: Any) -> tuple[int, Any]:
+    inputs = [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]
+    return post(server, f"{model}/infer", {"inputs": inputs, **members})
+
+
+def streamed(server: Any, model: str, inputs: list[Any], id: str = "mine") -> list[Any]:
+    """Returns what a stream sends for one request: id, outputs or text of an error, and whether it is the last."""
+    message = pb.ModelInferRequest(model_name=model, id=id, inputs=[given._get_tensor() for given in inputs])
+    message.raw_input_contents.extend(given._get_content() for given in inputs)
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    found = []
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
+        for answer in GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([message]), timeout=30):
+            response = answer.infer_response
+            result = grpc_client.InferResult(response)
+            arrays = [result.as_numpy(output.name).reshape(-1).tolist() for output in response.outputs]
+            final = response.parameters["triton_final_response"].bool_param if response.parameters else None
+            found.append((response.id, answer.error_message or arrays, final))
+    return found
+
+
+GIVEN = {
+    "another type": ('numbers([1, 2], "f8")', [("NUMBERS", "FP64", [2])]),
+    "integers": ('numbers([1, 2], "i8")', [("NUMBERS", "INT64", [2])]),
+    "another rank": ("numbers([[1, 2], [3, 4]])", [("NUMBERS", "FP32", [2, 2])]),
+    "another order": (
+        'pb_utils.InferenceResponse([*numbers([1]).output_tensors(), *told("x").output_tensors()])',
+        [("NUMBERS", "FP32", [1]), ("TOLD", "BYTES", [1])],
+    ),
+    "strings in place of numbers": (
+        'pb_utils.InferenceResponse([pb_utils.Tensor("NUMBERS", np.array(["a"], object))])',
+        [("NUMBERS", "BYTES", [1])],
+    ),
+}
+
+
+@pytest.mark.parametrize("code", GIVEN)
+def test_outputs_are_what_the_model_gives(server: Any, code: str) -> None:
+    """Whatever the config says: NumPy makes float64 and int64 of what an author doesn't think about."""
+    given, expected = GIVEN[code]
+    status, answer = infer(server, "returns", given)
+    assert status == 200
+    assert [(one["name"], one["datatype"], one["shape"]) for one in answer["outputs"]] == expected
+    client = connect(server, "grpc")
+    found = client.infer("returns", texts("grpc", given)).get_response()
+    assert [(one.name, one.datatype, list(one.shape)) for one in found.outputs] == expected
+    client.close()
+    assert post(server, "returns/generate", {"CODE": given})[0] == 200
+    assert len(streamed(server, "sends", texts("grpc", f"sender.send({given}, flags=FINAL)"))[0][1]) == len(expected)
+
+
+def test_a_step_refuses_what_it_does_not_take(server: Any) -> None:
+    assert infer(server, "returns_tells", "numbers([1, 2])")[0] == 200
+    status, answer = infer(server, "returns_tells", 'numbers([1, 2], "f8")')
+    assert status == 400 and "FP64" in answer["error"] and "FP32" in answer["error"]
+
+
+OWN = ['{"code": 17, "text": "not found"}', "an error occurred"]
+
+
+@pytest.mark.parametrize("text", OWN)
+def test_the_text_of_an_error_is_the_model_s_own(server: Any, text: str) -> None:
+    """Clients read it by a program."""
+    code = f"failed({text!r}, pb_utils.TritonError.NOT_FOUND)"
+    assert infer(server, "returns", code) == (404, {"error": text})
+    client = connect(server, "grpc")
+    with pytest.raises(InferenceServerException) as raised:
+        client.infer("returns", texts("grpc", code))
+    assert raised.value.message() == text and raised.value.status() == "StatusCode.NOT_FOUND"
+    client.close()
+    assert post(server, "returns/generate", {"CODE": code})[1] == {"error": text}
+    assert streamed(server, "returns", texts("grpc", code)) == [("mine", text, True)]
+    assert streamed(server, "sends", texts("grpc", f"sender.send({code}, flags=FINAL)")) == [("mine", text, True)]
+    # A model that calls it reads it, too.
+    called = f'told(ask("returns", "CODE", np.array([{code!r}.encode()], object)).exec().error().message())'
+    assert infer(server, "asks", called)[1]["outputs"][0]["data"] == [text]
+
+
+def test_what_a_client_of_a_stream_learns_of_an_error(server: Any) -> None:
+    """Whose it is, and whether more responses come."""
+    ((id, text, final),) = streamed(server, "returns", texts("grpc", "1 / 0"))
+    assert id == "mine" and "division by zero" in text and final is True
+    # A request that can't be read has no response that could be the last one.
+    ((id, text, final),) = streamed(server, "returns", [tensor("grpc", "CODE", np.ones(1, np.float32), "FP32")])
+    assert id == "mine" and "FP32" in text and final is None
+
+
+@pytest.mark.parametrize("code", ["sys.exit(3)", "exec('raise KeyboardInterrupt')"])
+def test_an_exit_is_an_error_of_its_request(server: Any, code: str) -> None:
+    """The parser of arguments exits, for example."""
+    process = "told(str(os.getpid()))"
+    before = infer(server, "returns", process)[1]["outputs"][0]["data"]
+    status, answer = infer(server, "returns", code)
+    assert status == 500 and ("SystemExit: 3" in answer["error"] or "KeyboardInterrupt" in answer["error"])
+    assert infer(server, "returns", process)[1]["outputs"][0]["data"] == before
+
+
+def test_the_innermost_line_of_an_error_comes_first(server: Any) -> None:
+    source = "ask(3, 4, 5)"
+    lines = [
+        line.rsplit(": ")[-1]
+        for line in infer(server, "returns", source)[1]["error"].splitlines()
+        if "model.py(" in line
+    ]
+    assert lines == ["ask", "execute"]
+
+
+@pytest.mark.parametrize("value", [2**63, 2**64 - 1, 2**70, -(2**63) - 1, 2**63 - 1, -(2**63), 1.5, True, "é"])
+def test_any_number_may_be_a_parameter(server: Any, value: Any) -> None:
+    """An integer that has no room in 64 bits comes as a float. It ends no process."""
+    inputs = [{"name": "X", "datatype": "FP32", "shape": [1], "data": [0]}]
+    status, answer = post(server, "tells/infer", {"inputs": inputs, "parameters": {"mine": value}})
+    assert status == 200
+    found = json.loads(answer["outputs"][0]["data"][0])[3]["mine"]
+    inside = not isinstance(value, int) or -(2**63) <= value < 2**63
+    assert (found, type(found)) == ((value, type(value)) if inside else (float(value), float))
+
+
+def test_ragged_inputs_keep_their_shape(server: Any) -> None:
+    inputs = [{"name": "X", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]
+    answer = post(server, "ragged/infer", {"inputs": inputs})[1]
+    assert json.loads(answer["outputs"][0]["data"][0])[:3] == ["X", [1, 3], [[1, 2, 3]]]
+
+
+def test_a_config_says_what_its_scheduler_does(server: Any) -> None:
+    batching = post(server, "ragged/config", None)[1]["dynamic_batching"]
+    assert batching["preferred_batch_size"] == [4]
+    sequences = post(server, "sequences/config", None)[1]["sequence_batching"]
+    assert sequences["max_sequence_idle_microseconds"] == 1_000_000
+    assert sequences["oldest"]["preferred_batch_size"] == [4]
+    for name, decoupled in (("sends_tells", True), ("in_ensemble", True), ("returns_tells", False)):
+        assert post(server, f"{name}/config", None)[1]["model_transaction_policy"] == {"decoupled": decoupled}
+
+
+def test_an_ensemble_is_decoupled_only_if_a_step_is(server: Any) -> None:
+    assert post(server, "says_decoupled/config", None)[1]["model_transaction_policy"] == {"decoupled": False}
+    status, answer = infer(server, "says_decoupled", "numbers([1, 2])")
+    assert status == 200 and answer["outputs"][0]["data"] == [1, 2]
+
+
+def told_numbers(came: list[Any]) -> list[Any]:
+    """Returns the numbers that the last step was given, or the text of an error."""
+    return [json.loads(what[0][0])[2] if isinstance(what, list) else what for _, what, _ in came if what]
+
+
+STREAMS = {
+    "two": ("sender.send(numbers([1])); sender.send(numbers([2, 3]), flags=FINAL)", [[1], [2, 3]]),
+    "a flag": ("sender.send(numbers([1])); sender.send(flags=FINAL)", [[1]]),
+    "nothing": ("sender.send(flags=FINAL)", []),
+    "many": ("for i in range(50): sender.send(numbers([i]), flags=FINAL * (i == 49))", [[i] for i in range(50)]),
+    "an error": ("sender.send(failed('as it was asked for'), flags=FINAL)", "as it was asked for"),
+    "an exception": ("1 / 0", "division by zero"),
+}
+
+
+@pytest.mark.parametrize("model", ["sends_tells", "in_ensemble"])
+@pytest.mark.parametrize("code", STREAMS)
+def test_an_ensemble_with_a_decoupled_step(server: Any, model: str, code: str) -> None:
+    """What follows a step runs for each of its responses."""
+    sent, expected = STREAMS[code]
+    came = streamed(server, model, texts("grpc", sent))
+    found = told_numbers(came)
+    if isinstance(expected, str):
+        assert len(found) == 1 and expected in found[0]
+    else:
+        assert found == expected
+    assert [final for _, _, final in came] == [False] * (len(came) - 1) + [True]
+    events = post(server, f"{model}/generate_stream", {"CODE": sent})[1] or []
+    if not isinstance(expected, str):
+        assert [json.loads(event["TOLD"])[2] for event in events] == expected
+
+
+def test_a_decoupled_step_is_the_last_one(server: Any) -> None:
+    came = streamed(server, "sends_alone", texts("grpc", STREAMS["two"][0]))
+    assert [what for _, what, _ in came] == [[[1]], [[2, 3]]]
+
+
+def test_an_error_ends_an_ensemble(gateway: Server) -> None:
+    """In Triton, too, but its process waits for the rest when it stops."""
+    rest = "sender.send(failed('no more')); sender.send(numbers([2])); sender.send(flags=FINAL)"
+    came = streamed(gateway, "sends_alone", texts("grpc", f"sender.send(numbers([1])); {rest}"))
+    assert came[0][1:] == ([[1]], False) and "no more" in came[1][1] and came[1][2] is True and len(came) == 2
+
+
+def test_infer_is_not_for_an_ensemble_with_a_decoupled_step(server: Any) -> None:
+    assert infer(server, "sends_alone", STREAMS["two"][0])[0] == 501
+    status, answer = post(server, "sends_tells/generate", {"CODE": "sender.send(numbers([4]), flags=FINAL)"})
+    assert status == 200 and json.loads(answer["TOLD"])[2] == [4]
+
+
+def test_a_model_calls_an_ensemble_with_a_decoupled_step(server: Any) -> None:
+    code = STREAMS["two"][0]
+    called = f"""told(json.dumps([[t.as_numpy().tolist() for t in found.output_tensors()] for found in
+        ask("sends_alone", "CODE", np.array([{code!r}.encode()], object)).exec(decoupled=True)]))"""
+    found = json.loads(infer(server, "asks", called.replace("\n", " "))[1]["outputs"][0]["data"][0])
+    assert found[:2] == [[[1.0]], [[2.0, 3.0]]]
+
+
+def test_a_client_that_leaves_ends_the_decoupled_step(gateway: Server, tmp_path: Path) -> None:
+    """In Triton 2.51 the step doesn't learn of it."""
+    left = tmp_path / "left"
+    code = f"""
+def run():
+    while not request.is_cancelled():
+        sender.send(numbers([1]))
+        time.sleep(0.01)
+    sender.send(flags=FINAL)
+    open({str(left)!r}, "w").close()
+threading.Thread(target=run).start()"""
+    code = f"exec({code!r}, {{**globals(), **locals()}})"
+    client = grpc_client.InferenceServerClient(f"127.0.0.1:{gateway.grpc}")
+    came: list[Any] = []
+    client.start_stream(lambda result, error: came.append(result))
+    client.async_stream_infer("sends_tells", texts("grpc", code))
+    wait_until(lambda: len(came) > 3)
+    client.stop_stream(cancel_requests=True)
+    client.close()
+    wait_until(left.exists, 20)
+
+
+# Where the two differ: what Triton says, what the gateway says, and the line of docs/triton-differences.md about it.
+DIFFERENT = {
+    "generate of a model that fails": (
+        lambda server: post(server, "returns/generate", {"CODE": "1 / 0"})[0],
+        400,
+        500,
+        "`generate` and `generate_stream` answer 400",
+    ),
+    "generate_stream whose first response is an error": (
+        lambda server: post(
+            server, "sends/generate_stream", {"CODE": "sender.send(failed('x')); sender.send(flags=FINAL)"}
+        )[0],
+        400,
+        200,
+        "`generate` and `generate_stream` answer 400",
+    ),
+    "generate with two responses": (
+        lambda server: post(server, "sends/generate", {"CODE": STREAMS["two"][0]})[0],
+        200,
+        501,
+        "not exactly one response",
+    ),
+    "the code UNKNOWN": (
+        lambda server: infer(server, "returns", "failed('x', pb_utils.TritonError.UNKNOWN)")[0],
+        400,
+        500,
+        "`TritonError.UNKNOWN`",
+    ),
+    "the code CANCELLED": (
+        lambda server: infer(server, "returns", "failed('x', pb_utils.TritonError.CANCELLED)")[0],
+        400,
+        499,
+        "`TritonError.UNKNOWN`",
+    ),
+    "a version that is no number": (
+        lambda server: post(server, "returns/versions/first/infer", {})[0],
+        404,
+        400,
+        "A version that is no number",
+    ),
+    "an output that is asked for twice": (
+        lambda server: infer(server, "returns", "told('x')", outputs=[{"name": "TOLD"}] * 2)[0],
+        200,
+        400,
+        "asked for twice",
+    ),
+    "data that is nested otherwise than its shape": (
+        lambda server: post(
+            server, "tells/infer", {"inputs": [{"name": "X", "datatype": "FP32", "shape": [2], "data": [[1], [2]]}]}
+        )[0],
+        200,
+        400,
+        "nested otherwise",
+    ),
+    "a long text": (
+        lambda server: len(infer(server, "returns", "failed('x' * 5000)")[1]["error"]),
+        5000,
+        4096,
+        "4096 characters",
+    ),
+    "an exception": (
+        lambda server: infer(server, "returns", "1 / 0")[1]["error"].split(": Z")[0],
+        "Failed to process the request(s) for model 'returns_0_0', message",
+        "model 'returns'",
+        "Failed to process the request(s)",
+    ),
+    "a rank that an ensemble's config doesn't say": (
+        lambda server: infer(server, "returns_alone", "numbers([[1], [2]])")[0],
+        200,
+        400,
+        "ranks that its config states",
+    ),
+    "a sequence in generate": (
+        lambda server: post(server, "sequences/generate", {"X": 1, "sequence_id": 7, "sequence_start": True})[0],
+        400,
+        200,
+        "`sequence_id`, `timeout`",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_where_the_gateway_answers_otherwise(server: Any, case: str) -> None:
+    ask, theirs, ours, line = DIFFERENT[case]
+    assert ask(server) == (theirs if is_triton(server) else ours)
+    assert line in (Path(__file__).parents[2] / "docs" / "triton-differences.md").read_text()
