@@ -34,7 +34,7 @@ FILES = {
     "sequences": "system/test_python_sequences.py", "others": "system/test_others_data.py",
     "leavers": "system/test_leavers.py", "trouble": "system/test_worker_trouble.py", "mail": "service/test_mail.py",
     "backend": "system/test_python_backend.py", "utils": "service/test_python_backend_utils.py",
-    "headers": "system/test_header_forwarding.py",
+    "headers": "system/test_header_forwarding.py", "written": "system/test_written_repositories.py",
     "": "system/test_python_models.py",
 }  # fmt: skip
 
