@@ -212,7 +212,7 @@ def test_an_error_says_where_it_came_from(gateway: Server, protocol: str) -> Non
         client.infer("raises", [tensor(protocol, "x", np.ones(1, np.float32), "FP32")])
     client.close()
     said = raised.value.message()
-    assert said.endswith("ValueError: no such thing\n\nAt:\n  1/model.py(6): execute\n  1/fails.py(3): fail\n")
+    assert said.endswith("ValueError: no such thing\n\nAt:\n  1/fails.py(3): fail\n  1/model.py(6): execute\n")
     lines = [json.loads(line) for line in gateway.log if "execute failed" in line]
     assert lines and all(
         "1/fails.py(3): fail" in line["message"] and "no such" not in line["message"] for line in lines
