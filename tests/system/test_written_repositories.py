@@ -368,6 +368,14 @@ threading.Thread(target=run).start()"""
 
 
 # Where the two differ: what Triton says, what the gateway says, and the line of docs/triton-differences.md about it.
+STRINGS = 'pb_utils.InferenceResponse([pb_utils.Tensor("NUMBERS", np.array(["a"], object))])'
+
+
+def of_numbers(answered: tuple[int, Any]) -> tuple[str, Any]:
+    (output,) = answered[1]["outputs"]
+    return output["datatype"], output["data"]
+
+
 DIFFERENT = {
     "generate of a model that fails": (
         lambda server: post(server, "returns/generate", {"CODE": "1 / 0"})[0],
@@ -434,7 +442,13 @@ DIFFERENT = {
         "Failed to process the request(s)",
     ),
     "outputs of another type": (
-        lambda server: infer(server, "returns", 'numbers([1, 2], "f8")')[0],
+        lambda server: of_numbers(infer(server, "returns", 'numbers([1, 2], "f8")')),
+        ("FP64", [1, 2]),
+        ("FP32", [1, 2]),
+        "types and ranks that the config states",
+    ),
+    "strings in place of numbers": (
+        lambda server: infer(server, "returns", STRINGS)[0],
         200,
         500,
         "types and ranks that the config states",

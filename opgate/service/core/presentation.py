@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PICTURES = ("image/jpeg", "image/png", "image/webp")
+PICTURES = ("image/jpeg", "image/png", "image/webp", "image/bmp", "image/gif")
 
 
 @dataclass(frozen=True, slots=True)

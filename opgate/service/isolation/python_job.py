@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
 
+import numpy as np
+
 from opgate.service.core.checks import check_result
 from opgate.service.core.errors import Kind, ServingError, internal, invalid
 from opgate.service.core.request import Array, Request, Response
@@ -137,9 +139,31 @@ def _sent(error: Any) -> ServingError:
 
 def _checked(spec: ModelSpec, request: Request, outputs: Mapping[str, Array]) -> dict[str, Array]:
     """Returns the outputs that the request wants, in its order. Others are dropped, and some may be left out, as in
-    Triton. Raises ServingError (INTERNAL) for one that is not as the config says."""
+    Triton. Numbers of another type become those of the config: NumPy makes float64 and int64 of what an author doesn't
+    think about.
+
+    Raises ServingError (INTERNAL) for one that is not as the config says.
+    """
     status = () if spec.row_status is None else (spec.row_status.output,)
     found = {name: outputs[name] for name in (*request.outputs, *status) if name in outputs}
     for name, array in found.items():
-        check_result(spec, name, array)
+        stated = spec.outputs[name].datatype
+        found[name] = _converted(name, array, stated.name, stated.dtype)
+        check_result(spec, name, found[name])
     return found
+
+
+def _converted(name: str, array: Array, datatype: str, dtype: np.dtype[Any]) -> Array:
+    """Returns integers as other integers, and numbers as floats. What else it is stays as it is. Raises ServingError
+    (INTERNAL) for integers that the type doesn't hold."""
+    kinds = {array.dtype.kind, dtype.kind}
+    bits = datatype == "BF16" or array.dtype == np.uint16  # that may be those of BF16
+    if array.dtype == dtype or bits or not kinds <= set("iuf"):
+        return array
+    if not kinds <= set("iu") and dtype.kind != "f":
+        return array
+    with np.errstate(over="ignore"):
+        converted = array.astype(dtype)
+    if dtype.kind in "iu" and not np.array_equal(converted, array):
+        raise internal(f"output '{name}': {array.dtype} has numbers that {datatype} doesn't hold")
+    return converted
