@@ -27,7 +27,8 @@ struct MisbehaveCpu {
       });
     }
     if (how == "binds_too_much") return out.bind("v", in.size("n") + 1);
-    if (how == "asks_unknown") return out.bind("v", in[how].size());
+    const std::string unknown = "nothing";
+    if (how == "asks_unknown") return out.bind("v", in[unknown].size());
     if (how == "reads_as_double") return out.bind("v", in["x"].data<double>()[0] > 0 ? 1 : 0);
     if (how == "writes_as_double") {
       OPGATE_RETURN_IF_ERROR(out.bind("v", in.size("n")));
