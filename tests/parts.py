@@ -15,8 +15,8 @@ _PROTOCOL = re.compile(
     "protobuf|repeated_heads|shared_memory|streaming|tritonclient|wire"
 )
 _MODELS = re.compile(
-    "digit_detector|doctor|every_model|load|object_stores|operations|perf_analyzer|plan|readme|stack|starting_points|"
-    "triton|tune|wheel"
+    "digit_detector|doctor|every_model|header_forwarding|load|object_stores|operations|perf_analyzer|plan|python|readme|"
+    "stack|starting_points|triton|tune|wheel|worker_trouble|written_repositories"
 )
 
 
