@@ -11,12 +11,12 @@ _ENGINES = re.compile(
     "adapter|decompose|export|host|import|numpy|onnxruntime|out_of_tree|package|tensorrt|test_run|torch"
 )
 _PROTOCOL = re.compile(
-    "bounded_cost|bytes|classification|connection|content_types|grpc|held_bytes|http|json_tensors|limits|openapi|"
-    "protobuf|repeated_heads|shared_memory|streaming|tritonclient|wire"
+    "bounded_cost|bytes|classification|connection|content_types|grpc|header_forwarding|held_bytes|http|json_tensors|"
+    "leavers|limits|openapi|protobuf|python|repeated_heads|shared_memory|streaming|tritonclient|wire|written_repositories"
 )
 _MODELS = re.compile(
-    "digit_detector|doctor|every_model|header_forwarding|load|object_stores|operations|perf_analyzer|plan|python|readme|"
-    "stack|starting_points|triton|tune|wheel|worker_trouble|written_repositories"
+    "digit_detector|doctor|every_model|load|object_stores|operations|perf_analyzer|plan|readme|stack|starting_points|"
+    "triton|tune|wheel"
 )
 
 
