@@ -49,6 +49,7 @@ def attach(
     from opgate.attach.attach import attach as made
     from opgate.attach.attach import write
     from opgate.attach.known import Wish
+    from opgate.attach.like import compare, find
     from opgate.attach.report import AttachError
     from opgate.ops_build.building.options import BuildOptions
 
@@ -60,6 +61,8 @@ def attach(
             raise AttachError("--read-pre goes with --read")
         if not ops.is_file():
             raise AttachError(f"{ops} is not there: run `opgate build`")
+        if examples is not None:
+            find(like, examples)  # a mistake in them is found before anything is written
         attached = made(
             Wish(model, pre, post, labels, input_, max_batch_size, (ops,), draw, examples, read, read_pre),
             to.resolve().name,
@@ -70,8 +73,6 @@ def attach(
             typer.echo(line)
         typer.echo(f"wrote {', '.join(map(str, written))}")
         if examples is not None:
-            from opgate.attach.like import compare
-
             for line in compare(like, examples, served, to, ops):
                 typer.echo(line)
     except (OSError, ValueError, RuntimeError) as error:

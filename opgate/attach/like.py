@@ -81,13 +81,18 @@ class Comparison:
     cases: list[Case] = field(default_factory=list)
 
 
-def compare(like: str, examples: Path, served: Served, folder: Path, library: Path) -> list[str]:
-    """Compares the model in `folder` with a function on the pictures in `examples`, and writes comparison.html into the
-    folder. Returns the lines of the report. Raises AttachError."""
-    call = function_of(like)
+def find(like: str, examples: Path) -> tuple[Callable[[Path], Any], Sequence[Path]]:
+    """Returns the function and the pictures. Raises AttachError."""
     pictures = examples_in(examples)
     if not pictures:
         raise AttachError(f"--examples: {examples} has no picture: expected {', '.join(ENDINGS)}")
+    return function_of(like), pictures
+
+
+def compare(like: str, examples: Path, served: Served, folder: Path, library: Path) -> list[str]:
+    """Compares the model in `folder` with a function on the pictures in `examples`, and writes comparison.html into the
+    folder. Returns the lines of the report. Raises AttachError."""
+    call, pictures = find(like, examples)
     found = compared(lambda path: _called(like, call, path), pictures, served, graph_of(folder, library))
     lines = [f"compared with {like} on {len(pictures)} pictures of {examples}:", *found.lines, *_summary(found)]
     (folder / "comparison.html").write_text(page(f"{folder.name} and {like}", lines, found.cases), encoding="utf-8")

@@ -56,3 +56,14 @@ def test_mistakes_are_one_line(library: Path, tmp_path: Path) -> None:
     status, said = run(tmp_path / "broken.onnx", *to)
     assert status == 1 and "broken.onnx is no ONNX model" in said
     assert not (tmp_path / "models").exists()
+
+
+def test_a_function_that_is_none_is_found_before_anything_is_written(library: Path, tmp_path: Path) -> None:
+    file, to = networks.yolov8(tmp_path / "net.onnx"), tmp_path / "models" / "yolo"
+    (tmp_path / "pictures").mkdir()
+    said = (file, "--to", to, "--library", library, "--examples", tmp_path / "pictures")
+    status, printed = run(*said, "--like", "json:loads")
+    assert status == 1 and "has no picture" in printed and not to.exists()
+    (tmp_path / "pictures" / "a.png").write_bytes(b"any")
+    status, printed = run(*said, "--like", "no_such_module:f")
+    assert status == 1 and "No module named" in printed and not to.exists()
