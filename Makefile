@@ -115,7 +115,7 @@ NATIVE := $(wildcard service/native/*.cpp service/native/*.h service/native/buil
 
 $(VENV)/.serve: pyproject.toml $(NATIVE) | $(VENV)/bin/pip
 	@sh deploy/system-packages.sh serve
-	@echo "installing the Python packages: about a minute, once"
+	@echo "installing the Python packages: one to two minutes, once"
 	@$(BIN)/pip install --quiet --editable '.[$(RUNTIME)]'
 	touch $@
 
