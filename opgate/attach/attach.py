@@ -137,9 +137,7 @@ def _batch_size(wish: Wish, opened: batching.Opened, before: words.Pre, report: 
 def write(attached: Attached, to: Path, library: Path, command: str, *, overwrite: bool) -> tuple[list[Path], Served]:
     """Writes a model's folder, and loads it: in ONNX Runtime, and as the gateway does. Returns the paths, and the
     loaded model. Raises AttachError."""
-    if (to / "1").exists() and not overwrite:
-        raise AttachError(f"{to / '1'} is there: replace it with --overwrite, or name another folder with --to")
-    repository.check_free(to, 1, overwrite=overwrite)
+    repository.check_free(to, 1, overwrite=overwrite, other="name another folder with --to")
     for place in (to, *(to.with_name(name) for name in attached.beside)):
         if (place / "config.pbtxt").exists() and not overwrite:
             raise AttachError(f"{place / 'config.pbtxt'} is there: replace the model with --overwrite")

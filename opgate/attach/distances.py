@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from opgate.attach.facts import Output
-from opgate.attach.head import Beside, Boxes, Head, class_count
+from opgate.attach.head import Beside, Boxes, Head, class_count, grid
 from opgate.attach.heads import STRIDES_P6, levels_of, paired_levels
 from opgate.attach.nodes import Nodes
 from opgate.attach.report import AttachError
@@ -44,8 +44,8 @@ def nanodet(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
     output: Output = head.output(lambda output: len(output.shape) == 3, "one output [n, a, classes + 32]")
     _, anchors, channels = output.shape
     sizes = levels_of(head.size)
-    if anchors != sum(rows * columns for rows, columns in sizes) or channels <= _NANODET:
-        expected = sum(rows * columns for rows, columns in sizes)
+    expected = sum(rows * columns for rows, columns in sizes)
+    if anchors != expected or channels <= _NANODET:
         raise AttachError(f"--post: nanodet has an output [n, {expected}, classes + 32] for this size: got {output}")
     x = nodes.float(output.name, output.dtype, "head")
     classes = channels - _NANODET
@@ -70,6 +70,6 @@ def _boxes(nodes: Nodes, head: Head, x: str, numbers: int, stride: int, offset: 
     sides = nodes.reshape(distances, [0, -1, 4], f"{name}.sides")
     signed = nodes.add("Mul", [sides, nodes.constant("signs", [[[-1, -1, 1, 1]]])], f"{name}.signed")
     rows, columns = levels_of(head.size)[STRIDES_P6.index(stride)]
-    row, column = np.mgrid[:rows, :columns]
-    centre = np.tile((np.stack([column.ravel(), row.ravel()], 1) + offset) * stride, (1, 2))
+    places, _ = grid((rows * stride, columns * stride), (stride,))
+    centre = np.tile((places + offset) * stride, (1, 2))
     return nodes.add("Add", [signed, nodes.constant(f"{name}.centres", centre[None])], f"{name}.corners")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
@@ -41,7 +41,7 @@ def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
     initializers = {tensor.name for tensor in copy.graph.initializer}
     for value in [value for value in copy.graph.input if value.name in initializers]:
         copy.graph.input.remove(value)
-    _rename(copy)
+    rename(copy, free_name)
     return copy
 
 
@@ -59,18 +59,17 @@ def free_name(name: str) -> str:
     return f"network/{name}" if name in taken or name.startswith((PRE, POST, READ)) else name
 
 
-def _rename(model: onnx.ModelProto) -> None:
-    """Gives tensors with a name of a served model another one, in all graphs."""
-
+def rename(model: onnx.ModelProto, new: Callable[[str], str]) -> None:
+    """Gives all nodes and tensors a new name, in all graphs. `new` also gets the empty name, of what is left out."""
     for graph in graphs_of(model):
         for node in graph.node:
-            node.name = free_name(node.name)
+            node.name = new(node.name)
             for names in (node.input, node.output):
                 for place, name in enumerate(names):
-                    names[place] = free_name(name)
+                    names[place] = new(name)
         for entries in (graph.input, graph.output, graph.value_info, graph.initializer):
             for entry in entries:
-                entry.name = free_name(entry.name)
+                entry.name = new(entry.name)
 
 
 def joined(network: onnx.ModelProto, pre: Nodes, post: Nodes, answers: Answers, batch: str) -> onnx.ModelProto:

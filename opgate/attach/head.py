@@ -101,23 +101,29 @@ def in_pixels(
     return pixels
 
 
+def none_there(nodes: Nodes, numbers: str) -> str:
+    """Adds where i32 [n, most] are below 0, because there is no box: bool [n, most, 1, 1]."""
+    below = nodes.add("Less", [numbers, nodes.constant("zero", 0, np.int32)], "points.unused")
+    return nodes.reshape(below, [0, 0, 1, 1], "points.mask")
+
+
+def in_source(nodes: Nodes, points: str, unused: str, *, to: str = "") -> str:
+    """Adds points [n, most, k, 2] in pixels of the input as points of the source picture, 0 where `unused` is true."""
+    geometry = nodes.reshape("geometry", [0, 1, 1, 6], "points.geometry")
+    placed = nodes.add("Sub", [points, nodes.slice(geometry, 3, 2, 4, "points.origin")], "points.placed")
+    scaled = nodes.add("Mul", [placed, nodes.slice(geometry, 3, 0, 2, "points.scale")], "points.scaled")
+    return nodes.add("Where", [unused, nodes.constant("nothing", 0.0), scaled], "points.source", to=to)
+
+
 def mapped_points(nodes: Nodes, kept: str, indices: str, most: int, count: int, numbers: int) -> tuple[str, Answer]:
     """Adds points [n, most, count * numbers] in pixels of the input as points of the source picture."""
     points = nodes.reshape(kept, [0, most, count, numbers], "points.each")
-    geometry = nodes.reshape("geometry", [0, 1, 1, 6], "points.geometry")
-    placed = nodes.add(
-        "Sub",
-        [nodes.slice(points, 3, 0, 2, "points.xy"), nodes.slice(geometry, 3, 2, 4, "points.origin")],
-        "points.placed",
-    )
-    scaled = nodes.add("Mul", [placed, nodes.slice(geometry, 3, 0, 2, "points.scale")], "points.scaled")
-    used = nodes.add("Less", [indices, nodes.constant("zero", 0, np.int32)], "points.unused")
-    unused = nodes.reshape(used, [0, 0, 1, 1], "points.mask")
-    zero = nodes.constant("nothing", 0.0)
-    scaled = nodes.add("Where", [unused, zero, scaled], "points.source", to="keypoints" if numbers == 2 else "")
+    unused = none_there(nodes, indices)
+    xy = nodes.slice(points, 3, 0, 2, "points.xy")
+    scaled = in_source(nodes, xy, unused, to="keypoints" if numbers == 2 else "")
     if numbers > 2:
         rest = nodes.slice(points, 3, 2, numbers, "points.scores")
-        rest = nodes.add("Where", [unused, zero, rest], "points.scores_used")
+        rest = nodes.add("Where", [unused, nodes.constant("nothing", 0.0), rest], "points.scores_used")
         nodes.add("Concat", [scaled, rest], "points.joined", to="keypoints", axis=3)
     return "keypoints", Answer("keypoints", "TYPE_FP32", (most, count, numbers))
 

@@ -13,6 +13,8 @@ from opgate.attach.facts import Network, Output, read_network, sizes_in, with_si
 from opgate.attach.report import AttachError, Report
 from opgate.onnx_models.run_model import load_model
 
+#: What the user does if nothing tells the characters of a reader.
+SAY_CHARACTERS = "Say ctc:FILE, with one character a line, or --labels, or another head"
 #: How long a side that follows the picture is in a trial.
 _TRIAL_SIDE = 320
 
@@ -63,7 +65,8 @@ def known(wish: Wish, report: Report) -> Known:
     original = load_model(wish.file)
     model = graph.prepared(original)
     network = read_network(wish.file, model, wish.input and graph.free_name(wish.input), report, wish.libraries)
-    size = _size(network, wish.pre, post.kind_of(wish.post) if wish.post else "db" if wish.read else "", report)
+    told = _size(network, wish.pre, report)
+    size = told or _as_the_picture(network, wish, report)
     if network.sizes:
         original, model = (with_sizes(each, network.sizes, *size) for each in (original, model))
         network = replace(network, model=model)
@@ -72,8 +75,7 @@ def known(wish: Wish, report: Report) -> Known:
     except AttachError as error:
         raise AttachError(f"{error}. Is the size of --pre right?") from None
     said = _head(wish, network, outputs, size, report)
-    open_ = network.height is None and network.width is None and not words.stated_size(wish.pre)
-    if open_ and said.kind != "db" and not sizes_in(network.metadata.get("imgsz", "")):
+    if told is None and said.kind != "db":
         raise _open_size(network)
     chosen = _chosen(outputs, said.only)
     option = "--labels" if wish.labels or not _characters(said) else "--post ctc:"
@@ -83,8 +85,8 @@ def known(wish: Wish, report: Report) -> Known:
     if said.kind == "ctc" and stated is None:
         shown = ", ".join(map(str, chosen))
         raise AttachError(
-            f"--post: {shown} is read as steps with a score for each character: which characters does it read? Say "
-            "ctc:FILE, with one character a line, or --labels, or another head"
+            f"--post: {shown} is read as steps with a score for each character: which characters does it read? "
+            f"{SAY_CHARACTERS}"
         )
     before = pre.settle(wish.pre, said.kind, network, size, report)
     return Known(original, network, size, said, chosen, stated, before)
@@ -95,9 +97,9 @@ def _characters(said: post.Post) -> str:
     return said.argument if said.kind == "ctc" else ""
 
 
-def _size(network: Network, said: str, said_head: str, report: Report) -> tuple[int, int]:
-    """Returns the height and width of the pictures that are tried. `said` is --pre, `said_head` the head of --post.
-    Raises AttachError if nothing tells them."""
+def _size(network: Network, said: str, report: Report) -> tuple[int, int] | None:
+    """Returns the height and width of the pictures that are tried, None if nothing tells them. `said` is --pre. Raises
+    AttachError."""
     stated = words.stated_size(said)
     if network.height is not None and network.width is not None:
         report.found("size", f"{network.height} x {network.width}", "the shape of the input")
@@ -111,12 +113,19 @@ def _size(network: Network, said: str, said_head: str, report: Report) -> tuple[
         height, width = known
     elif network.height is not None:  # a line of text
         return network.height, _TRIAL_SIDE
-    elif said_head == "db" or (not said_head and heads.finds_text(network)):
-        report.default("size", "as the picture")
-        height = width = _TRIAL_SIDE
     else:
-        raise _open_size(network)
+        return None
     return network.height or height, network.width or width
+
+
+def _as_the_picture(network: Network, wish: Wish, report: Report) -> tuple[int, int]:
+    """Returns a size for the trial of a text detector, which takes pictures of any size. Raises AttachError for another
+    network."""
+    finds_text = post.kind_of(wish.post) == "db" if wish.post else wish.read or heads.finds_text(network)
+    if not finds_text:
+        raise _open_size(network)
+    report.default("size", "as the picture")
+    return network.height or _TRIAL_SIDE, network.width or _TRIAL_SIDE
 
 
 def _open_size(network: Network) -> AttachError:

@@ -12,18 +12,14 @@ from onnx import TensorProto, helper
 from opgate.attach import graph, labels, others, pre
 from opgate.attach.facts import Network
 from opgate.attach.head import Head
-from opgate.attach.known import Known, Wish, known
+from opgate.attach.known import SAY_CHARACTERS, Known, Wish, known
 from opgate.attach.nodes import OPS, Nodes
 from opgate.attach.post import Answer, Answers
 from opgate.attach.report import AttachError, Report
 from opgate.attach.words import Pre
-from opgate.ops_build.onnx.nodes import graphs_of
 
 #: The tensors from which the loop over lines takes a crop and its width, and the number of the line.
 _CROPS, _WIDTHS, _NUMBER, _MORE = (f"{graph.READ}{name}" for name in ("crops", "widths", "number", "more"))
-
-
-_CHARACTERS = "Say --labels FILE, with one character a line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,7 @@ def reader(wish: Wish, opset: int, report: Report) -> Reader:
         made = _reader(of, opset, own)
     except AttachError as error:
         text = str(error).replace("--pre", "--read-pre")
-        text = text.replace("Say ctc:FILE, with one character a line, or --labels, or another head", _CHARACTERS)
+        text = text.replace(SAY_CHARACTERS, "Say --labels FILE, with one character a line")
         raise AttachError(f"--read {wish.read.name}: {text}") from None
     report.facts += [replace(fact, subject=f"reader: {fact.subject}") for fact in own.facts]
     return made
@@ -120,15 +116,7 @@ def _prefixed(model: onnx.ModelProto) -> onnx.ModelProto:
     """Returns a copy in which all names are those of a reader."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    for each in graphs_of(copy):
-        for node in each.node:
-            node.name = _name(node.name)
-            for names in (node.input, node.output):
-                for place, name in enumerate(names):
-                    names[place] = _name(name)
-        for entries in (each.input, each.output, each.value_info, each.initializer):
-            for entry in entries:
-                entry.name = _name(entry.name)
+    graph.rename(copy, _name)
     return copy
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from opgate.attach.detectors import least_score, of_best_class, threshold
-from opgate.attach.head import Head, class_count, in_pixels
+from opgate.attach.head import Head, class_count, in_source, none_there
 from opgate.attach.nodes import Nodes
 from opgate.attach.post import Answer, Answers
+from opgate.attach.yolo import with_boxes_in_pixels
+
+#: How far the corners lie from the centre along the sides, in halves of them.
+_SIGNS = (("right.signs", (-1.0, 1.0, 1.0, -1.0)), ("down.signs", (-1.0, -1.0, 1.0, 1.0)))
 
 
 def add(nodes: Nodes, head: Head) -> tuple[Answers, int]:
@@ -20,11 +24,8 @@ def add(nodes: Nodes, head: Head) -> tuple[Answers, int]:
     post = head.post
     output = head.output(lambda output: len(output.shape) == 3, "one output of rank 3")
     classes = class_count(head, output.shape[1], 4, 1)
-    x = nodes.float(output.name, output.dtype, "head")
+    x = with_boxes_in_pixels(nodes, head, output, 1)
     box, angle = nodes.slice(x, 1, 0, 4, "box"), nodes.slice(x, 1, 4 + classes, 5 + classes, "angle")
-    if not in_pixels(head, output.value, 1):
-        factors = nodes.constant("pixels", np.array(head.pixels, np.float32).reshape(1, 4, 1))
-        box = nodes.add("Mul", [box, factors], "in_pixels")
     turned = nodes.add("Concat", [box, angle], "turned", axis=1)
     rows = head.rows(nodes, nodes.add("Transpose", [turned], "turned.rows", perm=[0, 2, 1]), 3)
     scores = nodes.slice(x, 1, 4, 4 + classes, "probabilities")
@@ -66,16 +67,4 @@ def _corners(nodes: Nodes, found: str, most: int) -> None:
     moved = [nodes.add("Mul", pair, "corners.moved") for pair in zip(ways, signs, strict=True)]
     centre = nodes.reshape(nodes.slice(found, 2, 0, 2, "corners.centre"), [0, most, 1, 2], "corners.centres")
     placed = nodes.add("Add", [nodes.add("Add", moved, "corners.offset"), centre], "corners.placed")
-    geometry = nodes.reshape("geometry", [0, 1, 1, 6], "corners.geometry")
-    origin = nodes.slice(geometry, 3, 2, 4, "corners.origin")
-    scaled = nodes.add(
-        "Mul",
-        [nodes.add("Sub", [placed, origin], "corners.from"), nodes.slice(geometry, 3, 0, 2, "corners.scale")],
-        "corners.scaled",
-    )
-    none = nodes.add("Less", ["labels", nodes.constant("zero", 0, np.int32)], "corners.none")
-    unused = nodes.reshape(none, [0, most, 1, 1], "corners.unused")
-    nodes.add("Where", [unused, nodes.constant("nothing", 0.0), scaled], "corners.source", to="quads")
-
-
-_SIGNS = (("right.signs", (-1.0, 1.0, 1.0, -1.0)), ("down.signs", (-1.0, -1.0, 1.0, 1.0)))
+    in_source(nodes, placed, none_there(nodes, "labels"), to="quads")

@@ -26,13 +26,13 @@ def yolov8(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
     if task == "pose" and not extra and not head.post.classes:
         raise AttachError("--post: the metadata 'task' is pose and has no kpt_shape: say classes:1 behind yolov8")
     classes = class_count(head, output.shape[axis], 4, extra)
-    boxes = Boxes(_in_pixels(nodes, head, output, axis), classes, rows)
+    boxes = Boxes(with_boxes_in_pixels(nodes, head, output, axis), classes, rows)
     if points is None:
         return boxes, _beside(nodes, head, boxes, prototypes)
     return boxes, lambda indices: [_points(nodes, head, boxes, indices, points)]
 
 
-def _in_pixels(nodes: Nodes, head: Head, output: Output, axis: int) -> str:
+def with_boxes_in_pixels(nodes: Nodes, head: Head, output: Output, axis: int) -> str:
     """Returns the output in f32, with the boxes, the first four channels along an axis, in pixels of the input."""
     x = nodes.float(output.name, output.dtype, "head")
     if in_pixels(head, output.value, axis):
@@ -82,7 +82,7 @@ def yolov5(nodes: Nodes, head: Head) -> tuple[Boxes, Beside | None]:
     output = head.output(lambda output: len(output.shape) == 3, "one output of rank 3")
     prototypes = _prototypes(head, output, output.shape[2] - 5)
     classes = class_count(head, output.shape[2], 5, prototypes.shape[1] if prototypes else 0)
-    boxes = Boxes(_in_pixels(nodes, head, output, 2), classes, True, objectness=True)
+    boxes = Boxes(with_boxes_in_pixels(nodes, head, output, 2), classes, True, objectness=True)
     return boxes, _beside(nodes, head, boxes, prototypes)
 
 

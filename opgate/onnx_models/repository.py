@@ -89,17 +89,15 @@ def _shape_text(name: str, shape: Shape | None, *, batched: bool) -> str:
     return f"dims: [ {dims} ]" if dims else "dims: [ 1 ] reshape { shape: [ ] }"
 
 
-def check_free(folder: Path, version: int, *, overwrite: bool) -> None:
+def check_free(folder: Path, version: int, *, overwrite: bool, other: str = "choose another --version") -> None:
     """Raises RepositoryError if a model can't be written there: a version may not be replaced, or no server looks at a
-    folder of that name."""
+    folder of that name. `other` is what the user may do in place of --overwrite."""
     if folder.resolve().name.startswith("."):
         raise RepositoryError(
             f"--to: expected a folder whose name begins with no '.', which no server looks at, got {folder}"
         )
     if (folder / str(version)).exists() and not overwrite:
-        raise RepositoryError(
-            f"{folder / str(version)} is there: choose another --version, or replace it with --overwrite"
-        )
+        raise RepositoryError(f"{folder / str(version)} is there: {other}, or replace it with --overwrite")
 
 
 def write(

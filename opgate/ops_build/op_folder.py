@@ -96,7 +96,7 @@ class OpFolder:
     def unknown_names(self) -> list[str]:
         """Returns where the sources name an input, an output, a size or an attribute that their signatures don't have:
         the file, the line and the name."""
-        texts = {file: _blank_comments(file.read_text(errors="replace")) for file in self.sources}
+        texts = {file: _without_comments(file.read_text(errors="replace")) for file in self.sources}
         signatures = [match[1] for text in texts.values() for match in _SIGNATURE.finditer(text)]
         known = set(re.findall(r"\w+", " ".join(signatures)))
         return [
@@ -128,13 +128,9 @@ class OpFolder:
         return module
 
 
-def _blank_comments(source: str) -> str:
-    """Replaces comments by as many lines."""
-    return re.sub(r"//[^\n]*|/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), source, flags=re.DOTALL)
-
-
 def _without_comments(source: str) -> str:
-    return re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
+    """Replaces comments by as many ends of lines."""
+    return re.sub(r"//[^\n]*|/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), source, flags=re.DOTALL)
 
 
 def op_folders(folder: Path) -> list[OpFolder]:

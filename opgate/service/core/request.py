@@ -209,6 +209,18 @@ def _no_callback(request: Request) -> None:
     return None
 
 
+async def give(request: Request, response: Response, seconds: float | None) -> None:
+    """Gives a client one of the responses to its request, when there is room for it.
+
+    A client that takes nothing for so many seconds has left, also if its protocol doesn't say so. None is any number.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            await request.respond(response)
+    except TimeoutError:
+        request.cancel()
+
+
 async def run(submit: Callable[[Request], None], request: Request) -> dict[str, Array]:
     """Submits a request, waits for it and returns its result. Raises ServingError if it failed.
 

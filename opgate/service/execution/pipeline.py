@@ -20,7 +20,7 @@ import numpy as np
 
 from opgate.service.core.checks import Head, Limits, check_inputs
 from opgate.service.core.errors import Kind, ServingError, internal, invalid, unloading
-from opgate.service.core.request import Array, Request, Response, run
+from opgate.service.core.request import Array, Request, Response, give, run
 from opgate.service.core.spec import ModelSpec, TensorSpec
 from opgate.service.core.statistics import ModelStatistics
 from opgate.service.execution.batch import row_error
@@ -392,12 +392,8 @@ class _Run:
         self._end(None)
 
     async def _respond(self, result: dict[str, Array]) -> None:
-        """Gives the client one of several responses. One that takes nothing for too long has left."""
-        try:
-            async with asyncio.timeout(self._pipeline.patience):
-                await self._request.respond(Response(result, self._last))
-        except TimeoutError:
-            self._request.cancel()
+        """Gives the client one of several responses."""
+        await give(self._request, Response(result, self._last), self._pipeline.patience)
         self._end(None)
 
     def _end(self, error: ServingError | None) -> None:

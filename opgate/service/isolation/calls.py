@@ -12,7 +12,7 @@ from opgate.service.core.checks import Head, Limits, check_inputs, check_outputs
 from opgate.service.core.datatypes import DATATYPES
 from opgate.service.core.errors import Kind, ServingError, internal
 from opgate.service.core.own_metrics import OwnMetrics
-from opgate.service.core.request import Array, Options, Request, Response, run
+from opgate.service.core.request import Array, Options, Request, Response, give, run
 from opgate.service.core.spec import ModelSpec, TensorSpec
 from opgate.service.isolation.mail import WINDOW
 from opgate.service.isolation.tensors import BF16
@@ -154,15 +154,8 @@ class Calls:
             answer({}, True, internal(f"{type(error).__name__}: {error}"), {})
 
     async def give(self, request: Request, response: Response) -> None:
-        """Gives a client one of the responses to its request, when there is room for it.
-
-        A client that takes nothing for too long has left, also if its protocol doesn't say so.
-        """
-        try:
-            async with asyncio.timeout(2 * self._write_timeout):
-                await request.respond(response)
-        except TimeoutError:
-            request.cancel()
+        """Gives a client one of the responses to its request, when there is room for it."""
+        await give(request, response, 2 * self._write_timeout)
 
     async def _answered(self, call: Call, answer: Answer, room: asyncio.Semaphore) -> None:
         try:

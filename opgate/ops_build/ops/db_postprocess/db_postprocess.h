@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/op.h"
+#include "images/sides.h"
 
 OPGATE_OP(DBPostprocess,
           "DBPostprocess(probabilities: f32[n,1,h,w], geometry?: f32[n,6]; threshold: float=0.3, "
@@ -46,17 +47,8 @@ struct Checked {
     if (side < 1 || side > kMaxSide) return attributes.refuse("min_size", "1.." + std::to_string(kMaxSide));
     if (attributes.integer("max_detections") > kMost)
       return attributes.refuse("max_detections", "at most " + std::to_string(kMost));
-    return check_map(sizes["h"], sizes["w"]);
-  }
-
- private:
-  static Status check_map(std::optional<std::int64_t> h, std::optional<std::int64_t> w) {
-    for (const auto& side : {h, w}) {
-      if (side && *side > kMaxSide) {
-        return Status::invalid("input 'probabilities': expected sides of at most " + std::to_string(kMaxSide) +
-                               ", got " + std::to_string(*side));
-      }
-    }
+    OPGATE_RETURN_IF_ERROR(images::check_sides(sizes, "probabilities", kMaxSide));
+    const auto h = sizes["h"], w = sizes["w"];
     if (h && w && *h * *w > std::numeric_limits<std::uint32_t>::max()) {
       return Status::invalid("input 'probabilities': expected fewer than 2^32 pixels in a map, got " +
                              std::to_string(*h) + " x " + std::to_string(*w));

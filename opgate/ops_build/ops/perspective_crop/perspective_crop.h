@@ -5,6 +5,7 @@
 
 #include "core/op.h"
 #include "images/normalization.h"
+#include "images/sides.h"
 
 OPGATE_OP(PerspectiveCrop,
           "PerspectiveCrop(image: u8[n,h,w,3], quads: f32[r,4,2], index?: i32[r]; height: int, width: int, "
@@ -24,12 +25,7 @@ struct Checked {
       if (side < 1 || side > kMaxSide) return attributes.refuse(name, "1.." + std::to_string(kMaxSide));
     }
     if (!(attributes.number("rotate_from") > 0)) return attributes.refuse("rotate_from", "a number above 0");
-    for (const char* name : {"h", "w"}) {
-      if (const auto side = sizes[name]; side && *side > kMaxSide) {
-        return Status::invalid("input 'image': expected sides of at most " + std::to_string(kMaxSide) + ", got " +
-                               std::to_string(*side));
-      }
-    }
+    OPGATE_RETURN_IF_ERROR(images::check_sides(sizes, "image", kMaxSide));
     return images::check_normalization(attributes);
   }
 };

@@ -5,6 +5,7 @@
 
 #include "core/op.h"
 #include "images/normalization.h"
+#include "images/sides.h"
 
 OPGATE_OP(WarpAffine,
           "<T: f32|f64> WarpAffine(image: u8[n,h,w,3], matrix: T[r,2,3], index?: i32[r]; height: int, width: int, "
@@ -67,12 +68,7 @@ struct Checked {
     for (const std::int64_t value : attributes.integers("border")) {
       if (value < 0 || value > 255) return attributes.refuse("border", "numbers in 0..255");
     }
-    for (const char* name : {"h", "w"}) {
-      if (const auto side = sizes[name]; side && *side > kMaxSide) {
-        return Status::invalid("input 'image': expected sides of at most " + std::to_string(kMaxSide) + ", got " +
-                               std::to_string(*side));
-      }
-    }
+    OPGATE_RETURN_IF_ERROR(images::check_sides(sizes, "image", kMaxSide));
     return images::check_normalization(attributes);
   }
 };
