@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from opgate.service.core.errors import Kind, ServingError, detached, internal, of_system
 from opgate.service.core.request import Request
 from opgate.service.forwarding import forward
-from opgate.service.gateway import LONG_COST, Gateway, Reading, Served
+from opgate.service.gateway import LONG_COST, Gateway, Served
 from opgate.service.telemetry.journal import NO_IDS, Answer, Ids
 
 T = TypeVar("T")
@@ -107,18 +107,15 @@ class Exchange(Generic[A]):
 
         The answer may be sent before this returns.
         """
-        try:
-            self._read(served, cost, decode, self._decoded)
-        except Exception as error:
-            self.fail(error)
-
-    def _read(
-        self, served: Served, cost: int, read: Callable[[], Request], then: Callable[[Served, Request], None]
-    ) -> None:
-        """Reads a request here or on a thread, and hands it on. The model stays loaded until then."""
         if cost < LONG_COST:
-            self._go_on(served, read, then)
-            return
+            self._go_on(served, decode, self._decoded)
+        else:
+            self._read_on_thread(served, decode, self._decoded)
+
+    def _read_on_thread(
+        self, served: Served, read: Callable[[], Request], then: Callable[[Served, Request], None]
+    ) -> None:
+        """Reads a request on a thread, and hands it on. The model stays loaded until then."""
 
         def done(finished: Future[Request]) -> None:
             try:
@@ -126,16 +123,22 @@ class Exchange(Generic[A]):
             finally:
                 served.model.release()
 
-        self.on_thread(read, done)  # it may raise; `done` is called in a later turn of the loop
-        served.model.hold()
+        try:
+            self.on_thread(read, done)
+            served.model.hold()  # `done` is called in a later turn of the loop
+        except Exception as error:
+            self.fail(error)
 
     def _go_on(self, served: Served, read: Callable[[], Request], then: Callable[[Served, Request], None]) -> None:
         if self.ended:
             self.leave()
             return
         try:
-            with Reading(served):
+            try:
                 request = read()
+            except Exception as error:
+                served.failed(error)
+                raise
             then(served, request)
         except Exception as error:
             self.fail(error)
@@ -148,7 +151,11 @@ class Exchange(Generic[A]):
             forward(pattern, self.headers, request)
         self.decoded(request)
         if (shared := request.shared) is not None and shared.unread:
-            self._read(served, shared.cost, lambda: shared.read(request), self._submit)
+            read = lambda: shared.read(request)  # noqa: E731
+            if shared.cost < LONG_COST:
+                self._go_on(served, read, self._submit)
+            else:
+                self._read_on_thread(served, read, self._submit)
         else:
             self._submit(served, request)
 

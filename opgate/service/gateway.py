@@ -102,6 +102,10 @@ class Served:
     model: LoadedModel
     decoder: Decoder
 
+    def failed(self, error: Exception) -> None:
+        """Counts a request that could not be read as a failure of the model."""
+        self.model.statistics.failed(kind_of(error).value, 0)
+
 
 class Reading:
     """A context in which a request for a model is read. An error inside counts as a failure of that model."""
@@ -116,7 +120,7 @@ class Reading:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception):
-            self._served.model.statistics.failed(kind_of(error).value, 0)
+            self._served.failed(error)
 
 
 class Gateway:

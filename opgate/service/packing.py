@@ -14,7 +14,7 @@ class OverLimit(ValueError):
     """The unpacked data is over the limit."""
 
 
-def inflate(packed: bytes, encoding: str, limit: int, what: str) -> bytearray:
+def inflate(packed: bytes | memoryview, encoding: str, limit: int, what: str) -> bytearray:
     """Returns data of one of the ENCODINGS unpacked. `what` names the data in errors.
 
     Raises OverLimit if it has more than `limit` bytes, and ValueError if it is broken.

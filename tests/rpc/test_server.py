@@ -5,12 +5,14 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 import time
 from types import SimpleNamespace
 
 import grpc
+import numpy as np
 import pytest
 import trustme
 import uvloop
@@ -94,8 +96,8 @@ class Service:
 
     async def each(self, call, messages):
         async for message in messages:
-            yield message + b"!"
-            yield message + b"?"
+            yield bytes(message) + b"!"
+            yield bytes(message) + b"?"
 
     async def count(self, call, messages):
         async for message in messages:
@@ -203,6 +205,26 @@ def test_a_compressed_message_over_the_limit_is_refused():
             )
 
     run(main())
+
+
+def test_the_end_of_a_large_message_is_aligned():
+    places = []
+
+    class Looks(Service):
+        def parts(self, call, message):
+            end = np.frombuffer(message, np.uint8).__array_interface__["data"][0] + len(message)
+            places.append((type(message), end % 64))
+            call.answer(message)
+
+    async def main():
+        async with serving(Looks()) as server, channel(server) as client:
+            call = client.unary_unary("/test.Test/Parts")
+            for size in (65_537, 200_000, 600_000, 1_500_000, 3_000_001):
+                data = os.urandom(size)
+                assert await call(data) == data
+
+    run(main())
+    assert places == [(memoryview, 0)] * 5
 
 
 def test_streams():

@@ -23,6 +23,8 @@ from opgate.service.core.checks import Limits
 from opgate.service.core.datatypes import DATATYPES
 from opgate.service.core.errors import Kind, ServingError
 from opgate.service.core.spec import ModelSpec, TensorSpec
+from opgate.service.core.tensors import aligned, from_raw, join_rows
+from opgate.service.native import json_tensors as native
 from opgate.service.native.protobuf import Broken, split
 from opgate.service.rpc.connection import Budget
 from opgate.service.shared_memory import Regions
@@ -288,14 +290,46 @@ def test_a_binary_head_is_checked_once_and_its_data_every_time():
 
 
 def test_arrays_are_views_of_the_body():
-    array = np.arange(64, dtype=np.float32)
+    array = np.arange(8192, dtype=np.float32)  # fewer bytes are copied
     body, length = message(array, "FP32", True)
-    body += b""
     pad = -length % 4
     aligned = np.frombuffer(b"\0" * pad + body, np.uint8)[pad:]
     decoded = Decoder(spec(), LIMITS).decode(aligned, length).inputs["x"]
     if aligned.__array_interface__["data"][0] % 4 == (-length) % 4:
         assert np.shares_memory(decoded, aligned)
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+@pytest.mark.parametrize("size", [1, 3, 16, 1000, 4096, 4097, 100_000])
+@pytest.mark.parametrize("at", [0, 1, 2, 4, 17, 63])
+def test_tensors_that_are_copied_are_aligned(size, at):
+    array = np.arange(size, dtype=np.float32)
+    decoded = from_raw(b"." * at + array.tobytes(), at, array.nbytes, DATATYPES["FP32"], (size,), "x", LIMITS)
+    np.testing.assert_array_equal(decoded, array)
+    assert address(decoded) % 4 == 0
+    moved = np.frombuffer(b"." * 4096 + array.tobytes(), np.uint8)[4096:].view(np.float32)
+    for shifted in (moved, moved.reshape(1, -1), moved[::-1], array.astype(np.float16)):
+        found = aligned(shifted)
+        assert address(found) % 64 == 0
+        np.testing.assert_array_equal(found, shifted)
+        assert found is shifted or not np.shares_memory(found, shifted)
+    rows = join_rows([array.reshape(1, -1), 2 * array.reshape(1, -1)])
+    assert address(rows) % 64 == 0
+    np.testing.assert_array_equal(rows, [array, 2 * array])
+
+
+def test_rows_of_texts_are_joined():
+    texts = np.array([["a"], ["ß"]], np.object_)
+    assert join_rows([texts, texts]).tolist() == [["a"], ["ß"], ["a"], ["ß"]]
+
+
+def test_copies_lie_inside_of_their_buffer():
+    for offset, size in ((0, 9), (-1, 2), (8, 1), (5, -1), (1 << 62, 1 << 62)):
+        with pytest.raises(ValueError, match="outside of a buffer of 8"):
+            native.aligned_copy(b"12345678", offset, size)
 
 
 BAD = [

@@ -14,7 +14,7 @@ from opgate.service.core.tensors import SMALL, Parts
 from opgate.service.core.triton_messages import service_pb2
 from opgate.service.exchange import Exchange
 from opgate.service.gateway import Gateway, Served
-from opgate.service.rpc.server import Call, Code, Message, Metadata
+from opgate.service.rpc.server import Call, Code, Message, Metadata, Received
 from opgate.service.telemetry.journal import NO_IDS, Ids, grpc_level, ids_of
 from opgate.service.wire import kserve_grpc as wire
 from opgate.service.wire.kserve_grpc import Decoder
@@ -64,7 +64,7 @@ class GrpcExchange(Exchange[Parts]):
         """Tells the journal with which status the request ended."""
         self.tell(code.name, grpc_level(code.name), error)
 
-    def take(self, decoder: Decoder, data: bytes) -> None:
+    def take(self, decoder: Decoder, data: Received) -> None:
         """Takes a ModelInferRequest, and does what it asks."""
         try:
             message = self._message = wire.Message(data)
@@ -118,7 +118,8 @@ class UnaryExchange(GrpcExchange):
     __slots__ = ()
 
     def __init__(self, gateway: Gateway, call: Call) -> None:
-        super().__init__(gateway, call, ids_of(call.first("x-request-id"), call.first("traceparent")))
+        ids = ids_of(call.first("x-request-id"), call.first("traceparent")) if call.has_metadata else NO_IDS
+        super().__init__(gateway, call, ids)
         call.on_gone = self._gone
 
     def answer(self, message: Message) -> None:
@@ -155,17 +156,15 @@ class Infer(UnaryExchange):
     def find(self) -> Served | None:
         """Returns the model. Refuses one that may send several responses."""
         served = super().find()
-        try:
-            if served is not None:
+        if served is not None and served.model.spec.decoupled:
+            try:
                 refuse_decoupled(served.model.spec, "ModelInfer")
-        except ServingError as error:
-            self.refuse(error)
-            return None
+            except ServingError as error:
+                self.refuse(error)
+                return None
         return served
 
-    def encoding_cost(self, request: Request) -> int:
-        """Returns what encoding the answer costs."""
-        return wire.encoding_cost(request)
+    encoding_cost = staticmethod(wire.encoding_cost)
 
     def encode(self, request: Request) -> tuple[Parts, int]:
         """Returns the parts of the answer and their bytes."""
@@ -178,7 +177,7 @@ class Infer(UnaryExchange):
 
     def send(self, answer: Parts, size: int) -> None:
         """Answers the call."""
-        self.call.answer(answer, self._trailers())
+        self.call.answer(answer, None if self.ids is NO_IDS else self.ids.pairs())
         journal = self.gateway.journal
         if journal.keeps_all:
             self.tell_status(Code.OK, "")

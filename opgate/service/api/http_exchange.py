@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from opgate.service.api.status import HTTP, error_body, error_headers
 from opgate.service.core.errors import ServingError, detached
-from opgate.service.core.request import Request
-from opgate.service.core.tensors import Bytes, Parts, aligned_buffer, view
+from opgate.service.core.tensors import SMALL, Bytes, Parts, aligned_buffer, view
 from opgate.service.exchange import Exchange
 from opgate.service.gateway import Gateway
 from opgate.service.http.asgi import status_line
@@ -135,17 +134,12 @@ class InferCycle(Exchange[tuple[int | None, Parts]]):
         """The headers of the request."""
         return ((name.decode("latin-1"), value.decode("latin-1")) for name, value in self._head.headers)
 
-    def encoding_cost(self, request: Request) -> int:
-        """Returns what encoding the answer costs."""
-        return encoding_cost(request)
-
-    def encode(self, request: Request) -> tuple[tuple[int | None, Parts], int]:
-        """Returns the length of the answer's JSON if more follows, its parts and their bytes."""
-        return encode_counted(request)
+    encoding_cost = staticmethod(encoding_cost)
+    encode = staticmethod(encode_counted)
 
     def hold(self, size: int) -> bool:
-        """Counts the bytes of the answer."""
-        return self.connection.counted.hold_answer(size)
+        """Counts the bytes of an answer that is not small."""
+        return size <= SMALL or self.connection.counted.hold_answer(size)
 
     def send(self, answer: tuple[int | None, Parts], size: int) -> None:
         """Writes the answer."""

@@ -14,7 +14,7 @@ from opgate.service.api.status import GRPC
 from opgate.service.core.errors import Kind, ServingError, detached, internal
 from opgate.service.core.request import Array, Request
 from opgate.service.gateway import Gateway
-from opgate.service.rpc.server import Call, Code, Message, RpcError
+from opgate.service.rpc.server import Call, Code, Message, Received, RpcError
 from opgate.service.telemetry.journal import Ids, ids_of
 from opgate.service.wire import kserve_grpc as wire
 from opgate.service.wire.kserve_grpc import Decoder
@@ -81,7 +81,7 @@ class InferStream:
         self._room = asyncio.Semaphore(_MOST_AT_ONCE)
         self._open: set[_Asked] = set()
 
-    async def answers(self, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
+    async def answers(self, messages: AsyncIterator[Received]) -> AsyncGenerator[Message, None]:
         """Yields the answers. Raises RpcError if the client wants errors as statuses, and if it sends no request."""
         reading = asyncio.create_task(self._read(messages))
         try:
@@ -104,7 +104,7 @@ class InferStream:
                 if not left.told:
                     left.tell_status(*self._call.why_gone)
 
-    async def _read(self, messages: AsyncIterator[bytes]) -> None:
+    async def _read(self, messages: AsyncIterator[Received]) -> None:
         try:
             async for data in messages:
                 await self._room.acquire()

@@ -28,6 +28,7 @@ from opgate.service.rpc.server import (
     Message,
     Method,
     Options,
+    Received,
     RpcError,
     Server,
     Stream,
@@ -59,10 +60,10 @@ class InferenceService:
         """Returns the methods for a server."""
         gateway, decoder = self._gateway, Decoder(self._gateway.limits, self._gateway.regions)
 
-        def infer(call: Call, message: bytes) -> None:
+        def infer(call: Call, message: Received) -> None:
             Infer(gateway, call).take(decoder, message)
 
-        def stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
+        def stream(call: Call, messages: AsyncIterator[Received]) -> AsyncGenerator[Message, None]:
             return InferStream(gateway, decoder, call).answers(messages)
 
         shared = None if gateway.regions is None else SharedMemoryCalls(gateway.everywhere, gateway.regions)
@@ -83,8 +84,8 @@ class InferenceService:
             found[f"/{SERVICE}/{name}"] = with_token(gateway, group_of_rpc(name), special[name])
         return found
 
-    def _unary(self, kind: Any, function: Callable[..., Any] | None, name: str) -> Callable[[Call, bytes], None]:
-        def handle(call: Call, message: bytes) -> None:
+    def _unary(self, kind: Any, function: Callable[..., Any] | None, name: str) -> Callable[[Call, Received], None]:
+        def handle(call: Call, message: Received) -> None:
             exchange = UnaryExchange(self._gateway, call)
             if function is None:
                 exchange.end(Code.UNIMPLEMENTED, f"{name} is not supported by this server")
@@ -161,7 +162,7 @@ class InferenceService:
             response.models.add(name=name, version=version, state=state, reason=reason)
         return response
 
-    def _load(self, call: Call, message: bytes) -> None:
+    def _load(self, call: Call, message: Received) -> None:
         """Handles RepositoryModelLoad. Its message may be large, so it is read on a thread if the client may load."""
         exchange, gateway = UnaryExchange(self._gateway, call), self._gateway
         try:
@@ -172,7 +173,7 @@ class InferenceService:
             return
         self._wait(exchange, self._loaded(message), "RepositoryModelLoad")
 
-    async def _loaded(self, message: bytes) -> Any:
+    async def _loaded(self, message: Received) -> Any:
         def read() -> tuple[str, Mapping[str, Any]]:
             try:
                 asked = service_pb2.RepositoryModelLoadRequest.FromString(message)
@@ -213,7 +214,7 @@ def with_token(gateway: Gateway, group: str, method: Method) -> Method:
     refusal = token.refusal("protocol")
     if isinstance(method, Stream):
 
-        def stream(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
+        def stream(call: Call, messages: AsyncIterator[Received]) -> AsyncGenerator[Message, None]:
             if token.is_in(call.first):
                 return method.handler(call, messages)
             UnaryExchange(gateway, call).tell_status(Code.UNAVAILABLE, refusal)
@@ -221,7 +222,7 @@ def with_token(gateway: Gateway, group: str, method: Method) -> Method:
 
         return replace(method, handler=stream)
 
-    def unary(call: Call, message: bytes) -> None:
+    def unary(call: Call, message: Received) -> None:
         if token.is_in(call.first):
             method.handler(call, message)
         else:

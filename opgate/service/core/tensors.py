@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,13 @@ def view(body: Bytes) -> memoryview:
 def aligned_buffer(length: int, tensors_at: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Returns uninitialised memory of `length` bytes. The address of byte `tensors_at` is a multiple of 64."""
     raw = np.empty(length + _ALIGNMENT, np.uint8)
-    start = -(raw.__array_interface__["data"][0] + tensors_at) % _ALIGNMENT
+    start = -(native.misaligned(raw) + tensors_at) % _ALIGNMENT
     return raw[start : start + length]
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Returns an uninitialised tensor of numbers whose address is a multiple of 64."""
+    return np.ndarray(shape, dtype, aligned_buffer(math.prod(shape) * dtype.itemsize))
 
 
 def aligned(array: Array) -> Array:
@@ -39,22 +45,34 @@ def aligned(array: Array) -> Array:
 
     Vectorized sums begin where their vectors are aligned, so a run on other addresses rounds in another order.
     """
-    if array.__array_interface__["data"][0] % _ALIGNMENT == 0:
+    if not native.misaligned(array):
         return array
-    copy: Array = aligned_buffer(array.nbytes).view(array.dtype).reshape(array.shape)
+    copy = empty(array.shape, array.dtype)
     copy[...] = array
     return copy
+
+
+def join_rows(arrays: Sequence[Array]) -> Array:
+    """Returns the rows of several tensors of one type and of equal rows as one tensor. If it has numbers, its address
+    is a multiple of 64."""
+    first = arrays[0]
+    if first.dtype.hasobject:
+        return np.concatenate(arrays)
+    out = empty((sum([len(array) for array in arrays]), *first.shape[1:]), first.dtype)
+    return np.concatenate(arrays, out=out)
 
 
 _ALIGNMENT = 64  # bytes of the longest vectors
 _LENGTH = struct.Struct("<I")
 _FEW_STRINGS = 8192
+# To copy so many bytes costs no more than to find out whether they must be copied.
+_FEW_BYTES = 16384
 
 
 def from_raw(
     data: Bytes, offset: int, size: int, datatype: DataType, shape: tuple[int, ...], name: str, limits: Limits
 ) -> Array:
-    """Returns `size` bytes at `offset` as an array: a view, or a copy if they are misaligned or the type is BYTES.
+    """Returns `size` bytes at `offset` as an array: a view, or a copy if they are few, misaligned or of type BYTES.
 
     Raises ServingError: INVALID if the size doesn't fit the shape or the type doesn't have such a value, TOO_LARGE if a
     string is over the limit.
@@ -64,12 +82,14 @@ def from_raw(
         return _strings(view(data)[offset : offset + size], count, name, limits).reshape(shape)
     if size != count * datatype.itemsize:
         raise wrong_size(size, datatype, shape, name)
-    array: Array = np.frombuffer(data, datatype.dtype, count, offset) if count else np.empty(0, datatype.dtype)
-    if not array.flags.aligned:
-        array = array.copy()
-    if datatype.name == "BOOL":
-        array = as_bool(array)
-    return array.reshape(shape)
+    array: Array
+    if size > _FEW_BYTES:
+        array = np.ndarray(shape, datatype.dtype, data, offset)
+        if not array.flags.aligned:
+            array = aligned(array)
+    else:
+        array = np.ndarray(shape, datatype.dtype, *native.aligned_copy(data, offset, size))
+    return as_bool(array) if datatype.name == "BOOL" else array
 
 
 def wrong_size(size: int, datatype: DataType, shape: tuple[int, ...], name: str) -> ServingError:
@@ -140,6 +160,6 @@ def elements(array: Array) -> bytes | memoryview:
     """Returns the bytes of an array whose elements have one size, as `to_raw` does."""
     if not array.size:
         return b""
-    if array.nbytes <= 16384:
+    if array.nbytes <= _FEW_BYTES:
         return array.tobytes()
     return view(np.ascontiguousarray(array).reshape(-1).view(np.uint8))

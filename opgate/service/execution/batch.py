@@ -14,6 +14,7 @@ from opgate.service.core.checks import check_result
 from opgate.service.core.errors import Kind, ServingError, internal, invalid
 from opgate.service.core.request import Array, Request
 from opgate.service.core.spec import PYTHON, BatchInputSpec, ModelSpec, TensorSpec
+from opgate.service.core.tensors import join_rows
 from opgate.service.execution.cost import CostCurve, HandOver
 from opgate.service.execution.padding import cut, element_counts, mask, pad, padded_sizes
 from opgate.service.execution.session import ModelSession
@@ -145,14 +146,14 @@ def assemble(spec: ModelSpec, requests: Sequence[Request]) -> dict[str, Array]:
         tensor = spec.inputs[name]
         if tensor.ragged and spec.platform != PYTHON:
             flat = [request.inputs[name].reshape(-1) for request in requests]
-            feeds[name] = flat[0] if len(flat) == 1 else np.concatenate(flat)
+            feeds[name] = flat[0] if len(flat) == 1 else join_rows(flat)
         else:
             if padding is not None and name in padding.inputs:
                 array = pad(padding, name, requests)
             elif len(requests) == 1:
                 array = first.inputs[name]
             else:
-                array = np.concatenate([request.inputs[name] for request in requests])
+                array = join_rows([request.inputs[name] for request in requests])
             feeds[name] = array if tensor.reshape is None else array.reshape(_inner_shape(spec, tensor, array.shape))
     for batch_input in spec.batch_inputs:
         feeds[batch_input.name] = _batch_input(batch_input, requests)
@@ -224,7 +225,9 @@ def split(spec: ModelSpec, requests: Sequence[Request], names: Sequence[str], ar
     Raises ServingError (INTERNAL) if an output doesn't have a row for each row of the batch, or if one that is
     scattered or cut doesn't have the size that the inputs say.
     """
-    rows = sum([request.rows for request in requests])
+    rows = 0
+    for request in requests:
+        rows += request.rows
     if spec.batched:
         for name, array in zip(names, arrays, strict=True):
             if (not array.ndim or array.shape[0] != rows) and name not in spec.scattered:

@@ -14,6 +14,7 @@ from opgate.service.core.datatypes import DataType
 from opgate.service.core.errors import Kind, ServingError, internal
 from opgate.service.core.request import Array, Request
 from opgate.service.core.spec import Cut, Mask, Padding, TensorSpec, rounded
+from opgate.service.core.tensors import empty, join_rows
 
 # The bits of 1.0, because NumPy has no bfloat16.
 _ONE_BF16 = 0x3F80
@@ -33,7 +34,7 @@ def pad(padding: Padding, name: str, requests: Sequence[Request]) -> Array:
     arrays = [request.inputs[name] for request in requests]
     sizes = padded_sizes(padding, name, requests)
     if all(array.shape[1:] == sizes for array in arrays):
-        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return arrays[0] if len(arrays) == 1 else join_rows(arrays)
     rows = sum([len(array) for array in arrays])
     spec = padding.inputs[name]
     if rows * math.prod(sizes) > spec.max_elements:
@@ -41,7 +42,8 @@ def pad(padding: Padding, name: str, requests: Sequence[Request]) -> Array:
             Kind.TOO_LARGE,
             f"input '{name}': a batch in shape {[rows, *sizes]} is over the limit of {spec.max_elements} elements",
         )
-    joined = np.full((rows, *sizes), spec.value, arrays[0].dtype)
+    joined = empty((rows, *sizes), arrays[0].dtype)
+    joined.fill(spec.value)
     begin = 0
     for array in arrays:
         end = begin + len(array)

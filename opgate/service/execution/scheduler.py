@@ -21,7 +21,7 @@ from opgate.service.execution.grouping import group_of
 from opgate.service.execution.latency import LatencyLimit
 from opgate.service.execution.ordering import OrderedAnswers
 from opgate.service.execution.padding import element_counts
-from opgate.service.execution.policy import Choice, choose
+from opgate.service.execution.policy import choose
 from opgate.service.execution.rate_limiter import Claim
 from opgate.service.execution.running import ON_LOOP
 from opgate.service.execution.session import ModelSession
@@ -66,6 +66,7 @@ class Scheduler:
         self.session = sessions[0]  # instances on the CPU share it, and runs on the event loop use it
         batching = spec.batching or Batching()
         self._batching = spec.batching if spec.batched else None  # None if each request runs alone
+        self._pads = spec.padding is not None or bool(spec.batch_inputs)
         self._policy = None if batching.priority_levels else batching.policy  # if all requests have the same
         self._waiting = Waiting(batching, max_queue_size)
         limit_ns = batching.max_latency_ns
@@ -155,9 +156,12 @@ class Scheduler:
         batching = self._batching
         if batching is None:
             return True
-        if not batching.adaptive or sum([array.nbytes for array in request.inputs.values()]) < _LARGE:
+        if not batching.adaptive:
             return False
-        return self._curve([request]).cheap(request.rows)
+        size = 0
+        for array in request.inputs.values():
+            size += array.nbytes
+        return size >= _LARGE and self._curve([request]).cheap(request.rows)
 
     def try_out(self, request: Request) -> None:
         """Runs a request on the calling thread, past the queue and the statistics. Raises ServingError."""
@@ -250,13 +254,13 @@ class Scheduler:
                 self._drop_hopeless(line, self._latency_limit)
             if not line:
                 continue
-            choice = self._choose(line)
-            if not choice.requests:
-                wake_ns = min(wake_ns or choice.wake_ns, choice.wake_ns)
+            count, rows, its_wake_ns = self._choose(line)
+            if not count:
+                wake_ns = min(wake_ns or its_wake_ns, its_wake_ns)
                 self._waiting.hold_back(order, key)
                 continue
-            batch = self._form(list(islice(line, choice.requests)), choice.rows)
-            started = self._start(batch, lambda key=key, n=choice.requests: self._waiting.take(key, n))  # type: ignore[misc]
+            batch = self._form(list(islice(line, count)), rows)
+            started = self._start(batch, partial(self._waiting.take, key, count))
             if not started:
                 if self._waits_for_resources:
                     break  # no other batch gets them either
@@ -286,10 +290,11 @@ class Scheduler:
         while line and self._waiting.size > 1 and (error := limit.hopeless(line[0])) is not None:
             self._let_go(line[0], error)
 
-    def _choose(self, line: deque[Request] | Line) -> Choice:
+    def _choose(self, line: deque[Request] | Line) -> tuple[int, int, int]:
+        """Returns the fields of a Choice for a line."""
         batching = self._batching
         if batching is None or (batching.adaptive and len(line) == 1):
-            return Choice(1, line[0].rows, 0)
+            return 1, line[0].rows, 0
         curve = self._profile.curve(line[0].key)
         return choose(line, batching, self.spec.max_batch_size, curve, perf_counter_ns())
 
@@ -302,8 +307,9 @@ class Scheduler:
         The time of a run grows with the elements of ragged and padded inputs, so there is a curve for each power of two
         of them.
         """
-        key = requests[0].key
-        weight = sum([request.weight for request in requests])
+        key, weight = requests[0].key, 0
+        for request in requests:
+            weight += request.weight
         if weight and self.spec.padding is not None:
             weight = max(weight, element_counts(self.spec.padding, requests)[1])
         return self._profile.curve((key, weight.bit_length()) if weight else key)
@@ -447,14 +453,18 @@ class Scheduler:
     def _complete(self, batch: Batch) -> None:
         now = perf_counter_ns()
         requests = batch.requests
-        if batch.executions == 1 and not batch.stopped and all(request.error is None for request in requests):
+        statistics = self.statistics
+        learns = batch.executions == 1 and not batch.stopped
+        for request in requests:
+            learns = learns and request.error is None
+        if learns:
             of_shape = self._profile.curve(requests[0].key)
             for curve in (of_shape,) if of_shape is batch.curve else (of_shape, batch.curve):
                 curve.record(batch.rows, batch.wall_ns, batch.cpu_ns, batch.on_loop)
-            brought, added = padding(self.spec, requests)
-            self.statistics.padded_elements += brought
-            self.statistics.padding_elements += added
-        statistics = self.statistics
+            if self._pads:
+                brought, added = padding(self.spec, requests)
+                statistics.padded_elements += brought
+                statistics.padding_elements += added
         statistics.executed(
             batch.rows,
             len(requests),

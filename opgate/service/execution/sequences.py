@@ -21,6 +21,7 @@ from opgate.service.core.request import Array, Options, Request
 from opgate.service.core.request import Sequence as Place
 from opgate.service.core.spec import PYTHON, Batching, ModelSpec, TensorSpec
 from opgate.service.core.statistics import ModelStatistics
+from opgate.service.core.tensors import join_rows
 from opgate.service.execution.scheduler import Scheduler
 
 logger = logging.getLogger("opgate.sequences")
@@ -622,8 +623,8 @@ class _Rows:
         by_row = {self._owner.row_of(sequence): one for sequence, _, one in members}
         empty = self._owner.empty_row(part)
         rows = [by_row[i].inputs if i in by_row else empty for i in range(max(by_row) + 1)]
-        joined = {name: np.concatenate([row[name] for row in rows]) for name in part.inputs}
-        return _copy(part, joined, len(rows))
+        inputs = {name: join_rows([row[name] for row in rows]) for name in part.inputs}
+        return _copy(part, inputs, len(rows))
 
     def _answer(self, members: Sequence[_Member], batch: Request) -> None:
         begin, end = batch.run_ns

@@ -234,15 +234,18 @@ class HttpConnection(asyncio.Protocol):
         self._state.total_requests += 1
         if self.transport.is_closing():
             return
-        self._let_go_if_sent()
+        if self.counted.bytes:
+            self._let_go_if_sent()
         self._patience.answered()
         if self._waiting:
             self._run(self._waiting.popleft())
         elif self._held:
             self._go_on_soon()
         else:
-            self.resume_reading()
-            self._close_if_ended()
+            if not self.reads:
+                self.resume_reading()
+            if self._ended is not None:
+                self._close_if_ended()
 
     # How requests are read.
 

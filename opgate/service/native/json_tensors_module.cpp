@@ -372,7 +372,34 @@ PyObject* pack_strings(PyObject*, PyObject* list) {
   return PyBytes_FromStringAndSize(out.data(), static_cast<Py_ssize_t>(out.size()));
 }
 
-std::array<PyMethodDef, 7> methods = {{
+// What vectorized code likes its tensors' addresses to be a multiple of.
+constexpr uintptr_t kAlignment = 64;
+
+PyObject* misaligned(PyObject*, PyObject* array) {
+  View view;
+  if (!view.open(array, PyBUF_STRIDED_RO)) return nullptr;
+  return PyLong_FromSize_t(reinterpret_cast<uintptr_t>(view.data()) % kAlignment);
+}
+
+PyObject* aligned_copy(PyObject*, PyObject* arguments) {
+  PyObject* body;
+  Py_ssize_t offset, size;
+  if (!PyArg_ParseTuple(arguments, "Onn:aligned_copy", &body, &offset, &size)) return nullptr;
+  View view;
+  if (!view.open(body, PyBUF_SIMPLE)) return nullptr;
+  if (offset < 0 || size < 0 || size > view.size() || offset > view.size() - size) {
+    PyErr_Format(PyExc_ValueError, "%zd bytes at %zd lie outside of a buffer of %zd", size, offset, view.size());
+    return nullptr;
+  }
+  PyObject* const memory = PyByteArray_FromStringAndSize(nullptr, size + static_cast<Py_ssize_t>(kAlignment));
+  if (memory == nullptr) return nullptr;
+  char* const raw = PyByteArray_AS_STRING(memory);
+  const uintptr_t start = -reinterpret_cast<uintptr_t>(raw) % kAlignment;
+  std::memcpy(raw + start, view.data() + offset, static_cast<size_t>(size));
+  return Py_BuildValue("(NK)", memory, static_cast<unsigned long long>(start));
+}
+
+std::array<PyMethodDef, 9> methods = {{
     {"split", split, METH_VARARGS,
      "split(body, length, members, max_depth, max_rest, max_values) -> (rest, [(begin, end, shape or None), ...])\n\n"
      "Cuts tensors out of the first `length` bytes: the members of the object if `members`, else the member data of\n"
@@ -395,6 +422,11 @@ std::array<PyMethodDef, 7> methods = {{
      "Returns `count` elements from `begin` on, each but element 0 with a comma before it, in lists nested as "
      "`shape`,\n"
      "or without lists if that is ()."},
+    {"misaligned", misaligned, METH_O,
+     "misaligned(array) -> int\n\nReturns by how many bytes the address is above a multiple of 64."},
+    {"aligned_copy", aligned_copy, METH_VARARGS,
+     "aligned_copy(body, offset, size) -> (bytearray, start)\n\n"
+     "Copies bytes of a buffer to `start` of new memory, where the address is a multiple of 64."},
     {nullptr, nullptr, 0, nullptr},
 }};
 

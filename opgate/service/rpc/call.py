@@ -13,6 +13,8 @@ from opgate.service.rpc.connection import Connection
 
 # Names and values. The values of names that end in "-bin" are bytes, the others are printable ASCII.
 Metadata = Sequence[tuple[str, str | bytes]]
+# A message that has come. A large one is a view of bytes.
+Received = bytes | memoryview
 # A message to send: bytes, or a list of buffers that hold its parts. Buffers must not change afterwards.
 Message = bytes | list[bytes | memoryview]
 
@@ -86,7 +88,7 @@ class Call:
         self._metadata = metadata
         self._encoding = encoding
         self._deadline: float | None = None
-        self._messages: asyncio.Queue[tuple[bytes | None, bool] | None] | None = None
+        self._messages: asyncio.Queue[tuple[Received | None, bool] | None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -99,6 +101,11 @@ class Call:
     def metadata(self) -> Metadata:
         """What the client sent with the call."""
         return received(self._metadata) if self._metadata else ()
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether the client sent any."""
+        return bool(self._metadata)
 
     def first(self, name: str) -> str:
         """Returns the first value of a name in the client's metadata, "" if there is none. Not for names in -bin."""

@@ -436,7 +436,10 @@ bool Connection::make_room(Call& call) {
   }
   if (call.filled < call.capacity || call.capacity == call.size) return true;
   const size_t capacity = call.capacity < kLastPart ? std::min(call.size, call.capacity * kGrowth) : call.size;
-  if (!owner_.grow(call.memory, capacity)) return false;
+  const bool whole = capacity == call.size && call.size > kSmallCall;
+  if (!(whole ? owner_.grow_to_message(call.memory, call.filled, capacity) : owner_.grow(call.memory, capacity))) {
+    return false;
+  }
   call.capacity = capacity;
   return true;
 }

@@ -42,6 +42,10 @@ class Owner {
   virtual Memory allocate(size_t size) = 0;
   // Makes memory of `allocate` larger. Returns false, and releases it, if that fails.
   virtual bool grow(Memory& memory, size_t size) = 0;
+  // Makes memory of `allocate` as large as a whole message and keeps its first bytes. The message ends at a multiple of
+  // 64, and so the tensor at its end begins at one if it has a multiple of 64 bytes. Returns false, and releases the
+  // memory, if that fails.
+  virtual bool grow_to_message(Memory& memory, size_t filled, size_t size) = 0;
   virtual void release(const Memory& memory) = 0;
   // Counts bytes of messages that the connection holds, less if negative. Returns whether they are within the limit,
   // which is a little higher for those of a small call.

@@ -2,6 +2,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <cstdint>
+#include <cstring>
 #include <new>
 #include <string>
 #include <utility>
@@ -89,6 +91,21 @@ PyTypeObject* budget_type = nullptr;
 
 PyObject* object_of(const Memory& memory) { return static_cast<PyObject*>(memory.handle); }
 
+constexpr size_t kAlignment = 64;  // of a large message's end
+
+// Returns a message as Python gets it, and takes the memory: bytes, or a view of those that `grow_to_message` made.
+PyObject* message_of(const Memory& memory) {
+  PyObject* const bytes = object_of(memory);
+  if (bytes == nullptr || memory.data == PyBytes_AS_STRING(bytes)) return bytes;
+  const Py_ssize_t begin = memory.data - PyBytes_AS_STRING(bytes);
+  const Py_ssize_t size = PyBytes_GET_SIZE(bytes) - static_cast<Py_ssize_t>(kAlignment);
+  PyObject* const view = PyMemoryView_FromObject(bytes);
+  Py_DECREF(bytes);
+  PyObject* const part = view == nullptr ? nullptr : PySequence_GetSlice(view, begin, begin + size);
+  Py_XDECREF(view);
+  return part;
+}
+
 // Makes messages bytes objects.
 class Messages final : public Owner {
  public:
@@ -116,6 +133,19 @@ class Messages final : public Owner {
     if (!grown) PyErr_Clear();
     memory = grown ? Memory{bytes, PyBytes_AS_STRING(bytes)} : Memory{};
     return grown;
+  }
+
+  bool grow_to_message(Memory& memory, size_t filled, size_t size) override {
+    const Memory whole = allocate(size + kAlignment);
+    if (whole.handle != nullptr) {
+      const size_t above = (reinterpret_cast<uintptr_t>(whole.data) + size) % kAlignment;
+      char* const begin = whole.data + kAlignment - above;  // never at the start: `message_of` knows it by that
+      std::memcpy(begin, memory.data, filled);
+      release(std::exchange(memory, Memory{whole.handle, begin}));
+      return true;
+    }
+    release(std::exchange(memory, {}));
+    return false;
   }
 
   void release(const Memory& memory) override { Py_DECREF(object_of(memory)); }
@@ -250,7 +280,7 @@ PyObject* list_of(const Metadata& metadata) {
 PyObject* tuple_of(Event& event) {
   const int kind = event.kind;
   const int stream = event.stream;
-  PyObject* message = object_of(std::exchange(event.message, {}));
+  PyObject* message = message_of(std::exchange(event.message, {}));
   switch (event.kind) {
     case Event::kCall:
       return Py_BuildValue("(iiiLNONN)", kind, stream, event.method, static_cast<long long>(event.timeout_us), message,

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from opgate.service.rpc.server import Call, Code, Method, RpcError, Stream, Unary
+from opgate.service.rpc.server import Call, Code, Method, Received, RpcError, Stream, Unary
 
 SERVICE = "grpc.health.v1.Health"
 _MOST_BYTES = 1 << 16  # of a message
@@ -56,14 +56,14 @@ class Health:
             f"/{SERVICE}/Watch": Stream(self._watch, client_streams=False, max_bytes=_MOST_BYTES),
         }
 
-    def _check(self, call: Call, message: bytes) -> None:
+    def _check(self, call: Call, message: Received) -> None:
         service = _service(message)
         if service not in self._services:
             call.fail(Code.NOT_FOUND, f"there is no service '{service[:200]}'")
         else:
             call.answer(_message(self._state()))
 
-    async def _watch(self, call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    async def _watch(self, call: Call, messages: AsyncIterator[Received]) -> AsyncGenerator[bytes, None]:
         service = _service(await anext(messages))
         if service not in self._services:
             yield HealthCheckResponse(status=HealthCheckResponse.SERVICE_UNKNOWN).SerializeToString()
@@ -88,7 +88,7 @@ def _message(serving: bool) -> bytes:
     return bytes(HealthCheckResponse(status=status).SerializeToString())
 
 
-def _service(message: bytes) -> str:
+def _service(message: Received) -> str:
     try:
         return str(HealthCheckRequest.FromString(message).service)
     except DecodeError:

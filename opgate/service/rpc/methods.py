@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from opgate.service.rpc.call import Call, Message
+from opgate.service.rpc.call import Call, Message, Received
 from opgate.service.rpc.connection import Budget
 
 
@@ -19,7 +19,7 @@ class Unary:
     It may raise RpcError.
     """
 
-    handler: Callable[[Call, bytes], None]
+    handler: Callable[[Call, Received], None]
     max_bytes: int | None = None  # of a message, if they are fewer than those of the server's options
     is_stream: ClassVar[bool] = False
 
@@ -32,7 +32,7 @@ class Stream:
     called with the first bytes of the call, or with its message where the client sends only one.
     """
 
-    handler: Callable[[Call, AsyncIterator[bytes]], AsyncGenerator[Message, None]]
+    handler: Callable[[Call, AsyncIterator[Received]], AsyncGenerator[Message, None]]
     client_streams: bool = True
     max_bytes: int | None = None
     is_stream: ClassVar[bool] = True

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from opgate.service.packing import ENCODINGS, OverLimit, deflate, inflate
-from opgate.service.rpc.call import Call, Code, Message, Metadata, RpcError, sendable
+from opgate.service.rpc.call import Call, Code, Message, Metadata, Received, RpcError, sendable
 from opgate.service.rpc.connection import Budget, Connection, ProtocolError
 from opgate.service.rpc.methods import Method, Options, Stream, Unary
 
@@ -285,7 +285,7 @@ class Protocol(asyncio.BufferedProtocol):
             call._timer = self._loop.call_later(seconds, call._gone, Code.DEADLINE_EXCEEDED)
         return call, method
 
-    def _run(self, call: Call, method: Unary, message: bytes) -> None:
+    def _run(self, call: Call, method: Unary, message: Received) -> None:
         try:
             check_size(message, method.max_bytes)
             method.handler(call, message)
@@ -298,7 +298,7 @@ class Protocol(asyncio.BufferedProtocol):
         logger.exception("the handler of %s failed", call.method)
         call.fail(Code.INTERNAL, f"{type(error).__name__}: {error}")
 
-    async def _unpack_and_run(self, call: Call, method: Unary, message: bytes) -> None:
+    async def _unpack_and_run(self, call: Call, method: Unary, message: Received) -> None:
         try:
             plain = await self._unpacked(call, message, method.max_bytes)
         except RpcError as error:
@@ -308,7 +308,7 @@ class Protocol(asyncio.BufferedProtocol):
         else:
             self._run(call, method, plain)
 
-    async def _unpacked(self, call: Call, message: bytes, most: int | None) -> bytes:
+    async def _unpacked(self, call: Call, message: Received, most: int | None) -> bytes:
         options = self._server.options
         limit = options.max_unpacked_bytes or options.max_message_bytes
         work = partial(unpack, message, call._encoding, limit if most is None else min(limit, most))
@@ -325,7 +325,7 @@ class Protocol(asyncio.BufferedProtocol):
         connection, messages = self.connection, call._messages
         assert messages is not None
 
-        async def incoming() -> AsyncIterator[bytes]:
+        async def incoming() -> AsyncIterator[Received]:
             while (item := await messages.get()) is not None:
                 message, compressed = item
                 if message is None:
@@ -486,13 +486,13 @@ def size_of(parts: Iterable[bytes | memoryview]) -> int:
     return sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)
 
 
-def check_size(message: bytes, most: int | None) -> None:
+def check_size(message: Received, most: int | None) -> None:
     """Raises RpcError if a message has more bytes than its method takes."""
     if most is not None and len(message) > most:
         raise RpcError(Code.RESOURCE_EXHAUSTED, f"the message has {len(message)} bytes, the limit is {most}")
 
 
-def unpack(message: bytes, encoding: str, limit: int) -> bytes:
+def unpack(message: Received, encoding: str, limit: int) -> bytes:
     """Returns a message without its compression. Raises RpcError."""
     if encoding in ("", "identity"):
         raise RpcError(Code.INTERNAL, "a message says that it is packed, but the call has no grpc-encoding")

@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
-from opgate.service.rpc.server import Call, Code, Method, RpcError, Stream
+from opgate.service.rpc.server import Call, Code, Method, Received, RpcError, Stream
 
 SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 _MOST_BYTES = 1 << 16  # of a message
@@ -21,7 +21,7 @@ def methods(services: Iterable[str]) -> dict[str, Method]:
     names = (*services, *SERVICES[1:])
     servicer: Any = None
 
-    async def answer(call: Call, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    async def answer(call: Call, messages: AsyncIterator[Received]) -> AsyncGenerator[bytes, None]:
         async def requests() -> AsyncIterator[ServerReflectionRequest]:
             async for message in messages:
                 try:

@@ -9,12 +9,25 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from opgate.service.rpc.call import Call, Code, Message, Metadata, RpcError
+from opgate.service.rpc.call import Call, Code, Message, Metadata, Received, RpcError
 from opgate.service.rpc.connection import Budget
 from opgate.service.rpc.methods import Method, Options, Stream, Unary
 from opgate.service.rpc.protocol import Protocol
 
-__all__ = ["Call", "Code", "Message", "Metadata", "Method", "Options", "RpcError", "Server", "Stream", "Unary", "tls"]
+__all__ = [
+    "Call",
+    "Code",
+    "Message",
+    "Metadata",
+    "Method",
+    "Options",
+    "Received",
+    "RpcError",
+    "Server",
+    "Stream",
+    "Unary",
+    "tls",
+]
 
 # Bytes that are read at once.
 _READ = 1 << 18

@@ -16,7 +16,7 @@ from opgate.service.core.checks import Limits
 from opgate.service.core.datatypes import DataType
 from opgate.service.core.errors import Kind, ServingError, invalid, json_kind
 from opgate.service.core.request import Array
-from opgate.service.core.tensors import Bytes, view
+from opgate.service.core.tensors import Bytes, empty, view
 from opgate.service.native import json_tensors as native
 from opgate.service.native.engine_strings import first_bytes
 
@@ -129,7 +129,7 @@ def read(
     elif count > (most := limits.max_strings if datatype.name == "BYTES" else limits.max_elements):
         text = f"input '{name}': {count} elements are over the limit of {most}"
         raise ServingError(Kind.TOO_LARGE, text)
-    array: Array = np.empty(count, datatype.dtype)
+    array = np.empty(count, np.object_) if datatype.name == "BYTES" else empty((count,), datatype.dtype)
     try:
         if datatype.name == "BYTES":
             array[:] = native.strings(value.body, value.begin, value.end, limits.max_string_bytes)

@@ -16,7 +16,7 @@ from opgate.service.core.datatypes import DATATYPES, DataType
 from opgate.service.core.errors import Kind, ServingError, invalid, too_large
 from opgate.service.core.request import Array, Options, Request, Response
 from opgate.service.core.spec import ModelSpec
-from opgate.service.core.tensors import Parts, element, from_raw, text_length, to_raw, view
+from opgate.service.core.tensors import Parts, element, empty, from_raw, text_length, to_raw, view
 from opgate.service.core.triton_messages import service_pb2
 from opgate.service.native.protobuf import Broken, TooLarge, numbers, split, strings
 from opgate.service.shared_memory import Regions
@@ -29,7 +29,7 @@ from opgate.service.wire.kserve_rules import (
     shared_place,
     wanted_output,
 )
-from opgate.service.wire.plan import Plan, Plans
+from opgate.service.wire.plan import SHAPE, Plan, Plans
 from opgate.service.wire.responses import count_responses, responses
 from opgate.service.wire.shared_tensors import Place, SharedInput, writing_cost
 
@@ -143,7 +143,7 @@ class Message:
 
     __slots__ = ("contents", "data", "head", "raws")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         """Raises ServingError: INVALID if it is not a message, TOO_LARGE if its head is too long."""
         self.data = data
         try:
@@ -271,10 +271,11 @@ def _cost(message: Message, strings: bool, content: bool) -> int:
 
 def encoding_cost(request: Request) -> int:
     """Returns what `encode` costs, in bytes of JSON that cost the same."""
-    result = request.result or {}
-    plan: GrpcPlan = request.context.of(result)
+    plan: GrpcPlan = request.context
     if plan.is_plain and not plan.spec.decoupled:
         return 0
+    result = request.result or {}
+    plan = plan.of(result)
     cost = 0
     if plan.spec.decoupled:
         cost = _RESPONSE_COST * max((array.shape[int(plan.spec.batched)] for array in result.values()), default=0)
@@ -334,7 +335,12 @@ def parameter_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_contents(
-    data: bytes, spans: Sequence[tuple[int, int]], datatype: DataType, shape: tuple[int, ...], name: str, limits: Limits
+    data: bytes | memoryview,
+    spans: Sequence[tuple[int, int]],
+    datatype: DataType,
+    shape: tuple[int, ...],
+    name: str,
+    limits: Limits,
 ) -> Array:
     """Returns the numbers or strings of `contents`, which lie at these offsets and have these sizes."""
     field = _CONTENTS.get(datatype.name)
@@ -353,7 +359,7 @@ def _from_contents(
         return texts.reshape(shape)
     # An element takes a byte or more of the message, so a shape of many elements needs a message as long.
     room = min(count, sum(size for _, size in spans))
-    array: Array = np.empty(room, field.dtype)
+    array = empty((room,), np.dtype(field.dtype))
     filled = 0
     for offset, size in spans:
         into = view(array.view(np.uint8))
@@ -386,11 +392,13 @@ def encode(request: Request) -> Parts:
 
 
 def _encode(request: Request, result: Mapping[str, Array], parameters: Parameters) -> Parts:
-    plan: GrpcPlan = request.context.of(result)
-    arrays = [result[name] for name in plan.outputs]
+    plan: GrpcPlan = request.context
+    if len(result) != len(plan.outputs):
+        plan = plan.of(result)
+    arrays = list(map(result.__getitem__, plan.outputs))
     if not plan.is_plain:
         arrays = [output.answered(array) for output, array in zip(plan.answered, arrays, strict=True)]
-    shapes = tuple([array.shape for array in arrays])
+    shapes = tuple(map(SHAPE, arrays))
     head = None if parameters else plan.answer_head(shapes)
     if head is None:
         head = _answer_head(plan, plan.answered, arrays, parameters)

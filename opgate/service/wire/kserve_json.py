@@ -31,7 +31,7 @@ from opgate.service.wire.kserve_rules import (
     shared_place,
     wanted_output,
 )
-from opgate.service.wire.plan import MAX_PLAN_BYTES, Plan, Plans, Shapes
+from opgate.service.wire.plan import MAX_PLAN_BYTES, SHAPE, Plan, Plans, Shapes
 from opgate.service.wire.responses import refuse_decoupled
 from opgate.service.wire.shared_tensors import Place, SharedInput, writing_cost
 
@@ -367,15 +367,17 @@ def encode(request: Request) -> tuple[int | None, Parts]:
     not text, TOO_LARGE for too many classes.
     """
     result = request.result or {}
-    plan: JsonPlan = request.context.of(result)
-    arrays = [result[name] for name in plan.outputs]
-    shapes = tuple([array.shape for array in arrays])
+    plan: JsonPlan = request.context
+    if len(result) != len(plan.outputs):
+        plan = plan.of(result)
+    arrays = list(map(result.__getitem__, plan.outputs))
+    shapes = tuple(map(SHAPE, arrays))
     parameters = request.parameters
     if plan.only_binary and not parameters and (head := plan.answer_head(shapes)) is not None:  # the fastest way
-        return len(head[0]), [head[0], *[elements(array) for array in arrays if array.size]]
+        return len(head[0]), [head[0], *map(elements, arrays)]
     if not plan.as_computed:
         arrays = [output.answered(array) for output, array in zip(plan.answered, arrays, strict=True)]
-        shapes = tuple([array.shape for array in arrays])
+        shapes = tuple(map(SHAPE, arrays))
     # The bytes of each output that is not in the JSON.
     data = [
         to_raw(array, output.datatype) if binary or output.place is not None else None
@@ -437,10 +439,10 @@ def _answer_head(
 
 def encoding_cost(request: Request) -> int:
     """Returns what `encode` costs, in bytes of JSON that cost as much to read."""
+    if request.context.only_binary:
+        return 0
     result = request.result or {}
     plan: JsonPlan = request.context.of(result)
-    if plan.only_binary:
-        return 0
     cost = 0
     for output, binary in zip(plan.answered, plan.binary, strict=True):
         array = result[output.name]
@@ -465,4 +467,4 @@ def encode_counted(request: Request) -> tuple[tuple[int | None, Parts], int]:
 
 def size_of(parts: Sequence[bytes | memoryview]) -> int:
     """Returns the number of bytes in a body's parts. A memoryview among the parts must be a view of bytes."""
-    return sum(len(part) for part in parts)
+    return sum(map(len, parts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Container, Mapping, Sequence
+from operator import attrgetter
 from typing import Generic, Self, TypeVar
 
 from opgate.service.core.checks import Fit, Limits
@@ -21,6 +22,8 @@ MAX_PLAN_BYTES = 4096
 _MAX_ANSWER_HEADS = 16
 
 Shapes = tuple[tuple[int, ...], ...]
+#: Returns the shape of an array.
+SHAPE = attrgetter("shape")
 A = TypeVar("A")
 
 

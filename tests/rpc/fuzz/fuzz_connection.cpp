@@ -96,6 +96,11 @@ class Messages final : public Owner {
     return larger.handle != nullptr;
   }
 
+  bool grow_to_message(Memory& memory, size_t filled, size_t size) override {
+    check(filled <= size_of(memory), "a message keeps bytes that it has");
+    return grow(memory, size);
+  }
+
   void release(const Memory& memory) override {
     check(sizes_.erase(memory.handle) == 1, "a message is released once");
     coming_.erase(memory.handle);
