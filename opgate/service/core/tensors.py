@@ -36,7 +36,9 @@ def aligned_buffer(length: int, tensors_at: int = 0) -> np.ndarray[Any, np.dtype
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Returns an uninitialised tensor of numbers whose address is a multiple of 64."""
+    """Returns an uninitialised tensor. If it has numbers, its address is a multiple of 64."""
+    if dtype.hasobject:
+        return np.empty(shape, dtype)
     return np.ndarray(shape, dtype, aligned_buffer(math.prod(shape) * dtype.itemsize))
 
 
@@ -56,8 +58,6 @@ def join_rows(arrays: Sequence[Array]) -> Array:
     """Returns the rows of several tensors of one type and of equal rows as one tensor. If it has numbers, its address
     is a multiple of 64."""
     first = arrays[0]
-    if first.dtype.hasobject:
-        return np.concatenate(arrays)
     out = empty((sum([len(array) for array in arrays]), *first.shape[1:]), first.dtype)
     return np.concatenate(arrays, out=out)
 

@@ -129,7 +129,7 @@ def read(
     elif count > (most := limits.max_strings if datatype.name == "BYTES" else limits.max_elements):
         text = f"input '{name}': {count} elements are over the limit of {most}"
         raise ServingError(Kind.TOO_LARGE, text)
-    array = np.empty(count, np.object_) if datatype.name == "BYTES" else empty((count,), datatype.dtype)
+    array = empty((count,), datatype.dtype)
     try:
         if datatype.name == "BYTES":
             array[:] = native.strings(value.body, value.begin, value.end, limits.max_string_bytes)
