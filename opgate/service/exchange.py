@@ -63,12 +63,6 @@ class Exchange(Generic[A]):
         """The headers that the client sent with the request, with names in lower case."""
         raise NotImplementedError
 
-    def decoded(self, request: Request) -> None:
-        """Is called with the request before it is submitted."""
-
-    def submitted(self) -> None:
-        """Is called when the model has got the request, which may have ended then."""
-
     def encoding_cost(self, request: Request) -> int:
         """Returns what encoding the answer costs, in bytes of JSON that cost the same."""
         raise NotImplementedError
@@ -108,9 +102,9 @@ class Exchange(Generic[A]):
         The answer may be sent before this returns.
         """
         if cost < LONG_COST:
-            self._go_on(served, decode, self._decoded)
+            self._read(served, decode, self.decoded)
         else:
-            self._read_on_thread(served, decode, self._decoded)
+            self._read_on_thread(served, decode, self.decoded)
 
     def _read_on_thread(
         self, served: Served, read: Callable[[], Request], then: Callable[[Served, Request], None]
@@ -119,7 +113,10 @@ class Exchange(Generic[A]):
 
         def done(finished: Future[Request]) -> None:
             try:
-                self._go_on(served, finished.result, then)
+                if self.ended:
+                    self.leave()
+                else:
+                    self._read(served, finished.result, then)
             finally:
                 served.model.release()
 
@@ -129,10 +126,7 @@ class Exchange(Generic[A]):
         except Exception as error:
             self.fail(error)
 
-    def _go_on(self, served: Served, read: Callable[[], Request], then: Callable[[Served, Request], None]) -> None:
-        if self.ended:
-            self.leave()
-            return
+    def _read(self, served: Served, read: Callable[[], Request], then: Callable[[Served, Request], None]) -> None:
         try:
             try:
                 request = read()
@@ -145,23 +139,23 @@ class Exchange(Generic[A]):
         finally:
             del read  # closure, exception, traceback and this frame would form a reference cycle
 
-    def _decoded(self, served: Served, request: Request) -> None:
+    def decoded(self, served: Served, request: Request) -> None:
+        """Goes on with the request: reads what of it lies in shared memory, and submits it."""
         self.request = request
         if (pattern := self.gateway.forwarded.get(self.protocol)) is not None:
             forward(pattern, self.headers, request)
-        self.decoded(request)
         if (shared := request.shared) is not None and shared.unread:
             read = lambda: shared.read(request)  # noqa: E731
             if shared.cost < LONG_COST:
-                self._go_on(served, read, self._submit)
+                self._read(served, read, self.hand_over)
             else:
-                self._read_on_thread(served, read, self._submit)
+                self._read_on_thread(served, read, self.hand_over)
         else:
-            self._submit(served, request)
+            self.hand_over(served, request)
 
-    def _submit(self, served: Served, request: Request) -> None:
+    def hand_over(self, served: Served, request: Request) -> None:
+        """Gives the model the request, which may have ended then."""
         self.gateway.submit(served.model, request, self.finish)
-        self.submitted()
 
     def finish(self, request: Request) -> None:
         """Answers. The gateway calls this when the request has a result or an error."""
@@ -172,26 +166,29 @@ class Exchange(Generic[A]):
             self.refuse(request.error)
             return
         try:
-            takes_long = self.encoding_cost(request) >= LONG_COST
-            if takes_long:
-                self.on_thread(lambda: self.encode(request), lambda encoded: self._answer(encoded.result))
+            if self.encoding_cost(request) >= LONG_COST:
+                self.on_thread(lambda: self.encode(request), self._encoded)
+                return
+            encoded = self.encode(request)
         except Exception as error:
             self.fail(error)
             return
-        if not takes_long:
-            self._answer(lambda: self.encode(request))
+        self._answer(*encoded)
 
-    def _answer(self, encode: Callable[[], tuple[A, int]]) -> None:
+    def _encoded(self, encoded: Future[tuple[A, int]]) -> None:
         if self.ended:
             self.leave()
             return
         try:
-            answer, size = encode()
+            result = encoded.result()
         except Exception as error:
             self.fail(error)
             return
         finally:
-            del encode  # closure, exception, traceback and this frame would form a reference cycle
+            del encoded  # future, exception, traceback and this frame would form a reference cycle
+        self._answer(*result)
+
+    def _answer(self, answer: A, size: int) -> None:
         if self.hold(size):
             self.send(answer, size)
         else:

@@ -83,12 +83,18 @@ class AsgiExchange(Exchange[A]):
         """The headers of the request."""
         return self._http.headers.items()
 
-    def decoded(self, request: Request) -> None:
+    def decoded(self, served: Served, request: Request) -> None:
+        """Goes on with the request."""
+        self.note(request)
+        super().decoded(served, request)
+
+    def note(self, request: Request) -> None:
         """Gives the request to the journal, which the middleware tells how it ended."""
         self._http.scope["opgate.request"] = request
 
-    def submitted(self) -> None:
-        """Tells `submit`."""
+    def hand_over(self, served: Served, request: Request) -> None:
+        """Tells `submit` that the model has got the request."""
+        super().hand_over(served, request)
         if self.request is not None and not self._submission.done():
             self._submission.set_result(self.request)
 

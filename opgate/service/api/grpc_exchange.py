@@ -105,11 +105,12 @@ class GrpcExchange(Exchange[Parts]):
         finally:
             del parse  # closure, exception, traceback and this frame would form a reference cycle
 
-    def decoded(self, request: Request) -> None:
+    def decoded(self, served: Served, request: Request) -> None:
         """Keeps how the request was read, for others like it, and lets its bytes go."""
         if self._decoder is not None and self._message is not None:
             self._decoder.keep(self._message, request)
         self._decoder = self._message = None
+        super().decoded(served, request)
 
 
 class UnaryExchange(GrpcExchange):

@@ -26,6 +26,7 @@ from opgate.service.wire.kserve_json import encode_counted, encoding_cost
 _INFER = re.compile(rb"/v2/models/([A-Za-z0-9_.~-]+)(?:/versions/([0-9]{1,18}))?/infer")
 _ROUTE = "/v2/models/{model}/infer"
 _ANSWERED = ("http", _ROUTE, "200")
+_LINE = status_line(200)
 _MAX_ROUTES = 1024
 _OF_INTEREST = frozenset((
     b"accept-encoding", b"content-encoding", b"content-length", b"inference-header-content-length", b"traceparent",
@@ -46,7 +47,9 @@ class Framing(NamedTuple):
 class InferCycle(Exchange[tuple[int | None, Parts]]):
     """One infer request on a connection."""
 
-    __slots__ = ("_body", "_came", "_head", "_header_length", "answered", "connection", "keep_alive", "length")
+    __slots__ = (
+        "_body", "_came", "_head", "_header_length", "answered", "arrived", "connection", "keep_alive", "length",
+    )  # fmt: skip
 
     protocol = "http"
 
@@ -65,20 +68,17 @@ class InferCycle(Exchange[tuple[int | None, Parts]]):
         self._header_length = framing.header_length
         self._body: Bytes | None = None
         self._came = 0  # bytes of the body
-
-    @property
-    def arrived(self) -> bool:
-        """Whether all of the request has come."""
-        return self._came == self.length
+        self.arrived = not self.length  # whether all of the request has come
 
     def feed(self, data: bytes) -> None:
         """Takes a piece of the body that came together with the head."""
         if self._body is None and len(data) == self.length:
-            self._body, self._came = data, self.length
+            self._body, self.arrived = data, True
             return
         memory, came = self.buffer()
         memory[came : came + len(data)] = data
         self._came += len(data)
+        self.arrived = self._came == self.length
 
     def buffer(self) -> tuple[memoryview, int]:
         """Returns memory for the body, with its tensors where NumPy wants them, and how many bytes have come."""
@@ -88,7 +88,7 @@ class InferCycle(Exchange[tuple[int | None, Parts]]):
 
     def filled(self) -> None:
         """Has all of the body."""
-        self._came = self.length
+        self.arrived = True
 
     def complete(self) -> None:
         """Reads and submits the request, whose body has come. The answer may be written before this returns."""
@@ -174,7 +174,7 @@ class InferCycle(Exchange[tuple[int | None, Parts]]):
             return
         close = not self.keep_alive or connection.is_last_answer()
         start = b"%b%bcontent-length: %d\r\n%b%b\r\n" % (
-            status_line(status),
+            _LINE if status == 200 else status_line(status),
             head,
             size,
             connection.default_headers(),

@@ -13,7 +13,7 @@ from opgate.service.api.grpc_exchange import GrpcExchange
 from opgate.service.api.status import GRPC
 from opgate.service.core.errors import Kind, ServingError, detached, internal
 from opgate.service.core.request import Array, Request
-from opgate.service.gateway import Gateway
+from opgate.service.gateway import Gateway, Served
 from opgate.service.rpc.server import Call, Code, Message, Received, RpcError
 from opgate.service.telemetry.journal import Ids, ids_of
 from opgate.service.wire import kserve_grpc as wire
@@ -42,8 +42,9 @@ class _Asked(GrpcExchange):
         self.error: ServingError | None = None
         self.told = False  # whether the journal knows how it ended
 
-    def submitted(self) -> None:
-        """Lets the next request be read."""
+    def hand_over(self, served: Served, request: Request) -> None:
+        """Gives the model the request, and lets the next one be read."""
+        super().hand_over(served, request)
         self.turn.set()
 
     def refuse(self, error: ServingError) -> None:

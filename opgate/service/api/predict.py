@@ -93,7 +93,7 @@ class _Part(AsgiExchange[bytes]):
         super().__init__(gateway, http, lambda asked: _cost(model, asked), lambda asked: _labelled(model, asked))
         self._held = held
 
-    def decoded(self, request: InferRequest) -> None:
+    def note(self, request: InferRequest) -> None:
         """Tells the journal nothing: it has one line for all parts."""
 
     def hold(self, size: int) -> bool:

@@ -135,8 +135,9 @@ class HttpConnection(asyncio.Protocol):
         """Takes what has come, or holds it while the last request has no answer."""
         if self._refused or self.transport.is_closing():
             return
-        self._patience.byte_came()
-        if self._held or self._must_wait():
+        self._patience.last_byte = self._loop.time()
+        newest = self.newest
+        if self._held or (newest is not None and newest.arrived and not (newest.answered and self._takes)):
             self._hold(data)
         else:
             self._take(data)
@@ -236,7 +237,7 @@ class HttpConnection(asyncio.Protocol):
             return
         if self.counted.bytes:
             self._let_go_if_sent()
-        self._patience.answered()
+        self._patience.idle_since = self._loop.time()
         if self._waiting:
             self._run(self._waiting.popleft())
         elif self._held:

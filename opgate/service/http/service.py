@@ -64,10 +64,7 @@ class Cycle(Protocol):
     """A request of a connection, and its answer."""
 
     keep_alive: bool  # whether the connection stays open after the answer
-
-    @property
-    def arrived(self) -> bool:
-        """Whether all of the request has come."""
+    arrived: bool  # whether all of the request has come
 
     @property
     def begun(self) -> bool:

@@ -44,17 +44,10 @@ class Patience:
         self._connection: Watched | None = connection
         self._options = options
         self._loop = asyncio.get_running_loop()
-        self._idle_since = self._last_byte = self._loop.time()
+        self.idle_since = self._loop.time()  # when the last request was answered
+        self.last_byte = self.idle_since  # when the client sent something last
         self._taken = (0, 0.0)  # bytes of answers that the client has taken, and since when it has been so many
         self._arm(options.keep_alive_timeout)
-
-    def byte_came(self) -> None:
-        """Knows that the client has sent something."""
-        self._last_byte = self._loop.time()
-
-    def answered(self) -> None:
-        """Knows that a request has been answered."""
-        self._idle_since = self._loop.time()
 
     def end(self) -> None:
         """Looks no more."""
@@ -76,7 +69,7 @@ class Patience:
         newest, body_came = connection.newest, connection.body_came
         waits = newest is not None and not newest.answered
         if body_came is None and newest is not None and waits and not newest.arrived and connection.reads:
-            body_came = self._last_byte
+            body_came = self.last_byte
         if connection.transport.is_closing():  # it closes when everything is sent
             left = options.write_timeout
         elif body_came is not None:
@@ -84,7 +77,7 @@ class Patience:
         elif waits:
             left = options.keep_alive_timeout
         else:
-            left = self._idle_since + options.keep_alive_timeout - now
+            left = self.idle_since + options.keep_alive_timeout - now
         if left <= 0:
             if body_came is not None and newest is not None:
                 newest.too_slow(options.body_timeout)

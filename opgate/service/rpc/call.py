@@ -72,7 +72,7 @@ class Call:
     """One call, until it is answered."""
 
     __slots__ = ("_deadline", "_encoding", "_messages", "_metadata", "_protocol", "_task", "_timer", "compress",
-                 "ended", "initial_metadata", "method", "on_gone", "stream", "why_gone")  # fmt: skip
+                 "ended", "has_metadata", "initial_metadata", "method", "on_gone", "stream", "why_gone")  # fmt: skip
 
     def __init__(
         self, protocol: Carrier, stream: int, method: str, metadata: list[tuple[str, str]] | None, encoding: str
@@ -86,6 +86,7 @@ class Call:
         self.compress = False  # whether messages are sent compressed; true if the client's first message was
         self._protocol = protocol
         self._metadata = metadata
+        self.has_metadata = bool(metadata)  # whether the client sent any
         self._encoding = encoding
         self._deadline: float | None = None
         self._messages: asyncio.Queue[tuple[Received | None, bool] | None] | None = None
@@ -101,11 +102,6 @@ class Call:
     def metadata(self) -> Metadata:
         """What the client sent with the call."""
         return received(self._metadata) if self._metadata else ()
-
-    @property
-    def has_metadata(self) -> bool:
-        """Whether the client sent any."""
-        return bool(self._metadata)
 
     def first(self, name: str) -> str:
         """Returns the first value of a name in the client's metadata, "" if there is none. Not for names in -bin."""
