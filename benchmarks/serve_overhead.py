@@ -1,4 +1,5 @@
-"""Compares the requests/s of the gateway with those of Triton, MLServer, LitServe, an app by hand, and no server.
+"""Compares the requests/s of the gateway over HTTP with those of Triton, MLServer, LitServe, an app by hand, and no
+server. benchmarks/grpc.py compares gRPC.
 
     python benchmarks/serve_overhead.py [--seconds 2] [--rounds 5] [--output benchmarks/results/serve_overhead.md]
 
@@ -38,7 +39,7 @@ sys.path.pop(0)  # this folder, whose grpc.py is not the package
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import peers
-from benchmarks.load import grpc_load, http_load
+from benchmarks.load import http_load
 from opgate import triton
 from tests.system.running import free_port
 
@@ -212,7 +213,7 @@ def servers(cases: list[Case], repository: Path, core: int) -> Iterator[list[Can
 Run = Callable[..., int]
 
 
-def _kserve(name: str, http: int, rpc: int, group: int) -> list[Candidate]:
+def _kserve(name: str, http: int, group: int) -> list[Candidate]:
     def binary(case: Case, concurrency: int, seconds: float) -> float:
         expected = case.expected()
         right = lambda body: body.endswith(expected)  # noqa: E731
@@ -221,10 +222,7 @@ def _kserve(name: str, http: int, rpc: int, group: int) -> list[Candidate]:
     def text(case: Case, concurrency: int, seconds: float) -> float:
         return uvloop.run(http_load(http, json_request(case), _right_json(case), concurrency, seconds))
 
-    def calls(case: Case, concurrency: int, seconds: float) -> float:
-        return uvloop.run(grpc_load(rpc, case.name, case.input(), case.expected(), concurrency, seconds))
-
-    wires = {"binary": binary, "JSON": text, "gRPC": calls}
+    wires = {"binary": binary, "JSON": text}
     return [Candidate(name, wire, load, (group,)) for wire, load in wires.items()]
 
 
@@ -245,7 +243,8 @@ def opgate_process(repository: Path, run: Run) -> tuple[int, int, int]:
 
 
 def _opgate(repository: Path, run: Run) -> list[Candidate]:
-    return _kserve("opgate", *opgate_process(repository, run))
+    http, _, group = opgate_process(repository, run)
+    return _kserve("opgate", http, group)
 
 
 def triton_process(repository: Path, run: Run) -> tuple[int, int, int]:
@@ -259,7 +258,8 @@ def triton_process(repository: Path, run: Run) -> tuple[int, int, int]:
 
 
 def _triton(repository: Path, run: Run) -> list[Candidate]:
-    return _kserve("Triton", *triton_process(repository, run))
+    http, _, group = triton_process(repository, run)
+    return _kserve("Triton", http, group)
 
 
 def _mlserver(cases: list[Case], repository: Path, run: Run) -> list[Candidate]:
@@ -387,7 +387,7 @@ def report(medians: dict, cases: list[Case], seconds: float, rounds: int, note: 
         f"Requests/s, medians of {rounds} interleaved rounds of {seconds:g} s each; all servers on one core, load on "
         "the other, all models with one thread. `onnxruntime` is `session.run` in a loop on the server's core, no "
         "server. `nothing` reads the request and answers two bytes, on uvloop: the network, the system calls and the "
-        "waking of the other core. gRPC is bound by its client, which takes the other core.",
+        "waking of the other core.",
     ]
     for case in cases:
         names = list(dict.fromkeys(key[2:] for key in medians if key[0] == case.name))
@@ -420,7 +420,6 @@ RATIOS = (
     ("cnn, JSON: opgate / MLServer", "3", "cnn", ("opgate", "JSON"), ("MLServer", "JSON")),
     ("cnn, JSON: opgate / Triton", "", "cnn", ("opgate", "JSON"), ("Triton", "JSON")),
     ("tiny, JSON: opgate / MLServer", "", "tiny", ("opgate", "JSON"), ("MLServer", "JSON")),
-    ("tiny, gRPC: opgate / Triton", "", "tiny", ("opgate", "gRPC"), ("Triton", "gRPC")),
 )
 
 

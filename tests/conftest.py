@@ -86,6 +86,20 @@ LONG = (
     "test_tensorrt_host",
     "test_supervision",
     "test_build",
+    # Those of the parts, in which each file of tests that start servers is a group.
+    "test_gateway_processes",
+    "test_model_control",
+    "test_memory",
+    "test_worker_trouble",
+    "test_isolation",
+    "test_others_data",
+    "test_stack",
+    "test_triton",
+    "test_starting_points",
+    "test_load",
+    "test_triton_pool",
+    "test_bounded_cost",
+    "test_python_models",
 )
 
 
@@ -137,7 +151,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Stages(config), "stages")
     count = config.getoption("--processes")
     if count > 1 and not config.option.collectonly:
-        config.pluginmanager.register(Workers(count, lambda item: group_of(item.path)))
+        part = config.getoption("--part")
+        config.pluginmanager.register(Workers(count, lambda item: group_of(item.path, bool(part))))
         # Most tests need the shared build. It begins while this process collects them, and their fixture waits for it.
         if "OPGATE_OPS_LIBRARY" not in os.environ:
             command = ["nice", "-n", "5", sys.executable, "-m", "tests.conftest"]
@@ -186,7 +201,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.path.stem in COMPILING and "built" not in item.fixturenames:  # type: ignore[attr-defined]
                 item.fixturenames.insert(0, "built")  # type: ignore[attr-defined]
-    groups = {item: group_of(item.path) for item in items}
+    groups = {item: group_of(item.path, bool(config.getoption("--part"))) for item in items}
     waiting = {item.path for item in items if {"built", "library"}.intersection(item.fixturenames)}  # type: ignore[attr-defined]
     places = {group: place for place, group in enumerate(LONG)}
     items.sort(key=lambda item: (places.get(groups[item], len(LONG)), item.path in waiting))
@@ -207,9 +222,10 @@ def few_of(items: list[pytest.Item]) -> list[pytest.Item]:
     return [item for file in FEW for item in files.get(file, [])[:4]]
 
 
-def group_of(file: Path) -> str:
-    """Returns the name of the tests that run in one process with the tests of a file."""
-    if file.parent.name in SERVED and file.stem not in BUILT:
+def group_of(file: Path, of_part: bool = False) -> str:
+    """Returns the name of the tests that run in one process with the tests of a file. In a run `of_part`, whose few
+    files take long, each file that starts servers is a group of its own."""
+    if file.parent.name in SERVED and file.stem not in BUILT and not of_part:
         if file.parent.name != "system":
             return "servers"
         return SERVERS[(file.stem >= "test_m") + (file.stem >= "test_s")]

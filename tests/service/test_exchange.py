@@ -44,8 +44,9 @@ class Told(Exchange):
 
         self.start(served, self.cost, decode)
 
-    def decoded(self, request):
+    def decoded(self, served, request):
         self.reach("decoded")
+        super().decoded(served, request)
 
     def encoding_cost(self, request):
         self.reach("encoding_cost")
