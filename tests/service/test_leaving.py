@@ -151,6 +151,31 @@ def test_the_engine_stops_a_run_that_nobody_waits_for(tmp_path, how):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("how", ["timeout", "left"])
+def test_a_run_that_fails_after_its_request_has_ended_changes_nothing(how):
+    class Stopped(Engine):
+        def run(self, names, feeds, options=None):
+            super().run(names, feeds, options)
+            raise RuntimeError("the run was stopped")
+
+    async def main():
+        engine = Stopped()
+        model = scheduler(engine)
+        asked = request(timeout_us=50_000 if how == "timeout" else 0)
+        model.submit(asked)
+        await until(lambda: engine.runs)
+        if how == "left":
+            asked.cancel()
+        await until(lambda: asked.ended)
+        error = asked.error
+        assert error.kind is {"timeout": Kind.DEADLINE, "left": Kind.CANCELED}[how]
+        engine.go.set()
+        await model.close()
+        assert asked.error is error
+
+    asyncio.run(main())
+
+
 def test_a_model_whose_run_takes_too_long_is_not_ready(caplog):
     async def main():
         engine = Engine()

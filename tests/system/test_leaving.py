@@ -79,7 +79,7 @@ def test_a_client_that_leaves_gives_up_its_place(server, way, how):
     with Connection(server) as last:
         last.send(WAYS["infer"])
         time.sleep(0.05)
-        assert pending(server) == 0
+        wait_until(lambda: pending(server) == 0)
 
 
 def test_a_call_that_is_cancelled_gives_up_its_place(server):

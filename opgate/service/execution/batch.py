@@ -72,7 +72,8 @@ def execute(session: ModelSession, spec: ModelSpec, batch: Batch) -> None:
     except Exception as error:
         if len(requests) == 1 or spec.streams:  # responses of another run would come twice
             for request in requests:
-                request.error = as_serving_error(spec, error)
+                if not request.ended:  # one that left or ran out of time has its error, and its run was stopped
+                    request.error = as_serving_error(spec, error)
         else:
             for request in requests:
                 if request.ended:

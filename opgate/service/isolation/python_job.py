@@ -101,7 +101,9 @@ def _parameters(given: Any) -> dict[str, bool | int | float | str]:
 
 
 def settle(spec: ModelSpec, request: Request, outputs: dict[str, Array], error: Any, parameters: Any) -> None:
-    """Sets the result or the error of a request."""
+    """Sets the result or the error of a request, unless it has ended."""
+    if request.ended:
+        return
     if error:
         request.error = _sent(error)
         return
