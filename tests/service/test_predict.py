@@ -128,6 +128,32 @@ def test_a_picture_in_every_kind_of_body(post, body):
     assert answer.json() == {"model_name": "counter", "model_version": "1", "predictions": WANTED}
 
 
+@pytest.mark.parametrize("body", [{"json": {"a": [1, 2]}}, {"files": {"a": (None, "[1, 2]")}}], ids=["json", "form"])
+def test_the_query_has_values_like_a_form(post, body):
+    wanted = post("/predict/two", json={"a": [1, 2], "b": [7]})
+    assert wanted.status_code == 200
+    assert post("/predict/two?b=7", **body).json() == wanted.json()
+    assert post("/predict/two?a=%5B1,2%5D&b=7", json={}).json() == wanted.json()
+
+
+def test_the_query_belongs_to_every_row(post):
+    rows = [post("/predict/two", json={"a": [a], "b": [7]}).json() for a in (1, 2)]
+    several = post("/predict/two?b=7", files=[("a", (None, "[1]")), ("a", (None, "[2]"))])
+    assert several.json() == {"results": rows}
+
+
+def test_a_query_beside_a_file(post):
+    picture = {"content": PNG, "headers": {"content-type": "image/png"}}
+    assert "no input 'z'" in post("/predict/counter?z=1", **picture).json()["error"]
+    assert post(f"/predict/counter?data={IN_BASE64}", **picture).status_code == 400
+
+
+@pytest.mark.parametrize("query", ["b=7&b=8", "a=%5B1%5D&b=7"], ids=["in the query", "in the body"])
+def test_what_is_given_twice_is_refused(post, query):
+    answer = post(f"/predict/two?{query}", json={"a": [1, 2]})
+    assert answer.status_code == 400 and "is given twice" in answer.json()["error"]
+
+
 def test_several_files_are_answered_one_by_one(post, gateway):
     """Each gets the answer that it gets alone. A broken one gets its error, and costs the others nothing."""
     other = PNG + b"more"

@@ -30,9 +30,11 @@ from opgate.service.wire.friendly import (
     file_input,
     file_request,
     labelled,
+    of_file,
     picture_bytes,
     rows_of,
     values_request,
+    with_query,
 )
 from opgate.service.wire.json_tensors import members
 
@@ -57,9 +59,12 @@ def routes(gateway: Gateway) -> Iterator[Route]:
             payload = await _payload(gateway, request, served.model)
             stack.enter_context(gateway.holding(payload.most))
             spec = served.model.spec
+            query = request.query_params.multi_items()
 
             def read() -> tuple[Content, list[dict[str, Value]] | None]:
                 content = payload.content()
+                if query:
+                    content = with_query(spec, of_file(spec, content) if isinstance(content, bytes) else content, query)
                 return content, None if isinstance(content, bytes) else rows_of(spec, content, gateway.limits)
 
             content, rows = await gateway.work(payload.size, read)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,15 +43,33 @@ def file_input(spec: ModelSpec) -> TensorSpec | None:
 
 
 def file_request(spec: ModelSpec, data: bytes, limits: Limits) -> Request:
-    """Returns a request whose only input is the file `data`.
+    """Returns a request whose only input is the file `data`. Raises ServingError as `of_file` does."""
+    return values_request(spec, of_file(spec, data), limits)
 
-    Raises ServingError (MEDIA_TYPE) if the model takes no file.
-    """
+
+def of_file(spec: ModelSpec, data: bytes) -> dict[str, Value | list[Value]]:
+    """Returns the value of the input that takes a file. Raises ServingError (MEDIA_TYPE) if the model takes none."""
     tensor = file_input(spec)
     if tensor is None:
         inputs = ", ".join(f"'{t.name}' {t.datatype.name} {list(t.dims)}" for t in spec.inputs.values())
         raise ServingError(Kind.MEDIA_TYPE, f"model '{spec.name}' takes no file, send JSON or a form with {inputs}")
-    return values_request(spec, {tensor.name: data}, limits)
+    return {tensor.name: data}
+
+
+def with_query(
+    spec: ModelSpec, values: Mapping[str, Value | list[Value]], query: Sequence[tuple[str, str]]
+) -> dict[str, Value | list[Value]]:
+    """Returns the values of a body and those in the query of its URL, each of which is like a field of a form.
+
+    Raises ServingError (INVALID) for an unknown input, and for one that is given twice.
+    """
+    all_values = dict(values)
+    for name, text in query:
+        _known(spec, name)
+        if name in all_values:
+            raise invalid(f"input '{name}' is given twice: in the query of the URL, and there or in the body again")
+        all_values[name] = text
+    return all_values
 
 
 def values_request(spec: ModelSpec, values: Mapping[str, Value], limits: Limits) -> Request:
