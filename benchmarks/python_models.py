@@ -186,11 +186,29 @@ def servers(repository: Path) -> Iterator[dict[str, tuple[Client, int]]]:
         yield {"gateway": (Client(ports[1]), gateway), "Triton": (Client(ports[3]), other)}
 
 
+def children(pid: int) -> list[int]:
+    """Returns the processes that a process has begun."""
+    files = [Path(f"/proc/{pid}/task/{task.name}/children") for task in Path(f"/proc/{pid}/task").iterdir()]
+    return [int(child) for file in files for child in file.read_text().split()]
+
+
 def pss(pid: int) -> float:
     """Returns the MiB of memory of a process and of all that it has begun. What several share counts once."""
-    children = [Path(f"/proc/{pid}/task/{task.name}/children") for task in Path(f"/proc/{pid}/task").iterdir()]
     own = next(line for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:"))
-    return int(own.split()[1]) / 1024 + sum(pss(int(child)) for file in children for child in file.read_text().split())
+    return int(own.split()[1]) / 1024 + sum(map(pss, children(pid)))
+
+
+def use(pid: int) -> np.ndarray:
+    """Returns the microseconds of processor time of a process and of all that it has begun, and their context switches:
+    three numbers."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = int(fields[11]) + int(fields[12])
+    switches = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        lines = (task / "status").read_text().splitlines()
+        switches += sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+    below = sum((use(child) for child in children(pid)), np.zeros(3))
+    return np.array([ticks * 1e6 / os.sysconf("SC_CLK_TCK"), below[:2].sum(), switches + below[2]])
 
 
 def main() -> None:
@@ -200,13 +218,18 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     found: dict[tuple[str, str], list[float]] = {}
+    used: dict[tuple[str, str], list[np.ndarray]] = {}
     with tempfile.TemporaryDirectory() as folder:
         save(Path(folder))
         with servers(Path(folder)) as both:
             for number in range(options.rounds):
                 for row, measure in ROWS.items():
-                    for server, (client, _) in list(both.items())[:: 1 if number % 2 else -1]:
-                        found.setdefault((row, server), []).append(measure(client))
+                    for server, (client, pid) in list(both.items())[:: 1 if number % 2 else -1]:
+                        before, began = use(pid), time.perf_counter()
+                        rate_of_row = measure(client)
+                        things = rate_of_row * (time.perf_counter() - began)
+                        found.setdefault((row, server), []).append(rate_of_row)
+                        used.setdefault((row, server), []).append((use(pid) - before) / things)
                 print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
             memory = {server: pss(pid) for server, (_, pid) in both.items()}
     head = f"`python benchmarks/python_models.py` on {machine()}. Medians of {options.rounds} rounds."
@@ -223,6 +246,19 @@ def main() -> None:
         lines.append(f"| {row} | {ours:,.0f} | {theirs:,.0f} | {ours / theirs:.2f} |")
     ours, theirs = memory["gateway"], memory["Triton"]
     lines.append(f"| memory of all processes, MiB | {ours:,.0f} | {theirs:,.0f} | {ours / theirs:.2f} |")
+    lines += [
+        "",
+        "What a request, a call or a response takes of the server's own process, of the processes of its models, in "
+        "microseconds of processor time, and how often one of their threads goes to sleep or gives way:",
+        "",
+        "| what | gateway | its models | switches | Triton | its models | switches |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in ROWS:
+        if not row.startswith("first"):
+            cells = [np.median(used[row, server], axis=0) for server in ("gateway", "Triton")]
+            texts = [f"{value:,.{places}f}" for cell in cells for value, places in zip(cell, (0, 0, 1), strict=True)]
+            lines.append(f"| {row.split('/s ')[0]}{row.partition('/s')[2]} | " + " | ".join(texts) + " |")
     text = "\n".join(lines) + "\n"
     if options.output:
         options.output.write_text(text)

@@ -81,9 +81,9 @@ class Request:
     """
 
     __slots__ = (
-        "again", "context", "done", "ended_ns", "error", "group", "id", "inputs", "key", "leave", "open", "options",
-        "origin", "outputs", "parameters", "received_ns", "renew", "result", "rows", "run_ns", "shared", "started_ns",
-        "steps", "stream", "timer", "weight",
+        "again", "context", "done", "ended", "ended_ns", "error", "group", "id", "inputs", "key", "leave", "open",
+        "options", "origin", "outputs", "parameters", "received_ns", "renew", "result", "rows", "run_ns", "shared",
+        "started_ns", "steps", "stream", "timer", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +114,8 @@ class Request:
         self.shared: Any = None
         self.run_ns = (0, 0)  # when the engine began and ended
         self.ended_ns = 0  # when the result or the error was there
+        # Whether `done` has been called. The run of a request that left or ran out of time may go on without it.
+        self.ended = False
         self.steps: SequenceOf[tuple[str, Times, bool]] = ()  # of a pipeline: model, times, whether it failed
         # Gives up the place in the queue and the run. The executor that has the request sets it.
         self.leave: Callable[[Request, ServingError], None] | None = None
@@ -133,11 +135,6 @@ class Request:
         return (self.origin or self).ended
 
     @property
-    def ended(self) -> bool:
-        """Whether `done` has been called. The run of a request that left or ran out of time may go on without it."""
-        return self.ended_ns != 0
-
-    @property
     def result_bytes(self) -> int:
         """The bytes of the arrays of the result, 0 if there is none. Texts count as the pointers to them."""
         return sum(array.nbytes for array in (self.result or {}).values())
@@ -154,6 +151,7 @@ class Request:
     def end(self) -> None:
         """Calls `done`. The result or the error has been set."""
         self.ended_ns = perf_counter_ns()
+        self.ended = True
         self.leave = None
         if self.stream is not None:
             self.stream.changed.set()

@@ -176,16 +176,14 @@ class ModelSpec:
     row_status: RowStatus | None = None
     decoupled: bool = False  # whether each entry of the outputs is a response of its own, see service.wire.responses
     platform: str = "onnxruntime_onnx"
+    #: Whether a request gets its responses while it runs, see `Request.responses`.
+    streams: bool = field(init=False)
+    #: Whether the shapes that clients send and get start with a batch dimension.
+    batched: bool = field(init=False)
 
-    @property
-    def streams(self) -> bool:
-        """Whether a request gets its responses while it runs, see `Request.responses`."""
-        return self.decoupled and self.platform in (PYTHON, ENSEMBLE)
-
-    @property
-    def batched(self) -> bool:
-        """Whether the shapes that clients send and get start with a batch dimension."""
-        return self.max_batch_size > 0
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "streams", self.decoupled and self.platform in (PYTHON, ENSEMBLE))
+        object.__setattr__(self, "batched", self.max_batch_size > 0)
 
     def wire_shape(self, tensor: TensorSpec) -> list[int]:
         """Returns the shape of a tensor in metadata: `dims`, after a -1 if the model batches."""

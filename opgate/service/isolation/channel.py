@@ -9,7 +9,6 @@ block. A worker that leaves it full is at fault.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import struct
@@ -47,18 +46,22 @@ class MessageTooLongError(ValueError):
 
 def encoded(message: Any) -> bytes:
     """Returns the bytes of a message."""
-    if orjson is not None:
-        with contextlib.suppress(TypeError):  # texts that are not Unicode
-            return orjson.dumps(message)
+    try:
+        return orjson.dumps(message) if orjson is not None else _by_json(message)
+    except TypeError:  # it has texts that are not Unicode
+        return _by_json(message)
+
+
+def _by_json(message: Any) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode()
 
 
 def decoded(data: bytes) -> Any:
     """Returns the message of some bytes. Raises ValueError and RecursionError."""
-    if orjson is not None:
-        with contextlib.suppress(ValueError):  # the other side may have no orjson
-            return orjson.loads(data)
-    return json.loads(data)
+    try:
+        return orjson.loads(data) if orjson is not None else json.loads(data)
+    except ValueError:  # the other side may have no orjson
+        return json.loads(data)
 
 
 class Channel:

@@ -47,7 +47,7 @@ def file_request(spec: ModelSpec, data: bytes, limits: Limits) -> Request:
     return values_request(spec, of_file(spec, data), limits)
 
 
-def of_file(spec: ModelSpec, data: bytes) -> dict[str, Value | list[Value]]:
+def of_file(spec: ModelSpec, data: bytes) -> dict[str, bytes]:
     """Returns the value of the input that takes a file. Raises ServingError (MEDIA_TYPE) if the model takes none."""
     tensor = file_input(spec)
     if tensor is None:
