@@ -12,6 +12,7 @@ median over the pictures, photographs of scikit-image and drawn lines of text.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from opgate.attach.attach import Wish, attach, write
 from opgate.attach.like import compared, graph_of
+from opgate.attach.serving import Served
 from opgate.ops_build.building.options import BuildOptions
 
 
@@ -210,28 +212,32 @@ def pictures(folder: Path, count: int) -> dict[str, list[Path]]:
         found["letters"].append(folder / f"letters{number}.png")
         scene.save(found["letters"][-1])
         found["pages"].append(folder / f"page{number}.png")
-        page(texts, rng).save(found["pages"][-1])
+        made, lines = page(texts, rng)
+        made.save(found["pages"][-1])
+        found["pages"][-1].with_suffix(".txt").write_text("\n".join(lines))
         found["slots"].append(folder / f"slot{number}.png")
         with_slot(original, rng).save(found["slots"][-1])
     return found
 
 
-def page(texts: Sequence[str], rng: np.random.Generator) -> Image.Image:
-    """Draws a title, paragraphs and a box with a caption."""
+def page(texts: Sequence[str], rng: np.random.Generator) -> tuple[Image.Image, list[str]]:
+    """Draws a title, paragraphs and a box with a caption. Returns the picture and the lines of text."""
     made = Image.new("RGB", (1000, 1300), "white")
     draw, row = ImageDraw.Draw(made), 160
-    draw.text((120, 60), texts[int(rng.integers(len(texts)))], fill="black", font=ImageFont.load_default(52))
+    lines = [texts[int(rng.integers(len(texts)))]]
+    draw.text((120, 60), lines[0], fill="black", font=ImageFont.load_default(52))
     for paragraph in range(4):
         for _ in range(int(rng.integers(4, 8))):
-            line = " ".join(texts[i] for i in rng.permutation(len(texts)))
-            draw.text((100, row), line[:75], fill="black", font=ImageFont.load_default(22))
+            lines.append(" ".join(texts[i] for i in rng.permutation(len(texts)))[:75].rstrip())
+            draw.text((100, row), lines[-1], fill="black", font=ImageFont.load_default(22))
             row += 30
         row += 30
         if paragraph == 1:
             draw.rectangle((200, row, 800, row + 180), outline="black", fill=(90, 140, 200))
-            draw.text((330, row + 190), "Figure 1: a box", fill="black", font=ImageFont.load_default(20))
+            lines.append("Figure 1: a box")
+            draw.text((330, row + 190), lines[-1], fill="black", font=ImageFont.load_default(20))
             row += 240
-    return made
+    return made, lines
 
 
 def with_slot(original: Image.Image, rng: np.random.Generator) -> Image.Image:
@@ -260,12 +266,27 @@ def measure(row: Row, paths: list[Path], folder: Path, library: Path) -> str:
         things = f"{sum(each.labels for each in agreements)} of {sum(each.theirs for each in agreements)}"
         agreed += f", {things} things, IoU {sum(overlaps) / len(overlaps):.3f}"
     ours, theirs = median(found.ours) * 1000, median(found.theirs) * 1000
+    if "read" in row.options:
+        print(_as_drawn(row, paths, served), file=sys.stderr, flush=True)
     batch = "one" if "max_batch_size: 1\n" in made.config else "yes"
     command = row.command.replace(f"{folder.parent}/", "")
     return (
         f"| {row.package}: {row.path.name} | `{command}` | 0 | {batch} | {agreed} | "
         f"{max(each.score for each in agreements):.4f} | {ours:.1f} | {theirs:.1f} | {ours / theirs:.2f} |"
     )
+
+
+def _as_drawn(row: Row, paths: list[Path], served: Served) -> str:
+    """Says how many lines of the pages are read as they were drawn, by the graph and by the package."""
+    drawn = ours = theirs = 0
+    for path in paths:
+        lines = path.with_suffix(".txt").read_text().splitlines()
+        read = {record["text"] for record in served.predict(path.read_bytes())["predictions"]}
+        own = {record["text"] for record in row.own(str(path))}
+        drawn += len(lines)
+        ours += sum(line in read for line in lines)
+        theirs += sum(line in own for line in lines)
+    return f"{row.package}: of {drawn} lines, {ours} are read as they were drawn, {theirs} by the package"
 
 
 def main() -> None:
